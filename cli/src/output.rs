@@ -6,7 +6,7 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// The system's.
-pub fn say(text: &str) -> io::Result<()> {
+pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
     match written {

@@ -159,12 +159,12 @@ fn the_command_starts_in_a_group_that_is_held_already_and_the_reservation_goes_w
         "cat {}; grep ^0:: /proc/self/cgroup; exit 7",
         state.display()
     );
-    let said = host.cgpu(&["run", "--memory", "4Gi", "--", "sh", "-c", &script]);
+    let reply = host.cgpu(&["run", "--memory", "4Gi", "--", "sh", "-c", &script]);
     let (out, err) = (
-        String::from_utf8_lossy(&said.stdout).into_owned(),
-        String::from_utf8_lossy(&said.stderr).into_owned(),
+        String::from_utf8_lossy(&reply.stdout).into_owned(),
+        String::from_utf8_lossy(&reply.stderr).into_owned(),
     );
-    assert_eq!(said.status.code(), Some(7), "{out}{err}");
+    assert_eq!(reply.status.code(), Some(7), "{out}{err}");
     let [first, last] = host.limits().try_into().unwrap();
     assert_eq!((first[0].as_str(), first[1].as_str()), (QUOTA, QUOTA));
     assert_eq!((last[0].as_str(), last[1].as_str()), ("0", QUOTA));
@@ -185,7 +185,7 @@ fn a_command_that_cannot_be_held_does_not_start() {
         ("readback", "and holds soft"),
     ] {
         fs::write(host.0.path().join("fault"), fault).unwrap();
-        let said = host.cgpu(&[
+        let reply = host.cgpu(&[
             "run",
             "--memory",
             "4Gi",
@@ -193,8 +193,8 @@ fn a_command_that_cannot_be_held_does_not_start() {
             "touch",
             trace.to_str().unwrap(),
         ]);
-        let err = String::from_utf8_lossy(&said.stderr);
-        assert_eq!(said.status.code(), Some(1), "{err}");
+        let err = String::from_utf8_lossy(&reply.stderr);
+        assert_eq!(reply.status.code(), Some(1), "{err}");
         assert!(err.contains(expected), "{fault}: {err}");
         assert!(!trace.exists());
         host.assert_clean();
@@ -202,10 +202,10 @@ fn a_command_that_cannot_be_held_does_not_start() {
 }
 
 #[test]
-fn doctor_says_which_backend_a_container_would_get_and_what_the_others_lack() {
+fn doctor_reports_which_backend_a_container_would_get_and_what_the_others_lack() {
     let Some(host) = Host::find() else { return };
-    let said = host.cgpu(&["doctor", "--json"]);
-    let document: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let reply = host.cgpu(&["doctor", "--json"]);
+    let document: serde_json::Value = serde_json::from_slice(&reply.stdout).unwrap();
     let lacks = |at: usize| document["backends"][at]["why_not"].clone();
     assert!(
         lacks(0).as_str().unwrap().contains("615.71.09"),

@@ -60,11 +60,11 @@ fn done(root: &Path, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn bad_input_is_told_and_changes_nothing() {
+fn bad_input_is_reported_and_changes_nothing() {
     let root = root();
     let root = root.path();
     let docker = ["install", "--engine", "docker@28"];
-    for (arguments, said) in [
+    for (arguments, reply) in [
         (
             &["install", "--engine", "dokcer"][..],
             "allowed are containerd, docker",
@@ -107,9 +107,9 @@ fn bad_input_is_told_and_changes_nothing() {
         ),
     ] {
         let error = refused(root, arguments);
-        assert!(error.contains(said), "{arguments:?}: {error}");
+        assert!(error.contains(reply), "{arguments:?}: {error}");
     }
-    for (text, said) in [
+    for (text, reply) in [
         (
             "{\n  \"debug\": true,\n  // why\n}",
             "daemon.json: not JSON",
@@ -124,7 +124,7 @@ fn bad_input_is_told_and_changes_nothing() {
     ] {
         put(root, "etc/docker/daemon.json", text);
         let error = refused(root, &docker);
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(reply), "{error}");
         assert_eq!(
             fs::read_to_string(root.join("etc/docker/daemon.json")).unwrap(),
             text
@@ -164,7 +164,7 @@ fn a_dry_run_shows_the_diff_and_leaves_everything() {
 }
 
 #[test]
-fn the_document_says_what_was_done_and_what_comes_next() {
+fn the_document_reports_what_was_done_and_what_comes_next() {
     let root = root();
     let root = root.path();
     let install = [

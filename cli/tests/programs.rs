@@ -42,9 +42,9 @@ fn smi_without_a_driver_names_the_node_and_fails() {
 
 #[cfg(feature = "nvml")]
 #[test]
-fn smi_on_a_host_says_that_neither_driver_nor_simulator_answers() {
+fn smi_on_a_host_reports_that_neither_driver_nor_simulator_answers() {
     if std::path::Path::new("/dev/nvidiactl").exists() {
-        println!("SKIP: smi_on_a_host_says_that_neither_driver_nor_simulator_answers: a driver");
+        println!("SKIP: smi_on_a_host_reports_that_neither_driver_nor_simulator_answers: a driver");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -84,19 +84,19 @@ mod host {
     fn ps_is_empty_and_leaves_nothing_where_nothing_was_granted() {
         let output = cgpu(&["ps", "--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", error_of(&output));
-        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(said, serde_json::json!({"version": 1, "vgpus": []}));
+        let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply, serde_json::json!({"version": 1, "vgpus": []}));
         let state_dir = format!("{}/no-state", env!("CARGO_TARGET_TMPDIR"));
         assert!(!std::path::Path::new(&state_dir).exists());
     }
 
     #[test]
-    fn doctor_fails_and_says_what_is_missing() {
+    fn doctor_fails_and_reports_what_is_missing() {
         let output = cgpu(&["doctor", "--json"]);
         assert_eq!(output.status.code(), Some(1), "{}", error_of(&output));
-        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(said["can_start"], false);
-        let driver = said["checks"]
+        let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["can_start"], false);
+        let driver = reply["checks"]
             .as_array()
             .unwrap()
             .iter()
@@ -115,9 +115,11 @@ mod host {
     }
 
     #[test]
-    fn doctor_without_root_says_so_and_blames_nothing_else() {
+    fn doctor_without_root_reports_so_and_blames_nothing_else() {
         if !nix::unistd::geteuid().is_root() {
-            println!("SKIP: doctor_without_root_says_so_and_blames_nothing_else: starts as root");
+            println!(
+                "SKIP: doctor_without_root_reports_so_and_blames_nothing_else: starts as root"
+            );
             return;
         }
         // Whoever it is must be able to reach the program.
@@ -132,15 +134,15 @@ mod host {
         };
         let output = nobody(&["doctor"]);
         assert_eq!(output.status.code(), Some(1));
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(said.contains("sudo cgpu doctor"), "{said}");
+        let reply = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(reply.contains("sudo cgpu doctor"), "{reply}");
         for wrong in [
             "CONFIG_CHECKPOINT",
             "neither the kernel",
             "move it away",
             "No GPU container",
         ] {
-            assert!(!said.contains(wrong), "{wrong}: {said}");
+            assert!(!reply.contains(wrong), "{wrong}: {reply}");
         }
         let output = nobody(&["doctor", "--repair"]);
         assert_eq!(output.status.code(), Some(1));
@@ -233,10 +235,10 @@ mod host {
     }
 
     #[test]
-    fn commands_of_the_host_say_so_in_a_container_and_without_root() {
+    fn commands_of_the_host_report_so_in_a_container_and_without_root() {
         if !nix::unistd::geteuid().is_root() {
             println!(
-                "SKIP: commands_of_the_host_say_so_in_a_container_and_without_root: needs root"
+                "SKIP: commands_of_the_host_report_so_in_a_container_and_without_root: needs root"
             );
             return;
         }
@@ -306,7 +308,7 @@ mod host {
 
 #[cfg(not(feature = "nvml"))]
 #[test]
-fn a_build_for_containers_says_what_it_does_not_have() {
+fn a_build_for_containers_reports_what_it_does_not_have() {
     for arguments in [
         &["ps"][..],
         &["doctor"],

@@ -133,11 +133,11 @@ fn memory_counts_until_its_last_reference_ends() {
     let Some(host) = Host::find("memory_counts_until_its_last_reference_ends") else {
         return;
     };
-    let said = host.burn(&ONE_GIB, &["references"]);
+    let reply = host.burn(&ONE_GIB, &["references"]);
     for way in ["duplicate", "mapping"] {
-        let way = &said["ways"][way];
-        assert_eq!(way["without_handle_bytes"], said["piece_bytes"], "{said}");
-        assert_eq!(way["after_bytes"], 0, "{said}");
+        let way = &reply["ways"][way];
+        assert_eq!(way["without_handle_bytes"], reply["piece_bytes"], "{reply}");
+        assert_eq!(way["after_bytes"], 0, "{reply}");
     }
 }
 
@@ -149,12 +149,12 @@ fn a_load_from_several_processes_stays_inside_and_leaves_nothing() {
     };
     let two = ["--memory", "2Gi", "--cards", "2"];
     let load = ["churn", "--seconds", "2", "--processes", "3"];
-    let said = host.burn(&two, &load);
-    assert_eq!(said["used_after_bytes"], 0, "{said}");
-    assert!(said["used_peak_bytes"].as_u64().unwrap() <= GIB, "{said}");
+    let reply = host.burn(&two, &load);
+    assert_eq!(reply["used_after_bytes"], 0, "{reply}");
+    assert!(reply["used_peak_bytes"].as_u64().unwrap() <= GIB, "{reply}");
     assert!(
-        said["refused"].as_u64().unwrap() > 0,
-        "the quota was not reached: {said}"
+        reply["refused"].as_u64().unwrap() > 0,
+        "the quota was not reached: {reply}"
     );
 }
 
@@ -172,9 +172,9 @@ fn calls_happen_once_under_signals() {
     let Some(host) = Host::find("calls_happen_once_under_signals") else {
         return;
     };
-    let said = host.burn(&ONE_GIB, &["storm", "--seconds", "2"]);
-    assert!(said["allocations"].as_u64().unwrap() > 0);
-    assert_eq!(said["allocations"], said["frees"]);
+    let reply = host.burn(&ONE_GIB, &["storm", "--seconds", "2"]);
+    assert!(reply["allocations"].as_u64().unwrap() > 0);
+    assert_eq!(reply["allocations"], reply["frees"]);
 }
 
 #[test]
@@ -241,17 +241,17 @@ fn what_a_command_has_started_ends_with_a_run_that_is_killed() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = String::new();
+    let mut reply = String::new();
     let mut stdout = BufReader::new(run.stdout.take().unwrap());
-    stdout.read_line(&mut said).unwrap();
-    let pids: Vec<&str> = said.split_whitespace().collect();
-    assert_eq!(pids.len(), 2, "{said}");
-    assert!(pids.iter().all(|pid| runs(pid)), "{said}");
+    stdout.read_line(&mut reply).unwrap();
+    let pids: Vec<&str> = reply.split_whitespace().collect();
+    assert_eq!(pids.len(), 2, "{reply}");
+    assert!(pids.iter().all(|pid| runs(pid)), "{reply}");
     run.kill().unwrap();
     run.wait().unwrap();
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while pids.iter().any(|pid| runs(pid)) {
-        assert!(std::time::Instant::now() < until, "{said}");
+        assert!(std::time::Instant::now() < until, "{reply}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -321,7 +321,7 @@ impl Drop for Sim {
 /// A slice that says what `cgpu smi` shows in it whenever it is asked, and ends with its input.
 struct Requested {
     run: std::process::Child,
-    said: BufReader<std::process::ChildStdout>,
+    reply: BufReader<std::process::ChildStdout>,
 }
 
 impl Requested {
@@ -336,14 +336,14 @@ impl Requested {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = BufReader::new(run.stdout.take().unwrap());
-        Self { run, said }
+        let reply = BufReader::new(run.stdout.take().unwrap());
+        Self { run, reply }
     }
 
     fn share(&mut self) -> Value {
         self.run.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
+        self.reply.read_line(&mut line).unwrap();
         let smi: Value = serde_json::from_str(&line).unwrap();
         smi["cards"][0]["share"]["text"].clone()
     }
@@ -371,8 +371,8 @@ fn a_running_slice_has_another_share_at_once_in_every_view() {
             .output()
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        let said = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
-        (output.status.success(), said, error)
+        let reply = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
+        (output.status.success(), reply, error)
     };
     let mut first = Requested::start(
         &host,
@@ -396,17 +396,17 @@ fn a_running_slice_has_another_share_at_once_in_every_view() {
         "2Gi",
         "--json",
     ];
-    let (done, said, error) = cgpu(&both);
+    let (done, reply, error) = cgpu(&both);
     assert!(done, "{error}");
-    assert_eq!(said["cards"][0]["quota_bytes"], 2 * GIB);
-    assert_eq!(said["compute"][0]["now"]["percent"], 40);
+    assert_eq!(reply["cards"][0]["quota_bytes"], 2 * GIB);
+    assert_eq!(reply["compute"][0]["now"]["percent"], 40);
     assert_eq!(first.share(), "fixed 40 %");
     let (done, _, error) = cgpu(&["set", &first.name(), "--weight", "3"]);
     assert!(done, "{error}");
     assert_eq!(first.share(), "weighted weight 3");
-    let (done, said, error) = cgpu(&["set", "--card", "0", "--policy", "soft", "--json"]);
+    let (done, reply, error) = cgpu(&["set", "--card", "0", "--policy", "soft", "--json"]);
     assert!(done, "{error}");
-    assert_eq!(said["containers"].as_array().unwrap().len(), 2, "{said}");
+    assert_eq!(reply["containers"].as_array().unwrap().len(), 2, "{reply}");
     assert_eq!(first.share(), "soft weight 3");
     assert_eq!(second.share(), "soft 60 %");
     let (_, ps, _) = cgpu(&["ps", "--json"]);
@@ -450,10 +450,10 @@ impl Followed {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = BufReader::new(run.stdout.take().unwrap());
+        let reply = BufReader::new(run.stdout.take().unwrap());
         let (tell, events) = mpsc::channel();
         std::thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
+            for line in reply.lines().map_while(Result::ok) {
                 let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 // Nobody listens once the test has ended.
                 let _unheard = tell.send(event);
@@ -493,7 +493,7 @@ fn what_happens_to_any_container_is_followed_as_it_happens() {
             .unwrap();
         assert!(output.status.success(), "{output:?}");
     };
-    let told = |followed: &Followed, container: &str, quota_bytes: u64| {
+    let reported = |followed: &Followed, container: &str, quota_bytes: u64| {
         let [of, kind, text] = followed.next();
         assert_eq!((&*of, &*kind), (container, "quota_changed"), "{text}");
         let quota = format!("-> {} MiB", quota_bytes >> 20);
@@ -505,26 +505,26 @@ fn what_happens_to_any_container_is_followed_as_it_happens() {
     set(&first_name, "2Gi");
     // What stands there already comes first.
     let followed = Followed::start(&host);
-    told(&followed, &first_name, 2 * GIB);
+    reported(&followed, &first_name, 2 * GIB);
     let mut second = Requested::start(&host, &one);
     second.share();
     let second_name = second.name();
     set(&second_name, "3Gi");
-    told(&followed, &second_name, 3 * GIB);
+    reported(&followed, &second_name, 3 * GIB);
     set(&first_name, "4Gi");
-    told(&followed, &first_name, 4 * GIB);
+    reported(&followed, &first_name, 4 * GIB);
     // One that ends says so, and the others are followed on.
     first.end();
     let [of, kind, _] = followed.next();
     assert_eq!((&*of, &*kind), (&*first_name, "ended"));
     set(&second_name, "1Gi");
-    told(&followed, &second_name, GIB);
+    reported(&followed, &second_name, GIB);
     second.end();
 }
 
 #[test]
-fn a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_says_what_to_do() {
-    let test = "a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_says_what_to_do";
+fn a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_reports_what_to_do() {
+    let test = "a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_reports_what_to_do";
     let Some(host) = Host::find(test) else {
         return;
     };
@@ -553,7 +553,7 @@ fn a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_says_what_to_do()
 
     let output = host.run(&["--memory", "2Gi", "--cards", "2"], &smi);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     for part in [
         "is in MIG mode",
         "`nvidia-smi -i 0 -mig 0`",
@@ -561,7 +561,7 @@ fn a_card_that_is_set_to_one_user_is_passed_over_and_a_refusal_says_what_to_do()
         "`nvidia-smi -i 1 -c DEFAULT`",
         "confidential computing",
     ] {
-        assert!(told.contains(part), "{part:?}: {told}");
+        assert!(reported.contains(part), "{part:?}: {reported}");
     }
     assert_eq!(host.left(), Vec::<PathBuf>::new());
 }

@@ -94,11 +94,11 @@ mod tests {
         warn();
         let mut text = [0; 512];
         let length = log.recv(&mut text).unwrap();
-        let said = std::str::from_utf8(&text[..length]).unwrap();
-        assert!(said.starts_with("<28>cgpu-runtime: "), "{said}");
+        let reply = std::str::from_utf8(&text[..length]).unwrap();
+        assert!(reply.starts_with("<28>cgpu-runtime: "), "{reply}");
         assert!(
-            said.contains("isolation is off") && said.contains("default/c1"),
-            "{said}"
+            reply.contains("isolation is off") && reply.contains("default/c1"),
+            "{reply}"
         );
         assert!(log.recv(&mut text).is_err(), "one message");
     }

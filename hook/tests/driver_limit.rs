@@ -218,8 +218,8 @@ fn a_container_is_held_when_create_returns_and_let_go_before_runc_deletes_it() {
     };
     let bundle = host.bundle("c1");
     let bundle = bundle.to_str().unwrap();
-    let (code, said) = host.runtime(&["create", "--bundle", bundle, "c1"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, reply) = host.runtime(&["create", "--bundle", bundle, "c1"]);
+    assert_eq!(code, Some(0), "{reply}");
     let grant = Grant::read(&host.folder("c1")).unwrap();
     assert_eq!(grant.backend, Backend::DriverLimit);
     assert_eq!(host.state_of("c1").unwrap()["status"], "created");
@@ -235,8 +235,8 @@ fn a_container_is_held_when_create_returns_and_let_go_before_runc_deletes_it() {
     while host.state_of("c1").unwrap()["status"] != "stopped" {
         std::thread::yield_now();
     }
-    let (code, said) = host.runtime(&["delete", "c1"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, reply) = host.runtime(&["delete", "c1"]);
+    assert_eq!(code, Some(0), "{reply}");
     // The played driver sets nothing on a folder that is gone: it was there still.
     let [soft, hard, of] = host.last_limit().unwrap();
     assert_eq!(
@@ -259,9 +259,9 @@ fn a_container_that_cannot_be_held_does_not_exist_when_create_returns() {
         ("readback", "holds soft 4294967296 and hard 4294971392"),
     ] {
         fs::write(host.dir.path().join("fault"), fault).unwrap();
-        let (code, said) = host.runtime(&["create", "--bundle", bundle, "c1"]);
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(expected), "{fault}: {said}");
+        let (code, reply) = host.runtime(&["create", "--bundle", bundle, "c1"]);
+        assert_eq!(code, Some(1), "{reply}");
+        assert!(reply.contains(expected), "{fault}: {reply}");
         assert!(host.state_of("c1").is_none());
         assert!(!host.folder("c1").exists());
         assert!(!host.cgroup_root.join(&host.group).join("c1").exists());
@@ -276,9 +276,9 @@ fn a_run_in_one_step_is_refused_since_nothing_could_hold_it_in_between() {
     let bundle = host.bundle("c1");
     for words in [&["run", "--bundle"][..], &["run", "--detach", "--bundle"]] {
         let words = [words, &[bundle.to_str().unwrap(), "c1"]].concat();
-        let (code, said) = host.runtime(&words);
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("use create and start"), "{said}");
+        let (code, reply) = host.runtime(&words);
+        assert_eq!(code, Some(1), "{reply}");
+        assert!(reply.contains("use create and start"), "{reply}");
         assert!(host.state_of("c1").is_none());
         assert!(!host.folder("c1").exists());
     }

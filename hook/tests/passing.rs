@@ -25,7 +25,7 @@ fn wrapper(host: &Host, words: &[&str]) -> Output {
     host.command(WRAPPER).args(words).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn reply(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -92,14 +92,14 @@ fn every_other_command_is_passed_on_word_for_word() {
         &[],
     ] {
         let output = wrapper(&host, words);
-        assert!(output.status.success(), "{words:?}: {}", said(&output));
-        let told = text(&host.path("words"));
+        assert!(output.status.success(), "{words:?}: {}", reply(&output));
+        let reported = text(&host.path("words"));
         let expected: String = if words.is_empty() {
             "\n".to_owned()
         } else {
             words.iter().map(|word| format!("{word}\n")).collect()
         };
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 }
 
@@ -126,7 +126,7 @@ fn the_engine_s_environment_and_descriptors_reach_the_runtime_and_nothing_else_d
         ("LISTEN_PID=$$ LISTEN_FDS=1", "1", &[3, 4]),
     ] {
         let output = with_descriptors(&host, listening, &words(count));
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", reply(&output));
         assert_eq!(descriptors(&host), open, "{listening} {count}");
     }
     let environment = text(&host.path("env"));
@@ -158,7 +158,7 @@ fn a_child_gets_the_same_under_its_own_number() {
         text(&host.path("words")).lines().last(),
         Some("c1"),
         "{}",
-        said(&output)
+        reply(&output)
     );
     assert_eq!(descriptors(&host), [3, 4]);
     let environment = text(&host.path("env"));
@@ -205,7 +205,7 @@ fn a_killed_wrapper_takes_its_runtime_along() {
     // The engine then deletes what may be there.
     host.script("runtime", &features("exit 0"));
     let deleted = wrapper(&host, &["delete", "--force", "c1"]);
-    assert!(deleted.status.success(), "{}", said(&deleted));
+    assert!(deleted.status.success(), "{}", reply(&deleted));
     host.assert_clean();
 }
 
@@ -233,9 +233,9 @@ fn what_a_checkpoint_cannot_hold_is_refused() {
     let refused = restore(&asks);
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        said(&refused).contains("neither checkpointed nor restored"),
+        reply(&refused).contains("neither checkpointed nor restored"),
         "{}",
-        said(&refused)
+        reply(&refused)
     );
 }
 
@@ -246,7 +246,7 @@ fn a_runtime_that_is_not_the_administrator_s_alone_is_refused_with_the_reason() 
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o757)).unwrap();
     let refused = wrapper(&host, &["--version"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(said(&refused).contains("mode 757"), "{}", said(&refused));
+    assert!(reply(&refused).contains("mode 757"), "{}", reply(&refused));
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
     // A configuration that cannot be used is told to whoever asks for something by it.
     let asks = host.bundle("asks", slice());
@@ -255,24 +255,24 @@ fn a_runtime_that_is_not_the_administrator_s_alone_is_refused_with_the_reason() 
     fs::set_permissions(host.dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let refused = with_it();
     assert!(
-        said(&refused).contains("can replace it"),
+        reply(&refused).contains("can replace it"),
         "{}",
-        said(&refused)
+        reply(&refused)
     );
     fs::set_permissions(host.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     assert!(wrapper(&host, &["--version"]).status.success());
 
     let named = runtime.to_str().unwrap().to_owned();
     edit_config(&host, &named, "runc");
-    assert!(said(&with_it()).contains("an absolute path"));
+    assert!(reply(&with_it()).contains("an absolute path"));
     edit_config(&host, "runc = \"runc\"", &format!("runc = \"{WRAPPER}\""));
-    assert!(said(&wrapper(&host, &["--version"])).contains("is cgpu-runtime itself"));
+    assert!(reply(&wrapper(&host, &["--version"])).contains("is cgpu-runtime itself"));
     edit_config(&host, WRAPPER, "/no/such/runtime");
     let refused = wrapper(&host, &["--version"]);
     assert!(
-        said(&refused).contains("/no/such/runtime"),
+        reply(&refused).contains("/no/such/runtime"),
         "{}",
-        said(&refused)
+        reply(&refused)
     );
 }
 
@@ -287,7 +287,7 @@ fn a_runtime_named_crun_is_read_as_crun_reads_its_words() {
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "100Gi"}));
     let attached = format!("-b{}", bundle.display());
     // Go's parser has no such option: the container is not understood, and runs by nobody.
-    assert!(said(&wrapper(&host, &["create", &attached, "c1"])).contains("unknown option"));
+    assert!(reply(&wrapper(&host, &["create", &attached, "c1"])).contains("unknown option"));
     let named = host.path("runtime");
     edit_config(&host, named.to_str().unwrap(), crun.to_str().unwrap());
     let refused = wrapper(
@@ -295,9 +295,9 @@ fn a_runtime_named_crun_is_read_as_crun_reads_its_words() {
         &["--cgroup-manager=cgroupfs", "create", &attached, "c1"],
     );
     assert!(
-        said(&refused).contains("100 GiB on one card is requested"),
+        reply(&refused).contains("100 GiB on one card is requested"),
         "{}",
-        said(&refused)
+        reply(&refused)
     );
     assert!(!host.path("words").exists());
     host.assert_clean();

@@ -45,7 +45,7 @@ fn call_as(mut command: Command, stage: &str, input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn reply(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -60,7 +60,7 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
     let Some(host) = Host::find() else { return };
     let before = spec(slice());
     let output = call(&host, "precreate", &before.to_string());
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", reply(&output));
     let edited: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         edited["annotations"]["cgpu.io/applied"],
@@ -97,7 +97,7 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
     let bundle = host.bundle(ID, json!({}));
     fs::write(bundle.join("config.json"), &output.stdout).unwrap();
     let created = call(&host, "createRuntime", &state(&host, ID, "creating", 1));
-    assert!(created.status.success(), "{}", said(&created));
+    assert!(created.status.success(), "{}", reply(&created));
     let other = host.bundle("other", json!({}));
     fs::write(other.join("config.json"), &output.stdout).unwrap();
     let refused = call(
@@ -107,9 +107,9 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
     );
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        said(&refused).contains("but this is container other"),
+        reply(&refused).contains("but this is container other"),
         "{}",
-        said(&refused)
+        reply(&refused)
     );
 
     // Below it a wrapper finds the work done.
@@ -129,12 +129,12 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
         .unwrap();
     assert_eq!(forged.status.code(), Some(1));
     assert!(
-        said(&forged).contains("cgpu alone writes this annotation"),
+        reply(&forged).contains("cgpu alone writes this annotation"),
         "{forged:?}"
     );
 
     let stopped = call(&host, "poststop", &state(&host, ID, "stopped", 0));
-    assert!(stopped.status.success(), "{}", said(&stopped));
+    assert!(stopped.status.success(), "{}", reply(&stopped));
     host.assert_clean();
     // Safe to repeat, and nothing to a container that had none.
     assert!(
@@ -151,7 +151,7 @@ fn a_spec_that_asks_for_nothing_comes_out_byte_for_byte() {
     odd["future"] = json!({"field": 18_446_744_073_709_551_615_u64});
     let text = serde_json::to_string_pretty(&odd).unwrap();
     let output = call(&host, "precreate", &text);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", reply(&output));
     assert_eq!(output.stdout, text.as_bytes());
     assert!(!host.path(STATE).join("lock").exists());
 }
@@ -165,7 +165,7 @@ fn a_missed_request_is_reported_and_the_hosts_default_is_not_for_podmans_contain
     let near = spec(json!({"cgpu/memory": "4Gi"})).to_string();
     for input in [spec(json!({})).to_string(), near.clone()] {
         let output = call(&host, "precreate", &input);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", reply(&output));
         assert_eq!(output.stdout, input.as_bytes());
     }
     host.assert_clean();
@@ -177,15 +177,15 @@ fn a_missed_request_is_reported_and_the_hosts_default_is_not_for_podmans_contain
     nameless["linux"]["cgroupsPath"] = json!("/somebody/else");
     let nameless = nameless.to_string();
     let output = call(&host, "precreate", &nameless);
-    assert_eq!(output.stdout, nameless.as_bytes(), "{}", said(&output));
+    assert_eq!(output.stdout, nameless.as_bytes(), "{}", reply(&output));
     host.configure(&format!("{text}[request]\nstrict = true\n"));
     for input in [near, nameless] {
         let refused = call(&host, "precreate", &input);
         assert_eq!(refused.status.code(), Some(1));
         assert!(
-            said(&refused).contains("[request] strict"),
+            reply(&refused).contains("[request] strict"),
             "{}",
-            said(&refused)
+            reply(&refused)
         );
         assert!(refused.stdout.is_empty());
     }
@@ -218,17 +218,17 @@ fn what_cannot_be_held_is_refused_and_holds_nothing() {
         let refused = call(&host, "precreate", &input);
         assert_eq!(refused.status.code(), Some(1), "{input}");
         assert!(
-            said(&refused).contains(needed),
+            reply(&refused).contains(needed),
             "{input}: {}",
-            said(&refused)
+            reply(&refused)
         );
         assert!(refused.stdout.is_empty());
         host.assert_clean();
     }
     for stage in ["createContainer", ""] {
-        assert!(said(&call(&host, stage, "{}")).contains("unknown stage"));
+        assert!(reply(&call(&host, stage, "{}")).contains("unknown stage"));
     }
-    assert!(said(&call(&host, "poststop", "{}")).contains("no state of a container"));
+    assert!(reply(&call(&host, "poststop", "{}")).contains("no state of a container"));
 }
 
 /// It is too late there to change the spec: such a container would run without a quota.
@@ -241,15 +241,15 @@ fn a_container_that_nobody_has_edited_is_refused_when_it_is_created() {
         "createRuntime",
         &state(&host, "plain", "creating", 1),
     );
-    assert!(plain.status.success(), "{}", said(&plain));
+    assert!(plain.status.success(), "{}", reply(&plain));
     host.bundle("asks", slice());
     for stage in ["createRuntime", "prestart"] {
         let refused = call(&host, stage, &state(&host, "asks", "creating", 1));
         assert_eq!(refused.status.code(), Some(1));
         assert!(
-            said(&refused).contains("let the engine use cgpu-runtime"),
+            reply(&refused).contains("let the engine use cgpu-runtime"),
             "{}",
-            said(&refused)
+            reply(&refused)
         );
     }
     host.bundle(
@@ -262,9 +262,9 @@ fn a_container_that_nobody_has_edited_is_refused_when_it_is_created() {
         &state(&host, "marked", "creating", 1),
     );
     assert!(
-        said(&refused).contains("which holds no vGPU"),
+        reply(&refused).contains("which holds no vGPU"),
         "{}",
-        said(&refused)
+        reply(&refused)
     );
     host.assert_clean();
 }
@@ -295,13 +295,13 @@ fn a_container_s_environment_names_no_configuration() {
         )
     };
     spec(r#""cgpu.io/memory": "1Gi""#);
-    let of_container = said(&called(Some("/bin")));
+    let of_container = reply(&called(Some("/bin")));
     assert!(!of_container.contains("evil.toml"), "{of_container}");
     // The same file, named by ourselves, is read.
-    let ours = said(&called(None));
+    let ours = reply(&called(None));
     assert!(ours.contains("evil.toml"), "{ours}");
     // And it is nothing to a container that asks for nothing.
     spec("");
     let plain = called(None);
-    assert!(plain.status.success(), "{}", said(&plain));
+    assert!(plain.status.success(), "{}", reply(&plain));
 }

@@ -231,7 +231,7 @@ fn a_hostile_bundle_is_refused_before_anything_is_granted() {
     };
     let hidden = plain.replacen("annotations", "annotation\u{17f}", 1);
     let own = Path::new(env!("CARGO_BIN_EXE_cgpu-runtime"));
-    for (text, said) in [
+    for (text, reply) in [
         (
             member(
                 r#""mount\u017f":[{"destination":"/x","type":"bind","source":"/etc","options":["rbind"]}]"#,
@@ -281,7 +281,11 @@ fn a_hostile_bundle_is_refused_before_anything_is_granted() {
         fs::write(&file, &text).unwrap();
         let refused = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "h"]);
         assert_eq!(refused.code, Some(1), "{text}");
-        assert!(refused.stderr.contains(said), "{said}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(reply),
+            "{reply}: {}",
+            refused.stderr
+        );
         assert_eq!(fs::read_to_string(&file).unwrap(), text, "untouched");
         host.assert_clean();
     }
@@ -301,10 +305,10 @@ fn a_hostile_bundle_is_refused_before_anything_is_granted() {
         .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&status.stderr);
+    let reply = String::from_utf8_lossy(&status.stderr);
     assert!(
-        !status.status.success() && said.contains("host-root"),
-        "{said}"
+        !status.status.success() && reply.contains("host-root"),
+        "{reply}"
     );
     host.assert_clean();
     // And what was there before the attacker came is started.
@@ -340,10 +344,10 @@ fn a_container_lives_and_dies_through_the_wrapper() {
     let log = fs::read_to_string(host.dir.path().join("log.json")).unwrap();
     let entry: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
     assert_eq!(entry["level"], "error");
-    for said in [entry["msg"].as_str().unwrap(), &refused.stderr] {
+    for reply in [entry["msg"].as_str().unwrap(), &refused.stderr] {
         assert!(
-            said.contains("21 GiB on one card does not fit") && said.contains("20 GiB of 24 GiB"),
-            "{said}"
+            reply.contains("21 GiB on one card does not fit") && reply.contains("20 GiB of 24 GiB"),
+            "{reply}"
         );
     }
 
@@ -506,7 +510,7 @@ fn a_runc_that_fails_leaves_no_vgpu() {
 }
 
 #[test]
-fn one_that_is_nearly_a_request_is_told_and_needs_no_configuration() {
+fn one_that_is_nearly_a_request_is_reported_and_needs_no_configuration() {
     let Some(host) = Host::find() else { return };
     let bundle = host.bundle("c1", json!({"cgpu/memory": "4Gi"}), "busybox sleep 1000");
     let words = ["create", "--bundle", bundle.to_str().unwrap(), "c1"];

@@ -226,10 +226,10 @@ impl Crictl {
     /// Starts a pod's sandbox under a runtime handler: its identity.
     pub fn run_pod(&self, server: &dyn PodServer, pod: &Path, handler: &str) -> Result<String> {
         let pod = pod.to_string_lossy();
-        let said = self
+        let reply = self
             .crictl(server, &["runp", "--runtime", handler, &pod])?
             .success()?;
-        Ok(said.stdout.trim().to_owned())
+        Ok(reply.stdout.trim().to_owned())
     }
 
     /// Creates and starts a container in a pod: its identity.

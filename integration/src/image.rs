@@ -121,8 +121,8 @@ fn cached_layer(name: &str, stamp: &str, fill: impl FnOnce(&Path) -> Result<()>)
 }
 
 fn layer(tar: PathBuf) -> Result<Layer> {
-    let said = succeed(Command::new("sha256sum").arg(&tar))?.stdout;
-    let digest = said
+    let reply = succeed(Command::new("sha256sum").arg(&tar))?.stdout;
+    let digest = reply
         .split_whitespace()
         .next()
         .context("sha256sum printed nothing")?

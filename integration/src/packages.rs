@@ -251,11 +251,12 @@ pub fn ensure_installed(needed: &[(&str, &str)]) -> Result<()> {
 
 /// The first `N.N` that `program --version` prints.
 pub fn version(program: &Path) -> Result<(u32, u32)> {
-    let said = crate::command::succeed(Command::new(program).arg("--version"))?.stdout;
-    said.split([' ', '\n', ',', '~', '+'])
+    let reply = crate::command::succeed(Command::new(program).arg("--version"))?.stdout;
+    reply
+        .split([' ', '\n', ',', '~', '+'])
         .find_map(|word| {
             let mut parts = word.trim_start_matches('v').split('.');
             Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
         })
-        .with_context(|| format!("no version in `{}`", said.trim()))
+        .with_context(|| format!("no version in `{}`", reply.trim()))
 }

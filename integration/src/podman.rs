@@ -98,12 +98,12 @@ impl Release {
     /// # Errors
     /// It does not start.
     pub fn version(&self) -> Result<(u32, u32)> {
-        let said = succeed(Command::new(&self.podman).arg("--version"))?.stdout;
-        let version = said.trim().rsplit(' ').next().unwrap_or_default();
+        let reply = succeed(Command::new(&self.podman).arg("--version"))?.stdout;
+        let version = reply.trim().rsplit(' ').next().unwrap_or_default();
         let mut parts = version.split('.').map(str::parse);
         match (parts.next(), parts.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
-            _ => bail!("no version in `{}`", said.trim()),
+            _ => bail!("no version in `{}`", reply.trim()),
         }
     }
 }

@@ -163,11 +163,11 @@ impl PodRig {
         }
         // CRI hears of imported images by events.
         wait_until("the images", LIMIT, || {
-            let said = crictl.crictl(&containerd, &["images", "-o", "json"])?;
-            let said = said.success()?.stdout;
+            let reply = crictl.crictl(&containerd, &["images", "-o", "json"])?;
+            let reply = reply.success()?.stdout;
             Ok([&pause, &image]
                 .iter()
-                .all(|image| said.contains(&image.name)))
+                .all(|image| reply.contains(&image.name)))
         })?;
         Ok(Ok(Self {
             containerd,

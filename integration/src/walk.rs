@@ -142,15 +142,15 @@ impl Walk {
             Step::Prose(_) => None,
         });
         for (number, (line, output)) in commands.enumerate() {
-            let said = fs::read(file(number, "out")).unwrap_or_default();
-            let said = String::from_utf8_lossy(&said).into_owned();
+            let reply = fs::read(file(number, "out")).unwrap_or_default();
+            let reply = String::from_utf8_lossy(&reply).into_owned();
             let Ok(code) = fs::read_to_string(file(number, "code")) else {
                 let why = ran
                     .as_ref()
                     .map_or_else(|error| format!("{error:#}"), |it| it.stderr.clone());
-                bail!("`{line}` did not end; it printed:\n{said}\n{why}");
+                bail!("`{line}` did not end; it printed:\n{reply}\n{why}");
             };
-            let mut text = normaliser.apply(said.trim_end());
+            let mut text = normaliser.apply(reply.trim_end());
             if code.trim() != "0" {
                 text.push_str(&format!("\n[exit code {}]", code.trim()));
             }
@@ -393,7 +393,7 @@ Prose `code`.
             &[("BROKER", "PID")],
         )
         .unwrap();
-        let said = "\
+        let reply = "\
 pid 77 of /tmp/cgpu-x1/a
 +----+--------+
 | ID | BROKER |
@@ -419,6 +419,6 @@ pid PID of /etc/a
 | x | y    |
 +----------+
 end";
-        assert_eq!(normaliser.apply(said), expected);
+        assert_eq!(normaliser.apply(reply), expected);
     }
 }

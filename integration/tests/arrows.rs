@@ -73,12 +73,12 @@ fn quoted(cell: &str) -> BTreeSet<String> {
 
 fn packages() -> Result<Vec<Value>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let said = succeed(
+    let reply = succeed(
         Command::new(cargo)
             .args(["metadata", "--no-deps", "--format-version", "1"])
             .current_dir(repository()),
     )?;
-    let packages = said.json()?["packages"].as_array().cloned();
+    let packages = reply.json()?["packages"].as_array().cloned();
     packages.context("cargo metadata lists packages")
 }
 

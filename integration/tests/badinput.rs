@@ -21,14 +21,14 @@ fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
 fn refused(rig: &Rig, options: &[&str], parts: &[&str]) -> Result<()> {
     let mut all = vec!["--runtime", CGPU];
     all.extend(options);
-    let said = rig
+    let reply = rig
         .containerd
         .run_detached(&rig.image, "bad", &all, &["sleep", "1000"])?
         .failure()
         .with_context(|| format!("{options:?}"))?;
     rig.containerd.ctr(&["containers", "rm", "bad"])?;
     for part in parts {
-        assert!(said.contains(part), "{options:?}: no {part:?} in: {said}");
+        assert!(reply.contains(part), "{options:?}: no {part:?} in: {reply}");
     }
     let left = rig
         .node
@@ -207,13 +207,13 @@ fn reservations_that_cannot_be_trusted() -> Result<()> {
             ("", "cannot be read"),
         ] {
             fs::write(&path, text)?;
-            let said = rig
+            let reply = rig
                 .hold("bad", &["cgpu.io/memory=1Gi", "cgpu.io/cards=2"])?
                 .failure()?;
             rig.containerd.ctr(&["containers", "rm", "bad"])?;
             assert!(
-                said.contains(&name) && said.contains(part),
-                "{text:?}: {said}"
+                reply.contains(&name) && reply.contains(part),
+                "{text:?}: {reply}"
             );
             assert_eq!(
                 fs::read_to_string(&path)?,

@@ -31,9 +31,12 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
         .env("CGPU_CONFIG", &config)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let reply = String::from_utf8_lossy(&output.stdout).into_owned();
     let text = std::fs::read_to_string(out.join("report.json")).unwrap_or_else(|error| {
-        panic!("{error}: {said}{}", String::from_utf8_lossy(&output.stderr))
+        panic!(
+            "{error}: {reply}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )
     });
     let report: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["on"], "simulated");
@@ -50,9 +53,9 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
         } else {
             "ran"
         };
-        assert_eq!(state["state"], expected, "{name}: {state:#} {said}");
+        assert_eq!(state["state"], expected, "{name}: {state:#} {reply}");
     }
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{reply}");
     let finding = |probe: &str, what: &str| -> Value {
         states[probe]["findings"]
             .as_array()

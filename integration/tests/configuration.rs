@@ -69,11 +69,11 @@ fn start(rig: &Rig, id: &str, frontend: &[&str], annotations: &[&str]) -> Result
 }
 
 /// The file is named, unless nothing is wrong with it.
-fn assert_named(rig: &Rig, harm: Harm, said: &anyhow::Error) {
+fn assert_named(rig: &Rig, harm: Harm, reply: &anyhow::Error) {
     let file = rig.node.config().display().to_string();
     assert!(
-        harm == Harm::Changed || format!("{said:#}").contains(&file),
-        "{harm:?}: {said:#}"
+        harm == Harm::Changed || format!("{reply:#}").contains(&file),
+        "{harm:?}: {reply:#}"
     );
 }
 
@@ -93,15 +93,15 @@ fn life(rig: &Rig, frontend: &[&str], needs_runc: bool) -> Result<()> {
         rig.containerd.exec("plain", &["true"])?.success()?;
         let mut names = vec!["plain", "gpu"];
         if needs_runc {
-            let said = start(rig, "refused", frontend, &[]).expect_err("nothing says which runc");
-            assert_named(rig, harm, &said);
+            let reply = start(rig, "refused", frontend, &[]).expect_err("nothing says which runc");
+            assert_named(rig, harm, &reply);
             rig.containerd.ctr(&["containers", "rm", "refused"])?;
         } else {
             start(rig, "later", frontend, &[]).with_context(|| format!("{harm:?}"))?;
             names.push("later");
         }
-        let said = start(rig, "refused", frontend, memory).expect_err("it has no vGPU to get");
-        assert_named(rig, harm, &said);
+        let reply = start(rig, "refused", frontend, memory).expect_err("it has no vGPU to get");
+        assert_named(rig, harm, &reply);
         // What did not start has left the engine's own entry.
         rig.containerd.ctr(&["containers", "rm", "refused"])?;
         for id in names {

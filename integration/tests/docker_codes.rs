@@ -67,10 +67,10 @@ fn codes(rig: &Rig, docker: &Docker, runtime: &str) -> Result<Vec<(String, Optio
         codes.push((format!("exec: {what}"), docker.docker(&args)?.code));
     }
     // The container has suffered none of it.
-    let said = docker
+    let reply = docker
         .docker(&["inspect", "--format", "{{.State.Running}}", &name])?
         .success()?;
-    assert_eq!(said.stdout.trim(), "true", "{said:?}");
+    assert_eq!(reply.stdout.trim(), "true", "{reply:?}");
     docker.docker(&["rm", "-f", &name])?.success()?;
     Ok(codes)
 }
@@ -204,14 +204,17 @@ fn a_restart_begins_with_what_was_requested() -> Result<()> {
         quota.context("no quota")
     };
     assert_eq!(quota()?, 4 << 30);
-    let said = rig.node.cgpu(&["set", &id, "--memory", "6Gi"])?.success()?;
-    assert!(said.stdout.contains("until the container ends"), "{said:?}");
+    let reply = rig.node.cgpu(&["set", &id, "--memory", "6Gi"])?.success()?;
+    assert!(
+        reply.stdout.contains("until the container ends"),
+        "{reply:?}"
+    );
     assert_eq!(quota()?, 6 << 30);
     docker.docker(&["restart", "-t", "0", "again"])?.success()?;
     assert_eq!(quota()?, 4 << 30);
-    let said = rig.node.cgpu(&["events", &id])?.success()?.stdout;
-    let restarted = said.lines().find(|line| line.contains("restarted"));
-    let restarted = restarted.with_context(|| said.clone())?;
+    let reply = rig.node.cgpu(&["events", &id])?.success()?.stdout;
+    let restarted = reply.lines().find(|line| line.contains("restarted"));
+    let restarted = restarted.with_context(|| reply.clone())?;
     assert!(restarted.contains("4096 MiB on card GPU-"), "{restarted}");
     docker.docker(&["rm", "-f", "again"])?.success()?;
     docker.stop()?;

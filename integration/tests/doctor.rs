@@ -36,8 +36,8 @@ tests! {
 
 /// Exit code and document.
 fn doctor(rig: &Rig) -> Result<(Option<i32>, Value)> {
-    let said = rig.node.cgpu(&["doctor", "--json"])?;
-    Ok((said.code, said.json()?))
+    let reply = rig.node.cgpu(&["doctor", "--json"])?;
+    Ok((reply.code, reply.json()?))
 }
 
 /// The check of this name that is not in order, and that the exit code says so.
@@ -54,8 +54,8 @@ fn in_order_but(document: &Value, name: &str, level: &str, part: &str) -> Result
         .iter()
         .find(|check| check["name"] == name && check["level"] == level)
         .with_context(|| format!("nothing is {level} with {name}: {document}"))?;
-    let told = check["found"].as_str().unwrap_or_default();
-    ensure!(told.contains(part), "{part:?} is not in {told:?}");
+    let reported = check["found"].as_str().unwrap_or_default();
+    ensure!(reported.contains(part), "{part:?} is not in {reported:?}");
     ensure!(check["remedy"].is_string(), "no remedy: {check}");
     Ok(())
 }
@@ -212,8 +212,8 @@ mod bodies {
         let doctor = || -> Result<(Option<i32>, Value)> {
             let mut command = Command::new(folder.join("cgpu"));
             command.env("CGPU_CONFIG", rig.node.config());
-            let said = capture(command.args(["doctor", "--json"]), LIMIT)?;
-            Ok((said.code, said.json()?))
+            let reply = capture(command.args(["doctor", "--json"]), LIMIT)?;
+            Ok((reply.code, reply.json()?))
         };
         let (code, document) = doctor()?;
         ensure!(code == Some(0), "{document}");
@@ -250,10 +250,10 @@ mod bodies {
         )?;
         let mut run = Command::new(folder.join("cgpu"));
         run.env("CGPU_CONFIG", rig.node.config());
-        let said = capture(run.args(["run", "--memory", "1Gi", "--", "true"]), LIMIT)?;
+        let reply = capture(run.args(["run", "--memory", "1Gi", "--", "true"]), LIMIT)?;
         ensure!(
-            said.code == Some(1) && said.stderr.contains("777"),
-            "{said:?}"
+            reply.code == Some(1) && reply.stderr.contains("777"),
+            "{reply:?}"
         );
         Ok(())
     }

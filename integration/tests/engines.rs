@@ -201,8 +201,8 @@ fn security_options(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
     sleeper.insert(2, "--privileged");
     docker.docker(&sleeper)?.success()?;
     let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
-    let said = ps["vgpus"][0]["isolation"].as_str().unwrap_or_default();
-    assert!(said.starts_with("off (cap-sys-admin"), "{ps}");
+    let reply = ps["vgpus"][0]["isolation"].as_str().unwrap_or_default();
+    assert!(reply.starts_with("off (cap-sys-admin"), "{ps}");
     docker.docker(&["rm", "-f", "held"])?.success()?;
     rig.node.edit_config(|_| before)
 }
@@ -233,7 +233,7 @@ fn newer_docker_takes_the_shim_by_name() -> Result<()> {
         |rig, docker| {
             docker_runs(rig, docker, CGPU)?;
             // Annotations reach the shim as well.
-            let said = docker
+            let reply = docker
                 .docker(&[
                     "run",
                     "--rm",
@@ -250,7 +250,7 @@ fn newer_docker_takes_the_shim_by_name() -> Result<()> {
                     "--json",
                 ])?
                 .success()?;
-            assert_eq!(totals(&said.json()?)?, [3 * GIB, 3 * GIB]);
+            assert_eq!(totals(&reply.json()?)?, [3 * GIB, 3 * GIB]);
             Ok(())
         },
     )
@@ -342,7 +342,7 @@ fn a_plain_process_on_cards_simulated_for_it() -> Result<()> {
         format!("state_dir = \"{}\"\n", node.state_dir().display()),
     )?;
     let cgpu = programs.program("cgpu")?;
-    let said = capture(
+    let reply = capture(
         Command::new(&cgpu)
             .args(["run", "--memory", "4Gi", "--simulate"])
             .arg(&profile)
@@ -353,6 +353,6 @@ fn a_plain_process_on_cards_simulated_for_it() -> Result<()> {
         LIMIT,
     )?
     .success()?;
-    assert_eq!(totals(&said.json()?)?, [4 * GIB]);
+    assert_eq!(totals(&reply.json()?)?, [4 * GIB]);
     node.finish()
 }

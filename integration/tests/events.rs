@@ -30,11 +30,12 @@ tests! {
 }
 
 fn events(rig: &Rig, of: &[&str]) -> Result<Vec<Value>> {
-    let said = rig
+    let reply = rig
         .node
         .cgpu(&[&["events", "--json"], of].concat())?
         .success()?;
-    said.stdout
+    reply
+        .stdout
         .lines()
         .map(|line| Ok(serde_json::from_str(line)?))
         .collect()
@@ -48,7 +49,7 @@ fn kinds(rig: &Rig, id: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-fn told(rig: &Rig, id: &str, kind: &str) -> Result<()> {
+fn reported(rig: &Rig, id: &str, kind: &str) -> Result<()> {
     wait_until(&format!("{kind} of {id}"), LIMIT, || {
         Ok(kinds(rig, id)?.iter().any(|of| of == kind))
     })
@@ -89,15 +90,15 @@ mod bodies {
             rig,
             &["xid", "--card", &card_of(rig, "h1")?, "--session", &session],
         )?;
-        told(rig, "h1", "xid")?;
+        reported(rig, "h1", "xid")?;
         for _ in 0..3 {
             rig.containerd.exec("h1", &["cgpu-burn", "alloc", "4Gi"])?;
         }
-        told(rig, "h1", "over_quota")?;
+        reported(rig, "h1", "over_quota")?;
         rig.node
             .cgpu(&["set", "h1", "--memory", "2Gi"])?
             .success()?;
-        told(rig, "h1", "quota_changed")?;
+        reported(rig, "h1", "quota_changed")?;
         for id in ["h1", "quiet"] {
             rig.containerd.remove(id)?;
         }
@@ -106,8 +107,8 @@ mod bodies {
         let quiet = rig.node.cgpu(&["events", "quiet"])?;
         ensure!(quiet.code == Some(1), "nothing happened to it: {quiet:?}");
 
-        let said = rig.node.cgpu(&["events"])?.success()?.stdout;
-        for line in said.lines() {
+        let reply = rig.node.cgpu(&["events"])?.success()?.stdout;
+        for line in reply.lines() {
             let moment = line.split(' ').next().unwrap_or_default();
             ensure!(
                 moment.len() == "2026-11-22T07:16:24.991Z".len()
@@ -116,10 +117,10 @@ mod bodies {
                 "{line}"
             );
         }
-        ensure!(said.contains("1024 MiB -> 2048 MiB"), "{said}");
+        ensure!(reply.contains("1024 MiB -> 2048 MiB"), "{reply}");
         ensure!(
-            said.contains("MiB refused") || said.contains("refused: "),
-            "{said}"
+            reply.contains("MiB refused") || reply.contains("refused: "),
+            "{reply}"
         );
 
         // Another container of the same name has its own life below the first one's.
@@ -197,7 +198,7 @@ mod bodies {
         // By its index, as everywhere.
         let index = index_of(rig, &card)?;
         fault(rig, &["card-lost", "--card", &index])?;
-        told(rig, "lost", "card_lost")?;
+        reported(rig, "lost", "card_lost")?;
         rig.containerd.remove("lost")?;
         fault(rig, &["clear"])?;
         rig.node.cgpu(&["doctor", "--repair"])?.success()?;

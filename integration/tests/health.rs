@@ -32,7 +32,7 @@ macro_rules! tests {
 }
 
 tests! {
-    memory_that_nobody_requested_is_told_or_ends_the_container
+    memory_that_nobody_requested_is_reported_or_ends_the_container
     an_xid_and_a_hung_call_are_the_container_s_own
     a_lost_card_gets_no_more_containers
     a_slice_grows_and_shrinks_while_it_runs
@@ -58,8 +58,9 @@ fn ps(rig: &Rig, id: &str) -> Result<Value> {
 }
 
 fn kinds(rig: &Rig, id: &str) -> Result<Vec<String>> {
-    let said = rig.node.cgpu(&["events", id, "--json"])?.success()?;
-    said.stdout
+    let reply = rig.node.cgpu(&["events", id, "--json"])?.success()?;
+    reply
+        .stdout
         .lines()
         .map(|line| {
             let event: Value = serde_json::from_str(line)?;
@@ -68,7 +69,7 @@ fn kinds(rig: &Rig, id: &str) -> Result<Vec<String>> {
         .collect()
 }
 
-fn told(rig: &Rig, id: &str, kind: &str) -> Result<()> {
+fn reported(rig: &Rig, id: &str, kind: &str) -> Result<()> {
     wait_until(&format!("{kind} of {id}"), LIMIT, || {
         Ok(kinds(rig, id)?.iter().any(|of| of == kind))
     })
@@ -93,7 +94,7 @@ fn allocates(rig: &Rig, id: &str, size: &str) -> Result<Option<i32>> {
 mod bodies {
     use super::*;
 
-    pub(super) fn memory_that_nobody_requested_is_told_or_ends_the_container(
+    pub(super) fn memory_that_nobody_requested_is_reported_or_ends_the_container(
         rig: &Rig,
     ) -> Result<()> {
         rig.hold("logs", &["cgpu.io/memory=2Gi"])?.success()?;
@@ -107,7 +108,7 @@ mod bodies {
             let (card, session) = (card_of(rig, id)?, session(rig, id));
             let leak = ["leak", "--session", &session, "--card", &card];
             fault(rig, &[&leak[..], &["--bytes", "1048576"]].concat())?;
-            told(rig, id, "violation")?;
+            reported(rig, id, "violation")?;
         }
         let status = |id: &str| -> Result<String> {
             let tasks = rig.containerd.ctr(&["tasks", "ls"])?.success()?.stdout;
@@ -141,7 +142,7 @@ mod bodies {
         rig.hold("b", &["cgpu.io/memory=2Gi"])?.success()?;
         let (card, session) = (card_of(rig, "a")?, session(rig, "a"));
         fault(rig, &["xid", "--card", &card, "--session", &session])?;
-        told(rig, "a", "xid")?;
+        reported(rig, "a", "xid")?;
         fault(rig, &["hang", "--session", &session])?;
         let mut hung = rig
             .containerd
@@ -156,7 +157,7 @@ mod bodies {
                 "1Gi",
             ])?
             .spawn()?;
-        told(rig, "a", "hung_call")?;
+        reported(rig, "a", "hung_call")?;
         let row = ps(rig, "a")?;
         assert_eq!(row["incidents"]["hung_now"], 1, "{row}");
         assert_eq!(row["incidents"]["xid"], 1, "{row}");
@@ -176,9 +177,9 @@ mod bodies {
         );
         // Another broker takes over while the call hangs, and does not report it again.
         let upgrade = rig.node.cgpu(&["upgrade", "--json"])?.success()?;
-        told(rig, "a", "broker_replaced").with_context(|| upgrade.stdout.clone())?;
+        reported(rig, "a", "broker_replaced").with_context(|| upgrade.stdout.clone())?;
         fault(rig, &["clear"])?;
-        told(rig, "a", "hung_call_over")?;
+        reported(rig, "a", "hung_call_over")?;
         assert!(hung.wait()?.success());
         let all = kinds(rig, "a")?;
         assert_eq!(
@@ -217,7 +218,7 @@ mod bodies {
         let (lost, well) = (card_of(rig, "a")?, card_of(rig, "b")?);
         assert_ne!(lost, well);
         fault(rig, &["card-lost", &lost])?;
-        told(rig, "a", "card_lost")?;
+        reported(rig, "a", "card_lost")?;
         assert_eq!(
             allocates(rig, "b", "1Gi")?,
             Some(0),
@@ -284,10 +285,10 @@ mod bodies {
             (8 * GIB, Some(8 * GIB))
         );
         assert_eq!(allocates(rig, "a", "2Gi")?, Some(0));
-        let said = set("2Gi")?;
+        let reply = set("2Gi")?;
         assert!(
-            said.contains("new allocations are refused until it fits"),
-            "{said}"
+            reply.contains("new allocations are refused until it fits"),
+            "{reply}"
         );
         assert_eq!(total("a")?, 2 * GIB);
         assert_eq!(allocates(rig, "a", "64Mi")?, NO_MEMORY);
@@ -341,7 +342,7 @@ mod bodies {
             Ok(cards["cards"][0]["granted_bytes"].clone())
         };
         rig.node.kill_sim()?;
-        told(rig, "a", "driver_unreachable")?;
+        reported(rig, "a", "driver_unreachable")?;
         let row = ps(rig, "a")?;
         assert_eq!(row["state"], "driver_unreachable", "{row}");
         let health = row["health"].as_str().context("no health")?;
@@ -371,7 +372,7 @@ mod bodies {
         rig.containerd
             .exec("a", &["sh", "-c", "kill -9 $(pidof cgpu-burn)"])?
             .success()?;
-        told(rig, "a", "driver_reachable")?;
+        reported(rig, "a", "driver_reachable")?;
         // It is compared with the new one's sums at the next interval.
         wait_until("the broker to find nothing wrong", LIMIT, || {
             Ok(ps(rig, "a")?["health"] == "ok")

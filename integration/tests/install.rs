@@ -421,10 +421,10 @@ impl Installed {
         self.containerd.restart()?;
         self.docker.stop_and_start()?;
         wait_until("the images", LIMIT, || {
-            let said = self
+            let reply = self
                 .crictl
                 .crictl(&self.containerd, &["images", "-o", "json"])?;
-            Ok(said.succeeded() && said.stdout.contains(&self.image.name))
+            Ok(reply.succeeded() && reply.stdout.contains(&self.image.name))
         })
     }
 
@@ -529,10 +529,10 @@ fn runs_by_name(suite: Suite, test: &str) -> Result<()> {
     done(host.programs, &host.root, &["uninstall"])?;
     ensure!(picture(&host.root)? == before, "uninstall left something");
     host.restart()?;
-    let said = host.docker_runs()?.failure()?;
-    assert!(said.to_lowercase().contains("unknown"), "{said}");
-    let said = format!("{:#}", host.pod_runs().err().context("a handler is left")?);
-    assert!(said.contains("is configured"), "{said}");
+    let reply = host.docker_runs()?.failure()?;
+    assert!(reply.to_lowercase().contains("unknown"), "{reply}");
+    let reply = format!("{:#}", host.pod_runs().err().context("a handler is left")?);
+    assert!(reply.contains("is configured"), "{reply}");
     host.finish()
 }
 

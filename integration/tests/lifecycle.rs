@@ -64,17 +64,17 @@ fn with(suite: Suite, test: &str, body: fn(&mut Rig) -> Result<()>) -> Result<()
 fn exit_codes_and_both_streams_arrive(rig: &mut Rig) -> Result<()> {
     for code in [0, 1, 42, 255] {
         let script = format!("echo out; echo err >&2; exit {code}");
-        let said = rig.once(&format!("c{code}"), &[], &["sh", "-c", &script])?;
+        let reply = rig.once(&format!("c{code}"), &[], &["sh", "-c", &script])?;
         assert_eq!(
-            (said.code, said.stdout.as_str(), said.stderr.trim()),
+            (reply.code, reply.stdout.as_str(), reply.stderr.trim()),
             (Some(code), "out\n", "err"),
-            "{said:?}"
+            "{reply:?}"
         );
     }
     // Many containers, each ending at once: an exit that comes before `start` has answered must not be lost.
     for number in 0..10 {
-        let said = rig.once(&format!("quick-{number}"), &[], &["true"])?;
-        assert_eq!(said.code, Some(0), "{said:?}");
+        let reply = rig.once(&format!("quick-{number}"), &[], &["true"])?;
+        assert_eq!(reply.code, Some(0), "{reply:?}");
     }
     Ok(())
 }
@@ -101,18 +101,18 @@ fn standard_input_reaches_the_program(rig: &mut Rig) -> Result<()> {
         "in",
         "sha256sum",
     ])?;
-    let said = shell(&run, "head -c 3000000 /dev/zero | {}")?.success()?;
+    let reply = shell(&run, "head -c 3000000 /dev/zero | {}")?.success()?;
     let expected = capture(
         Command::new("sh").args(["-c", "head -c 3000000 /dev/zero | sha256sum"]),
         LIMIT,
     )?;
-    assert_eq!(said.stdout, expected.stdout);
+    assert_eq!(reply.stdout, expected.stdout);
     rig.hold("c", &[])?.success()?;
     let exec = rig
         .containerd
         .ctr_command(&["tasks", "exec", "--exec-id", "e", "c", "wc", "-c"])?;
-    let said = shell(&exec, "head -c 100000 /dev/zero | {}")?.success()?;
-    assert_eq!(said.stdout.trim(), "100000");
+    let reply = shell(&exec, "head -c 100000 /dev/zero | {}")?.success()?;
+    assert_eq!(reply.stdout.trim(), "100000");
     rig.containerd.remove("c")
 }
 
@@ -122,11 +122,11 @@ fn then_waits(script: &str) -> String {
 }
 
 /// What was said before that.
-fn numbers_of(said: &str) -> Vec<&str> {
-    let said = said
+fn numbers_of(reply: &str) -> Vec<&str> {
+    let reply = reply
         .split_once("all is said")
         .map_or("", |(before, _)| before);
-    said.split_whitespace().collect()
+    reply.split_whitespace().collect()
 }
 
 fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
@@ -143,8 +143,8 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
         "-c",
         &then_waits("seq 1 20000"),
     ])?;
-    let said = terminal(run)?;
-    let numbers = numbers_of(&said.stdout);
+    let reply = terminal(run)?;
+    let numbers = numbers_of(&reply.stdout);
     assert_eq!((numbers.len(), numbers.last()), (20000, Some(&"20000")));
     rig.hold("c", &[])?.success()?;
     let exec = rig.containerd.ctr_command(&[
@@ -159,8 +159,8 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
         // The engine tells the size of an exec's terminal after it has started it.
         &then_waits("until stty size 2>/dev/null | grep .; do true; done"),
     ])?;
-    let said = terminal(exec)?;
-    assert!(said.stdout.contains("45 123"), "{said:?}");
+    let reply = terminal(exec)?;
+    assert!(reply.stdout.contains("45 123"), "{reply:?}");
     for number in 0..5 {
         let name = format!("e{number}");
         let exec = rig.containerd.ctr_command(&[
@@ -174,8 +174,8 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
             "-c",
             &then_waits("seq 1 50000"),
         ])?;
-        let said = terminal(exec)?;
-        let numbers = numbers_of(&said.stdout);
+        let reply = terminal(exec)?;
+        let numbers = numbers_of(&reply.stdout);
         assert_eq!(
             (numbers.len(), numbers.last()),
             (50000, Some(&"50000")),
@@ -188,17 +188,17 @@ fn a_terminal_has_its_size_and_loses_no_output(rig: &mut Rig) -> Result<()> {
 fn exec_runs_beside_init_with_its_own_exit_code(rig: &mut Rig) -> Result<()> {
     rig.hold("c", &[])?.success()?;
     for code in [0, 3, 200] {
-        let said = rig
+        let reply = rig
             .containerd
             .exec("c", &["sh", "-c", &format!("echo $$; exit {code}")])?;
-        assert_eq!(said.code, Some(code), "{said:?}");
+        assert_eq!(reply.code, Some(code), "{reply:?}");
     }
-    let said = rig.containerd.exec("c", &["no-such-program"])?.failure()?;
-    assert!(said.contains("no-such-program"), "{said}");
+    let reply = rig.containerd.exec("c", &["no-such-program"])?.failure()?;
+    assert!(reply.contains("no-such-program"), "{reply}");
     // A failed exec must not harm the container.
     rig.containerd.exec("c", &["true"])?.success()?;
-    let said = rig.containerd.ctr(&["tasks", "ls"])?.success()?;
-    assert!(said.stdout.contains("RUNNING"), "{}", said.stdout);
+    let reply = rig.containerd.ctr(&["tasks", "ls"])?.success()?;
+    assert!(reply.stdout.contains("RUNNING"), "{}", reply.stdout);
     rig.containerd.remove("c")
 }
 
@@ -227,10 +227,10 @@ fn signals_reach_the_right_process(rig: &mut Rig) -> Result<()> {
             .stdout
             .contains("STOPPED"))
     })?;
-    let said = rig.containerd.ctr(&["tasks", "rm", "c"])?;
+    let reply = rig.containerd.ctr(&["tasks", "rm", "c"])?;
     assert!(
-        said.stderr.contains("exit code 9"),
-        "the exit code of the ended task: {said:?}"
+        reply.stderr.contains("exit code 9"),
+        "the exit code of the ended task: {reply:?}"
     );
     rig.containerd.ctr(&["containers", "rm", "c"])?.success()?;
     // A signal to a task that is not there is an error.
@@ -241,8 +241,8 @@ fn signals_reach_the_right_process(rig: &mut Rig) -> Result<()> {
 fn pause_stops_and_resume_continues(rig: &mut Rig) -> Result<()> {
     rig.hold("c", &[])?.success()?;
     rig.containerd.ctr(&["tasks", "pause", "c"])?.success()?;
-    let said = rig.containerd.ctr(&["tasks", "ls"])?.success()?;
-    assert!(said.stdout.contains("PAUSED"), "{}", said.stdout);
+    let reply = rig.containerd.ctr(&["tasks", "ls"])?.success()?;
+    assert!(reply.stdout.contains("PAUSED"), "{}", reply.stdout);
     rig.containerd.ctr(&["tasks", "resume", "c"])?.success()?;
     rig.containerd.exec("c", &["true"])?.success()?;
     rig.containerd.remove("c")
@@ -252,8 +252,8 @@ fn ps_lists_every_process(rig: &mut Rig) -> Result<()> {
     rig.detached("c", &[], &["sh", "-c", "sleep 1000 & sleep 1001 & wait"])?
         .success()?;
     wait_until("three processes", LIMIT, || {
-        let said = rig.containerd.ctr(&["tasks", "ps", "c"])?.success()?;
-        Ok(said.stdout.lines().count() == 4)
+        let reply = rig.containerd.ctr(&["tasks", "ps", "c"])?.success()?;
+        Ok(reply.stdout.lines().count() == 4)
     })?;
     rig.containerd.remove("c")
 }
@@ -268,14 +268,14 @@ fn metrics_tell_memory_and_its_limit(rig: &mut Rig) -> Result<()> {
             &["sleep", "1000"],
         )?
         .success()?;
-    let said = rig
+    let reply = rig
         .containerd
         .ctr(&["tasks", "metrics", "--format", "json", "c"])?
         .success()?;
     assert!(
-        said.stdout.contains(limit),
+        reply.stdout.contains(limit),
         "no limit of {limit} bytes in {}",
-        said.stdout
+        reply.stdout
     );
     rig.containerd.remove("c")
 }
@@ -363,19 +363,19 @@ fn events_come_in_order(rig: &mut Rig) -> Result<()> {
     let deleted = wait_until("the delete event", Duration::from_secs(10), || {
         Ok(tasks(&events.output()).contains(&"/tasks/delete".to_owned()))
     });
-    let said = events.output();
-    deleted.with_context(|| said.clone())?;
+    let reply = events.output();
+    deleted.with_context(|| reply.clone())?;
     assert_eq!(
-        tasks(&said),
+        tasks(&reply),
         [
             "/tasks/create",
             "/tasks/start",
             "/tasks/exit",
             "/tasks/delete"
         ],
-        "{said}"
+        "{reply}"
     );
-    assert!(said.contains("\"exit_status\":5"), "{said}");
+    assert!(reply.contains("\"exit_status\":5"), "{reply}");
     events.stop(Duration::from_secs(5))?;
     Ok(())
 }
@@ -442,8 +442,8 @@ fn a_shim_is_where_containerds_own_tools_look_for_it(rig: &mut Rig) -> Result<()
 }
 
 fn a_program_that_is_not_there_is_an_error_and_leaves_nothing(rig: &mut Rig) -> Result<()> {
-    let said = rig.detached("c", &[], &["/no/such/program"])?.failure()?;
-    assert!(said.contains("no such file or directory"), "{said}");
+    let reply = rig.detached("c", &[], &["/no/such/program"])?.failure()?;
+    assert!(reply.contains("no such file or directory"), "{reply}");
     rig.containerd.ctr(&["containers", "rm", "c"])?;
     wait_until("the shim's end", LIMIT, || Ok(shims(rig)? == 0))
 }
@@ -469,8 +469,8 @@ fn a_restarted_containerd_finds_its_containers(rig: &mut Rig) -> Result<()> {
     rig.hold("c", &[])?.success()?;
     rig.containerd.kill()?;
     rig.containerd.restart()?;
-    let said = rig.containerd.ctr(&["tasks", "ls"])?.success()?;
-    assert!(said.stdout.contains("RUNNING"), "{}", said.stdout);
+    let reply = rig.containerd.ctr(&["tasks", "ls"])?.success()?;
+    assert!(reply.stdout.contains("RUNNING"), "{}", reply.stdout);
     rig.containerd.exec("c", &["true"])?.success()?;
     rig.containerd.remove("c")
 }

@@ -37,7 +37,7 @@ fn group(node: &Node, controller: &str) -> Result<PathBuf> {
 }
 
 /// What the only vGPU's broker is told of its container's CPU time.
-fn told(node: &Node) -> Result<Value> {
+fn reported(node: &Node) -> Result<Value> {
     let mut folder = node.state_dir().join("vgpus");
     for _namespace_and_container in 0..2 {
         let mut entries = fs::read_dir(&folder)?;
@@ -104,7 +104,7 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     let cpu = group(&rig.node, "cpu")?;
     let weight = || value(&cpu, &["cpu.shares", "cpu.weight"]);
     // The broker is told of the quota, and keeps below it.
-    let quota = || told(&rig.node);
+    let quota = || reported(&rig.node);
     let kernels = || value(&cpu, &["cpu.cfs_quota_us", "cpu.max"]);
     let first = weight()?;
     ensure!(quota()?["quota_ppm"] == 500_000, "{}", quota()?);
@@ -283,9 +283,9 @@ fn quota_of_a_pod_is_kept(rig: &PodRig, handler: &str, pods: &PodGroup) -> Resul
     let cpu = group(&rig.node, "cpu")?;
     // In a period of 100 ms: what the broker is told, and what the kernel holds the group to.
     let is = |quota_us: u32| -> Result<()> {
-        let told = told(&rig.node)?["quota_ppm"].clone();
+        let reported = reported(&rig.node)?["quota_ppm"].clone();
         let kernels = value(&cpu, &["cpu.cfs_quota_us"])?;
-        ensure!(told == quota_us * 10, "{told}, not of {quota_us}");
+        ensure!(reported == quota_us * 10, "{reported}, not of {quota_us}");
         ensure!(kernels == quota_us.to_string(), "{kernels}");
         Ok(())
     };

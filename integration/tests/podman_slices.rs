@@ -94,8 +94,8 @@ impl Host {
         self.podman.podman(&args)
     }
 
-    fn total(&self, said: Outcome) -> Result<Vec<u64>> {
-        let smi = said.success()?.json()?;
+    fn total(&self, reply: Outcome) -> Result<Vec<u64>> {
+        let smi = reply.success()?.json()?;
         let cards = smi["cards"].as_array().context("cards in the document")?;
         cards
             .iter()

@@ -15,7 +15,7 @@ use integration::skip;
 const WRONG: &str = "80% of %s %d 5%";
 
 /// As the shim says it, and as the wrapper does, whose text no engine uses as a format.
-const TOLD: [&str; 2] = [r"80 percent of \x25s \x25d 5 percent", WRONG];
+const REPORTED: [&str; 2] = [r"80 percent of \x25s \x25d 5 percent", WRONG];
 
 macro_rules! rows {
     ($($name:ident: $family:ident $suite:ident $oci:ident $frontend:ident;)*) => {
@@ -44,14 +44,14 @@ fn every_program_answers_help_and_version_at_once() -> Result<()> {
     let programs = Programs::for_tests()?;
     for name in Programs::names() {
         // Engines read the runtime's own answer.
-        let told = match name {
+        let reported = match name {
             "cgpu-runtime" => "runc",
             name => name,
         };
         for flag in ["--help", "--version"] {
             let mut command = Command::new(programs.program(name)?);
-            let said = capture(command.arg(flag), Duration::from_secs(20))?.success()?;
-            ensure!(said.stdout.contains(told), "{name} {flag}: {said:?}");
+            let reply = capture(command.arg(flag), Duration::from_secs(20))?.success()?;
+            ensure!(reply.stdout.contains(reported), "{name} {flag}: {reply:?}");
         }
     }
     // An input that is none is refused.
@@ -66,8 +66,8 @@ fn every_program_answers_help_and_version_at_once() -> Result<()> {
         ),
     ] {
         let mut command = Command::new(programs.program(name)?);
-        let said = capture(command.args(arguments), Duration::from_secs(20))?.failure()?;
-        ensure!(said.contains(part), "{name}: {said}");
+        let reply = capture(command.args(arguments), Duration::from_secs(20))?.failure()?;
+        ensure!(reply.contains(part), "{name}: {reply}");
     }
     Ok(())
 }
@@ -85,14 +85,17 @@ fn per_cent_signs(test: &str, row: &Row) -> Result<()> {
         ask: Ask::Wrong(WRONG),
         ..Container::waiting("refused")
     };
-    let told = match engine.start(&container) {
+    let reported = match engine.start(&container) {
         Err(error) => format!("{error:#}"),
         Ok(()) => bail!("{WRONG:?} was taken for an amount"),
     };
     // A client may quote the text once more.
-    let plain = told.replace(r"\\", r"\");
-    ensure!(!told.contains("%!"), "{told}");
-    ensure!(TOLD.iter().any(|text| plain.contains(text)), "{told}");
+    let plain = reported.replace(r"\\", r"\");
+    ensure!(!reported.contains("%!"), "{reported}");
+    ensure!(
+        REPORTED.iter().any(|text| plain.contains(text)),
+        "{reported}"
+    );
     engine.remove_all()?;
     engine.finish()
 }

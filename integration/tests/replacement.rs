@@ -204,13 +204,13 @@ fn churn(rig: &Rig, id: &str) -> Result<()> {
         "512Mi",
     ])?;
     let limit = Duration::from_secs(SECONDS * 6);
-    let said = capture(&mut command, limit)?.success()?.json()?;
-    let number = |key: &str| said[key].as_u64().unwrap_or_default();
-    assert!(number("allocations") > 0, "{said}");
+    let reply = capture(&mut command, limit)?.success()?.json()?;
+    let number = |key: &str| reply[key].as_u64().unwrap_or_default();
+    assert!(number("allocations") > 0, "{reply}");
     assert_eq!(
         (number("over_total"), number("used_after_bytes")),
         (0, 0),
-        "{said}"
+        "{reply}"
     );
     Ok(())
 }

@@ -26,12 +26,13 @@ fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
 
 /// The events of one container: kinds and texts.
 fn events(rig: &Rig, id: &str) -> Result<Vec<(String, String)>> {
-    let said = rig.node.cgpu(&["events", "--json", id])?;
-    if said.code == Some(1) && said.stderr.contains("no container") {
+    let reply = rig.node.cgpu(&["events", "--json", id])?;
+    if reply.code == Some(1) && reply.stderr.contains("no container") {
         return Ok(Vec::new());
     }
     let of = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
-    said.success()?
+    reply
+        .success()?
         .stdout
         .lines()
         .map(|line| {
@@ -134,7 +135,7 @@ impl Ctr<'_> {
     fn strict(&self) -> Result<()> {
         let rig = self.rig;
         let id = format!("{}-strict", self.name);
-        let said = self.start(&id, &["--env", "CGPU_MEMORY=4Gi"])?.failure()?;
+        let reply = self.start(&id, &["--env", "CGPU_MEMORY=4Gi"])?.failure()?;
         rig.containerd.ctr(&["containers", "rm", &id])?;
         for part in [
             "CGPU_MEMORY = \"4Gi\"",
@@ -142,7 +143,7 @@ impl Ctr<'_> {
             "[request] strict",
             "CGPU_DISABLE=1",
         ] {
-            ensure!(said.contains(part), "no {part:?} in: {said}");
+            ensure!(reply.contains(part), "no {part:?} in: {reply}");
         }
         reported(rig, &id, "refused", &["cgpu.io/memory=4Gi"])?;
         let plain = format!("{}-strict-plain", self.name);
@@ -155,8 +156,8 @@ impl Ctr<'_> {
         let id = format!("{}-default", self.name);
         self.start(&id, &[])?.success()?;
         for (size, code) in [("1Gi", Some(0)), ("3Gi", NO_MEMORY)] {
-            let said = rig.containerd.exec(&id, &["cgpu-burn", "alloc", size])?;
-            ensure!(said.code == code, "{said:?}");
+            let reply = rig.containerd.exec(&id, &["cgpu-burn", "alloc", size])?;
+            ensure!(reply.code == code, "{reply:?}");
         }
         rig.containerd.remove(&id)?;
         let declined = format!("{}-declined", self.name);
@@ -200,8 +201,8 @@ fn docker_start(docker: &Docker, rig: &Rig, options: &[&str]) -> Result<String> 
     args.extend(options);
     args.push(&rig.image.name);
     args.extend(SLEEP);
-    let said = docker.docker(&args)?.success()?;
-    Ok(said.stdout.trim().to_owned())
+    let reply = docker.docker(&args)?.success()?;
+    Ok(reply.stdout.trim().to_owned())
 }
 
 #[test]
@@ -252,14 +253,14 @@ fn by_docker() -> Result<()> {
             docker.docker(&args)
         };
         configured(rig, "strict = true", || {
-            let said = run(&["-e", "NVIDIA_VISIBLE_DEVICES=all"], &["true"])?;
-            ensure!(said.code == Some(125), "{said:?}");
+            let reply = run(&["-e", "NVIDIA_VISIBLE_DEVICES=all"], &["true"])?;
+            ensure!(reply.code == Some(125), "{reply:?}");
             for part in [
                 "NVIDIA_VISIBLE_DEVICES",
                 "[request] strict",
                 "cgpu.io/memory",
             ] {
-                ensure!(said.stderr.contains(part), "no {part:?} in: {said:?}");
+                ensure!(reply.stderr.contains(part), "no {part:?} in: {reply:?}");
             }
             run(&["-e", "NVIDIA_VISIBLE_DEVICES=void"], &["true"])?.success()?;
             Ok(())

@@ -44,10 +44,10 @@ fn run(rig: &Rig, docker: &Docker, id: &str, options: &[&str], program: &[&str])
 /// A file of the container's control group, of either version.
 fn limit(docker: &Docker, id: &str, v1: &str, v2: &str) -> Result<String> {
     let script = format!("cat /sys/fs/cgroup/{v1} 2>/dev/null || cat /sys/fs/cgroup/{v2}");
-    let said = docker
+    let reply = docker
         .docker(&["exec", id, "sh", "-c", &script])?
         .success()?;
-    Ok(said.stdout.trim().to_owned())
+    Ok(reply.stdout.trim().to_owned())
 }
 
 /// `POST /containers/ID/update`.
@@ -138,7 +138,7 @@ fn limits_are_shown_set_and_unset() -> Result<()> {
 
 /// The end of the container and its reason come within the same instant: in ten of ten the reason is known with the end.
 #[test]
-fn who_goes_beyond_its_memory_is_said_to_have() -> Result<()> {
+fn who_goes_beyond_its_memory_is_reported_have() -> Result<()> {
     with_docker(
         "who_goes_beyond_its_memory_is_said_to_have",
         |rig, docker| {

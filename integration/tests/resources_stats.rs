@@ -61,18 +61,18 @@ fn two_shims_tell_the_same_of_a_pod() -> Result<()> {
         Ok(rig) => rig,
         Err(reason) => integration::skip!(TEST, "{reason}"),
     };
-    let told = pods_of_both(&rig);
+    let reported = pods_of_both(&rig);
     rig.finish()?;
-    let told = told?;
-    let leaves: Vec<BTreeSet<String>> = told.iter().map(|stats| leaves_of(stats, "")).collect();
-    assert_eq!(leaves[0], leaves[1], "ours, theirs: {told:#?}");
+    let reported = reported?;
+    let leaves: Vec<BTreeSet<String>> = reported.iter().map(|stats| leaves_of(stats, "")).collect();
+    assert_eq!(leaves[0], leaves[1], "ours, theirs: {reported:#?}");
     Ok(())
 }
 
 /// Starts a pod under our shim and one under containerd's: what is told of each.
 fn pods_of_both(rig: &PodRig) -> Result<Vec<Value>> {
     let (crictl, containerd) = (&rig.crictl, &rig.containerd);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for handler in [BY_TYPE, "runc"] {
         let pod = crictl.pod(handler, &[], Processes::OfTheContainer)?;
         let sandbox = crictl.run_pod(containerd, &pod, handler)?;
@@ -98,9 +98,9 @@ fn pods_of_both(rig: &PodRig) -> Result<Vec<Value>> {
             )
         });
         gathered.with_context(|| format!("{handler}: {stats:#}"))?;
-        told.push(stats);
+        reported.push(stats);
     }
-    Ok(told)
+    Ok(reported)
 }
 
 /// The names of all values of a document.

@@ -16,7 +16,7 @@ fn same(suite: Suite, test: &str, more: &[&str]) -> Result<()> {
         Ok(rig) => rig,
         Err(reason) => integration::skip!(test, "{reason}"),
     };
-    let mut said = Vec::new();
+    let mut reply = Vec::new();
     for (id, kind) in [("ours", CGPU), ("theirs", RUNC)] {
         let mut options = vec!["--runtime", kind];
         options.extend(MAPS);
@@ -24,10 +24,10 @@ fn same(suite: Suite, test: &str, more: &[&str]) -> Result<()> {
         let outcome = rig
             .containerd
             .run_once(&rig.image, id, &options, &["sh", "-c", ASKS])?;
-        said.push(outcome.success()?.stdout);
+        reply.push(outcome.success()?.stdout);
     }
-    assert_eq!(said[0], said[1], "ours, theirs");
-    let lines: Vec<Vec<&str>> = said[0]
+    assert_eq!(reply[0], reply[1], "ours, theirs");
+    let lines: Vec<Vec<&str>> = reply[0]
         .lines()
         .map(|line| line.split_whitespace().collect())
         .collect();

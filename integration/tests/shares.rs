@@ -254,11 +254,11 @@ fn under_strict_the_first_containers_of_a_fresh_node_are_held() -> Result<()> {
     let mut too_little = found;
     too_little["enforcement_level"] = "slices".into();
     std::fs::write(known, too_little.to_string())?;
-    let said = rig.hold("a", &third)?.failure()?;
+    let reply = rig.hold("a", &third)?.failure()?;
     rig.containerd.remove("a")?;
     ensure!(
-        said.contains("needs enforcement level 2") && said.contains("has enforcement level 1"),
-        "{said}"
+        reply.contains("needs enforcement level 2") && reply.contains("has enforcement level 1"),
+        "{reply}"
     );
     rig.finish()
 }

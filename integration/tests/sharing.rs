@@ -106,14 +106,14 @@ fn shared(rig: &Rig, folder: &Path, id: &str, group: &str, program: &[&str]) -> 
 
 /// What `take` reports, and how many bytes more are used while it holds.
 fn take(rig: &Rig, id: &str) -> Result<(Value, u64)> {
-    let said = burn(rig, id, &["take", "/shared/socket"])?.json()?;
+    let reply = burn(rig, id, &["take", "/shared/socket"])?.json()?;
     let number = |key: &str| {
-        said[key]
+        reply[key]
             .as_u64()
-            .with_context(|| format!("{key} in {said}"))
+            .with_context(|| format!("{key} in {reply}"))
     };
     let more = number("used_bytes")? - number("before_bytes")?;
-    Ok((said, more))
+    Ok((reply, more))
 }
 
 #[test]
@@ -147,14 +147,14 @@ fn exports_stay_in_their_container_and_its_share_group() -> Result<()> {
             ensure!(more == 64 * MIB, "the importer pays as well: {friend}");
 
             for id in ["other", "nobody"] {
-                let (said, more) = take(rig, id)?;
+                let (reply, more) = take(rig, id)?;
                 for key in ["refused", "info_refused"] {
                     ensure!(
-                        said[key] == "NV_ERR_INSUFFICIENT_PERMISSIONS",
-                        "{id}: {said}"
+                        reply[key] == "NV_ERR_INSUFFICIENT_PERMISSIONS",
+                        "{id}: {reply}"
                     );
                 }
-                ensure!(more == 0, "{said}");
+                ensure!(more == 0, "{reply}");
             }
             // What one has imported is within its own slice.
             let full = ["cgpu-burn", "hold", "224Mi"];
@@ -162,8 +162,11 @@ fn exports_stay_in_their_container_and_its_share_group() -> Result<()> {
             wait_until("memory to be held", LIMIT, || {
                 Ok(rig.smi("full")?["cards"][0]["memory_used_bytes"].as_u64() >= Some(224 * MIB))
             })?;
-            let (said, more) = take(rig, "full")?;
-            ensure!(said["refused"] == "NV_ERR_NO_MEMORY" && more == 0, "{said}");
+            let (reply, more) = take(rig, "full")?;
+            ensure!(
+                reply["refused"] == "NV_ERR_NO_MEMORY" && more == 0,
+                "{reply}"
+            );
 
             // The exporter ends: nobody vouches for its file any more, and nothing stays charged.
             for id in ["giver", "friend", "other", "nobody", "full"] {

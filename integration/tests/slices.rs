@@ -36,7 +36,7 @@ tests! {
     every_path_to_memory_ends_at_the_quota
     all_processes_of_a_container_share_its_quota
     a_slice_over_two_cards_is_split_and_held_on_each
-    a_request_that_does_not_fit_says_what_is_left
+    a_request_that_does_not_fit_reports_what_is_left
     deletion_returns_everything
     memory_of_a_killed_process_comes_back
     a_container_that_asks_for_nothing_gets_nothing
@@ -81,7 +81,7 @@ fn uuid(smi: &Value, card: usize) -> String {
 }
 
 fn fill(rig: &Rig, id: &str, card: &str) -> Result<u64> {
-    let said = rig
+    let reply = rig
         .containerd
         .exec(
             id,
@@ -97,7 +97,7 @@ fn fill(rig: &Rig, id: &str, card: &str) -> Result<u64> {
         )?
         .success()?
         .json()?;
-    said["got_bytes"]
+    reply["got_bytes"]
         .as_u64()
         .context("got_bytes in the report")
 }
@@ -142,11 +142,11 @@ mod bodies {
         let got = fill(rig, "a", "0")?;
         assert!(fills(got, 4 * GIB), "{got}");
         // One byte more than the quota, in one piece, is NV_ERR_NO_MEMORY and nothing else.
-        let said = rig
+        let reply = rig
             .containerd
             .exec("a", &["cgpu-burn", "--json", "alloc", "4294967297"])?;
-        assert_eq!(said.code, NO_MEMORY, "{said:?}");
-        assert_eq!(said.json()?["status_code"], 0x51);
+        assert_eq!(reply.code, NO_MEMORY, "{reply:?}");
+        assert_eq!(reply.json()?["status_code"], 0x51);
         // The neighbour gets all of its own while the first is full.
         rig.containerd.remove("a")?;
         holding(rig, "a", &["cgpu.io/memory=4Gi"], "4000Mi")?;
@@ -171,9 +171,9 @@ mod bodies {
                 "--path",
                 path,
             ];
-            let said = rig.containerd.exec("a", &over)?;
-            assert_eq!(said.code, NO_MEMORY, "{path}: {said:?}");
-            let got = said.json()?["got_bytes"].as_u64().unwrap_or_default();
+            let reply = rig.containerd.exec("a", &over)?;
+            assert_eq!(reply.code, NO_MEMORY, "{path}: {reply:?}");
+            let got = reply.json()?["got_bytes"].as_u64().unwrap_or_default();
             assert!((GIB - 128 * MIB..=GIB).contains(&got), "{path}: {got}");
         }
         rig.containerd.remove("a")
@@ -181,10 +181,10 @@ mod bodies {
 
     pub(super) fn all_processes_of_a_container_share_its_quota(rig: &Rig) -> Result<()> {
         holding(rig, "a", &["cgpu.io/memory=4Gi"], "3Gi")?;
-        let said = rig
+        let reply = rig
             .containerd
             .exec("a", &["cgpu-burn", "alloc", "1100Mi"])?;
-        assert_eq!(said.code, NO_MEMORY, "{said:?}");
+        assert_eq!(reply.code, NO_MEMORY, "{reply:?}");
         rig.containerd
             .exec("a", &["cgpu-burn", "alloc", "900Mi"])?
             .success()?;
@@ -205,10 +205,10 @@ mod bodies {
         rig.containerd.remove("a")
     }
 
-    pub(super) fn a_request_that_does_not_fit_says_what_is_left(rig: &Rig) -> Result<()> {
+    pub(super) fn a_request_that_does_not_fit_reports_what_is_left(rig: &Rig) -> Result<()> {
         rig.hold("a", &["cgpu.io/memory=20Gi"])?.success()?;
         rig.hold("b", &["cgpu.io/memory=18Gi"])?.success()?;
-        let said = rig.hold("c", &["cgpu.io/memory=7Gi"])?.failure()?;
+        let reply = rig.hold("c", &["cgpu.io/memory=7Gi"])?.failure()?;
         for left in [4096, 6144] {
             let spelt = [
                 format!("{left} MiB"),
@@ -217,13 +217,13 @@ mod bodies {
                 format!("{}Gi", left / 1024),
             ];
             assert!(
-                spelt.iter().any(|text| said.contains(text)),
-                "no {left} MiB in: {said}"
+                spelt.iter().any(|text| reply.contains(text)),
+                "no {left} MiB in: {reply}"
             );
         }
         for id in ["a", "b"] {
             let card = uuid(&rig.smi(id)?, 0);
-            assert!(said.contains(&card), "no {card} in: {said}");
+            assert!(reply.contains(&card), "no {card} in: {reply}");
         }
         rig.containerd.ctr(&["containers", "rm", "c"])?;
         // What is left can still be had, to the byte.
@@ -435,7 +435,7 @@ fn tinygrad_copies_both_ways_and_stops_at_its_quota() -> Result<()> {
         "--env",
         python::SELECT,
     ];
-    let said = rig
+    let reply = rig
         .containerd
         .run_once(
             &image,
@@ -445,15 +445,15 @@ fn tinygrad_copies_both_ways_and_stops_at_its_quota() -> Result<()> {
         )?
         .success()?
         .json()?;
-    assert_eq!(said["identical"], true, "{said}");
-    let held = said["held_bytes"].as_u64().unwrap_or_default();
+    assert_eq!(reply["identical"], true, "{reply}");
+    let held = reply["held_bytes"].as_u64().unwrap_or_default();
     // tinygrad itself takes about 70 MiB for its rings and staging.
-    assert!((2 * GIB - 256 * MIB..2 * GIB).contains(&held), "{said}");
+    assert!((2 * GIB - 256 * MIB..2 * GIB).contains(&held), "{reply}");
     assert!(
-        said["error"]
+        reply["error"]
             .as_str()
             .is_some_and(|error| error.starts_with("MemoryError")),
-        "{said}"
+        "{reply}"
     );
     rig.finish()
 }

@@ -110,17 +110,17 @@ fn churn(rig: &Rig, number: usize, id: &str) -> Result<()> {
     ])?;
     // Twenty loads share the processors, and stand still for every comparison.
     let limit = Duration::from_secs(SECONDS * 4);
-    let said = capture(&mut command, limit)?.success()?.json()?;
-    let number = |key: &str| said[key].as_u64().unwrap_or_default();
+    let reply = capture(&mut command, limit)?.success()?.json()?;
+    let number = |key: &str| reply[key].as_u64().unwrap_or_default();
     assert!(
         number("allocations") > 0 && number("refused") > 0,
-        "{id} did not reach its quota: {said}"
+        "{id} did not reach its quota: {reply}"
     );
-    assert!(number("used_peak_bytes") <= QUOTA_BYTES, "{id}: {said}");
+    assert!(number("used_peak_bytes") <= QUOTA_BYTES, "{id}: {reply}");
     assert_eq!(
         (number("over_total"), number("used_after_bytes")),
         (0, 0),
-        "{id}: {said}"
+        "{id}: {reply}"
     );
     Ok(())
 }
@@ -135,14 +135,15 @@ struct Card {
 }
 
 fn account(rig: &Rig) -> Result<Vec<Card>> {
-    let said = rig.node.sim_account()?;
+    let reply = rig.node.sim_account()?;
     let number = |card: &Value, key: &str| {
         card[key]
             .as_u64()
             .with_context(|| format!("no {key} in {card}"))
     };
-    said.as_array()
-        .with_context(|| format!("no list of cards in {said}"))?
+    reply
+        .as_array()
+        .with_context(|| format!("no list of cards in {reply}"))?
         .iter()
         .map(|card| {
             Ok(Card {

@@ -383,7 +383,7 @@ fn at_least_thirty_mistakes_are_made() -> Result<()> {
 }
 
 #[test]
-fn commands_are_found_in_documents_and_told_from_other_code() {
+fn commands_are_found_in_documents_beside_other_code() {
     let document = "Say `cgpu ps`, `cards` or `cgpu`.\n\n    cgpu run --memory 4Gi -- CMD   # a slice\n    isolation/ nvabi\n    systemctl restart a; systemctl reload b\n";
     assert_eq!(
         shown(document),

@@ -77,8 +77,8 @@ fn features(runc: &str) -> Option<Any> {
         .stderr(Stdio::null())
         .output()
         .ok()?;
-    let said = serde_json::from_slice::<serde::de::IgnoredAny>(&output.stdout);
-    said.ok().map(|_json| Any {
+    let reply = serde_json::from_slice::<serde::de::IgnoredAny>(&output.stdout);
+    reply.ok().map(|_json| Any {
         type_url: FEATURES_TYPE.to_owned(),
         value: output.stdout,
         ..Any::default()

@@ -246,7 +246,7 @@ fn a_share_is_released_once_when_runc_fails_after_it() {
 }
 
 #[test]
-fn a_release_that_fails_is_told_and_delete_repeats_it() {
+fn a_release_that_fails_is_reported_and_delete_repeats_it() {
     need_runc!();
     world().0.block_on(async {
         let mut scene = Scene::new(Fake {
@@ -262,9 +262,9 @@ fn a_release_that_fails_is_told_and_delete_repeats_it() {
         assert_eq!(scene.wait("owed", "").await.expect("wait again"), 3);
         assert_eq!(code(scene.kill("owed").await).0, Code::NOT_FOUND);
         for attempt in 1..=2 {
-            let told = code(scene.delete("owed", "").await);
+            let reported = code(scene.delete("owed", "").await);
             assert_eq!(
-                told,
+                reported,
                 (
                     Code::FAILED_PRECONDITION,
                     "cannot write the reservations of card 0".to_owned()
@@ -379,7 +379,7 @@ fn what_is_requested_of_an_exec_before_its_start_is_kept_or_refused() {
 }
 
 #[test]
-fn the_end_of_init_is_told_after_those_of_its_execs() {
+fn the_end_of_init_is_reported_after_those_of_its_execs() {
     need_runc!();
     world().0.block_on(async {
         let mut scene = Scene::new(Fake::default());
@@ -458,7 +458,7 @@ fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
         assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), 1);
         // What stands of a limit that was set in part is undone while the control group is still there.
         assert_eq!(
-            *scene.gpu.shares.told.lock().expect("what was told"),
+            *scene.gpu.shares.reported.lock().expect("what was told"),
             ["verify_filter", "teardown"]
         );
         scene.start(id, "").await.unwrap_err();
@@ -474,14 +474,14 @@ fn a_container_is_held_before_start_and_let_go_before_runc_deletes_it() {
         drop(scene.bundle(id, "exit 3"));
         scene.create(id).await.expect("create");
         assert_eq!(
-            *scene.gpu.shares.told.lock().expect("what was told"),
+            *scene.gpu.shares.reported.lock().expect("what was told"),
             ["verify_filter"]
         );
         scene.start(id, "").await.expect("start");
         assert_eq!(scene.wait(id, "").await.expect("an end"), 3);
         assert_eq!(scene.delete(id, "").await.expect("delete"), 3);
         assert_eq!(
-            *scene.gpu.shares.told.lock().expect("what was told"),
+            *scene.gpu.shares.reported.lock().expect("what was told"),
             ["verify_filter", "teardown"]
         );
     });

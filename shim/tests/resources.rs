@@ -229,7 +229,7 @@ async fn a_mount_that_fails_takes_those_before_it_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn layers_with_mapped_owners_belong_to_whom_the_map_says() {
+async fn layers_with_mapped_owners_belong_to_whom_the_map_reports() {
     need_runc!();
     let shim = Shim::new("mapped", "sleep 1000").await;
     let layer = shim.layer();
@@ -404,9 +404,9 @@ fn with_version_2_alone_containers_run_and_are_counted() {
         .env(ONLY_V2, "1")
         .output()
         .expect("unshare");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{output:?}");
-    assert!(said.contains("counted by version 2"), "{said}");
+    let reply = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{reply}\n{output:?}");
+    assert!(reply.contains("counted by version 2"), "{reply}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -611,11 +611,11 @@ async fn a_checkpoint_is_requested_of_runc_with_all_options() {
     let (status, text) = code(shim.task.checkpoint(limit(), &request).await);
     let log = shim.bundle().join("criu-dump.log");
     assert_eq!(status, Code::UNKNOWN);
-    let says = format!(
+    let reports = format!(
         "OCI runtime checkpoint failed: criu failed: type NOTIFY path= {}",
         log.display()
     );
-    assert_eq!(text, says);
+    assert_eq!(text, reports);
     assert_eq!(fs::read_to_string(log).expect("a log"), "criu says\n");
     assert!(!shim.bundle().join("work/criu-work").exists());
     assert_eq!(

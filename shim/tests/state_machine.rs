@@ -123,7 +123,7 @@ fn running() -> Container {
 }
 
 #[test]
-fn an_exit_during_start_is_told_after_the_start() {
+fn an_exit_during_start_is_reported_after_the_start() {
     let mut container = Container::new();
     container.apply(Step::Created(pid(10))).unwrap();
     container.apply(Step::BeginStart(Target::Init)).unwrap();
@@ -208,7 +208,7 @@ fn an_exec_is_runc_s_to_refuse_while_another_s_start_outlasts_init() {
 }
 
 #[test]
-fn the_end_of_a_created_container_during_its_deletion_is_told() {
+fn the_end_of_a_created_container_during_its_deletion_is_reported() {
     let mut container = Container::new();
     container.apply(Step::Created(pid(10))).unwrap();
     container.apply(Step::BeginDelete(Target::Init)).unwrap();

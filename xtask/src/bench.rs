@@ -405,7 +405,7 @@ impl Bench {
         progress("calls of a container to a simulated card");
         self.rig.hold("calls", &["cgpu.io/memory=1Gi"])?.success()?;
         let count = count.to_string();
-        let said = self
+        let reply = self
             .rig
             .containerd
             .exec(
@@ -419,7 +419,7 @@ impl Bench {
             ("in a container: refused by the broker", "answered"),
             ("in a container: executed by cgpu-sim", "executed"),
         ] {
-            let (median, p99) = microseconds(&said["kinds"][kind])?;
+            let (median, p99) = microseconds(&reply["kinds"][kind])?;
             self.add(name, "µs", Value::timed(median), p99, None);
         }
         Ok(())
@@ -438,12 +438,12 @@ impl Bench {
         let sample = |id: &str, options: &[&str]| -> Result<Vec<f64>> {
             let blocks = (blocks / PASSING_TURNS).to_string();
             let program = ["python3", "-c", PASSING, &blocks, "2000"];
-            let said = self
+            let reply = self
                 .rig
                 .containerd
                 .run_once(&image, id, options, &program)?
                 .success()?;
-            serde_json::from_value(said.json()?).context("a list of times")
+            serde_json::from_value(reply.json()?).context("a list of times")
         };
         let (mut more, mut floors) = (Vec::new(), Vec::new());
         for turn in 0..PASSING_TURNS {
@@ -523,8 +523,8 @@ fn of_the_broker(name: &str, options: &[&str]) -> Result<Vec<Row>> {
     if !bench().arg("--no-run").status()?.success() {
         bail!("the broker's bench {name} does not build");
     }
-    let said = succeed(bench().args(["--quiet", "--", "--json"]).args(options))?;
-    serde_json::from_value(said.json()?).with_context(|| format!("rows of the bench {name}"))
+    let reply = succeed(bench().args(["--quiet", "--", "--json"]).args(options))?;
+    serde_json::from_value(reply.json()?).with_context(|| format!("rows of the bench {name}"))
 }
 
 fn microseconds(kind: &serde_json::Value) -> Result<(f64, f64)> {

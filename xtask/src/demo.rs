@@ -151,17 +151,17 @@ impl Stage {
             })
             .collect();
         println!("\n$ ctr {}", shown.join(" "));
-        let said = self.rig.containerd.ctr(args)?;
-        show(&said);
-        Ok(said)
+        let reply = self.rig.containerd.ctr(args)?;
+        show(&reply);
+        Ok(reply)
     }
 
     /// `cgpu` on the host.
     fn cgpu(&self, args: &[&str]) -> Result<Outcome> {
         println!("\n$ cgpu {}", args.join(" "));
-        let said = self.rig.node.cgpu(args)?;
-        show(&said);
-        Ok(said)
+        let reply = self.rig.node.cgpu(args)?;
+        show(&reply);
+        Ok(reply)
     }
 
     fn start(&self, id: &str, annotations: &[&str]) -> Result<Outcome> {
@@ -280,17 +280,17 @@ impl Stage {
         let churned: Value = serde_json::from_slice(&neighbour.stdout)
             .with_context(|| String::from_utf8_lossy(&neighbour.stderr).into_owned())?;
         println!("\nmeanwhile in `large`: {churned}");
-        let said: Value = tiny.json().unwrap_or(Value::Null);
+        let reply: Value = tiny.json().unwrap_or(Value::Null);
         self.expect(
             "(2) tinygrad: 4 MiB in and out",
             "identical",
-            if said["identical"] == true {
+            if reply["identical"] == true {
                 "identical".to_owned()
             } else {
-                said.to_string()
+                reply.to_string()
             },
         );
-        let held = said["held_bytes"].as_u64().unwrap_or_default();
+        let held = reply["held_bytes"].as_u64().unwrap_or_default();
         let is_free = (2 * GIB - 256 * MIB..2 * GIB).contains(&held);
         self.expect(
             "(2) tinygrad: held when it was refused",
@@ -301,7 +301,7 @@ impl Stage {
                 mib(held)
             },
         );
-        let error = said["error"].as_str().unwrap_or("none");
+        let error = reply["error"].as_str().unwrap_or("none");
         self.expect(
             "(2) tinygrad: at the quota",
             "MemoryError",
@@ -344,18 +344,18 @@ impl Stage {
     fn what_does_not_fit(&mut self) -> Result<()> {
         println!("\n\n(4) A request that does not fit is refused with what each card has left.");
         let cards = self.rig.smi("wide")?;
-        let said = self.start("greedy", &["cgpu.io/memory=22Gi"])?;
+        let reply = self.start("greedy", &["cgpu.io/memory=22Gi"])?;
         self.expect(
             "(4) 22 GiB",
             "refused",
-            if said.succeeded() {
+            if reply.succeeded() {
                 "started"
             } else {
                 "refused"
             },
         );
         // One card holds 4 + 8 + 4, the other 4, of 24 each.
-        let text = format!("{}{}", said.stdout, said.stderr);
+        let text = format!("{}{}", reply.stdout, reply.stderr);
         for index in 0..2 {
             let uuid = card(&cards, index);
             self.expect(
@@ -383,15 +383,15 @@ impl Stage {
 
     fn host_view(&mut self) -> Result<()> {
         println!("\n\n(5) The host's view.");
-        let said = self.cgpu(&["ps"])?.success()?;
+        let reply = self.cgpu(&["ps"])?.success()?;
         let all = ["small", "large", "wide"]
             .iter()
-            .all(|id| said.stdout.contains(id));
+            .all(|id| reply.stdout.contains(id));
         self.expect("(5) `cgpu ps` lists small, large, wide", "yes", yes(all));
         self.expect(
             "(5) and not what was refused",
             "yes",
-            yes(!said.stdout.contains("greedy")),
+            yes(!reply.stdout.contains("greedy")),
         );
         Ok(())
     }
@@ -427,13 +427,13 @@ impl Stage {
     }
 }
 
-fn show(said: &Outcome) {
-    for text in [&said.stdout, &said.stderr] {
+fn show(reply: &Outcome) {
+    for text in [&reply.stdout, &reply.stderr] {
         if !text.trim().is_empty() {
             println!("{}", text.trim_end());
         }
     }
-    if let Some(code) = said.code.filter(|code| *code != 0) {
+    if let Some(code) = reply.code.filter(|code| *code != 0) {
         println!("(exit code {code})");
     }
 }
@@ -446,8 +446,8 @@ fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }
 
-fn refusal(said: &Outcome) -> String {
-    match said.code {
+fn refusal(reply: &Outcome) -> String {
+    match reply.code {
         Some(3) => "refused, out of memory".to_owned(),
         code => format!("exit code {code:?}"),
     }

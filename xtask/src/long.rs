@@ -170,7 +170,7 @@ fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
     if !status.success() {
         return Ok(ExitCode::FAILURE);
     }
-    let told = fs::read_to_string(&summary).context("the run left no summary")?;
+    let reported = fs::read_to_string(&summary).context("the run left no summary")?;
     let page = repository().join("docs/reports/chaos.md");
     fs::create_dir_all(page.parent().context("a folder")?)?;
     fs::write(
@@ -178,7 +178,7 @@ fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
         format!(
             "# Chaos\n\nWritten by `cargo xtask long chaos --seconds {seconds} --at-once {at_once}`; {} s in all, release build, {}. The test is\n\
              `lab/security/tests/chaos`: nothing was above a quota at any sample, no neighbour had an error, the accounts agreed\n\
-             while memory was held, and nothing was left.\n\n```text\n{told}```\n",
+             while memory was held, and nothing was left.\n\n```text\n{reported}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
         ),

@@ -88,11 +88,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             } else {
                 text(subject, event)
             };
-            crate::output::say(&line)?;
+            crate::output::print(&line)?;
         }
         if !options.follow {
             if found.is_empty() && !options.json {
-                crate::output::say("No events")?;
+                crate::output::print("No events")?;
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_said_with_its_moment_as_people_read_it() {
+    fn an_event_is_reported_with_its_moment_as_people_read_it() {
         let container = Subject::Container(ContainerKey::new("default", "c1").unwrap());
         assert_eq!(
             text(&container, &event(0)),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_not_said_again_when_the_oldest_have_gone() {
+    fn what_was_reported_is_not_reported_again_when_the_oldest_have_gone() {
         let events: Vec<Event> = (0..9).map(event).collect();
         assert_eq!(already(&[], &events), 0);
         assert_eq!(already(&events[..4], &events), 4);

@@ -21,6 +21,6 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let metrics = model::metrics::collect(&vgpu::Config::load()?)?;
-    output::say(render::metrics::render(&metrics, options.format)?.trim_end())?;
+    output::print(render::metrics::render(&metrics, options.format)?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -179,7 +179,7 @@ impl Form {
             table(document)
         };
         use anyhow::Context;
-        crate::output::say(&text).context("write to standard output")
+        crate::output::print(&text).context("write to standard output")
     }
 }
 

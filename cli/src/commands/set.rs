@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_that_holds_too_much_is_said_to() {
+    fn a_slice_that_holds_too_much_is_reported() {
         let card = |used_bytes| {
             ChangedCard::from(Resized {
                 uuid: "GPU-1".to_owned(),

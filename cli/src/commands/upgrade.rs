@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_broker_any_more_is_not_said_to_run_on() {
+    fn who_has_no_broker_any_more_is_not_reported_as_running_on() {
         let upgraded = || {
             row(Outcome::Upgraded(Upgraded {
                 old_pid: 1,

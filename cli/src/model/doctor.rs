@@ -780,7 +780,7 @@ mod tests {
     type Damage = fn(&mut Facts);
 
     #[test]
-    fn each_missing_thing_stops_a_start_and_says_how_to_get_it() {
+    fn each_missing_thing_stops_a_start_and_reports_how_to_get_it() {
         let damages: [(&str, Damage); 16] = [
             ("card modes", |f| {
                 f.unshareable = ["GPU-0", "GPU-1"]
@@ -848,7 +848,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_operators_makes_a_version_known_or_says_why_not() {
+    fn a_file_of_the_operators_makes_a_version_known_or_reports_why_not() {
         let mut facts = healthy();
         facts.driver_version = Ok("610.43.02".parse().unwrap());
         let path = PathBuf::from("/etc/cgpu/drivers.d/610.43.02.json");
@@ -876,19 +876,19 @@ mod tests {
     }
 
     #[test]
-    fn an_installed_driver_that_the_next_boot_cannot_use_is_told_of() {
+    fn an_installed_driver_that_the_next_boot_cannot_use_is_reported() {
         let mut facts = healthy();
         let version = "610.43.02".parse().unwrap();
         facts.installed_driver = Some((version, Ok(())));
-        let told = |facts: &Facts| {
+        let reported = |facts: &Facts| {
             let document = assess(facts);
             assert!(document.can_start);
             let mut checks = document.checks.into_iter();
             checks.find(|check| check.name == "installed driver")
         };
-        assert!(told(&facts).is_none());
+        assert!(reported(&facts).is_none());
         facts.installed_driver = Some((version, Err("it is not known".to_owned())));
-        let check = told(&facts).unwrap();
+        let check = reported(&facts).unwrap();
         assert_eq!(check.level, Level::Note);
         assert!(check.found.contains("610.43.02") && check.found.contains("not known"));
     }

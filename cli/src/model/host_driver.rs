@@ -47,7 +47,7 @@ impl HostDriver {
     pub fn simulator_answers(config: &Config) -> Result<(), String> {
         let socket = SimulatedInventory::socket_path(&config.state_dir);
         let requested = socket.clone();
-        let (said, answer) = std::sync::mpsc::channel();
+        let (reply, answer) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let ask = || -> std::io::Result<()> {
                 let connection = sys::fd_passing::connect_seqpacket(&requested)?;
@@ -58,7 +58,7 @@ impl HostDriver {
                     _ => Ok(()),
                 }
             };
-            drop(said.send(ask()));
+            drop(reply.send(ask()));
         });
         match answer.recv_timeout(ANSWER) {
             Ok(Ok(())) => Ok(()),

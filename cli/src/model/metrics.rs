@@ -225,18 +225,18 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
         .enumerate()
         .map(|(at, slice)| {
             let reserved = reserved.get(at).cloned().unwrap_or_default();
-            let told = status
+            let reported = status
                 .cards
                 .iter()
                 .find(|card| card.uuid == slice.uuid.as_str());
             SliceMetrics {
                 uuid: slice.uuid.to_string(),
-                quota_bytes: told.map_or(slice.quota_bytes, |card| card.quota_bytes),
-                used_bytes: told.map(|card| card.used_bytes),
-                peak_bytes: told.map(|card| card.peak_bytes),
-                refused: told.map(|card| card.refused),
-                share: match told {
-                    Some(card) => Share::told(reserved, &card.compute),
+                quota_bytes: reported.map_or(slice.quota_bytes, |card| card.quota_bytes),
+                used_bytes: reported.map(|card| card.used_bytes),
+                peak_bytes: reported.map(|card| card.peak_bytes),
+                refused: reported.map(|card| card.refused),
+                share: match reported {
+                    Some(card) => Share::reported(reserved, &card.compute),
                     None => reserved,
                 },
             }
@@ -295,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_broker_says_counts_and_what_it_does_not_say_is_absent_or_zero() {
+    fn what_the_broker_reports_counts_and_what_it_does_not_report_is_absent_or_zero() {
         let silent = one(&state(None), &[]);
         assert!(!silent.is_up);
         assert_eq!(
             (silent.slices[0].quota_bytes, silent.slices[0].used_bytes),
             (4096, None)
         );
-        let told = one(
+        let reported = one(
             &state(Some(json!({
                 "cards": [{"uuid": "GPU-1", "quota_bytes": 8192, "used_bytes": 10, "peak_bytes": 20, "refused": 3,
                            "compute": {"enforcement_level": "three", "used_ns": 9, "counts": {"calls": 4}}}],
@@ -313,13 +313,13 @@ mod tests {
             }))),
             &[],
         );
-        assert!(told.is_up);
-        assert_eq!(told.mode, "strict");
+        assert!(reported.is_up);
+        assert_eq!(reported.mode, "strict");
         assert_eq!(
-            (told.slices[0].quota_bytes, told.slices[0].refused),
+            (reported.slices[0].quota_bytes, reported.slices[0].refused),
             (8192, Some(3))
         );
-        let share = &told.slices[0].share;
+        let share = &reported.slices[0].share;
         assert_eq!(
             (
                 share.enforcement_level.as_deref(),
@@ -328,13 +328,18 @@ mod tests {
             ),
             (Some("3"), Some(9), Some(4))
         );
-        assert_eq!(told.calls.iter().map(|(_, count)| count).sum::<u64>(), 7);
-        assert!(told.calls.contains(&("refused", 2)) && told.calls.contains(&("replayed", 0)));
+        assert_eq!(
+            reported.calls.iter().map(|(_, count)| count).sum::<u64>(),
+            7
+        );
+        assert!(
+            reported.calls.contains(&("refused", 2)) && reported.calls.contains(&("replayed", 0))
+        );
         assert_eq!(
             (
-                told.replaced,
-                told.health.violations,
-                told.health.incidents.xid
+                reported.replaced,
+                reported.health.violations,
+                reported.health.incidents.xid
             ),
             (1, 1, 2)
         );

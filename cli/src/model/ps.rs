@@ -194,7 +194,7 @@ fn unanswered(health: Option<&str>) -> String {
     match health {
         None | Some("ok") => TEXT.to_owned(),
         // The broker has seen it as well, and says why.
-        Some(told) if told.contains(TEXT) => told.to_owned(),
+        Some(reported) if reported.contains(TEXT) => reported.to_owned(),
         Some(more) => format!("{TEXT}, {more}"),
     }
 }
@@ -478,7 +478,7 @@ fn one(
         .enumerate()
         .map(|(at, slice)| {
             let reserved = reserved.get(at).cloned().unwrap_or_default();
-            let told = status.as_ref().and_then(|status| {
+            let reported = status.as_ref().and_then(|status| {
                 status
                     .cards
                     .iter()
@@ -488,11 +488,11 @@ fn one(
                 uuid: slice.uuid.to_string(),
                 minor: slice.minor,
                 quota_bytes: slice.quota_bytes,
-                used_bytes: told.map(|card| card.used_bytes),
-                peak_bytes: told.map(|card| card.peak_bytes),
-                refused: told.map(|card| card.refused),
-                share: match told {
-                    Some(card) => Share::told(reserved, &card.compute),
+                used_bytes: reported.map(|card| card.used_bytes),
+                peak_bytes: reported.map(|card| card.peak_bytes),
+                refused: reported.map(|card| card.refused),
+                share: match reported {
+                    Some(card) => Share::reported(reserved, &card.compute),
                     None => reserved,
                 },
             }
@@ -512,17 +512,17 @@ fn one(
         Some(pids) => Some(pids.supervisor_pid).filter(|pid| *pid != 0),
         None => named_pid.filter(|_| vgpu.broker == BrokerState::Alive),
     };
-    let told = status.as_ref().and_then(|status| status.host_memory);
+    let reported = status.as_ref().and_then(|status| status.host_memory);
     let granted = grant.isolation.host_memory_bytes;
     let is_limited = grant.backend == Backend::Broker;
-    let limit_bytes = told.map(|told| told.limit_bytes).or(granted);
+    let limit_bytes = reported.map(|reported| reported.limit_bytes).or(granted);
     let host_memory = limit_bytes
         .filter(|_| is_limited)
         .map(|limit_bytes| PsHostMemory {
             limit_bytes,
-            used_bytes: told.map(|told| told.used_bytes),
-            peak_bytes: told.map(|told| told.peak_bytes),
-            refused: told.map(|told| told.refused),
+            used_bytes: reported.map(|reported| reported.used_bytes),
+            peak_bytes: reported.map(|reported| reported.peak_bytes),
+            refused: reported.map(|reported| reported.refused),
         });
     PsVgpu {
         health: status
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broker_lacks_is_said_and_what_others_hold_comes_through() {
+    fn what_a_broker_lacks_is_reported_and_what_others_hold_comes_through() {
         let mut status = status();
         status["broker"]["supervisor_pid"] = json!(0);
         status["health"]["unwritten"] = json!("No space left on device");

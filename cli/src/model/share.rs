@@ -53,7 +53,7 @@ impl Share {
     /// What a broker says (`compute::Status` as JSON, with `used_ns` and `used_ppm`), over what was promised. A field of another
     /// form is one that it does not say.
     #[must_use]
-    pub fn told(reserved: Self, status: &Value) -> Self {
+    pub fn reported(reserved: Self, status: &Value) -> Self {
         let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64);
         let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str);
         let policy = text("/terms/policy");
@@ -201,24 +201,25 @@ mod tests {
     #[test]
     fn what_a_broker_reports_goes_over_what_was_reserved() {
         assert_eq!(fixed().text(), "fixed 30 %");
-        let told = Share::told(
+        let reported = Share::reported(
             fixed(),
             &json!({"terms": {"policy": "weighted", "percent": null, "weight": 3, "priority": "high"},
                     "entitlement_ppm": 333_333, "enforcement_level": "three", "holds": true, "gate": {"state": "closed", "opens_at_ns": 1},
                     "reason": {"kind": "refused", "knob": "SET_TIMESLICE", "status": 86},
                     "latency": {"mean_ns": 160_000}, "counts": {"calls": 9, "alarms": 1}, "used_ns": 7, "used_ppm": 250_000}),
         );
-        assert_eq!(told.text(), "weighted weight 3, high");
+        assert_eq!(reported.text(), "weighted weight 3, high");
         assert_eq!(
-            (told.enforcement_level.as_deref(), told.used_ns),
+            (reported.enforcement_level.as_deref(), reported.used_ns),
             (Some("3"), Some(7))
         );
         assert_eq!(
-            (told.gate.as_deref(), told.knob_calls),
+            (reported.gate.as_deref(), reported.knob_calls),
             (Some("closed"), Some(9))
         );
         assert!(
-            told.reason
+            reported
+                .reason
                 .unwrap()
                 .contains("SET_TIMESLICE with status 0x56")
         );
@@ -229,16 +230,16 @@ mod tests {
             json!("x"),
             json!({"enforcement_level": {"a": 1}, "terms": 3}),
         ] {
-            let told = Share::told(fixed(), &nothing);
-            assert_eq!(told, fixed(), "{nothing}");
+            let reported = Share::reported(fixed(), &nothing);
+            assert_eq!(reported, fixed(), "{nothing}");
         }
         let fair = json!({"terms": {"policy": "fair_share"}, "enforcement_level": "0.5"});
-        let fair = Share::told(fixed(), &fair);
+        let fair = Share::reported(fixed(), &fair);
         assert_eq!((fair.text().as_str(), fair.percent), ("fair-share", None));
     }
 
     #[test]
-    fn parts_are_said_in_percent() {
+    fn parts_are_reported_in_percent() {
         for (ppm, text) in [
             (0, "0 %"),
             (300_000, "30 %"),

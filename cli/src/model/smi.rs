@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_the_document_says() {
+    fn the_table_reports_what_the_document_reports() {
         let table = crate::render::smi::render(&sample());
         for part in [
             "570.195.03",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_of_its_cards_and_one_that_is_not_understood_says_nothing() {
+    fn a_note_is_of_its_cards_and_one_that_is_not_understood_reports_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NOTE_FILE);
         assert_eq!(Note::read(&path), Note::default());

@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn promtool_has_nothing_to_say() {
+    fn promtool_has_nothing_to_report() {
         let command = std::process::Command::new("promtool")
             .args(["check", "metrics"])
             .stdin(std::process::Stdio::piped())
@@ -645,7 +645,7 @@ mod tests {
             Ok(promtool) => promtool,
             Err(absent) => {
                 println!(
-                    "SKIP: promtool_has_nothing_to_say: promtool: {absent} (package prometheus)"
+                    "SKIP: promtool_has_nothing_to_report: promtool: {absent} (package prometheus)"
                 );
                 return;
             }
@@ -655,8 +655,11 @@ mod tests {
         std::io::Write::write_all(&mut input, text.as_bytes()).unwrap();
         drop(input);
         let output = promtool.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && said.is_empty(), "{said}\n{text}");
+        let reply = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.success() && reply.is_empty(),
+            "{reply}\n{text}"
+        );
     }
 
     #[test]
@@ -686,7 +689,7 @@ mod tests {
             "# EOF",
         ] {
             assert!(
-                text.lines().any(|said| said == line),
+                text.lines().any(|reply| reply == line),
                 "{line} is not in\n{text}"
             );
         }

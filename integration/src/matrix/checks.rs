@@ -202,22 +202,22 @@ const POD_CHECKS: &[Check] = &[
 ];
 
 /// A script that ends only when told to.
-fn until_told(code: u32) -> String {
+fn until_reported(code: u32) -> String {
     format!("trap 'exit {code}' USR1; echo ready; while true; do sleep 0.05; done")
 }
 
 fn wait_for_log(engine: &dyn Engine, name: &str, text: &str) -> Result<()> {
     wait_until(&format!("{text:?} in the logs"), LIMIT, || {
         // A log may come into being only with its first line.
-        Ok(engine.logs(name).is_ok_and(|said| said.contains(text)))
+        Ok(engine.logs(name).is_ok_and(|reply| reply.contains(text)))
     })
 }
 
 fn run(engine: &mut dyn Engine) -> Result<()> {
-    let said = engine.once(&Container::new("run", &["sh", "-c", "echo out"]))?;
+    let reply = engine.once(&Container::new("run", &["sh", "-c", "echo out"]))?;
     ensure!(
-        said.code == Some(0) && said.stdout.trim() == "out",
-        "{said:?}"
+        reply.code == Some(0) && reply.stdout.trim() == "out",
+        "{reply:?}"
     );
     Ok(())
 }
@@ -225,24 +225,24 @@ fn run(engine: &mut dyn Engine) -> Result<()> {
 fn exit_codes(engine: &mut dyn Engine) -> Result<()> {
     for code in [0, 9, 255] {
         let script = format!("exit {code}");
-        let said = engine.once(&Container::new("code", &["sh", "-c", &script]))?;
-        ensure!(said.code == Some(code), "{code} became {said:?}");
+        let reply = engine.once(&Container::new("code", &["sh", "-c", &script]))?;
+        ensure!(reply.code == Some(code), "{code} became {reply:?}");
     }
     let agreed = engine.codes_of_no_program();
     for (program, code) in [
         ("/no/such/program", agreed.map(|(absent, _)| absent)),
         ("/etc/passwd", agreed.map(|(_, none)| none)),
     ] {
-        let said = engine.once(&Container::new("no-program", &[program]))?;
-        ensure!(!said.succeeded(), "{program}: {said:?}");
+        let reply = engine.once(&Container::new("no-program", &[program]))?;
+        ensure!(!reply.succeeded(), "{program}: {reply:?}");
         ensure!(
-            code.is_none() || said.code == code,
-            "{program} should end with {code:?}: {said:?}"
+            code.is_none() || reply.code == code,
+            "{program} should end with {code:?}: {reply:?}"
         );
-        let told = format!("{}{}", said.stdout, said.stderr);
+        let reported = format!("{}{}", reply.stdout, reply.stderr);
         ensure!(
-            told.contains("no such file or directory") || told.contains("ermission denied"),
-            "{program}: no reason in {said:?}"
+            reported.contains("no such file or directory") || reported.contains("ermission denied"),
+            "{program}: no reason in {reply:?}"
         );
         engine.remove_all()?;
     }
@@ -256,17 +256,17 @@ fn logs(engine: &mut dyn Engine) -> Result<()> {
     };
     engine.start(&Container::new("logs", &["sh", "-c", script]))?;
     let expected: String = (1..=20000).map(|number| format!("{number}\n")).collect();
-    let mut said = String::new();
+    let mut reply = String::new();
     let complete = wait_until("all lines", LIMIT, || {
-        said = engine.logs("logs").unwrap_or_default();
-        Ok(said == expected)
+        reply = engine.logs("logs").unwrap_or_default();
+        Ok(reply == expected)
     });
     if complete.is_err() {
         bail!(
             "{} bytes of {}, the last line {:?}",
-            said.len(),
+            reply.len(),
             expected.len(),
-            said.lines().last()
+            reply.lines().last()
         );
     }
     Ok(())
@@ -276,14 +276,14 @@ fn exec(engine: &mut dyn Engine) -> Result<()> {
     engine.start(&Container::waiting("exec"))?;
     for number in 0..20 {
         let script = format!("echo {number}; exit {number}");
-        let said = engine.exec("exec", &["sh", "-c", &script])?;
+        let reply = engine.exec("exec", &["sh", "-c", &script])?;
         ensure!(
-            said.code == Some(number) && said.stdout.trim() == number.to_string(),
-            "exec {number}: {said:?}"
+            reply.code == Some(number) && reply.stdout.trim() == number.to_string(),
+            "exec {number}: {reply:?}"
         );
     }
-    let said = engine.exec("exec", &["/no/such/program"])?;
-    ensure!(!said.succeeded(), "{said:?}");
+    let reply = engine.exec("exec", &["/no/such/program"])?;
+    ensure!(!reply.succeeded(), "{reply:?}");
     engine.exec("exec", &["true"])?.success()?;
     Ok(())
 }
@@ -293,9 +293,9 @@ fn exec_with_tty(engine: &mut dyn Engine) -> Result<()> {
     // An engine tells the size after it has started the program.
     let script = "until stty size 2>/dev/null | grep '45 123'; do true; done; seq 1 20000; \
                   echo 'all is said'; read _; exit 7";
-    let said = engine.exec_in_terminal("tty", &["sh", "-c", script])?;
-    ensure!(said.code == Some(7), "{:?} instead of 7", said.code);
-    let lines: Vec<&str> = said.stdout.lines().map(str::trim).collect();
+    let reply = engine.exec_in_terminal("tty", &["sh", "-c", script])?;
+    ensure!(reply.code == Some(7), "{:?} instead of 7", reply.code);
+    let lines: Vec<&str> = reply.stdout.lines().map(str::trim).collect();
     let size = lines.iter().position(|line| *line == "45 123");
     let size = size.with_context(|| format!("no size in {:?}", lines.first()))?;
     // A client may say something of its own before and after.
@@ -331,12 +331,12 @@ fn stats(engine: &mut dyn Engine) -> Result<()> {
 fn top(engine: &mut dyn Engine) -> Result<()> {
     let script = "sleep 1000 & sleep 1001 & wait";
     engine.start(&Container::new("top", &["sh", "-c", script]))?;
-    let mut said = String::new();
+    let mut reply = String::new();
     let listed = wait_until("both processes", LIMIT, || {
-        said = engine.processes("top")?;
-        Ok(said.contains("sleep 1000") && said.contains("sleep 1001"))
+        reply = engine.processes("top")?;
+        Ok(reply.contains("sleep 1000") && reply.contains("sleep 1001"))
     });
-    listed.with_context(|| said)
+    listed.with_context(|| reply)
 }
 
 fn pause(engine: &mut dyn Engine) -> Result<()> {
@@ -369,7 +369,7 @@ fn update(engine: &mut dyn Engine) -> Result<()> {
 }
 
 fn kill(engine: &mut dyn Engine) -> Result<()> {
-    let script = until_told(7);
+    let script = until_reported(7);
     engine.start(&Container::new("kill", &["sh", "-c", &script]))?;
     wait_for_log(engine, "kill", "ready")?;
     engine.signal("kill", "USR1")?;
@@ -404,12 +404,12 @@ fn restart_policy(engine: &mut dyn Engine) -> Result<()> {
     })?;
     // An engine may count before it starts.
     let expected = "sees a card\n".repeat(3);
-    let mut said = String::new();
+    let mut reply = String::new();
     let complete = wait_until("three starts with a card", LIMIT, || {
-        said = engine.logs("policy")?;
-        Ok(said == expected && !engine.runs("policy")?)
+        reply = engine.logs("policy")?;
+        Ok(reply == expected && !engine.runs("policy")?)
     });
-    complete.with_context(|| said)
+    complete.with_context(|| reply)
 }
 
 fn health_check(engine: &mut dyn Engine) -> Result<()> {
@@ -520,8 +520,8 @@ fn plain_beside(engine: &mut dyn Engine) -> Result<()> {
 
 /// Ends with 6 when [`TELL_TO_END`] has been run beside it and its process is gone. Gone is reaped: the exec's own end has been
 /// seen by then, and the container's, which would kill it, cannot take its place.
-pub(super) const UNTIL_TOLD_TO_END: &str = "until pid=$(cat /tmp/told 2>/dev/null) && ! kill -0 $pid 2>/dev/null; do sleep 0.1; done; exit 6";
-/// What an exec does to end [`UNTIL_TOLD_TO_END`]; the exec ends with 0. The file appears with what stands in it.
+pub(super) const UNTIL_REPORTED_TO_END: &str = "until pid=$(cat /tmp/told 2>/dev/null) && ! kill -0 $pid 2>/dev/null; do sleep 0.1; done; exit 6";
+/// What an exec does to end [`UNTIL_REPORTED_TO_END`]; the exec ends with 0. The file appears with what stands in it.
 pub(super) const TELL_TO_END: &[&str] = &[
     "sh",
     "-c",
@@ -530,7 +530,7 @@ pub(super) const TELL_TO_END: &[&str] = &[
 
 /// Two containers that end with a code of their own when they are told to.
 fn start_pair(engine: &dyn Engine) -> Result<()> {
-    let program = ["sh", "-c", UNTIL_TOLD_TO_END];
+    let program = ["sh", "-c", UNTIL_REPORTED_TO_END];
     engine.start(&Container::new("plain", &program))?;
     engine.start(&Container::new("held", &program).gib(4))
 }

@@ -163,8 +163,8 @@ impl Engine for Ctr {
             .skip(1)
             .filter_map(|line| line.split_whitespace().next())
         {
-            let said = fs::read(format!("/proc/{pid}/cmdline"))?;
-            lines.push_str(&String::from_utf8_lossy(&said).replace('\0', " "));
+            let reply = fs::read(format!("/proc/{pid}/cmdline"))?;
+            lines.push_str(&String::from_utf8_lossy(&reply).replace('\0', " "));
             lines.push('\n');
         }
         Ok(lines)
@@ -204,8 +204,8 @@ impl Engine for Ctr {
                 .any(|line| line.starts_with(name) && line.contains("STOPPED")))
         })?;
         // The code is told, with a failure of its own, by what removes the task.
-        let said = self.rig.containerd.ctr(&["tasks", "rm", name])?;
-        let code = said
+        let reply = self.rig.containerd.ctr(&["tasks", "rm", name])?;
+        let code = reply
             .stderr
             .split_once("exit code ")
             .map(|(_, code)| code.trim().trim_end_matches('"'));
@@ -214,9 +214,9 @@ impl Engine for Ctr {
                 .split_whitespace()
                 .next()
                 .and_then(|word| word.trim_matches('"').parse().ok())
-                .with_context(|| format!("no exit code in {said:?}")),
+                .with_context(|| format!("no exit code in {reply:?}")),
             None => {
-                said.success()?;
+                reply.success()?;
                 Ok(0)
             }
         }
@@ -231,13 +231,13 @@ impl Engine for Ctr {
     }
 
     fn oom_killed(&self, name: &str) -> Result<bool> {
-        let told =
+        let reported =
             wait_until("the event of the end", EVENT_LIMIT, || {
                 Ok(self.events.output().lines().any(|line| {
                     line.contains("/tasks/oom") && line.contains(&format!("\"{name}\""))
                 }))
             });
-        Ok(told.is_ok())
+        Ok(reported.is_ok())
     }
 
     fn remove(&self, name: &str) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::pods::PodsSetup;
 use crate::programs::Programs;
 use crate::rig::TWO_CARDS;
 
-use super::engine::{Container, Engine, Lacks, Restarts, Usage, told_code};
+use super::engine::{Container, Engine, Lacks, Restarts, Usage, reported_code};
 
 /// Where shims keep runc's state of everything that CRI makes.
 const RUNC_STATE: &str = "/run/containerd/runc";
@@ -120,16 +120,16 @@ impl Cri {
     /// containerd's CRI hears of imported images by events.
     fn has_images(&self, pause: &Image) -> Result<()> {
         wait_until("the images", LIMIT, || {
-            let said = self.told(&["images", "-o", "json"])?;
+            let reply = self.reported(&["images", "-o", "json"])?;
             Ok([pause, &self.image]
                 .iter()
-                .all(|image| said.contains(&image.name)))
+                .all(|image| reply.contains(&image.name)))
         })
     }
 
-    pub(super) fn told(&self, args: &[&str]) -> Result<String> {
-        let said = self.crictl.crictl(self.server.as_ref(), args)?.success()?;
-        Ok(said.stdout.trim().to_owned())
+    pub(super) fn reported(&self, args: &[&str]) -> Result<String> {
+        let reply = self.crictl.crictl(self.server.as_ref(), args)?.success()?;
+        Ok(reply.stdout.trim().to_owned())
     }
 
     /// Starts a pod's sandbox.
@@ -196,16 +196,16 @@ impl Cri {
     pub(super) fn exec_in(&self, id: &str, program: &[&str]) -> Result<Outcome> {
         let mut args = vec!["exec", id];
         args.extend(program);
-        let said = self.crictl.crictl(self.server.as_ref(), &args)?;
-        Ok(told_code(said))
+        let reply = self.crictl.crictl(self.server.as_ref(), &args)?;
+        Ok(reported_code(reply))
     }
 
     /// The same in one call. crictl says what the program printed only where it ended with 0.
     pub(super) fn exec_sync(&self, id: &str, program: &[&str]) -> Result<Outcome> {
         let mut args = vec!["exec", "-s", id];
         args.extend(program);
-        let said = self.crictl.crictl(self.server.as_ref(), &args)?;
-        Ok(told_code(said))
+        let reply = self.crictl.crictl(self.server.as_ref(), &args)?;
+        Ok(reported_code(reply))
     }
 
     fn create(&self, container: &Container<'_>) -> Result<Made> {
@@ -275,7 +275,7 @@ impl Pod<'_> {
 
     /// What a container of it has printed.
     pub(super) fn log(&self, container: &str) -> Result<String> {
-        said_in(
+        reply_in(
             &self
                 .cri
                 .crictl
@@ -293,26 +293,26 @@ impl Pod<'_> {
 
     /// Stops it, with whatever runs in it, and removes it.
     pub(super) fn stop_and_remove(self) -> Result<()> {
-        self.cri.told(&["stopp", &self.sandbox])?;
-        self.cri.told(&["rmp", &self.sandbox])?;
+        self.cri.reported(&["stopp", &self.sandbox])?;
+        self.cri.reported(&["rmp", &self.sandbox])?;
         Ok(())
     }
 }
 
 /// What a program has said, from a log as CRI writes it: time, stream, `F` or `P`, text.
-fn said_in(log: &Path) -> Result<String> {
+fn reply_in(log: &Path) -> Result<String> {
     let text =
         std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
-    let mut said = String::new();
+    let mut reply = String::new();
     for line in text.lines() {
         let mut parts = line.splitn(4, ' ');
         let (tag, text) = (parts.nth(2), parts.next());
-        said.push_str(text.unwrap_or_default());
+        reply.push_str(text.unwrap_or_default());
         if tag == Some("F") {
-            said.push('\n');
+            reply.push('\n');
         }
     }
-    Ok(said)
+    Ok(reply)
 }
 
 impl Engine for Cri {
@@ -343,7 +343,7 @@ impl Engine for Cri {
             }
         };
         let (code, _) = self.end(&made.container)?;
-        let stdout = said_in(&made.log)?;
+        let stdout = reply_in(&made.log)?;
         self.remove(container.name)?;
         Ok(Outcome {
             line: format!("a pod that runs {:?}", container.program),
@@ -367,11 +367,11 @@ impl Engine for Cri {
         let mut args = vec!["exec", "-i", "-t", &id];
         args.extend(program);
         let mut command = self.crictl.command(self.server.as_ref(), &args)?;
-        Ok(told_code(in_terminal(&mut command, 123, 45, LIMIT)?))
+        Ok(reported_code(in_terminal(&mut command, 123, 45, LIMIT)?))
     }
 
     fn logs(&self, name: &str) -> Result<String> {
-        said_in(&self.made(name)?.log)
+        reply_in(&self.made(name)?.log)
     }
 
     fn usage(&self, name: &str) -> Result<Usage> {
@@ -379,9 +379,9 @@ impl Engine for Cri {
         let mut used = None;
         // The engine gathers them every ten seconds at first.
         wait_until("statistics", LIMIT, || {
-            let said: Value =
-                serde_json::from_str(&self.told(&["stats", "-a", "-o", "json", "--id", &id])?)?;
-            let value = &said["stats"][0]["memory"]["workingSetBytes"]["value"];
+            let reply: Value =
+                serde_json::from_str(&self.reported(&["stats", "-a", "-o", "json", "--id", &id])?)?;
+            let value = &reply["stats"][0]["memory"]["workingSetBytes"]["value"];
             used = value.as_str().and_then(|text| text.parse::<u64>().ok());
             Ok(used.is_some_and(|used| used > 0))
         })?;
@@ -395,7 +395,8 @@ impl Engine for Cri {
     fn set_memory(&self, name: &str, bytes: u64) -> Result<()> {
         let bytes = bytes.to_string();
         let id = self.made(name)?.container;
-        self.told(&["update", "--memory", &bytes, &id]).map(drop)
+        self.reported(&["update", "--memory", &bytes, &id])
+            .map(drop)
     }
 
     fn end_of(&self, name: &str) -> Result<i32> {
@@ -413,8 +414,8 @@ impl Engine for Cri {
     fn remove(&self, name: &str) -> Result<()> {
         let sandbox = self.made(name)?.sandbox;
         self.crictl.kill_all(self.server.as_ref(), Some(&sandbox))?;
-        self.told(&["stopp", &sandbox])?;
-        self.told(&["rmp", &sandbox])?;
+        self.reported(&["stopp", &sandbox])?;
+        self.reported(&["rmp", &sandbox])?;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.remove(name);
         Ok(())
@@ -475,11 +476,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_of_cri_is_what_the_program_said() {
+    fn a_log_of_cri_is_what_the_program_reported() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("c.log");
         let text = "2026-01-01T00:00:00Z stdout P one \n2026-01-01T00:00:00Z stdout F line\n2026-01-01T00:00:00Z stderr F two\n";
         std::fs::write(&log, text).unwrap();
-        assert_eq!(said_in(&log).unwrap(), "one line\ntwo\n");
+        assert_eq!(reply_in(&log).unwrap(), "one line\ntwo\n");
     }
 }

@@ -84,13 +84,13 @@ impl DockerRow {
         self.docker.docker(&args)
     }
 
-    fn told(&self, args: &[&str]) -> Result<String> {
-        let said = self.docker.docker(args)?.success()?.stdout;
-        Ok(said.trim().to_owned())
+    fn reported(&self, args: &[&str]) -> Result<String> {
+        let reply = self.docker.docker(args)?.success()?.stdout;
+        Ok(reply.trim().to_owned())
     }
 
     fn inspect(&self, name: &str, what: &str) -> Result<String> {
-        self.told(&["inspect", "-f", what, name])
+        self.reported(&["inspect", "-f", what, name])
     }
 }
 
@@ -170,27 +170,27 @@ impl Engine for DockerRow {
     }
 
     fn logs(&self, name: &str) -> Result<String> {
-        let said = self.docker.docker(&["logs", name])?.success()?;
-        Ok(format!("{}{}", said.stdout, said.stderr))
+        let reply = self.docker.docker(&["logs", name])?.success()?;
+        Ok(format!("{}{}", reply.stdout, reply.stderr))
     }
 
     fn usage(&self, name: &str) -> Result<Usage> {
-        usage_of(&self.told(&["stats", "--no-stream", "--format", "{{.MemUsage}}", name])?)
+        usage_of(&self.reported(&["stats", "--no-stream", "--format", "{{.MemUsage}}", name])?)
     }
 
     fn processes(&self, name: &str) -> Result<String> {
-        self.told(&["top", name])
+        self.reported(&["top", name])
     }
 
     fn pause(&self, name: &str) -> Result<()> {
-        self.told(&["pause", name])?;
+        self.reported(&["pause", name])?;
         let state = self.inspect(name, "{{.State.Status}}")?;
         anyhow::ensure!(state == "paused", "paused, it is {state}");
         Ok(())
     }
 
     fn resume(&self, name: &str) -> Result<()> {
-        self.told(&["unpause", name]).map(drop)
+        self.reported(&["unpause", name]).map(drop)
     }
 
     fn set_memory(&self, name: &str, bytes: u64) -> Result<()> {
@@ -198,16 +198,16 @@ impl Engine for DockerRow {
             format!("--memory={bytes}b"),
             format!("--memory-swap={bytes}b"),
         );
-        self.told(&["update", &memory, &swap, name]).map(drop)
+        self.reported(&["update", &memory, &swap, name]).map(drop)
     }
 
     fn signal(&self, name: &str, signal: &str) -> Result<()> {
-        self.told(&["kill", "-s", signal, name]).map(drop)
+        self.reported(&["kill", "-s", signal, name]).map(drop)
     }
 
     fn end_of(&self, name: &str) -> Result<i32> {
-        let said = self.told(&["wait", name])?;
-        said.parse().with_context(|| format!("no code: {said:?}"))
+        let reply = self.reported(&["wait", name])?;
+        reply.parse().with_context(|| format!("no code: {reply:?}"))
     }
 
     fn runs(&self, name: &str) -> Result<bool> {
@@ -220,23 +220,25 @@ impl Engine for DockerRow {
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.told(&["rm", "-f", name]).map(drop)
+        self.reported(&["rm", "-f", name]).map(drop)
     }
 
     fn remove_all(&self) -> Result<()> {
-        for id in self.told(&["ps", "-aq"])?.lines() {
+        for id in self.reported(&["ps", "-aq"])?.lines() {
             self.remove(id)?;
         }
         Ok(())
     }
 
     fn restart(&self, name: &str) -> Result<()> {
-        self.told(&["restart", "-t", "0", name]).map(drop)
+        self.reported(&["restart", "-t", "0", name]).map(drop)
     }
 
     fn restarted(&self, name: &str) -> Result<u32> {
-        let said = self.inspect(name, "{{.RestartCount}}")?;
-        said.parse().with_context(|| format!("no count: {said:?}"))
+        let reply = self.inspect(name, "{{.RestartCount}}")?;
+        reply
+            .parse()
+            .with_context(|| format!("no count: {reply:?}"))
     }
 
     fn healthy(&self, name: &str) -> Result<bool> {

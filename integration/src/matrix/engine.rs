@@ -224,8 +224,8 @@ pub trait Engine: Sync {
 }
 
 /// Clients that end with 1 whatever the code of an exec's program was, and tell that in words.
-pub(super) fn told_code(mut said: Outcome) -> Outcome {
-    let told = |text: &str| {
+pub(super) fn reported_code(mut reply: Outcome) -> Outcome {
+    let reported = |text: &str| {
         let (_, rest) = ["exit code ", "exited with "]
             .iter()
             .find_map(|before| text.rsplit_once(before))?;
@@ -234,10 +234,10 @@ pub(super) fn told_code(mut said: Outcome) -> Outcome {
             .parse()
             .ok()
     };
-    if !said.succeeded() {
+    if !reply.succeeded() {
         // In a terminal both streams are one.
-        let code = told(&said.stderr).or_else(|| told(&said.stdout));
-        said.code = code.or(said.code);
+        let code = reported(&reply.stderr).or_else(|| reported(&reply.stdout));
+        reply.code = code.or(reply.code);
     }
-    said
+    reply
 }

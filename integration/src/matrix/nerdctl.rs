@@ -11,7 +11,7 @@ use crate::programs::Programs;
 use crate::rig::Rig;
 
 use super::docker::usage_of;
-use super::engine::{Container, Engine, Lacks, Restarts, Usage, told_code};
+use super::engine::{Container, Engine, Lacks, Restarts, Usage, reported_code};
 use super::rows::Frontend;
 
 /// nerdctl on a containerd of its own.
@@ -32,8 +32,8 @@ impl NerdctlRow {
     ) -> Result<Self> {
         let rig = Rig::start(programs, engines)?;
         let nerdctl = Nerdctl::new(&rig.node, &rig.containerd)?;
-        let said = nerdctl.nerdctl(&["--version"])?.success()?.stdout;
-        let version = said.split_whitespace().last().unwrap_or_default();
+        let reply = nerdctl.nerdctl(&["--version"])?.success()?.stdout;
+        let version = reply.split_whitespace().last().unwrap_or_default();
         let runtime = match frontend {
             Frontend::Shim | Frontend::ConfiguredShim => CGPU.to_owned(),
             Frontend::Wrapper | Frontend::Hook => programs
@@ -79,13 +79,13 @@ impl NerdctlRow {
         self.nerdctl.nerdctl(&args)
     }
 
-    fn told(&self, args: &[&str]) -> Result<String> {
-        let said = self.nerdctl.nerdctl(args)?.success()?.stdout;
-        Ok(said.trim().to_owned())
+    fn reported(&self, args: &[&str]) -> Result<String> {
+        let reply = self.nerdctl.nerdctl(args)?.success()?.stdout;
+        Ok(reply.trim().to_owned())
     }
 
     fn inspect(&self, name: &str, what: &str) -> Result<String> {
-        self.told(&["inspect", "-f", what, name])
+        self.reported(&["inspect", "-f", what, name])
     }
 }
 
@@ -114,35 +114,35 @@ impl Engine for NerdctlRow {
     fn exec(&self, name: &str, program: &[&str]) -> Result<Outcome> {
         let mut args = vec!["exec", name];
         args.extend(program);
-        Ok(told_code(self.nerdctl.nerdctl(&args)?))
+        Ok(reported_code(self.nerdctl.nerdctl(&args)?))
     }
 
     fn exec_in_terminal(&self, name: &str, program: &[&str]) -> Result<Outcome> {
         let mut args = vec!["exec", "-it", name];
         args.extend(program);
-        let said = in_terminal(&mut self.nerdctl.command(&args), 123, 45, LIMIT)?;
-        Ok(told_code(said))
+        let reply = in_terminal(&mut self.nerdctl.command(&args), 123, 45, LIMIT)?;
+        Ok(reported_code(reply))
     }
 
     fn logs(&self, name: &str) -> Result<String> {
-        let said = self.nerdctl.nerdctl(&["logs", name])?.success()?;
-        Ok(format!("{}{}", said.stdout, said.stderr))
+        let reply = self.nerdctl.nerdctl(&["logs", name])?.success()?;
+        Ok(format!("{}{}", reply.stdout, reply.stderr))
     }
 
     fn usage(&self, name: &str) -> Result<Usage> {
-        usage_of(&self.told(&["stats", "--no-stream", "--format", "{{.MemUsage}}", name])?)
+        usage_of(&self.reported(&["stats", "--no-stream", "--format", "{{.MemUsage}}", name])?)
     }
 
     fn processes(&self, name: &str) -> Result<String> {
-        self.told(&["top", name])
+        self.reported(&["top", name])
     }
 
     fn pause(&self, name: &str) -> Result<()> {
-        self.told(&["pause", name]).map(drop)
+        self.reported(&["pause", name]).map(drop)
     }
 
     fn resume(&self, name: &str) -> Result<()> {
-        self.told(&["unpause", name]).map(drop)
+        self.reported(&["unpause", name]).map(drop)
     }
 
     fn set_memory(&self, name: &str, bytes: u64) -> Result<()> {
@@ -150,16 +150,16 @@ impl Engine for NerdctlRow {
             format!("--memory={bytes}b"),
             format!("--memory-swap={bytes}b"),
         );
-        self.told(&["update", &memory, &swap, name]).map(drop)
+        self.reported(&["update", &memory, &swap, name]).map(drop)
     }
 
     fn signal(&self, name: &str, signal: &str) -> Result<()> {
-        self.told(&["kill", "-s", signal, name]).map(drop)
+        self.reported(&["kill", "-s", signal, name]).map(drop)
     }
 
     fn end_of(&self, name: &str) -> Result<i32> {
-        let said = self.told(&["wait", name])?;
-        said.parse().with_context(|| format!("no code: {said:?}"))
+        let reply = self.reported(&["wait", name])?;
+        reply.parse().with_context(|| format!("no code: {reply:?}"))
     }
 
     fn runs(&self, name: &str) -> Result<bool> {
@@ -171,23 +171,25 @@ impl Engine for NerdctlRow {
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.told(&["rm", "-f", name]).map(drop)
+        self.reported(&["rm", "-f", name]).map(drop)
     }
 
     fn remove_all(&self) -> Result<()> {
-        for id in self.told(&["ps", "-aq"])?.lines() {
+        for id in self.reported(&["ps", "-aq"])?.lines() {
             self.remove(id)?;
         }
         Ok(())
     }
 
     fn restart(&self, name: &str) -> Result<()> {
-        self.told(&["restart", "-t", "0", name]).map(drop)
+        self.reported(&["restart", "-t", "0", name]).map(drop)
     }
 
     fn restarted(&self, name: &str) -> Result<u32> {
-        let said = self.inspect(name, "{{.RestartCount}}")?;
-        said.parse().with_context(|| format!("no count: {said:?}"))
+        let reply = self.inspect(name, "{{.RestartCount}}")?;
+        reply
+            .parse()
+            .with_context(|| format!("no count: {reply:?}"))
     }
 
     fn crash_and_restart(&mut self) -> Result<()> {

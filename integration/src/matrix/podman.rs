@@ -75,13 +75,13 @@ impl PodmanRow {
         self.podman.run(&self.image, &options, container.program)
     }
 
-    fn told(&self, args: &[&str]) -> Result<String> {
-        let said = self.podman.podman(args)?.success()?.stdout;
-        Ok(said.trim().to_owned())
+    fn reported(&self, args: &[&str]) -> Result<String> {
+        let reply = self.podman.podman(args)?.success()?.stdout;
+        Ok(reply.trim().to_owned())
     }
 
     fn inspect(&self, name: &str, what: &str) -> Result<String> {
-        self.told(&["inspect", "-f", what, name])
+        self.reported(&["inspect", "-f", what, name])
     }
 }
 
@@ -120,13 +120,13 @@ impl Engine for PodmanRow {
     }
 
     fn logs(&self, name: &str) -> Result<String> {
-        let said = self.podman.podman(&["logs", name])?.success()?;
-        Ok(format!("{}{}", said.stdout, said.stderr))
+        let reply = self.podman.podman(&["logs", name])?.success()?;
+        Ok(format!("{}{}", reply.stdout, reply.stderr))
     }
 
     fn usage(&self, name: &str) -> Result<Usage> {
         // `MemUsage` is in decimal units, which a limit is not.
-        usage_of(&self.told(&[
+        usage_of(&self.reported(&[
             "stats",
             "--no-stream",
             "--format",
@@ -136,18 +136,18 @@ impl Engine for PodmanRow {
     }
 
     fn processes(&self, name: &str) -> Result<String> {
-        self.told(&["top", name])
+        self.reported(&["top", name])
     }
 
     fn pause(&self, name: &str) -> Result<()> {
-        self.told(&["pause", name])?;
+        self.reported(&["pause", name])?;
         let state = self.inspect(name, "{{.State.Status}}")?;
         anyhow::ensure!(state == "paused", "paused, it is {state}");
         Ok(())
     }
 
     fn resume(&self, name: &str) -> Result<()> {
-        self.told(&["unpause", name]).map(drop)
+        self.reported(&["unpause", name]).map(drop)
     }
 
     fn set_memory(&self, name: &str, bytes: u64) -> Result<()> {
@@ -155,24 +155,24 @@ impl Engine for PodmanRow {
             format!("--memory={bytes}b"),
             format!("--memory-swap={bytes}b"),
         );
-        self.told(&["update", &memory, &swap, name]).map(drop)
+        self.reported(&["update", &memory, &swap, name]).map(drop)
     }
 
     fn limit(&self, name: &str) -> Result<Option<u64>> {
         // Its statistics keep telling the limit of the creation, under plain runc as well.
         let script =
             "cat /sys/fs/cgroup/memory/memory.limit_in_bytes || cat /sys/fs/cgroup/memory.max";
-        let said = self.exec(name, &["sh", "-c", script])?.success()?;
-        Ok(said.stdout.trim().parse().ok())
+        let reply = self.exec(name, &["sh", "-c", script])?.success()?;
+        Ok(reply.stdout.trim().parse().ok())
     }
 
     fn signal(&self, name: &str, signal: &str) -> Result<()> {
-        self.told(&["kill", "-s", signal, name]).map(drop)
+        self.reported(&["kill", "-s", signal, name]).map(drop)
     }
 
     fn end_of(&self, name: &str) -> Result<i32> {
-        let said = self.told(&["wait", name])?;
-        said.parse().with_context(|| format!("no code: {said:?}"))
+        let reply = self.reported(&["wait", name])?;
+        reply.parse().with_context(|| format!("no code: {reply:?}"))
     }
 
     fn runs(&self, name: &str) -> Result<bool> {
@@ -191,20 +191,22 @@ impl Engine for PodmanRow {
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.told(&["rm", "-f", "-t", "0", name]).map(drop)
+        self.reported(&["rm", "-f", "-t", "0", name]).map(drop)
     }
 
     fn remove_all(&self) -> Result<()> {
-        self.told(&["rm", "--all", "-f", "-t", "0"]).map(drop)
+        self.reported(&["rm", "--all", "-f", "-t", "0"]).map(drop)
     }
 
     fn restart(&self, name: &str) -> Result<()> {
-        self.told(&["restart", "-t", "0", name]).map(drop)
+        self.reported(&["restart", "-t", "0", name]).map(drop)
     }
 
     fn restarted(&self, name: &str) -> Result<u32> {
-        let said = self.inspect(name, "{{.RestartCount}}")?;
-        said.parse().with_context(|| format!("no count: {said:?}"))
+        let reply = self.inspect(name, "{{.RestartCount}}")?;
+        reply
+            .parse()
+            .with_context(|| format!("no count: {reply:?}"))
     }
 
     fn healthy(&self, name: &str) -> Result<bool> {

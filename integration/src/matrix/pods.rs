@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::crictl::{PodContainer, Processes};
 
-use super::checks::{TELL_TO_END, UNTIL_TOLD_TO_END};
+use super::checks::{TELL_TO_END, UNTIL_REPORTED_TO_END};
 use super::cri::Cri;
 use super::engine::Engine;
 
@@ -104,15 +104,15 @@ pub(super) fn init_then_app(engine: &mut dyn Engine) -> Result<()> {
     })?;
     let (code, reason) = cri.end(&init)?;
     ensure!(code == 0, "init ended with {code}, {reason}");
-    let said = pod.log("init")?;
-    ensure!(said.contains("prepared"), "{said:?}");
+    let reply = pod.log("init")?;
+    ensure!(reply.contains("prepared"), "{reply:?}");
     // Both cards' memory is not enough for three times 20 GiB: each must have given its own back.
     let mut last = String::new();
     for number in 0..3 {
         let name = format!("app{number}");
         if !last.is_empty() {
-            cri.told(&["stop", "--timeout", "0", &last])?;
-            cri.told(&["rm", &last])?;
+            cri.reported(&["stop", "--timeout", "0", &last])?;
+            cri.reported(&["rm", &last])?;
         }
         last = pod.run(&PodContainer {
             annotations: &whole_card,
@@ -160,12 +160,12 @@ pub(super) fn exec_sync(engine: &mut dyn Engine) -> Result<()> {
     let cri = engine.pods()?;
     let pod = cri.pod("sync", &[])?;
     let id = pod.run(&container("app", SLEEP))?;
-    let said = cri.exec_sync(&id, &["seq", "1", "1000"])?.success()?;
-    ensure!(said.stdout.trim().lines().count() == 1000, "{said:?}");
-    let said = cri.exec_sync(&id, &["sh", "-c", "echo why >&2; exit 8"])?;
+    let reply = cri.exec_sync(&id, &["seq", "1", "1000"])?.success()?;
+    ensure!(reply.stdout.trim().lines().count() == 1000, "{reply:?}");
+    let reply = cri.exec_sync(&id, &["sh", "-c", "echo why >&2; exit 8"])?;
     ensure!(
-        said.code == Some(8) && said.stderr.contains("why"),
-        "{said:?}"
+        reply.code == Some(8) && reply.stderr.contains("why"),
+        "{reply:?}"
     );
     pod.remove()
 }
@@ -178,7 +178,7 @@ pub(super) fn shared_processes(engine: &mut dyn Engine) -> Result<()> {
     let seen = cri.exec_in(&one, &["ps"])?.success()?.stdout;
     ensure!(seen.contains("sleep 100002"), "{seen}");
     // The end of one is not the other's.
-    cri.told(&["stop", "--timeout", "0", &one])?;
+    cri.reported(&["stop", "--timeout", "0", &one])?;
     cri.exec_in(&two, &["true"])?.success()?;
     let held = pod.run(&PodContainer {
         annotations: &["cgpu.io/memory=2Gi"],
@@ -203,13 +203,13 @@ pub(super) fn stop_and_remove(engine: &mut dyn Engine) -> Result<()> {
     ensure!(holders(cri)?.len() == 3, "three vGPUs");
     pod.stop_and_remove()?;
     ensure_free(cri)?;
-    let listed = cri.told(&["ps", "-a", "-q"])?;
+    let listed = cri.reported(&["ps", "-a", "-q"])?;
     ensure!(listed.is_empty(), "left: {listed}");
     Ok(())
 }
 
 pub(super) fn engine_restart(engine: &mut dyn Engine) -> Result<()> {
-    let program = ["sh", "-c", UNTIL_TOLD_TO_END];
+    let program = ["sh", "-c", UNTIL_REPORTED_TO_END];
     let (held, plain) = {
         let cri = engine.pods()?;
         let pod = cri.pod("restart", &[])?;

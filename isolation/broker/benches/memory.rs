@@ -124,12 +124,12 @@ fn main() -> ExitCode {
     // `cargo test` runs the first two, without a figure.
     let states = if is_bench { STATES.len() } else { 2 };
     for (name, _) in STATES.iter().take(states) {
-        let said = Command::new("/proc/self/exe")
+        let reply = Command::new("/proc/self/exe")
             .env(STATE, name)
             .stderr(Stdio::inherit())
             .output()
             .unwrap();
-        let [filled, resumed]: [Found; 2] = serde_json::from_slice(&said.stdout).unwrap();
+        let [filled, resumed]: [Found; 2] = serde_json::from_slice(&reply.stdout).unwrap();
         let target = BASE_BYTES + THING_BYTES * filled.things;
         let mib = |bytes: u64| f64::from(u32::try_from(bytes >> 10).unwrap()) / 1024.0;
         for (what, value, target) in [
@@ -206,14 +206,14 @@ fn fill(name: &str) -> ExitCode {
     let path = format!("/proc/{}/fd/{}", std::process::id(), memfd.as_raw_fd());
     // The former owner is dead when a successor comes.
     drop(journal);
-    let said = Command::new("/proc/self/exe")
+    let reply = Command::new("/proc/self/exe")
         .env_remove(STATE)
         .env(JOURNAL, path)
         .env(SUCCESSOR, things.to_string())
         .stderr(Stdio::inherit())
         .output()
         .unwrap();
-    let resumed: Found = serde_json::from_slice(&said.stdout).unwrap();
+    let resumed: Found = serde_json::from_slice(&reply.stdout).unwrap();
     println!("{}", serde_json::to_string(&[filled, resumed]).unwrap());
     ExitCode::SUCCESS
 }

@@ -279,11 +279,11 @@ fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas,
         named.push((CardSlot(slot.ok_or(card.uuid.as_str())?), card));
     }
     let mut change = container.journal.change();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (slot, card) in &named {
         let before = change.ledger.quota(*slot);
         if before != card.quota_bytes {
-            told.push(format!(
+            reported.push(format!(
                 "card {}: {} -> {}, {} in use",
                 card.uuid,
                 Mib(before),
@@ -305,8 +305,8 @@ fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas,
         cards: cards.collect(),
     };
     drop(change);
-    if !told.is_empty() {
-        let text = told.join("; ");
+    if !reported.is_empty() {
+        let text = reported.join("; ");
         container
             .health
             .tell(container, EventKind::QuotaChanged, text);

@@ -205,7 +205,7 @@ pub struct Allowance {
 
 #[derive(Debug, Default)]
 struct Inner {
-    said: Option<CpuTime>,
+    reply: Option<CpuTime>,
     limit: Option<Limit>,
 }
 
@@ -225,22 +225,22 @@ impl Allowance {
             return;
         };
         match CpuTime::read(dir) {
-            Ok(said) => self.set(said),
+            Ok(reply) => self.set(reply),
             Err(error) => tracing::warn!(%error, "the container's CPU quota is what it was"),
         }
     }
 
-    fn set(&self, said: Option<CpuTime>) {
+    fn set(&self, reply: Option<CpuTime>) {
         let mut inner = self.lock();
-        if inner.said == said {
+        if inner.reply == reply {
             return;
         }
-        let rate_ppm = said
+        let rate_ppm = reply
             .as_ref()
-            .and_then(|said| Some(allowed_ppm(said.quota_ppm?)));
-        let usage = said.as_ref().and_then(|said| said.usage.as_ref());
+            .and_then(|reply| Some(allowed_ppm(reply.quota_ppm?)));
+        let usage = reply.as_ref().and_then(|reply| reply.usage.as_ref());
         let is_counted_as_before =
-            inner.said.as_ref().and_then(|said| said.usage.as_ref()) == usage;
+            inner.reply.as_ref().and_then(|reply| reply.usage.as_ref()) == usage;
         inner.limit = match (inner.limit.take(), rate_ppm) {
             (_, None) => None,
             (Some(limit), Some(rate_ppm)) if is_counted_as_before => Some(Limit {
@@ -251,7 +251,7 @@ impl Allowance {
         };
         self.is_limited
             .store(inner.limit.is_some(), Ordering::SeqCst);
-        inner.said = said;
+        inner.reply = reply;
     }
 
     /// Waits until something is left, but no longer than this, and not once it is of no use any more. A signal has it look.
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    fn said(quota_ppm: Option<u64>, usage: Option<UsageFile>) -> CpuTime {
+    fn reply(quota_ppm: Option<u64>, usage: Option<UsageFile>) -> CpuTime {
         CpuTime {
             version: cards::cpu_time::VERSION,
             quota_ppm,
@@ -409,14 +409,16 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_says_what_is_left_and_an_update_is_followed() {
+    fn the_folder_reports_what_is_left_and_an_update_is_followed() {
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("cpuacct.usage");
         let use_up = |ns: u64| std::fs::write(&count, format!("{ns}\n")).unwrap();
         use_up(5);
         let write = |quota_ppm| {
-            let said = said(quota_ppm, Some(UsageFile::Nanoseconds(count.clone())));
-            said.write(&cards::store::DiskStore, folder.path()).unwrap();
+            let reply = reply(quota_ppm, Some(UsageFile::Nanoseconds(count.clone())));
+            reply
+                .write(&cards::store::DiskStore, folder.path())
+                .unwrap();
         };
         let allowance = Allowance::of(folder.path().to_owned());
         let next = || {
@@ -454,7 +456,7 @@ mod tests {
         let allowance = Allowance::default();
         let count = folder.path().join("cpu.stat");
         std::fs::write(&count, "usage_usec 5\n").unwrap();
-        allowance.set(Some(said(
+        allowance.set(Some(reply(
             Some(100_000),
             Some(UsageFile::CpuStat(count.clone())),
         )));
@@ -476,7 +478,7 @@ mod tests {
         std::fs::write(&count, "0").unwrap();
         let allowance = Arc::new(Allowance::default());
         let usage = Some(UsageFile::Nanoseconds(count.clone()));
-        allowance.set(Some(said(Some(100_000), usage)));
+        allowance.set(Some(reply(Some(100_000), usage)));
         std::fs::write(&count, u64::MAX.to_string()).unwrap();
         std::thread::sleep(SAMPLE);
         // For the longest that it says, and no longer.

@@ -236,7 +236,7 @@ impl Health {
     /// Says that memory was asked for that does not fit, of each card once in a while.
     pub fn over_quota(&self, container: &Container, why: &ledger::Refusal) {
         let slots = container.account.slots();
-        if let Some(text) = self.over_quota.told(slots, why) {
+        if let Some(text) = self.over_quota.reported(slots, why) {
             self.tell(container, EventKind::OverQuota, text);
         }
     }
@@ -244,7 +244,7 @@ impl Health {
     /// Counts a call that no row knows, and names it once.
     pub fn unknown(&self, container: &Container, call: Unknown) {
         container.counters.count(Counter::UnknownCalls);
-        if let Some(text) = self.unknown_calls.told(call) {
+        if let Some(text) = self.unknown_calls.reported(call) {
             self.tell(container, EventKind::UnknownCall, text);
         }
     }
@@ -327,7 +327,7 @@ impl Health {
         match (comparison, self.reconciler.standing()) {
             (_, Standing::Uncompared(why)) => Err(why),
             (Some(comparison), _) => Ok(comparison),
-            (None, _) => Err(UNSAID.to_owned()),
+            (None, _) => Err(UNREPORTED.to_owned()),
         }
     }
 
@@ -342,13 +342,13 @@ impl Health {
                 });
                 (Some(comparison), standing)
             }
-            Ok(None) => (None, Standing::Uncompared(UNSAID.to_owned())),
-            Err(error) => (None, Standing::Uncompared(told(&error))),
+            Ok(None) => (None, Standing::Uncompared(UNREPORTED.to_owned())),
+            Err(error) => (None, Standing::Uncompared(reported(&error))),
         };
         if standing == Standing::Compared {
             container.counters.count(Counter::Reconciled);
         }
-        self.say_whether_compared(container, standing);
+        self.report_whether_compared(container, standing);
         // Where one card is not counted, another may be, and counted for too much.
         let comparison = comparison?;
         if comparison.violations.is_empty() {
@@ -369,12 +369,12 @@ impl Health {
 
     /// A container whose ledger is compared with nothing must not be taken for one whose ledger is: it is told once, and once
     /// more when it is over. That a driver never says anything is its nature, and stands in the status alone.
-    fn say_whether_compared(&self, container: &Container, standing: Standing) {
+    fn report_whether_compared(&self, container: &Container, standing: Standing) {
         let Some(before) = self.reconciler.stands(standing.clone()) else {
             return;
         };
         match (before, standing) {
-            (_, Standing::Uncompared(why)) if why == UNSAID => {
+            (_, Standing::Uncompared(why)) if why == UNREPORTED => {
                 tracing::info!(container = container.name, "not reconciled: {why}");
             }
             (_, Standing::Uncompared(why)) => {
@@ -429,10 +429,10 @@ impl Health {
 }
 
 /// Why nothing is compared where a driver has no sums by container.
-const UNSAID: &str = "the driver does not say what it counts for a container";
+const UNREPORTED: &str = "the driver does not say what it counts for a container";
 
 /// An error with its causes, which say what the system said.
-fn told(error: &driver::Error) -> String {
+fn reported(error: &driver::Error) -> String {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

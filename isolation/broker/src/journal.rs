@@ -381,20 +381,20 @@ impl Log {
         let malformed = |frame, source| Error::Malformed { frame, source };
         let (_, first) = frames.next().ok_or_else(|| malformed(0, None))?;
         let first = first.ok_or_else(|| malformed(0, None))?;
-        let told = Told {
+        let reported = Reported {
             moved,
             bytes: Cell::new(0),
         };
         let mut source = postcard::Deserializer::from_flavor(Source {
             rest: first,
-            told: &told,
+            reported: &reported,
         });
         let state = State::deserialize(&mut source);
         let mut state = state.map_err(|source| malformed(0, Some(source)))?;
         let snapshot_bytes = first.len();
         for (frame, bytes) in frames {
             let mut rest = bytes.ok_or_else(|| malformed(frame, None))?;
-            told.read(rest.len());
+            reported.read(rest.len());
             while !rest.is_empty() {
                 let (op, left) = postcard::take_from_bytes::<Op>(rest)
                     .map_err(|source| malformed(frame, Some(source)))?;
@@ -476,17 +476,17 @@ impl Log {
 }
 
 /// Of so many bytes read somebody is told.
-const TOLD_BYTES: usize = 16 << 10;
+const REPORTED_BYTES: usize = 16 << 10;
 
-struct Told<'a> {
+struct Reported<'a> {
     moved: &'a dyn Fn(),
     bytes: Cell<usize>,
 }
 
-impl Told<'_> {
+impl Reported<'_> {
     fn read(&self, bytes: usize) {
         let read = self.bytes.get().saturating_add(bytes);
-        let is_due = read >= TOLD_BYTES;
+        let is_due = read >= REPORTED_BYTES;
         self.bytes.set(if is_due { 0 } else { read });
         if is_due {
             (self.moved)();
@@ -497,7 +497,7 @@ impl Told<'_> {
 /// Bytes whose reading is told of.
 struct Source<'de> {
     rest: &'de [u8],
-    told: &'de Told<'de>,
+    reported: &'de Reported<'de>,
 }
 
 impl<'de> Flavor<'de> for Source<'de> {
@@ -515,7 +515,7 @@ impl<'de> Flavor<'de> for Source<'de> {
         let parts = self.rest.split_at_checked(count);
         let (taken, rest) = parts.ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
         self.rest = rest;
-        self.told.read(count);
+        self.reported.read(count);
         Ok(taken)
     }
 

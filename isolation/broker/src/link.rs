@@ -277,9 +277,9 @@ impl SupervisorLink {
     /// # Errors
     /// As [`SupervisorLink::send`].
     pub fn release(&self, what: Vec<Stored>) -> io::Result<()> {
-        let (mut done, told) = io::pipe()?;
-        self.send(&FromBroker::Release(what), &[told.as_fd()])?;
-        drop(told);
+        let (mut done, reported) = io::pipe()?;
+        self.send(&FromBroker::Release(what), &[reported.as_fd()])?;
+        drop(reported);
         // Nothing is ever written; it ends when the supervisor closes its end, be it by dying.
         match done.read(&mut [0]) {
             Ok(_end) => Ok(()),

@@ -287,8 +287,8 @@ impl NativeCalls {
         let known = || {
             let known = (requested.known)(tid, number)?;
             if let Some(file) = &known {
-                let told = self.is_shown(requested.driver, file.id, &file.fd);
-                told.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+                let reported = self.is_shown(requested.driver, file.id, &file.fd);
+                reported.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
             }
             Ok::<_, io::Error>(known)
         };

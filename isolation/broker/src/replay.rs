@@ -456,14 +456,14 @@ mod tests {
         let (stage, first) = (&stage, stage.enter(call(7, CALL)));
         let is_waited_for = |ticket| stage.replay.threads.lock().threads.get(&7) == Some(&ticket);
         let is_given_up = AtomicBool::new(false);
-        let (said, heard) = mpsc::channel();
+        let (reply, heard) = mpsc::channel();
         let repeat = &move |number: u8, is_waiting: &dyn Fn() -> bool| {
             let turn =
                 stage
                     .replay
                     .enter(&stage.journal, &stage.call_slot, call(7, CALL), is_waiting);
             let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
-            said.send((number, result)).unwrap();
+            reply.send((number, result)).unwrap();
         };
         std::thread::scope(|scope| {
             let waits_no_more = || !is_given_up.load(Ordering::SeqCst);

@@ -117,7 +117,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl gates::Told for Share {
+impl gates::Reported for Share {
     fn disturbed(&self) {
         if let Some(mailbox) = &self.lock().mailbox {
             mailbox.tell(Tell::Objects);

@@ -42,7 +42,7 @@ const CALL_SLOT_BYTES: usize = 128;
 const LISTENER_AT: usize = NOTIFICATION_WORDS * 8;
 const PHASE_AT: usize = LISTENER_AT + 8;
 const SINCE_AT: usize = PHASE_AT + 8;
-const TOLD_AT: usize = SINCE_AT + 8;
+const REPORTED_AT: usize = SINCE_AT + 8;
 /// As many calls can be under way in one container, at all its listeners together.
 pub const CALL_SLOTS: u32 = 4096;
 const BYTES: usize = CALL_SLOTS_AT + CALL_SLOTS as usize * CALL_SLOT_BYTES;
@@ -225,8 +225,8 @@ pub struct AtDriver {
     pub call_slot: u32,
     /// Since when, as [`now_ms`] counts.
     pub since_ms: u64,
-    /// Whether it was told of with [`SharedState::told_of`].
-    pub is_told: bool,
+    /// Whether it was told of with [`SharedState::set_reported`].
+    pub is_reported: bool,
 }
 
 /// Milliseconds since the host's start; never 0.
@@ -250,9 +250,9 @@ impl SharedState {
     /// It has come back. Since when it was there, if somebody was told that it hangs.
     pub fn is_back(&self, call_slot: u32) -> Option<u64> {
         let since = self.shared.word(start_of(call_slot) + SINCE_AT)?;
-        let told = self.shared.word(start_of(call_slot) + TOLD_AT)?;
+        let reported = self.shared.word(start_of(call_slot) + REPORTED_AT)?;
         let since_ms = since.swap(0, Ordering::Relaxed);
-        (since_ms > 0 && told.load(Ordering::Relaxed) == since_ms).then_some(since_ms)
+        (since_ms > 0 && reported.load(Ordering::Relaxed) == since_ms).then_some(since_ms)
     }
 
     /// The calls at the driver.
@@ -269,7 +269,7 @@ impl SharedState {
                 AtDriver {
                     call_slot,
                     since_ms,
-                    is_told: word(start_of(call_slot) + TOLD_AT) == since_ms,
+                    is_reported: word(start_of(call_slot) + REPORTED_AT) == since_ms,
                 }
             })
             .filter(|call| call.since_ms > 0)
@@ -277,8 +277,8 @@ impl SharedState {
     }
 
     /// Somebody was told that the call which is at the driver since then hangs.
-    pub fn told_of(&self, call_slot: u32, since_ms: u64) {
-        if let Some(word) = self.shared.word(start_of(call_slot) + TOLD_AT) {
+    pub fn set_reported(&self, call_slot: u32, since_ms: u64) {
+        if let Some(word) = self.shared.word(start_of(call_slot) + REPORTED_AT) {
             word.store(since_ms, Ordering::Relaxed);
         }
     }
@@ -343,7 +343,7 @@ impl CallSlot {
 
     /// The call is finished.
     pub fn clear(&self) {
-        let _told_by_whoever_had_it_back = self.shared_state.is_back(self.number);
+        let _reported_by_whoever_had_it_back = self.shared_state.is_back(self.number);
         if let Some([identity, ..]) = self.notification() {
             identity.store(0, Ordering::Release);
         }
@@ -409,7 +409,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_call_at_the_driver_keeps_its_time_and_is_told_of_once_over_all_brokers() {
+    fn a_call_at_the_driver_keeps_its_time_and_is_reported_once_over_all_brokers() {
         let file = SharedState::memfd().unwrap();
         let first = SharedState::open(file.try_clone().unwrap()).unwrap();
         let call_slot = first.call_slot(7).unwrap();
@@ -418,17 +418,17 @@ pub(crate) mod tests {
         let [call] = first.at_driver()[..] else {
             panic!("one call is there")
         };
-        assert!(!call.is_told && call.since_ms <= now_ms());
-        first.told_of(0, call.since_ms);
+        assert!(!call.is_reported && call.since_ms <= now_ms());
+        first.set_reported(0, call.since_ms);
         let _killed = std::mem::ManuallyDrop::new(call_slot);
         let second = SharedState::open(file).unwrap();
         let left = second.left_behind(|_| false);
         second.goes_to_driver(0);
-        let told = AtDriver {
-            is_told: true,
+        let reported = AtDriver {
+            is_reported: true,
             ..call
         };
-        assert_eq!(second.at_driver(), [told]);
+        assert_eq!(second.at_driver(), [reported]);
         drop(left);
         assert_eq!(second.at_driver(), []);
     }

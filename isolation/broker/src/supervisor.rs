@@ -367,7 +367,7 @@ impl Supervisor {
             let Some(child) = self.child(number) else {
                 return Ok(());
             };
-            if !child.has_said_something() {
+            if !child.has_reply_something() {
                 return Ok(());
             }
             match link::receive::<FromBroker>(child.socket()) {
@@ -406,10 +406,10 @@ impl Supervisor {
             }
             (FromBroker::Ready, None) => self.serves(number),
             (FromBroker::Store(what), Some(fd)) => self.fd_store.store(what, fd),
-            (FromBroker::Release(what), told) => {
+            (FromBroker::Release(what), reported) => {
                 self.fd_store.release(&what);
                 // Closing it is the answer.
-                drop(told);
+                drop(reported);
             }
             (FromBroker::Upgrade { program }, Some(requested_by)) => {
                 self.start_upgrade(&program, requested_by);
@@ -510,7 +510,7 @@ impl Supervisor {
         let pause = self.paused_at.take().map(|at| at.elapsed());
         if !self.is_ready {
             self.is_ready = true;
-            if let Err(error) = host_environment::say_ready() {
+            if let Err(error) = host_environment::report_ready() {
                 tracing::warn!(error = %error, "nobody hears that the broker is ready");
             }
         }

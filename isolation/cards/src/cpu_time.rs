@@ -101,13 +101,13 @@ mod tests {
     fn what_is_written_is_read_and_an_absent_file_is_no_limit() {
         let folder = tempfile::tempdir().unwrap();
         assert!(CpuTime::read(folder.path()).unwrap().is_none());
-        let said = CpuTime {
+        let reply = CpuTime {
             version: VERSION,
             quota_ppm: Some(200_000),
             usage: Some(UsageFile::CpuStat("/sys/fs/cgroup/x/cpu.stat".into())),
         };
-        said.write(&DiskStore, folder.path()).unwrap();
-        assert_eq!(CpuTime::read(folder.path()).unwrap(), Some(said));
+        reply.write(&DiskStore, folder.path()).unwrap();
+        assert_eq!(CpuTime::read(folder.path()).unwrap(), Some(reply));
         let path = folder.path().join(FILE_NAME);
         for text in ["{", r#"{"version": 2}"#] {
             std::fs::write(&path, text).unwrap();

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn isolation_is_said_in_a_word_and_reads_back_by_its_names() {
+    fn isolation_is_reported_in_a_word_and_reads_back_by_its_names() {
         let mut isolation = Isolation::default();
         assert_eq!(isolation.summary(), "on");
         isolation.weakened = vec![Weakness::CapSysAdmin, Weakness::Dri];

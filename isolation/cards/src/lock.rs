@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_holder_is_told_and_a_dropped_lock_is_free() {
+    fn a_second_holder_is_reported_and_a_dropped_lock_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         assert!(!FileLock::is_held(&path).unwrap());

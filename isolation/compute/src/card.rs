@@ -255,7 +255,7 @@ impl Card {
             self.counts.bad_records = self.peers.bad_records();
             self.read_usage(now_ns, world);
             self.make_even(now_ns);
-            self.say_busy(now_ns, world.busy(self.index));
+            self.report_busy(now_ns, world.busy(self.index));
         }
         changed
     }

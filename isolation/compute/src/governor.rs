@@ -25,9 +25,9 @@ pub struct Governor {
     pending: Option<Pending>,
     state: State,
     /// What containers claim may have to be announced anew.
-    unsaid: bool,
+    unreported: bool,
     /// An announcement waits until the last one has come about.
-    say_at_ns: u64,
+    report_at_ns: u64,
     now_ns: u64,
 }
 
@@ -70,8 +70,8 @@ impl Governor {
             cards: Vec::new(),
             pending: None,
             state: State::Waiting,
-            unsaid: true,
-            say_at_ns: 0,
+            unreported: true,
+            report_at_ns: 0,
             now_ns: 0,
         }
     }
@@ -88,7 +88,7 @@ impl Governor {
                 for card in &mut self.cards {
                     card.reload(world);
                 }
-                self.unsaid = true;
+                self.unreported = true;
             }
             Event::Stopping => self.stop(now_ns),
             Event::Started | Event::Woke | Event::ObjectsChanged => {}
@@ -107,9 +107,9 @@ impl Governor {
             return Action::SleepUntil { at_ns: u64::MAX };
         }
         for card in &mut self.cards {
-            self.unsaid |= card.observe(now_ns, peers_changed, world);
+            self.unreported |= card.observe(now_ns, peers_changed, world);
         }
-        if self.unsaid && now_ns >= self.say_at_ns && self.state == State::Running {
+        if self.unreported && now_ns >= self.report_at_ns && self.state == State::Running {
             self.announce(now_ns);
         }
         for at in 0..self.cards.len() {
@@ -204,7 +204,7 @@ impl Governor {
 
     /// Says in the records what the container is to count as, where that is another than what was said.
     fn announce(&mut self, now_ns: u64) {
-        let said = |card: &Card| card.record.next.map(|next| next.claim).or(card.record.now);
+        let reply = |card: &Card| card.record.next.map(|next| next.claim).or(card.record.now);
         let pending_ns = self
             .cards
             .iter()
@@ -213,10 +213,10 @@ impl Governor {
             .filter(|at_ns| *at_ns > now_ns)
             .max();
         if let Some(at_ns) = pending_ns {
-            self.say_at_ns = at_ns;
+            self.report_at_ns = at_ns;
             return;
         }
-        self.unsaid = false;
+        self.unreported = false;
         let mut claims: Vec<Claim> = self
             .cards
             .iter()
@@ -224,11 +224,11 @@ impl Governor {
                 terms: card.terms,
                 groups: card.groups(),
                 gang: self.gang,
-                place_ppm: said(card).and_then(|claim| claim.place_ppm),
+                place_ppm: reply(card).and_then(|claim| claim.place_ppm),
             })
             .collect();
         self.place(&mut claims);
-        let changed = |card: &Card, claim: &Claim| said(card) != Some(*claim);
+        let changed = |card: &Card, claim: &Claim| reply(card) != Some(*claim);
         // One time for all cards: a gang moves as one.
         let Some(at_ns) = self
             .cards
@@ -250,7 +250,7 @@ impl Governor {
         };
         for (card, claim) in self.cards.iter_mut().zip(&claims) {
             if changed(card, claim) && card.record.announce(now_ns, at_ns, *claim).is_ok() {
-                card.peers.say(&card.record);
+                card.peers.report(&card.record);
             }
         }
     }
@@ -348,8 +348,8 @@ impl Governor {
             .map(|(at, card)| card.wake_ns(now_ns, self.extra_ns(at)))
             .min()
             .unwrap_or(u64::MAX);
-        match self.say_at_ns {
-            at_ns if self.unsaid && at_ns > now_ns => cards.min(at_ns),
+        match self.report_at_ns {
+            at_ns if self.unreported && at_ns > now_ns => cards.min(at_ns),
             _ => cards,
         }
     }

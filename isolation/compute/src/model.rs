@@ -359,7 +359,7 @@ fn broker(shared: &Arc<Shared>, key: &str, percent: u32, thread: u32, end: End, 
         process: None,
     });
     let mut event = Event::Started;
-    let mut told = false;
+    let mut reported = false;
     loop {
         let now_ns = shared.now_ns();
         let action = governor.next(
@@ -406,8 +406,8 @@ fn broker(shared: &Arc<Shared>, key: &str, percent: u32, thread: u32, end: End, 
                 Event::Answered(Ok(Some(1_024)).into())
             }
         };
-        if shared.now_ns() >= until_ns && !told && event == Event::Woke {
-            told = true;
+        if shared.now_ns() >= until_ns && !reported && event == Event::Woke {
+            reported = true;
             event = Event::Stopping;
         }
     }

@@ -58,7 +58,7 @@ impl Peers {
     }
 
     /// The container's own record is another.
-    pub(crate) fn say(&mut self, own: &ShareRecord) {
+    pub(crate) fn report(&mut self, own: &ShareRecord) {
         if let Some(last) = self.records.last_mut() {
             own.clone_into(last);
         }

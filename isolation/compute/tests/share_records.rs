@@ -35,11 +35,11 @@ fn holder(dir: &Path) -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the test's own files");
-    let said = BufReader::new(child.stdout.as_mut().expect("the test's own files"))
+    let reply = BufReader::new(child.stdout.as_mut().expect("the test's own files"))
         .lines()
         .map_while(Result::ok)
         .any(|line| line.contains("held"));
-    assert!(said, "the child holds no share record");
+    assert!(reply, "the child holds no share record");
     child
 }
 

@@ -146,7 +146,7 @@ fn converse(connection: &OwnedFd, shared: &Shared) -> io::Result<()> {
             Request::Hello { protocol } if protocol == PROTOCOL => {
                 greeted = true;
                 let pid = std::process::id().cast_signed();
-                say(connection, &mut out, &Answer::Welcome { pid })?;
+                send(connection, &mut out, &Answer::Welcome { pid })?;
             }
             Request::Hello { protocol } => {
                 let reason = format!("protocol {protocol}, this is {PROTOCOL}");
@@ -155,27 +155,27 @@ fn converse(connection: &OwnedFd, shared: &Shared) -> io::Result<()> {
             _ if !greeted => return refuse(connection, &mut out, "no greeting".to_owned()),
             Request::Closed { file } => {
                 shared.files.close(file);
-                say(connection, &mut out, &Answer::Ok)?;
+                send(connection, &mut out, &Answer::Ok)?;
             }
             Request::Held => {
-                say(connection, &mut out, &Answer::Held(shared.files.held()))?;
+                send(connection, &mut out, &Answer::Held(shared.files.held()))?;
             }
             Request::Execute(head) => match execute(shared, &head, bytes, fds) {
                 Ok(answer) => sys::fd_passing::send(connection.as_fd(), &answer, &[])?,
-                Err(answer) => say(connection, &mut out, &answer)?,
+                Err(answer) => send(connection, &mut out, &answer)?,
             },
         }
     }
 }
 
-fn say(connection: &OwnedFd, out: &mut Vec<u8>, answer: &Answer) -> io::Result<()> {
+fn send(connection: &OwnedFd, out: &mut Vec<u8>, answer: &Answer) -> io::Result<()> {
     out.clear();
     *out = encode(answer, std::mem::take(out))?;
     sys::fd_passing::send(connection.as_fd(), out, &[])
 }
 
 fn refuse(connection: &OwnedFd, out: &mut Vec<u8>, reason: String) -> io::Result<()> {
-    say(connection, out, &Answer::Refused { reason })
+    send(connection, out, &Answer::Refused { reason })
 }
 
 fn encode(answer: &Answer, into: Vec<u8>) -> io::Result<Vec<u8>> {

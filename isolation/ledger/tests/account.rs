@@ -189,7 +189,7 @@ fn two_reservations_under_way_cannot_pass_the_quota_together() {
 }
 
 #[test]
-fn the_actual_size_is_charged_and_an_excess_is_told() {
+fn the_actual_size_is_charged_and_an_excess_is_reported() {
     let mut ledger = opened();
     let new = |handle| NewObject {
         place: on_device(handle),
@@ -827,7 +827,7 @@ fn counts_are_limited_with_the_calls_under_way() {
 }
 
 #[test]
-fn a_refusal_says_what_was_requested_and_what_is_left() {
+fn a_refusal_reports_what_was_requested_and_what_is_left() {
     let mut ledger = opened();
     allocate(&mut ledger, MEMORY, 400);
     let refusal = ledger.reserve(ObjectKind::Memory, memory(601)).unwrap_err();

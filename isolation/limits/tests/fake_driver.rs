@@ -271,7 +271,7 @@ fn only_root_sets_and_a_broken_question_has_no_answer() {
 }
 
 #[test]
-fn a_program_that_is_not_there_or_says_something_else_is_an_error() {
+fn a_program_that_is_not_there_or_reports_something_else_is_an_error() {
     let question = Question {
         library: None,
         what: probe("GPU-0"),

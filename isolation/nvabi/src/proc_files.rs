@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn device_files_are_as_the_module_s_parameters_say() {
+    fn device_files_are_as_the_module_s_parameters_report() {
         let usual = DeviceFiles::default();
         let text = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 7\nDeviceFileGID: 44\nDeviceFileMode: 432\nRegistryDwords: \"DeviceFileMode: 1\"\n";
         let set = DeviceFiles {

@@ -363,20 +363,20 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_why_and_what_is_known() {
+    fn a_refusal_reports_why_and_what_is_known() {
         let refusal = |text: &str| {
             let version: DriverVersion = text.parse().unwrap();
             std::format!("{}", Release::of(version).unwrap_err())
         };
         for text in ["470.57.02", "545.10", "550.40.07", "610.43.02"] {
-            let said = refusal(text);
+            let replied = refusal(text);
             for part in [
                 text,
                 "535 from 535.86.05, 545 from 545.23.06",
                 "595 from 595.44.02",
                 "docs/internals/adding-a-driver-version.md",
             ] {
-                assert!(said.contains(part), "{said}");
+                assert!(replied.contains(part), "{replied}");
             }
         }
         assert!(refusal("590.10").contains("before 590.44.01"));

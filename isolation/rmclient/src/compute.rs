@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_says_its_grid_and_where_it_reports() {
+    fn a_descriptor_reports_its_grid_and_where_it_reports() {
         let report = 0x10_0012_3450;
         for (descriptor, enable, address, grid) in
             [(&VERSION_3, 823, 24, 12), (&VERSION_5, 288, 15, 39)]

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_end_where_they_say() {
+    fn pages_end_where_they_report() {
         let pages = Pages::new(1, Guard::ReadOnly).unwrap();
         assert_eq!(pages.write(PAGE_BYTES - 2, b"ab"), Some(()));
         assert_eq!(pages.read(PAGE_BYTES - 3, 3), Some(b"\0ab".to_vec()));

@@ -244,11 +244,11 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut reply = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        reply.read_line(&mut line).unwrap();
         assert_eq!(line, "here\n");
-        (child, said)
+        (child, reply)
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
         if !is_root() {
             return;
         }
-        let (mut child, mut said) = shell_that_reads("kill -CHLD $$; exec echo there");
+        let (mut child, mut reply) = shell_that_reads("kill -CHLD $$; exec echo there");
         let traced = Traced::seize(child.id().cast_signed()).unwrap();
         drop(child.stdin.take());
         traced.run_to_exec(PATIENCE).unwrap();
@@ -265,17 +265,17 @@ mod tests {
         assert_eq!(traced.filters().unwrap(), Vec::<Vec<Instruction>>::new());
         drop(traced);
         let mut rest = String::new();
-        said.read_to_string(&mut rest).unwrap();
+        reply.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "there\n");
         assert!(child.wait().unwrap().success());
     }
 
     #[test]
-    fn a_process_that_ends_instead_is_said_to_have_gone() {
+    fn a_process_that_ends_instead_is_reported_have_gone() {
         if !is_root() {
             return;
         }
-        let (mut child, _said) = shell_that_reads("exit 3");
+        let (mut child, _reply) = shell_that_reads("exit 3");
         let traced = Traced::seize(child.id().cast_signed()).unwrap();
         drop(child.stdin.take());
         let gone = traced.run_to_exec(PATIENCE).unwrap_err();

@@ -103,12 +103,12 @@ mod tests {
         }
         let users = with_maps("0 100000 10\n", "0 200000 20\n5000 5 1\n").unwrap();
         let handle = format!("/proc/{}/fd/{}", std::process::id(), users.as_raw_fd());
-        let said = std::process::Command::new("nsenter")
+        let reply = std::process::Command::new("nsenter")
             .arg(format!("--user={handle}"))
             .args(["cat", "/proc/self/uid_map", "/proc/self/gid_map"])
             .output()
             .unwrap();
-        let text = String::from_utf8(said.stdout).unwrap();
+        let text = String::from_utf8(reply.stdout).unwrap();
         let lines: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split_whitespace().collect())

@@ -149,7 +149,7 @@ fn alloc(
                 class: class.number,
                 reserve_bytes: takes.most_bytes,
                 whose: Whose::Card,
-                size_at: takes.is_told.then_some((1, memory_params::SIZE)),
+                size_at: takes.is_reported.then_some((1, memory_params::SIZE)),
             }))
         }
         Kind::Sysmem => {
@@ -234,19 +234,20 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                 });
             }
             let requested = Requested::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
-            let (class, whose, reserve_bytes, is_told) = if attr & LOCATION_MASK == LOCATION_PCI {
+            let (class, whose, reserve_bytes, is_reported) = if attr & LOCATION_MASK == LOCATION_PCI
+            {
                 let bytes = requested.takes_of_host(release);
                 (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes, true)
             } else {
                 let Takes {
                     most_bytes,
-                    is_told,
+                    is_reported,
                 } = requested.takes(release);
                 (
                     class::NV01_MEMORY_LOCAL_USER,
                     Whose::Card,
                     most_bytes,
-                    is_told,
+                    is_reported,
                 )
             };
             Ok(Effect::Memory(Memory {
@@ -255,7 +256,7 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                 class,
                 reserve_bytes,
                 whose,
-                size_at: is_told.then_some((0, nvos32::ALLOC_SIZE)),
+                size_at: is_reported.then_some((0, nvos32::ALLOC_SIZE)),
             }))
         }
         nvos32::FUNCTION_FREE => Ok(Effect::Free {

@@ -48,7 +48,7 @@ pub struct Takes {
     /// Whether it takes what the driver writes back, in whole pages. At a chosen address it does not: RM writes back the whole pages less the
     /// address's place in its page, and takes all of them (`no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it` of
     /// `lab/referee`, RM's own heap), so that one page of 512 MiB can be had for 64 KiB. The most counts then.
-    pub is_told: bool,
+    pub is_reported: bool,
 }
 
 impl Requested {
@@ -90,7 +90,7 @@ impl Requested {
         let size = whole(self.size_bytes, page);
         Takes {
             most_bytes: whole(ended(size, end_alignment_bytes), page),
-            is_told: !is_placed,
+            is_reported: !is_placed,
         }
     }
 
@@ -131,7 +131,7 @@ impl Requested {
     }
 }
 
-/// What memory of a written-back size takes, where that tells ([`Takes::is_told`]): with pages of 4 KiB the driver writes less than PMA gives.
+/// What memory of a written-back size takes, where that tells ([`Takes::is_reported`]): with pages of 4 KiB the driver writes less than PMA gives.
 #[must_use]
 pub fn taken(written_back_bytes: u64) -> u64 {
     whole(written_back_bytes, BIG_PAGE)
@@ -194,7 +194,7 @@ mod tests {
         ] {
             let takes = requested(1, attr, attr2).takes(release);
             assert_eq!(
-                (takes.most_bytes, takes.is_told),
+                (takes.most_bytes, takes.is_reported),
                 (most, true),
                 "{attr:#x} {attr2:#x} {release:?}"
             );
@@ -211,7 +211,7 @@ mod tests {
         };
         let takes = request.takes(Release::R570);
         assert_eq!(takes.most_bytes, 1 << 30);
-        assert!(!takes.is_told, "the driver writes less back");
+        assert!(!takes.is_reported, "the driver writes less back");
         // Without the flag the alignment moves the memory and does not lengthen it.
         let moved = Requested {
             flags: params::FLAG_ALIGNMENT_FORCE,

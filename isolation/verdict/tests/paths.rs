@@ -265,7 +265,7 @@ fn fate(verdict: &Verdict) -> Fate {
 }
 
 #[test]
-fn every_path_has_the_verdict_that_the_table_says() {
+fn every_path_has_the_verdict_that_the_table_reports() {
     for path in paths::ALL {
         for release in Release::ALL {
             match calls(path.id, release) {

@@ -117,7 +117,7 @@ fn a_timeslice_is_never_longer_than_the_drivers_default() {
 }
 
 #[test]
-fn putting_onto_the_runlist_is_told_from_taking_off() {
+fn putting_onto_the_runlist_differs_from_taking_off() {
     for release in Release::ALL {
         for cmd in [
             control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
@@ -215,16 +215,16 @@ fn what_is_not_a_tenants_is_refused_as_the_driver_refuses_it() {
     let mut refused = 0;
     for release in Release::ALL {
         for spec in control::ALL {
-            let control::Decision::NotATenants(said) = spec.decision else {
+            let control::Decision::NotATenants(reply) = spec.decision else {
                 continue;
             };
             let name = spec.name;
             let size = control::known(spec.cmd, release).map_or(0, |row| row.params_bytes);
             let verdict = control(spec.cmd, release, size).verdict();
-            assert_eq!(refusal(&verdict), Some(said), "{release:?} {name}");
+            assert_eq!(refusal(&verdict), Some(reply), "{release:?} {name}");
             refused += 1;
             if nice.contains(&spec.cmd) {
-                assert_eq!(said, status::NV_ERR_INSUFFICIENT_PERMISSIONS, "{name}");
+                assert_eq!(reply, status::NV_ERR_INSUFFICIENT_PERMISSIONS, "{name}");
             }
         }
         let unknown = control(0xa06c_0fff, release, 4).verdict();

@@ -186,8 +186,8 @@ fn await_ready(
     let Some(mut stdout) = stdout else {
         return Err("its output is not connected".to_owned());
     };
-    let mut said = Vec::new();
-    while said.len() < READY.len() {
+    let mut reply = Vec::new();
+    while reply.len() < READY.len() {
         let left = deadline.saturating_duration_since(Instant::now());
         // Rounded up: the last partial millisecond must not become a busy loop.
         let left_ms = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
@@ -201,17 +201,17 @@ fn await_ready(
             Err(errno) => return Err(format!("its output cannot be waited for: {errno}")),
         }
         let mut bytes = [0; READY.len()];
-        let needed = READY.len() - said.len();
+        let needed = READY.len() - reply.len();
         match stdout.read(bytes.get_mut(..needed).unwrap_or_default()) {
             Ok(0) => return Err("it ended before it was ready".to_owned()),
-            Ok(count) => said.extend(bytes.iter().take(count)),
+            Ok(count) => reply.extend(bytes.iter().take(count)),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(format!("its output cannot be read: {error}")),
         }
-        if !READY.starts_with(&said) {
+        if !READY.starts_with(&reply) {
             return Err(format!(
                 "it said {:?} instead of ready",
-                String::from_utf8_lossy(&said)
+                String::from_utf8_lossy(&reply)
             ));
         }
     }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_says_what_it_has() {
+    fn a_machine_reports_what_it_has() {
         assert_eq!(
             total_bytes("MemTotal:        2048 kB\nMemFree: 1 kB\n"),
             Some(2 << 20)

@@ -347,12 +347,12 @@ impl OwnGroup {
         governor: Governor,
     ) -> Result<(), Error> {
         let terms = self.terms_of(group);
-        let told = CpuTime {
+        let reported = CpuTime {
             version: cpu_time::VERSION,
             quota_ppm: terms.quota_ppm,
             usage: self.usage_file(),
         };
-        told.write(&DiskStore, dir.path())?;
+        reported.write(&DiskStore, dir.path())?;
         let weight = |own: Option<u64>, default: u64| {
             let own = own.unwrap_or(default);
             match governor {

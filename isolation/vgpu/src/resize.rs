@@ -118,7 +118,7 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
         backend: backend::of(config, before.backend),
         resizes: total_bytes.is_some(),
         reshares: terms.is_some(),
-        told_terms: Cell::new(false),
+        reported_terms: Cell::new(false),
     };
     let changed = change.make(&before, &after).inspect_err(|_failure| {
         change.back_to(&before);
@@ -259,7 +259,7 @@ struct Change<'a> {
     resizes: bool,
     reshares: bool,
     /// Whether the broker may have heard of the new terms.
-    told_terms: Cell<bool>,
+    reported_terms: Cell<bool>,
 }
 
 impl Change<'_> {
@@ -277,7 +277,7 @@ impl Change<'_> {
             Vec::new()
         };
         if self.reshares {
-            self.told_terms.set(true);
+            self.reported_terms.set(true);
             share::tell(self.dir, &after.key, &reserved)?;
         }
         let memory = if self.resizes {
@@ -391,7 +391,7 @@ impl Change<'_> {
     fn back_to(&self, before: &Grant) {
         let undo_terms = || -> Result<(), Error> {
             let reserved = self.promise(before)?;
-            if self.told_terms.get() {
+            if self.reported_terms.get() {
                 share::tell(self.dir, &before.key, &reserved)?;
             }
             Ok(())

@@ -27,7 +27,7 @@ struct Known {
 const NAMES: [&str; 2] = ["runc", "crun"];
 
 /// The first release of crun is said to hand a listener over by its version alone: `crun features` came with 1.8.6.
-const CRUN_SAYS_BY_VERSION: &str = "crun version 1.";
+const CRUN_REPORTS_BY_VERSION: &str = "crun version 1.";
 
 /// The configured runtime, else `runc` or `crun` from [`RUNC_DIRS`]; `$PATH` has no say. It must be root's (or ours) alone, and
 /// so must every folder above it: whoever can change it holds every container.
@@ -99,7 +99,7 @@ fn asks_notify(path: &Path) -> Result<bool, Error> {
         .output()
         .map_err(Error::io("run", path))?;
     if !output.status.success() {
-        return says_by_version(path);
+        return reports_by_version(path);
     }
     let features: serde_json::Value =
         serde_json::from_slice(&output.stdout).map_err(|source| Error::RuncFeatures {
@@ -113,7 +113,7 @@ fn asks_notify(path: &Path) -> Result<bool, Error> {
 }
 
 /// An older crun says what it was built with below its version.
-fn says_by_version(path: &Path) -> Result<bool, Error> {
+fn reports_by_version(path: &Path) -> Result<bool, Error> {
     let output = Command::new(path)
         .arg("--version")
         .env_clear()
@@ -121,7 +121,7 @@ fn says_by_version(path: &Path) -> Result<bool, Error> {
         .stdin(Stdio::null())
         .output()
         .map_err(Error::io("run", path))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    Ok(said.starts_with(CRUN_SAYS_BY_VERSION)
-        && said.split_whitespace().any(|word| word == "+SECCOMP"))
+    let reply = String::from_utf8_lossy(&output.stdout);
+    Ok(reply.starts_with(CRUN_REPORTS_BY_VERSION)
+        && reply.split_whitespace().any(|word| word == "+SECCOMP"))
 }

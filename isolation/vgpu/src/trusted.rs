@@ -130,9 +130,9 @@ mod tests {
         ] {
             scene.mode(path, bad);
             let error = crate::chain(&used(&scene.file).unwrap_err());
-            let told = error.contains(&format!("{bad:o}"))
+            let reported = error.contains(&format!("{bad:o}"))
                 && error.contains(scene.dir.path().join(path).to_str().unwrap());
-            assert!(told, "{error}");
+            assert!(reported, "{error}");
             scene.mode(path, good);
             used(&scene.file).unwrap();
         }

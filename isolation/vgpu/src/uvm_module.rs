@@ -30,7 +30,7 @@ const PATIENCE_MS: u16 = 10_000;
 const KILL_MS: u16 = 500;
 
 /// What modprobe writes is a line or two.
-const SAID_MAX_BYTES: u64 = 400;
+const REPLY_MAX_BYTES: u64 = 400;
 
 /// Why the module could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -63,14 +63,14 @@ pub enum NotLoaded {
         patience_ms: u16,
     },
     /// It ended, and the kernel does not have the module.
-    #[error("{} ended with {status}: {said}", path.display())]
+    #[error("{} ended with {status}: {reply}", path.display())]
     Absent {
         /// The program.
         path: PathBuf,
         /// How it ended.
         status: String,
         /// What it wrote, cut.
-        said: String,
+        reply: String,
     },
 }
 
@@ -157,8 +157,12 @@ impl UvmModule {
                 Ok(major)
             }
             (None, Err(source)) => Err(Error::UvmNotLoaded { source }),
-            (None, Ok((path, (status, said)))) => Err(Error::UvmNotLoaded {
-                source: NotLoaded::Absent { path, status, said },
+            (None, Ok((path, (status, reply)))) => Err(Error::UvmNotLoaded {
+                source: NotLoaded::Absent {
+                    path,
+                    status,
+                    reply,
+                },
             }),
         }
     }
@@ -192,7 +196,7 @@ impl UvmModule {
             source,
         };
         // A file of its own: a process that modprobe leaves behind would keep a pipe open.
-        let said = File::from(sys::shared::memfd(c"modprobe", 0).map_err(failed)?);
+        let reply = File::from(sys::shared::memfd(c"modprobe", 0).map_err(failed)?);
         let mut command = Command::new(modprobe);
         if self.root != Path::new("/") {
             command.arg("--dirname").arg(&self.root);
@@ -204,7 +208,7 @@ impl UvmModule {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(OwnedFd::from(said.try_clone().map_err(failed)?))
+            .stderr(OwnedFd::from(reply.try_clone().map_err(failed)?))
             .spawn()
             .map_err(failed)?;
         let process = PidFd::open(child.id().cast_signed()).map_err(failed)?;
@@ -220,16 +224,16 @@ impl UvmModule {
             });
         }
         let status = child.wait().map_err(failed)?;
-        Ok((status.to_string(), one_line(said)))
+        Ok((status.to_string(), one_line(reply)))
     }
 }
 
 /// What was written to a file, on one line.
-fn one_line(mut said: File) -> String {
+fn one_line(mut reply: File) -> String {
     let mut bytes = Vec::new();
-    let read = said
+    let read = reply
         .rewind()
-        .and_then(|()| said.take(SAID_MAX_BYTES).read_to_end(&mut bytes));
+        .and_then(|()| reply.take(REPLY_MAX_BYTES).read_to_end(&mut bytes));
     match read {
         Ok(0) => "it reports nothing".to_owned(),
         Ok(_) => String::from_utf8_lossy(&bytes)

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_procfs_say_nothing() {
+    fn links_of_procfs_report_nothing() {
         let pid = std::process::id();
         let dir = tempfile::tempdir().unwrap();
         symlink("/proc/self/root/etc", dir.path().join("x")).unwrap();

@@ -674,7 +674,7 @@ fn every_operator_of_a_profile_s_conditions_holds_or_is_refused() {
 }
 
 #[test]
-fn io_uring_answers_as_the_grant_says() {
+fn io_uring_answers_as_the_grant_reports() {
     let Some(host) = Host::find() else { return };
     let Some(list) = allow_list(1) else {
         println!("SKIP: no table of system calls");
@@ -692,20 +692,20 @@ fn io_uring_answers_as_the_grant_says() {
             };
             let bundle =
                 host.bundle_held(&id, profile.clone(), &["u"], Privileges::Any, &isolation);
-            let said = answers(&host.runc(&["run", "--bundle", bundle.to_str().unwrap(), &id]));
+            let reply = answers(&host.runc(&["run", "--bundle", bundle.to_str().unwrap(), &id]));
             // A machine that has turned it off by sysctl says so before it looks at the arguments.
             let ends = [format!("-{expected}"), format!("-{}", libc::EPERM)];
             let accepted = match io_uring {
                 IoUring::Allow => &ends[..],
                 IoUring::Deny => &ends[..1],
             };
-            assert!(accepted.contains(&said["u"]), "{io_uring:?}: {said:?}");
+            assert!(accepted.contains(&reply["u"]), "{io_uring:?}: {reply:?}");
         }
     }
 }
 
 #[test]
-fn what_a_profile_says_of_single_ioctls_holds() {
+fn what_a_profile_reports_of_single_ioctls_holds() {
     let Some(host) = Host::find() else { return };
     let Some(mut list) = allow_list(1) else {
         println!("SKIP: no table of system calls");

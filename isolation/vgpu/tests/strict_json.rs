@@ -87,8 +87,8 @@ fn a_key_that_go_folds_onto_a_known_one_is_refused_at_every_level() {
         for first in [true, false] {
             let text = with(at, &format!(r#""{key}":null"#), first);
             let error = read(text.as_bytes()).expect_err(&text);
-            let told = error.contains("config.json") && error.contains(known);
-            assert!(told, "{key} at {at:?}: {error}");
+            let reported = error.contains("config.json") && error.contains(known);
+            assert!(reported, "{key} at {at:?}: {error}");
         }
     }
 }

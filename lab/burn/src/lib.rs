@@ -51,8 +51,8 @@ impl Outcome {
     /// Prints in the form asked for.
     fn print(&self, form: Printed) -> std::io::Result<()> {
         match form {
-            Printed::Text => output::say(&self.text),
-            Printed::Json => output::say(&self.json.to_string()),
+            Printed::Text => output::print(&self.text),
+            Printed::Json => output::print(&self.json.to_string()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 /// Writes a text and a line feed. A reader that has gone (`| head`) is no error.
-pub(crate) fn say(text: &str) -> io::Result<()> {
+pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
     match written {

@@ -58,7 +58,7 @@ pub fn take(
 ) -> anyhow::Result<ExitCode> {
     let before_bytes = card.memory()?.used_bytes();
     let file = received(socket)?;
-    let told = card.export_info(file.as_fd());
+    let reported = card.export_info(file.as_fd());
     let imported = card.import(file.as_fd());
     let used_bytes = card.memory()?.used_bytes();
     let name = |error: &Error| error.status().and_then(Status::name);
@@ -74,7 +74,7 @@ pub fn take(
         text,
         json: json!({
             "version": JSON_VERSION, "load": "take", "refused": refused,
-            "info_refused": told.err().as_ref().and_then(name),
+            "info_refused": reported.err().as_ref().and_then(name),
             "before_bytes": before_bytes, "used_bytes": used_bytes,
         }),
         code,

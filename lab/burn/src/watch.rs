@@ -32,6 +32,6 @@ pub fn watch(card: &Card<'_>, printed: Printed) -> anyhow::Result<()> {
                 memory.total_bytes, memory.free_bytes
             ),
         };
-        output::say(&line)?;
+        output::print(&line)?;
     }
 }

@@ -191,14 +191,14 @@ fn two_loads_get_half_a_card_each_and_end_with_a_report() {
         kill(program_of(load), Signal::SIGTERM).unwrap();
     }
     for load in loads {
-        let said = report(&load.wait_with_output().unwrap());
-        assert_eq!(said["error"], Value::Null, "{said}");
-        assert_eq!(said["kernel_ns"], 2_000_000, "{said}");
-        let (kernels, busy_ns) = (number(&said["kernels"]), number(&said["busy_ns"]));
-        assert!(kernels > 100 && busy_ns == kernels * 2_000_000, "{said}");
+        let reply = report(&load.wait_with_output().unwrap());
+        assert_eq!(reply["error"], Value::Null, "{reply}");
+        assert_eq!(reply["kernel_ns"], 2_000_000, "{reply}");
+        let (kernels, busy_ns) = (number(&reply["kernels"]), number(&reply["busy_ns"]));
+        assert!(kernels > 100 && busy_ns == kernels * 2_000_000, "{reply}");
         assert!(
-            number(&said["end_ns"]) > number(&said["start_ns"]),
-            "{said}"
+            number(&reply["end_ns"]) > number(&reply["start_ns"]),
+            "{reply}"
         );
     }
     // Nothing of them is left on the card.
@@ -220,13 +220,13 @@ fn requests_at_random_and_impossible_requests() {
         "--batch",
         "2",
     ];
-    let said = report(&host.load(&options).wait_with_output().unwrap());
-    let requests = number(&said["requests"]);
-    assert!((20..=320).contains(&requests), "{said}");
-    assert!(number(&said["kernels"]) >= 2 * requests, "{said}");
+    let reply = report(&host.load(&options).wait_with_output().unwrap());
+    let requests = number(&reply["requests"]);
+    assert!((20..=320).contains(&requests), "{reply}");
+    assert!(number(&reply["kernels"]) >= 2 * requests, "{reply}");
     assert!(
-        number(&said["latency"]["p50_ns"]) >= 1_000_000,
-        "two kernels of half a millisecond: {said}"
+        number(&reply["latency"]["p50_ns"]) >= 1_000_000,
+        "two kernels of half a millisecond: {reply}"
     );
     for (options, expect) in [
         (&["--depth", "0"][..], "--depth 0: must be 1 to"),
@@ -236,7 +236,7 @@ fn requests_at_random_and_impossible_requests() {
     ] {
         let output = host.load(options).wait_with_output().unwrap();
         assert_ne!(output.status.code(), Some(0), "{options:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(expect), "{options:?}: {said}");
+        let reply = String::from_utf8_lossy(&output.stderr);
+        assert!(reply.contains(expect), "{options:?}: {reply}");
     }
 }

@@ -30,8 +30,8 @@ fn burn_without_a_driver_fails_and_a_size_without_unit_is_explained() {
 #[test]
 fn every_spelling_of_a_call_is_made_even_without_a_filter() {
     let output = burn(&["--json", "vectors"]);
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let vectors = said["vectors"].as_array().unwrap();
+    let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let vectors = reply["vectors"].as_array().unwrap();
     assert_eq!(vectors.len(), 36);
     // Nothing answers EBUSY to a second listener here, and the report must say so.
     assert_eq!(output.status.code(), Some(1));

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missed_target_is_said_and_a_held_one_with_another_model_too() {
+    fn a_missed_target_is_reported_and_a_held_one_with_another_model_too() {
         let row = Row::new("loss", "point", 1.5).at_most(1.0);
         assert_eq!(row.holds(), Some(false));
         assert_eq!(cells("E5", &row)[7], "MISSED");

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_open_question_is_answered_or_said_not_to_be() {
+    fn every_open_question_is_answered_or_reported_not_to_be() {
         let mut known: Vec<String> = PROBES
             .iter()
             .flat_map(|probe| {

@@ -71,7 +71,7 @@ impl Steps {
         step: impl FnOnce() -> Result<(T, Value), Error>,
     ) -> Option<T> {
         let began = Instant::now();
-        let (yielded, said) = match step() {
+        let (yielded, reply) = match step() {
             Ok((yielded, found)) => (Some(yielded), json!({"ok": found})),
             Err(error) => {
                 self.failed = true;
@@ -79,7 +79,7 @@ impl Steps {
             }
         };
         let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        line(&json!({"step": name, "answer": said, "us": us}));
+        line(&json!({"step": name, "answer": reply, "us": us}));
         yielded
     }
 }

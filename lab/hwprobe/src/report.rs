@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_says_what_ran_what_did_not_and_why() {
+    fn a_report_reports_what_ran_what_did_not_and_why() {
         let outcome = |name: &str, state| Outcome {
             name: name.to_owned(),
             questions: vec!["abi-5".to_owned()],

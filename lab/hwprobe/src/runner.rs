@@ -82,7 +82,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
             }));
         report.write(&options.out)?;
     }
-    say(&format!(
+    print(&format!(
         "report: {}",
         options.out.join("report.md").display()
     ));
@@ -157,10 +157,10 @@ fn watched(
             .last()
             .unwrap_or_default()
     });
-    let (said, heard) = mpsc::channel();
+    let (reply, heard) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
-            if said.send(line).is_err() {
+            if reply.send(line).is_err() {
                 break;
             }
         }
@@ -210,13 +210,13 @@ fn progress(outcome: &Outcome) {
         State::NotRun { why } => format!("not run: {why}"),
         State::Failed { why, .. } => format!("FAILED: {why}"),
     };
-    say(&format!(
+    print(&format!(
         "{:<18} {:>6.1} s  {state}",
         outcome.name, outcome.seconds
     ));
 }
 
 #[expect(clippy::print_stdout, reason = "the command's output")]
-fn say(line: &str) {
+fn print(line: &str) {
     println!("{line}");
 }

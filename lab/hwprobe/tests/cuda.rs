@@ -128,7 +128,7 @@ fn every_step_is_made_and_a_refused_one_is_named_without_ending_the_rest() {
 }
 
 #[test]
-fn without_the_library_it_says_so() {
+fn without_the_library_it_reports_so() {
     let (went_well, found) = steps(Path::new("/nowhere/libcuda.so.1"), "");
     assert!(!went_well);
     assert_eq!(found.len(), 1);

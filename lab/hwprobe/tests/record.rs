@@ -13,8 +13,8 @@ fn recorded(script: &str) -> (i32, Vec<serde_json::Value>) {
         .args(["--", "sh", "-c", script])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let reply = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{reply}");
     let text = std::fs::read_to_string(&out).unwrap();
     let mut lines = text.lines();
     let status = lines.next().unwrap().parse().unwrap();
@@ -50,7 +50,7 @@ fn calls_of_a_program_and_of_what_it_starts_are_recorded_with_their_answers() {
 }
 
 #[test]
-fn signals_reach_a_recorded_program_and_its_end_by_one_is_told() {
+fn signals_reach_a_recorded_program_and_its_end_by_one_is_reported() {
     let (status, calls) = recorded("trap 'exit 5' USR1; kill -USR1 $$; exit 6");
     assert_eq!((status, calls.len()), (5, 0));
     let (status, _) = recorded("kill -KILL $$");
@@ -58,11 +58,11 @@ fn signals_reach_a_recorded_program_and_its_end_by_one_is_told() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_said() {
+fn what_cannot_be_recorded_is_reported() {
     let output = Command::new(env!("CARGO_BIN_EXE_cgpu-card"))
         .args(["record", "--out", "/dev/null", "--", "/nowhere/program"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("start /nowhere/program"), "{said}");
+    let reply = String::from_utf8_lossy(&output.stderr);
+    assert!(reply.contains("start /nowhere/program"), "{reply}");
 }

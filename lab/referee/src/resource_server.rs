@@ -54,7 +54,7 @@ impl ResourceServer {
     /// # Errors
     /// The program has ended.
     pub fn play(&mut self, sequence: &Sequence) -> Result<Vec<String>> {
-        self.0.say(&format!("{sequence}end"))?;
+        self.0.send(&format!("{sequence}end"))?;
         let mut lines = Vec::new();
         loop {
             let line = self.0.hear();

@@ -31,7 +31,7 @@ impl Talk {
     }
 
     /// Says one line or several.
-    pub(crate) fn say(&mut self, lines: &str) -> Result<()> {
+    pub(crate) fn send(&mut self, lines: &str) -> Result<()> {
         let to = self.to.as_mut().context("the program's input")?;
         to.write_all(lines.as_bytes())
             .and_then(|()| to.write_all(b"\n"))
@@ -50,7 +50,7 @@ impl Talk {
 
     /// Says a line and hears one.
     pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
-        self.say(line)?;
+        self.send(line)?;
         self.hear()
     }
 }

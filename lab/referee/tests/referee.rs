@@ -267,7 +267,7 @@ fn no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it() -> R
                 };
             given += 1;
             let takes = requested.takes(release);
-            let charged = match takes.is_told {
+            let charged = match takes.is_reported {
                 true => page_size::taken(took.size_bytes),
                 false => takes.most_bytes,
             };

@@ -72,7 +72,7 @@ enum Why {
     /// Its slice is over: if it is the next one again it may stay.
     Slice,
     /// It was told to.
-    Told,
+    Reported,
 }
 
 /// The runlist of one engine of one card, and the engine. See the crate's header for its rules.

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn all_runnable_groups_are_served_as_the_written_list_says() {
+    fn all_runnable_groups_are_served_as_the_written_list_reports() {
         for (l, m, h) in [
             (3, 2, 2),
             (1, 0, 3),

@@ -487,7 +487,7 @@ fn a_co_resident_kernel_gets_on_only_while_its_peers_run() {
 }
 
 #[test]
-fn a_co_resident_kernel_that_comes_back_waits_to_be_told_again() {
+fn a_co_resident_kernel_that_comes_back_waits_to_be_reported_again() {
     let (mut runlist, (group, a), _) = two();
     runlist
         .submit(

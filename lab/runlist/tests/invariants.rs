@@ -341,7 +341,7 @@ proptest! {
     }
 
     #[test]
-    fn always_busy_groups_get_what_their_slices_say(
+    fn always_busy_groups_get_what_their_slices_report(
         slices in prop::collection::vec(200 * US..10 * MS, 2..8),
         kernels in prop::collection::vec(50 * US..30 * MS, 8),
     ) {

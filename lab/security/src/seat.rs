@@ -50,7 +50,7 @@ pub(crate) enum Interrupted {
     /// The same call again, as programs do.
     Again,
     /// It is an answer like others.
-    Told,
+    Reported,
 }
 
 /// The long allocation call.
@@ -186,7 +186,7 @@ impl Calls {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     self.repeats += 1;
-                    if interrupted == Interrupted::Told {
+                    if interrupted == Interrupted::Reported {
                         return Err(Errno::EINTR);
                     }
                 }

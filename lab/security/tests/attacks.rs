@@ -19,8 +19,8 @@ fn nothing_more(_observed: &Observed) -> Result<()> {
 }
 
 /// What the attacker was told to have, it has, and the slice is full: the quota was tried.
-fn told_and_full(observed: &Observed) -> Result<()> {
-    observed.told_is_held()?;
+fn reported_and_full(observed: &Observed) -> Result<()> {
+    observed.reported_is_held()?;
     observed.is_full()
 }
 
@@ -38,7 +38,7 @@ fn host_memory_is_limited(observed: &Observed) -> Result<()> {
         "{granted} bytes of the host were granted, {half} may be: {}",
         observed.facts
     );
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 /// Some were given and some refused, so the brink was reached.
@@ -53,8 +53,8 @@ fn pages_were_tried(observed: &Observed) -> Result<()> {
     Ok(())
 }
 
-fn told(observed: &Observed) -> Result<()> {
-    observed.told_is_held()
+fn reported(observed: &Observed) -> Result<()> {
+    observed.reported_is_held()
 }
 
 /// A race between counted and uncounted memory: both outcomes were seen, or nothing was raced.
@@ -82,7 +82,7 @@ fn raced(observed: &Observed) -> Result<()> {
 
 /// Every call of these spellings came to the broker.
 fn all_seen(observed: &Observed) -> Result<()> {
-    told_and_full(observed)?;
+    reported_and_full(observed)?;
     let made = observed.number("/calls")?;
     ensure!(
         observed.calls.total >= made,
@@ -113,7 +113,7 @@ fn not_done(observed: &Observed) -> Result<()> {
         "done to a foreigner: {}",
         observed.facts
     );
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn texts<'a>(observed: &'a Observed, pointer: &str) -> Result<Vec<(&'a str, &'a str)>> {
@@ -133,7 +133,7 @@ fn tunnel_is_closed(observed: &Observed) -> Result<()> {
     for answer in answers {
         ensure!(answer["answer"] == "ENOTTY", "{answer}");
     }
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 /// Through a foreign table, the driver's calls end the process or are unknown: EBADF or ENOTTY would be the kernel's own
@@ -146,14 +146,14 @@ fn foreign_table_is_closed(observed: &Observed) -> Result<()> {
             || (is_tunnel && answer == "ENOTTY");
         ensure!(closed, "{call}: {answer}");
     }
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn listeners_are_refused(observed: &Observed) -> Result<()> {
     for (way, answer) in texts(observed, "/answers")? {
         ensure!(answer == "EBUSY", "{way}: {answer}");
     }
-    told_and_full(observed)
+    reported_and_full(observed)
 }
 
 /// Serialised or lock-skipping calls are refused, and by the broker itself.
@@ -164,7 +164,7 @@ fn flags_are_refused(observed: &Observed) -> Result<()> {
         observed.facts
     );
     ensure!(observed.calls.refused >= 7, "{:?}", observed.calls);
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn edges_are_met(observed: &Observed) -> Result<()> {
@@ -189,7 +189,7 @@ fn edges_are_met(observed: &Observed) -> Result<()> {
 
 /// References held what was freed, and were counted once.
 fn references_count(observed: &Observed) -> Result<()> {
-    told_and_full(observed)?;
+    reported_and_full(observed)?;
     ensure!(
         observed.number("/duplicates/done")? > 0,
         "{}",
@@ -235,12 +235,12 @@ fn managed_is_bounded(observed: &Observed) -> Result<()> {
 
 fn old_calls_are_closed(observed: &Observed) -> Result<()> {
     ensure!(observed.number("/odd/done")? == 0, "{}", observed.facts);
-    told_and_full(observed)
+    reported_and_full(observed)
 }
 
 fn nothing_is_given(observed: &Observed) -> Result<()> {
     ensure!(observed.number("/tally/done")? == 0, "{}", observed.facts);
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 /// Neither by itself nor by a program whose environment asks for all.
@@ -272,7 +272,7 @@ fn no_capability_is_given(observed: &Observed) -> Result<()> {
             observed.facts
         );
     }
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn interrupted(observed: &Observed) -> Result<()> {
@@ -284,7 +284,7 @@ fn interrupted(observed: &Observed) -> Result<()> {
         "a call failed: {}",
         observed.facts
     );
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn eintr_was_seen(observed: &Observed) -> Result<()> {
@@ -303,20 +303,20 @@ fn closed_files_return(observed: &Observed) -> Result<()> {
         "{}",
         observed.facts
     );
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn stopped_often(observed: &Observed) -> Result<()> {
     ensure!(observed.number("/stops")? > 20, "{}", observed.facts);
     ensure!(observed.number("/failed")? == 0, "{}", observed.facts);
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn traced(observed: &Observed) -> Result<()> {
     if observed.facts.get("unavailable").is_none() {
         ensure!(observed.number("/turned")? > 8, "{}", observed.facts);
     }
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn nobody_is_seen(observed: &Observed) -> Result<()> {
@@ -345,10 +345,10 @@ fn guises_share_the_slice(observed: &Observed) -> Result<()> {
     let guises = observed.facts["guises"].as_array().context("guises")?;
     let started = guises
         .iter()
-        .filter(|row| row["told"]["problem"].is_null() && row["told"]["tally"].is_object())
+        .filter(|row| row["reported"]["problem"].is_null() && row["reported"]["tally"].is_object())
         .count();
     ensure!(started >= 6, "{}", observed.facts);
-    told_and_full(observed)
+    reported_and_full(observed)
 }
 
 fn is_answered(observed: &Observed) -> Result<()> {
@@ -359,7 +359,7 @@ fn is_answered(observed: &Observed) -> Result<()> {
             observed.facts
         );
     }
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn flood_is_served(observed: &Observed) -> Result<()> {
@@ -370,12 +370,12 @@ fn flood_is_served(observed: &Observed) -> Result<()> {
         "{}",
         observed.facts
     );
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn files_are_used(observed: &Observed) -> Result<()> {
     ensure!(observed.number("/used")? > 900, "{}", observed.facts);
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn refusals_flow(observed: &Observed) -> Result<()> {
@@ -386,7 +386,7 @@ fn refusals_flow(observed: &Observed) -> Result<()> {
         observed.facts,
         observed.calls
     );
-    observed.told_is_held()
+    observed.reported_is_held()
 }
 
 fn both(test: &str, check: fn(&Observed) -> Result<()>) -> Result<()> {
@@ -421,13 +421,13 @@ attacks! {
     flip_by_shared_memory => both_outcomes,
     flip_by_proc_mem => both_outcomes,
     handle_race => nothing_more,
-    dup2_race => told,
-    fd_passing => told_and_full,
-    fd_in_flight => told_and_full,
-    private_fd_table => told_and_full,
+    dup2_race => reported,
+    fd_passing => reported_and_full,
+    fd_in_flight => reported_and_full,
+    private_fd_table => reported_and_full,
     close_race => closed_files_return,
-    process_storm => told_and_full,
-    exit_in_mid_call => told_and_full,
+    process_storm => reported_and_full,
+    exit_in_mid_call => reported_and_full,
     sigstop_of_the_caller => stopped_often,
     ptrace_sibling => traced,
     kill_around => nobody_is_seen,
@@ -440,8 +440,8 @@ attacks! {
     serialised_parameters => flags_are_refused,
     bad_pointers => edges_are_met,
     reference_then_free => references_count,
-    map_then_free => told_and_full,
-    export_then_free => told,
+    map_then_free => reported_and_full,
+    export_then_free => reported,
     channel_groups => channel_groups_are_limited,
     va_spaces => va_spaces_are_limited,
     managed_memory => managed_is_bounded,
@@ -461,10 +461,10 @@ attacks! {
     interrupting_signals => eintr_was_seen,
     profiling_signals => interrupted,
     own_listener => listeners_are_refused,
-    own_filter => told_and_full,
-    user_namespace => told_and_full,
-    nested_namespaces => told,
-    changed_root => told_and_full,
+    own_filter => reported_and_full,
+    user_namespace => reported_and_full,
+    nested_namespaces => reported,
+    changed_root => reported_and_full,
     disguises => guises_share_the_slice,
     userfault_pages => is_answered,
     thread_flood => flood_is_served,
@@ -534,7 +534,7 @@ fn ring_counts(observed: &Observed) -> Result<()> {
     if observed.facts.get("unavailable").is_some() {
         return Ok(());
     }
-    told_and_full(observed)
+    reported_and_full(observed)
 }
 
 /// A client in Go, whose runtime preempts by signals: no call is executed twice, none is lost.
@@ -588,7 +588,7 @@ fn setuid_exec() -> Result<()> {
         let gained = observed.text("/told/identity/capabilities")? != "0000000000000000";
         ensure!(gained == (uid == "0"), "{}", observed.facts);
         ensure!(observed.card_bytes > QUOTA_BYTES / 2, "{}", observed.facts);
-        observed.told_is_held()?;
+        observed.reported_is_held()?;
     }
     Ok(())
 }
@@ -602,7 +602,7 @@ fn blocked_calls() -> Result<()> {
     for attacker in [Attacker::Unprivileged, Attacker::Root] {
         let observed = fixture.attack_with_hanging_calls(attacker, "blocked_calls", 80)?;
         ensure!(observed.number("/tally/done")? == 100, "{}", observed.facts);
-        observed.told_is_held()?;
+        observed.reported_is_held()?;
     }
     Ok(())
 }
@@ -615,8 +615,8 @@ fn fd_across_containers() -> Result<()> {
     for attacker in [Attacker::Unprivileged, Attacker::Root] {
         let (giver, taker) = fixture.attack_across(attacker)?;
         // Nothing is allocated in the giver's name, and each is charged what it took itself.
-        giver.told_is_held()?;
-        taker.told_is_held()?;
+        giver.reported_is_held()?;
+        taker.reported_is_held()?;
         ensure!(taker.number("/foreign/done")? == 0, "{}", taker.facts);
         ensure!(taker.card_bytes > QUOTA_BYTES - 48 * MIB, "{}", taker.facts);
     }

@@ -216,7 +216,7 @@ fn serve(arguments: &Serve) -> anyhow::Result<()> {
     )?;
     let server = Server::bind(profile, &arguments.place.state_dir)?;
     server.start()?;
-    say("ready\n")?;
+    print("ready\n")?;
     let signal = ends.wait().context("wait for the end")?;
     tracing::info!(%signal, "ends");
     Ok(())
@@ -224,7 +224,7 @@ fn serve(arguments: &Serve) -> anyhow::Result<()> {
 
 fn account(state_dir: &Path) -> anyhow::Result<()> {
     let cards = connect(state_dir)?.account()?;
-    say(&format!(
+    print(&format!(
         "{}\n",
         serde_json::to_string_pretty(&cards).context("write JSON")?
     ))
@@ -232,7 +232,7 @@ fn account(state_dir: &Path) -> anyhow::Result<()> {
 
 fn incidents(state_dir: &Path) -> anyhow::Result<()> {
     let incidents = connect(state_dir)?.incidents(0)?;
-    say(&format!(
+    print(&format!(
         "{}\n",
         serde_json::to_string_pretty(&incidents).context("write JSON")?
     ))
@@ -241,7 +241,7 @@ fn incidents(state_dir: &Path) -> anyhow::Result<()> {
 fn measure(state_dir: &Path, count: usize, bytes: u64) -> anyhow::Result<()> {
     let dev = SimulatedInventory::socket_path(state_dir).with_file_name("dev");
     let times = sim::mallocs(&connect(state_dir)?, &dev, count, bytes)?;
-    say(&format!("{times}\n"))
+    print(&format!("{times}\n"))
 }
 
 /// A card, by option as everywhere, or as the only word.
@@ -327,7 +327,7 @@ fn connect(state_dir: &Path) -> anyhow::Result<SimDriver> {
     })
 }
 
-fn say(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
     stdout
         .write_all(text.as_bytes())

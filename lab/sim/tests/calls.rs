@@ -408,7 +408,7 @@ fn a_card_that_is_not_there_is_answered_as_each_question_answers_it() {
 }
 
 #[test]
-fn the_version_is_told_and_compared() {
+fn the_version_is_reported_and_compared() {
     let machine = ada("550.163.01", 64, 1);
     let tenant = Tenant::new(&machine, "a/b");
     let check = |cmd: u32, version: &str| {
@@ -421,11 +421,11 @@ fn the_version_is_told_and_compared() {
             vec![block],
             &[],
         );
-        let told = back.segments[0][api_version::VERSION..].starts_with(b"550.163.01\0");
+        let reported = back.segments[0][api_version::VERSION..].starts_with(b"550.163.01\0");
         (
             back.ret,
             u32_at(&back.segments[0], api_version::REPLY).unwrap(),
-            told,
+            reported,
         )
     };
     assert_eq!(check(u32::from(b'2'), ""), (0, 1, true));

@@ -10,7 +10,7 @@ use tenant::card::Card;
 use tenant::{ada, open};
 
 #[test]
-fn every_control_of_a_tenants_is_answered_unless_the_table_says_that_it_is_not_played() {
+fn every_control_of_a_tenants_is_answered_unless_the_table_reports_that_it_is_not_played() {
     let card = Card::open(&ada("570.195.03", 64, 1));
     let tenant = &card.tenant;
     let alloc = |parent, number| tenant.alloc(parent, number, 0, Some(&mut vec![0; 512]));
@@ -94,7 +94,7 @@ fn the_page_of_figures_is_read_by_whoever_has_a_card() {
 }
 
 #[test]
-fn what_is_said_of_a_cards_layout_agrees() {
+fn what_is_reported_of_a_cards_layout_agrees() {
     for version in ["535.288.01", "570.195.03", "595.45.04"] {
         let card = Card::open(&ada(version, 64, 1));
         let ask =
@@ -105,9 +105,9 @@ fn what_is_said_of_a_cards_layout_agrees() {
             let mask = u32_at(&ask(0x2080_122b, &[(16, gpc)]), 20).unwrap();
             tpcs += mask.count_ones();
             // {numQueries 1, {TPC_MASK 3, gpcId}}
-            let said = ask(0x2080_3801, &[(0, 1), (8, 3), (16, gpc)]);
+            let reply = ask(0x2080_3801, &[(0, 1), (8, 3), (16, gpc)]);
             assert_eq!(
-                (u32_at(&said, 12), u32_at(&said, 20)),
+                (u32_at(&reply, 12), u32_at(&reply, 20)),
                 (Some(0), Some(mask))
             );
         }

@@ -148,8 +148,8 @@ fn a_lost_card_answers_nobody_and_runs_nothing_until_it_is_back() {
     );
     other.vidmem(second, 1).unwrap();
     assert_eq!(card.host_word(0), 0);
-    let told = other.session.incidents(0);
-    assert_eq!((told.len(), told[0].own), (1, None));
+    let reported = other.session.incidents(0);
+    assert_eq!((reported.len(), reported[0].own), (1, None));
     machine.fault(&Fault::Clear).unwrap();
     until("the ring goes on", || card.host_word(0) == 1);
 }

@@ -71,19 +71,19 @@ fn got(version: &str, requested: &Requested) -> Got {
     let mut both = [by_class, by_heap].map(|ask| {
         let tenant = Tenant::new(&machine, "a");
         let (device, _) = tenant.device(0);
-        let told = ask(&tenant, device, requested);
+        let reported = ask(&tenant, device, requested);
         let account = machine.cards()[0].account();
         let of_a = |sums: &[(String, u64)]| sums.iter().map(|(_, bytes)| *bytes).sum::<u64>();
         assert_eq!(of_a(&account.sessions), account.used_bytes);
         assert_eq!(of_a(&account.session_peaks), account.used_bytes);
-        told.map(|bytes| (bytes, account.used_bytes))
+        reported.map(|bytes| (bytes, account.used_bytes))
     });
     assert_eq!(both[0], both[1], "both calls are one allocation");
     std::mem::replace(&mut both[0], Err(0))
 }
 
 #[test]
-fn a_page_is_as_large_as_both_attributes_say() {
+fn a_page_is_as_large_as_both_attributes_report() {
     let huge = params::ATTR_PAGE_SIZE_HUGE;
     let asks = |attr, attr2| Requested {
         attr,
@@ -109,7 +109,7 @@ fn a_page_is_as_large_as_both_attributes_say() {
 }
 
 #[test]
-fn at_a_chosen_address_the_alignment_is_taken_and_not_told() {
+fn at_a_chosen_address_the_alignment_is_taken_and_not_reported() {
     let aligned = Requested {
         flags: params::FLAG_ALIGNMENT_FORCE,
         alignment: 256 * MIB,
@@ -124,7 +124,7 @@ fn at_a_chosen_address_the_alignment_is_taken_and_not_told() {
 }
 
 #[test]
-fn at_a_chosen_address_its_place_in_the_page_is_not_told() {
+fn at_a_chosen_address_its_place_in_the_page_is_not_reported() {
     let huge = Requested {
         flags: params::FLAG_FIXED_ADDRESS,
         attr: params::ATTR_PAGE_SIZE_HUGE,
@@ -144,6 +144,6 @@ fn at_a_chosen_address_its_place_in_the_page_is_not_told() {
         offset: MIB,
         ..ONE_BYTE
     };
-    let told = (64 * KIB).wrapping_sub(MIB);
-    assert_eq!(got("580.95.05", &aligned), Ok((told, 2 * MIB)));
+    let reported = (64 * KIB).wrapping_sub(MIB);
+    assert_eq!(got("580.95.05", &aligned), Ok((reported, 2 * MIB)));
 }

@@ -63,7 +63,7 @@ fn an_acquire_waits_until_the_host_writes_and_keeps_its_place() {
 }
 
 #[test]
-fn a_launch_ends_after_its_time_and_releases_as_its_descriptor_says() {
+fn a_launch_ends_after_its_time_and_releases_as_its_descriptor_reports() {
     const DURATION_US: u64 = 20_000;
     for (architecture, version) in [("ada", 3), ("blackwell", 5)] {
         let card = Card::open(&machine(&format!(

@@ -530,7 +530,7 @@ fn a_copy_of_an_address_space_is_below_a_card() {
 }
 
 #[test]
-fn the_hosts_memory_is_not_said_to_be_the_cards() {
+fn the_hosts_memory_is_not_reported_as_the_cards() {
     let machine = ada("570.195.03", 64, 1);
     let tenant = Tenant::new(&machine, "a/b");
     let (device, _subdevice) = tenant.device(0);

@@ -38,7 +38,7 @@ pub(super) enum Readiness {
     /// `binary://`: it closes descriptor 5; one that has ended has closed it as well.
     Closed,
     /// `binary-v2://`: it writes a byte first.
-    Told,
+    Reported,
 }
 
 /// A program and its arguments.
@@ -91,16 +91,16 @@ impl Logger {
         drop((out_read, err_read, ready_write));
         let ready = End::new(ready_read)?;
         let mut byte = [0];
-        let told = tokio::time::timeout(READY_WAIT, ready.read(&mut byte)).await;
+        let reported = tokio::time::timeout(READY_WAIT, ready.read(&mut byte)).await;
         let not_ready = |allowed| Error::Invalid {
             key: "logger",
             value: self.program.clone(),
             allowed,
         };
-        let told = told
+        let reported = reported
             .map_err(|_late| not_ready("a program that closes descriptor 5 in 30 s"))?
             .map_err(system("wait for the logger"))?;
-        if self.readiness == Readiness::Told && told == 0 {
+        if self.readiness == Readiness::Reported && reported == 0 {
             return Err(not_ready(
                 "a program that writes to descriptor 5 when it is ready",
             ));

@@ -15,12 +15,12 @@ use super::cgroup::Cgroup;
 use super::stdio::End;
 use crate::error::{Result, file, system};
 
-/// Calls `told` at every kill, from a task of its own. `None` if this container cannot be watched; the reason is logged.
-pub(super) fn watch(cgroup: &Cgroup, told: impl Fn() + Send + Sync + 'static) -> Option<Watch> {
+/// Calls `reported` at every kill, from a task of its own. `None` if this container cannot be watched; the reason is logged.
+pub(super) fn watch(cgroup: &Cgroup, reported: impl Fn() + Send + Sync + 'static) -> Option<Watch> {
     let dir = cgroup.memory_dir()?;
     let source = match cgroup {
-        Cgroup::V1 { .. } => source_v1(&dir, told),
-        Cgroup::V2 { .. } => source_v2(&dir, told),
+        Cgroup::V1 { .. } => source_v1(&dir, reported),
+        Cgroup::V2 { .. } => source_v2(&dir, reported),
     };
     source
         .inspect_err(
@@ -71,7 +71,7 @@ struct Source {
     means: Means,
     /// Kills that have been told, on v2; the lock makes looking and telling one.
     seen: Mutex<u64>,
-    told: Box<dyn Fn() + Send + Sync>,
+    reported: Box<dyn Fn() + Send + Sync>,
 }
 
 enum Means {
@@ -103,14 +103,14 @@ impl Source {
                     return Group::Gone;
                 }
                 if count > 0 {
-                    (self.told)();
+                    (self.reported)();
                 }
             }
             Means::Changed { events } => match kills(events) {
                 Some(now) => {
                     if now > *seen {
                         *seen = now;
-                        (self.told)();
+                        (self.reported)();
                     }
                 }
                 None => return Group::Gone,
@@ -120,7 +120,7 @@ impl Source {
     }
 }
 
-fn source_v1(dir: &Path, told: impl Fn() + Send + Sync + 'static) -> Result<Source> {
+fn source_v1(dir: &Path, reported: impl Fn() + Send + Sync + 'static) -> Result<Source> {
     let oom_control = dir.join("memory.oom_control");
     let opened = std::fs::File::open(&oom_control).map_err(file("open", &oom_control))?;
     let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
@@ -135,11 +135,11 @@ fn source_v1(dir: &Path, told: impl Fn() + Send + Sync + 'static) -> Result<Sour
             _opened: opened,
         },
         seen: Mutex::default(),
-        told: Box::new(told),
+        reported: Box::new(reported),
     })
 }
 
-fn source_v2(dir: &Path, told: impl Fn() + Send + Sync + 'static) -> Result<Source> {
+fn source_v2(dir: &Path, reported: impl Fn() + Send + Sync + 'static) -> Result<Source> {
     let events = dir.join("memory.events");
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
         .map_err(system("make an inotify"))?;
@@ -153,7 +153,7 @@ fn source_v2(dir: &Path, told: impl Fn() + Send + Sync + 'static) -> Result<Sour
         end: End::new(inotify.into())?,
         means: Means::Changed { events },
         seen: Mutex::new(seen),
-        told: Box::new(told),
+        reported: Box::new(reported),
     })
 }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn on_v2_each_growth_of_oom_kill_is_told_and_other_changes_are_not() {
+    async fn on_v2_each_growth_of_oom_kill_is_reported_and_other_changes_are_not() {
         let (dir, mut watch, mut receiver) = fake_v2();
         write(&dir, 0);
         write(&dir, 1);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flush_tells_at_once_and_what_it_told_is_not_told_again() {
+    async fn a_flush_tells_at_once_and_what_it_reported_is_not_reported_again() {
         let (dir, watch, mut receiver) = fake_v2();
         write(&dir, 2);
         // The task that follows has had no turn yet.

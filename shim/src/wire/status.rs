@@ -141,7 +141,7 @@ mod tests {
             });
             rpc(&error).1
         };
-        for (text, told) in [
+        for (text, reported) in [
             (
                 "80 % of its time, 70 % left",
                 "80 percent of its time, 70 percent left",
@@ -156,7 +156,7 @@ mod tests {
             ),
             ("ends with 5%", "ends with 5 percent"),
         ] {
-            assert_eq!(refused(text), told);
+            assert_eq!(refused(text), reported);
         }
         // Passed on as it is, and looked into.
         let message = "exec: \"/no%20such\": stat /no%20such: no such file or directory".to_owned();

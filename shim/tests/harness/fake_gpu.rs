@@ -34,7 +34,7 @@ pub(crate) struct Fake {
 pub(crate) struct Shares {
     pub(crate) verifies: Verifies,
     /// Calls around runc's create and delete, in order.
-    pub(crate) told: Mutex<Vec<&'static str>>,
+    pub(crate) reported: Mutex<Vec<&'static str>>,
     pub(crate) releases_that_fail: AtomicUsize,
     pub(crate) released: AtomicUsize,
 }
@@ -127,7 +127,11 @@ impl Ended for FakeShare {
 
 impl FakeShare {
     fn tell(&self, what: &'static str) {
-        self.shares.told.lock().expect("what was told").push(what);
+        self.shares
+            .reported
+            .lock()
+            .expect("what was told")
+            .push(what);
     }
 
     fn torn_down(&self) -> GpuResult<()> {

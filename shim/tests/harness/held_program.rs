@@ -81,21 +81,21 @@ impl HeldProgram {
             Some(options.as_str()),
         )
         .expect("a mount");
-        let (told, held) = channel();
+        let (reported, held) = channel();
         let server = std::thread::spawn(move || {
             let mut device = device;
             let mut request = vec![0; 1 << 17];
-            let mut tell = Some(told);
+            let mut tell = Some(reported);
             loop {
                 match device.read(&mut request) {
                     Ok(count) => {
                         let request =
                             Request(request.get(..count).expect("no more than was asked"));
                         if request.is_read_of(page)
-                            && let Some(told) = tell.take()
+                            && let Some(reported) = tell.take()
                         {
                             // Never answered: the end of the file system lets it go.
-                            let _unheard = told.send(());
+                            let _unheard = reported.send(());
                             continue;
                         }
                         if let Some(answer) = request.answer(&content) {

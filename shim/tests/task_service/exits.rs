@@ -13,7 +13,7 @@ use crate::harness::need_runc;
 use crate::refusal::code;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn of_many_execs_that_end_at_once_each_end_is_told_once_and_in_order() {
+async fn of_many_execs_that_end_at_once_each_end_is_reported_once_and_in_order() {
     need_runc!();
     const LANES: usize = 6;
     const EACH: usize = 12;
@@ -65,7 +65,7 @@ async fn of_many_execs_that_end_at_once_each_end_is_told_once_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn an_end_before_runc_has_answered_is_told_after_the_start() {
+async fn an_end_before_runc_has_answered_is_reported_after_the_start() {
     need_runc!();
     let mut engine = Engine::new().await;
     let id = "early";
@@ -91,9 +91,9 @@ async fn an_end_before_runc_has_answered_is_told_after_the_start() {
             fs::write(ended, "go\n").expect("the gate");
         })
     };
-    let (started, told) = tokio::join!(start(&task, id, ""), gone(pid));
+    let (started, reported) = tokio::join!(start(&task, id, ""), gone(pid));
     assert_eq!(started.expect("start"), pid);
-    told.expect("no panic");
+    reported.expect("no panic");
     assert_eq!(wait(&task, id, "").await, 8);
     for topic in ["/tasks/create", "/tasks/start", "/tasks/exit"] {
         assert_eq!(engine.next_event().await, topic);
@@ -103,7 +103,7 @@ async fn an_end_before_runc_has_answered_is_told_after_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn execs_that_end_with_init_are_told_before_it() {
+async fn execs_that_end_with_init_are_reported_before_it() {
     need_runc!();
     let mut engine = Engine::new().await;
     let id = "with-init";
@@ -116,13 +116,17 @@ async fn execs_that_end_with_init_are_told_before_it() {
         start(&task, id, exec).await.expect("start of the exec");
     }
     drop(kill(&task, id).await.expect("kill"));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..4 {
         let exit = engine.next_exit().await;
         assert_eq!(exit.exit_status, 137);
-        told.push(exit.id);
+        reported.push(exit.id);
     }
-    assert_eq!(told.last().map(String::as_str), Some(id), "{told:?}");
+    assert_eq!(
+        reported.last().map(String::as_str),
+        Some(id),
+        "{reported:?}"
+    );
     // Nothing can be added to what has ended, as containerd's own shim says it.
     let late = add_exec(&task, id, "late", "true", Io::default()).await;
     assert_eq!(code(late).0, Code::FAILED_PRECONDITION);

@@ -41,7 +41,7 @@ fn processes(id: &str, bundle: &std::path::Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_runc_that_is_missing_or_says_nothing_is_named() {
+async fn a_runc_that_is_missing_or_reports_nothing_is_named() {
     need_runc!();
     let engine = Engine::new().await;
     let id = "no-runc";

@@ -195,7 +195,7 @@ async fn a_runc_that_hangs_holds_up_no_neighbour_in_the_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_create_that_fails_leaves_nothing_and_says_what_runc_said() {
+async fn a_create_that_fails_leaves_nothing_and_reports_what_runc_reported() {
     need_runc!();
     let engine = Engine::new().await;
     let bundle = engine.bundle("bad", "true", false);

@@ -261,7 +261,7 @@ async fn the_runtime_describes_itself_and_the_runc_of_its_options() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn core_scheduling_is_had_or_its_lack_is_told() {
+async fn core_scheduling_is_had_or_its_lack_is_reported() {
     need_runc!();
     let engine = Engine::new().await;
     drop(engine.bundle("core", "true", false));

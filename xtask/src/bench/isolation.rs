@@ -26,7 +26,7 @@ impl Bench {
         let (mut inside, mut directly, mut tails) = (Vec::new(), Vec::new(), Vec::new());
         let mut floors = Vec::new();
         for _turn in 0..turns {
-            let said = self
+            let reply = self
                 .rig
                 .containerd
                 .exec(
@@ -35,18 +35,18 @@ impl Bench {
                 )?
                 .success()?
                 .json()?;
-            let (median, p99) = microseconds(&said["allocated"])?;
+            let (median, p99) = microseconds(&reply["allocated"])?;
             inside.push(median);
             tails.push(p99);
             let mut command = self.rig.node.command("cgpu-sim")?;
             command
                 .args(["mallocs", "--count", &count, "--state-dir"])
                 .arg(self.rig.node.state_dir());
-            let said = succeed(&mut command)?.json()?;
-            let row = if said["allocated"].is_null() {
-                &said
+            let reply = succeed(&mut command)?.json()?;
+            let row = if reply["allocated"].is_null() {
+                &reply
             } else {
-                &said["allocated"]
+                &reply["allocated"]
             };
             directly.push(microseconds(row)?.0);
             floors.push(self.floor()?);
@@ -82,7 +82,7 @@ impl Bench {
         self.rig.hold("flood", &["cgpu.io/memory=1Gi"])?.success()?;
         let count = count.to_string();
         let neighbour = |bench: &Self| -> Result<f64> {
-            let said = bench
+            let reply = bench
                 .rig
                 .containerd
                 .exec(
@@ -91,7 +91,7 @@ impl Bench {
                 )?
                 .success()?
                 .json()?;
-            Ok(microseconds(&said["allocated"])?.0)
+            Ok(microseconds(&reply["allocated"])?.0)
         };
         let (mut quiet, mut beside) = (Vec::new(), Vec::new());
         for turn in 0..turns {
@@ -181,10 +181,10 @@ impl Bench {
             .spawn()
             .context("starting the watch")?;
         let out = watch.stdout.take().context("standard output is a pipe")?;
-        let (said, heard) = mpsc::channel();
+        let (reply, heard) = mpsc::channel();
         let reader = thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(std::io::Result::ok) {
-                if said.send((Instant::now(), line)).is_err() {
+                if reply.send((Instant::now(), line)).is_err() {
                     break;
                 }
             }
@@ -193,9 +193,9 @@ impl Bench {
             let (at, line) = heard
                 .recv_timeout(PATIENCE)
                 .context("the watch says nothing")?;
-            let said: serde_json::Value =
+            let reply: serde_json::Value =
                 serde_json::from_str(&line).with_context(|| line.clone())?;
-            let total = said["total_bytes"].as_u64();
+            let total = reply["total_bytes"].as_u64();
             Ok((at, total.with_context(|| format!("no total in {line}"))?))
         };
         next()?;
@@ -263,16 +263,16 @@ impl Bench {
             .context("starting the load")?;
         let mut pauses = Vec::new();
         for _turn in 0..turns {
-            let said = self
+            let reply = self
                 .rig
                 .node
                 .cgpu(&["upgrade", "replaced", "--json"])?
                 .success()?
                 .json()?;
-            let row = &said["containers"][0];
+            let row = &reply["containers"][0];
             let pause = row["pause_us"]
                 .as_f64()
-                .with_context(|| format!("no pause in {said}"))?;
+                .with_context(|| format!("no pause in {reply}"))?;
             pauses.push(pause / 1e3);
         }
         self.rig

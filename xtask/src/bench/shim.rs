@@ -32,7 +32,7 @@ impl Bench {
         for round in 0..=rounds {
             for (kind, (options, times)) in kinds.iter().zip(&mut times).enumerate() {
                 let id = format!("start-{kind}-{round}");
-                let said = self
+                let reply = self
                     .rig
                     .containerd
                     .run_detached(&self.rig.image, &id, options, &["sleep", "1000"])?
@@ -40,7 +40,7 @@ impl Bench {
                 self.rig.containerd.remove(&id)?;
                 // The first of each kind warms the caches.
                 if round > 0 {
-                    times.push(said.took.as_secs_f64() * 1000.0);
+                    times.push(reply.took.as_secs_f64() * 1000.0);
                 }
             }
         }
@@ -69,13 +69,13 @@ impl Bench {
         for round in 0..=rounds.min(LIVES) {
             for (kind, (runtime, times)) in [CGPU, RUNC].iter().zip(&mut lives).enumerate() {
                 let id = format!("life-{kind}-{round}");
-                let said = self
+                let reply = self
                     .rig
                     .containerd
                     .run_once(&self.rig.image, &id, &["--runtime", runtime], &["true"])?
                     .success()?;
                 if round > 0 {
-                    times.push(said.took.as_secs_f64() * 1000.0);
+                    times.push(reply.took.as_secs_f64() * 1000.0);
                 }
             }
         }
@@ -111,8 +111,8 @@ impl Bench {
                 0 => &[],
                 _ => &["cgpu.io/memory=512Mi"],
             };
-            let said = rig.hold(id, annotations)?.success()?;
-            Ok(said.took.as_secs_f64() * 1000.0)
+            let reply = rig.hold(id, annotations)?.success()?;
+            Ok(reply.took.as_secs_f64() * 1000.0)
         });
         let removed = at_once(&ids, |_, id| rig.containerd.remove(id));
         let mut failures = Vec::new();

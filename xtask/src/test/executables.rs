@@ -113,8 +113,8 @@ fn read(command: &mut Command) -> Result<Vec<Executable>> {
         .with_context(|| format!("starting `{}`", line(command)))?;
     let out = child.stdout.take().context("standard output is a pipe")?;
     let mut executables = Vec::new();
-    for said in BufReader::new(out).lines() {
-        let message: Value = serde_json::from_str(&said?).context("reading what cargo says")?;
+    for reply in BufReader::new(out).lines() {
+        let message: Value = serde_json::from_str(&reply?).context("reading what cargo says")?;
         executables.extend(Executable::of_message(&message));
     }
     let status = child.wait()?;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_told_from_programs() {
+    fn tests_are_distinguished_from_programs() {
         let executable = Executable::of_message(&message("test", true)).unwrap();
         assert_eq!(executable.name(), "ledger property");
         assert_eq!(executable.folder, Path::new("/src/isolation/ledger"));

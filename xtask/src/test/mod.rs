@@ -167,7 +167,7 @@ fn test(
         .iter()
         .map(|executable| (executable.name(), executable.layer()))
         .collect();
-    let mut said = Ok(());
+    let mut reply = Ok(());
     let mut slowest: Vec<(String, Duration)> = Vec::new();
     runner::run(executables, settings, |outcome| {
         let seconds = outcome.took.as_secs_f64();
@@ -181,8 +181,8 @@ fn test(
             outcome.name
         );
         print!("{}", outcome.shown);
-        if said.is_ok() {
-            said = note_skips(settings.skips, &outcome.skips);
+        if reply.is_ok() {
+            reply = note_skips(settings.skips, &outcome.skips);
         }
         let layer = layer_of.iter().find(|(name, _)| *name == outcome.name);
         for (of, counts, took) in &mut layers {
@@ -193,7 +193,7 @@ fn test(
         }
         slowest.push((outcome.name, outcome.took));
     });
-    said?;
+    reply?;
     let mut counts = Counts::default();
     for (layer, of_layer, took) in layers {
         counts.add(of_layer);

@@ -141,8 +141,8 @@ fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
         thread::sleep(Duration::from_millis(50));
     };
     let mut reader = Reader::default();
-    for said in BufReader::new(out.reopen()?).split(b'\n') {
-        reader.read(&String::from_utf8_lossy(&said?));
+    for reply in BufReader::new(out.reopen()?).split(b'\n') {
+        reader.read(&String::from_utf8_lossy(&reply?));
     }
     if !status.success() && reader.counts.failed == 0 {
         reader.counts.failed = 1;
@@ -155,9 +155,9 @@ fn one(executable: &Executable, settings: &Settings<'_>) -> Result<Outcome> {
             .push_str(&format!("FAILED: `{}` {why}\n", line(&command)));
     }
     if reader.counts.failed > 0 {
-        let mut said = Vec::new();
-        err.reopen()?.read_to_end(&mut said)?;
-        reader.shown.push_str(&String::from_utf8_lossy(&said));
+        let mut reply = Vec::new();
+        err.reopen()?.read_to_end(&mut reply)?;
+        reader.shown.push_str(&String::from_utf8_lossy(&reply));
     } else {
         reader.shown.clear();
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_executable_fails_that_takes_too_long_or_ends_otherwise_than_its_tests_say() {
+    fn an_executable_fails_that_takes_too_long_or_ends_otherwise_than_its_tests_report() {
         let passed = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured'";
         let minute = Duration::from_secs(60);
         assert_eq!(outcome(passed, minute).counts.passed, 2);

@@ -213,7 +213,7 @@ fn cgroup() -> Cgroup {
 
 fn runc(config: &Config) -> Result<Runc, String> {
     let path = vgpu::runc::path(config).map_err(|error| chain(&error))?;
-    let says = |argument: &str| {
+    let reports = |argument: &str| {
         let output = Command::new(&path)
             .arg(argument)
             .stdin(Stdio::null())
@@ -221,10 +221,10 @@ fn runc(config: &Config) -> Result<Runc, String> {
             .map_err(|error| format!("{} {argument}: {error}", path.display()))?;
         Ok::<_, String>(output.stdout)
     };
-    let version = says("--version")?;
+    let version = reports("--version")?;
     let version = String::from_utf8_lossy(&version);
     // `features` came with 1.1, as did the listener: a runtime without it has neither.
-    let features: Option<Value> = serde_json::from_slice(&says("features")?).ok();
+    let features: Option<Value> = serde_json::from_slice(&reports("features")?).ok();
     let notify = features
         .as_ref()
         .and_then(|features| features.pointer("/linux/seccomp/actions"))

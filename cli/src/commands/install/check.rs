@@ -83,12 +83,12 @@ pub(super) fn containerd_reads(
     let path = stage_containerd(root, stage.path(), main.as_deref().unwrap_or(""), tree)?;
     let mut command = Command::new(program);
     command.arg("--config").arg(&path).args(["config", "dump"]);
-    let said = engine::run(&mut command)?;
-    if let Some(problem) = said.problem() {
+    let reply = engine::run(&mut command)?;
+    if let Some(problem) = reply.problem() {
         return Ok(Err(problem));
     }
-    let document = Document::parse(Format::Toml, &said.stdout)
-        .with_context(|| format!("what `{}` prints", said.line))?;
+    let document = Document::parse(Format::Toml, &reply.stdout)
+        .with_context(|| format!("what `{}` prints", reply.line))?;
     Ok(Ok(document.value()?))
 }
 
@@ -280,10 +280,11 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
             .args(&flags)
             .arg("--config-file")
             .arg(&path);
-        let said = engine::run(&mut command)?;
+        let reply = engine::run(&mut command)?;
         let shown = path.display().to_string();
         anyhow::Ok(
-            said.problem()
+            reply
+                .problem()
                 .map(|problem| problem.replace(&shown, plan::DAEMON_JSON)),
         )
     };
@@ -363,9 +364,9 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     }
     fs::write(&file, staged)?;
     command.args(["info", "--format", "{{.Host.OCIRuntime.Name}}"]);
-    let said = engine::run(&mut command)?;
+    let reply = engine::run(&mut command)?;
     let shown = file.display().to_string();
-    if let Some(problem) = said.problem() {
+    if let Some(problem) = reply.problem() {
         let problem = problem.replace(&shown, plan::CONTAINERS_CONF);
         // A store that cannot be opened here says nothing about the file.
         let mut bare = with_own_folder(program);
@@ -382,12 +383,12 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         bail!("podman refuses the new configuration: {problem}");
     }
     if let Some(request) = subject.request
-        && said.stdout.trim() != request.runtime
+        && reply.stdout.trim() != request.runtime
     {
         bail!(
             "podman would not see the runtime {:?}; it says {:?}",
             request.runtime,
-            said.everything().trim()
+            reply.everything().trim()
         );
     }
     Ok(Checked::Passed {
@@ -427,12 +428,13 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
             .arg("--config-dir")
             .arg(&folder)
             .arg("config");
-        let said = engine::run(&mut command)?;
+        let reply = engine::run(&mut command)?;
         let shown = stage.path().display().to_string();
         anyhow::Ok((
-            said.problem()
+            reply
+                .problem()
                 .map(|problem| problem.replace(&shown, "/etc/crio")),
-            said.stdout,
+            reply.stdout,
         ))
     };
     let command = format!("{} config", program.display());
@@ -488,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_dockerd_of_the_usual_file_says_with_which_flags_it_is_checked() {
+    fn only_a_dockerd_of_the_usual_file_reports_with_which_flags_it_is_checked() {
         let line = |words: &[&str]| format!("{}\0", words.join("\0")).into_bytes();
         let flags = dockerd_flags(&line(&["/usr/bin/dockerd", "-H", "fd://", "--debug"]));
         assert_eq!(flags.unwrap(), ["-H", "fd://", "--debug"]);

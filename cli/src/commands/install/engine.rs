@@ -148,11 +148,12 @@ fn find_in(root: &Path, path: &[PathBuf], program: &str) -> Option<PathBuf> {
 
 /// Asks a program for its version.
 pub(super) fn version_of(program: &Path) -> anyhow::Result<Version> {
-    let said = run(Command::new(program).arg("--version"))?;
-    if let Some(problem) = said.problem() {
+    let reply = run(Command::new(program).arg("--version"))?;
+    if let Some(problem) = reply.problem() {
         bail!("{} --version: {problem}", program.display());
     }
-    said.stdout
+    reply
+        .stdout
         .split([' ', '\n', ',', '~', '+', '-'])
         .find_map(|word| {
             let mut parts = word.trim_start_matches('v').split('.');
@@ -165,21 +166,21 @@ pub(super) fn version_of(program: &Path) -> anyhow::Result<Version> {
             format!(
                 "{} --version says no version: {:?}",
                 program.display(),
-                said.stdout.trim()
+                reply.stdout.trim()
             )
         })
 }
 
 /// What a program said.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct Reply {
     pub(super) line: String,
     code: Option<i32>,
     pub(super) stdout: String,
     stderr: String,
 }
 
-impl Said {
+impl Reply {
     /// Why it failed, in its own last words; `None` when it did not.
     pub(super) fn problem(&self) -> Option<String> {
         if self.code == Some(0) {
@@ -207,7 +208,7 @@ impl Said {
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a program to its end, or ends it after a minute.
-pub(super) fn run(command: &mut Command) -> anyhow::Result<Said> {
+pub(super) fn run(command: &mut Command) -> anyhow::Result<Reply> {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
         command
@@ -233,7 +234,7 @@ pub(super) fn run(command: &mut Command) -> anyhow::Result<Said> {
             bail!("`{line}` did not end within {} s", CHECK_LIMIT.as_secs());
         }
     };
-    Ok(Said {
+    Ok(Reply {
         line,
         code: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -285,14 +286,14 @@ mod tests {
             Some(Version(28, 5))
         );
         assert_eq!("podman-hook".parse::<Requested>().unwrap().version, None);
-        for (text, said) in [
+        for (text, reply) in [
             ("dokcer", "allowed are containerd, docker"),
             ("docker@new", "docker@26.1"),
             ("docker@2.x", "not a version"),
             ("", "no engine \"\""),
         ] {
             let error = text.parse::<Requested>().unwrap_err();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(reply), "{error}");
         }
     }
 }

@@ -421,8 +421,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told_with_its_place() {
-        for (text, said) in [
+    fn what_is_no_json_is_reported_with_its_place() {
+        for (text, reply) in [
             ("{\n  \"a\": 1,\n}", "line 3 column 1"),
             (
                 "{\n  // why\n  \"a\": 1\n}",
@@ -432,7 +432,7 @@ mod tests {
             ("[]", "a list, not an object"),
         ] {
             let error = JsonText::parse(text).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(reply), "{error}");
         }
         let text = JsonText::parse("{\"a\": {}, \"a\": 1, \"b\": 1}").unwrap();
         let error = text.get(&path(&["a"])).unwrap_err().to_string();

@@ -254,8 +254,8 @@ fn restart(engine: &mut report::EngineReport) -> anyhow::Result<bool> {
     };
     let mut words = line.split(' ');
     let program = words.next().context("a command has a program")?;
-    let said = engine::run(Command::new(program).args(words))?;
-    match said.problem() {
+    let reply = engine::run(Command::new(program).args(words))?;
+    match reply.problem() {
         None => {
             engine.then_done = true;
             Ok(true)

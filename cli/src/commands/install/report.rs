@@ -104,7 +104,7 @@ impl Report {
             lines.push("cgpu is installed in no engine.".to_owned());
         }
         for engine in &self.engines {
-            engine.say(&mut lines, self.dry_run);
+            engine.report(&mut lines, self.dry_run);
         }
         if self.dry_run {
             lines.push("Nothing was changed (--dry-run).".to_owned());
@@ -172,7 +172,7 @@ fn file(action: Action, work: &FileWork) -> FileReport {
 }
 
 impl EngineReport {
-    fn say(&self, lines: &mut Vec<String>, dry_run: bool) {
+    fn report(&self, lines: &mut Vec<String>, dry_run: bool) {
         let name = match &self.version {
             Some(version) => format!("{} {version}", self.engine),
             None => self.engine.to_string(),

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_says_which_of_our_programs_it_would_start() {
+    fn each_engine_reports_which_of_our_programs_it_would_start() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let none = Path::new("/nonexistent");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_older_than_its_configuration_is_told_to_read_it() {
+    fn a_daemon_that_is_older_than_its_configuration_is_reported_to_read_it() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let daemon = program(root, "usr/bin/dockerd", b"");

@@ -402,7 +402,7 @@ fn a_file_that_the_admin_broke_stops_the_uninstall_before_anything_is_done() {
 }
 
 #[test]
-fn a_lost_original_is_told_and_the_keys_are_taken_out_instead() {
+fn a_lost_original_is_reported_and_the_keys_are_taken_out_instead() {
     let (_dir, site) = host();
     let before = picture(&site.root);
     install(&site, &RealDisk, "docker@28", AsDefault::No).unwrap();

@@ -275,7 +275,7 @@ SystemdCgroup = true
     }
 
     #[test]
-    fn what_is_no_toml_is_told_with_its_place() {
+    fn what_is_no_toml_is_reported_with_its_place() {
         let error = TomlText::parse("version = 2\nfoo = = 1\n")
             .unwrap_err()
             .to_string();

@@ -57,13 +57,13 @@ impl Guard {
 
 /// `cgpu run-guard GROUP`: waits until `cgpu run` has said that all is done, or has ended without.
 pub(in crate::commands) fn run(group: PathBuf) -> anyhow::Result<ExitCode> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let limit = u64::try_from(DONE.len()).unwrap_or(u64::MAX);
     io::stdin()
         .take(limit)
-        .read_to_end(&mut told)
+        .read_to_end(&mut reported)
         .context("wait for `cgpu run`")?;
-    if told != DONE {
+    if reported != DONE {
         OwnCgroup::at(group).end()?;
     }
     Ok(ExitCode::SUCCESS)

@@ -439,17 +439,17 @@ mod tests {
             assert_eq!(found, capabilities, "{value:?}");
         }
         let error = requested(&config, Some("compute,cuda")).unwrap_err();
-        let said = error.to_string();
+        let reply = error.to_string();
         assert!(
-            said.contains(CAPABILITIES) && said.contains("\"cuda\""),
-            "{said}"
+            reply.contains(CAPABILITIES) && reply.contains("\"cuda\""),
+            "{reply}"
         );
         config.isolation.capabilities.clear();
         assert_eq!(requested(&config, Some("all")).unwrap(), []);
     }
 
     #[test]
-    fn a_command_that_ends_is_told_from_one_that_waits_whatever_ended_it() {
+    fn a_command_that_ends_is_distinguished_from_one_that_waits_whatever_ended_it() {
         for (script, ended) in [
             ("kill -STOP $$", None),
             ("exit 7", Some("exit status: 7")),

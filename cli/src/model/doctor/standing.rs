@@ -131,14 +131,14 @@ pub(super) fn cards(
     match unhealthy {
         Ok(none) if none.is_empty() => Check::ok(name, format!("{count} cards")),
         Ok(unhealthy) => {
-            let told: Vec<String> = unhealthy
+            let reported: Vec<String> = unhealthy
                 .iter()
                 .map(|(uuid, reason)| format!("{uuid}: {reason}"))
                 .collect();
             let found = format!(
                 "{} of {count} unhealthy: {}",
                 unhealthy.len(),
-                told.join("; ")
+                reported.join("; ")
             );
             if unhealthy.len() < count {
                 Check::broken(name, found, REMEDY)
@@ -165,11 +165,11 @@ pub(super) fn unshareable(
     if unshareable.is_empty() {
         return None;
     }
-    let told: Vec<String> = unshareable
+    let reported: Vec<String> = unshareable
         .iter()
         .map(|(uuid, why)| format!("{uuid} {why}"))
         .collect();
-    let found = format!("nothing is placed on {}", told.join("; "));
+    let found = format!("nothing is placed on {}", reported.join("; "));
     Some(if *count == Ok(unshareable.len()) {
         Check::missing(NAME, found, REMEDY)
     } else {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_installed_or_says_what_it_lacks() {
+    fn an_engine_is_installed_or_reports_what_it_lacks() {
         let mut docker = Engine {
             name: "docker",
             names: Ok(Vec::new()),

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use driver::{Caller, Segment};
 use verdict::{Effect, Op, Refusal, Unknown, Verdict};
 
-use super::reply::{Reply, Said, note};
+use super::reply::{Replied, Reply, note};
 use super::{NotifiedCall, ReceivedCall};
 use crate::account::{Carrier, Denied, JudgedCall, Origin};
 use crate::counters::Counter;
@@ -65,9 +65,9 @@ impl<'c> ReceivedCall<'c> {
         let release = container.release;
         let cmd = u32::try_from(args[1] & 0xffff_ffff).unwrap_or_default();
         let op = verdict::op(surface(file.kind), cmd, release)
-            .map_err(|refusal| call.say(&format_args!("ioctl {cmd:#x}"), refusal, None))?;
+            .map_err(|refusal| call.report(&format_args!("ioctl {cmd:#x}"), refusal, None))?;
         let argument = fetch::argument(call.notification.tid, &op, args[2], release)
-            .map_err(|refusal| call.say(&op.name(), refusal, None))?;
+            .map_err(|refusal| call.report(&op.name(), refusal, None))?;
         if self.turn.is_repetition() && !call.still_waits() {
             return Err(Reply::GivenUp);
         }
@@ -79,7 +79,7 @@ impl<'c> ReceivedCall<'c> {
         let effect = match call.judge(&op, &mut segments) {
             Ok(effect) => effect,
             Err(refusal) => {
-                return Err(call.say(&op.name(), refusal, segments.into_iter().next()));
+                return Err(call.report(&op.name(), refusal, segments.into_iter().next()));
             }
         };
         if !call.still_waits() {
@@ -106,7 +106,7 @@ impl<'c> ReceivedCall<'c> {
             Course::Answered => Err(Reply::answered(&op, release, argument(segments))),
             Course::Refused(status) => {
                 let refusal = op.refuse(status, release);
-                Err(call.say(&op.name(), refusal, argument(segments)))
+                Err(call.report(&op.name(), refusal, argument(segments)))
             }
             Course::GivenUp => Err(Reply::GivenUp),
         }
@@ -156,9 +156,9 @@ impl NotifiedCall<'_> {
     }
 
     /// Logs a refusal, which is the call's reply.
-    fn say(&self, call: &dyn Display, refusal: Refusal, argument: Option<Segment>) -> Reply {
+    fn report(&self, call: &dyn Display, refusal: Refusal, argument: Option<Segment>) -> Reply {
         let container = self.container;
-        container.health.refused(container, call, &Said(refusal));
+        container.health.refused(container, call, &Replied(refusal));
         Reply::refused(refusal, argument)
     }
 

@@ -216,7 +216,7 @@ mod tests {
     use nvabi::bytes::put_u32;
 
     #[test]
-    fn an_answer_that_anybody_gets_says_of_no_client_whose_it_is() {
+    fn an_answer_that_anybody_gets_reports_of_no_client_whose_it_is() {
         let client = |cmd| {
             let mut arg = [0; 32];
             put_u32(&mut arg, nvos54::H_CLIENT, 0xc1d0_0007);

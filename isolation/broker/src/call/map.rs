@@ -5,7 +5,7 @@ use verdict::managed::Mapping;
 use verdict::policy::Managed;
 use verdict::{Effect, Refusal, Verdict};
 
-use super::reply::{Reply, Said, note};
+use super::reply::{Replied, Reply, note};
 use super::{EINVAL, ENOMEM, NotifiedCall, ReceivedCall};
 use crate::account::{Denied, Why};
 use crate::files::Lookup;
@@ -91,7 +91,9 @@ impl NotifiedCall<'_> {
                 Reply::refused(note(container, "mmap", Denied { refusal, why }), None)
             }
             Err(managed::Refused::TooMany) => {
-                container.health.refused(container, &"mmap", &Said(refusal));
+                container
+                    .health
+                    .refused(container, &"mmap", &Replied(refusal));
                 Reply::refused(refusal, None)
             }
             Err(managed::Refused::Malformed) => Reply::Errno(EINVAL),

@@ -223,9 +223,9 @@ pub(super) fn note(container: &Container, call: &str, denied: Denied) -> Refusal
 }
 
 /// What the tenant gets, for the log.
-pub(super) struct Said(pub(super) Refusal);
+pub(super) struct Replied(pub(super) Refusal);
 
-impl Display for Said {
+impl Display for Replied {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Refusal::Errno(errno) => write!(f, "errno {errno}"),

@@ -27,7 +27,7 @@ pub(super) fn answer(
     let same = container.files.of_process(pid, request.fd).ok().flatten();
     let same = same.map(|file| ledger::FileId(file.id.0));
     let state = container.journal.change();
-    let told = |exported: Exported| {
+    let reported = |exported: Exported| {
         let memory = match exported.allocation {
             Some(id) => {
                 let allocation = state.ledger.allocation(id)?;
@@ -50,7 +50,13 @@ pub(super) fn answer(
             origin: exported.allocation.map_or(u64::MAX, |id| id.number()),
         })
     };
-    let exports = same.map(|file| state.ledger.exported_by(file).filter_map(told).collect());
+    let exports = same.map(|file| {
+        state
+            .ledger
+            .exported_by(file)
+            .filter_map(reported)
+            .collect()
+    });
     PeerExports {
         exports: exports.unwrap_or_default(),
     }

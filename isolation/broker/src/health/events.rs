@@ -273,12 +273,12 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_cut_and_the_next_one_says_so() {
+    fn a_flood_is_cut_and_the_next_one_reports_so() {
         let events = Events::default();
-        let told = (0..200)
+        let reported = (0..200)
             .filter(|_| events.add(EventKind::HungCall, "hangs"))
             .count();
-        assert!((64..=66).contains(&told), "{told}");
+        assert!((64..=66).contains(&reported), "{reported}");
         events.lock().refilled_at -= Duration::from_secs(3);
         assert!(events.add(EventKind::HungCall, "hangs"));
         let last = events.last().pop().unwrap();

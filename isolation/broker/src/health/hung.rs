@@ -50,10 +50,10 @@ pub(super) fn look(container: &Container, limit: Duration) {
         })
         .map(|(call_slot, _)| *call_slot)
         .collect();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for call_slot in over {
         if let Some(Known { since_ms, what }) = known.remove(&call_slot) {
-            told.push((EventKind::HungCallOver, over_text(&what, since_ms)));
+            reported.push((EventKind::HungCallOver, over_text(&what, since_ms)));
         }
     }
     for call in hanging {
@@ -61,20 +61,20 @@ pub(super) fn look(container: &Container, limit: Duration) {
             continue;
         }
         let what = name_of(container, call.call_slot);
-        if !call.is_told {
+        if !call.is_reported {
             container.counters.count(Counter::HungCall);
             container
                 .shared_state
-                .told_of(call.call_slot, call.since_ms);
+                .set_reported(call.call_slot, call.since_ms);
             let ms = now_ms.saturating_sub(call.since_ms);
             let text = format!("{what} has not come back from the driver for {ms} ms");
-            told.push((EventKind::HungCall, text));
+            reported.push((EventKind::HungCall, text));
         }
         let since_ms = call.since_ms;
         known.insert(call.call_slot, Known { since_ms, what });
     }
     drop(known);
-    for (kind, text) in told {
+    for (kind, text) in reported {
         health.tell(container, kind, text);
     }
 }

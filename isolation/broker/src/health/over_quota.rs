@@ -19,7 +19,7 @@ pub(super) struct OverQuota(Mutex<BTreeMap<CardSlot, (Instant, u64)>>);
 
 impl OverQuota {
     /// The event's text; `None` where it was told a moment ago, or is no matter of a quota.
-    pub(super) fn told(&self, slots: &[Slot], why: &Refusal) -> Option<String> {
+    pub(super) fn reported(&self, slots: &[Slot], why: &Refusal) -> Option<String> {
         let Refusal::OverQuota {
             card,
             requested_bytes,
@@ -47,8 +47,8 @@ impl OverQuota {
     }
 
     fn admit(&self, card: CardSlot) -> Option<u64> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match told.get_mut(&card) {
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match reported.get_mut(&card) {
             Some((at, untold)) if at.elapsed() < INTERVAL => {
                 *untold += 1;
                 None
@@ -58,7 +58,7 @@ impl OverQuota {
                 Some(std::mem::take(untold))
             }
             None => {
-                told.insert(card, (Instant::now(), 0));
+                reported.insert(card, (Instant::now(), 0));
                 Some(0)
             }
         }
@@ -95,27 +95,27 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_allocation_is_told_once_in_a_while_by_card() {
+    fn a_refused_allocation_is_reported_once_in_a_while_by_card() {
         let over_quota = OverQuota::default();
-        let first = over_quota.told(&[], &refusal(0)).unwrap();
+        let first = over_quota.reported(&[], &refusal(0)).unwrap();
         assert_eq!(
             first,
             "4096 MiB of the host's memory refused: 1.5 MiB of 1024 MiB are in use"
         );
         for _ in 0..1000 {
-            assert_eq!(over_quota.told(&[], &refusal(0)), None);
+            assert_eq!(over_quota.reported(&[], &refusal(0)), None);
         }
-        assert!(over_quota.told(&[], &refusal(1)).is_some());
+        assert!(over_quota.reported(&[], &refusal(1)).is_some());
         for (at, _) in over_quota.0.lock().unwrap().values_mut() {
             *at -= INTERVAL;
         }
-        let later = over_quota.told(&[], &refusal(0)).unwrap();
+        let later = over_quota.reported(&[], &refusal(0)).unwrap();
         assert!(
             later.ends_with("; 1000 refusals before it were not told"),
             "{later}"
         );
         let no_share = Refusal::NoShare { card: CardSlot(0) };
-        assert_eq!(over_quota.told(&[], &no_share), None);
+        assert_eq!(over_quota.reported(&[], &no_share), None);
     }
 
     #[test]

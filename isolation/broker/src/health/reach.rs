@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{EventKind, told};
+use super::{EventKind, reported};
 use driver::Binding;
 
 use crate::container::Container;
@@ -35,7 +35,7 @@ pub(super) fn take<T>(container: &Container, result: &Result<T, driver::Error>) 
     let reach = &container.health.reach;
     match result {
         Err(error) if error.is_unreachable() => {
-            let why = told(error);
+            let why = reported(error);
             let mut reported = reach.lock();
             let before = reported.replace(why.clone());
             reach.is_lost.store(true, Ordering::SeqCst);

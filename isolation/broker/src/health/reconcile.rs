@@ -78,7 +78,7 @@ pub(super) struct Reconciler(Mutex<Inner>);
 struct Inner {
     standing: Standing,
     last: Option<Look>,
-    told: Vec<u64>,
+    reported: Vec<u64>,
     drift: Vec<Drift>,
     /// A card for which the driver counts nothing, and its UUID.
     unseen: Option<(usize, String)>,
@@ -181,12 +181,12 @@ impl Look {
 
     /// What stands since the last comparison.
     fn confirms(&self, last: &Self) -> Vec<u64> {
-        let says_the_same = match (last.is_at_rest(), self.is_at_rest()) {
+        let reports_the_same = match (last.is_at_rest(), self.is_at_rest()) {
             (true, true) => last.after == self.before,
             _ => true,
         };
         let excess = self.excess();
-        if !says_the_same {
+        if !reports_the_same {
             // At rest both times, but not in between: only what exceeds everything counts.
             let most = |look: &Self| -> Vec<u64> {
                 let cards = look.before.cards.iter().zip(&look.driver_bytes);
@@ -291,8 +291,8 @@ impl Reconciler {
             .filter(|(_, excess)| **excess > 0)
             .map(|(drift, _)| drift.clone())
             .collect();
-        let is_news = stands != inner.told && !violations.is_empty();
-        inner.told = stands;
+        let is_news = stands != inner.reported && !violations.is_empty();
+        inner.reported = stands;
         Ok(Some(Comparison {
             drift,
             violations,

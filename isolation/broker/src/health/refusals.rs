@@ -17,13 +17,13 @@ pub(super) struct Refusals {
 
 #[derive(Debug, Default)]
 struct Inner {
-    said: HashMap<String, Said>,
+    reply: HashMap<String, Reply>,
     /// Written anew for every refusal, so that one which is not said allocates nothing.
     key: Key,
 }
 
 #[derive(Debug)]
-struct Said {
+struct Reply {
     at: Instant,
     suppressed: u64,
 }
@@ -44,17 +44,17 @@ impl Refusals {
     /// Whether this is to be said now, and how many of its like were not said before it.
     pub(super) fn admit(&self, call: &dyn Display, reason: &dyn Display) -> Option<u64> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { said, key } = &mut *inner;
+        let Inner { reply, key } = &mut *inner;
         key.0.clear();
         // Into a string every text can be written.
         let _written = write!(key, "{call}: {reason}");
-        if said.len() >= MOST_REASONS && !said.contains_key(&key.0) {
-            said.retain(|_, said| said.at.elapsed() < INTERVAL);
-            if said.len() >= MOST_REASONS {
+        if reply.len() >= MOST_REASONS && !reply.contains_key(&key.0) {
+            reply.retain(|_, reply| reply.at.elapsed() < INTERVAL);
+            if reply.len() >= MOST_REASONS {
                 key.0.clear();
             }
         }
-        match said.get_mut(&key.0) {
+        match reply.get_mut(&key.0) {
             Some(before) if before.at.elapsed() < INTERVAL => {
                 before.suppressed += 1;
                 None
@@ -64,11 +64,11 @@ impl Refusals {
                 Some(std::mem::take(&mut before.suppressed))
             }
             None => {
-                let now = Said {
+                let now = Reply {
                     at: Instant::now(),
                     suppressed: 0,
                 };
-                said.insert(key.0.clone(), now);
+                reply.insert(key.0.clone(), now);
                 Some(0)
             }
         }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_said_once_in_a_while() {
+    fn each_reason_is_reported_once_in_a_while() {
         let refusals = Refusals::default();
         assert_eq!(refusals.admit(&"alloc", &"1 of 2 bytes"), Some(0));
         for bytes in 0..9 {
@@ -90,8 +90,8 @@ mod tests {
             );
         }
         assert_eq!(refusals.admit(&"alloc", &"not known"), Some(0));
-        for said in refusals.inner.lock().unwrap().said.values_mut() {
-            said.at -= INTERVAL;
+        for reply in refusals.inner.lock().unwrap().reply.values_mut() {
+            reply.at -= INTERVAL;
         }
         assert_eq!(refusals.admit(&"alloc", &"7 of 2 bytes"), Some(9));
     }
@@ -100,10 +100,10 @@ mod tests {
     fn a_tenant_with_many_reasons_fills_neither_log_nor_memory() {
         let refusals = Refusals::default();
         let letters = |number: usize| "x".repeat(number);
-        let said = (0..1000)
+        let reply = (0..1000)
             .filter(|number| refusals.admit(&letters(*number), &"no").is_some())
             .count();
-        assert_eq!(said, MOST_REASONS + 1);
-        assert_eq!(refusals.inner.lock().unwrap().said.len(), MOST_REASONS + 1);
+        assert_eq!(reply, MOST_REASONS + 1);
+        assert_eq!(refusals.inner.lock().unwrap().reply.len(), MOST_REASONS + 1);
     }
 }

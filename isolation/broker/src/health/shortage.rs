@@ -37,11 +37,11 @@ impl Inner {
     }
 
     fn text(&self) -> Option<String> {
-        let said = |what: &str, why: &Option<String>| {
+        let reply = |what: &str, why: &Option<String>| {
             let why = why.as_ref()?;
             Some(format!("no {what}: {why}"))
         };
-        said("descriptor", &self.descriptor).or_else(|| said("thread", &self.thread))
+        reply("descriptor", &self.descriptor).or_else(|| reply("thread", &self.thread))
     }
 }
 

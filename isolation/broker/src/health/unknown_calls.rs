@@ -14,13 +14,13 @@ pub(super) struct UnknownCalls(Mutex<BTreeSet<Unknown>>);
 
 impl UnknownCalls {
     /// The event's text; `None` where it was named before, or too many were.
-    pub(super) fn told(&self, call: Unknown) -> Option<String> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= MOST || !told.insert(call) {
+    pub(super) fn reported(&self, call: Unknown) -> Option<String> {
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() >= MOST || !reported.insert(call) {
             return None;
         }
         let mut text = format!("{call} has no row in cgpu's tables and was refused");
-        if told.len() == MOST {
+        if reported.len() == MOST {
             text.push_str("; further ones are counted (unknown_calls) and not named");
         }
         Some(text)
@@ -34,13 +34,13 @@ mod tests {
     #[test]
     fn each_is_named_once_and_a_tenant_that_thinks_of_many_fills_no_log() {
         let calls = UnknownCalls::default();
-        let first = calls.told(Unknown::Control(0x2080_fff1)).unwrap();
+        let first = calls.reported(Unknown::Control(0x2080_fff1)).unwrap();
         assert_eq!(
             first,
             "control 0x2080fff1 has no row in cgpu's tables and was refused"
         );
-        assert_eq!(calls.told(Unknown::Control(0x2080_fff1)), None);
-        let named = (0..10_000).filter_map(|number| calls.told(Unknown::Class(number)));
+        assert_eq!(calls.reported(Unknown::Control(0x2080_fff1)), None);
+        let named = (0..10_000).filter_map(|number| calls.reported(Unknown::Class(number)));
         let named: Vec<String> = named.collect();
         assert_eq!(named.len(), MOST - 1);
         assert!(named.last().unwrap().contains("counted (unknown_calls)"));

@@ -300,14 +300,14 @@ fn a_successor_has_all_that_there_may_be() {
     journal.change().note(change);
     let before = image(&journal);
     drop(journal);
-    let told = Cell::new(0);
-    let moved = || told.set(told.get() + 1);
+    let reported = Cell::new(0);
+    let moved = || reported.set(reported.get() + 1);
     let journal = Journal::open_moving(file, fresh, &moved).unwrap();
     assert!(image(&journal) == before);
     // Whoever waits for a broker that reads it sees that it moves.
     assert!(
-        told.get() >= before.len() / (2 * TOLD_BYTES),
+        reported.get() >= before.len() / (2 * REPORTED_BYTES),
         "{}",
-        told.get()
+        reported.get()
     );
 }

@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_of_addresses_are_what_they_say(one in few(), other in few()) {
+        fn sets_of_addresses_are_what_they_report(one in few(), other in few()) {
             let has = |spans: &[Span], at: u64| {
                 spans.iter().any(|it| (it.base()..=it.last()).contains(&at))
             };

@@ -57,7 +57,7 @@ pub enum Held {
 }
 
 /// Whoever is told that a call has disturbed a closed gate.
-pub trait Told: std::fmt::Debug + Sync {
+pub trait Reported: std::fmt::Debug + Sync {
     /// It has.
     fn disturbed(&self);
 }
@@ -68,7 +68,7 @@ pub trait Told: std::fmt::Debug + Sync {
 pub struct Passing<'a> {
     gates: &'a Gates,
     card: CardSlot,
-    told: Option<&'a dyn Told>,
+    reported: Option<&'a dyn Reported>,
 }
 
 impl Gates {
@@ -79,7 +79,7 @@ impl Gates {
     pub fn pass<'a>(
         &'a self,
         card: CardSlot,
-        told: Option<&'a dyn Told>,
+        reported: Option<&'a dyn Reported>,
         still_waits: impl Fn() -> bool,
     ) -> Result<Passing<'a>, Held> {
         let until = Instant::now() + LONGEST;
@@ -107,7 +107,7 @@ impl Gates {
         Ok(Passing {
             gates: self,
             card,
-            told,
+            reported,
         })
     }
 
@@ -203,8 +203,8 @@ impl Drop for Passing<'_> {
         }
         drop(inner);
         self.gates.changed.notify_all();
-        if let Some(told) = self.told.filter(|_| disturbs) {
-            told.disturbed();
+        if let Some(reported) = self.reported.filter(|_| disturbs) {
+            reported.disturbed();
         }
     }
 }
@@ -240,11 +240,11 @@ mod tests {
         gates.begin_close(CARD);
         drop(pass(&gates, OTHER).unwrap());
         std::thread::scope(|scope| {
-            let (said, heard) = mpsc::channel();
+            let (reply, heard) = mpsc::channel();
             let gates = &gates;
             scope.spawn(move || {
                 let passing = pass(gates, CARD).unwrap();
-                said.send(()).unwrap();
+                reply.send(()).unwrap();
                 drop(passing);
             });
             while gates.waiting() == 0 {
@@ -269,14 +269,14 @@ mod tests {
     #[derive(Debug, Default)]
     struct Count(AtomicUsize);
 
-    impl Told for Count {
+    impl Reported for Count {
         fn disturbed(&self) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     #[test]
-    fn a_call_that_passed_and_ends_after_the_close_is_told_once() {
+    fn a_call_that_passed_and_ends_after_the_close_is_reported_once() {
         let (gates, count) = (Gates::default(), Count::default());
         let passing = gates.pass(CARD, Some(&count), || true).unwrap();
         // It does not wait for it: that would be the tenant's to draw out.

@@ -44,12 +44,12 @@ const ACCOUNTS_EVERY: Duration = Duration::from_millis(100);
 /// What the rest of the broker tells the thread.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    told: Mutex<Told>,
+    reported: Mutex<Reported>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     objects: bool,
     terms: bool,
     stopping: bool,
@@ -68,27 +68,27 @@ pub(super) enum Tell {
 
 impl Mailbox {
     pub(super) fn tell(&self, what: Tell) {
-        let mut told = self.lock();
+        let mut reported = self.lock();
         match what {
-            Tell::Objects => told.objects = true,
-            Tell::Terms => told.terms = true,
-            Tell::Stop => told.stopping = true,
-            Tell::HandOver => told.handing_over = true,
+            Tell::Objects => reported.objects = true,
+            Tell::Terms => reported.terms = true,
+            Tell::Stop => reported.stopping = true,
+            Tell::HandOver => reported.handing_over = true,
         }
-        drop(told);
+        drop(reported);
         self.changed.notify_all();
     }
 
     /// Waits until the thread has ended; says whether it has.
     pub(super) fn wait_for_end(&self, longest: Duration) -> bool {
         let until = Instant::now() + longest;
-        let mut told = self.lock();
-        while !told.ended {
+        let mut reported = self.lock();
+        while !reported.ended {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            told = self.wait(told, left);
+            reported = self.wait(reported, left);
         }
         true
     }
@@ -99,25 +99,25 @@ impl Mailbox {
 
     /// The next event, no later than the time that is asked for.
     fn next(&self, at_ns: u64) -> Event {
-        let mut told = self.lock();
+        let mut reported = self.lock();
         loop {
-            if told.handing_over {
+            if reported.handing_over {
                 return Event::Woke;
             }
-            if std::mem::take(&mut told.stopping) {
+            if std::mem::take(&mut reported.stopping) {
                 return Event::Stopping;
             }
-            if std::mem::take(&mut told.terms) {
+            if std::mem::take(&mut reported.terms) {
                 return Event::TermsChanged;
             }
-            if std::mem::take(&mut told.objects) {
+            if std::mem::take(&mut reported.objects) {
                 return Event::ObjectsChanged;
             }
             let left = Duration::from_nanos(at_ns.saturating_sub(now_ns()));
             if left.is_zero() {
                 return Event::Woke;
             }
-            told = self.wait(told, left);
+            reported = self.wait(reported, left);
         }
     }
 
@@ -126,13 +126,17 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    fn wait<'a>(&'a self, told: MutexGuard<'a, Told>, longest: Duration) -> MutexGuard<'a, Told> {
-        let waited = self.changed.wait_timeout(told, longest);
+    fn wait<'a>(
+        &'a self,
+        reported: MutexGuard<'a, Reported>,
+        longest: Duration,
+    ) -> MutexGuard<'a, Reported> {
+        let waited = self.changed.wait_timeout(reported, longest);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -174,7 +178,7 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
         mailbox: Arc::clone(&mailbox),
         governor: Governor::new(setup),
         world,
-        said: vec![Said::default(); cards],
+        reply: vec![Reply::default(); cards],
     };
     let thread = std::thread::Builder::new().name("governor".to_owned());
     thread
@@ -188,12 +192,12 @@ struct Running {
     mailbox: Arc<Mailbox>,
     governor: Governor,
     world: World,
-    said: Vec<Said>,
+    reply: Vec<Reply>,
 }
 
 /// What people were told of a card last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Said {
+struct Reply {
     enforcement_level: Option<compute::EnforcementLevel>,
     holds: Option<bool>,
     alarms: u64,
@@ -295,21 +299,21 @@ impl Running {
     }
 
     fn publish(&mut self) {
-        let statuses: Vec<_> = (0..self.said.len())
+        let statuses: Vec<_> = (0..self.reply.len())
             .map(|card| self.governor.status(card))
             .collect();
         for (card, status) in statuses.iter().enumerate() {
-            let (Some(status), Some(said)) = (status, self.said.get_mut(card)) else {
+            let (Some(status), Some(reply)) = (status, self.reply.get_mut(card)) else {
                 continue;
             };
-            let now = Said {
+            let now = Reply {
                 enforcement_level: status.enforcement_level,
                 holds: Some(status.holds),
                 alarms: status.counts.alarms,
             };
-            if now != *said {
-                let text = news(&self.container, card, status, said);
-                *said = now;
+            if now != *reply {
+                let text = news(&self.container, card, status, reply);
+                *reply = now;
                 if let Some(text) = text {
                     let health = &self.container.health;
                     health.tell(&self.container, EventKind::Share, text);
@@ -327,7 +331,7 @@ fn news(
     container: &Container,
     card: usize,
     status: &compute::Status,
-    said: &Said,
+    reply: &Reply,
 ) -> Option<String> {
     let uuid = container.account.slots().get(card).map(|slot| &slot.uuid)?;
     let reason = status.reason.as_ref().map(ToString::to_string);
@@ -337,18 +341,18 @@ fn news(
     let why = reason
         .map(|reason| format!(": {reason}"))
         .unwrap_or_default();
-    if !status.holds && said.holds != Some(false) {
+    if !status.holds && reply.holds != Some(false) {
         let policy = status.terms.policy.name();
         return Some(format!(
             "card {uuid}: enforcement level {enforcement_level} does not hold what policy {policy} promises{why}"
         ));
     }
-    if status.holds && said.holds == Some(false) {
+    if status.holds && reply.holds == Some(false) {
         return Some(format!(
             "card {uuid}: enforcement level {enforcement_level} holds the share again"
         ));
     }
-    if status.counts.alarms > said.alarms {
+    if status.counts.alarms > reply.alarms {
         return Some(format!("card {uuid}: the gate rests{why}"));
     }
     None
@@ -471,7 +475,7 @@ impl Questions {
 }
 
 fn ask(container: Arc<Container>, card: usize) -> std::io::Result<mpsc::Receiver<Confirmed>> {
-    let (said, answer) = mpsc::channel();
+    let (reply, answer) = mpsc::channel();
     let thread = std::thread::Builder::new().name("asking".to_owned());
     thread.spawn(move || {
         let confirmed = match record::confirm(&container, card) {
@@ -486,7 +490,7 @@ fn ask(container: Arc<Container>, card: usize) -> std::io::Result<mpsc::Receiver
             }
         };
         // A governor that has ended does not wait for it.
-        let _ended = said.send(confirmed);
+        let _ended = reply.send(confirmed);
     })?;
     Ok(answer)
 }

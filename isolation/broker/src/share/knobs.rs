@@ -450,8 +450,8 @@ fn call(container: &Pulling<'_>, requested: Control) -> Result<Vec<u8>, KnobErro
         .unwrap_or_default())
 }
 
-fn accepted(said: Option<u32>) -> Result<(), KnobError> {
-    match said {
+fn accepted(reply: Option<u32>) -> Result<(), KnobError> {
+    match reply {
         Some(status::NV_OK) => Ok(()),
         Some(status) if GONE.contains(&status) => Err(KnobError::Gone),
         Some(status) => Err(KnobError::Status(status)),

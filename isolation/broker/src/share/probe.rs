@@ -394,10 +394,10 @@ impl Asking<'_> {
             .take_while(|id| *id != attached_ids::NONE);
         for id in ids {
             let cmd = control::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID;
-            let told = self.control(self.root, cmd, |params| {
+            let reported = self.control(self.root, cmd, |params| {
                 put_u32(params, uuid_of_id::GPU_ID, id);
             });
-            let is_it = match told {
+            let is_it = match reported {
                 Ok(params) => params
                     .get(uuid_of_id::UUID..)
                     .is_some_and(|text| text.starts_with(uuid.as_bytes())),

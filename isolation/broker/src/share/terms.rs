@@ -169,13 +169,13 @@ impl Share {
                 })?;
             named.push((slot, card));
         }
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         {
             let mut change = container.journal.change();
             for (slot, card) in &named {
                 let before = self.terms(usize::from(slot.0));
                 if before != card.terms {
-                    told.push(format!(
+                    reported.push(format!(
                         "card {}: {} -> {}",
                         card.uuid,
                         in_words(&before),
@@ -187,8 +187,8 @@ impl Share {
         }
         self.read_terms(container);
         self.hold(container);
-        if !told.is_empty() {
-            let text = told.join("; ");
+        if !reported.is_empty() {
+            let text = reported.join("; ");
             let health = &container.health;
             health.tell(container, EventKind::ShareChanged, text);
         }

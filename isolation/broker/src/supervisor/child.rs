@@ -198,7 +198,7 @@ impl Child {
         }
     }
 
-    pub(super) fn has_said_something(&self) -> bool {
+    pub(super) fn has_reply_something(&self) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
@@ -269,9 +269,9 @@ impl Child {
 
     /// Tells it to end, which opens the container's gates, and kills it if it does not.
     pub(super) fn end(&mut self) {
-        let told = self.stage == Stage::Serving && self.signal(Signal::SIGTERM).is_ok();
+        let reported = self.stage == Stage::Serving && self.signal(Signal::SIGTERM).is_ok();
         let until = Instant::now() + LAST_WORDS;
-        while told && Instant::now() < until {
+        while reported && Instant::now() < until {
             if self.has_ended() {
                 return;
             }

@@ -133,7 +133,7 @@ pub(super) fn drop_capabilities() -> Result<(), Error> {
 }
 
 /// Says `ready` on standard output and closes it: the frontend waits for this.
-pub(super) fn say_ready() -> io::Result<()> {
+pub(super) fn report_ready() -> io::Result<()> {
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     {
         let mut stdout = io::stdout().lock();

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_who_runs_and_who_sleeps() {
+    fn the_kernel_reports_who_runs_and_who_sleeps() {
         let me = std::process::id().cast_signed();
         let here = look(me).unwrap();
         assert!(here.is_runnable && here.cpu > Duration::ZERO);

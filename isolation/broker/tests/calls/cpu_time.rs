@@ -166,12 +166,12 @@ fn flooded(groups: &Groups, by: By) -> Flooded {
         if burst.exists() {
             fs::write(burst, &kernels).unwrap();
         }
-        let said = CpuTime {
+        let reply = CpuTime {
             version: cards::cpu_time::VERSION,
             quota_ppm: Some(QUOTA_PPM),
             usage: Some(UsageFile::Nanoseconds(groups.cpuacct.join("cpuacct.usage"))),
         };
-        said.write(&DiskStore, kept.dir()).unwrap();
+        reply.write(&DiskStore, kept.dir()).unwrap();
     }
     let window = || compute_of(&kept)["window_ns"].as_u64().unwrap_or(0);
     let mut turns = 0;

@@ -15,12 +15,12 @@ use crate::stage::{Stage, until};
 
 pub(crate) const TESTS: &[Test] = &[
     (
-        "health::a_hung_call_is_told_once_and_so_is_its_end",
-        a_hung_call_is_told_once_and_so_is_its_end,
+        "health::a_hung_call_is_reported_once_and_so_is_its_end",
+        a_hung_call_is_reported_once_and_so_is_its_end,
     ),
     (
-        "health::a_driver_that_counts_more_is_told",
-        a_driver_that_counts_more_is_told,
+        "health::a_driver_that_counts_more_is_reported",
+        a_driver_that_counts_more_is_reported,
     ),
     (
         "health::a_busy_container_is_no_violation",
@@ -31,8 +31,8 @@ pub(crate) const TESTS: &[Test] = &[
         a_violation_kills_where_it_shall,
     ),
     (
-        "health::incidents_are_told_to_whom_they_concern",
-        incidents_are_told_to_whom_they_concern,
+        "health::incidents_are_reported_to_whom_they_concern",
+        incidents_are_reported_to_whom_they_concern,
     ),
     (
         "health::refusals_beyond_a_rate_wait_and_other_calls_do_not",
@@ -69,7 +69,7 @@ fn hung_after(hung_call_ms: u64) -> Plan {
     }
 }
 
-fn a_hung_call_is_told_once_and_so_is_its_end() {
+fn a_hung_call_is_reported_once_and_so_is_its_end() {
     let stage = Stage::watched(4 * MIB, hung_after(50));
     let (tenant, fd, client, device) = with_device(&stage);
     let look = || stage.container.health.look(&stage.container);
@@ -103,7 +103,7 @@ fn a_hung_call_is_told_once_and_so_is_its_end() {
     stage.assert_exact(MIB);
 }
 
-fn a_driver_that_counts_more_is_told() {
+fn a_driver_that_counts_more_is_reported() {
     let stage = Stage::new(4 * MIB);
     let (tenant, fd, client, device) = with_device(&stage);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
@@ -187,7 +187,7 @@ fn a_violation_kills_where_it_shall() {
     assert_eq!(called.status(), rm::OK);
 }
 
-fn incidents_are_told_to_whom_they_concern() {
+fn incidents_are_reported_to_whom_they_concern() {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan {
         log_dir: Some(folder.path().to_owned()),

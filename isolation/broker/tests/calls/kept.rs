@@ -46,7 +46,7 @@ impl Kept {
         let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
         match Self::started(quota_bytes, environment, &native, |_| {}) {
             Ok(kept) => kept,
-            Err((said, log)) => panic!("{said}: {log}"),
+            Err((reply, log)) => panic!("{reply}: {log}"),
         }
     }
 
@@ -95,7 +95,7 @@ impl Kept {
                 kept.disk = disk;
                 kept
             }
-            Err((said, log)) => panic!("{said}: {log}"),
+            Err((reply, log)) => panic!("{reply}: {log}"),
         }
     }
 
@@ -176,9 +176,9 @@ impl Kept {
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut reply = String::new();
         let mut stdout = supervisor.stdout.take().unwrap();
-        stdout.read_to_string(&mut said).unwrap();
+        stdout.read_to_string(&mut reply).unwrap();
         let kept = Self {
             fake,
             disk: None,
@@ -187,11 +187,11 @@ impl Kept {
             supervisor,
             _frontend: frontend,
         };
-        if said == "ready\n" {
+        if reply == "ready\n" {
             Ok(kept)
         } else {
             let log = kept.log();
-            Err((said, log))
+            Err((reply, log))
         }
     }
 

@@ -56,19 +56,19 @@ fn a_driver_of_no_release_is_served_by_those_of_its_grant() {
 }
 
 fn without_them_no_broker_serves_it() {
-    for (layouts, told) in [
+    for (layouts, reported) in [
         (Value::Null, "driver 610.43.02 is not supported"),
         (
             json!({"release": "R600", "controls": {}}),
             "no release R600",
         ),
     ] {
-        let Err((said, log)) = Kept::with_layouts(VERSION, &layouts) else {
+        let Err((reply, log)) = Kept::with_layouts(VERSION, &layouts) else {
             panic!("{layouts} serves")
         };
         assert!(
-            said.contains(told) || log.contains(told),
-            "{layouts}: {said}: {log}"
+            reply.contains(reported) || log.contains(reported),
+            "{layouts}: {reply}: {log}"
         );
     }
 }

@@ -91,7 +91,7 @@ fn counted() {
         let card = state_dir.join("cards").join(UUID);
         write_json(&card.join("rules.json"), &rules);
     });
-    let kept = kept.unwrap_or_else(|(said, log)| panic!("{said}: {log}"));
+    let kept = kept.unwrap_or_else(|(reply, log)| panic!("{reply}: {log}"));
     let (_tenant, _process) = computing_behind(&kept);
     wait_for(&kept, 1_000_000);
     let weighted = |weight| Terms {
@@ -141,7 +141,7 @@ fn admitted() {
     let kept = Kept::sharing(&requests("fixed", Some(30)), |state_dir| {
         write(state_dir, 20)
     });
-    let kept = kept.unwrap_or_else(|(said, log)| panic!("{said}: {log}"));
+    let kept = kept.unwrap_or_else(|(reply, log)| panic!("{reply}: {log}"));
     let (_tenant, _process) = computing_behind(&kept);
     wait_for(&kept, 300_000);
     let rules = CardRules::default();

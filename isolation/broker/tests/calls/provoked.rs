@@ -130,8 +130,8 @@ fn unclosed_gate() {
 fn more(tenant: &Computing, count: usize) -> Vec<Channel> {
     let make = |parent, class| {
         let name = (tenant.client, parent);
-        let (said, handle) = tenant.tenant.on_engine(tenant.fd, name, class, GR);
-        assert_eq!(said, rm::OK);
+        let (reply, handle) = tenant.tenant.on_engine(tenant.fd, name, class, GR);
+        assert_eq!(reply, rm::OK);
         handle
     };
     let made = (0..count).map(|_| Channel {
@@ -293,13 +293,13 @@ fn channels_and_clients() {
     for _ in 1..MOST_CHANNELS {
         assert_eq!(make(tenant.group, CHANNEL, GR).0, rm::OK);
     }
-    let (said, last) = make(tenant.group, CHANNEL, GR);
-    assert_eq!((said, last), (full, 0));
+    let (reply, last) = make(tenant.group, CHANNEL, GR);
+    assert_eq!((reply, last), (full, 0));
     // Neither does a group of another engine become one of this engine's with what it has.
-    let (said, copies) = make(tenant.device, GROUP, COPY);
-    assert_eq!(said, rm::OK);
-    let (said, copying) = make(copies, CHANNEL, COPY);
-    assert_eq!(said, rm::OK);
+    let (reply, copies) = make(tenant.device, GROUP, COPY);
+    assert_eq!(reply, rm::OK);
+    let (reply, copying) = make(copies, CHANNEL, COPY);
+    assert_eq!(reply, rm::OK);
     assert_eq!(make(copying, 0xc6c0, COPY).0, full);
     assert_eq!(make(copies, CHANNEL, engine_type::COPY0).0, rm::OK);
     drop(tenant);

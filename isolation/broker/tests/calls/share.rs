@@ -122,8 +122,8 @@ impl<T: Deref<Target = Tenant>> Computing<T> {
         let client = tenant.client(fd);
         let device = tenant.device(fd, client);
         let made = |parent, class, engine| {
-            let (said, handle) = tenant.on_engine(fd, (client, parent), class, engine);
-            assert_eq!(said, rm::OK);
+            let (reply, handle) = tenant.on_engine(fd, (client, parent), class, engine);
+            assert_eq!(reply, rm::OK);
             handle
         };
         let subdevice = made(device, SUBDEVICE, 0);
@@ -144,18 +144,18 @@ impl<T: Deref<Target = Tenant>> Computing<T> {
         let mut params = vec![0; 8];
         put_u64(&mut params, timeslice::MICROS, micros);
         let cmd = control::NVA06C_CTRL_CMD_SET_TIMESLICE;
-        let (said, after) = self
+        let (reply, after) = self
             .tenant
             .control(self.fd, (self.client, object), cmd, &params);
         assert_eq!(after, params, "the tenant's own value stays in its memory");
-        said
+        reply
     }
 
     fn timeslice(&self) -> u64 {
         let cmd = control::NVA06C_CTRL_CMD_GET_TIMESLICE;
         let name = (self.client, self.group);
-        let (said, params) = self.tenant.control(self.fd, name, cmd, &[0; 8]);
-        assert_eq!(said, rm::OK);
+        let (reply, params) = self.tenant.control(self.fd, name, cmd, &[0; 8]);
+        assert_eq!(reply, rm::OK);
         u64_at(&params, timeslice::MICROS).unwrap()
     }
 
@@ -271,8 +271,8 @@ fn known() {
     };
     assert_eq!(groups(&stage), std::slice::from_ref(&group));
     let name = (tenant.client, tenant.device);
-    let (said, copies) = tenant.tenant.on_engine(tenant.fd, name, GROUP, COPY);
-    assert_eq!(said, rm::OK);
+    let (reply, copies) = tenant.tenant.on_engine(tenant.fd, name, GROUP, COPY);
+    assert_eq!(reply, rm::OK);
     let of_copies = groups(&stage)
         .into_iter()
         .find(|group| group.handle == copies);
@@ -327,8 +327,8 @@ fn waits() {
         let name = (tenant.client, parent);
         tenant.tenant.on_engine(tenant.fd, name, class, GR)
     };
-    let (said, group) = make(tenant.device, GROUP);
-    assert_eq!(said, rm::OK);
+    let (reply, group) = make(tenant.device, GROUP);
+    assert_eq!(reply, rm::OK);
     assert_eq!(make(group, CHANNEL).0, rm::OK);
     let share = &stage.container.share;
     thread::scope(|scope| {
@@ -358,8 +358,8 @@ fn copies() {
     let tenant = computing(&stage);
     let make = |parent, class| {
         let name = (tenant.client, parent);
-        let (said, handle) = tenant.tenant.on_engine(tenant.fd, name, class, COPY);
-        assert_eq!(said, rm::OK);
+        let (reply, handle) = tenant.tenant.on_engine(tenant.fd, name, class, COPY);
+        assert_eq!(reply, rm::OK);
         handle
     };
     let group = make(tenant.device, GROUP);
@@ -370,10 +370,10 @@ fn copies() {
     assert_eq!(tenant.disable(&[(tenant.client, channel)], 0), rm::OK);
     assert!(began.elapsed() < Duration::from_secs(1));
     // Work on the compute engine makes it a channel of that engine, whatever was said of it.
-    let (said, _) = tenant
+    let (reply, _) = tenant
         .tenant
         .on_engine(tenant.fd, (tenant.client, channel), COMPUTE, 0);
-    assert_eq!(said, rm::OK);
+    assert_eq!(reply, rm::OK);
     let found = groups(&stage).into_iter().find(|it| it.handle == group);
     assert_eq!(found.map(|group| group.engine), Some(Engine::Graphics));
 }
@@ -399,13 +399,13 @@ fn draws() {
                 let found = groups(&stage).into_iter().find(|it| it.handle == group);
                 found.map(|group| group.engine)
             };
-            let (said, _) = make(channel, class, 0);
+            let (reply, _) = make(channel, class, 0);
             if !capabilities.graphics {
-                assert_eq!(said, status::NV_ERR_INVALID_CLASS);
+                assert_eq!(reply, status::NV_ERR_INVALID_CLASS);
                 assert_eq!(engine(), Some(Engine::Other));
                 continue;
             }
-            assert_eq!((said, engine()), (rm::OK, Some(Engine::Graphics)));
+            assert_eq!((reply, engine()), (rm::OK, Some(Engine::Graphics)));
             assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
             let share = &stage.container.share;
             thread::scope(|scope| {
@@ -439,11 +439,11 @@ fn video() {
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     let make = |parent, class| tenant.on_engine(fd, (client, parent), class, NVDEC0);
-    let (said, group) = make(device, GROUP);
-    assert_eq!((said, used()), (rm::OK, implicit.other_group));
-    let (said, channel) = make(group, CHANNEL);
+    let (reply, group) = make(device, GROUP);
+    assert_eq!((reply, used()), (rm::OK, implicit.other_group));
+    let (reply, channel) = make(group, CHANNEL);
     let both = implicit.other_group + implicit.channel;
-    assert_eq!((said, used()), (rm::OK, both));
+    assert_eq!((reply, used()), (rm::OK, both));
     // It asks to be the only one, which no driver hears.
     let arg = rm::alloc(client, channel, 0, DECODER, tenant.params_address());
     let mut params = [0; 12];
@@ -530,8 +530,8 @@ fn foreign() {
     let own = (tenant.client, tenant.channel);
     let neighbour = (tenant.client + 0x100, 0x1);
     for disable in [0, 1] {
-        let said = tenant.disable(&[own, neighbour], disable);
-        assert_eq!(said, status::NV_ERR_INVALID_CLIENT);
+        let reply = tenant.disable(&[own, neighbour], disable);
+        assert_eq!(reply, status::NV_ERR_INVALID_CLIENT);
     }
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
     assert!(stage.fake.controls(cmd).is_empty());
@@ -546,8 +546,8 @@ fn counted() {
     };
     let mut last = tenant.group;
     for _ in 1..MOST_GROUPS {
-        let (said, handle) = make(GR);
-        assert_eq!(said, rm::OK);
+        let (reply, handle) = make(GR);
+        assert_eq!(reply, rm::OK);
         last = handle;
     }
     let full = status::NV_ERR_INSUFFICIENT_RESOURCES;
@@ -555,19 +555,19 @@ fn counted() {
     assert_eq!(make(engine_type::NULL).0, full);
     assert_eq!(make(engine_type::GR7).0, full);
     // Other engines have their own, and do not become this one's.
-    let (said, copies) = make(COPY);
-    assert_eq!(said, rm::OK);
+    let (reply, copies) = make(COPY);
+    assert_eq!(reply, rm::OK);
     let on = |parent, class| {
         let name = (tenant.client, parent);
         tenant.tenant.on_engine(tenant.fd, name, class, COPY)
     };
-    let (said, channel) = on(copies, CHANNEL);
-    assert_eq!(said, rm::OK);
+    let (reply, channel) = on(copies, CHANNEL);
+    assert_eq!(reply, rm::OK);
     assert_eq!(on(channel, COMPUTE).0, full);
     // A channel without a group would have a slice that nobody can set.
     let name = (tenant.client, tenant.device);
-    let (said, _) = tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR);
-    assert_eq!(said, status::NV_ERR_INVALID_OBJECT_PARENT);
+    let (reply, _) = tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR);
+    assert_eq!(reply, status::NV_ERR_INVALID_OBJECT_PARENT);
     let freed = tenant
         .tenant
         .free(tenant.fd, tenant.client, tenant.device, last);
@@ -700,8 +700,8 @@ fn preempts() {
     let name = (tenant.client, tenant.group);
     let began = Instant::now();
     for _ in 0..26 {
-        let (said, _) = tenant.tenant.control(tenant.fd, name, cmd, &[0; 8]);
-        assert_eq!(said, rm::OK);
+        let (reply, _) = tenant.tenant.control(tenant.fd, name, cmd, &[0; 8]);
+        assert_eq!(reply, rm::OK);
     }
     assert!(began.elapsed() > Duration::from_millis(200), "they waited");
     assert_eq!(stage.fake.controls(cmd).len(), 26);

@@ -61,15 +61,15 @@ fn found(kept: &Kept) -> Value {
 
 fn started(prepare: impl FnOnce(&Path, &Fake)) -> Kept {
     Kept::sharing_with(&requests(), prepare)
-        .unwrap_or_else(|(said, log)| panic!("it must start: {said}: {log}"))
+        .unwrap_or_else(|(reply, log)| panic!("it must start: {reply}: {log}"))
 }
 
 /// The log of a broker that must not start.
 fn not_started(prepare: impl FnOnce(&Path, &Fake)) -> String {
-    let Err((said, log)) = Kept::sharing_with(&requests(), prepare) else {
+    let Err((reply, log)) = Kept::sharing_with(&requests(), prepare) else {
         panic!("it must not start");
     };
-    assert_eq!(said, "");
+    assert_eq!(reply, "");
     log
 }
 
@@ -159,7 +159,7 @@ fn refused() {
 }
 
 fn unknown() {
-    for (what, said) in [
+    for (what, reply) in [
         (
             class::KEPLER_CHANNEL_GROUP_A,
             "KEPLER_CHANNEL_GROUP_A was refused with status 0x51",
@@ -174,7 +174,7 @@ fn unknown() {
         assert!(
             log.contains("[compute] mode = \"strict\": policy fixed needs enforcement level 2")
                 && log.contains("could not be found out")
-                && log.contains(said),
+                && log.contains(reply),
             "{log}"
         );
     }

@@ -67,7 +67,7 @@ fn binpack_takes_the_fullest_card_that_fits_and_spread_the_emptiest() {
 }
 
 #[test]
-fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
+fn an_unhealthy_card_gets_nothing_and_the_refusal_reports_why() {
     let mut candidates = [candidate(0, 24, 6), candidate(1, 24, 24)];
     candidates[0].unhealthy = Some("it was lost".to_owned());
     // Binpack would take the fuller one.
@@ -95,7 +95,7 @@ fn an_unhealthy_card_gets_nothing_and_the_refusal_says_why() {
 }
 
 #[test]
-fn a_card_that_is_set_to_one_user_gets_nothing_and_the_refusal_says_what_to_do() {
+fn a_card_that_is_set_to_one_user_gets_nothing_and_the_refusal_reports_what_to_do() {
     let mig = crate::Modes {
         mig: true,
         ..crate::Modes::default()
@@ -304,7 +304,7 @@ fn named_cards_are_taken_in_the_order_named_or_not_at_all() {
 }
 
 #[test]
-fn refusals_say_what_is_wrong() {
+fn refusals_report_what_is_wrong() {
     let candidates = [
         candidate(0, 24 << 10, 4 << 10),
         candidate(1, 24 << 10, 12 << 10),

@@ -450,13 +450,16 @@ fn rules_that_are_newer_broken_or_out_of_range_are_errors() {
     ] {
         fs::write(&path, &text).unwrap();
         let error = rules::of(dir.path(), &uuid(0)).unwrap_err();
-        let mut said = error.to_string();
+        let mut reply = error.to_string();
         let mut source = std::error::Error::source(&error);
         while let Some(cause) = source {
-            said.push_str(&cause.to_string());
+            reply.push_str(&cause.to_string());
             source = cause.source();
         }
-        assert!(said.contains(part) && said.contains("rules.json"), "{said}");
+        assert!(
+            reply.contains(part) && reply.contains("rules.json"),
+            "{reply}"
+        );
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 }

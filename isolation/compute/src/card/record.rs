@@ -54,7 +54,7 @@ impl Card {
     }
 
     /// Says in the record whether there is work, where anybody may lend by it.
-    pub(super) fn say_busy(&mut self, now_ns: u64, busy: Option<bool>) {
+    pub(super) fn report_busy(&mut self, now_ns: u64, busy: Option<bool>) {
         if !self.lends() {
             self.record.busy_until_ns = None;
             return;

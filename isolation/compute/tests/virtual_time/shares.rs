@@ -175,7 +175,7 @@ fn handles_that_have_gone_do_not_stop_the_others() {
 }
 
 #[test]
-fn a_driver_that_refuses_knobs_is_met_with_weaker_ones_and_the_status_says_why() {
+fn a_driver_that_refuses_knobs_is_met_with_weaker_ones_and_the_status_reports_why() {
     for (refused, enforcement_level, holds) in [
         (vec!["get"], EnforcementLevel::Gate, true),
         (vec!["set"], EnforcementLevel::Gate, true),

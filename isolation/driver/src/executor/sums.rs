@@ -152,7 +152,7 @@ impl Asker {
     ) -> Result<Vec<CardSum>, Error> {
         let mut silent = lock(&self.silent);
         if let Some(connection) = silent.take()
-            && !has_something_to_say(&connection, Duration::ZERO)
+            && !has_something_to_report(&connection, Duration::ZERO)
         {
             *silent = Some(connection);
             return Err(self.silence().into());
@@ -204,7 +204,7 @@ impl Asker {
 }
 
 /// Whether a connection's next message, or its end, comes within some time.
-fn has_something_to_say(connection: &Connection, within: Duration) -> bool {
+fn has_something_to_report(connection: &Connection, within: Duration) -> bool {
     let until = std::time::Instant::now() + within;
     loop {
         let left = until.saturating_duration_since(std::time::Instant::now());
@@ -251,13 +251,13 @@ impl Asking<'_> {
             fd: opened.as_fd(),
         };
         self.root = self.allocate(ctl, 0, 0, 0, class::NV01_ROOT_CLIENT, &mut [])?;
-        let (initialised, all_told) = self.initialised(ctl)?;
+        let (initialised, all_reported) = self.initialised(ctl)?;
         let mut sums = Vec::with_capacity(cards.len());
         for card in cards {
             let found = initialised.iter().find(|(uuid, _)| uuid == card.uuid);
             let (memory_bytes, further_bytes) = match found {
                 Some((_, gpu_id)) => self.sum(ctl, card, *gpu_id)?,
-                None if all_told => (0, 0),
+                None if all_reported => (0, 0),
                 None => {
                     let uuid = card.uuid.to_owned();
                     return Err(SumsError::NoCard { uuid }.into());
@@ -280,20 +280,20 @@ impl Asking<'_> {
         let ids = (0..attached_ids::MOST)
             .filter_map(|at| u32_at(&table, attached_ids::IDS + 4 * at))
             .take_while(|id| *id != attached_ids::NONE);
-        let (mut cards, mut all_told) = (Vec::new(), true);
+        let (mut cards, mut all_reported) = (Vec::new(), true);
         for id in ids {
             let cmd = control::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID;
-            let told = self.control(ctl, root, cmd, |params| {
+            let reported = self.control(ctl, root, cmd, |params| {
                 put_u32(params, uuid_of_id::GPU_ID, id);
             });
-            match told {
+            match reported {
                 Ok(params) => cards.push((uuid_in(&params), id)),
                 // A card that is lost, perhaps: it may be another container's.
-                Err(Error::Sums(SumsError::Refused { .. })) => all_told = false,
+                Err(Error::Sums(SumsError::Refused { .. })) => all_reported = false,
                 Err(error) => return Err(error),
             }
         }
-        Ok((cards, all_told))
+        Ok((cards, all_reported))
     }
 
     /// What is counted on one card: memory, and further handles of it.
@@ -513,7 +513,7 @@ impl ExecutorDriver {
         patience: Option<Duration>,
     ) -> Result<(), Error> {
         match patience {
-            Some(patience) if !has_something_to_say(connection, patience) => {
+            Some(patience) if !has_something_to_report(connection, patience) => {
                 Err(self.asker.silence().into())
             }
             Some(_) | None => Ok(()),

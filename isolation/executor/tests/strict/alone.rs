@@ -333,7 +333,7 @@ fn what_is_no_request_is_refused() {
         message.extend([0; 4]);
         message
     };
-    let say = |messages: &[&[u8]]| -> Answer {
+    let send = |messages: &[&[u8]]| -> Answer {
         let socket = sys::fd_passing::connect_seqpacket(&executor.socket()).unwrap();
         let mut answers = Vec::new();
         for message in messages {
@@ -345,14 +345,14 @@ fn what_is_no_request_is_refused() {
         answers.pop().unwrap()
     };
     let is_refused = |answer| matches!(answer, Answer::Refused { .. });
-    assert!(is_refused(say(&[b"\xff\xff\xff"])), "no message");
-    assert!(is_refused(say(&[&hello(0)])), "another protocol");
+    assert!(is_refused(send(&[b"\xff\xff\xff"])), "no message");
+    assert!(is_refused(send(&[&hello(0)])), "another protocol");
     let closed = postcard::to_stdvec(&Request::Held).unwrap();
-    assert!(is_refused(say(&[&closed])), "no greeting");
+    assert!(is_refused(send(&[&closed])), "no greeting");
     let (kept, held) = (Given::Kept(FileId(1)), Given::Held(FileId(1)));
-    assert!(is_refused(say(&[&greeting, &execute(kept, 4)])), "no file");
-    assert!(is_refused(say(&[&greeting, &execute(held, 8)])), "short");
-    let answer = say(&[&greeting, &execute(held, 4)]);
+    assert!(is_refused(send(&[&greeting, &execute(kept, 4)])), "no file");
+    assert!(is_refused(send(&[&greeting, &execute(held, 8)])), "short");
+    let answer = send(&[&greeting, &execute(held, 4)]);
     assert_eq!(answer, Answer::NotHeld { file: FileId(1) });
     // It serves on.
     assert_eq!(executor.connect().held().unwrap(), []);

@@ -77,8 +77,8 @@ fn only_groups_of_the_compute_engine_are_charged_a_context() {
     let program = Program::new(&stage);
     assert_eq!(program.group(engine_type::COPY0).0, rm::OK);
     stage.assert_exact(2 * MIB);
-    let (said, copies) = program.group(engine_type::COPY0 + 1);
-    assert_eq!(said, rm::OK);
+    let (reply, copies) = program.group(engine_type::COPY0 + 1);
+    assert_eq!(reply, rm::OK);
     stage.assert_exact(4 * MIB);
     assert_ne!(program.group(engine_type::NULL).0, rm::OK);
     stage.assert_exact(4 * MIB);
@@ -86,18 +86,18 @@ fn only_groups_of_the_compute_engine_are_charged_a_context() {
     stage.assert_exact(48 * MIB);
     assert_eq!(program.group(engine_type::GR0).0, rm::OK);
     stage.assert_exact(92 * MIB);
-    let (said, channel) = program.channel(copies, engine_type::COPY0 + 1);
-    assert_eq!(said, rm::OK);
+    let (reply, channel) = program.channel(copies, engine_type::COPY0 + 1);
+    assert_eq!(reply, rm::OK);
     stage.assert_exact(92 * MIB + DECLARED.channel);
     // Nothing computes for the price of a copy.
-    let (said, _) = program.make(channel, COMPUTE, &[]);
-    assert_eq!(said, status::NV_ERR_INVALID_STATE);
+    let (reply, _) = program.make(channel, COMPUTE, &[]);
+    assert_eq!(reply, status::NV_ERR_INVALID_STATE);
     stage.assert_exact(92 * MIB + DECLARED.channel);
     // A channel without a group brings a context with it.
     assert_eq!(program.channel(program.device, engine_type::GR0).0, rm::OK);
     stage.assert_exact(136 * MIB + 2 * DECLARED.channel);
-    let (said, _) = program.group(engine_type::GR0);
-    assert_eq!(said, rm::OK);
+    let (reply, _) = program.group(engine_type::GR0);
+    assert_eq!(reply, rm::OK);
     assert_eq!(program.group(engine_type::GR0).0, status::NV_ERR_NO_MEMORY);
     stage.assert_exact(180 * MIB + 2 * DECLARED.channel);
 }

@@ -150,9 +150,9 @@ fn works(architecture: &str) {
     let stage = Stage::of_generation(architecture, Capabilities::ALL);
     let mut seen = Vec::new();
     messages(&stage, "", |message| {
-        if let Some((_, said)) = message.split_once(" made ") {
+        if let Some((_, reply)) = message.split_once(" made ") {
             let class = class_of(message);
-            assert_eq!(said, "Ok(())", "{}", class.name);
+            assert_eq!(reply, "Ok(())", "{}", class.name);
             stage.assert_exact(taken(class));
             seen.push(class.engine);
         } else {
@@ -183,8 +183,8 @@ fn compute_and_copies_need_no_capability() {
         let stage = Stage::of_generation(architecture, Capabilities::default());
         let mut seen = Vec::new();
         messages(&stage, "", |message| {
-            if let Some((_, said)) = message.split_once(" made ") {
-                assert_eq!(said, "Ok(())", "{architecture} {message}");
+            if let Some((_, reply)) = message.split_once(" made ") {
+                assert_eq!(reply, "Ok(())", "{architecture} {message}");
                 seen.push(class_of(message).engine);
             }
             assert!(!message.contains("refused"), "{architecture} {message}");
@@ -205,17 +205,17 @@ fn engines_of_capabilities_that_are_not_had_are_no_class_and_compute_works() {
         let stage = Stage::of_generation("ada", capabilities);
         let (mut made, mut refused) = (Vec::new(), Vec::new());
         messages(&stage, &more.join(" "), |message| {
-            if let Some((_, said)) = message.split_once(" refused ") {
+            if let Some((_, reply)) = message.split_once(" refused ") {
                 // Of a video engine the channel's group is refused before anything can be made on it.
                 let number = class_of(message).number;
                 let status = match VIDEO.contains(&number) {
                     true => nvabi::status::NV_ERR_INVALID_ARGUMENT,
                     false => nvabi::status::NV_ERR_INVALID_CLASS,
                 };
-                assert_eq!(said, format!("Some({status})"), "{number:#x}");
+                assert_eq!(reply, format!("Some({status})"), "{number:#x}");
                 refused.push(number);
-            } else if let Some((_, said)) = message.split_once(" made ") {
-                assert_eq!(said, "Ok(())", "{message}");
+            } else if let Some((_, reply)) = message.split_once(" made ") {
+                assert_eq!(reply, "Ok(())", "{message}");
                 made.push(class_of(message).number);
             }
         });

@@ -70,7 +70,7 @@ fn what_only_the_kernel_hears_of_leaves_the_broker_as_it_was() {
         let bytes = row.size.of(R) as usize;
         for fd in [space.ctl, open("nvidiactl"), open("nvidia0")] {
             if native.has(row.cmd(R)) {
-                let _whatever_it_says = tenant.call(fd, row.cmd(R), &vec![0; bytes], &[]);
+                let _whatever_it_reports = tenant.call(fd, row.cmd(R), &vec![0; bytes], &[]);
                 made += 1;
             }
         }
@@ -79,7 +79,7 @@ fn what_only_the_kernel_hears_of_leaves_the_broker_as_it_was() {
         let bytes = row.size.of(R) as usize;
         if bytes != 0 {
             for fd in [space.uvm, open("nvidia-uvm")] {
-                let _whatever_it_says = tenant.call(fd, row.cmd, &vec![0; bytes], &[]);
+                let _whatever_it_reports = tenant.call(fd, row.cmd, &vec![0; bytes], &[]);
                 made += 1;
             }
         }

@@ -177,7 +177,7 @@ fn pulled(mode: Mode) {
     assert_eq!((pull(&close), pull(&open)), (Ok(None), Ok(None)));
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
     let switched = stage.kernel.controls(cmd);
-    let said: Vec<(u8, Option<u32>, Option<u32>)> = switched
+    let reply: Vec<(u8, Option<u32>, Option<u32>)> = switched
         .iter()
         .map(|call| {
             let params = &call[1];
@@ -189,7 +189,7 @@ fn pulled(mode: Mode) {
         })
         .collect();
     let own = |disable| (disable, Some(tenant.client), Some(tenant.channel));
-    assert_eq!(said, [own(1), own(0)]);
+    assert_eq!(reply, [own(1), own(0)]);
 
     let preempt = Knob::Preempt {
         card,

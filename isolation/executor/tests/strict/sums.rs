@@ -35,17 +35,17 @@ pub(crate) const TESTS: &[Test] = &[
         memory_with_several_handles_is_counted_once,
     ),
     (
-        "sums::a_driver_that_counts_more_is_told",
-        a_driver_that_counts_more_is_told,
+        "sums::a_driver_that_counts_more_is_reported",
+        a_driver_that_counts_more_is_reported,
     ),
     ("sums::and_kills_where_it_shall", and_kills_where_it_shall),
     (
-        "sums::a_refusal_is_told_once_and_so_is_its_end",
-        a_refusal_is_told_once_and_so_is_its_end,
+        "sums::a_refusal_is_reported_once_and_so_is_its_end",
+        a_refusal_is_reported_once_and_so_is_its_end,
     ),
     (
-        "sums::a_driver_that_knows_the_process_by_another_number_is_told",
-        a_driver_that_knows_the_process_by_another_number_is_told,
+        "sums::a_driver_that_knows_the_process_by_another_number_is_reported",
+        a_driver_that_knows_the_process_by_another_number_is_reported,
     ),
     (
         "sums::an_answer_that_does_not_come_holds_up_nothing",
@@ -266,7 +266,7 @@ fn memory_with_several_handles_is_counted_once() {
     assert_eq!(comparison.drift[0].driver_bytes, 4 * MIB);
 }
 
-fn a_driver_that_counts_more_is_told() {
+fn a_driver_that_counts_more_is_reported() {
     let stage = stage();
     let _holding = holding(&stage, 4 * MIB);
     reconcile(&stage);
@@ -312,7 +312,7 @@ fn and_kills_where_it_shall() {
     });
 }
 
-fn a_refusal_is_told_once_and_so_is_its_end() {
+fn a_refusal_is_reported_once_and_so_is_its_end() {
     const INVALID_PARAM_STRUCT: u32 = 0x3a;
     let stage = stage();
     let holding = holding(&stage, MIB);
@@ -325,9 +325,9 @@ fn a_refusal_is_told_once_and_so_is_its_end() {
         reconcile(&stage);
     }
     assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
-    let told = watching(&stage);
-    assert_eq!(told.sums, Some(false));
-    let reason = told.sums_reason.unwrap();
+    let reported = watching(&stage);
+    assert_eq!(reported.sums, Some(false));
+    let reason = reported.sums_reason.unwrap();
     assert!(
         reason.contains("GPU_GET_PID_INFO") && reason.contains("0x3a"),
         "{reason}"
@@ -359,7 +359,7 @@ fn a_refusal_is_told_once_and_so_is_its_end() {
     assert_eq!(watching(&stage).sums_reason, None);
 }
 
-fn a_driver_that_knows_the_process_by_another_number_is_told() {
+fn a_driver_that_knows_the_process_by_another_number_is_reported() {
     let stage = stage();
     let holding = holding(&stage, MIB);
     let nothing = |_: &mut [u8], params: &mut [u8]| {

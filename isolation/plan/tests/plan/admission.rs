@@ -87,7 +87,7 @@ fn what_cannot_stand_beside_each_other_is_refused_whoever_comes_first() {
 }
 
 #[test]
-fn a_card_takes_as_many_as_its_rules_say_and_native_ones_do_not_count() {
+fn a_card_takes_as_many_as_its_rules_report_and_native_ones_do_not_count() {
     let live = vec![weighted(1); 24];
     assert_eq!(admit(&rules(), &live, &weighted(2), false), Ok(()));
     let live = vec![weighted(1); 25];

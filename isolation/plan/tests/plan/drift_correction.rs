@@ -61,7 +61,7 @@ fn idleness_is_not_made_up_for() {
 }
 
 #[test]
-fn measurements_over_odd_times_say_nothing() {
+fn measurements_over_odd_times_report_nothing() {
     let mut drift = DriftCorrection::default();
     drift.measure(
         SECOND / 10,

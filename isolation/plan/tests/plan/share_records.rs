@@ -131,7 +131,7 @@ fn small() -> ShareRecord {
 }
 
 #[test]
-fn what_is_no_record_says_so() {
+fn what_is_no_record_reports_so() {
     let good = small().encode(8).unwrap().to_vec();
     assert_eq!(ShareRecord::decode(&good).unwrap(), (small(), 8));
     assert_eq!(

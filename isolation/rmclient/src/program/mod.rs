@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_every_step_says_what_it_lacks() {
+    fn without_a_driver_every_step_reports_what_it_lacks() {
         let empty = tempfile::tempdir().unwrap();
         let program = Program::named("cuInit").unwrap().unwrap();
         let answers = program

@@ -279,7 +279,7 @@ proptest! {
             name: "small",
             calls: native_call(16).with(at::low(1), Word::masked(mask, value)),
         };
-        let said = check(&programs, &[demand]);
+        let reply = check(&programs, &[demand]);
         let mut let_through = false;
         let mut notified = false;
         for low in SMALL {
@@ -293,7 +293,7 @@ proptest! {
                 notified |= strictest == NOTIFY.cast_signed();
             }
         }
-        match said {
+        match reply {
             Ok(Closed { notifies }) => {
                 prop_assert!(!let_through);
                 prop_assert!(notifies || !notified);

@@ -148,7 +148,7 @@ fn simulated_cards_have_a_broker_or_nothing() {
 }
 
 #[test]
-fn a_driver_that_is_not_known_has_no_broker_and_the_error_says_what_each_lacks() {
+fn a_driver_that_is_not_known_has_no_broker_and_the_error_reports_what_each_lacks() {
     let host = host(DriverSpec::Kernel, "999.10.01");
     let error = chosen(
         &config(BackendKind::Auto, Strength::Hard),

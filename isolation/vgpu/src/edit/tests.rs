@@ -263,7 +263,7 @@ fn a_card_that_is_not_granted_is_refused_or_left_out() {
 }
 
 #[test]
-fn a_container_that_is_not_held_says_so() {
+fn a_container_that_is_not_held_reports_so() {
     let mut grant = simulated();
     grant.isolation.weakened = vec![Weakness::CapSysAdmin, Weakness::Dri];
     let spec = edited_for(&grant, &json!({})).unwrap();
@@ -628,7 +628,7 @@ fn foreign_tables_are_closed_whatever_the_profile_lists() {
 }
 
 #[test]
-fn io_uring_is_denied_where_the_grant_says_so_and_no_denial_is_loosened() {
+fn io_uring_is_denied_where_the_grant_reports_so_and_no_denial_is_loosened() {
     let mut grant = simulated();
     grant.isolation.io_uring = IoUring::Deny;
     let list =

@@ -133,19 +133,19 @@ fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
         played.write(path, text);
     }
     played.write("cpu/cgpu/tests+a/cpu.cfs_burst_us", "0");
-    let told = played.follow(&group, "cpu/pod/c", Governor::None);
+    let reported = played.follow(&group, "cpu/pod/c", Governor::None);
     assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), "256");
-    assert_eq!(told.quota_ppm, Some(1_500_000));
-    assert_eq!(told.usage, None, "no tree counts");
+    assert_eq!(reported.quota_ppm, Some(1_500_000));
+    assert_eq!(reported.usage, None, "no tree counts");
     assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "150000");
     assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_burst_us"), "150000");
     // An update, to less than any broker can live on.
     played.write("cpu/pod/c/cpu.cfs_quota_us", "1000\n");
     let count = played.root.path().join("cpu/cgpu/tests+a/cpuacct.usage");
     fs::write(&count, "7\n").unwrap();
-    let told = played.follow(&group, "cpu/pod/c", Governor::None);
-    assert_eq!(told.quota_ppm, Some(100_000));
-    assert_eq!(told.usage, Some(UsageFile::Nanoseconds(count)));
+    let reported = played.follow(&group, "cpu/pod/c", Governor::None);
+    assert_eq!(reported.quota_ppm, Some(100_000));
+    assert_eq!(reported.usage, Some(UsageFile::Nanoseconds(count)));
     assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "10000");
     played.write("cpu/pod/c/cpu.cfs_quota_us", "-1\n");
     played.write("cpu/pod/cpu.cfs_quota_us", "-1\n");
@@ -185,10 +185,10 @@ fn version_2_takes_weight_and_quota_over() {
     played.write("pod/c/cpu.max", "20000 50000\n");
     played.write("pod/c/cpu.weight", "39\n");
     played.write("cgpu/tests+a/cpu.stat", "usage_usec 3\nuser_usec 1\n");
-    let told = played.follow(&group, "pod/c", Governor::None);
-    assert_eq!(told.quota_ppm, Some(400_000));
+    let reported = played.follow(&group, "pod/c", Governor::None);
+    assert_eq!(reported.quota_ppm, Some(400_000));
     let stat = played.root.path().join("cgpu/tests+a/cpu.stat");
-    assert_eq!(told.usage, Some(UsageFile::CpuStat(stat)));
+    assert_eq!(reported.usage, Some(UsageFile::CpuStat(stat)));
     assert_eq!(group.usage().unwrap().cpu_ns, Some(3_000));
     assert_eq!(played.read("cgpu/tests+a/cpu.max"), "40000 100000");
     assert_eq!(played.read("cgpu/tests+a/cpu.weight"), "39");

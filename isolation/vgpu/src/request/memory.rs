@@ -190,7 +190,7 @@ mod tests {
     const KEY: &str = "cgpu.io/memory";
 
     #[test]
-    fn units_mean_what_they_say() {
+    fn units_mean_what_they_report() {
         for (text, bytes) in [
             ("1Mi", MIB),
             ("4Gi", 4 << 30),

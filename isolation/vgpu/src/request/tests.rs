@@ -64,7 +64,7 @@ fn quota_mib(request: &Request, memory_mib: u64) -> u64 {
 }
 
 #[test]
-fn a_container_that_says_nothing_of_ours_asks_for_nothing() {
+fn a_container_that_reports_nothing_of_ours_asks_for_nothing() {
     for environment in [
         &["PATH=/bin"][..],
         &["NVIDIA_VISIBLE_DEVICES=all"],
@@ -537,7 +537,7 @@ fn contradictions_are_refused() {
 }
 
 #[test]
-fn the_administrator_can_deny_the_environment_a_say() {
+fn the_administrator_can_deny_the_environment_a_report() {
     let strict = Config::from_text(
         Path::new("t"),
         "[request]\nenvironment = \"tighten_only\"\ncgpu_disable = \"refuse\"",
@@ -872,7 +872,7 @@ fn in_pod<'a>(container: &'a str, of_pod: &[(&'a str, &'a str)]) -> Vec<(&'a str
 const OF_4_GIB: Amount = Amount::TotalBytes(4 << 30);
 
 #[test]
-fn a_pod_s_own_amount_is_every_container_s_to_ask_for_and_says_whose_it_is() {
+fn a_pod_s_own_amount_is_every_container_s_to_ask_for_and_reports_whose_it_is() {
     for container in ["app", "sidecar"] {
         let annotations = in_pod(container, &[("cgpu.io/memory", "4Gi")]);
         let request = read(&annotations, &[]).unwrap().unwrap();
@@ -938,10 +938,10 @@ fn a_pod_s_defaults_ask_for_nothing_by_themselves() {
 fn what_is_unclear_in_a_pod_is_refused() {
     let refused = |of_pod: &[(&str, &str)]| read(&in_pod("app", of_pod), &[]).unwrap_err();
     for named in ["cgpu.io/memory.app", "cgpu.io/memory.sidecar"] {
-        let said = refused(&[("cgpu.io/memory", "4Gi"), (named, "2Gi")]);
+        let reply = refused(&[("cgpu.io/memory", "4Gi"), (named, "2Gi")]);
         assert!(
-            said.contains("cgpu.io/memory") && said.contains("name all"),
-            "{said}"
+            reply.contains("cgpu.io/memory") && reply.contains("name all"),
+            "{reply}"
         );
     }
     for key in [
@@ -952,17 +952,17 @@ fn what_is_unclear_in_a_pod_is_refused() {
         "cgpu.io/.app",
         "cgpu.io/applied.app",
     ] {
-        let said = refused(&[(key, "4Gi")]);
+        let reply = refused(&[(key, "4Gi")]);
         assert!(
-            said.contains(key) && said.contains("KEY.CONTAINER"),
-            "{said}"
+            reply.contains(key) && reply.contains("KEY.CONTAINER"),
+            "{reply}"
         );
     }
     // Outside of a pod nobody has a name.
-    let said = read(&[("cgpu.io/memory.app", "4Gi")], &[]).unwrap_err();
+    let reply = read(&[("cgpu.io/memory.app", "4Gi")], &[]).unwrap_err();
     assert!(
-        said.contains("unknown annotation cgpu.io/memory.app"),
-        "{said}"
+        reply.contains("unknown annotation cgpu.io/memory.app"),
+        "{reply}"
     );
     // Another container's bad value is its own affair.
     let of_pod = [

@@ -182,11 +182,11 @@ pub fn set_rules(
             Stay::ForGood
         },
     };
-    let told = reservations
+    let reported = reservations
         .set_rules(&card.uuid, Some(&own))
         .map_err(|error| (0, error.into()))
         .and_then(|()| tell_all(config, &card.uuid, &moved));
-    if let Err((count, error)) = told {
+    if let Err((count, error)) = reported {
         let undone = reservations
             .set_rules(&card.uuid, own_before.as_ref())
             .map_err(Error::from);
@@ -230,18 +230,21 @@ fn tell_all(
     uuid: &GpuUuid,
     moved: &[(ContainerKey, Terms, Terms)],
 ) -> Result<(), (usize, Error)> {
-    let told: Vec<(&ContainerKey, [OnCard; 1])> = moved
+    let reported: Vec<(&ContainerKey, [OnCard; 1])> = moved
         .iter()
         .map(|(key, _, terms)| (key, [(uuid.clone(), *terms)]))
         .collect();
-    answers_of(config, &told)
+    answers_of(config, &reported)
         .into_iter()
         .find_map(Result::err)
         .map_or(Ok(()), |error| Err((moved.len(), error)))
 }
 
-fn answers_of(config: &Config, told: &[(&ContainerKey, [OnCard; 1])]) -> Vec<Result<(), Error>> {
-    let questions: Vec<_> = told
+fn answers_of(
+    config: &Config,
+    reported: &[(&ContainerKey, [OnCard; 1])],
+) -> Vec<Result<(), Error>> {
+    let questions: Vec<_> = reported
         .iter()
         .map(|(key, terms)| {
             let dir = ContainerDir::of(&config.state_dir, key);
@@ -249,7 +252,8 @@ fn answers_of(config: &Config, told: &[(&ContainerKey, [OnCard; 1])]) -> Vec<Res
         })
         .collect();
     let answers = control::ask_all(&questions).into_iter();
-    told.iter()
+    reported
+        .iter()
         .zip(answers)
         .map(|((key, terms), answer)| agreed(key, terms, answer))
         .collect()

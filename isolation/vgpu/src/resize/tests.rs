@@ -320,7 +320,7 @@ fn what_was_seen_before_a_quota_changed_settles_nothing() {
 }
 
 #[test]
-fn a_card_without_so_much_free_leaves_all_as_it_was_and_says_what_can_be_had() {
+fn a_card_without_so_much_free_leaves_all_as_it_was_and_reports_what_can_be_had() {
     let stage = Stage::new();
     let error = crate::chain(&stage.resize("50Gi").unwrap_err());
     assert!(

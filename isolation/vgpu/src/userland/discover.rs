@@ -194,14 +194,14 @@ fn at_version(
             continue;
         };
         let source = file.trusted()?.to_owned();
-        let said = elf::read(&file)?;
+        let reply = elf::read(&file)?;
         // Red Hat's /usr/lib has 32-bit libraries, Arch's has 64-bit ones.
-        if said.machine != machine {
+        if reply.machine != machine {
             continue;
         }
         let links = library.links.iter().map(|link| (*link).to_owned());
         let mut names = vec![name];
-        names.extend(said.soname.into_iter().chain(links));
+        names.extend(reply.soname.into_iter().chain(links));
         names.dedup();
         return Ok(Some(FoundLibrary {
             source,

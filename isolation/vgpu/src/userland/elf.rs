@@ -24,7 +24,7 @@ pub(crate) enum Machine {
 
 /// What a library says of itself.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct Reply {
     pub(crate) machine: Machine,
     pub(crate) soname: Option<String>,
 }
@@ -33,15 +33,15 @@ pub(crate) struct Said {
 ///
 /// # Errors
 /// A file that cannot be read, or is no shared library.
-pub(crate) fn read(library: &Found) -> Result<Said, Error> {
+pub(crate) fn read(library: &Found) -> Result<Reply, Error> {
     let file = library.read()?;
-    said(file).map_err(|problem| Error::Elf {
+    reply(file).map_err(|problem| Error::Elf {
         path: library.path().to_owned(),
         problem,
     })
 }
 
-fn said(file: File) -> Result<Said, String> {
+fn reply(file: File) -> Result<Reply, String> {
     let text = |error: elf::ParseError| error.to_string();
     let mut stream = ElfStream::<AnyEndian, _>::open_stream(file).map_err(text)?;
     if stream.ehdr.e_type != ET_DYN {
@@ -63,7 +63,7 @@ fn said(file: File) -> Result<Said, String> {
         .and_then(|table| table.iter().find(|entry| entry.d_tag == DT_SONAME))
         .map(|entry| entry.d_val());
     let Some(at) = at else {
-        return Ok(Said {
+        return Ok(Reply {
             machine,
             soname: None,
         });
@@ -82,7 +82,7 @@ fn said(file: File) -> Result<Said, String> {
     if soname.is_empty() || soname.contains('/') || soname.starts_with('.') {
         return Err(format!("it calls itself {:?}", super::error::cut(soname)));
     }
-    Ok(Said {
+    Ok(Reply {
         machine,
         soname: Some(soname.to_owned()),
     })
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_s_own_libc_says_its_name() {
+    fn the_machine_s_own_libc_reports_its_name() {
         let libc = [
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/lib64/libc.so.6",
@@ -106,8 +106,8 @@ mod tests {
             return;
         };
         assert_eq!(
-            said(file),
-            Ok(Said {
+            reply(file),
+            Ok(Reply {
                 machine: Machine::Native,
                 soname: Some("libc.so.6".to_owned())
             })
@@ -124,13 +124,13 @@ mod tests {
         ] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(bytes).unwrap();
-            assert!(said(file).is_err(), "{bytes:?}");
+            assert!(reply(file).is_err(), "{bytes:?}");
         }
         let program = File::open("/proc/self/exe").unwrap();
         // A program is position-independent too, and has no name of its own.
         assert!(!matches!(
-            said(program),
-            Ok(Said {
+            reply(program),
+            Ok(Reply {
                 soname: Some(_),
                 ..
             })

@@ -271,8 +271,8 @@ impl Call {
             Op::Escape(_) | Op::CardInfo { .. } | Op::AttachGpus { .. } => {
                 assert!(matches!(self.surface, Surface::Ctl | Surface::Card));
                 // The driver copies what the command says: more or less than we copied would be another struct.
-                let said = usize::try_from((self.cmd >> 16) & 0x3fff).expect("14 bits");
-                assert_eq!(bytes, said, "{}", op.name());
+                let reply = usize::try_from((self.cmd >> 16) & 0x3fff).expect("14 bits");
+                assert_eq!(bytes, reply, "{}", op.name());
             }
         }
         if let Some(at) = op.status_at(self.release) {

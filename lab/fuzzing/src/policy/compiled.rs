@@ -33,11 +33,11 @@ pub(super) fn program(profile: &Value) -> Option<Program> {
 }
 
 /// A rule's action, or a profile's default, as a number; `None` for what runc does not know.
-pub(super) fn says(rule: &Value) -> Option<u32> {
+pub(super) fn reports(rule: &Value) -> Option<u32> {
     action(rule, "action", "errnoRet")
 }
 
-pub(super) fn says_by_default(profile: &Value) -> Option<u32> {
+pub(super) fn reports_by_default(profile: &Value) -> Option<u32> {
     action(profile, "defaultAction", "defaultErrnoRet")
 }
 
@@ -57,7 +57,7 @@ fn action(object: &Value, action_key: &str, errno_key: &str) -> Option<u32> {
 
 /// The oracle's input; `None` for what runc refuses.
 fn lines(profile: &Value) -> Option<String> {
-    let default = says_by_default(profile)?;
+    let default = reports_by_default(profile)?;
     if profile["defaultAction"] == "SCMP_ACT_NOTIFY" {
         return None;
     }
@@ -72,7 +72,7 @@ fn lines(profile: &Value) -> Option<String> {
         writeln!(text, "A {token:x}").ok()?;
     }
     for rule in profile["syscalls"].as_array()? {
-        let action = says(rule)?;
+        let action = reports(rule)?;
         // A rule that says what the default says is skipped by runc.
         if action == default {
             continue;

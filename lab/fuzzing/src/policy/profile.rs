@@ -117,7 +117,7 @@ pub(super) fn check_shape(spec: &Value) {
             let args = rule["args"].as_array().unwrap_or(&empty);
             names.iter().any(|name| name == call)
                 && args.is_empty()
-                && compiled::says(rule) != compiled::says_by_default(profile)
+                && compiled::reports(rule) != compiled::reports_by_default(profile)
         });
         if let Some(rule) = first {
             assert!(denies(&rule["action"]), "{rule} in {profile}");

@@ -101,7 +101,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
             format!("{name}, natively"),
             json!({
                 "ended with": native.status,
-                "said": native.said,
+                "output": native.reply,
                 "calls": native.calls.len(),
                 "without a row in cgpu's tables": unknown(&native.calls),
             }),
@@ -157,7 +157,7 @@ fn verdict(native: &Ended, here: &Ended, next: &str) -> Value {
     let went_well = here.status == native.status;
     json!({
         "ended with": here.status,
-        "said": here.said,
+        "output": here.reply,
         "calls": here.calls.len(),
         "first refused": first,
         "refused": count,
@@ -246,11 +246,11 @@ struct Ended {
     status: i32,
     calls: Vec<Call>,
     /// The last lines of what it said, where it failed.
-    said: Option<String>,
+    reply: Option<String>,
 }
 
 /// Of what a program said; a report is no log.
-const MOST_SAID: usize = 2000;
+const MOST_REPLY: usize = 2000;
 
 /// A program under the recorder: on the card itself, or in a slice with these options.
 fn recorded(bundle: &Bundle, program: &Program, way: &Way, folder: &Path) -> anyhow::Result<Ended> {
@@ -278,13 +278,13 @@ fn recorded(bundle: &Bundle, program: &Program, way: &Way, folder: &Path) -> any
         let mut lines = text.lines();
         let status = lines.next().context("an empty recording")?;
         let status = serde_json::from_str(status).context("the recording's head")?;
-        let said = [&output.stdout[..], &output.stderr[..]].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let last = said.char_indices().rev().nth(MOST_SAID);
+        let reply = [&output.stdout[..], &output.stderr[..]].concat();
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        let last = reply.char_indices().rev().nth(MOST_REPLY);
         let last = last.map_or(0, |(at, _)| at);
         Ok(Ended {
             status,
-            said: (status != 0).then(|| said.get(last..).unwrap_or_default().to_owned()),
+            reply: (status != 0).then(|| reply.get(last..).unwrap_or_default().to_owned()),
             calls: lines
                 .map(serde_json::from_str)
                 .collect::<Result<_, _>>()
@@ -292,11 +292,11 @@ fn recorded(bundle: &Bundle, program: &Program, way: &Way, folder: &Path) -> any
         })
     };
     read().with_context(|| {
-        let said = String::from_utf8_lossy(&output.stderr);
+        let reply = String::from_utf8_lossy(&output.stderr);
         format!(
             "{}: {}",
             output.status,
-            said.lines().last().unwrap_or_default()
+            reply.lines().last().unwrap_or_default()
         )
     })
 }

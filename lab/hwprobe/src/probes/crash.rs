@@ -67,8 +67,8 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
     let mut took_ms = Vec::new();
     for number in 0..kills {
         let mut tenant = world.tenant("application", TENTH, Load::Busy, 60)?;
-        let said = tenant.await_ps(&world, has_process);
-        let Some(pid) = process(&said) else {
+        let reply = tenant.await_ps(&world, has_process);
+        let Some(pid) = process(&reply) else {
             tenant.await_end(LOOK_EVERY)?;
             break;
         };

@@ -45,8 +45,8 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
             .stdin(Stdio::from(file))
             .output()
             .context("start the other process")?;
-        let said = String::from_utf8_lossy(&child.stdout).trim().to_owned();
-        found(what, json!(said));
+        let reply = String::from_utf8_lossy(&child.stdout).trim().to_owned();
+        found(what, json!(reply));
     }
     Ok(End::Done)
 }

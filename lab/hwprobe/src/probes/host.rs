@@ -56,7 +56,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
     );
     found(
         "libraries",
-        said(Command::new("ldconfig").arg("-p"), |line| {
+        reply(Command::new("ldconfig").arg("-p"), |line| {
             line.contains("libcuda.so") || line.contains("libnvidia-ml.so")
         }),
     );
@@ -65,7 +65,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
     }
     found(
         "cgpu doctor",
-        said(bundle.cgpu().arg("doctor"), |_line| true),
+        reply(bundle.cgpu().arg("doctor"), |_line| true),
     );
     Ok(End::Done)
 }
@@ -80,7 +80,7 @@ pub(super) fn which(program: &str) -> Option<String> {
 }
 
 /// The lines that a command says and that are wanted; its complaint where it fails.
-pub(super) fn said(command: &mut Command, needed: impl Fn(&str) -> bool) -> Value {
+pub(super) fn reply(command: &mut Command, needed: impl Fn(&str) -> bool) -> Value {
     match command.output() {
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stdout);

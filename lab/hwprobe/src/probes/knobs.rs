@@ -59,7 +59,7 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
     }
     if let Ok(slice) = first {
         // As it was; a refusal shows in the next line's value.
-        let _told_below = set_timeslice(&client, group, slice);
+        let _reported_below = set_timeslice(&client, group, slice);
     }
     for level in 0..3_u32 {
         let set = interleave(&client, group, level);

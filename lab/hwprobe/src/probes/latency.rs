@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::host::said;
+use super::host::reply;
 use super::{End, found};
 use crate::bundle::Bundle;
 
@@ -16,7 +16,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
         calls
             .arg(bundle.program("cgpu-burn"))
             .args(["--json", "calls", "--count", "500"]);
-        found("in a slice (simulated)", said(&mut calls, |_line| true));
+        found("in a slice (simulated)", reply(&mut calls, |_line| true));
         return Ok(End::Done);
     }
     for work in [
@@ -39,7 +39,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
                         command
                     }
                 };
-                let text = said(command.args(work), |_line| true);
+                let text = reply(command.args(work), |_line| true);
                 let value = text
                     .as_str()
                     .and_then(|text| serde_json::from_str(text).ok());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::host::{said, which};
+use super::host::{reply, which};
 use super::world::{Load, World, shares};
 use super::{End, found};
 use crate::bundle::Bundle;
@@ -52,7 +52,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
                 world.tenant(&format!("busy{number}"), options, Load::Busy, seconds)
             })
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let told = tenants
+        let reported = tenants
             .last_mut()
             .map(|tenant| tenant.await_ps(&world, is_there));
         let meanwhile = (!world.is_simulated() && what.starts_with("two")).then(host_tools);
@@ -65,7 +65,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
             json!({
                 "percent of the card's time": shares(&answers),
                 "loads": answers.iter().map(brief).collect::<Vec<_>>(),
-                "the last one's share, as cgpu ps has it": told.as_ref().map(share_of),
+                "the last one's share, as cgpu ps has it": reported.as_ref().map(share_of),
             }),
         );
         if let Some(meanwhile) = meanwhile {
@@ -155,7 +155,7 @@ fn host_tools() -> Value {
     let mut utilisation = std::process::Command::new(&tool);
     utilisation.args(["pmon", "-c", "1", "-s", "u"]);
     json!({
-        "compute processes": said(&mut apps, |_line| true),
-        "utilisation by process": said(&mut utilisation, |_line| true),
+        "compute processes": reply(&mut apps, |_line| true),
+        "utilisation by process": reply(&mut utilisation, |_line| true),
     })
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::host::{said, which};
+use super::host::{reply, which};
 use super::{End, found};
 use crate::bundle::Bundle;
 
@@ -22,17 +22,17 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
         let burn = bundle.program("cgpu-burn");
         let mut smi = bundle.run(QUOTA, mode);
         smi.arg(bundle.program("cgpu")).args(["smi", "--json"]);
-        found(format!("cgpu smi, {name}"), said(&mut smi, |_line| true));
+        found(format!("cgpu smi, {name}"), reply(&mut smi, |_line| true));
         let mut views = bundle.run(QUOTA, mode);
         views.arg(&burn).args(["--json", "views"]);
         found(
             format!("every view of memory, {name}"),
-            said(&mut views, |_line| true),
+            reply(&mut views, |_line| true),
         );
         let mut fill = bundle.run(QUOTA, mode);
         fill.arg(&burn)
             .args(["--json", "fill", "--chunk", "64Mi", "--down-to", "64Ki"]);
-        let filled = said(&mut fill, |_line| true);
+        let filled = reply(&mut fill, |_line| true);
         let bytes = filled
             .as_str()
             .and_then(|text| serde_json::from_str::<Value>(text).ok())
@@ -50,7 +50,7 @@ pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
         references.arg(&burn).args(["--json", "references"]);
         found(
             format!("references kept, {name}"),
-            said(&mut references, |_line| true),
+            reply(&mut references, |_line| true),
         );
     }
     Ok(End::Done)
@@ -69,19 +69,19 @@ pub(super) fn vendor_tool(bundle: &Bundle) -> anyhow::Result<End> {
     let query = "--query-gpu=name,memory.total,memory.used,memory.free,memory.reserved";
     let mut bare = std::process::Command::new(&tool);
     bare.args([query, "--format=csv"]);
-    found("bare", said(&mut bare, |_line| true));
+    found("bare", reply(&mut bare, |_line| true));
     for mode in ["strict", "compat"] {
         let mut inside = bundle.run(QUOTA, &["--mode", mode]);
         inside.arg(&tool).args([query, "--format=csv"]);
         found(
             format!("in a slice of {QUOTA}, {mode}"),
-            said(&mut inside, |_line| true),
+            reply(&mut inside, |_line| true),
         );
         let mut table = bundle.run(QUOTA, &["--mode", mode]);
         table.arg(&tool);
         found(
             format!("its table, {mode}"),
-            said(&mut table, |line| line.contains("MiB")),
+            reply(&mut table, |line| line.contains("MiB")),
         );
     }
     Ok(End::Done)

@@ -61,13 +61,13 @@ fn look(world: &World<'_>, run: &mut Child) -> Value {
             counted("cgpu_ledger_counted_bytes"),
         );
         let reconciled = ps.get("reconciled").cloned().unwrap_or(Value::Null);
-        let is_told = match reconciled.get("by_driver").and_then(Value::as_bool) {
+        let is_reported = match reconciled.get("by_driver").and_then(Value::as_bool) {
             // A comparison in the middle of the allocation shows it on one side: the next is waited for.
             Some(true) => ledger.is_some_and(|bytes| bytes > 0) && driver == ledger,
             Some(false) => true,
             None => false,
         };
-        if is_told || began.elapsed() > PATIENCE || !matches!(run.try_wait(), Ok(None)) {
+        if is_reported || began.elapsed() > PATIENCE || !matches!(run.try_wait(), Ok(None)) {
             return json!({
                 "driver_counted_bytes": driver,
                 "ledger_counted_bytes": ledger,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::host::{said, which};
+use super::host::{reply, which};
 use super::{End, found};
 use crate::bundle::Bundle;
 
@@ -91,9 +91,9 @@ pub(super) fn python() -> Result<String, String> {
 
 fn timed(command: &mut Command) -> Value {
     let began = Instant::now();
-    let text = said(command, |_line| true);
+    let text = reply(command, |_line| true);
     let value: Option<Value> = text
         .as_str()
         .and_then(|text| serde_json::from_str(text).ok());
-    json!({"seconds": (began.elapsed().as_secs_f64() * 1e3).round() / 1e3, "said": value.unwrap_or(text)})
+    json!({"seconds": (began.elapsed().as_secs_f64() * 1e3).round() / 1e3, "output": value.unwrap_or(text)})
 }

@@ -235,9 +235,9 @@ impl Tenant {
     /// Waits until `cgpu ps` says that this holds of the tenant, and returns what it says; null where the load ends before.
     pub(super) fn await_ps(&mut self, world: &World<'_>, holds: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let said = world.ps(self);
-            if holds(&said) {
-                return said;
+            let reply = world.ps(self);
+            if holds(&reply) {
+                return reply;
             }
             if Instant::now() > self.deadline || !matches!(self.run.try_wait(), Ok(None)) {
                 return Value::Null;

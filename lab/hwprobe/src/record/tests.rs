@@ -123,7 +123,7 @@ fn what_has_no_row_is_listed_once_with_its_number() {
 }
 
 #[test]
-fn files_are_told_by_their_names() {
+fn files_are_reported_by_their_names() {
     for (path, on) in [
         ("/dev/nvidiactl", Some(On::Ctl)),
         ("/run/x/nvidia12", Some(On::Card)),

@@ -57,8 +57,8 @@ impl Device {
     /// The tree does not compile, or RM does not start with the card.
     pub fn of(tree: &Tree, chip: Chip) -> Result<Self> {
         let mut talk = started(tree, &Program::DEVICE)?;
-        let said = talk.ask(&format!("chip {:x}", chip.boot_42))?;
-        ensure!(said == "ready", "RM starts with no {}: {said}", chip.name);
+        let reply = talk.ask(&format!("chip {:x}", chip.boot_42))?;
+        ensure!(reply == "ready", "RM starts with no {}: {reply}", chip.name);
         Ok(Self(talk))
     }
 
@@ -73,7 +73,7 @@ impl Device {
         requested: &Requested,
         offset_bytes: u64,
     ) -> Result<std::result::Result<Given, u32>> {
-        let said = self.0.ask(&format!(
+        let reply = self.0.ask(&format!(
             "memory {class:x} {:x} {:x} {:x} {:x} {:x} {offset_bytes:x}",
             requested.size_bytes,
             requested.flags,
@@ -81,13 +81,13 @@ impl Device {
             requested.attr2,
             requested.alignment_bytes
         ))?;
-        let words: Vec<u64> = said
+        let words: Vec<u64> = reply
             .split(' ')
             .map(|word| u64::from_str_radix(word, 16))
             .collect::<std::result::Result<_, _>>()
-            .with_context(|| format!("RM's core says {said:?}"))?;
+            .with_context(|| format!("RM's core says {reply:?}"))?;
         let [status, size_bytes, alignment_bytes, taken_bytes] = words[..] else {
-            anyhow::bail!("RM's core says {said:?}");
+            anyhow::bail!("RM's core says {reply:?}");
         };
         Ok(match u32::try_from(status)? {
             0 => Ok(Given {

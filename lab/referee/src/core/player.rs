@@ -585,7 +585,7 @@ impl<D: Driver> Player<D> {
 
     fn control(&self, [client, object, word]: [u32; 3], cmd: u32, size: Size, flags: u32) -> Ready {
         let right = control::known(cmd, self.release).map_or(8, |control| control.params_bytes);
-        let (said, has_block) = match size {
+        let (reply, has_block) = match size {
             Size::Right => (right, right > 0),
             Size::More(bytes) => (right + bytes, true),
             Size::Nowhere => (right, false),
@@ -596,11 +596,11 @@ impl<D: Driver> Player<D> {
             (nvos54::H_OBJECT, object),
             (nvos54::CMD, cmd),
             (nvos54::FLAGS, flags),
-            (nvos54::PARAMS_SIZE, said),
+            (nvos54::PARAMS_SIZE, reply),
         ];
         let mut ready = self.words(&escape::NV_ESC_RM_CONTROL, &words, nvos54::STATUS);
         if has_block {
-            let mut params = vec![0; usize::try_from(said.max(8)).unwrap_or(8)];
+            let mut params = vec![0; usize::try_from(reply.max(8)).unwrap_or(8)];
             put_u32(&mut params, 0, word);
             ready.blocks.push(Block {
                 within: 0,

@@ -94,7 +94,7 @@ impl Core {
         })
     }
 
-    fn say(&mut self, line: &str) -> Result<String> {
+    fn send(&mut self, line: &str) -> Result<String> {
         self.talk.ask(line)
     }
 
@@ -116,8 +116,12 @@ impl Referee for CoreWithCard {
             version: tree.version.clone(),
             talk: started(tree, &Program::CARD)?,
         };
-        let said = core.say(&format!("chip {:x}", AD102.boot_42))?;
-        ensure!(said == "ready", "RM starts with no {}: {said}", AD102.name);
+        let reply = core.send(&format!("chip {:x}", AD102.boot_42))?;
+        ensure!(
+            reply == "ready",
+            "RM starts with no {}: {reply}",
+            AD102.name
+        );
         Ok(Self(core))
     }
 
@@ -149,7 +153,7 @@ impl Referee for Core {
     }
 
     fn play(&mut self, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
-        let ready = self.say(&format!("begin {CONTROL_FILES}"))?;
+        let ready = self.send(&format!("begin {CONTROL_FILES}"))?;
         ensure!(ready == "ready", "RM's core says {ready:?} and not ready");
         let version = self.version.clone();
         let mut player = super::player::Player::new(self, &version)?;
@@ -163,23 +167,23 @@ impl Referee for Core {
 
 impl Driver for &mut Core {
     fn ioctl(&mut self, ioctl: &Ioctl) -> Result<Answer> {
-        let said = self.say(&line_of(ioctl))?;
-        answer_of(&said).with_context(|| format!("RM's core says {said:?}"))
+        let reply = self.send(&line_of(ioctl))?;
+        answer_of(&reply).with_context(|| format!("RM's core says {reply:?}"))
     }
 
     fn close(&mut self, on: &On) -> Result<bool> {
-        let said = self.say(&format!(
+        let reply = self.send(&format!(
             "close {} {} {} {}",
             on.file,
             on.pid,
             on.user(),
             u8::from(on.is_admin)
         ))?;
-        Ok(said == "closed")
+        Ok(reply == "closed")
     }
 
     fn objects(&mut self) -> Result<Vec<ObjectEntry>> {
-        let mut line = self.say("end")?;
+        let mut line = self.send("end")?;
         let (mut objects, mut client) = (Vec::new(), 0);
         while line != "end" {
             match line.strip_prefix("client ") {
@@ -238,11 +242,11 @@ fn hex(byte: u8) -> [char; 2] {
 }
 
 /// What the core says of a call.
-fn answer_of(said: &str) -> Result<Answer> {
-    if let Some(signal) = said.strip_prefix("died ") {
+fn answer_of(reply: &str) -> Result<Answer> {
+    if let Some(signal) = reply.strip_prefix("died ") {
         return Ok(Answer::Died(signal.parse()?));
     }
-    let mut words = said.split(' ');
+    let mut words = reply.split(' ');
     let ret = words.next().context("no return")?.parse()?;
     let (mut blocks, mut is_whole) = (Vec::new(), true);
     for word in words {
@@ -411,8 +415,8 @@ fn stubs_of(names: &[&String]) -> String {
 fn symbols(how: &[&str], objects: &[PathBuf]) -> Result<std::collections::BTreeSet<String>> {
     let mut nm = Command::new("nm");
     nm.args(how).args(objects);
-    let said = capture(&mut nm, LIMIT)?.success()?.stdout;
-    Ok(said
+    let reply = capture(&mut nm, LIMIT)?.success()?.stdout;
+    Ok(reply
         .lines()
         .filter(|line| !line.ends_with(':'))
         .filter_map(|line| line.split_whitespace().last())
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_core_says_of_an_object_is_read_and_nothing_else_is_one() {
+    fn what_the_core_reports_of_an_object_is_read_and_nothing_else_is_one() {
         let object = object_of(1, "0xcaf00000 0x1 0x79 5 2").unwrap();
         assert_eq!(
             (
@@ -451,30 +455,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_are_said_and_heard_as_they_are(ret in -22..=0_i32, blocks: Vec<Vec<u8>>, is_whole: bool) {
-            let mut said = ret.to_string();
+        fn blocks_are_reported_and_heard_as_they_are(ret in -22..=0_i32, blocks: Vec<Vec<u8>>, is_whole: bool) {
+            let mut reply = ret.to_string();
             for block in &blocks {
-                said.push(' ');
+                reply.push(' ');
                 for byte in block {
-                    said += &format!("{byte:02x}");
+                    reply += &format!("{byte:02x}");
                 }
                 if block.is_empty() {
-                    said.push('-');
+                    reply.push('-');
                 }
             }
             if !is_whole {
-                said += " broken";
+                reply += " broken";
             }
-            let Answer::Done { ret: heard, blocks: heard_blocks, is_whole: heard_whole } = answer_of(&said).unwrap() else {
-                panic!("{said}");
+            let Answer::Done { ret: heard, blocks: heard_blocks, is_whole: heard_whole } = answer_of(&reply).unwrap() else {
+                panic!("{reply}");
             };
             prop_assert_eq!((heard, heard_blocks, heard_whole), (ret, blocks, is_whole));
         }
 
         #[test]
-        fn nothing_that_is_heard_is_a_panic(said: String) {
-            drop(answer_of(&said));
-            drop(object_of(0, &said));
+        fn nothing_that_is_heard_is_a_panic(reply: String) {
+            drop(answer_of(&reply));
+            drop(object_of(0, &reply));
         }
     }
 }

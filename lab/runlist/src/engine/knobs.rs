@@ -172,7 +172,7 @@ impl Runlist {
     pub(super) fn push_off(&mut self, group: usize) -> Option<u64> {
         match self.phase {
             Phase::Stay(residence) if residence.group == group => {
-                self.ask_to_leave(residence, Why::Told)
+                self.ask_to_leave(residence, Why::Reported)
             }
             Phase::Stay(_) | Phase::Idle | Phase::Overhead { .. } => self.saved_at(group),
         }

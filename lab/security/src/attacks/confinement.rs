@@ -53,7 +53,7 @@ fn in_child(
     let counters = kernel::shared_counters()?;
     let [over, bytes, done, refused, ..] = counters;
     let path = stage.out.join(format!("child-{}.txt", new_handle()));
-    let told = path.clone();
+    let reported = path.clone();
     let problem_file = std::fs::File::create(&path).context("make a file for a child")?;
     let child = kernel::fork(move || {
         child::end_with_parent();
@@ -85,7 +85,7 @@ fn in_child(
     if refused > 0 {
         tally.others.insert("in the child".to_owned(), refused);
     }
-    let problem = std::fs::read_to_string(told).unwrap_or_default();
+    let problem = std::fs::read_to_string(reported).unwrap_or_default();
     Ok((tally, (!problem.is_empty()).then_some(problem)))
 }
 
@@ -211,9 +211,9 @@ pub(super) fn disguises(stage: &mut Stage) -> Result<Value> {
     let mut rows = Vec::new();
     let mut bytes = 0;
     for guise in GUISES {
-        let told = child::start(stage, guise)?;
-        bytes += told["tally"]["held_bytes"].as_u64().unwrap_or(0);
-        rows.push(json!({"guise": format!("{guise:?}"), "told": told}));
+        let reported = child::start(stage, guise)?;
+        bytes += reported["tally"]["held_bytes"].as_u64().unwrap_or(0);
+        rows.push(json!({"guise": format!("{guise:?}"), "reported": reported}));
     }
     let tally = Tally {
         bytes,
@@ -246,9 +246,9 @@ pub(super) fn setuid_exec(stage: &mut Stage) -> Result<Value> {
             name.starts_with("grab-") && name.ends_with(".json")
         });
         if let Some(entry) = found {
-            let told: Value = serde_json::from_str(&std::fs::read_to_string(entry.path())?)?;
-            let tally = told["tally"].clone();
-            return Ok(json!({"told": told, "tally": tally}));
+            let reported: Value = serde_json::from_str(&std::fs::read_to_string(entry.path())?)?;
+            let tally = reported["tally"].clone();
+            return Ok(json!({"reported": reported, "tally": tally}));
         }
         anyhow::ensure!(Instant::now() < until, "the program tells nothing");
         anyhow::ensure!(child.try_wait()?.is_none(), "the program has ended");

@@ -173,7 +173,7 @@ pub(super) fn private_fd_table(stage: &mut Stage) -> Result<Value> {
     let decoy = File::open("/dev/null")?;
     let leader = Seat::take()?;
     let numbers = [decoy.as_raw_fd(), leader.number];
-    let (told, counted) = std::sync::mpsc::channel();
+    let (reported, counted) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let work = || -> Result<(Tally, Seat)> {
             nix::sched::unshare(CloneFlags::CLONE_FILES).context("take a table of its own")?;
@@ -194,7 +194,7 @@ pub(super) fn private_fd_table(stage: &mut Stage) -> Result<Value> {
             Err(error) => (Err(error), None),
         };
         // The receiver waits for it.
-        let _received = told.send(counts);
+        let _received = reported.send(counts);
         // The table goes with its thread.
         loop {
             std::thread::park();

@@ -207,9 +207,9 @@ pub(super) fn ptrace_sibling(stage: &mut Stage) -> Result<Value> {
             let _again = seat.pages.write(ARGUMENT_AT, &clean);
             // Looks harmless: the tracer makes an allocation of it.
             let answer = kernel::call(libc::SYS_getppid, [0; 6]);
-            let told = seat.pages.read(ARGUMENT_AT, 48).unwrap_or_default();
-            let status = bytes::u32_at(&told, nvabi::layout::nvos64::STATUS);
-            let handle = bytes::u32_at(&told, nvos21::H_NEW);
+            let reported = seat.pages.read(ARGUMENT_AT, 48).unwrap_or_default();
+            let status = bytes::u32_at(&reported, nvabi::layout::nvos64::STATUS);
+            let handle = bytes::u32_at(&reported, nvos21::H_NEW);
             if answer == Ok(0) && status == Some(0) && handle != Some(0) {
                 returned.fetch_add(1, Ordering::SeqCst);
             }

@@ -323,7 +323,7 @@ impl World {
     fn exec(&self, guest: &Guest, attack: &str) -> Result<Child> {
         let neighbour = self.neighbours().next().and_then(Guest::neighbour_report);
         let foreign = |key: &str| {
-            let number = neighbour.as_ref().and_then(|said| said[key].as_u64());
+            let number = neighbour.as_ref().and_then(|reply| reply[key].as_u64());
             number.unwrap_or_default()
         };
         let foreign = (foreign("client"), foreign("memory"));
@@ -347,16 +347,16 @@ impl World {
             let child = loop {
                 guest.clear()?;
                 let mut child = self.exec(guest, attack)?;
-                let told = guest.until_report(&mut child, RESTART)?;
-                match told {
+                let reported = guest.until_report(&mut child, RESTART)?;
+                match reported {
                     Some(document) if document["error"].is_null() => break child,
-                    told => {
+                    reported => {
                         fs::write(guest.out.join("go"), "")?;
                         child.wait()?;
                         tries += 1;
                         ensure!(
                             tries < 3,
-                            "{} cannot use its GPU after the trouble: {told:?} {}",
+                            "{} cannot use its GPU after the trouble: {reported:?} {}",
                             guest.id,
                             guest.log()
                         );

@@ -83,7 +83,7 @@ fn engine() -> Engine {
 }
 
 #[test]
-fn kernels_follow_each_other_by_the_card_s_time_however_late_their_ends_are_told() {
+fn kernels_follow_each_other_by_the_card_s_time_however_late_their_ends_are_reported() {
     let engine = engine();
     let tenant = Tenant::new(&engine, "a/b");
     // All are there before the first begins, however slow this thread is.
@@ -168,7 +168,7 @@ fn nothing_ends_behind_a_closed_gate_and_the_queue_is_kept() {
 }
 
 #[test]
-fn a_channel_that_goes_loses_its_work_and_who_waits_for_it_is_told() {
+fn a_channel_that_goes_loses_its_work_and_who_waits_for_it_is_reported() {
     let engine = engine();
     let tenant = Tenant::new(&engine, "a/b");
     engine.set_mode(tenant.group, Mode::Wfi);

@@ -532,7 +532,7 @@ impl New {
         if requested.flags & memory_params::FLAG_VIRTUAL != 0 {
             return Err(INVALID);
         }
-        let (memory, told) = if self.kind == Kind::Vidmem {
+        let (memory, reported) = if self.kind == Kind::Vidmem {
             if requested.attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
                 return Err(INVALID);
             }
@@ -547,9 +547,9 @@ impl New {
             (memory, bytes)
         };
         let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
-        put_u64(params, memory_params::SIZE, told);
+        put_u64(params, memory_params::SIZE, reported);
         put_u64(params, memory_params::OFFSET, offset);
-        put_u64(params, memory_params::LIMIT, told.wrapping_sub(1));
+        put_u64(params, memory_params::LIMIT, reported.wrapping_sub(1));
         Ok(self.object(Some(card), Resource::Memory(memory, Vec::new())))
     }
 

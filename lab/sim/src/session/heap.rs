@@ -50,7 +50,7 @@ pub(super) struct Requested {
 struct Sizes {
     bytes: u64,
     /// Written back.
-    told: u64,
+    reported: u64,
     /// Of the card.
     taken: u64,
 }
@@ -111,7 +111,7 @@ impl Requested {
         };
         Some(Sizes {
             bytes: size,
-            told: size.wrapping_sub(off),
+            reported: size.wrapping_sub(off),
             taken: placed.checked_next_multiple_of(page.max(KIB64))?,
         })
     }
@@ -129,14 +129,18 @@ pub(super) fn card_memory(
     }
     let page = requested.page(context, card)?;
     let sizes = requested.sizes(page).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
-    let Sizes { bytes, told, taken } = sizes;
+    let Sizes {
+        bytes,
+        reported,
+        taken,
+    } = sizes;
     let charge = card.charge(context.session, client.pid, taken)?;
     let memory = Memory {
         bytes,
         backing: Arc::new(Backing::own(bytes)),
         charge: Some(charge),
     };
-    Ok((Arc::new(memory), told))
+    Ok((Arc::new(memory), reported))
 }
 
 /// The host's memory: not the card's, so not charged.
@@ -267,16 +271,21 @@ pub(super) fn vid_heap_control(
                     0,
                 )
             } else {
-                let (class, memory, told) = if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+                let (class, memory, reported) = if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
                     let memory = system_memory(size)?;
                     let bytes = memory.bytes;
                     (NV01_MEMORY_SYSTEM, memory, bytes)
                 } else {
-                    let (memory, told) = card_memory(client, context, &card, &requested)?;
-                    (class::NV01_MEMORY_LOCAL_USER, memory, told)
+                    let (memory, reported) = card_memory(client, context, &card, &requested)?;
+                    (class::NV01_MEMORY_LOCAL_USER, memory, reported)
                 };
                 let offset = memory.charge.as_ref().map_or(0, |charge| charge.offset);
-                (class, Resource::Memory(memory, Vec::new()), told, offset)
+                (
+                    class,
+                    Resource::Memory(memory, Vec::new()),
+                    reported,
+                    offset,
+                )
             };
             let handle = client.insert(needed, Object::new(class, parent, Some(card), resource))?;
             put_u32(arg, nvos32::ALLOC_H_MEMORY, handle);

@@ -191,8 +191,8 @@ mod tests {
             "uidmap=",
             "uidmap=0:1:2,",
         ] {
-            let said = parsed(&[wrong, "gidmap=0:1:2"]).unwrap_err().to_string();
-            assert!(said.contains(wrong) && said.contains("size"), "{said}");
+            let reply = parsed(&[wrong, "gidmap=0:1:2"]).unwrap_err().to_string();
+            assert!(reply.contains(wrong) && reply.contains("size"), "{reply}");
         }
         let alone = parsed(&["uidmap=0:1:2"]).unwrap_err().to_string();
         assert!(alone.contains("together with gidmap="), "{alone}");

@@ -38,7 +38,7 @@ pub(super) fn place(key: &'static str, name: &str) -> Result<Place> {
             Ok(Place::File(path.ok_or_else(denied)?.into()))
         }
         "binary" => logger(Readiness::Closed),
-        "binary-v2" => logger(Readiness::Told),
+        "binary-v2" => logger(Readiness::Reported),
         _ => Err(denied()),
     }
 }

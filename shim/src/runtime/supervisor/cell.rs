@@ -232,7 +232,7 @@ impl Cell {
             }
         };
         match target {
-            Target::Init => drop(tokio::join!(delivered, self.execs_told())),
+            Target::Init => drop(tokio::join!(delivered, self.execs_reported())),
             Target::Exec(_) => delivered.await,
         }
         // Why it ended comes before that it ended.
@@ -252,19 +252,19 @@ impl Cell {
     }
 
     /// Waits, within reason, until the ends of all execs are told: containerd takes init's end for the last.
-    async fn execs_told(&self) {
+    async fn execs_reported(&self) {
         let all = async {
             loop {
                 let mut changed = self.changed.subscribe();
                 let due = lock(&self.state).execs_that_end();
-                let told = {
+                let reported = {
                     let live = lock(&self.live);
                     due.iter().all(|exec| {
                         let streams = live.streams.get(exec);
                         streams.is_none_or(|streams| streams.exit.borrow().is_some())
                     })
                 };
-                if told || changed.changed().await.is_err() {
+                if reported || changed.changed().await.is_err() {
                     return;
                 }
             }
@@ -330,8 +330,8 @@ impl Cell {
             return;
         };
         let (id, events) = (self.id.clone(), self.events.clone());
-        let told = move || drop(events.send(Event::Oom { id: id.clone() }));
-        let oom = oom::watch(&cgroup, told);
+        let reported = move || drop(events.send(Event::Oom { id: id.clone() }));
+        let oom = oom::watch(&cgroup, reported);
         let mut live = lock(&self.live);
         live.cgroup = Some(cgroup);
         live.oom_watch = oom;

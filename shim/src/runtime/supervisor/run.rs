@@ -143,8 +143,8 @@ fn agree_on_terminal(process: &mut serde_json::Value, requested: Terminal) -> bo
     let Some(process) = process.as_object_mut() else {
         return false;
     };
-    let said = process.get("terminal").and_then(serde_json::Value::as_bool);
-    if said.unwrap_or_default() == requested {
+    let reply = process.get("terminal").and_then(serde_json::Value::as_bool);
+    if reply.unwrap_or_default() == requested {
         return false;
     }
     process.insert("terminal".to_owned(), requested.into());
@@ -157,19 +157,19 @@ mod tests {
 
     #[test]
     fn an_exec_has_a_terminal_when_its_streams_are_one() {
-        for (said, requested, expected) in [
+        for (reply, requested, expected) in [
             (r#"{"args":["a"]}"#, Terminal::Pipes, None),
             (r#"{"terminal":true}"#, Terminal::Pty, None),
             (r#"{"terminal":false}"#, Terminal::Pty, Some(true)),
             (r#"{"args":["a"]}"#, Terminal::Pty, Some(true)),
             (r#"{"terminal":true}"#, Terminal::Pipes, Some(false)),
         ] {
-            let mut process = serde_json::from_str(said).unwrap();
-            let before: serde_json::Value = serde_json::from_str(said).unwrap();
+            let mut process = serde_json::from_str(reply).unwrap();
+            let before: serde_json::Value = serde_json::from_str(reply).unwrap();
             let edited = agree_on_terminal(&mut process, requested);
-            assert_eq!(edited, expected.is_some(), "{said} {requested:?}");
+            assert_eq!(edited, expected.is_some(), "{reply} {requested:?}");
             match expected {
-                Some(expected) => assert_eq!(process["terminal"], expected, "{said}"),
+                Some(expected) => assert_eq!(process["terminal"], expected, "{reply}"),
                 None => assert_eq!(process, before),
             }
         }

@@ -265,7 +265,7 @@ fn systemd_cgroup(
             "SystemdCgroup",
         ]
     };
-    let mut said = effective.and_then(|effective| {
+    let mut reply = effective.and_then(|effective| {
         [3, 2].into_iter().find_map(|version| {
             options(version)
                 .into_iter()
@@ -273,10 +273,10 @@ fn systemd_cgroup(
         })
     });
     let written = document.at(&options(version))?;
-    if said.is_none() {
-        said = written.as_ref();
+    if reply.is_none() {
+        reply = written.as_ref();
     }
-    Ok(said.and_then(Value::as_bool).unwrap_or(false))
+    Ok(reply.and_then(Value::as_bool).unwrap_or(false))
 }
 
 /// A relative import is meant from the main file's folder.

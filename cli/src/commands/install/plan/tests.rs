@@ -202,10 +202,10 @@ fn containerd_1_keeps_its_own_runc_beside_the_first_runtime() {
 }
 
 #[test]
-fn what_cannot_be_told_an_engine_is_refused_with_the_reason() {
+fn what_cannot_be_reported_an_engine_is_refused_with_the_reason() {
     let main = |text| texts(&[(CONTAINERD_MAIN, text)]);
     let one = Version(1, 7);
-    for (version, text, said) in [
+    for (version, text, reply) in [
         (one, "[plugins.cri]\n", "is of version 1 (it has `plugins`"),
         (one, "version = 3\n", "is of version 3"),
         (Version(2, 1), "version = 1\n", "containerd config migrate"),
@@ -221,13 +221,13 @@ fn what_cannot_be_told_an_engine_is_refused_with_the_reason() {
     ] {
         let error = error(Engine::Containerd, version, &main(text));
         assert!(
-            error.contains(said)
+            error.contains(reply)
                 && (error.contains("config.toml") || error.contains("containerd 1.4")),
             "{error}"
         );
     }
     let daemon = |text| texts(&[(DAEMON_JSON, text)]);
-    for (version, text, said) in [
+    for (version, text, reply) in [
         (Version(19, 3), "{}", "older than 20.10"),
         (Version(28, 5), "{\n  # no\n}", "line 2"),
         (
@@ -242,7 +242,7 @@ fn what_cannot_be_told_an_engine_is_refused_with_the_reason() {
         ),
     ] {
         let error = error(Engine::Docker, version, &daemon(text));
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(reply), "{error}");
     }
     let none = plan(
         Engine::Docker,
@@ -303,8 +303,8 @@ fn containerd_1_6_finds_the_shim_in_its_own_path_alone() {
     let old = Some(Version(1, 6));
     assert_eq!(note(Engine::Containerd, old, &request), None);
     request.programs = "/opt/cgpu".to_owned();
-    let said = note(Engine::Containerd, old, &request).unwrap();
-    assert!(said.contains("must have /opt/cgpu"), "{said}");
+    let reply = note(Engine::Containerd, old, &request).unwrap();
+    assert!(reply.contains("must have /opt/cgpu"), "{reply}");
     assert_eq!(
         note(Engine::Containerd, Some(Version(1, 7)), &request),
         None

@@ -410,7 +410,7 @@ fn a_new_quota_is_set_and_read_back() {
 }
 
 #[test]
-fn version_1_of_cgroups_and_an_older_driver_are_said_before_anything_is_granted() {
+fn version_1_of_cgroups_and_an_older_driver_are_reported_before_anything_is_granted() {
     let Some(mut host) = TestHost::new() else {
         return;
     };

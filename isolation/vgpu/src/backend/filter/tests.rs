@@ -74,7 +74,7 @@ impl Loads {
 struct Scene {
     folder: tempfile::TempDir,
     child: Child,
-    said: BufReader<std::process::ChildStdout>,
+    reply: BufReader<std::process::ChildStdout>,
 }
 
 impl Scene {
@@ -113,15 +113,15 @@ impl Scene {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut reply = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         while !line.ends_with("created\n") {
-            assert_ne!(said.read_line(&mut line).unwrap(), 0, "{line}");
+            assert_ne!(reply.read_line(&mut line).unwrap(), 0, "{line}");
         }
         Some(Self {
             folder,
             child,
-            said,
+            reply,
         })
     }
 
@@ -143,15 +143,15 @@ impl Scene {
             drop(self.child.stdin.take());
         }
         let found = watch.finish(started);
-        let mut said = String::new();
-        self.said.read_to_string(&mut said).unwrap();
+        let mut reply = String::new();
+        self.reply.read_to_string(&mut reply).unwrap();
         let status = self.child.wait().unwrap();
-        assert_eq!(status.success(), said.contains("it runs"), "{status}");
+        assert_eq!(status.success(), reply.contains("it runs"), "{status}");
         assert_eq!(
             is_loaded_at_start(&dir),
             found.is_err() || started == Started::No
         );
-        (found, said)
+        (found, reply)
     }
 }
 
@@ -160,9 +160,9 @@ fn a_filter_that_is_loaded_at_the_start_is_looked_at_before_the_program_runs() {
     let Some(scene) = Scene::new(Loads::Ours) else {
         return;
     };
-    let (found, said) = scene.started(Started::Yes);
+    let (found, reply) = scene.started(Started::Yes);
     found.unwrap();
-    assert!(said.contains("it runs"), "{said}");
+    assert!(reply.contains("it runs"), "{reply}");
 }
 
 #[test]
@@ -171,12 +171,12 @@ fn a_program_whose_filter_does_not_hold_never_runs() {
         let Some(scene) = Scene::new(loads) else {
             return;
         };
-        let (found, said) = scene.started(Started::Yes);
+        let (found, reply) = scene.started(Started::Yes);
         assert!(
             matches!(found, Err(Error::FilterOpen { .. })),
             "{loads:?}: {found:?}"
         );
-        assert!(!said.contains("it runs"), "{loads:?}: {said}");
+        assert!(!reply.contains("it runs"), "{loads:?}: {reply}");
     }
 }
 
@@ -185,9 +185,9 @@ fn a_container_whose_start_has_failed_is_not_left_to_start_unseen() {
     let Some(scene) = Scene::new(Loads::Ours) else {
         return;
     };
-    let (found, said) = scene.started(Started::No);
+    let (found, reply) = scene.started(Started::No);
     found.unwrap();
-    assert!(!said.contains("it runs"), "{said}");
+    assert!(!reply.contains("it runs"), "{reply}");
 }
 
 #[test]

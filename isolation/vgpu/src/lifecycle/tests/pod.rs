@@ -39,13 +39,13 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
     let app = host.create_in_pod("2", "app", &of_pod).unwrap().unwrap();
     assert_eq!(host.reserved_mib(), 4 << 10);
 
-    let said = crate::chain(&host.create_in_pod("3", "sidecar", &of_pod).unwrap_err());
+    let reply = crate::chain(&host.create_in_pod("3", "sidecar", &of_pod).unwrap_err());
     for part in [
         "cgpu.io/memory.app",
         "cgpu.io/memory.sidecar",
         "container app has it",
     ] {
-        assert!(said.contains(part), "{said}");
+        assert!(reply.contains(part), "{reply}");
     }
     assert_eq!(host.reserved_mib(), 4 << 10, "not doubled");
     // Another pod's, and one of no pod, are others.
@@ -65,7 +65,7 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
 }
 
 #[test]
-fn who_only_says_that_it_is_in_a_pod_does_not_keep_the_pod_s_amount() {
+fn who_only_reports_that_it_is_in_a_pod_does_not_keep_the_pod_s_amount() {
     let host = TestHost::new();
     let of_pod = json!({
         "io.kubernetes.cri.container-type": "container",
@@ -90,8 +90,8 @@ fn a_name_too_long_to_be_read_again_does_not_take_a_pod_s_amount_twice() {
     let host = TestHost::new();
     let of_pod = [("cgpu.io/memory", "4Gi")];
     let long = "a".repeat(5000);
-    let said = crate::chain(&host.create_in_pod("1", &long, &of_pod).unwrap_err());
-    assert!(said.contains("at most 4096"), "{said}");
+    let reply = crate::chain(&host.create_in_pod("1", &long, &of_pod).unwrap_err());
+    assert!(reply.contains("at most 4096"), "{reply}");
     host.assert_clean(&"pod");
 }
 

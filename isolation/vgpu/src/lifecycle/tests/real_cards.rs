@@ -177,7 +177,7 @@ fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
 }
 
 #[test]
-fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_told() {
+fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_reported() {
     use cards::Capability::{Graphics, Video};
 
     use crate::userland::tests::{FakeHost, Layout, VERSION};
@@ -192,7 +192,7 @@ fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_told
     host.inventory.driver_version = VERSION.to_owned();
     host.uvm = Some(kernel_with(played.dir.path(), LOADS));
     let both = &[Graphics, Video][..];
-    for (id, allowed, value, granted, told) in [
+    for (id, allowed, value, granted, reported) in [
         ("c1", both, "video", &[Video][..], None),
         ("c2", both, "compute,utility,graphics", &[Graphics], None),
         ("c3", both, "all", both, None),
@@ -225,9 +225,9 @@ fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_told
         let found = events
             .iter()
             .find(|event| event.kind == crate::events::NOT_SERVED);
-        assert_eq!(found.is_some(), told.is_some(), "{value}: {events:?}");
-        if let (Some(found), Some(told)) = (found, told) {
-            assert!(found.text.contains(told), "{}", found.text);
+        assert_eq!(found.is_some(), reported.is_some(), "{value}: {events:?}");
+        if let (Some(found), Some(reported)) = (found, reported) {
+            assert!(found.text.contains(reported), "{}", found.text);
             assert!(found.text.contains("[isolation] capabilities"));
         }
         release(&played.config, &key(id)).unwrap();
@@ -236,9 +236,9 @@ fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_told
 }
 
 #[test]
-fn who_has_infiniband_beside_a_quota_is_told_that_it_does_not_reach_card_memory() {
+fn who_has_infiniband_beside_a_quota_is_reported_that_it_does_not_reach_card_memory() {
     let played = TestHost::new();
-    for (id, path, told) in [
+    for (id, path, reported) in [
         ("c1", "/dev/infiniband/uverbs0", true),
         ("c2", "/dev/fuse", false),
     ] {
@@ -257,7 +257,7 @@ fn who_has_infiniband_beside_a_quota_is_told_that_it_does_not_reach_card_memory(
             .filter(|event| event.kind == crate::events::NO_GPUDIRECT_RDMA)
             .map(|event| event.text.as_str())
             .collect();
-        assert_eq!(found.len(), usize::from(told), "{events:?}");
+        assert_eq!(found.len(), usize::from(reported), "{events:?}");
         assert!(found.iter().all(|text| text.contains(path)));
         release(&played.config, &key(id)).unwrap();
         drop(vgpu);
@@ -285,7 +285,7 @@ fn facts_of_595(version: &str) -> String {
 }
 
 #[test]
-fn a_file_of_the_operators_makes_a_driver_known_and_the_grant_keeps_what_it_said() {
+fn a_file_of_the_operators_makes_a_driver_known_and_the_grant_keeps_what_it_reported() {
     let mut played = with_driver("610.43.02");
     played.config.driver.releases = played.dir.path().join("drivers.d");
     let file = played.config.driver.releases.join("610.43.02.json");
@@ -310,7 +310,7 @@ fn a_file_that_others_can_write_or_that_is_of_something_else_makes_nothing_known
     let file = played.config.driver.releases.join("610.43.02.json");
     fs::create_dir(&played.config.driver.releases).unwrap();
     let large = " ".repeat(2 << 20);
-    for (text, mode, told) in [
+    for (text, mode, reported) in [
         (facts_of_595("610.43.02"), 0o666, "mode 666"),
         (facts_of_595("610.43.03"), 0o644, "of version 610.43.03"),
         (String::new(), 0o644, "not the facts of a driver version"),
@@ -319,13 +319,17 @@ fn a_file_that_others_can_write_or_that_is_of_something_else_makes_nothing_known
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         let Err(error) = played.create("c1", "4Gi") else {
-            panic!("{told}")
+            panic!("{reported}")
         };
         let text = crate::chain(&error);
-        for part in [told, "610.43.02.json", "driver 610.43.02 is not supported"] {
+        for part in [
+            reported,
+            "610.43.02.json",
+            "driver 610.43.02 is not supported",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        played.assert_clean(&told);
+        played.assert_clean(&reported);
     }
 }
 

@@ -326,7 +326,7 @@ fn a_state_folder_that_others_can_write_is_refused() {
 }
 
 #[test]
-fn without_any_driver_the_refusal_says_what_was_looked_for() {
+fn without_any_driver_the_refusal_reports_what_was_looked_for() {
     let host = TestHost::new();
     fs::remove_file(SimulatedInventory::path(&host.config.state_dir)).unwrap();
     let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());

@@ -142,28 +142,28 @@ fn a_pod_that_writes_the_other_engine_s_keys_is_refused() {
 }
 
 #[test]
-fn what_asks_and_only_says_that_it_is_a_sandbox_is_refused() {
+fn what_asks_and_only_reports_that_it_is_a_sandbox_is_refused() {
     for (kind, sandbox) in [
         (CONTAINERD_TYPE, CONTAINERD_SANDBOX),
         (CRIO_TYPE, CRIO_SANDBOX),
     ] {
-        let says = (kind, "sandbox");
+        let reports = (kind, "sandbox");
         let plugin = [
             "ALIYUN_COM_GPU_MEM_CONTAINER=4",
             "ALIYUN_COM_GPU_MEM_DEV=24",
         ];
         // Without any word of which, and of another one's.
-        let error = read(&[ASKS, says]).unwrap_err();
+        let error = read(&[ASKS, reports]).unwrap_err();
         assert!(
             error.contains(kind) && error.contains("asks for a vGPU"),
             "{error}"
         );
-        read(&[ASKS, says, (sandbox, VICTIM)]).unwrap_err();
-        read(&[("cgpu.io/memory.app", "4Gi"), says]).unwrap_err();
-        let itself = [says, (sandbox, ID)];
+        read(&[ASKS, reports, (sandbox, VICTIM)]).unwrap_err();
+        read(&[("cgpu.io/memory.app", "4Gi"), reports]).unwrap_err();
+        let itself = [reports, (sandbox, ID)];
         read_with(&itself, &plugin, json!([])).unwrap_err();
-        read_with(&[says], &plugin, json!([])).unwrap_err();
-        let asking = [ASKS, says, (sandbox, ID)];
+        read_with(&[reports], &plugin, json!([])).unwrap_err();
+        let asking = [ASKS, reports, (sandbox, ID)];
         for device in [
             json!({"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}),
             json!({"path": "/dev/x", "type": "c", "major": 195, "minor": 0}),
@@ -171,9 +171,9 @@ fn what_asks_and_only_says_that_it_is_a_sandbox_is_refused() {
         ] {
             read_with(&asking, &[], json!([device])).unwrap_err();
         }
-        read(&[ASKS, says, (sandbox, ID), (CONTAINERD_NAME, "app")]).unwrap_err();
+        read(&[ASKS, reports, (sandbox, ID), (CONTAINERD_NAME, "app")]).unwrap_err();
         // Nobody asks, nobody is limited.
-        assert_eq!(read(&[says]), Ok(None));
+        assert_eq!(read(&[reports]), Ok(None));
     }
 }
 

@@ -32,7 +32,7 @@ fn read(config: &Config, spec: &Value) -> Result<Reading, String> {
 }
 
 /// What is said of a container that gets nothing by an empty configuration.
-fn said(annotations: &[(&str, &str)], environment: &[&str]) -> Option<String> {
+fn reply(annotations: &[(&str, &str)], environment: &[&str]) -> Option<String> {
     let reading = read(&Config::default(), &spec(annotations, environment)).unwrap();
     assert_eq!(reading.request, None);
     reading.near_miss.map(|near_miss| near_miss.to_string())
@@ -184,7 +184,7 @@ fn a_request_that_is_missed_is_found_with_what_to_write() {
             &["the label cgpu.io/memory = \"4Gi\"", "as an annotation"],
         ),
     ] {
-        let text = said(annotations, environment).unwrap_or_default();
+        let text = reply(annotations, environment).unwrap_or_default();
         for part in parts.iter().copied().chain(["cgpu.io/memory=4Gi"]) {
             assert!(
                 text.contains(part),
@@ -231,7 +231,7 @@ fn what_is_no_request_in_any_spelling_is_left_alone() {
         ),
         (&[("io.kubernetes.cri-o.Labels", "no JSON")], &[]),
     ] {
-        assert_eq!(said(annotations, environment), None, "{environment:?}");
+        assert_eq!(reply(annotations, environment), None, "{environment:?}");
     }
 }
 
@@ -295,7 +295,7 @@ fn a_container_with_a_request_misses_none() {
 }
 
 #[test]
-fn where_the_environment_may_not_ask_that_is_said() {
+fn where_the_environment_may_not_ask_that_is_reported() {
     let config = configured("[request]\nenvironment = \"tighten_only\"");
     let environment = [
         "ALIYUN_COM_GPU_MEM_CONTAINER=4",
@@ -310,22 +310,22 @@ fn where_the_environment_may_not_ask_that_is_said() {
 #[test]
 fn names_and_values_are_quoted_and_cut_and_there_are_few() {
     let long = format!("CGPU_MEMORY={}", "x\n".repeat(1000));
-    let text = said(&[], &[&long]).unwrap();
+    let text = reply(&[], &[&long]).unwrap();
     assert!(
         text.len() < 600 && !text.contains('\n') && text.contains('…'),
         "{text}"
     );
     for value in [format!("{}4Gi", "0".repeat(1000)), "4\n \nGi".to_owned()] {
-        let text = said(&[], &[&format!("CGPU_MEMORY={value}")]).unwrap();
+        let text = reply(&[], &[&format!("CGPU_MEMORY={value}")]).unwrap();
         assert!(text.len() < 600 && !text.contains('\n'), "{text}");
     }
     let long_name = format!("ALIYUN_COM_GPU_{}=1", "X".repeat(1000));
-    assert_eq!(said(&[], &[&long_name]), None);
+    assert_eq!(reply(&[], &[&long_name]), None);
     let many: Vec<String> = (0..1000)
         .map(|at| format!("ALIYUN_COM_GPU_X{at}=1"))
         .collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    let text = said(&[], &many).unwrap();
+    let text = reply(&[], &many).unwrap();
     assert!(
         text.contains("; and 997 more") && text.len() < 1024,
         "{text}"
@@ -361,7 +361,7 @@ fn a_strict_host_refuses_what_is_nearly_a_request_and_nothing_else() {
 }
 
 #[test]
-fn a_pods_author_who_names_a_container_has_said_what_the_others_get() {
+fn a_pods_author_who_names_a_container_has_reported_what_the_others_get() {
     let of_pod = |named: &str| {
         spec(
             &[
@@ -455,7 +455,7 @@ fn a_default_is_for_a_pods_containers_and_meets_the_pods_own_terms() {
 }
 
 #[test]
-fn a_default_holds_as_any_request_does_and_says_whose_it_is() {
+fn a_default_holds_as_any_request_does_and_reports_whose_it_is() {
     let config = configured("[request]\ndefault = \"4Gi\"");
     let mut privileged = spec(&[], &[]);
     privileged["process"]["capabilities"] = json!({"bounding": ["CAP_SYS_ADMIN"]});
@@ -498,7 +498,7 @@ proptest! {
         }
         let name: String = name.into_iter().collect();
         if name != CONTAINER {
-            let text = said(&[], &[&format!("{name}=4")]).unwrap_or_default();
+            let text = reply(&[], &[&format!("{name}=4")]).unwrap_or_default();
             let needed = format!("write {CONTAINER}");
             prop_assert!(text.contains(&needed), "{}: {}", name, text);
         }

@@ -21,7 +21,7 @@ fn plain() -> ComputeTerms {
 }
 
 /// What a container was told last of its share on each card: `(card, policy, percent, weight)`.
-fn told(played: &Played) -> Vec<(String, String, Value, Value)> {
+fn reported(played: &Played) -> Vec<(String, String, Value, Value)> {
     let heard = played.heard.lock().unwrap();
     let last = heard.iter().rfind(|request| request["op"] == "set_compute");
     let cards = last.map_or(&[][..], |request| request["cards"].as_array().unwrap());
@@ -96,7 +96,7 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
         (Some(30), Some(40))
     );
     let fixed = |uuid: &str| (uuid.to_owned(), "fixed".to_owned(), 40.into(), 1.into());
-    assert_eq!(told(&both), [fixed("GPU-0"), fixed("GPU-1")]);
+    assert_eq!(reported(&both), [fixed("GPU-0"), fixed("GPU-1")]);
     assert_eq!(kept(&stage, &both.key).1.percent, Some(40));
     change(
         &container(&stage.config, &both.key),
@@ -109,7 +109,7 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
         Value::Null,
         3.into(),
     );
-    assert_eq!(told(&both)[1], weighted);
+    assert_eq!(reported(&both)[1], weighted);
     let high = Requested {
         policy: Some("1"),
         priority: Some("high"),
@@ -143,12 +143,12 @@ fn memory_and_share_change_together_or_not_at_all() {
     );
     assert_eq!(quota_gib(), 4);
     assert_eq!(kept(&stage, &one.key).1.percent, Some(30));
-    assert_eq!(told(&one), []);
+    assert_eq!(reported(&one), []);
     let done = change(&container(&stage.config, &one.key), &both("40")).unwrap();
     assert_eq!(done.memory[0].quota_bytes >> 30, 6);
     assert_eq!(done.compute[0].terms.percent, Some(40));
     assert_eq!(quota_gib(), 6);
-    assert_eq!(told(&other), []);
+    assert_eq!(reported(&other), []);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_broker_that_refuses_or_hangs_keeps_everything_as_it_was() {
         let (compute, terms) = kept(&stage, &one.key);
         assert_eq!((compute, terms.percent), (percent(30), Some(30)));
         // Whether it had heard is not known: it was told the former terms again.
-        assert_eq!(told(&one)[0].2, 30);
+        assert_eq!(reported(&one)[0].2, 30);
     }
 }
 
@@ -266,8 +266,8 @@ fn a_card_s_policy_is_that_of_all_who_named_none() {
         Value::Null,
         1.into(),
     );
-    assert_eq!(told(&follows), [fair]);
-    assert_eq!(told(&weighs), []);
+    assert_eq!(reported(&follows), [fair]);
+    assert_eq!(reported(&weighs), []);
     assert_eq!(
         kept(&stage, &follows.key),
         (plain(), done.containers[0].1.terms)
@@ -294,7 +294,7 @@ fn a_card_s_policy_is_that_of_all_who_named_none() {
     // Back to what the configuration says.
     let done = set_rules(&stage.config, "0", &policy("default")).unwrap();
     assert_eq!(done.rules, stage.config.compute.rules(2));
-    assert_eq!(told(&follows)[0].1, "native");
+    assert_eq!(reported(&follows)[0].1, "native");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
         let error = set_rules(&stage.config, card, &policy("soft")).unwrap_err();
         assert!(error.to_string().contains("--card"), "{error}");
     }
-    assert_eq!((told(&first), told(&second)), (vec![], vec![]));
+    assert_eq!((reported(&first), reported(&second)), (vec![], vec![]));
 }
 
 #[test]
@@ -375,10 +375,10 @@ fn a_broker_that_refuses_takes_the_card_s_rules_back_for_everybody() {
         cards::rules::of(&stage.config.state_dir, &uuid).unwrap(),
         None
     );
-    assert_eq!(told(&obeys)[0].1, "native");
-    assert_eq!(told(&refuses)[0].1, "native");
+    assert_eq!(reported(&obeys)[0].1, "native");
+    assert_eq!(reported(&refuses)[0].1, "native");
     // All are asked at once, and all are told their former terms again.
-    assert_eq!(told(&obeys_too)[0].1, "native");
+    assert_eq!(reported(&obeys_too)[0].1, "native");
     // A broker that has gone holds nobody, and stands in nobody's way.
     drop(refuses);
     let done = set_rules(&stage.config, "0", &policy("soft")).unwrap();

@@ -355,8 +355,10 @@ impl Taking<'_> {
             .is_some_and(|folder| searched.iter().any(|one| one == folder));
         if found.is_file() && is_library(name) && is_searched {
             // A script of the link editor may have such a name; it has no other one then.
-            let said = elf::read(&found).ok();
-            let machine = said.as_ref().map_or(Machine::Native, |said| said.machine);
+            let reply = elf::read(&found).ok();
+            let machine = reply
+                .as_ref()
+                .map_or(Machine::Native, |reply| reply.machine);
             if machine == Machine::X86
                 && !self
                     .capabilities
@@ -366,7 +368,7 @@ impl Taking<'_> {
             }
             let links = catalogue::library_of(name).map_or(&[][..], |(library, _)| library.links);
             let mut names = vec![name.to_owned()];
-            names.extend(said.and_then(|said| said.soname));
+            names.extend(reply.and_then(|reply| reply.soname));
             names.extend(links.iter().map(|link| (*link).to_owned()));
             names.dedup();
             self.taken.libraries.push(FoundLibrary {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::fake_driver::{
-    FakeHost, Layout, OTHER_VERSION, VERSION, assert_says, source, spec, targets,
+    FakeHost, Layout, OTHER_VERSION, VERSION, assert_reports, source, spec, targets,
 };
 use crate::config::{Allow, CdiFolders, LibrarySource};
 use crate::userland::{Scene, prepare, survey};
@@ -87,7 +87,7 @@ impl CdiHost {
         change(&mut document);
         match self.with(&document) {
             Err(error) => {
-                assert_says(&error, &["nvidia.json"]);
+                assert_reports(&error, &["nvidia.json"]);
                 error
             }
             Ok(userland) => panic!("{userland:?}"),
@@ -156,7 +156,7 @@ fn a_generated_spec_gives_the_files_of_the_driver_and_nothing_else() {
     );
 
     let found = survey(&host.fake.config, VERSION, &host.fake.cards).unwrap();
-    assert_says(&found.source, &["CDI spec", "nvidia.json"]);
+    assert_reports(&found.source, &["CDI spec", "nvidia.json"]);
     assert!(found.libraries.contains(&format!("libcuda.so.{VERSION}")));
     assert_eq!(
         found.left_out,
@@ -171,7 +171,7 @@ fn a_generated_spec_gives_the_files_of_the_driver_and_nothing_else() {
 }
 
 #[test]
-fn yaml_says_the_same_as_json() {
+fn yaml_reports_the_same_as_json() {
     let Some(host) = CdiHost::new() else { return };
     let from_json = host.with(&host.document()).unwrap();
     fs::remove_file(host.fake.path().join("cdi/nvidia.json")).unwrap();
@@ -223,14 +223,14 @@ kind: nvidia.com/gpu
     assert_eq!(targets(&from_yaml), targets(&from_json));
     assert_eq!(from_yaml.additions, from_json.additions);
     host.write("nvidia.yaml", &yaml.replace("kind:", "kind: [\nkind:"));
-    assert_says(
+    assert_reports(
         &host.fake.prepared("").unwrap_err(),
         &["nvidia.yaml", "wrong"],
     );
     // Aliases that multiply are cut off, not expanded.
     let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f,*f,*f,*f,*f]\nkind: nvidia.com/gpu\n";
     host.write("nvidia.yaml", bomb);
-    assert_says(
+    assert_reports(
         &host.fake.prepared("").unwrap_err(),
         &["nvidia.yaml", "wrong"],
     );
@@ -293,10 +293,10 @@ fn a_spec_that_is_wrong_is_named_with_key_value_and_what_is_allowed() {
                 object => object[key] = value.clone(),
             }
         });
-        assert_says(&error, words);
+        assert_reports(&error, words);
     }
     host.write("nvidia.json", "{\"kind\": \"nvidia.com/gpu\"");
-    assert_says(
+    assert_reports(
         &host.fake.prepared("").unwrap_err(),
         &["nvidia.json", "wrong"],
     );
@@ -327,7 +327,7 @@ fn libraries_of_another_driver_are_a_clear_error() {
     fs::copy(host.file(&format!("/usr/lib64/libcuda.so.{VERSION}")), &old).unwrap();
     let error =
         host.refusal(|document| document["containerEdits"]["mounts"][0]["hostPath"] = json!(old));
-    assert_says(
+    assert_reports(
         &error,
         &[
             OTHER_VERSION,
@@ -358,7 +358,7 @@ fn a_card_that_was_not_granted_is_refused_or_left_out() {
         ),
     ] {
         let error = host.refusal(|document| push(document, pointer, node.clone()));
-        assert_says(
+        assert_reports(
             &error,
             &[
                 "nvidia",
@@ -395,7 +395,7 @@ fn what_leads_out_of_a_slice_is_refused_by_the_rules_for_engines() {
         host.fake.config.isolation.allow = Allow::of(cards::Weakness::ALL);
         let mount = json!({"hostPath": path, "containerPath": "/there", "options": ["ro"]});
         let error = host.refusal(|document| push(document, "/containerEdits/mounts", mount));
-        assert_says(&error, &[path, name, "discover"]);
+        assert_reports(&error, &[path, name, "discover"]);
     }
     // A node as a mount is neither a file nor a folder.
     let error = {
@@ -407,7 +407,7 @@ fn what_leads_out_of_a_slice_is_refused_by_the_rules_for_engines() {
         );
         host.with(&document).unwrap_err()
     };
-    assert_says(&error, &["/dev/null"]);
+    assert_reports(&error, &["/dev/null"]);
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn sources_that_others_could_swap_are_refused() {
     let Some(host) = CdiHost::new() else { return };
     let smi = host.file("/usr/bin/nvidia-smi");
     fs::set_permissions(&smi, fs::Permissions::from_mode(0o777)).unwrap();
-    assert_says(
+    assert_reports(
         &host.with(&host.document()).unwrap_err(),
         &["nvidia-smi", "mode 777"],
     );
@@ -423,11 +423,11 @@ fn sources_that_others_could_swap_are_refused() {
     host.with(&host.document()).unwrap();
     let folder = host.fake.path().join("cdi");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-    assert_says(&host.fake.prepared("").unwrap_err(), &["cdi", "mode 777"]);
+    assert_reports(&host.fake.prepared("").unwrap_err(), &["cdi", "mode 777"]);
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     let spec = host.fake.path().join("cdi/nvidia.json");
     fs::set_permissions(&spec, fs::Permissions::from_mode(0o666)).unwrap();
-    assert_says(
+    assert_reports(
         &host.fake.prepared("").unwrap_err(),
         &["nvidia.json", "mode 666"],
     );
@@ -452,7 +452,7 @@ fn devices_are_found_by_uuid_by_index_and_by_their_only_node() {
     host.with(&renamed).unwrap();
     // `all` is nobody's: it has a card too many.
     for names in [&["all"][..], &["1", "all"]] {
-        assert_says(&host.with(&devices(names)).unwrap_err(), &["/nonexistent"]);
+        assert_reports(&host.with(&devices(names)).unwrap_err(), &["/nonexistent"]);
     }
     // An index that is another card's by now.
     let mut swapped = devices(&["0", "1"]);
@@ -480,7 +480,7 @@ fn the_last_folder_counts_and_two_specs_of_one_folder_contend() {
     let userland = host.with(&host.document()).unwrap();
     assert_eq!(userland.additions.environment, ["FROM=run"]);
     fs::write(dynamic.join("y.json"), marked.to_string()).unwrap();
-    assert_says(
+    assert_reports(
         &host.fake.prepared("").unwrap_err(),
         &["x.json", "y.json", "GPU-0"],
     );
@@ -493,17 +493,17 @@ fn the_configuration_chooses_between_specs_and_discovery() {
     };
     host.fake.config.driver.libraries = LibrarySource::Cdi;
     let error = host.fake.prepared("").unwrap_err();
-    assert_says(
+    assert_reports(
         &error,
         &["no CDI spec", "GPU-0", "cdi", "nvidia-ctk cdi generate"],
     );
     host.with(&host.document()).unwrap();
     // Discovery finds nothing on this host: that is what it says, although there is a spec.
     host.fake.config.driver.libraries = LibrarySource::Discover;
-    assert_says(&host.fake.prepared("").unwrap_err(), &["/nonexistent"]);
+    assert_reports(&host.fake.prepared("").unwrap_err(), &["/nonexistent"]);
     host.fake.config.driver.libraries = LibrarySource::Auto;
     host.fake.config.driver.cdi = CdiFolders::Off;
-    assert_says(&host.fake.prepared("").unwrap_err(), &["/nonexistent"]);
+    assert_reports(&host.fake.prepared("").unwrap_err(), &["/nonexistent"]);
     host.fake.config.driver.root = host.files.clone();
     host.fake.prepared("").unwrap();
 }

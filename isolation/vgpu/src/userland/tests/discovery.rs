@@ -8,7 +8,7 @@ use cards::{Backend, DriverSpec};
 use serde_json::Value;
 
 use super::fake_driver::{
-    FakeHost, Layout, OTHER_VERSION, VERSION, assert_says, link, source, spec, targets,
+    FakeHost, Layout, OTHER_VERSION, VERSION, assert_reports, link, source, spec, targets,
 };
 use crate::config::{LibrarySource, OtherCards};
 use crate::edit::{self, Plan, SeccompRules};
@@ -102,7 +102,7 @@ fn a_container_gets_the_files_of_its_capabilities_alone() {
     assert_eq!(of(""), of("utility,compute"));
     assert_eq!(of("all").split(' ').count(), 11);
     let error = host.prepared("compute,gl").unwrap_err();
-    assert_says(
+    assert_reports(
         &error,
         &[
             "NVIDIA_DRIVER_CAPABILITIES",
@@ -121,7 +121,7 @@ fn libraries_of_another_driver_are_a_clear_error() {
     };
     for capabilities in ["compute", "utility", "all"] {
         let error = host.prepared(capabilities).unwrap_err();
-        assert_says(&error, &[VERSION, OTHER_VERSION, "restart the host"]);
+        assert_reports(&error, &[VERSION, OTHER_VERSION, "restart the host"]);
     }
     // What asks for neither CUDA nor NVML, and is not there, is not given.
     assert_eq!(
@@ -129,7 +129,7 @@ fn libraries_of_another_driver_are_a_clear_error() {
         Vec::<String>::new()
     );
     let found = survey(&host.config, VERSION, &host.cards).unwrap_err();
-    assert_says(&crate::chain(&found), &[OTHER_VERSION]);
+    assert_reports(&crate::chain(&found), &[OTHER_VERSION]);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_host_without_libraries_is_a_clear_error_unless_none_are_needed() {
     let mut host = FakeHost::empty();
     let error = host.prepared("").unwrap_err();
     let folder = host.at("/usr/lib64").display().to_string();
-    assert_says(
+    assert_reports(
         &error,
         &[
             "libcuda.so",
@@ -148,7 +148,7 @@ fn a_host_without_libraries_is_a_clear_error_unless_none_are_needed() {
         ],
     );
     host.config.driver.root = "/nonexistent".into();
-    assert_says(&host.prepared("").unwrap_err(), &["/nonexistent"]);
+    assert_reports(&host.prepared("").unwrap_err(), &["/nonexistent"]);
     host.config.driver.libraries = LibrarySource::None;
     assert!(host.prepared("").unwrap().mounts.is_empty());
     assert!(
@@ -184,13 +184,13 @@ fn what_others_could_change_or_lead_out_of_the_root_is_not_given() {
     let mode =
         |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     mode(&real, 0o666);
-    assert_says(
+    assert_reports(
         &host.prepared("").unwrap_err(),
         &["libcuda.so.570", "mode 666", "root's"],
     );
     mode(&real, 0o644);
     mode(real.parent().unwrap(), 0o777);
-    assert_says(
+    assert_reports(
         &host.prepared("").unwrap_err(),
         &["current belongs to", "mode 777"],
     );
@@ -201,7 +201,7 @@ fn what_others_could_change_or_lead_out_of_the_root_is_not_given() {
     let outside = host.path().join("outside");
     fs::copy(&real, &outside).unwrap();
     link(outside.to_str().unwrap(), &real);
-    assert_says(&host.prepared("").unwrap_err(), &["libcuda.so", VERSION]);
+    assert_reports(&host.prepared("").unwrap_err(), &["libcuda.so", VERSION]);
     link(
         &format!("../../../../../../../../../../{}", outside.display()),
         &real,
@@ -213,7 +213,7 @@ fn what_others_could_change_or_lead_out_of_the_root_is_not_given() {
     host.prepared("").unwrap_err();
     fs::remove_file(&real).unwrap();
     fs::write(&real, "GROUP ( libcuda.so.1 )").unwrap();
-    assert_says(
+    assert_reports(
         &host.prepared("").unwrap_err(),
         &["libcuda.so.570", "no library"],
     );

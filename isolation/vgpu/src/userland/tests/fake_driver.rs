@@ -294,7 +294,7 @@ pub(super) fn source<'a>(userland: &'a Userland, target: &str) -> Option<&'a Pat
 
 /// Every word is in the text.
 #[track_caller]
-pub(super) fn assert_says(error: &str, words: &[&str]) {
+pub(super) fn assert_reports(error: &str, words: &[&str]) {
     for word in words {
         assert!(error.contains(word), "{error:?} lacks {word:?}");
     }

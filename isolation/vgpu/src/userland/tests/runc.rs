@@ -159,7 +159,7 @@ const REQUESTED: [&str; 6] = [
     "libnvidia-encode.so.1",
 ];
 
-fn assert_found(said: &str) {
+fn assert_found(reply: &str) {
     assert!(VERSION == "570.195.03");
     for line in [
         "libcuda.so.1: 570",
@@ -173,12 +173,12 @@ fn assert_found(said: &str) {
         "nvidia0 1 nvidia1 0",
         "write Read-only file system",
     ] {
-        assert!(said.lines().any(|one| one == line), "{line:?} in {said}");
+        assert!(reply.lines().any(|one| one == line), "{line:?} in {reply}");
     }
     // Nobody asked for video.
     assert!(
-        said.contains("libnvidia-encode.so.1: libnvidia-encode.so.1: cannot open"),
-        "{said}"
+        reply.contains("libnvidia-encode.so.1: libnvidia-encode.so.1: cannot open"),
+        "{reply}"
     );
 }
 

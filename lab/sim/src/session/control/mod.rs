@@ -60,7 +60,7 @@ pub(super) fn execute(
         word(nvos54::H_OBJECT)?,
         word(nvos54::CMD)?,
     );
-    let (said, flags) = (word(nvos54::PARAMS_SIZE)?, word(nvos54::FLAGS)?);
+    let (reply, flags) = (word(nvos54::PARAMS_SIZE)?, word(nvos54::FLAGS)?);
     // Nothing, of any class, whoever asks of whatever: what follows is asked in RM's order (`_rmapiRmControl`, rmapi/control.c).
     if cmd & NO_COMMAND == 0 {
         return Ok(());
@@ -80,8 +80,8 @@ pub(super) fn execute(
         return Err(Refusal(NV_ERR_INVALID_CLIENT));
     }
     let known = ctl::known(cmd, context.hardware.release);
-    let is_right = known.is_none_or(|row| said == row.params_bytes);
-    if !is_right || (said == 0) != rest.first().is_none_or(Vec::is_empty) {
+    let is_right = known.is_none_or(|row| reply == row.params_bytes);
+    if !is_right || (reply == 0) != rest.first().is_none_or(Vec::is_empty) {
         return Err(INVALID);
     }
     // The client that its parameters name is locked beside the caller's, and looked for before the object is
