@@ -334,7 +334,7 @@ fn what_the_admin_needs_of_the_runtime_is_not_taken_away() {
     let report = done(root, &["uninstall"]);
     assert_eq!(report["engines"][0]["files"][0]["action"], "edit");
     assert!(
-        report["engines"][0]["notes"][0]
+        report["engines"][0]["remarks"][0]
             .as_str()
             .unwrap()
             .contains("was changed since"),

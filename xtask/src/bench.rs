@@ -82,7 +82,7 @@ struct Measured {
     judgement: Option<Judgement>,
     /// Under which circumstances, where they differ from row to row.
     #[serde(skip_serializing_if = "String::is_empty")]
-    note: String,
+    remark: String,
     machine: String,
     #[serde(skip)]
     values: (Value, Value),
@@ -261,7 +261,7 @@ fn on_engines(options: &Options, parts: &[Part]) -> Result<Judgement> {
                 format!("{:.2}", one.p99),
                 one.target_text(),
                 one.judgement.map_or("", Judgement::text).to_owned(),
-                one.note.clone(),
+                one.remark.clone(),
             ]
         })
         .collect();
@@ -314,7 +314,7 @@ impl Bench {
         unit: &'static str,
         (median, target): (Value, Option<f64>),
         (p99, p99_target): (Value, Option<f64>),
-        note: String,
+        remark: String,
     ) {
         self.measured.push(Measured {
             name: name.into(),
@@ -325,7 +325,7 @@ impl Bench {
             target,
             p99_target,
             judgement: None,
-            note,
+            remark,
             machine: self.machine.clone(),
             values: (median, p99),
         });

@@ -191,7 +191,7 @@ impl Form {
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     use std::io::ErrorKind;
     // Bound in wherever a broker holds the container; the host has none.
-    let is_inside = std::path::Path::new(vgpu::note::TARGET).exists();
+    let is_inside = std::path::Path::new(vgpu::slice_record::TARGET).exists();
     // All others are steps of a `run` on the host.
     let is_for_both = matches!(
         arguments.command,

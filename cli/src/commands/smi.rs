@@ -7,15 +7,15 @@ use anyhow::{Context, bail};
 use rmclient::Nodes;
 
 use super::Form;
-use crate::model::smi::{Absent, NOTE_FILE, Note, Smi, collect};
+use crate::model::smi::{Absent, RECORD_FILE, SliceRecord, Smi, collect};
 use crate::render;
 
 /// Where the driver's nodes are, unless `--dev` says otherwise.
 pub(super) const DEV: &str = "/dev";
 
 pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
-    let note = Note::read(&dev.join(NOTE_FILE));
-    let smi = match collect(&Nodes::in_dir(dev), &note).context("query the driver")? {
+    let record = SliceRecord::read(&dev.join(RECORD_FILE));
+    let smi = match collect(&Nodes::in_dir(dev), &record).context("query the driver")? {
         Ok(smi) => smi,
         Err(Absent::Driver(node)) => {
             let simulated = if dev == Path::new(DEV) {

@@ -186,7 +186,7 @@ pub enum Level {
     /// As it should be.
     Ok,
     /// Works, but worse than it could.
-    Note,
+    Remark,
     /// Something that was there is broken. Other containers may run, and start.
     Broken,
     /// No GPU container can start.
@@ -203,9 +203,9 @@ impl Check {
         }
     }
 
-    fn note(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn hint(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
-            level: Level::Note,
+            level: Level::Remark,
             remedy: Some(remedy.into()),
             ..Self::ok(name, found)
         }
@@ -255,7 +255,7 @@ pub fn assess(facts: &Facts) -> Doctor {
         // What the broker alone needs does not stop another.
         for check in &mut checks {
             if BROKER_S.contains(&check.name) && check.level == Level::Missing {
-                check.level = Level::Note;
+                check.level = Level::Remark;
             }
         }
     }
@@ -361,7 +361,7 @@ fn kernel(facts: &Facts) -> Vec<Check> {
         if facts.wait_killable {
             Check::ok("WAIT_KILLABLE_RECV", "supported")
         } else {
-            Check::note(
+            Check::hint(
                 "WAIT_KILLABLE_RECV",
                 "not supported: a call that a signal ends is made again and answered from the first result",
                 "run Linux 5.19 or later; `cgpu run` then uses it (runc cannot)",
@@ -380,7 +380,7 @@ fn kernel(facts: &Facts) -> Vec<Check> {
         match facts.cgroup {
             Cgroup::V2 => Check::ok("cgroups", "version 2"),
             Cgroup::V1 => Check::ok("cgroups", "version 1, alone or beside version 2"),
-            Cgroup::None => Check::note(
+            Cgroup::None => Check::hint(
                 "cgroups",
                 "not mounted at /sys/fs/cgroup",
                 "mount them; runc needs them, `cgpu run` does not",
@@ -403,7 +403,7 @@ fn filters(read: &Result<(), FiltersUnread>) -> Check {
             format!("the kernel does not give out the filters of a process: {why}"),
             "use a kernel with CONFIG_CHECKPOINT_RESTORE, and run this under no seccomp profile",
         ),
-        Err(FiltersUnread::NotTried(why)) => Check::note(
+        Err(FiltersUnread::NotTried(why)) => Check::hint(
             NAME,
             format!("not tried: {why}"),
             "a container whose seccomp filter cannot be read does not start, and the error says why",
@@ -485,7 +485,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
         ),
     }];
     if let Some((version, Err(why))) = &facts.installed_driver {
-        checks.push(Check::note(
+        checks.push(Check::hint(
             "installed driver",
             format!("{version}, which the next boot loads: {why}"),
             "before a reboot, install a driver of one of these branches, or add this version as docs/internals/adding-a-driver-version.md says",
@@ -516,7 +516,7 @@ fn driver(facts: &Facts) -> Vec<Check> {
     checks.extend(standing::unshareable(&facts.cards, &facts.unshareable));
     checks.extend(facts.uvm.as_ref().map(uvm));
     if !facts.node_differences.is_empty() {
-        checks.push(Check::note(
+        checks.push(Check::hint(
             "device nodes",
             facts.node_differences.join("; "),
             "containers get nodes of their own; for the host's programs remove the node, and make it anew with `nvidia-modprobe -c 0 -u`",
@@ -530,7 +530,7 @@ fn uvm(module: &Result<UvmModule, String>) -> Check {
     const NAME: &str = "nvidia-uvm";
     match module {
         Ok(UvmModule::Loaded { major }) => Check::ok(NAME, format!("loaded, major {major}")),
-        Ok(UvmModule::Loadable { modprobe }) => Check::note(
+        Ok(UvmModule::Loadable { modprobe }) => Check::hint(
             NAME,
             format!(
                 "not loaded; the next container with a GPU loads it ({})",
@@ -570,7 +570,7 @@ fn libraries(found: &Result<Libraries, String>) -> Check {
 fn isolation(facts: &Facts) -> Vec<Check> {
     let mode = match facts.isolation.mode {
         Mode::Strict => Check::ok("mode", "strict"),
-        Mode::Compat => Check::note(
+        Mode::Compat => Check::hint(
             "mode",
             "compat: a hostile tenant can race the calls that its own process executes",
             "set `[isolation] mode = \"strict\"` in cgpu.toml",
@@ -586,7 +586,7 @@ fn isolation(facts: &Facts) -> Vec<Check> {
     let mut checks = vec![mode, io_uring];
     let allowed = facts.isolation.allow.names();
     if !allowed.is_empty() {
-        checks.push(Check::note(
+        checks.push(Check::hint(
             "allowed beside a quota",
             format!(
                 "{}: a container that uses one of these is not isolated",
@@ -599,7 +599,7 @@ fn isolation(facts: &Facts) -> Vec<Check> {
     if let Some(disabled) = &facts.uvm_disable_hmm {
         checks.push(match disabled.trim() {
             "Y" | "1" => Check::ok("HMM", "disabled (nvidia_uvm uvm_disable_hmm = Y)"),
-            other => Check::note(
+            other => Check::hint(
                 "HMM",
                 format!(
                     "nvidia_uvm uvm_disable_hmm = {other}: pages of ordinary memory can migrate to a card, and no quota counts them"
@@ -889,7 +889,7 @@ mod tests {
         assert!(reported(&facts).is_none());
         facts.installed_driver = Some((version, Err("it is not known".to_owned())));
         let check = reported(&facts).unwrap();
-        assert_eq!(check.level, Level::Note);
+        assert_eq!(check.level, Level::Remark);
         assert!(check.found.contains("610.43.02") && check.found.contains("not known"));
     }
 
@@ -910,11 +910,11 @@ mod tests {
         }));
         let document = assess(&facts);
         assert!(document.can_start);
-        let notes = document
+        let hints = document
             .checks
             .iter()
-            .filter(|check| check.level == Level::Note);
-        assert_eq!(notes.count(), 7);
+            .filter(|check| check.level == Level::Remark);
+        assert_eq!(hints.count(), 7);
     }
 
     #[test]
@@ -949,7 +949,7 @@ mod tests {
     }
 
     #[test]
-    fn what_loosens_isolation_is_noted() {
+    fn what_loosens_isolation_is_recorded() {
         let found = |facts: &Facts, name: &str| {
             assess(facts)
                 .checks
@@ -963,11 +963,11 @@ mod tests {
         facts.isolation.mode = Mode::Compat;
         facts.isolation.allow = Allow::of(&[Weakness::Dri]);
         facts.isolation.io_uring = IoUring::Deny;
-        for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Note)] {
+        for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Remark)] {
             facts.uvm_disable_hmm = Some(text.to_owned());
             assert_eq!(found(&facts, "HMM").unwrap().level, level, "{text:?}");
         }
-        assert_eq!(found(&facts, "mode").unwrap().level, Level::Note);
+        assert_eq!(found(&facts, "mode").unwrap().level, Level::Remark);
         let allowed = found(&facts, "allowed beside a quota").unwrap();
         assert!(allowed.found.starts_with("dri:"), "{allowed:?}");
         assert!(

@@ -74,24 +74,24 @@ impl From<&Terms> for SmiShare {
 
 /// What the host says to a slice of its cards' time; the file is bound in beside the cards' nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Note {
+pub struct SliceRecord {
     version: u32,
-    cards: Vec<NotedCard>,
+    cards: Vec<RecordedCard>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct NotedCard {
+struct RecordedCard {
     uuid: String,
     terms: Terms,
 }
 
 /// The newest note that is understood.
-const NOTE_VERSION: u32 = 1;
+const RECORD_VERSION: u32 = 1;
 
 /// The file's name in `/dev`.
-pub const NOTE_FILE: &str = "cgpu-slice.json";
+pub const RECORD_FILE: &str = "cgpu-slice.json";
 
-impl Note {
+impl SliceRecord {
     /// Reads the note; a slice without one, and one that is not understood, say nothing. The host writes over it: a note that is
     /// read at that moment is read again.
     #[must_use]
@@ -102,7 +102,7 @@ impl Note {
         };
         attempt()
             .or_else(attempt)
-            .filter(|note| note.version == NOTE_VERSION)
+            .filter(|record| record.version == RECORD_VERSION)
             .unwrap_or_default()
     }
 
@@ -136,7 +136,10 @@ pub enum Absent {
 ///
 /// # Errors
 /// The call that failed. A driver or cards that are not there are no error: [`Absent`].
-pub fn collect(nodes: &Nodes, note: &Note) -> Result<Result<Smi, Absent>, rmclient::Error> {
+pub fn collect(
+    nodes: &Nodes,
+    record: &SliceRecord,
+) -> Result<Result<Smi, Absent>, rmclient::Error> {
     let client = match Client::connect(nodes) {
         Ok(client) => client,
         Err(error) if error.is_absent() => return Ok(Err(Absent::Driver(nodes.ctl()))),
@@ -151,7 +154,7 @@ pub fn collect(nodes: &Nodes, note: &Note) -> Result<Result<Smi, Absent>, rmclie
     let cards: Result<Vec<SmiCard>, rmclient::Error> = cards
         .iter()
         .enumerate()
-        .map(|(index, card)| one(index, card, note))
+        .map(|(index, card)| one(index, card, record))
         .collect();
     Ok(Ok(Smi {
         version: JSON_VERSION,
@@ -160,7 +163,7 @@ pub fn collect(nodes: &Nodes, note: &Note) -> Result<Result<Smi, Absent>, rmclie
     }))
 }
 
-fn one(index: usize, card: &Card<'_>, note: &Note) -> Result<SmiCard, rmclient::Error> {
+fn one(index: usize, card: &Card<'_>, record: &SliceRecord) -> Result<SmiCard, rmclient::Error> {
     let memory = card.memory()?;
     // This program holds a client of its own while it asks; it is no tenant.
     let own_pid = std::process::id();
@@ -179,7 +182,7 @@ fn one(index: usize, card: &Card<'_>, note: &Note) -> Result<SmiCard, rmclient::
         index,
         minor: card.info().minor,
         name: card.name()?,
-        share: note.share(&uuid),
+        share: record.share(&uuid),
         uuid,
         bus_id: card.info().pci.to_string(),
         memory_total_bytes: memory.total_bytes,
@@ -296,29 +299,29 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_of_its_cards_and_one_that_is_not_understood_reports_nothing() {
+    fn a_remark_is_of_its_cards_and_one_that_is_not_understood_reports_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(NOTE_FILE);
-        assert_eq!(Note::read(&path), Note::default());
+        let path = folder.path().join(RECORD_FILE);
+        assert_eq!(SliceRecord::read(&path), SliceRecord::default());
         let text = r#"{"version":1,"cards":[{"uuid":"GPU-1","terms":
             {"policy":"fair_share","percent":null,"weight":1,"priority":"normal"}}]}"#;
         std::fs::write(&path, format!("{text}      \n")).unwrap();
-        let note = Note::read(&path);
-        assert_eq!(note.share("GPU-1").unwrap().text, "fair-share");
-        assert_eq!(note.share("GPU-2"), None);
+        let record = SliceRecord::read(&path);
+        assert_eq!(record.share("GPU-1").unwrap().text, "fair-share");
+        assert_eq!(record.share("GPU-2"), None);
         for text in [
             text.replace("\"version\":1", "\"version\":2"),
             String::new(),
         ] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(Note::read(&path), Note::default());
+            assert_eq!(SliceRecord::read(&path), SliceRecord::default());
         }
     }
 
     #[test]
     fn without_a_driver_the_node_is_named() {
         let empty = tempfile::tempdir().unwrap();
-        let absent = collect(&Nodes::in_dir(empty.path()), &Note::default())
+        let absent = collect(&Nodes::in_dir(empty.path()), &SliceRecord::default())
             .unwrap()
             .unwrap_err();
         assert!(matches!(absent, Absent::Driver(node) if node == empty.path().join("nvidiactl")));

@@ -11,7 +11,7 @@ pub fn render(doctor: &Doctor) -> String {
     for check in &doctor.checks {
         let mark = match check.level {
             Level::Ok => "ok",
-            Level::Note => "note",
+            Level::Remark => "note",
             Level::Broken => "BROKEN",
             Level::Missing => "MISSING",
         };

@@ -363,11 +363,11 @@ fn make(journal: &Journal, kind: Kind, number: u64) -> bool {
         Kind::Files => {
             // `files::FileTable` bounds them, by descriptors that a state has none of.
             let id = change.next_file();
-            change.note(Op::FileSeen(id, FileKind::Uvm));
+            change.record_op(Op::FileSeen(id, FileKind::Uvm));
             return number + 1 < 12_288;
         }
         Kind::Events => {
-            change.note(Op::OsEvent(FileId(1), (7, small)));
+            change.record_op(Op::OsEvent(FileId(1), (7, small)));
             return number + 1 < 4096;
         }
     }

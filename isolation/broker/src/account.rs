@@ -222,7 +222,7 @@ impl Account {
         change.record(Operation::CloseFile {
             file: ledger::FileId(file.0),
         });
-        change.note(state::Op::FileGone(file));
+        change.record_op(state::Op::FileGone(file));
     }
 
     fn slot_of_uuid(&self, uuid: &[u8; 16]) -> Option<CardSlot> {

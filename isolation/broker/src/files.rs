@@ -341,12 +341,12 @@ impl FileTable {
         let id = {
             let mut change = journal.change();
             let id = change.next_file();
-            change.note(Op::FileSeen(id, kind));
+            change.record_op(Op::FileSeen(id, kind));
             id
         };
         // From here on the supervisor has it, so no call on it can outlive the file's identity.
         if let Err(error) = self.supervisor.store(Stored::File(id, kind), fd.as_fd()) {
-            journal.change().note(Op::FileGone(id));
+            journal.change().record_op(Op::FileGone(id));
             return Err(error);
         }
         let file = Arc::new(OpenFile::new(id, kind, fd));
@@ -393,7 +393,7 @@ impl FileTable {
         if change.has_registered(id) {
             return None;
         }
-        change.note(Op::FileClosing(id));
+        change.record_op(Op::FileClosing(id));
         drop(change);
         inner.files.remove(at);
         inner.by_id.remove(&id)

@@ -187,7 +187,7 @@ impl Change<'_> {
     }
 
     /// Changes anything else.
-    pub fn note(&mut self, op: Op) {
+    pub fn record_op(&mut self, op: Op) {
         let applied = self.apply(op);
         self.expect_applied(&applied, "only the ledger refuses");
     }

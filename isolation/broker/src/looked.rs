@@ -24,7 +24,7 @@ impl Looked {
     }
 
     /// A look for this call has ended.
-    pub fn note(&self, call: CallKey) {
+    pub fn record(&self, call: CallKey) {
         let mut calls = self.lock();
         if calls.len() >= MOST {
             calls.clear();

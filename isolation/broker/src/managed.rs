@@ -213,7 +213,7 @@ impl ManagedMappings {
         let mut change = container.journal.change();
         change.ledger(operation).map_err(Refused::Ledger)?;
         drop(change);
-        inner.note_charge(mapper.tgid, file, span);
+        inner.record_charge(mapper.tgid, file, span);
         inner.sets_out(mapper, What::Charged(file, span));
         Ok(())
     }
@@ -393,7 +393,7 @@ impl Inner {
         Ok(())
     }
 
-    fn note_charge(&mut self, tgid: i32, file: FileId, span: Span) {
+    fn record_charge(&mut self, tgid: i32, file: FileId, span: Span) {
         self.charged_at.insert(tgid, evidence::now());
         match &mut self.charged_meanwhile {
             Some(meanwhile) if meanwhile.len() < MOST_REMEMBERED => meanwhile.push((file, span)),

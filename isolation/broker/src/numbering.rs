@@ -36,7 +36,7 @@ pub(crate) fn learn_instances(
     for (gpu_id, slot) in without_instance(container) {
         if let Some(instance) = ask(container, file, caller, client, gpu_id) {
             let mut change = container.journal.change();
-            change.note(state::Op::Instance(instance, slot));
+            change.record_op(state::Op::Instance(instance, slot));
         }
     }
 }

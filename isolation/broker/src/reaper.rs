@@ -117,7 +117,7 @@ impl Reaper {
         if change.cgroup().is_none()
             && let Some(folder) = cgroup_of(pid)
         {
-            change.note(Op::Cgroup(folder));
+            change.record_op(Op::Cgroup(folder));
         }
     }
 
@@ -297,13 +297,13 @@ impl Reaper {
     pub fn finish_closing(&self, container: &Container) {
         let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         // The journal first: a file that is noted between the two looks is held by the second.
-        let noted: Vec<(FileId, bool)> = {
+        let recorded: Vec<(FileId, bool)> = {
             let state = container.journal.change();
-            let noted = state.files().map(|(id, entry)| (id, entry.is_closing));
-            noted.collect()
+            let recorded = state.files().map(|(id, entry)| (id, entry.is_closing));
+            recorded.collect()
         };
         let held: HashSet<FileId> = container.files.held().iter().map(|file| file.id).collect();
-        for (id, is_closing) in noted {
+        for (id, is_closing) in recorded {
             if is_closing || !held.contains(&id) {
                 close(container, id, None);
             }

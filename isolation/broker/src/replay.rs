@@ -154,7 +154,7 @@ impl Replay {
         let kept: Vec<i32> = journal.change().kept_threads().collect();
         for tid in kept.into_iter().filter(|tid| !is_alive(*tid)) {
             if !self.threads.lock().threads.contains_key(&tid) {
-                journal.change().note(Op::ForgetThread(tid));
+                journal.change().record_op(Op::ForgetThread(tid));
             }
         }
     }
@@ -233,7 +233,7 @@ impl<'a> Turn<'a> {
         self.call_slot.set_phase(Phase::Serving);
         let mut change = self.journal.change();
         if change.open_in(self.call_slot.number()).is_some() {
-            change.note(Op::Settle(self.call_slot.number(), Some(End::Undelivered)));
+            change.record_op(Op::Settle(self.call_slot.number(), Some(End::Undelivered)));
         }
         self.had = false;
     }
@@ -246,9 +246,9 @@ impl<'a> Turn<'a> {
         };
         let mut change = self.journal.change();
         if change.open_in(self.call_slot.number()).is_some() {
-            change.note(Op::Settle(self.call_slot.number(), end));
+            change.record_op(Op::Settle(self.call_slot.number(), end));
         } else {
-            change.note(Op::Keep(self.call.tid, end));
+            change.record_op(Op::Keep(self.call.tid, end));
         }
         self.had = false;
     }
@@ -257,9 +257,9 @@ impl<'a> Turn<'a> {
     pub fn failed(mut self) {
         let mut change = self.journal.change();
         if change.open_in(self.call_slot.number()).is_some() {
-            change.note(Op::Settle(self.call_slot.number(), None));
+            change.record_op(Op::Settle(self.call_slot.number(), None));
         } else {
-            change.note(Op::Keep(self.call.tid, None));
+            change.record_op(Op::Keep(self.call.tid, None));
         }
         self.had = false;
     }
@@ -273,7 +273,9 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.had && self.earlier.is_none() {
-            self.journal.change().note(Op::Keep(self.call.tid, None));
+            self.journal
+                .change()
+                .record_op(Op::Keep(self.call.tid, None));
         }
         // Before the thread's next call is begun: a successor would take how far this one's answer had come for that call's.
         self.call_slot.clear();
@@ -352,8 +354,8 @@ mod tests {
                 fds: Vec::new(),
                 reservation: Reservation::Nothing,
             };
-            change.note(Op::Begin(0, Box::new(begun)));
-            change.note(Op::End(
+            change.record_op(Op::Begin(0, Box::new(begun)));
+            change.record_op(Op::End(
                 0,
                 Answer {
                     ret: 0,

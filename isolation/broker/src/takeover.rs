@@ -121,7 +121,7 @@ fn settle(container: &Container, call_slot: &CallSlot, call: &Notification) {
         (Phase::Refusing, Some(_)) => None,
         (Phase::Serving | Phase::Answering | Phase::Refusing, _) => return,
     };
-    change.note(state::Op::Keep(call.tid, settled));
+    change.record_op(state::Op::Keep(call.tid, settled));
 }
 
 /// A call that the journal knows as begun. `in_place` is told when later calls may come.

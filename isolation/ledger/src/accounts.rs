@@ -204,7 +204,7 @@ impl Accounts {
     }
 
     /// Something that cannot be was asked for, and was left out.
-    pub(crate) fn note_inconsistency(&mut self) {
+    pub(crate) fn record_inconsistency(&mut self) {
         self.inconsistencies = self.inconsistencies.saturating_add(1);
     }
 
@@ -215,7 +215,7 @@ impl Accounts {
     /// One more handle is a reference to it.
     pub(crate) fn name(&mut self, id: AllocationId) {
         let Some(allocation) = self.allocations.get_mut(&id) else {
-            self.note_inconsistency();
+            self.record_inconsistency();
             return;
         };
         allocation.handles = allocation.handles.saturating_add(1);
@@ -229,7 +229,7 @@ impl Accounts {
     /// One of its handles is gone; the reference is not.
     pub(crate) fn unname(&mut self, id: AllocationId) {
         let Some(allocation) = self.allocations.get_mut(&id) else {
-            self.note_inconsistency();
+            self.record_inconsistency();
             return;
         };
         debug_assert!(allocation.handles > 0);
@@ -245,14 +245,14 @@ impl Accounts {
         if let Some(allocation) = self.allocations.get_mut(&id) {
             allocation.references = allocation.references.saturating_add(1);
         } else {
-            self.note_inconsistency();
+            self.record_inconsistency();
         }
     }
 
     /// Drops one reference; the allocation, if that was the last one.
     pub(crate) fn release(&mut self, id: AllocationId) -> Option<Allocation> {
         let Some(allocation) = self.allocations.get_mut(&id) else {
-            self.note_inconsistency();
+            self.record_inconsistency();
             return None;
         };
         allocation.references = allocation.references.saturating_sub(1);

@@ -204,51 +204,51 @@ impl Ledger {
 
     fn check_counts(&self) -> Result<(), Discrepancy> {
         let mut found: BTreeMap<Counted, u64> = BTreeMap::new();
-        let mut note = |counted: Counted, more: u64| {
+        let mut record = |counted: Counted, more: u64| {
             if more > 0 {
                 let count = found.entry(counted).or_default();
                 *count = count.saturating_add(more);
             }
         };
-        let mut note_kind = |kind: ObjectKind| {
-            note(Counted::Kind(kind), 1);
-            note(Counted::Objects, 1);
+        let mut record_kind = |kind: ObjectKind| {
+            record(Counted::Kind(kind), 1);
+            record(Counted::Objects, 1);
         };
         for client in self.clients.values() {
-            note_kind(ObjectKind::Client);
+            record_kind(ObjectKind::Client);
             for object in client.tree.objects.values() {
-                note_kind(object.kind);
+                record_kind(object.kind);
             }
         }
         for held in self.reservations.values() {
-            note_kind(held.kind);
+            record_kind(held.kind);
         }
         for pinned in self.pins.values() {
             if pinned.purpose == PinFor::Duplicate {
-                note_kind(pinned.source.kind);
+                record_kind(pinned.source.kind);
             }
         }
         for pinned in self.pins.values() {
             if let PinFor::Map { cards } = pinned.purpose {
-                note(Counted::Mappings, u64::from(cards));
+                record(Counted::Mappings, u64::from(cards));
             }
         }
         for pieces in self.mappings.values() {
-            note(Counted::Mappings, wide(pieces.len()));
+            record(Counted::Mappings, wide(pieces.len()));
         }
         for pieces in self.managed.values() {
-            note(Counted::Mappings, wide(pieces.len()));
+            record(Counted::Mappings, wide(pieces.len()));
         }
         for exports in self.exports.values() {
-            note(Counted::Exports, exports.count());
+            record(Counted::Exports, exports.count());
         }
         for pinned in self.pins.values() {
             if pinned.purpose == PinFor::Export {
-                note(Counted::Exports, EXPORTS_OF_A_PLACE);
+                record(Counted::Exports, EXPORTS_OF_A_PLACE);
             }
         }
         for ranges in self.ranges.values() {
-            note(Counted::Ranges, wide(ranges.len()));
+            record(Counted::Ranges, wide(ranges.len()));
         }
         let recorded: BTreeMap<Counted, u64> = self.counts.all().collect();
         let names: BTreeSet<Counted> = recorded.keys().chain(found.keys()).copied().collect();

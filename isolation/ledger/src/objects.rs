@@ -223,7 +223,7 @@ impl Ledger {
         } = place;
         let Some(owner) = self.clients.get_mut(&client) else {
             // It was noted before its object.
-            self.accounts.note_inconsistency();
+            self.accounts.record_inconsistency();
             return;
         };
         let needs = depends_on

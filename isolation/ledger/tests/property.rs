@@ -439,7 +439,7 @@ impl Pair {
                 Some(self.ledger.close_file(*file))
             }
         };
-        self.model.note_peaks();
+        self.model.record_peaks();
         if let Some(freed) = freed {
             let things = self.model.clients.len() + self.model.objects.len();
             let living = self.model.scheduled();

@@ -385,7 +385,7 @@ pub enum Error {
     },
     /// The note of the limits is not ours.
     #[error("{} is no note of memory limits", path.display())]
-    LimitsNote {
+    LimitsRecord {
         /// The file.
         path: PathBuf,
         /// Where it breaks off.
@@ -394,7 +394,7 @@ pub enum Error {
     },
     /// The note of the limits is another cgpu's.
     #[error("{} is of version {found}, which this cgpu does not know", path.display())]
-    LimitsNoteVersion {
+    LimitsRecordVersion {
         /// The file.
         path: PathBuf,
         /// Its version.
@@ -570,7 +570,7 @@ pub enum Error {
     },
     /// The note of a container's share is not ours.
     #[error("{} is no note of a share", path.display())]
-    ShareNote {
+    ShareRecord {
         /// The file.
         path: PathBuf,
         /// Where it breaks off.

@@ -40,7 +40,7 @@ const SERVICE: &str = "system.slice/cgpu.service";
 /// The state folder whose groups carry no mark.
 const DEFAULT_STATE_DIR: &str = "/run/cgpu";
 /// Where the container's own group is noted, in its folder.
-pub(crate) const NOTE: &str = "cpu-group";
+pub(crate) const RECORD: &str = "cpu-group";
 
 /// What a broker needs without any object of its tenant's.
 const BASE_BYTES: u64 = 16 << 20;
@@ -319,8 +319,8 @@ impl OwnGroup {
         let Some(group) = self.cpu_group_of(init) else {
             return Ok(());
         };
-        let note = dir.file(NOTE);
-        fs::write(&note, group.as_os_str().as_bytes()).map_err(Error::io("write", &note))?;
+        let record = dir.file(RECORD);
+        fs::write(&record, group.as_os_str().as_bytes()).map_err(Error::io("write", &record))?;
         self.follow_group(dir, &group, governor)
     }
 
@@ -330,13 +330,13 @@ impl OwnGroup {
     /// As [`OwnGroup::follow`].
     pub(crate) fn follow_again(&self, dir: &ContainerDir, governor: Governor) -> Result<(), Error> {
         use std::os::unix::ffi::OsStringExt;
-        match fs::read(dir.file(NOTE)) {
+        match fs::read(dir.file(RECORD)) {
             Ok(path) => {
                 let group = PathBuf::from(std::ffi::OsString::from_vec(path));
                 self.follow_group(dir, &group, governor)
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(Error::io("read", dir.file(NOTE))(error)),
+            Err(error) => Err(Error::io("read", dir.file(RECORD))(error)),
         }
     }
 

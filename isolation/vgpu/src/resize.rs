@@ -26,7 +26,7 @@ pub use self::requested::Requested;
 pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, backend, control, note, request};
+use crate::{Config, Container, Error, backend, control, request, slice_record};
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -285,7 +285,7 @@ impl Change<'_> {
         } else {
             Vec::new()
         };
-        note::update(self.dir, &reserved);
+        slice_record::update(self.dir, &reserved);
         let compute = held_before
             .into_iter()
             .zip(reserved)

@@ -35,7 +35,7 @@ const FILES: [&str; 25] = [
     "filter.json",
     "filter.programs",
     "pod.json",
-    crate::own_group::NOTE,
+    crate::own_group::RECORD,
     cards::cpu_time::FILE_NAME,
     "cpu-time.json.tmp",
     "grant.json.tmp",

@@ -505,11 +505,18 @@ impl Draw {
             .drawn(parent)
             .is_some_and(|parent| parent.class == Class::Device);
         let is_likely = is_free && (class != Class::Memory || is_below_device);
-        self.note(id, made, parent, class, is_likely);
+        self.record(id, made, parent, class, is_likely);
     }
 
     /// Remembers an object that a call may have made.
-    fn note(&mut self, client: Option<u32>, id: u32, parent: Handle, class: Class, is_free: bool) {
+    fn record(
+        &mut self,
+        client: Option<u32>,
+        id: u32,
+        parent: Handle,
+        class: Class,
+        is_free: bool,
+    ) {
         let Some(client) = client else { return };
         let above = self.drawn(parent);
         let is_below_client = parent == Handle::Made(client) || parent == Handle::Number(0);
@@ -550,7 +557,7 @@ impl Draw {
             parent,
             handle,
         });
-        self.note(to_id, made, parent, Class::Memory, is_free);
+        self.record(to_id, made, parent, Class::Memory, is_free);
     }
 
     fn share(&mut self) {

@@ -193,7 +193,7 @@ fn mean(values: impl Iterator<Item = f64> + Clone) -> f64 {
 }
 
 /// Of all turns.
-fn note<T>(turns: &[Turn<T>]) -> String {
+fn remark<T>(turns: &[Turn<T>]) -> String {
     let of = |value: fn(&Cores) -> f64| mean(turns.iter().map(|turn| value(&turn.cores)));
     let rounds: usize = turns.iter().map(|turn| turn.rounds).sum();
     format!(
@@ -653,7 +653,7 @@ impl Bench {
         for row in on_a_node(&self.rig, &extent, &attacks, is_whole)? {
             let (p99, p99_target) = row.p99;
             let p99 = (Value::timed(p99), p99_target);
-            self.add_with_tail(row.name, row.unit, row.median, p99, row.note);
+            self.add_with_tail(row.name, row.unit, row.median, p99, row.remark);
         }
         if is_whole {
             self.shares(extent.effort)?;
@@ -709,7 +709,7 @@ struct Row {
     unit: &'static str,
     median: (Value, Option<f64>),
     p99: (f64, Option<f64>),
-    note: String,
+    remark: String,
 }
 
 /// A neighbour's allocation beside each attack.
@@ -732,9 +732,9 @@ fn neighbours(
             .collect::<Result<Vec<_>>>()
             .with_context(|| format!("a neighbour of {attack}"))?;
         let (median, p99) = ratios(&turns);
-        let note = format!("{}; {}", latencies(&turns), note(&turns));
+        let remark = format!("{}; {}", latencies(&turns), remark(&turns));
         progress(&format!(
-            "a neighbour of {attack}: {:.2} ({:.2} to {:.2}) ×, p99 {p99:.2} ×; {note}",
+            "a neighbour of {attack}: {:.2} ({:.2} to {:.2}) ×, p99 {p99:.2} ×; {remark}",
             median.value, median.low, median.high
         ));
         rows.push(Row {
@@ -742,7 +742,7 @@ fn neighbours(
             unit: "×",
             median: (median, Some(1.1)),
             p99: (p99, Some(2.0)),
-            note,
+            remark,
         });
     }
     Ok(())
@@ -784,7 +784,7 @@ fn starts(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Result
         unit: "×",
         median: (Value::of_turns(ratio), Some(1.3)),
         p99: (tail, None),
-        note: note(&turns),
+        remark: remark(&turns),
     });
     for (name, times) in [("attackers", attacked), ("plain containers", plain)] {
         let tail = quantile(&sorted(times.clone()), 0.99);
@@ -793,7 +793,7 @@ fn starts(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Result
             unit: "ms",
             median: (Value::of_turns(times), None),
             p99: (tail, None),
-            note: String::new(),
+            remark: String::new(),
         });
     }
     Ok(())
@@ -847,9 +847,9 @@ fn listings(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Resu
             unit: "ms",
             median: (Value::timed(quantile(times, 0.5)), target),
             p99: (quantile(times, 0.99), target),
-            note: format!(
+            remark: format!(
                 "{silent} of all listings with a broker that did not answer in time; {}",
-                note(&turns)
+                remark(&turns)
             ),
         });
     }
@@ -921,7 +921,7 @@ mod tests {
             },
             rounds: 2,
         };
-        let text = note(&[turn(0.5, 0.25, 0.1, 0.7), turn(0.7, 0.35, 0.3, 1.1)]);
+        let text = remark(&[turn(0.5, 0.25, 0.1, 0.7), turn(0.7, 0.35, 0.3, 1.1)]);
         assert!(
             text.starts_with(
                 "4 rounds; cores: attackers 1.10 (containers 0.60, vGPUs' own 0.30, driver 0.20), plain 0.90;"

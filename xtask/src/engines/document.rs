@@ -166,7 +166,7 @@ fn table(family: Family, records: &[Record]) -> String {
             Some((row, engine.engine.as_str()))
         })
         .collect();
-    let mut notes: Vec<String> = Vec::new();
+    let mut remarks: Vec<String> = Vec::new();
     let mut text = format!("\n## {}\n\n| check |", family.name());
     for (row, engine) in &columns {
         text.push_str(&format!(" {engine}, {} |", row.frontend.name()));
@@ -186,29 +186,29 @@ fn table(family: Family, records: &[Record]) -> String {
                 .find(|record| record.row == key && record.check == name);
             let shown = found.map_or_else(String::new, |record| match record.outcome {
                 Outcome::Passed => "ok".to_owned(),
-                Outcome::Skipped => format!("- {}", note(&mut notes, &record.reason)),
-                Outcome::Failed => format!("**FAILED** {}", note(&mut notes, &record.reason)),
+                Outcome::Skipped => format!("- {}", remark(&mut remarks, &record.reason)),
+                Outcome::Failed => format!("**FAILED** {}", remark(&mut remarks, &record.reason)),
             });
             text.push_str(&format!(" {shown} |"));
         }
         text.push('\n');
     }
     text.push('\n');
-    for (number, reason) in notes.iter().enumerate() {
+    for (number, reason) in remarks.iter().enumerate() {
         text.push_str(&format!("{}. {reason}\n", number + 1));
     }
     text
 }
 
 /// The number of a note, one for each reason.
-fn note(notes: &mut Vec<String>, reason: &str) -> String {
+fn remark(remarks: &mut Vec<String>, reason: &str) -> String {
     let reason = reason.lines().next().unwrap_or_default().to_owned();
-    let at = notes
+    let at = remarks
         .iter()
         .position(|known| *known == reason)
         .unwrap_or_else(|| {
-            notes.push(reason);
-            notes.len() - 1
+            remarks.push(reason);
+            remarks.len() - 1
         });
     format!("({})", at + 1)
 }

@@ -182,7 +182,7 @@ fn test(
         );
         print!("{}", outcome.shown);
         if reply.is_ok() {
-            reply = note_skips(settings.skips, &outcome.skips);
+            reply = record_skips(settings.skips, &outcome.skips);
         }
         let layer = layer_of.iter().find(|(name, _)| *name == outcome.name);
         for (of, counts, took) in &mut layers {
@@ -214,7 +214,7 @@ fn test(
     Ok(counts)
 }
 
-fn note_skips(file: &Path, skips: &[String]) -> Result<()> {
+fn record_skips(file: &Path, skips: &[String]) -> Result<()> {
     use std::io::Write;
     let mut file = fs::OpenOptions::new().append(true).open(file)?;
     for skip in skips {

@@ -151,12 +151,12 @@ impl Document {
         }))
     }
 
-    /// Takes a change back, in a document that may have changed since. What is not as it was left is told in `notes`.
-    pub(super) fn undo(&mut self, made: &Made, notes: &mut Vec<String>) -> anyhow::Result<()> {
+    /// Takes a change back, in a document that may have changed since. What is not as it was left is told in `remarks`.
+    pub(super) fn undo(&mut self, made: &Made, remarks: &mut Vec<String>) -> anyhow::Result<()> {
         let path = made.change.path();
         let name = path.join(".");
         let Some(now) = self.get(path)? else {
-            notes.push(format!("{name} had been taken out already"));
+            remarks.push(format!("{name} had been taken out already"));
             return self.prune(made);
         };
         match &made.change {
@@ -164,10 +164,10 @@ impl Document {
                 if &now != value {
                     if !value.is_object() {
                         // Another value at a key that is not ours alone: their choice.
-                        notes.push(format!("{name} has another value now, {now}: it stays"));
+                        remarks.push(format!("{name} has another value now, {now}: it stays"));
                         return Ok(());
                     }
-                    notes.push(format!("{name} had been changed; it was taken out"));
+                    remarks.push(format!("{name} had been changed; it was taken out"));
                 }
                 match &made.former {
                     Some(former) => self.set(path, former)?,
@@ -242,11 +242,11 @@ mod tests {
 
     fn undone(format: Format, text: &str, made: &[Made]) -> (String, Vec<String>) {
         let mut document = Document::parse(format, text).unwrap();
-        let mut notes = Vec::new();
+        let mut remarks = Vec::new();
         for one in made.iter().rev() {
-            document.undo(one, &mut notes).unwrap();
+            document.undo(one, &mut remarks).unwrap();
         }
-        (document.text(), notes)
+        (document.text(), remarks)
     }
 
     #[test]
@@ -262,12 +262,12 @@ mod tests {
         assert_eq!((again.as_str(), none.len()), (after.as_str(), 0));
 
         let edited = after.replace("{\n  \"default", "{\n  \"debug\": true,\n  \"default");
-        let (left, notes) = undone(Format::Json, &edited, &made);
+        let (left, remarks) = undone(Format::Json, &edited, &made);
         assert_eq!(
             left,
             before.replace("{\n  \"default", "{\n  \"debug\": true,\n  \"default")
         );
-        assert!(notes.is_empty(), "{notes:?}");
+        assert!(remarks.is_empty(), "{remarks:?}");
 
         // A default of their own is left; a runtime of ours goes, whatever was done to it.
         let edited = after
@@ -276,9 +276,9 @@ mod tests {
                 "\"default-runtime\": \"kata\"",
             )
             .replace("/c", "/changed");
-        let (left, notes) = undone(Format::Json, &edited, &made);
+        let (left, remarks) = undone(Format::Json, &edited, &made);
         assert_eq!(left, before);
-        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert_eq!(remarks.len(), 2, "{remarks:?}");
     }
 
     #[test]

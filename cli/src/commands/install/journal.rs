@@ -70,7 +70,7 @@ pub(super) struct Original {
     /// `None`: no file.
     pub(super) found: Option<Found>,
     /// What could not be put back as it was.
-    pub(super) notes: Vec<String>,
+    pub(super) remarks: Vec<String>,
     pub(super) how: How,
 }
 
@@ -129,7 +129,7 @@ impl Entry {
     /// A changed file that cannot be read as what it is.
     pub(super) fn original(&self, state: &Path, now: Option<&Found>) -> anyhow::Result<Original> {
         let Some(now) = now else {
-            let (how, notes) = match self.before {
+            let (how, remarks) = match self.before {
                 None => (How::Untouched, Vec::new()),
                 Some(_) => (
                     How::KeysTaken,
@@ -138,7 +138,7 @@ impl Entry {
             };
             return Ok(Original {
                 found: None,
-                notes,
+                remarks,
                 how,
             });
         };
@@ -146,16 +146,16 @@ impl Entry {
         if Some(&standing) == self.before.as_ref() {
             return Ok(Original {
                 found: Some(now.clone()),
-                notes: Vec::new(),
+                remarks: Vec::new(),
                 how: How::Untouched,
             });
         }
-        let mut notes = Vec::new();
+        let mut remarks = Vec::new();
         if self.left.contains(&standing) {
             let Some(before) = &self.before else {
                 return Ok(Original {
                     found: None,
-                    notes,
+                    remarks,
                     how: How::Exact,
                 });
             };
@@ -167,17 +167,17 @@ impl Entry {
                             text: kept.text,
                             owner: now.owner,
                         }),
-                        notes,
+                        remarks,
                         how: How::Exact,
                     });
                 }
-                None => notes.push(format!(
+                None => remarks.push(format!(
                     "the kept original of {} is gone or damaged; cgpu's keys were taken out instead",
                     self.path
                 )),
             }
         } else {
-            notes.push(format!(
+            remarks.push(format!(
                 "{} was changed since; cgpu's keys were taken out and the rest was kept",
                 self.path
             ));
@@ -186,7 +186,7 @@ impl Entry {
             .with_context(|| format!("{} was changed since and cannot be read", self.path))?;
         for made in self.made.iter().rev() {
             document
-                .undo(made, &mut notes)
+                .undo(made, &mut remarks)
                 .with_context(|| format!("{} was changed since", self.path))?;
         }
         let text = document.text();
@@ -198,7 +198,7 @@ impl Entry {
                 text,
                 owner: now.owner,
             }),
-            notes,
+            remarks,
             how: How::KeysTaken,
         })
     }

@@ -240,7 +240,7 @@ fn act(
 fn tidy(site: &Site, writer: &Writer<'_>, made: &[PathBuf]) -> anyhow::Result<()> {
     let mut journal = Journal::read(&site.state())?;
     let known = journal.folders.len();
-    transaction::note_folders(&mut journal, made);
+    transaction::record_folders(&mut journal, made);
     if journal.files.is_empty() || journal.folders.len() > known {
         transaction::settle(site, writer, journal)?;
     }
@@ -261,7 +261,7 @@ fn restart(engine: &mut report::EngineReport) -> anyhow::Result<bool> {
             Ok(true)
         }
         Some(problem) => {
-            engine.notes.push(format!("`{line}` failed: {problem}"));
+            engine.remarks.push(format!("`{line}` failed: {problem}"));
             Ok(false)
         }
     }

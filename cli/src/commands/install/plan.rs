@@ -103,7 +103,7 @@ pub(super) fn programs_of(engine: Engine, version: Option<Version>) -> &'static 
 pub(super) const DOCKER_WITH_SHIMS: Version = Version(24, 0);
 
 /// What the admin must see to, and files cannot.
-pub(super) fn note(
+pub(super) fn remark(
     engine: Engine,
     version: Option<Version>,
     request: &InstallRequest,

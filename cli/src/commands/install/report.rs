@@ -39,7 +39,7 @@ pub(super) struct EngineReport {
     state: State,
     files: Vec<FileReport>,
     check: Option<Checked>,
-    pub(super) notes: Vec<String>,
+    pub(super) remarks: Vec<String>,
     /// What makes the engine read its files again.
     pub(super) then: Option<String>,
     /// It was run.
@@ -136,7 +136,7 @@ fn engine(action: Action, work: &Work) -> EngineReport {
         state,
         files: work.files.iter().map(|one| file(action, one)).collect(),
         check: work.checked.clone(),
-        notes: work.skipped.iter().chain(&work.notes).cloned().collect(),
+        remarks: work.skipped.iter().chain(&work.remarks).cloned().collect(),
         then: then.map(str::to_owned),
         then_done: false,
     }
@@ -187,7 +187,11 @@ impl EngineReport {
         for file in &self.files {
             lines.extend(file.diff.lines().map(|line| format!("    {line}")));
         }
-        lines.extend(self.notes.iter().map(|note| format!("  note: {note}")));
+        lines.extend(
+            self.remarks
+                .iter()
+                .map(|remark| format!("  note: {remark}")),
+        );
         match &self.check {
             Some(Checked::Passed { command }) => {
                 lines.push(format!("  checked: `{command}` accepts it"))

@@ -410,9 +410,9 @@ fn a_lost_original_is_reported_and_the_keys_are_taken_out_instead() {
     let journal = Journal::read(&site.state()).unwrap();
     let works = transaction::plan_uninstall(&site, &journal, &[]).unwrap();
     assert!(
-        works[0].notes[0].contains("gone or damaged"),
+        works[0].remarks[0].contains("gone or damaged"),
         "{:?}",
-        works[0].notes
+        works[0].remarks
     );
     uninstall(&site, &RealDisk).unwrap();
     assert_eq!(picture(&site.root), before);

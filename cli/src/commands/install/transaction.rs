@@ -38,7 +38,7 @@ pub(super) struct Work {
     pub(super) checked: Option<Checked>,
     /// Why nothing is done.
     pub(super) skipped: Option<String>,
-    pub(super) notes: Vec<String>,
+    pub(super) remarks: Vec<String>,
 }
 
 impl Work {
@@ -86,7 +86,7 @@ fn original(
         Some(entry) => entry.original(&site.state(), now.as_ref())?,
         None => Original {
             found: now.clone(),
-            notes: Vec::new(),
+            remarks: Vec::new(),
             how: How::Untouched,
         },
     };
@@ -189,14 +189,14 @@ fn plan_engine(
                 files: Vec::new(),
                 checked: None,
                 skipped: Some(reason),
-                notes: Vec::new(),
+                remarks: Vec::new(),
             });
         }
     };
     programs_are_there(site, engine, version, request)?;
     let mut files = Vec::new();
-    let mut notes = Vec::new();
-    notes.extend(plan::note(engine, version, request));
+    let mut remarks = Vec::new();
+    remarks.extend(plan::remark(engine, version, request));
     for needed in &needed {
         let at = originals
             .iter()
@@ -232,17 +232,17 @@ fn plan_engine(
             original: original.found.filter(|_| ours),
             how: original.how,
         });
-        notes.extend(
+        remarks.extend(
             original
-                .notes
+                .remarks
                 .into_iter()
-                .filter(|note| note.contains("original")),
+                .filter(|remark| remark.contains("original")),
         );
     }
     // What an earlier install needed and this one does not.
     for (path, now, original) in originals {
         if journal.entry(path).is_some() {
-            files.push(restoration(path, now, original, &mut notes));
+            files.push(restoration(path, now, original, &mut remarks));
         }
     }
     let mut work = Work {
@@ -251,7 +251,7 @@ fn plan_engine(
         files,
         checked: None,
         skipped: None,
-        notes,
+        remarks,
     };
     let gone: Vec<String> = journal
         .files
@@ -292,7 +292,7 @@ pub(super) fn plan_uninstall(
     let mut works = Vec::new();
     for engine in chosen {
         let mut files = Vec::new();
-        let mut notes = Vec::new();
+        let mut remarks = Vec::new();
         // Last first: whatever names a file goes before the file.
         for entry in journal
             .files
@@ -301,7 +301,7 @@ pub(super) fn plan_uninstall(
             .filter(|entry| entry.engine == engine)
         {
             let (now, original) = original(site, journal, &entry.path)?;
-            files.push(restoration(&entry.path, now, original, &mut notes));
+            files.push(restoration(&entry.path, now, original, &mut remarks));
         }
         let program = engine::find(&site.root, engine.program());
         let version = requested
@@ -315,7 +315,7 @@ pub(super) fn plan_uninstall(
             files,
             checked: None,
             skipped: None,
-            notes,
+            remarks,
         };
         if work.files.iter().any(|file| file.how == How::KeysTaken) {
             let gone: Vec<String> = journal
@@ -337,9 +337,9 @@ fn restoration(
     path: &str,
     now: Option<Found>,
     original: Original,
-    notes: &mut Vec<String>,
+    remarks: &mut Vec<String>,
 ) -> FileWork {
-    notes.extend(original.notes);
+    remarks.extend(original.remarks);
     FileWork {
         path: path.to_owned(),
         before: now,
@@ -463,7 +463,7 @@ pub(super) fn apply(
     let files: Vec<&FileWork> = works.iter().flat_map(|work| &work.files).collect();
     let mut next = journal.clone();
     next.phase = Phase::Changing;
-    note_folders(&mut next, made_for_state);
+    record_folders(&mut next, made_for_state);
     for file in &files {
         writer.remove_rest(&site.at(&file.path))?;
         if let Some(found) = &file.original {
@@ -473,7 +473,7 @@ pub(super) fn apply(
             next.put(entry.clone());
         }
         if let (Some(_), Some(folder)) = (&file.after, site.at(&file.path).parent()) {
-            note_folders(&mut next, &missing_folders(folder));
+            record_folders(&mut next, &missing_folders(folder));
         }
     }
     if !next.files.is_empty() {
@@ -495,7 +495,7 @@ pub(super) fn apply(
     settle(site, writer, next)
 }
 
-pub(super) fn note_folders(journal: &mut Journal, folders: &[PathBuf]) {
+pub(super) fn record_folders(journal: &mut Journal, folders: &[PathBuf]) {
     for folder in folders {
         if !journal.folders.contains(folder) {
             journal.folders.push(folder.clone());
@@ -546,7 +546,7 @@ fn take_back(
         }
     }
     let mut former = journal.clone();
-    note_folders(&mut former, &writer.folders_made());
+    record_folders(&mut former, &writer.folders_made());
     settle(site, writer, former)
 }
 

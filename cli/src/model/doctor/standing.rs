@@ -81,7 +81,7 @@ pub(super) fn programs(facts: &Facts) -> Vec<Check> {
                 let (level, lost) = lost_without(program.name, facts);
                 checks.push(Check {
                     level,
-                    ..Check::note(
+                    ..Check::hint(
                         NAME,
                         format!("{path} does not exist: {lost}"),
                         format!("install {} beside cgpu", program.name),
@@ -104,10 +104,10 @@ fn lost_without(program: &str, facts: &Facts) -> (Level, &'static str) {
             Level::Missing,
             "no container of a real card starts in mode strict",
         ),
-        "cgpu-executor" => (Level::Note, "mode strict on a real card needs it"),
-        "cgpu-limits" => (Level::Note, "the backend driver-limit needs it"),
+        "cgpu-executor" => (Level::Remark, "mode strict on a real card needs it"),
+        "cgpu-limits" => (Level::Remark, "the backend driver-limit needs it"),
         "cgpu-hook" => (
-            Level::Note,
+            Level::Remark,
             "podman's hook (`cgpu install --engine podman-hook`) needs it",
         ),
         "cgpu-runtime" => (
@@ -173,7 +173,7 @@ pub(super) fn unshareable(
     Some(if *count == Ok(unshareable.len()) {
         Check::missing(NAME, found, REMEDY)
     } else {
-        Check::note(NAME, found, REMEDY)
+        Check::hint(NAME, found, REMEDY)
     })
 }
 
@@ -206,7 +206,7 @@ fn of(containers: &Result<Vec<Container>, String>) -> Vec<Check> {
     };
     let mut checks = vec![match named(State::Stale) {
         None => Check::ok(STALE, "none"),
-        Some(stale) => Check::note(
+        Some(stale) => Check::hint(
             STALE,
             stale,
             "`cgpu doctor --repair` releases them now, else the next start of a GPU container does",
@@ -229,7 +229,7 @@ fn of(containers: &Result<Vec<Container>, String>) -> Vec<Check> {
         ));
     }
     if let Some(silent) = named(State::Silent) {
-        checks.push(Check::note(
+        checks.push(Check::hint(
             "brokers",
             format!("no answer in time: {silent}"),
             "look again: on a busy host it comes later; a broker that hangs is replaced within some seconds",
@@ -266,7 +266,7 @@ fn engine(engine: &Engine) -> Check {
     let named = match &engine.names {
         Ok(named) => named,
         Err(why) => {
-            return Check::note(
+            return Check::hint(
                 name,
                 format!("its configuration cannot be read: {why}"),
                 "correct the file",
@@ -274,7 +274,7 @@ fn engine(engine: &Engine) -> Check {
         }
     };
     if named.is_empty() {
-        return Check::note(
+        return Check::hint(
             name,
             "cgpu's runtime is not registered",
             format!("`cgpu install --engine {name}`"),
@@ -302,7 +302,7 @@ fn engine(engine: &Engine) -> Check {
         );
     }
     if let Some(command) = &engine.unread {
-        return Check::note(
+        return Check::hint(
             name,
             "its configuration has changed since it was started",
             format!("`{command}`, if that was not done"),
@@ -355,7 +355,7 @@ mod tests {
     fn each_state_of_a_container_has_its_check_and_its_remedy() {
         for (state, name, level, part) in [
             (State::Running, "stale grants", Level::Ok, "none"),
-            (State::Stale, "stale grants", Level::Note, "--repair"),
+            (State::Stale, "stale grants", Level::Remark, "--repair"),
             (
                 State::BrokerGone,
                 "brokers",
@@ -368,7 +368,7 @@ mod tests {
                 Level::Broken,
                 "start cgpu-sim again",
             ),
-            (State::Silent, "brokers", Level::Note, "look again"),
+            (State::Silent, "brokers", Level::Remark, "look again"),
         ] {
             let container = Container {
                 name: "default/c1".to_owned(),
@@ -392,7 +392,7 @@ mod tests {
         };
         one(
             &engine(&docker),
-            Level::Note,
+            Level::Remark,
             &["not registered", "cgpu install --engine docker"],
         );
         let named = |standing| {
@@ -412,10 +412,10 @@ mod tests {
         docker.unread = Some("systemctl reload docker".to_owned());
         one(
             &engine(&docker),
-            Level::Note,
+            Level::Remark,
             &["changed since", "systemctl reload docker"],
         );
         docker.names = Err("a comma".to_owned());
-        one(&engine(&docker), Level::Note, &["a comma"]);
+        one(&engine(&docker), Level::Remark, &["a comma"]);
     }
 }

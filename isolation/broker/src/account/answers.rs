@@ -185,7 +185,7 @@ impl Account {
             if let (Some(slot), Some(gpu_id)) = (slot, u32_at(entry, card_info::GPU_ID))
                 && change.numbering.slot_of_gpu_id.get(&gpu_id) != Some(&slot)
             {
-                change.note(state::Op::GpuId(gpu_id, slot));
+                change.record_op(state::Op::GpuId(gpu_id, slot));
             }
         }
     }
@@ -206,7 +206,7 @@ impl Account {
         if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE))
             && change.numbering.slot_of_instance.get(&instance) != Some(&slot)
         {
-            change.note(state::Op::Instance(instance, slot));
+            change.record_op(state::Op::Instance(instance, slot));
         }
     }
 }

@@ -68,13 +68,13 @@ impl Reservation {
                 token,
             } => {
                 let pool = state::Op::Pool(call.origin.file, (*base, *length), *token);
-                change.note(pool);
+                change.record_op(pool);
             }
             Self::OsEvent { client, number } => {
-                change.note(state::Op::OsEvent(call.origin.file, (*client, *number)));
+                change.record_op(state::Op::OsEvent(call.origin.file, (*client, *number)));
             }
             Self::FreeOsEvent { client, number } => {
-                change.note(state::Op::OsEventGone((*client, *number)));
+                change.record_op(state::Op::OsEventGone((*client, *number)));
             }
             Self::Free { client, object } => {
                 change.record(Operation::Free {

@@ -115,7 +115,7 @@ impl Account {
         if engine != Some(Engine::Graphics) || change.context_bytes(card) >= Some(bytes) {
             return;
         }
-        change.note(state::Op::ContextBytes(card, bytes));
+        change.record_op(state::Op::ContextBytes(card, bytes));
         let groups = change.scheduling().objects(&change.ledger, card).groups;
         for group in groups.iter().filter(|it| it.engine == Engine::Graphics) {
             let name = (group.client, group.handle);

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use driver::{Caller, Segment};
 use verdict::{Effect, Op, Refusal, Unknown, Verdict};
 
-use super::reply::{Replied, Reply, note};
+use super::reply::{Replied, Reply, record};
 use super::{NotifiedCall, ReceivedCall};
 use crate::account::{Carrier, Denied, JudgedCall, Origin};
 use crate::counters::Counter;
@@ -164,6 +164,6 @@ impl NotifiedCall<'_> {
 
     /// Counts and logs a refusal of the account's, which is the call's reply.
     pub(super) fn deny(&self, op: &Op, denied: Denied, argument: Option<Segment>) -> Reply {
-        Reply::refused(note(self.container, op.name(), denied), argument)
+        Reply::refused(record(self.container, op.name(), denied), argument)
     }
 }

@@ -8,7 +8,7 @@ use verdict::{Refusal, TakenOut};
 
 use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
-use super::reply::{Reply, note};
+use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
 use crate::account::{Account, Carrier, Denied, JudgedCall};
 use crate::container::Container;
@@ -124,7 +124,7 @@ impl<'c> NotifiedCall<'c> {
         'c: 'a,
     {
         let container = self.container;
-        let deny = |denied| note(container, request.op.name(), denied);
+        let deny = |denied| record(container, request.op.name(), denied);
         let mut fds = descriptors(container, request.caller, &request.op, before)?;
         let card_file = card_file(container, request.caller, &request.effect, &mut fds)?;
         let call = request.judged(before, carrier_of(&fds));
@@ -163,7 +163,7 @@ impl<'c> NotifiedCall<'c> {
             fds: fds.iter().map(named).collect(),
             reservation: reservation.clone(),
         };
-        change.note(state::Op::Begin(self.call_slot.number(), Box::new(begun)));
+        change.record_op(state::Op::Begin(self.call_slot.number(), Box::new(begun)));
         Ok(Reserved {
             number,
             fds,

@@ -11,7 +11,7 @@ use verdict::{Effect, Op};
 
 use super::begin::carrier_of;
 use super::execute::{CallResult, ExecutedCall};
-use super::reply::note;
+use super::reply::record;
 use crate::account::{self, Denied, Numbers, Why};
 use crate::close_files;
 use crate::container::Container;
@@ -76,7 +76,7 @@ impl ExecutedCall<'_> {
                 refusal: request.op.refuse(NV_ERR_NO_MEMORY, container.release),
                 why: Why::Outgrown,
             };
-            let refusal = note(container, request.op.name(), denied);
+            let refusal = record(container, request.op.name(), denied);
             self.result = CallResult::refused(refusal, &self.before);
         }
     }
@@ -142,13 +142,13 @@ impl ExecutedCall<'_> {
             && op.escape() == Some(escape::Id::RegisterFd)
             && let Some((control, FileKind::Ctl)) = slot.file
         {
-            change.note(state::Op::FileRegistered(file.id, control));
+            change.record_op(state::Op::FileRegistered(file.id, control));
         }
         if let (Op::Uvm(row), Some(first)) = (op, after.first())
             && row.id == uvm::Id::Free
             && let Some(base) = u64_at(&first.bytes, uvm::map_external::BASE)
         {
-            change.note(state::Op::PoolGone(file.id, base));
+            change.record_op(state::Op::PoolGone(file.id, base));
             managed::freed(change, file.id, base);
         }
     }
@@ -183,7 +183,7 @@ pub(crate) fn end(
     before: Arc<Vec<Segment>>,
     answer: Answer,
 ) -> Finished {
-    change.note(state::Op::End(ticket.call_slot, answer.clone()));
+    change.record_op(state::Op::End(ticket.call_slot, answer.clone()));
     Finished {
         number: ticket.call,
         ret: answer.ret,

@@ -5,7 +5,7 @@ use verdict::managed::Mapping;
 use verdict::policy::Managed;
 use verdict::{Effect, Refusal, Verdict};
 
-use super::reply::{Replied, Reply, note};
+use super::reply::{Replied, Reply, record};
 use super::{EINVAL, ENOMEM, NotifiedCall, ReceivedCall};
 use crate::account::{Denied, Why};
 use crate::files::Lookup;
@@ -88,7 +88,7 @@ impl NotifiedCall<'_> {
             Ok(()) => Reply::Proceed,
             Err(managed::Refused::Ledger(why)) => {
                 let why = Why::Ledger(why);
-                Reply::refused(note(container, "mmap", Denied { refusal, why }), None)
+                Reply::refused(record(container, "mmap", Denied { refusal, why }), None)
             }
             Err(managed::Refused::TooMany) => {
                 container
@@ -110,7 +110,7 @@ impl NotifiedCall<'_> {
         }
         let unmapped = container.managed.look(container, Reason::Refusal);
         let found = self.reaper.reap_now(container) || unmapped;
-        container.looked.note(key);
+        container.looked.record(key);
         found
     }
 }

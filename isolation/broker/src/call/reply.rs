@@ -212,7 +212,7 @@ impl NotifiedCall<'_> {
 }
 
 /// Counts a refusal of the account's and says why.
-pub(super) fn note(container: &Container, call: &str, denied: Denied) -> Refusal {
+pub(super) fn record(container: &Container, call: &str, denied: Denied) -> Refusal {
     let Denied { refusal, why } = denied;
     if let Why::Ledger(why @ ledger::Refusal::OverQuota { card, .. }) = &why {
         container.counters.count(Counter::OverQuota(*card));

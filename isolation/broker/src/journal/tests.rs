@@ -37,7 +37,7 @@ fn a_successor_has_what_was_committed() {
     let first = open(&file);
     {
         let mut change = first.change();
-        change.note(Op::FileSeen(FileId(3), FileKind::Ctl));
+        change.record_op(Op::FileSeen(FileId(3), FileKind::Ctl));
         change.ledger(reserve(1 << 20)).unwrap();
         // Refused, so it is not written.
         change.ledger(reserve(1 << 40)).unwrap_err();
@@ -55,7 +55,9 @@ fn a_successor_knows_what_a_context_takes_and_no_lower_figure_is_one() {
     let file = Journal::memfd().unwrap();
     let first = open(&file);
     for bytes in [20 << 20, 30 << 20, 10 << 20] {
-        first.change().note(Op::ContextBytes(CardSlot(0), bytes));
+        first
+            .change()
+            .record_op(Op::ContextBytes(CardSlot(0), bytes));
     }
     drop(first);
     let second = open(&file);
@@ -92,8 +94,8 @@ fn a_long_log_is_compacted_and_loses_nothing() {
     let mut halves = std::collections::BTreeSet::new();
     for id in 1..60_000 {
         let mut change = journal.change();
-        change.note(Op::FileSeen(FileId(id), FileKind::Ctl));
-        change.note(Op::FileGone(FileId(id)));
+        change.record_op(Op::FileSeen(FileId(id), FileKind::Ctl));
+        change.record_op(Op::FileGone(FileId(id)));
         halves.insert(change.0.log.half);
         assert!(change.0.log.length < 2 * COMPACT_BYTES);
     }
@@ -297,7 +299,7 @@ fn a_successor_has_all_that_there_may_be() {
     let file = Journal::memfd().unwrap();
     let journal = Journal::open(file.try_clone().unwrap(), || at_all_limits(64)).unwrap();
     let change = Op::FileSeen(FileId(1), FileKind::Ctl);
-    journal.change().note(change);
+    journal.change().record_op(change);
     let before = image(&journal);
     drop(journal);
     let reported = Cell::new(0);

@@ -325,7 +325,7 @@ impl Look {
             let mine = self.by_process.get(&pid);
             let mine = mine.and_then(|mine| mine.get(inode)).unwrap_or(&nothing);
             let uncharged = mapped.without(mine, &mut steps);
-            self.note_elsewhere(*inode, &uncharged);
+            self.record_elsewhere(*inode, &uncharged);
             let found = self.unexplained((*inode, &uncharged), &suspicions, &mut steps);
             if !found.is_empty() {
                 managed.lock().charged_at.insert(pid, evidence::now());
@@ -340,7 +340,7 @@ impl Look {
         }
     }
 
-    fn note_elsewhere(&mut self, inode: Inode, spans: &Stretches) {
+    fn record_elsewhere(&mut self, inode: Inode, spans: &Stretches) {
         self.mapped = self.mapped.saturating_add(spans.len());
         if self.mapped > MOST_MAPPED {
             self.is_inconclusive = true;

@@ -152,7 +152,7 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
             Some(joined_ns) => joined_ns,
             None => {
                 let joined_ns = now_ns();
-                change.note(Op::Schedule(Change::Joined(joined_ns)));
+                change.record_op(Op::Schedule(Change::Joined(joined_ns)));
                 joined_ns
             }
         }

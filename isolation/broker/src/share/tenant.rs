@@ -192,7 +192,7 @@ fn remember(container: &Container, group: Name, micros: u64) -> Course<'static> 
     if object.is_none_or(|object| object.kind != ObjectKind::ChannelGroup) {
         return Course::Refused(status::NV_ERR_NOT_SUPPORTED);
     }
-    change.note(Op::Schedule(Change::Timeslice(group, micros)));
+    change.record_op(Op::Schedule(Change::Timeslice(group, micros)));
     Course::Answered
 }
 
@@ -327,7 +327,7 @@ pub(crate) fn learn(
         Touched::Freed | Touched::Nothing => None,
     };
     if let Some(learnt) = learnt {
-        change.note(Op::Schedule(learnt));
+        change.record_op(Op::Schedule(learnt));
     }
     container
         .share

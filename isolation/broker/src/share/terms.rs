@@ -182,7 +182,7 @@ impl Share {
                         in_words(&card.terms)
                     ));
                 }
-                change.note(Op::Schedule(Change::Terms(*slot, card.terms)));
+                change.record_op(Op::Schedule(Change::Terms(*slot, card.terms)));
             }
         }
         self.read_terms(container);

@@ -614,7 +614,7 @@ impl Model {
     }
 
     /// To be called after every step.
-    pub(crate) fn note_peaks(&mut self) {
+    pub(crate) fn record_peaks(&mut self) {
         for card in (0..=u8::MAX).map(CardSlot).take(8) {
             let held = self.held(card);
             let peak = self.peaks.entry(card).or_default();

@@ -42,12 +42,12 @@ const PROGRAM: &str = "cgpu-limits";
 
 /// What is set, or was about to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
+struct Record {
     version: u32,
     leaf: Leaf,
     /// Whether ancestors hold the cards' bytes for the leaf.
     reservation: Reservation,
-    cards: Vec<NotedCard>,
+    cards: Vec<RecordedCard>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ enum Reservation {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct NotedCard {
+struct RecordedCard {
     uuid: String,
     bytes: u64,
 }
@@ -101,18 +101,18 @@ impl Backend for DriverLimit<'_> {
     fn verify_filter(&self, dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
         let leaf = Leaf::of(&self.config.backend.cgroup_root, init)?;
         // Also the proof that the leaf was this process's: the number has not changed hands meanwhile.
-        init::note(dir, init)?;
+        init::record(dir, init)?;
         self.hold(dir, leaf, grant)
     }
 
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
-        let note = read(dir)?
-            .filter(|note| note.leaf.exists())
+        let record = read(dir)?
+            .filter(|record| record.leaf.exists())
             .ok_or_else(|| Error::NotHeld {
                 key: grant.key.clone(),
             })?;
-        let cgroup = note.leaf.path.clone();
-        self.hold(dir, note.leaf, grant)?;
+        let cgroup = record.leaf.path.clone();
+        self.hold(dir, record.leaf, grant)?;
         let cards = grant.cards.iter().map(|card| card.uuid.to_string());
         match self.ask(What::Get {
             cgroup,
@@ -131,26 +131,26 @@ impl Backend for DriverLimit<'_> {
     }
 
     fn teardown(&self, dir: &ContainerDir) -> Result<(), Error> {
-        let Some(note) = read(dir)? else {
+        let Some(record) = read(dir)? else {
             return Ok(());
         };
-        if note.reservation == Reservation::Zeroed {
+        if record.reservation == Reservation::Zeroed {
             return Ok(());
         }
-        if !note.leaf.exists() {
+        if !record.leaf.exists() {
             tracing::warn!(
-                cgroup = %note.leaf.path.display(),
+                cgroup = %record.leaf.path.display(),
                 "the control group went before its soft memory limit was zeroed: its ancestors may keep the reservation"
             );
             return Ok(());
         }
-        let cards = limits(&note.cards, Reservation::Zeroed);
-        self.set(&note.leaf, cards)?;
+        let cards = limits(&record.cards, Reservation::Zeroed);
+        self.set(&record.leaf, cards)?;
         write(
             dir,
-            &Note {
+            &Record {
                 reservation: Reservation::Zeroed,
-                ..note
+                ..record
             },
         )
     }
@@ -170,21 +170,21 @@ impl Backend for DriverLimit<'_> {
 
 impl DriverLimit<'_> {
     fn hold(&self, dir: &ContainerDir, leaf: Leaf, grant: &Grant) -> Result<(), Error> {
-        let note = Note {
+        let record = Record {
             version: VERSION,
             leaf,
             reservation: Reservation::Held,
             cards: grant
                 .cards
                 .iter()
-                .map(|card| NotedCard {
+                .map(|card| RecordedCard {
                     uuid: card.uuid.to_string(),
                     bytes: card.quota_bytes,
                 })
                 .collect(),
         };
-        write(dir, &note)?;
-        self.set(&note.leaf, limits(&note.cards, Reservation::Held))
+        write(dir, &record)?;
+        self.set(&record.leaf, limits(&record.cards, Reservation::Held))
     }
 
     fn set(&self, leaf: &Leaf, cards: Vec<CardLimit>) -> Result<(), Error> {
@@ -239,7 +239,7 @@ fn program(config: &Config) -> std::io::Result<PathBuf> {
     }
 }
 
-fn limits(cards: &[NotedCard], reservation: Reservation) -> Vec<CardLimit> {
+fn limits(cards: &[RecordedCard], reservation: Reservation) -> Vec<CardLimit> {
     cards
         .iter()
         .map(|card| CardLimit {
@@ -254,33 +254,33 @@ fn limits(cards: &[NotedCard], reservation: Reservation) -> Vec<CardLimit> {
 }
 
 /// The leaf of a container whose limit was set, or was about to be.
-pub(super) fn noted_leaf(dir: &ContainerDir) -> Option<Leaf> {
+pub(super) fn recorded_leaf(dir: &ContainerDir) -> Option<Leaf> {
     Some(read(dir).ok()??.leaf)
 }
 
-fn read(dir: &ContainerDir) -> Result<Option<Note>, Error> {
+fn read(dir: &ContainerDir) -> Result<Option<Record>, Error> {
     let path = dir.file(FILE);
     if !path.exists() {
         return Ok(None);
     }
     let text = read_capped("memory limits", &path, SIZE_MAX_BYTES)?;
-    let note: Note = serde_json::from_slice(&text).map_err(|source| Error::LimitsNote {
+    let record: Record = serde_json::from_slice(&text).map_err(|source| Error::LimitsRecord {
         path: path.clone(),
         source,
     })?;
-    if note.version == VERSION {
-        Ok(Some(note))
+    if record.version == VERSION {
+        Ok(Some(record))
     } else {
-        Err(Error::LimitsNoteVersion {
+        Err(Error::LimitsRecordVersion {
             path,
-            found: note.version,
+            found: record.version,
         })
     }
 }
 
-fn write(dir: &ContainerDir, note: &Note) -> Result<(), Error> {
+fn write(dir: &ContainerDir, record: &Record) -> Result<(), Error> {
     let path = dir.file(FILE);
-    let text = serde_json::to_vec_pretty(note).map_err(|source| Error::LimitsNote {
+    let text = serde_json::to_vec_pretty(record).map_err(|source| Error::LimitsRecord {
         path: path.clone(),
         source,
     })?;

@@ -53,7 +53,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// What is noted of a container's filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "filter", rename_all = "snake_case")]
-enum Note {
+enum Record {
     /// It was followed.
     Checked {
         /// How many programs it has, those of the runtime's own environment among them.
@@ -76,7 +76,7 @@ pub(super) fn hold(dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), E
     };
     // Its owner could load any filter then, and the runtime has promised to load the profile's.
     if programs.is_empty() && status_field(init, "NoNewPrivs").map_err(unread)? == Some(1) {
-        return note(dir, Note::LoadedAtStart);
+        return record(dir, Record::LoadedAtStart);
     }
     check(dir, grant, &programs)
 }
@@ -105,7 +105,7 @@ fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Insn>]) -> Result<()
     let path = dir.file(PROGRAMS);
     std::fs::write(&path, written(programs)).map_err(Error::io("write", path))?;
     let programs = programs.len();
-    note(dir, Note::Checked { programs })
+    record(dir, Record::Checked { programs })
 }
 
 /// The runtime has sent the listener; the broker takes it in its own time.
@@ -126,9 +126,9 @@ fn await_listener(control: &Path) -> Result<(), Error> {
     }
 }
 
-fn note(dir: &ContainerDir, note: Note) -> Result<(), Error> {
+fn record(dir: &ContainerDir, record: Record) -> Result<(), Error> {
     let path = dir.file(FILE);
-    let text = serde_json::to_vec(&note).map_err(|source| Error::SpecJson {
+    let text = serde_json::to_vec(&record).map_err(|source| Error::SpecJson {
         path: path.clone(),
         source,
     })?;
@@ -136,7 +136,7 @@ fn note(dir: &ContainerDir, note: Note) -> Result<(), Error> {
     std::fs::write(&path, text).map_err(Error::io("write", path))
 }
 
-fn noted(dir: &ContainerDir) -> Option<Note> {
+fn recorded(dir: &ContainerDir) -> Option<Record> {
     let text = cards::store::read_capped("filter", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
     serde_json::from_slice(&text).ok()
 }
@@ -153,7 +153,7 @@ pub struct StartWatch {
 
 /// Whether this container's filter is loaded when it is started, or nobody has looked at it.
 pub(super) fn is_loaded_at_start(dir: &ContainerDir) -> bool {
-    !matches!(noted(dir), Some(Note::Checked { .. }))
+    !matches!(recorded(dir), Some(Record::Checked { .. }))
 }
 
 /// Begins to follow a container whose filter is loaded at its start; `None` for every other.
@@ -165,9 +165,9 @@ pub(super) fn watch_start(
     grant: &Grant,
     init: i32,
 ) -> Result<Option<StartWatch>, Error> {
-    match noted(dir) {
-        Some(Note::Checked { .. }) => return Ok(None),
-        Some(Note::LoadedAtStart) => {}
+    match recorded(dir) {
+        Some(Record::Checked { .. }) => return Ok(None),
+        Some(Record::LoadedAtStart) => {}
         None => return Err(Error::NotArmed),
     }
     let unread = |source| Error::FilterUnread { pid: init, source };
@@ -270,7 +270,7 @@ pub(super) fn verify_exec(dir: &ContainerDir, grant: &Grant, process: i32) -> Re
         key: grant.key.clone(),
         pid: process,
     };
-    let Some(Note::Checked { .. }) = noted(dir) else {
+    let Some(Record::Checked { .. }) = recorded(dir) else {
         // Of a container whose start was not followed to its end nothing is known; its exec came too early.
         return Err(open());
     };

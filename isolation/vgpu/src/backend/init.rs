@@ -24,7 +24,7 @@ struct Init {
 ///
 /// # Errors
 /// The process is gone, or the note cannot be written.
-pub(super) fn note(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
+pub(super) fn record(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
     let gone = || Error::InitGone { pid };
     let process = PidFd::open(pid).map_err(|_gone| gone())?;
     let start_ticks = start_ticks(pid).ok_or_else(gone)?;
@@ -47,14 +47,14 @@ pub(super) fn note(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
 
 /// Whether the noted process lives. Without a note, or with a broken one, no.
 pub(crate) fn lives(dir: &ContainerDir) -> bool {
-    let noted = || -> Option<bool> {
+    let recorded = || -> Option<bool> {
         let text = cards::store::read_capped("init", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
         let init: Init = serde_json::from_slice(&text).ok()?;
         let process = PidFd::open(init.pid).ok()?;
         let is_it = start_ticks(init.pid) == Some(init.start_ticks);
         Some(is_it && !process.wait_exit(0).unwrap_or(true))
     };
-    noted().unwrap_or(false)
+    recorded().unwrap_or(false)
 }
 
 fn start_ticks(pid: i32) -> Option<u64> {

@@ -70,7 +70,7 @@ impl Leaf {
 
 /// Whether a process lives in the noted leaf of a container of backend `driver-limit`.
 pub(crate) fn is_populated(dir: &crate::state::ContainerDir) -> bool {
-    super::driver_limit::noted_leaf(dir).is_some_and(|leaf| leaf.is_populated())
+    super::driver_limit::recorded_leaf(dir).is_some_and(|leaf| leaf.is_populated())
 }
 
 /// The path in version 2's tree, `0::` in `/proc/<pid>/cgroup`.

@@ -34,7 +34,7 @@ impl Backend for Share {
 
     /// Nothing is set; but without a broker only init says that the container lives.
     fn verify_filter(&self, dir: &ContainerDir, _grant: &Grant, init: i32) -> Result<(), Error> {
-        init::note(dir, init)
+        init::record(dir, init)
     }
 
     fn resize(&self, _dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {

@@ -59,8 +59,8 @@ impl Error {
             | Self::NotHeld { .. }
             | Self::NoCgroupV2 { .. }
             | Self::Limits { .. }
-            | Self::LimitsNote { .. }
-            | Self::LimitsNoteVersion { .. }
+            | Self::LimitsRecord { .. }
+            | Self::LimitsRecordVersion { .. }
             | Self::KernelWithoutNotify { .. }
             | Self::NoRunc { .. }
             | Self::UntrustedFile { .. }
@@ -80,7 +80,7 @@ impl Error {
             | Self::BrokerRefused { .. }
             | Self::BrokerKeepsTerms { .. }
             | Self::NoShares { .. }
-            | Self::ShareNote { .. }
+            | Self::ShareRecord { .. }
             | Self::NothingRequested
             | Self::CardGone { .. }
             | Self::Cards(_)

@@ -16,7 +16,9 @@ use crate::host::Host;
 use crate::mount::Mount;
 use crate::nodes;
 use crate::request::{Reading, Whose};
-use crate::{Config, Container, Error, Request, backend, edit, note, rdma, state, userland};
+use crate::{
+    Config, Container, Error, Request, backend, edit, rdma, slice_record, state, userland,
+};
 
 /// Where a container's request comes from, and where its edits go.
 #[derive(Debug, Clone, Copy)]
@@ -311,7 +313,7 @@ impl Making<'_> {
             log: Log::new(self.container, self.request.pod_namespace.as_deref()),
         };
         let mut mounts = self.host.mounts(config, &placed.grant.cards)?;
-        mounts.extend(note::mount(dir)?);
+        mounts.extend(slice_record::mount(dir)?);
         let spec = match self.input.spec() {
             Some(spec) => {
                 pending.log.begun(&placed.grant);

@@ -17,7 +17,7 @@ use super::pod;
 use super::release::reclaim_locked;
 use crate::host::Host;
 use crate::nodes::{self, Node};
-use crate::{Container, Error, Request, backend, host_memory, note, resize};
+use crate::{Container, Error, Request, backend, host_memory, resize, slice_record};
 
 /// `sun_path` has 108 bytes, one of them for its end.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
@@ -210,7 +210,7 @@ impl Making<'_> {
         };
         self.watch.reached(Step::FrontendLocked)?;
         if let Some(place) = &self.request.pod {
-            pod::note(dir, place, self.request.pod_namespace.as_deref())?;
+            pod::record(dir, place, self.request.pod_namespace.as_deref())?;
         }
         grant.write(&DiskStore, dir.path())?;
         self.watch.reached(Step::GrantWritten)?;
@@ -218,7 +218,7 @@ impl Making<'_> {
             let terms = commitments
                 .iter()
                 .map(|card| (card.uuid.clone(), card.terms));
-            note::write(dir, &terms.collect::<Vec<_>>())?;
+            slice_record::write(dir, &terms.collect::<Vec<_>>())?;
         }
         for card in commitments {
             reservations.pin(&card.uuid, &card.rules, &card.terms)?;

@@ -23,7 +23,7 @@ const SIZE_MAX: usize = 1 << 12;
 const SIZE_MAX_BYTES: u64 = SIZE_MAX as u64;
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
+struct Record {
     sandbox: String,
     container: String,
     /// It has the pod's own amount.
@@ -34,19 +34,19 @@ struct Note {
 }
 
 /// Notes a container's place, before its grant is durable.
-pub(super) fn note(
+pub(super) fn record(
     dir: &ContainerDir,
     place: &PodPlace,
     namespace: Option<&str>,
 ) -> Result<(), Error> {
     let path = dir.file(FILE);
-    let note = Note {
+    let record = Record {
         sandbox: place.sandbox.clone(),
         container: place.container.clone(),
         has_pod_amount: place.amount == AmountOf::Pod,
         namespace: namespace.map(str::to_owned),
     };
-    let text = serde_json::to_vec(&note).map_err(|source| Error::SpecJson {
+    let text = serde_json::to_vec(&record).map_err(|source| Error::SpecJson {
         path: path.clone(),
         source,
     })?;
@@ -61,14 +61,14 @@ pub(super) fn note(
     std::fs::write(&path, text).map_err(Error::io("write", path))
 }
 
-fn noted(dir: &ContainerDir) -> Option<Note> {
+fn recorded(dir: &ContainerDir) -> Option<Record> {
     let text = cards::store::read_capped("pod", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
 /// The namespace of the pod that a container is in.
 pub(crate) fn namespace(dir: &ContainerDir) -> Option<String> {
-    noted(dir)?.namespace
+    recorded(dir)?.namespace
 }
 
 /// The other containers of a pod, as their brokers have seen them.
@@ -107,12 +107,12 @@ impl Neighbours {
         let (mut ended, mut is_waited_for) = (Vec::new(), false);
         let mut questions = Vec::new();
         let mut requested = Vec::new();
-        for (other, note) in others(container, place)? {
+        for (other, record) in others(container, place)? {
             let Ok(grant) = other.grant() else {
                 continue;
             };
             let dir = other.dir();
-            let takes_from = takes_from(place, &note);
+            let takes_from = takes_from(place, &record);
             let neighbour = Neighbour {
                 key: other.key().clone(),
                 created_at_unix_ms: grant.created_at_unix_ms,
@@ -152,7 +152,7 @@ impl Neighbours {
 }
 
 /// The other containers of this pod. They are in one namespace of their engine: who is in another one only says so.
-fn others(container: &Container, place: &PodPlace) -> Result<Vec<(Container, Note)>, Error> {
+fn others(container: &Container, place: &PodPlace) -> Result<Vec<(Container, Record)>, Error> {
     let (config, key) = (container.config(), container.key());
     let mut others = Vec::new();
     for other in state::containers(&config.state_dir)? {
@@ -160,16 +160,16 @@ fn others(container: &Container, place: &PodPlace) -> Result<Vec<(Container, Not
             continue;
         }
         let other = Container::new(Arc::clone(config), other);
-        let note = noted(other.dir()).filter(|note| note.sandbox == place.sandbox);
-        if let Some(note) = note {
-            others.push((other, note));
+        let record = recorded(other.dir()).filter(|record| record.sandbox == place.sandbox);
+        if let Some(record) = record {
+            others.push((other, record));
         }
     }
     Ok(others)
 }
 
-fn takes_from(place: &PodPlace, note: &Note) -> bool {
-    place.amount == AmountOf::Pod && note.has_pod_amount
+fn takes_from(place: &PodPlace, record: &Record) -> bool {
+    place.amount == AmountOf::Pod && record.has_pod_amount
 }
 
 /// Gives back what has ended in this container's pod, and refuses the pod's own amount to it while another container has it.
@@ -182,17 +182,17 @@ pub(super) fn take_back_ended(
     place: &PodPlace,
     neighbours: &Neighbours,
 ) -> Result<(), Error> {
-    for (other, note) in others(container, place)? {
+    for (other, record) in others(container, place)? {
         if has_ended(&other, neighbours)? {
             other.take_back(
                 lock,
                 "it had ended, and another container of its pod started: its vGPU was given back",
             )?;
             tracing::info!(key = %other.key(), "given back: it has ended, and another of its pod starts");
-        } else if takes_from(place, &note) {
+        } else if takes_from(place, &record) {
             return Err(Error::PodAmountTaken {
                 container: place.container.clone(),
-                holder: note.container,
+                holder: record.container,
             });
         }
     }

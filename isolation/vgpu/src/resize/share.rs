@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, control, note, request};
+use crate::{Config, Container, Error, control, request, slice_record};
 
 /// Terms on one card.
 pub(super) type OnCard = (GpuUuid, Terms);
@@ -205,7 +205,7 @@ pub fn set_rules(
         .into_iter()
         .map(|(key, before, terms)| {
             let container = Container::new(config.clone(), key.clone());
-            note::update(container.dir(), &[(card.uuid.clone(), terms)]);
+            slice_record::update(container.dir(), &[(card.uuid.clone(), terms)]);
             super::follow_terms(&container);
             let reshared = Reshared {
                 uuid: card.uuid.to_string(),

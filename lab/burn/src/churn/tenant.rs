@@ -210,7 +210,7 @@ impl<'client> Tenant<'client> {
         let kept = written.is_some() && mapping.words().read_u32(word) == Some(value);
         let unmapped = card.unmap(mapping);
         if !kept {
-            self.note("a mapped word did not keep its value".to_owned());
+            self.record("a mapped word did not keep its value".to_owned());
         }
         self.expect(unmapped);
     }
@@ -255,10 +255,10 @@ impl<'client> Tenant<'client> {
     fn unexpected(&mut self, error: &Error) {
         let source = std::error::Error::source(error)
             .map_or_else(String::new, |source| format!(": {source}"));
-        self.note(format!("{error}{source}"));
+        self.record(format!("{error}{source}"));
     }
 
-    fn note(&mut self, what: String) {
+    fn record(&mut self, what: String) {
         *self.report.unexpected.entry(what).or_insert(0) += 1;
     }
 }

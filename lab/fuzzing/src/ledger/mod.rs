@@ -154,7 +154,7 @@ impl Pair {
         } else {
             self.references(input)?
         };
-        self.model.note_peaks();
+        self.model.record_peaks();
         if let Some((freed, added)) = done {
             let things = self.model.clients.len() + self.model.objects.len();
             let living = self.model.scheduled();

@@ -567,10 +567,10 @@ impl Draw {
         };
         let file = self.file_for(of);
         let id = self.add(file, request);
-        self.note(of, id);
+        self.record(of, id);
     }
 
-    fn note(&mut self, client: Option<(u32, u32)>, id: u32) {
+    fn record(&mut self, client: Option<(u32, u32)>, id: u32) {
         self.objects.extend(client.map(|(client, _)| (id, client)));
     }
 
@@ -607,7 +607,7 @@ impl Draw {
         };
         let file = self.file_for(of);
         let id = self.add(file, request);
-        self.note(of, id);
+        self.record(of, id);
     }
 
     fn number(&mut self) -> u32 {
@@ -625,7 +625,7 @@ impl Draw {
         };
         let file = self.file_for(to_of);
         let id = self.add(file, request);
-        self.note(to_of, id);
+        self.record(to_of, id);
     }
 
     fn share(&mut self) {

@@ -301,13 +301,13 @@ fn docker_gets_the_shim_from_24_on_and_the_wrapper_before() {
 fn containerd_1_6_finds_the_shim_in_its_own_path_alone() {
     let mut request = request(AsDefault::No);
     let old = Some(Version(1, 6));
-    assert_eq!(note(Engine::Containerd, old, &request), None);
+    assert_eq!(remark(Engine::Containerd, old, &request), None);
     request.programs = "/opt/cgpu".to_owned();
-    let reply = note(Engine::Containerd, old, &request).unwrap();
+    let reply = remark(Engine::Containerd, old, &request).unwrap();
     assert!(reply.contains("must have /opt/cgpu"), "{reply}");
     assert_eq!(
-        note(Engine::Containerd, Some(Version(1, 7)), &request),
+        remark(Engine::Containerd, Some(Version(1, 7)), &request),
         None
     );
-    assert_eq!(note(Engine::Podman, None, &request), None);
+    assert_eq!(remark(Engine::Podman, None, &request), None);
 }

@@ -166,7 +166,7 @@ fn take(change: &mut crate::journal::Change<'_>, step: Step) {
                 ObjectKind::ChannelGroup,
                 None,
             ) {
-                change.note(added((client, handle), engine));
+                change.record_op(added((client, handle), engine));
             }
         }
         Step::Channel {
@@ -176,7 +176,7 @@ fn take(change: &mut crate::journal::Change<'_>, step: Step) {
             engine,
         } => {
             if add(change, (client, parent, handle), ObjectKind::Channel, None) {
-                change.note(added((client, handle), engine));
+                change.record_op(added((client, handle), engine));
             }
         }
         Step::Memory {
@@ -213,7 +213,7 @@ fn take(change: &mut crate::journal::Change<'_>, step: Step) {
                     },
                 });
                 if change.scheduling().knows(from) {
-                    change.note(Op::Schedule(Change::Duplicated { from, to }));
+                    change.record_op(Op::Schedule(Change::Duplicated { from, to }));
                 }
             }
         }
@@ -222,7 +222,7 @@ fn take(change: &mut crate::journal::Change<'_>, step: Step) {
                 .scheduling()
                 .computing(&change.ledger, (client, channel));
             if let Some(group) = group {
-                change.note(Op::Schedule(Change::Computes(group)));
+                change.record_op(Op::Schedule(Change::Computes(group)));
             }
         }
         Step::Free { client, handle } => {

@@ -458,31 +458,38 @@ fn a_share_that_only_a_broker_could_hold_is_refused_where_it_must_be_held() {
 }
 
 #[test]
-fn a_note_of_another_version_is_not_guessed_at() {
+fn a_record_of_another_version_is_not_guessed_at() {
     let dir = tempfile::tempdir().unwrap();
     let key = key("c1");
     let container = ContainerDir::of(dir.path(), &key);
     fs::create_dir_all(container.path()).unwrap();
     assert_eq!(read(&container).unwrap(), None);
-    let note = Note {
+    let record = Record {
         version: VERSION,
         leaf: Leaf {
             path: "/sys/fs/cgroup/x".into(),
             inode: 7,
         },
         reservation: Reservation::Held,
-        cards: vec![NotedCard {
+        cards: vec![RecordedCard {
             uuid: "GPU-0".to_owned(),
             bytes: GIB,
         }],
     };
-    write(&container, &note).unwrap();
-    assert_eq!(read(&container).unwrap(), Some(note.clone()));
-    write(&container, &Note { version: 2, ..note }).unwrap();
+    write(&container, &record).unwrap();
+    assert_eq!(read(&container).unwrap(), Some(record.clone()));
+    write(
+        &container,
+        &Record {
+            version: 2,
+            ..record
+        },
+    )
+    .unwrap();
     assert!(matches!(
         read(&container),
-        Err(Error::LimitsNoteVersion { found: 2, .. })
+        Err(Error::LimitsRecordVersion { found: 2, .. })
     ));
     fs::write(container.file(FILE), "{").unwrap();
-    assert!(matches!(read(&container), Err(Error::LimitsNote { .. })));
+    assert!(matches!(read(&container), Err(Error::LimitsRecord { .. })));
 }

@@ -256,7 +256,7 @@ fn an_exec_without_the_container_s_programs_is_found_out_and_one_that_has_ended_
         is_open(verify_exec(&dir, &a_grant(), pid)),
         "nobody has checked"
     );
-    note(&dir, Note::Checked { programs: 0 }).unwrap();
+    record(&dir, Record::Checked { programs: 0 }).unwrap();
     assert!(
         is_open(verify_exec(&dir, &a_grant(), pid)),
         "by what it lacks"

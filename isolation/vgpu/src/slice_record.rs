@@ -30,13 +30,13 @@ const SIZE_BYTES: usize = 8 << 10;
 
 /// The note.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
+struct SliceRecord {
     version: u32,
-    cards: Vec<NotedCard>,
+    cards: Vec<RecordedCard>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct NotedCard {
+struct RecordedCard {
     uuid: GpuUuid,
     terms: Terms,
 }
@@ -45,14 +45,14 @@ struct NotedCard {
 pub(crate) fn write(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) -> Result<(), Error> {
     let cards = terms
         .iter()
-        .map(|(uuid, terms)| NotedCard {
+        .map(|(uuid, terms)| RecordedCard {
             uuid: uuid.clone(),
             terms: *terms,
         })
         .collect();
     put(
         &dir.file(FILE),
-        &Note {
+        &SliceRecord {
             version: VERSION,
             cards,
         },
@@ -66,13 +66,13 @@ pub(crate) fn update(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) {
     if !path.exists() {
         return;
     }
-    let updated = read(&path).and_then(|mut note| {
+    let updated = read(&path).and_then(|mut record| {
         for (uuid, terms) in terms {
-            if let Some(card) = note.cards.iter_mut().find(|card| card.uuid == *uuid) {
+            if let Some(card) = record.cards.iter_mut().find(|card| card.uuid == *uuid) {
                 card.terms = *terms;
             }
         }
-        put(&path, &note)
+        put(&path, &record)
     });
     if let Err(error) = updated {
         tracing::warn!(path = %path.display(), error = %crate::chain(&error), "a container cannot read its new share");
@@ -89,17 +89,17 @@ pub(crate) fn mount(dir: &ContainerDir) -> Result<Option<Mount>, Error> {
     Mount::new(path, TARGET.into(), &options).map(Some)
 }
 
-fn read(path: &Path) -> Result<Note, Error> {
+fn read(path: &Path) -> Result<SliceRecord, Error> {
     let limit_bytes = u64::try_from(SIZE_BYTES).unwrap_or(u64::MAX);
     let bytes = read_capped("note of a share", path, limit_bytes)?;
-    serde_json::from_slice(&bytes).map_err(|source| Error::ShareNote {
+    serde_json::from_slice(&bytes).map_err(|source| Error::ShareRecord {
         path: path.to_owned(),
         source,
     })
 }
 
-fn put(path: &Path, note: &Note) -> Result<(), Error> {
-    let mut bytes = serde_json::to_vec(note).map_err(|source| Error::ShareNote {
+fn put(path: &Path, record: &SliceRecord) -> Result<(), Error> {
+    let mut bytes = serde_json::to_vec(record).map_err(|source| Error::ShareRecord {
         path: path.to_owned(),
         source,
     })?;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_note_stays_one_file_of_one_length_with_the_terms_that_hold() {
+    fn the_record_stays_one_file_of_one_length_with_the_terms_that_hold() {
         let folder = tempfile::tempdir().unwrap();
         let key = ContainerKey::new("default", "c1").unwrap();
         let dir = ContainerDir::of(folder.path(), &key);
@@ -155,8 +155,8 @@ mod tests {
             (before.ino(), before.len(), after.mode() & 0o777),
             (after.ino(), after.len(), 0o444)
         );
-        let note = read(&dir.file(FILE)).unwrap();
-        let terms: Vec<Terms> = note.cards.iter().map(|card| card.terms).collect();
+        let record = read(&dir.file(FILE)).unwrap();
+        let terms: Vec<Terms> = record.cards.iter().map(|card| card.terms).collect();
         assert_eq!(terms, [fixed, weighted]);
         let mount = mount(&dir).unwrap().unwrap();
         assert_eq!(mount.target, Path::new(TARGET));
