@@ -119,13 +119,13 @@ impl Host {
         Some(Self(dir))
     }
 
-    fn cgpu(&self, words: &[&str]) -> Output {
+    fn cgpu(&self, arguments: &[&str]) -> Output {
         let script = "mount --make-rprivate / && mount --bind \"$0\" /proc/driver && mount --bind \"$0/devices\" /proc/devices && exec \"$@\"";
         Command::new("unshare")
             .args(["--mount", "sh", "-c", script])
             .arg(self.0.path().join("driver"))
             .arg(env!("CARGO_BIN_EXE_cgpu"))
-            .args(words)
+            .args(arguments)
             .env("CGPU_CONFIG", self.0.path().join("cgpu.toml"))
             .output()
             .unwrap()
@@ -136,8 +136,8 @@ impl Host {
         let text = fs::read_to_string(self.0.path().join("limits")).unwrap_or_default();
         text.lines()
             .map(|line| {
-                let words: Vec<&str> = line.split(' ').collect();
-                [words[1], words[2], words[3]].map(str::to_owned)
+                let arguments: Vec<&str> = line.split(' ').collect();
+                [arguments[1], arguments[2], arguments[3]].map(str::to_owned)
             })
             .collect()
     }

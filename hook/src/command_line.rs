@@ -19,7 +19,7 @@ pub struct Invocation {
     /// `--root`, the folder of the engine's namespace.
     pub root: Option<PathBuf>,
     /// How many words the global options are.
-    pub global_words: usize,
+    pub global_arguments: usize,
     /// What to do.
     pub subcommand: Subcommand,
 }
@@ -201,8 +201,8 @@ pub enum ParseError {
 /// what is not understood is passed over.
 #[must_use]
 pub fn logging(arguments: &[OsString]) -> Logging {
-    let words = words(arguments);
-    let scanned = match scan(&words, &GLOBAL, Spelling::Go, "the command line") {
+    let arguments = to_text(arguments);
+    let scanned = match scan(&arguments, &GLOBAL, Spelling::Go, "the command line") {
         Ok(scanned) => scanned,
         Err(_unknown) => return Logging::default(),
     };
@@ -217,9 +217,9 @@ pub fn logging(arguments: &[OsString]) -> Logging {
 /// # Errors
 /// An option that is not known where it matters, or a missing value or container.
 pub fn parse(arguments: &[OsString], spelling: Spelling) -> Result<Invocation, ParseError> {
-    let words = words(arguments);
-    let global = scan(&words, &GLOBAL, spelling, "the command line")?;
-    let rest = words.get(global.consumed..).unwrap_or_default();
+    let arguments = to_text(arguments);
+    let global = scan(&arguments, &GLOBAL, spelling, "the command line")?;
+    let rest = arguments.get(global.consumed..).unwrap_or_default();
     let subcommand = match global.positional.unwrap_or_default() {
         name @ ("create" | "run") => create(name, &scan(rest, &CREATE, spelling, name)?)?,
         name @ "restore" => {
@@ -262,15 +262,15 @@ pub fn parse(arguments: &[OsString], spelling: Spelling) -> Result<Invocation, P
     };
     Ok(Invocation {
         root: global.value(&["root"]).map(PathBuf::from),
-        global_words: global.consumed - usize::from(global.positional.is_some()),
+        global_arguments: global.consumed - usize::from(global.positional.is_some()),
         subcommand,
     })
 }
 
-fn words(arguments: &[OsString]) -> Vec<String> {
+fn to_text(arguments: &[OsString]) -> Vec<String> {
     arguments
         .iter()
-        .map(|word| word.to_string_lossy().into_owned())
+        .map(|argument| argument.to_string_lossy().into_owned())
         .collect()
 }
 

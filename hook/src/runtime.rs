@@ -51,7 +51,7 @@ pub fn run(arguments: Vec<OsString>, log: &ErrorLog) -> anyhow::Result<ExitCode>
         config: Arc::new(config),
         root: invocation.root.clone(),
         bundle,
-        global_words: invocation.global_words,
+        global_arguments: invocation.global_arguments,
     };
     runtime.run(invocation, log)
 }
@@ -70,9 +70,9 @@ impl Invocation {
             | Subcommand::Update { .. }
             | Subcommand::Other => arguments
                 .iter()
-                .skip(self.global_words)
-                .filter_map(|word| word.to_str())
-                .find_map(|word| kept::bundle_of(self.root.as_deref(), word)),
+                .skip(self.global_arguments)
+                .filter_map(|argument| argument.to_str())
+                .find_map(|argument| kept::bundle_of(self.root.as_deref(), argument)),
         }
     }
 }
@@ -139,7 +139,7 @@ struct Runtime {
     /// Of the container that the command is about.
     bundle: Option<PathBuf>,
     /// So many of `arguments` stand before the subcommand.
-    global_words: usize,
+    global_arguments: usize,
 }
 
 impl Runtime {
@@ -277,7 +277,7 @@ impl Runtime {
 
     /// Where an exec's process is told as soon as it runs: by the file that the engine names.
     fn pid_file_of_a_detached(&self) -> Option<PathBuf> {
-        let detached = |word: &OsString| word == "--detach" || word == "-d";
+        let detached = |argument: &OsString| argument == "--detach" || argument == "-d";
         self.arguments
             .iter()
             .any(detached)
@@ -286,15 +286,15 @@ impl Runtime {
 
     /// `--pid-file`, as engines write it.
     fn pid_file(&self) -> Option<PathBuf> {
-        let mut words = self.arguments.iter().skip(self.global_words);
-        words
-            .find_map(|word| match word.to_str()? {
+        let mut arguments = self.arguments.iter().skip(self.global_arguments);
+        arguments
+            .find_map(|argument| match argument.to_str()? {
                 "--pid-file" => Some(None),
-                word => word
+                argument => argument
                     .strip_prefix("--pid-file=")
                     .map(|path| Some(path.into())),
             })?
-            .or_else(|| words.next().map(PathBuf::from))
+            .or_else(|| arguments.next().map(PathBuf::from))
     }
 
     /// An exec whose process is killed if it runs without the container's filter.
@@ -404,11 +404,11 @@ impl Runtime {
     }
 
     /// With the engine's own global options: they say where the container's state is, and how its group is managed.
-    fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
-            .args(self.arguments.iter().take(self.global_words))
-            .args(words)
+            .args(self.arguments.iter().take(self.global_arguments))
+            .args(arguments)
             .stdin(Stdio::null());
         command
     }

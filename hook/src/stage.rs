@@ -239,7 +239,7 @@ fn call_again(spec: &mut Value) -> anyhow::Result<()> {
 
 fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
     let spec = vgpu::read_spec(&state.bundle)?;
-    let Some(mark) = vgpu::edit::applied_for(&spec)? else {
+    let Some(applied) = vgpu::edit::applied_for(&spec)? else {
         anyhow::ensure!(
             Request::from_spec(&config, state.whose(), &spec)?.is_none(),
             "container {} asks for a vGPU, but its spec was not edited before it was created, and no hook can still do that (its seccomp filter is in the spec): let the engine use cgpu-runtime or io.containerd.cgpu.v2, or, with podman, the precreate hook",
@@ -247,21 +247,21 @@ fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
         );
         return Ok(());
     };
-    let container = Container::new(config, mark);
-    let mark = container.key();
-    let no_vgpu = || format!("the spec is marked as edited for {mark}, which holds no vGPU");
+    let container = Container::new(config, applied);
+    let applied = container.key();
+    let no_vgpu = || format!("the spec is marked as edited for {applied}, which holds no vGPU");
     let grant = container.granted()?.with_context(no_vgpu)?;
     if grant.frontend.kind != FrontendKind::Hook {
         // Of the frontend that made it, as long as it is for this bundle.
         anyhow::ensure!(
             is_bundle(grant.bundle.as_deref(), &state.bundle),
-            "the spec is marked as edited for {mark}, whose bundle is another"
+            "the spec is marked as edited for {applied}, whose bundle is another"
         );
         return Ok(());
     }
     anyhow::ensure!(
-        mark.id() == state.id,
-        "the spec is marked as edited for {mark}, but this is container {}",
+        applied.id() == state.id,
+        "the spec is marked as edited for {applied}, but this is container {}",
         state.id
     );
     container.config().keep_in(&state.bundle)?;

@@ -159,7 +159,7 @@ impl Host {
     }
 
     /// A call as an engine makes it, on a host with the played driver. Says the code and standard error.
-    fn runtime(&self, words: &[&str]) -> (Option<i32>, String) {
+    fn runtime(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let err = self.dir.path().join("stderr");
         let script = "mount --make-rprivate / && mount --bind \"$0\" /proc/driver && mount --bind \"$0/devices\" /proc/devices && exec \"$@\"";
         let status = Command::new("unshare")
@@ -168,7 +168,7 @@ impl Host {
             .arg(env!("CARGO_BIN_EXE_cgpu-runtime"))
             .arg("--root")
             .arg(self.root())
-            .args(words)
+            .args(arguments)
             .env("CGPU_CONFIG", self.dir.path().join("cgpu.toml"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -185,8 +185,8 @@ impl Host {
     /// Soft and hard of the driver's last call, and the cgroup.
     fn last_limit(&self) -> Option<[String; 3]> {
         let text = fs::read_to_string(self.dir.path().join("limits")).ok()?;
-        let words: Vec<&str> = text.lines().last()?.split(' ').collect();
-        Some([words[1], words[2], words[3]].map(str::to_owned))
+        let arguments: Vec<&str> = text.lines().last()?.split(' ').collect();
+        Some([arguments[1], arguments[2], arguments[3]].map(str::to_owned))
     }
 
     fn state_of(&self, id: &str) -> Option<Value> {
@@ -274,9 +274,9 @@ fn a_run_in_one_step_is_refused_since_nothing_could_hold_it_in_between() {
         return;
     };
     let bundle = host.bundle("c1");
-    for words in [&["run", "--bundle"][..], &["run", "--detach", "--bundle"]] {
-        let words = [words, &[bundle.to_str().unwrap(), "c1"]].concat();
-        let (code, reply) = host.runtime(&words);
+    for arguments in [&["run", "--bundle"][..], &["run", "--detach", "--bundle"]] {
+        let arguments = [arguments, &[bundle.to_str().unwrap(), "c1"]].concat();
+        let (code, reply) = host.runtime(&arguments);
         assert_eq!(code, Some(1), "{reply}");
         assert!(reply.contains("use create and start"), "{reply}");
         assert!(host.state_of("c1").is_none());

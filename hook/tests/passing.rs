@@ -21,8 +21,8 @@ fn play_broker() {
 
 const WRAPPER: &str = env!("CARGO_BIN_EXE_cgpu-runtime");
 
-fn wrapper(host: &Host, words: &[&str]) -> Output {
-    host.command(WRAPPER).args(words).output().unwrap()
+fn wrapper(host: &Host, arguments: &[&str]) -> Output {
+    host.command(WRAPPER).args(arguments).output().unwrap()
 }
 
 fn reply(output: &Output) -> String {
@@ -54,14 +54,14 @@ printf '%s\n' "$@" > {dir}/words; env > {dir}/env; ls /proc/$$/fd > {dir}/fds; e
 }
 
 /// With descriptors 3, 4 and 5 open.
-fn with_descriptors(host: &Host, listening: &str, words: &[&str]) -> Output {
+fn with_descriptors(host: &Host, listening: &str, arguments: &[&str]) -> Output {
     host.command("sh")
         .args([
             "-c",
             &format!(r#"{listening} exec "$0" "$@" 3</dev/null 4</dev/null 5</dev/null"#),
             WRAPPER,
         ])
-        .args(words)
+        .args(arguments)
         .output()
         .unwrap()
 }
@@ -78,10 +78,10 @@ fn descriptors(host: &Host) -> Vec<u32> {
 }
 
 #[test]
-fn every_other_command_is_passed_on_word_for_word() {
+fn every_other_command_is_passed_on_argument_for_argument() {
     let Some(host) = Host::find() else { return };
     telling(&host);
-    for words in [
+    for arguments in [
         &["--version"][..],
         &["--root", "/r", "state", "c1"],
         &["--root=/r", "--systemd-cgroup", "kill", "--all", "c1", "9"],
@@ -91,13 +91,16 @@ fn every_other_command_is_passed_on_word_for_word() {
         &["list", "-f", "json"],
         &[],
     ] {
-        let output = wrapper(&host, words);
-        assert!(output.status.success(), "{words:?}: {}", reply(&output));
+        let output = wrapper(&host, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", reply(&output));
         let reported = text(&host.path("words"));
-        let expected: String = if words.is_empty() {
+        let expected: String = if arguments.is_empty() {
             "\n".to_owned()
         } else {
-            words.iter().map(|word| format!("{word}\n")).collect()
+            arguments
+                .iter()
+                .map(|argument| format!("{argument}\n"))
+                .collect()
         };
         assert_eq!(reported, expected);
     }
@@ -109,7 +112,7 @@ fn the_engine_s_environment_and_descriptors_reach_the_runtime_and_nothing_else_d
     telling(&host);
     let plain = host.bundle("plain", json!({}));
     let bundle = plain.to_str().unwrap();
-    let words = |count: &'static str| {
+    let arguments = |count: &'static str| {
         [
             "create",
             "--preserve-fds",
@@ -125,7 +128,7 @@ fn the_engine_s_environment_and_descriptors_reach_the_runtime_and_nothing_else_d
         ("LISTEN_PID=$$ LISTEN_FDS=1", "0", &[3]),
         ("LISTEN_PID=$$ LISTEN_FDS=1", "1", &[3, 4]),
     ] {
-        let output = with_descriptors(&host, listening, &words(count));
+        let output = with_descriptors(&host, listening, &arguments(count));
         assert!(output.status.success(), "{}", reply(&output));
         assert_eq!(descriptors(&host), open, "{listening} {count}");
     }
@@ -145,7 +148,7 @@ fn a_child_gets_the_same_under_its_own_number() {
     let Some(host) = Host::find() else { return };
     telling(&host);
     let bundle = host.bundle("c1", slice());
-    let words = [
+    let arguments = [
         "create",
         "--preserve-fds",
         "1",
@@ -153,7 +156,7 @@ fn a_child_gets_the_same_under_its_own_number() {
         bundle.to_str().unwrap(),
         "c1",
     ];
-    let output = with_descriptors(&host, "LISTEN_PID=$$ LISTEN_FDS=1 ENGINE=here", &words);
+    let output = with_descriptors(&host, "LISTEN_PID=$$ LISTEN_FDS=1 ENGINE=here", &arguments);
     assert_eq!(
         text(&host.path("words")).lines().last(),
         Some("c1"),
@@ -277,7 +280,7 @@ fn a_runtime_that_is_not_the_administrator_s_alone_is_refused_with_the_reason() 
 }
 
 #[test]
-fn a_runtime_named_crun_is_read_as_crun_reads_its_words() {
+fn a_runtime_named_crun_is_read_as_crun_reads_its_arguments() {
     let Some(host) = Host::find() else { return };
     let dir = host.dir.path().display().to_string();
     let crun = host.script(

@@ -113,18 +113,18 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
     );
 
     // Below it a wrapper finds the work done.
-    let words = ["create", "--bundle", bundle.to_str().unwrap(), ID];
+    let arguments = ["create", "--bundle", bundle.to_str().unwrap(), ID];
     let below = host
         .command(env!("CARGO_BIN_EXE_cgpu-runtime"))
-        .args(words)
+        .args(arguments)
         .output()
         .unwrap();
     assert!(below.status.success(), "{below:?}");
     assert!(host.grant("runc", ID).is_none());
-    let words = ["create", "--bundle", other.to_str().unwrap(), "other"];
+    let arguments = ["create", "--bundle", other.to_str().unwrap(), "other"];
     let forged = host
         .command(env!("CARGO_BIN_EXE_cgpu-runtime"))
-        .args(words)
+        .args(arguments)
         .output()
         .unwrap();
     assert_eq!(forged.status.code(), Some(1));

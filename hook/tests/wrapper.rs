@@ -133,7 +133,7 @@ impl Host {
     }
 
     /// As docker's shim calls a runtime. Output goes to files: a container keeps what it inherits.
-    fn runtime(&self, words: &[&str]) -> Answer {
+    fn runtime(&self, arguments: &[&str]) -> Answer {
         let (out, err) = (
             self.dir.path().join("stdout"),
             self.dir.path().join("stderr"),
@@ -144,7 +144,7 @@ impl Host {
             .arg("--log")
             .arg(self.dir.path().join("log.json"))
             .args(["--log-format", "json"])
-            .args(words)
+            .args(arguments)
             .env("CGPU_CONFIG", self.dir.path().join("cgpu.toml"))
             .stdin(Stdio::null())
             .stdout(fs::File::create(&out).unwrap())
@@ -357,10 +357,10 @@ fn a_container_lives_and_dies_through_the_wrapper() {
     let spec = json!({"args": ["/bin/busybox", "sh", "-c", script.replace("ls", "busybox ls")], "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"]});
     fs::write(&process, spec.to_string()).unwrap();
     let seen = host.runtime(&["exec", "--process", process.to_str().unwrap(), "c1"]);
-    let words: Vec<&str> = seen.stdout.split_whitespace().collect();
-    assert_eq!(words.first(), Some(&"void"), "{seen:?}");
+    let arguments: Vec<&str> = seen.stdout.split_whitespace().collect();
+    assert_eq!(arguments.first(), Some(&"void"), "{seen:?}");
     for node in ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"] {
-        assert!(words.contains(&node), "{seen:?}");
+        assert!(arguments.contains(&node), "{seen:?}");
     }
 
     // Deletion is refused while it runs, and must not take the vGPU with it.
@@ -376,9 +376,9 @@ fn a_container_lives_and_dies_through_the_wrapper() {
 fn a_run_in_one_step_is_refused_since_nobody_could_look_at_its_filter() {
     let Some(host) = Host::find() else { return };
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), "echo hello; exit 7");
-    for words in [&["run", "--bundle"][..], &["run", "--detach", "--bundle"]] {
-        let words = [words, &[bundle.to_str().unwrap(), "c1"]].concat();
-        let ran = host.runtime(&words);
+    for arguments in [&["run", "--bundle"][..], &["run", "--detach", "--bundle"]] {
+        let arguments = [arguments, &[bundle.to_str().unwrap(), "c1"]].concat();
+        let ran = host.runtime(&arguments);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.stderr.contains("use create and start"), "{ran:?}");
         host.assert_clean();
@@ -414,16 +414,16 @@ fn a_container_whose_filter_does_not_hold_is_refused_and_everything_released() {
         let bundle = host.bundle(&id, json!({"cgpu.io/memory": "4Gi"}), script);
         let before = fs::read(bundle.join("config.json")).unwrap();
         let bundle_name = bundle.to_str().unwrap();
-        let words = ["create", "--bundle", bundle_name, &id];
+        let arguments = ["create", "--bundle", bundle_name, &id];
         // With a pid file, as engines call it, and without.
         let pid_file = bundle.join("pid");
         let with_file = [
-            &words[..3],
+            &arguments[..3],
             &["--pid-file", pid_file.to_str().unwrap(), &id],
         ]
         .concat();
-        for words in [&words[..], &with_file] {
-            let refused = host.runtime(words);
+        for arguments in [&arguments[..], &with_file] {
+            let refused = host.runtime(arguments);
             assert_eq!(refused.code, Some(1), "{change}: {refused:?}");
             assert!(refused.stderr.contains(needed), "{change}: {refused:?}");
             host.assert_clean();
@@ -466,7 +466,7 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     let spec = json!({"args": ["/bin/busybox", "sleep", "1000"], "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["PATH=/bin"]});
     fs::write(&process, spec.to_string()).unwrap();
     let pid_file = host.dir.path().join("exec.pid");
-    let words = [
+    let arguments = [
         "exec",
         "--detach",
         "--pid-file",
@@ -475,10 +475,10 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
         process.to_str().unwrap(),
         "c1",
     ];
-    let held = host.runtime(&words);
+    let held = host.runtime(&arguments);
     assert_eq!(held.code, Some(0), "{held:?}");
     fs::write(host.dir.path().join("unfiltered"), "").unwrap();
-    let refused = host.runtime(&words);
+    let refused = host.runtime(&arguments);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(
         refused
@@ -513,8 +513,8 @@ fn a_runc_that_fails_leaves_no_vgpu() {
 fn one_that_is_nearly_a_request_is_reported_and_needs_no_configuration() {
     let Some(host) = Host::find() else { return };
     let bundle = host.bundle("c1", json!({"cgpu/memory": "4Gi"}), "busybox sleep 1000");
-    let words = ["create", "--bundle", bundle.to_str().unwrap(), "c1"];
-    let created = host.runtime(&words);
+    let arguments = ["create", "--bundle", bundle.to_str().unwrap(), "c1"];
+    let created = host.runtime(&arguments);
     assert_eq!(created.code, Some(0), "{created:?}");
     let log = cards::events::read(&host.dir.path().join("state/events/containers/moby/c1"));
     let log = log.unwrap();
@@ -530,7 +530,7 @@ fn one_that_is_nearly_a_request_is_reported_and_needs_no_configuration() {
     let deleted = host.runtime(&["delete", "--force", "c1"]);
     assert_eq!(deleted.code, Some(0), "{deleted:?}");
     // Images say what is nearly a request too: a broken file must not stop them.
-    let created = host.runtime(&words);
+    let created = host.runtime(&arguments);
     assert_eq!(created.code, Some(0), "{created:?}");
     let deleted = host.runtime(&["delete", "--force", "c1"]);
     assert_eq!(deleted.code, Some(0), "{deleted:?}");

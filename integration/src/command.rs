@@ -73,8 +73,8 @@ impl Outcome {
 
 /// The command as one would type it.
 pub fn line(command: &Command) -> String {
-    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
-    words.extend(command.get_args().map(|arg| {
+    let mut arguments = vec![command.get_program().to_string_lossy().into_owned()];
+    arguments.extend(command.get_args().map(|arg| {
         let arg = arg.to_string_lossy();
         if arg.is_empty() || arg.contains([' ', '\n', '"', '$', ';', '*', '|']) {
             format!("'{arg}'")
@@ -82,7 +82,7 @@ pub fn line(command: &Command) -> String {
             arg.into_owned()
         }
     }));
-    words.join(" ")
+    arguments.join(" ")
 }
 
 /// Runs to the end, or kills after `limit`. A non-zero exit is not an error here: see [`Outcome::success`].
@@ -278,9 +278,9 @@ mod tests {
             .unwrap()
             .success()
             .unwrap();
-        let words: Vec<&str> = outcome.stdout.split_whitespace().collect();
-        assert_eq!(words.get(..2), Some(&["45", "123"][..]));
-        assert_eq!((words.len(), words.last()), (50002, Some(&"50000")));
+        let arguments: Vec<&str> = outcome.stdout.split_whitespace().collect();
+        assert_eq!(arguments.get(..2), Some(&["45", "123"][..]));
+        assert_eq!((arguments.len(), arguments.last()), (50002, Some(&"50000")));
     }
 
     #[test]

@@ -11,13 +11,13 @@ const RUNC_STATE: &str = "/run/containerd/runc";
 
 /// What belongs to one node, to be looked for when it ends.
 #[derive(Debug)]
-pub struct Marks {
+pub struct Belongings {
     roots: Vec<PathBuf>,
     namespaces: Vec<String>,
     sockets_before: BTreeSet<PathBuf>,
 }
 
-impl Marks {
+impl Belongings {
     /// Everything of the node stands below one of `roots` or in one of `namespaces`, both used by nobody else.
     pub fn new(roots: &[&Path], namespaces: &[&str]) -> Self {
         Self {
@@ -172,9 +172,9 @@ impl Marks {
     }
 }
 
-/// Control groups of vGPUs' own processes whose state folder is one of these: their names end in its mark, 64 bits of FNV-1a.
+/// Control groups of vGPUs' own processes whose state folder is one of these: their names end in its suffix, 64 bits of FNV-1a.
 pub fn own_groups(state_dirs: &[PathBuf]) -> Vec<PathBuf> {
-    let marks: Vec<String> = state_dirs
+    let suffixes: Vec<String> = state_dirs
         .iter()
         .map(|dir| {
             let bytes = dir.as_os_str().as_encoded_bytes();
@@ -191,7 +191,10 @@ pub fn own_groups(state_dirs: &[PathBuf]) -> Vec<PathBuf> {
     parents.extend([root.join("cgpu"), root.join("system.slice/cgpu.service")]);
     let is_of_these = |path: &PathBuf| {
         let name = path.to_string_lossy();
-        path.is_dir() && marks.iter().any(|mark| name.ends_with(mark.as_str()))
+        path.is_dir()
+            && suffixes
+                .iter()
+                .any(|suffix| name.ends_with(suffix.as_str()))
     };
     let all = parents.iter().flat_map(|parent| entries(parent));
     all.filter(is_of_these).collect()
@@ -252,7 +255,7 @@ mod tests {
     #[test]
     fn a_process_of_the_node_is_found_and_its_end_seen() {
         let root = tempfile::tempdir().unwrap();
-        let marks = Marks::new(&[root.path()], &["no-such-namespace"]);
+        let belongings = Belongings::new(&[root.path()], &["no-such-namespace"]);
         let mut daemon = Daemon::start(
             "sleep",
             Command::new("sleep").arg("1000").env("ROOT", root.path()),
@@ -263,11 +266,14 @@ mod tests {
         // In the middle of an execve, of which it makes two, a process has neither command line nor environment.
         daemon
             .wait_ready(Duration::from_secs(60), || {
-                Ok(marks.processes().iter().any(|(found, _)| *found == pid))
+                Ok(belongings
+                    .processes()
+                    .iter()
+                    .any(|(found, _)| *found == pid))
             })
             .unwrap();
         daemon.stop(Duration::from_secs(5)).unwrap();
-        assert_eq!(marks.report(), Vec::<String>::new());
+        assert_eq!(belongings.report(), Vec::<String>::new());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::command::{LIMIT, Outcome, capture};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
-use crate::leftovers::{Marks, grants};
+use crate::leftovers::{Belongings, grants};
 use crate::programs::Programs;
 
 /// How long processes that are already told to end may take.
@@ -35,7 +35,7 @@ pub struct Node {
     namespace: String,
     programs: Option<Programs>,
     sim: Option<Daemon>,
-    marks: Marks,
+    belongings: Belongings,
 }
 
 impl Node {
@@ -68,7 +68,7 @@ impl Node {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("t{:x}.{number}", std::process::id());
         let docker = docker_namespace(&namespace);
-        let marks = Marks::new(&[&path, &state_path], &[&namespace, &docker]);
+        let belongings = Belongings::new(&[&path, &state_path], &[&namespace, &docker]);
         Ok(Self {
             root: Some(root),
             state: Some(state),
@@ -77,7 +77,7 @@ impl Node {
             namespace,
             programs: None,
             sim: None,
-            marks,
+            belongings,
         })
     }
 
@@ -240,7 +240,7 @@ kind = "sim"
 
     /// Processes of the node that run `program`.
     pub fn running(&self, program: &str) -> Vec<i32> {
-        self.marks
+        self.belongings
             .processes()
             .into_iter()
             .filter(|(_, command)| {
@@ -257,7 +257,7 @@ kind = "sim"
     pub fn leftovers(&self) -> Vec<String> {
         let sim = self.sim.as_ref().and_then(Daemon::pid);
         let sim = sim.map(|pid| format!("process {pid}:"));
-        let mut left = self.marks.report();
+        let mut left = self.belongings.report();
         left.retain(|line| sim.as_ref().is_none_or(|sim| !line.starts_with(sim)));
         left.extend(self.grants());
         left
@@ -299,26 +299,26 @@ kind = "sim"
             left.extend(self.settled(|line| left.iter().any(|known| known == line)));
         }
         // Reported; now end it all the same, so that one failure does not make the next.
-        for (pid, what) in self.marks.processes() {
+        for (pid, what) in self.belongings.processes() {
             if kill(Pid::from_raw(pid), Signal::SIGKILL).is_err() {
                 left.push(format!("process {pid} could not be killed: {what}"));
             }
         }
-        for mount in self.marks.mounts() {
+        for mount in self.belongings.mounts() {
             umount2(&mount, MntFlags::MNT_DETACH)
                 .with_context(|| format!("unmounting {}", mount.display()))?;
         }
-        for socket in self.marks.dead_sockets() {
+        for socket in self.belongings.dead_sockets() {
             drop(fs::remove_file(socket));
         }
-        for state in self.marks.runc_state() {
+        for state in self.belongings.runc_state() {
             drop(fs::remove_dir_all(state));
         }
-        let own_groups = self.marks.own_groups();
-        for cgroup in self.marks.cgroups().into_iter().chain(own_groups) {
+        let own_groups = self.belongings.own_groups();
+        for cgroup in self.belongings.cgroups().into_iter().chain(own_groups) {
             drop(fs::remove_dir(cgroup));
         }
-        self.marks.remove_parents();
+        self.belongings.remove_parents();
         if std::env::var_os("CGPU_KEEP").is_some() {
             eprintln!("kept: {}", root.keep().display());
             if let Some(state) = self.state.take() {

@@ -32,7 +32,7 @@ impl Origin {
     }
 
     /// Where it comes from, in words.
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::Packages(Suite::Host) => "of this machine's release",
             Self::Packages(Suite::Trixie) => "of Debian 13",

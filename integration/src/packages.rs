@@ -254,8 +254,8 @@ pub fn version(program: &Path) -> Result<(u32, u32)> {
     let reply = crate::command::succeed(Command::new(program).arg("--version"))?.stdout;
     reply
         .split([' ', '\n', ',', '~', '+'])
-        .find_map(|word| {
-            let mut parts = word.trim_start_matches('v').split('.');
+        .find_map(|argument| {
+            let mut parts = argument.trim_start_matches('v').split('.');
             Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
         })
         .with_context(|| format!("no version in `{}`", reply.trim()))

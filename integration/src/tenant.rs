@@ -71,11 +71,11 @@ impl Tenant {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("tenant-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let log = fs::File::create(self.out.join("exec.log"))?;
-        let mut words = vec!["tasks", "exec", "--exec-id", &name, "--user", self.user];
-        words.push(&self.id);
-        words.extend(program);
+        let mut arguments = vec!["tasks", "exec", "--exec-id", &name, "--user", self.user];
+        arguments.push(&self.id);
+        arguments.extend(program);
         rig.containerd
-            .ctr_command(&words)?
+            .ctr_command(&arguments)?
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -114,7 +114,12 @@ impl Tenant {
 }
 
 /// The words of one attack, its reports in the folder `out` of the container; `foreign` are handles of a neighbour's client and memory.
-pub fn attack_words(attack: &str, quota_bytes: u64, out: &str, foreign: (u64, u64)) -> Vec<String> {
+pub fn attack_arguments(
+    attack: &str,
+    quota_bytes: u64,
+    out: &str,
+    foreign: (u64, u64),
+) -> Vec<String> {
     let numbers = [quota_bytes, foreign.0, foreign.1].map(|number| number.to_string());
     let [quota, client, memory] = &numbers;
     let options = [
@@ -123,10 +128,10 @@ pub fn attack_words(attack: &str, quota_bytes: u64, out: &str, foreign: (u64, u6
         ("--client", client),
         ("--memory", memory),
     ];
-    let words = options.into_iter().flat_map(|(name, value)| [name, value]);
+    let arguments = options.into_iter().flat_map(|(name, value)| [name, value]);
     [PROGRAM, attack]
         .into_iter()
-        .chain(words)
+        .chain(arguments)
         .map(str::to_owned)
         .collect()
 }

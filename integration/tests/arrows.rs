@@ -249,11 +249,11 @@ fn modules(source: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let names: BTreeSet<String> = texts.keys().cloned().collect();
     // What the root gives on is its module's: `crate::Error` is an arrow to `error`.
     let given = Regex::new(r"pub(?:\(crate\))? use (?:crate::)?([a-z0-9_]+)::([^;]+);")?;
-    let word = Regex::new(r"[A-Za-z0-9_]+")?;
+    let argument = Regex::new(r"[A-Za-z0-9_]+")?;
     let mut home = BTreeMap::new();
     for found in given.captures_iter(&root) {
         if names.contains(&found[1]) {
-            for name in word.find_iter(&found[2]) {
+            for name in argument.find_iter(&found[2]) {
                 home.insert(name.as_str().to_owned(), found[1].to_owned());
             }
         }
@@ -263,7 +263,7 @@ fn modules(source: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     for (module, text) in &texts {
         let mut imports = BTreeSet::new();
         for found in path.captures_iter(text) {
-            for name in first_words(&found[1]) {
+            for name in first_arguments(&found[1]) {
                 let target = if names.contains(&name) {
                     Some(name)
                 } else {
@@ -278,7 +278,7 @@ fn modules(source: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
 }
 
 /// The first word of each path of `a` or `{a::b, c}`.
-fn first_words(path: &str) -> Vec<String> {
+fn first_arguments(path: &str) -> Vec<String> {
     let Some(list) = path
         .strip_prefix('{')
         .and_then(|list| list.strip_suffix('}'))
@@ -298,8 +298,8 @@ fn first_words(path: &str) -> Vec<String> {
         }
     }
     let first = |item: &String| {
-        let word = item.trim().split("::").next()?.trim();
-        (!word.is_empty()).then(|| word.to_owned())
+        let argument = item.trim().split("::").next()?.trim();
+        (!argument.is_empty()).then(|| argument.to_owned())
     };
     items.iter().filter_map(first).collect()
 }
@@ -397,7 +397,7 @@ fn a_circle_is_found_and_what_hangs_on_it_is_not_part_of_it() {
     });
     let found: Vec<String> = circle(arrows).into_iter().collect();
     assert_eq!(found, ["b", "c"]);
-    assert_eq!(first_words("{a::b, c::{d, e}, f}"), ["a", "c", "f"]);
+    assert_eq!(first_arguments("{a::b, c::{d, e}, f}"), ["a", "c", "f"]);
     let text = "use crate::a;\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\nuse crate::c; // crate::d\n";
     assert_eq!(product(text), "use crate::a;\nuse crate::c; \n");
 }

@@ -355,7 +355,7 @@ fn events_come_in_order(rig: &mut Rig) -> Result<()> {
             .filter(|line| line.contains("/tasks/"))
             .filter_map(|line| {
                 line.split_whitespace()
-                    .find(|word| word.starts_with("/tasks/"))
+                    .find(|argument| argument.starts_with("/tasks/"))
             })
             .map(str::to_owned)
             .collect()

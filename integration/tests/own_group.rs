@@ -92,10 +92,10 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     };
     let mut docker = Docker::start(&rig.node, &rig.containerd)?;
     docker.load(&rig.image)?;
-    let words = |text: &'static str| text.split(' ');
+    let arguments = |text: &'static str| text.split(' ');
     let mut run: Vec<&str> =
-        words("run -d --name held --network=none --cpu-shares 512 --cpu-quota 50000").collect();
-    run.extend(words(
+        arguments("run -d --name held --network=none --cpu-shares 512 --cpu-quota 50000").collect();
+    run.extend(arguments(
         "-e ALIYUN_COM_GPU_MEM_CONTAINER=4 -e ALIYUN_COM_GPU_MEM_DEV=24 --runtime",
     ));
     run.extend([CGPU, &rig.image.name, "sleep", "100000"]);
@@ -115,7 +115,7 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     );
     ensure!(kernels()?.starts_with("50000"), "{}", kernels()?);
     docker
-        .docker(&words("update --cpu-shares 256 --cpu-quota 30000 held").collect::<Vec<_>>())?
+        .docker(&arguments("update --cpu-shares 256 --cpu-quota 30000 held").collect::<Vec<_>>())?
         .success()?;
     ensure!(quota()?["quota_ppm"] == 300_000, "{}", quota()?);
     ensure!(kernels()?.starts_with("30000"), "{}", kernels()?);

@@ -167,20 +167,20 @@ fn pids(rig: &Rig) -> Result<Pids> {
 
 /// The brokers, by their command line.
 fn serving(rig: &Rig) -> Vec<i32> {
-    of_ours(rig, |words| words.contains(&"--serve"))
+    of_ours(rig, |arguments| arguments.contains(&"--serve"))
 }
 
 /// Those who start brokers.
 fn watching(rig: &Rig) -> Vec<i32> {
-    of_ours(rig, |words| !words.contains(&"--serve"))
+    of_ours(rig, |arguments| !arguments.contains(&"--serve"))
 }
 
 fn of_ours(rig: &Rig, is_needed: impl Fn(&[&str]) -> bool) -> Vec<i32> {
     let mut all = rig.node.running("cgpu-broker");
     all.retain(|pid| {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<&str> = line.split('\0').collect();
-        words.contains(&"--dir") && is_needed(&words)
+        let arguments: Vec<&str> = line.split('\0').collect();
+        arguments.contains(&"--dir") && is_needed(&arguments)
     });
     all
 }

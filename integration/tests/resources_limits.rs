@@ -53,8 +53,8 @@ fn limit(docker: &Docker, id: &str, v1: &str, v2: &str) -> Result<String> {
 /// `POST /containers/ID/update`.
 fn update_by_api(docker: &Docker, id: &str, body: &str) -> Result<()> {
     let command = docker.command(&[]);
-    let mut words = command.get_args().filter_map(|word| word.to_str());
-    let socket = words.find_map(|word| word.strip_prefix("unix://"));
+    let mut arguments = command.get_args().filter_map(|argument| argument.to_str());
+    let socket = arguments.find_map(|argument| argument.strip_prefix("unix://"));
     let mut stream = UnixStream::connect(socket.context("docker's socket")?)?;
     stream.set_read_timeout(Some(LIMIT))?;
     write!(
@@ -79,9 +79,13 @@ fn limits_are_shown_set_and_unset() -> Result<()> {
         let shown = docker
             .docker(&["stats", "--no-stream", "--format", format, "held"])?
             .success()?;
-        let words: Vec<&str> = shown.stdout.split_whitespace().collect();
-        assert_eq!((words[2], words[3]), ("64MiB", "1"), "{words:?}");
-        assert!(!words[0].starts_with("0B"), "{words:?}");
+        let arguments: Vec<&str> = shown.stdout.split_whitespace().collect();
+        assert_eq!(
+            (arguments[2], arguments[3]),
+            ("64MiB", "1"),
+            "{arguments:?}"
+        );
+        assert!(!arguments[0].starts_with("0B"), "{arguments:?}");
 
         let pids = || limit(docker, "held", "pids/pids.max", "pids.max");
         assert_eq!(pids()?, "20");

@@ -215,9 +215,11 @@ fn shown(document: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut add = |text: &str| {
         let text = text.split("  #").next().unwrap_or_default().trim();
-        let mut words = text.split_whitespace();
-        let is_command = words.next().is_some_and(|word| COMMANDS.contains(&word));
-        if is_command && words.next().is_some() && !found.iter().any(|known| known == text) {
+        let mut arguments = text.split_whitespace();
+        let is_command = arguments
+            .next()
+            .is_some_and(|argument| COMMANDS.contains(&argument));
+        if is_command && arguments.next().is_some() && !found.iter().any(|known| known == text) {
             found.push(text.to_owned());
         }
     };
@@ -237,18 +239,20 @@ fn shown(document: &str) -> Vec<String> {
 /// Whether a command does what a document shows: it has the same program, subcommand and options.
 /// Words in capitals stand for anything.
 fn does(command: &str, shown: &str) -> bool {
-    let words: BTreeSet<&str> = command.split_whitespace().collect();
+    let arguments: BTreeSet<&str> = command.split_whitespace().collect();
     let all = shown
         .split_whitespace()
-        .map(|word| word.trim_matches(['[', ']']));
+        .map(|argument| argument.trim_matches(['[', ']']));
     let of_it: Vec<&str> = all.collect();
-    let subcommand = of_it.iter().take_while(|word| {
-        word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !word.starts_with('-')
+    let subcommand = of_it.iter().take_while(|argument| {
+        argument.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !argument.starts_with('-')
     });
     let options = of_it
         .iter()
-        .filter(|word| word.starts_with("--") && word.len() > 2);
-    subcommand.chain(options).all(|word| words.contains(word))
+        .filter(|argument| argument.starts_with("--") && argument.len() > 2);
+    subcommand
+        .chain(options)
+        .all(|argument| arguments.contains(argument))
 }
 
 #[test]
@@ -342,13 +346,13 @@ fn every_subcommand_is_requested_its_help() -> Result<()> {
     let mut needed: Vec<Vec<String>> = Programs::names()
         .map(|name| vec![name.to_owned()])
         .collect();
-    while let Some(words) = needed.pop() {
-        let line = words.join(" ");
+    while let Some(arguments) = needed.pop() {
+        let line = arguments.join(" ");
         ensure!(
             is_requested(&format!("{line} --help")),
             "help.md does not ask `{line} --help`"
         );
-        let [program, rest @ ..] = &words[..] else {
+        let [program, rest @ ..] = &arguments[..] else {
             bail!("a command has a program")
         };
         if rest.is_empty() {
@@ -364,9 +368,9 @@ fn every_subcommand_is_requested_its_help() -> Result<()> {
         let mut command = Command::new(programs.program(program)?);
         let help = succeed(command.args(rest).arg("--help"))?.stdout;
         needed.extend(subcommands(&help).into_iter().map(|name| {
-            let mut words = words.clone();
-            words.push(name);
-            words
+            let mut arguments = arguments.clone();
+            arguments.push(name);
+            arguments
         }));
     }
     Ok(())

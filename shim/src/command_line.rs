@@ -150,12 +150,12 @@ fn present(needed: &[(&str, &String)]) -> Result<()> {
     }
 }
 
-fn verb(word: &str) -> Result<Action> {
-    match word {
+fn verb(argument: &str) -> Result<Action> {
+    match argument {
         "start" => Ok(Action::Start),
         "delete" => Ok(Action::Delete),
         _ => Err(wrong(format!(
-            "unknown command {word:?}: allowed are start and delete"
+            "unknown command {argument:?}: allowed are start and delete"
         ))),
     }
 }
@@ -209,14 +209,14 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_unknown_is_named() {
-        for (line, word) in [
+        for (line, argument) in [
             ("delete", "-namespace"),
             ("-id x", "-namespace"),
             ("-x start", "-x"),
             ("-id", "-id"),
         ] {
             assert!(
-                parse(line).unwrap_err().to_string().contains(word),
+                parse(line).unwrap_err().to_string().contains(argument),
                 "{line}"
             );
         }

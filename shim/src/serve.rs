@@ -76,11 +76,11 @@ fn inherited_start() -> Result<Option<UnixStream>> {
 async fn never_announced(start: Option<UnixStream>) {
     if let Some(connection) = start.and_then(|start| tokio::net::UnixStream::from_std(start).ok()) {
         loop {
-            let mut word = [0];
+            let mut argument = [0];
             match connection
                 .readable()
                 .await
-                .and_then(|()| connection.try_read(&mut word))
+                .and_then(|()| connection.try_read(&mut argument))
             {
                 Ok(0) => return,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}

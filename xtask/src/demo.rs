@@ -140,13 +140,13 @@ impl Stage {
     fn ctr(&self, args: &[&str]) -> Result<Outcome> {
         let shown: Vec<String> = args
             .iter()
-            .map(|word| {
-                if *word == python::CHECK {
+            .map(|argument| {
+                if *argument == python::CHECK {
                     "\"$(cat integration/payloads/tinygrad_check.py)\"".to_owned()
-                } else if word.contains(' ') {
-                    format!("'{word}'")
+                } else if argument.contains(' ') {
+                    format!("'{argument}'")
                 } else {
-                    (*word).to_owned()
+                    (*argument).to_owned()
                 }
             })
             .collect();

@@ -84,11 +84,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn tell(cell: &Cell) {
-    let (word, reason) = match &cell.verdict {
+    let (argument, reason) = match &cell.verdict {
         Verdict::Passed => ("ok", String::new()),
         Verdict::Skipped(reason) => ("-", format!(" ({reason})")),
         Verdict::Failed(reason) => ("FAILED", format!("\n{reason}")),
     };
     let seconds = Duration::as_secs_f64(&cell.took);
-    println!("  {word:<7} {} {seconds:.1} s{reason}", cell.check);
+    println!("  {argument:<7} {} {seconds:.1} s{reason}", cell.check);
 }

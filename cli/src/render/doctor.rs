@@ -9,13 +9,13 @@ pub fn render(doctor: &Doctor) -> String {
     let mut rows = table(["", "CHECK", "FOUND"]);
     let mut remedies = Vec::new();
     for check in &doctor.checks {
-        let mark = match check.level {
+        let sign = match check.level {
             Level::Ok => "ok",
             Level::Remark => "note",
             Level::Broken => "BROKEN",
             Level::Missing => "MISSING",
         };
-        rows.add_row([mark, check.name, check.found.as_str()]);
+        rows.add_row([sign, check.name, check.found.as_str()]);
         if let Some(remedy) = &check.remedy {
             remedies.push(format!("{}: {remedy}", check.name));
         }

@@ -138,8 +138,8 @@ fn classic(text: &str) -> String {
     let lines = text.lines().filter(|line| *line != "# EOF");
     lines
         .map(|line| {
-            let mut words = line.splitn(4, ' ');
-            match (words.next(), words.next(), words.next(), words.next()) {
+            let mut parts = line.splitn(4, ' ');
+            match (parts.next(), parts.next(), parts.next(), parts.next()) {
                 (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(name) => {
                     format!("# {kind} {name}_total {rest}\n")
                 }

@@ -229,29 +229,29 @@ enum Read<'a> {
 /// # Errors
 /// An option that is not known, or lacks its value.
 pub(super) fn scan<'a>(
-    words: &'a [String],
+    arguments: &'a [String],
     known: &Options,
     spelling: Spelling,
     subcommand: &str,
 ) -> Result<Scanned<'a>, ParseError> {
     let mut options = Vec::new();
     let mut at = 0;
-    while let Some(word) = words.get(at) {
+    while let Some(argument) = arguments.get(at) {
         at += 1;
-        if word == "--" {
-            let positional = words.get(at).map(String::as_str);
+        if argument == "--" {
+            let positional = arguments.get(at).map(String::as_str);
             return Ok(Scanned {
                 options,
                 positional,
                 consumed: at + usize::from(positional.is_some()),
             });
         }
-        let read = match (word.strip_prefix("--"), word.strip_prefix('-')) {
+        let read = match (argument.strip_prefix("--"), argument.strip_prefix('-')) {
             (Some(name), _) => long(name, known, spelling).map(|read| vec![read]),
             (None, None | Some("")) => {
                 return Ok(Scanned {
                     options,
-                    positional: Some(word),
+                    positional: Some(argument),
                     consumed: at,
                 });
             }
@@ -261,15 +261,15 @@ pub(super) fn scan<'a>(
             },
         };
         let read = read.ok_or_else(|| ParseError::UnknownOption {
-            option: word.clone(),
+            option: argument.clone(),
             subcommand: subcommand.to_owned(),
         })?;
         for option in read {
             match option {
                 Read::Whole(name, value) => options.push((name, value)),
                 Read::Needs(name) => {
-                    let value = words.get(at).ok_or_else(|| ParseError::NoValue {
-                        option: word.clone(),
+                    let value = arguments.get(at).ok_or_else(|| ParseError::NoValue {
+                        option: argument.clone(),
                         subcommand: subcommand.to_owned(),
                     })?;
                     options.push((name, Some(value.as_str())));
@@ -286,10 +286,10 @@ pub(super) fn scan<'a>(
 }
 
 /// An option by its name. One that brings its value along need not be known.
-fn long<'a>(word: &'a str, known: &Options, spelling: Spelling) -> Option<Read<'a>> {
-    let (name, value) = match word.split_once('=') {
+fn long<'a>(argument: &'a str, known: &Options, spelling: Spelling) -> Option<Read<'a>> {
+    let (name, value) = match argument.split_once('=') {
         Some((name, value)) => (name, Some(value)),
-        None => (word, None),
+        None => (argument, None),
     };
     let full = match spelling {
         Spelling::Go => known.exactly(name),
@@ -310,12 +310,12 @@ fn long<'a>(word: &'a str, known: &Options, spelling: Spelling) -> Option<Read<'
 const SWALLOWS: &str = "t";
 
 /// Letters in one word, of which the last may have the rest of it as its value.
-fn letters<'a>(word: &'a str, known: &Options) -> Option<Vec<Read<'a>>> {
+fn letters<'a>(argument: &'a str, known: &Options) -> Option<Vec<Read<'a>>> {
     let mut read = Vec::new();
-    for (at, letter) in word.char_indices() {
+    for (at, letter) in argument.char_indices() {
         let end = at + letter.len_utf8();
-        let rest = word.get(end..).filter(|rest| !rest.is_empty());
-        match known.exactly(word.get(at..end)?)? {
+        let rest = argument.get(end..).filter(|rest| !rest.is_empty());
+        match known.exactly(argument.get(at..end)?)? {
             (name, Takes::Value) => {
                 read.push(match rest {
                     Some(value) => Read::Whole(name, Some(value)),

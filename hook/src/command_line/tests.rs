@@ -54,7 +54,7 @@ fn what_engines_send_is_understood() {
         invocation.root,
         Some("/var/run/docker/runtime-runc/moby".into())
     );
-    assert_eq!(invocation.global_words, 6);
+    assert_eq!(invocation.global_arguments, 6);
     let logging = logging(&arguments(line));
     assert_eq!(
         (logging.log, logging.log_format.as_deref()),
@@ -180,7 +180,7 @@ fn crun_s_spellings_are_understood() {
 }
 
 #[test]
-fn a_word_is_read_as_its_own_parser_reads_it() {
+fn a_argument_is_read_as_its_own_parser_reads_it() {
     // runc: --cap X; crun: -c ap, and the container X.
     let line = "exec -cap X abc";
     assert_eq!(

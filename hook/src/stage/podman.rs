@@ -70,7 +70,7 @@ fn of_file(path: &Path) -> Option<&str> {
     }
 }
 
-fn is_id(word: &str) -> Option<&str> {
+fn is_id(argument: &str) -> Option<&str> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    (word.len() == ID_DIGITS && word.bytes().all(is_hex)).then_some(word)
+    (argument.len() == ID_DIGITS && argument.bytes().all(is_hex)).then_some(argument)
 }

@@ -82,17 +82,17 @@ fn the_later_stages_are_written_beside_the_hooks_that_are_there() {
 
 #[test]
 fn only_stages_that_exist_are_taken() {
-    for (word, stage) in [
+    for (argument, stage) in [
         ("precreate", Stage::Precreate),
         ("createRuntime", Stage::CreateRuntime),
         ("prestart", Stage::CreateRuntime),
         ("poststart", Stage::Poststart),
         ("poststop", Stage::Poststop),
     ] {
-        assert_eq!(Stage::of(Some(OsStr::new(word))).unwrap(), stage);
+        assert_eq!(Stage::of(Some(OsStr::new(argument))).unwrap(), stage);
     }
-    for word in [None, Some(""), Some("createContainer"), Some("Precreate")] {
-        let error = Stage::of(word.map(OsStr::new)).unwrap_err().to_string();
+    for argument in [None, Some(""), Some("createContainer"), Some("Precreate")] {
+        let error = Stage::of(argument.map(OsStr::new)).unwrap_err().to_string();
         assert!(
             error.contains("createRuntime (prestart), poststart and poststop"),
             "{error}"

@@ -213,7 +213,7 @@ impl Engine for Ctr {
             Some(code) => code
                 .split_whitespace()
                 .next()
-                .and_then(|word| word.trim_matches('"').parse().ok())
+                .and_then(|argument| argument.trim_matches('"').parse().ok())
                 .with_context(|| format!("no exit code in {reply:?}")),
             None => {
                 reply.success()?;

@@ -43,7 +43,7 @@ impl DockerRow {
             .map(str::to_owned)
             .to_vec();
         args.extend(["--runtime".into(), self.runtime.into()]);
-        args.extend(how.iter().map(|&word| word.to_owned()));
+        args.extend(how.iter().map(|&argument| argument.to_owned()));
         if let Some(amount) = container.ask.amount() {
             // --annotation came with docker 24.
             if self.docker.version() >= (24, 0) {
@@ -79,7 +79,12 @@ impl DockerRow {
             ]);
         }
         args.push(self.rig.image.name.clone());
-        args.extend(container.program.iter().map(|&word| word.to_owned()));
+        args.extend(
+            container
+                .program
+                .iter()
+                .map(|&argument| argument.to_owned()),
+        );
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         self.docker.docker(&args)
     }

@@ -55,7 +55,7 @@ impl NerdctlRow {
             .map(str::to_owned)
             .to_vec();
         args.extend(["--runtime".into(), self.runtime.clone()]);
-        args.extend(how.iter().map(|&word| word.to_owned()));
+        args.extend(how.iter().map(|&argument| argument.to_owned()));
         if let Some(amount) = container.ask.amount() {
             args.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
         }
@@ -74,7 +74,12 @@ impl NerdctlRow {
             return Err(Lacks("nerdctl 2.0 has no health checks").into());
         }
         args.push(self.rig.image.name.clone());
-        args.extend(container.program.iter().map(|&word| word.to_owned()));
+        args.extend(
+            container
+                .program
+                .iter()
+                .map(|&argument| argument.to_owned()),
+        );
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         self.nerdctl.nerdctl(&args)
     }

@@ -48,7 +48,7 @@ impl PodmanRow {
 
     fn run(&self, how: &[&str], container: &Container<'_>) -> Result<Outcome> {
         let mut options: Vec<String> = vec!["--name".into(), container.name.into()];
-        options.extend(how.iter().map(|&word| word.to_owned()));
+        options.extend(how.iter().map(|&argument| argument.to_owned()));
         if let Some(amount) = container.ask.amount() {
             options.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
         }

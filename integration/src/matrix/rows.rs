@@ -205,7 +205,7 @@ impl Row {
 
     /// The engine in words, where it cannot be had and so cannot say its version.
     pub fn title(&self) -> String {
-        format!("{} {}", self.family.engine(), self.origin.words())
+        format!("{} {}", self.family.engine(), self.origin.description())
     }
 
     /// The row for a command line: `docker/newer/shim by type/NewerRunc`.

@@ -97,14 +97,18 @@ fn look_for_holders(
                     continue;
                 };
                 explained.extend(
-                    seen(mark(&mut files, &numbers, &info, (tid, number)), tolerant)?.flatten(),
+                    seen(
+                        set_seen(&mut files, &numbers, &info, (tid, number)),
+                        tolerant,
+                    )?
+                    .flatten(),
                 );
                 if cgroup.is_some() && carries_files(&info) {
                     return Ok(Vec::new());
                 }
             }
         }
-        seen(mark_mapped(&mut files, pid, &explained), tolerant)?;
+        seen(set_mapped(&mut files, pid, &explained), tolerant)?;
     }
     Ok(files
         .into_iter()
@@ -142,7 +146,7 @@ impl Sought {
 }
 
 /// Marks the file that a descriptor names, if it is one of these, and returns its inode.
-fn mark(
+fn set_seen(
     files: &mut [Sought],
     numbers: &HashSet<u64>,
     info: &str,
@@ -199,7 +203,7 @@ fn carries_files(info: &str) -> bool {
 ///
 /// # Errors
 /// That cannot be told.
-fn mark_mapped(files: &mut [Sought], pid: i32, explained: &HashSet<(u64, u64)>) -> io::Result<()> {
+fn set_mapped(files: &mut [Sought], pid: i32, explained: &HashSet<(u64, u64)>) -> io::Result<()> {
     let is_open = |file: &Sought| {
         !file.is_held && (file.file.kind == FileKind::Uvm || !explained.contains(&file.inode))
     };

@@ -77,7 +77,7 @@ pub(crate) fn of_card(cards_dir: &Path, uuid: &GpuUuid) -> Result<Option<OwnRule
         .map_err(|source| Error::Rules { path, source })?;
     Ok(Some(OwnRules {
         rules,
-        stay: if mark_of(cards_dir, uuid).exists() {
+        stay: if stay_file(cards_dir, uuid).exists() {
             Stay::ForGood
         } else {
             Stay::WhileUsed
@@ -102,10 +102,10 @@ pub(crate) fn set(
     own: Option<&OwnRules>,
 ) -> Result<(), Error> {
     let remove = |path: PathBuf| store.remove_file(&path).map_err(Error::io("remove", &path));
-    let mark = mark_of(cards_dir, uuid);
+    let stays = stay_file(cards_dir, uuid);
     match own.map(|own| own.stay) {
-        Some(Stay::ForGood) => store::replace(store, &mark, b"")?,
-        Some(Stay::WhileUsed) | None => remove(mark)?,
+        Some(Stay::ForGood) => store::replace(store, &stays, b"")?,
+        Some(Stay::WhileUsed) | None => remove(stays)?,
     }
     match own {
         Some(own) => write(store, cards_dir, uuid, &own.rules),
@@ -113,7 +113,7 @@ pub(crate) fn set(
     }
 }
 
-fn mark_of(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {
+fn stay_file(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {
     cards_dir.join(uuid.as_str()).join("rules.set")
 }
 

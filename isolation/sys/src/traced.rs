@@ -195,14 +195,14 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// `ret ALLOW`, told from others by a load before it.
-    fn harmless(mark: u32) -> Vec<Instruction> {
+    fn harmless(tag: u32) -> Vec<Instruction> {
         let of = |code, k| Instruction {
             code,
             jt: 0,
             jf: 0,
             k,
         };
-        vec![of(0, mark), of(6, 0x7fff_0000)]
+        vec![of(0, tag), of(6, 0x7fff_0000)]
     }
 
     fn is_root() -> bool {

@@ -76,7 +76,7 @@ pub(crate) fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) -> 
         return Ok(());
     }
     let ours = Spec::read(bundle).and_then(|spec| edit::applied_for(&spec.value));
-    if !matches!(ours, Ok(Some(mark)) if mark == *key) {
+    if !matches!(ours, Ok(Some(applied)) if applied == *key) {
         return Ok(());
     }
     let bytes = read_capped("container spec", &original, SPEC_MAX_BYTES)?;

@@ -480,11 +480,11 @@ pub enum Error {
     },
     /// A mark that no live grant explains.
     #[error(
-        "the spec carries cgpu.io/applied = {mark}, but that container holds no vGPU with this bundle; cgpu alone writes this annotation"
+        "the spec carries cgpu.io/applied = {applied}, but that container holds no vGPU with this bundle; cgpu alone writes this annotation"
     )]
-    ForgedMark {
+    ForgedAnnotation {
         /// The container that the mark names.
-        mark: cards::ContainerKey,
+        applied: cards::ContainerKey,
     },
     /// The broker's program cannot be started.
     #[error("cannot start the broker {}", path.display())]

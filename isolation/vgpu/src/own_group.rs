@@ -163,7 +163,7 @@ impl Tree {
 }
 
 /// Names of groups, which tell a state folder's own from all others.
-fn mark_of(state_dir: &Path) -> String {
+fn suffix_of(state_dir: &Path) -> String {
     if state_dir == Path::new(DEFAULT_STATE_DIR) {
         return String::new();
     }
@@ -187,7 +187,7 @@ fn name_of(state_dir: &Path, key: &ContainerKey) -> String {
         name = name.chars().take(MOST_BYTES - 17).collect();
         name = format!("{name}+{hash:016x}");
     }
-    name + &mark_of(state_dir)
+    name + &suffix_of(state_dir)
 }
 
 impl OwnGroup {
@@ -508,10 +508,10 @@ impl OwnGroup {
 /// Removes the groups of this state folder whose container has none there: a killed frontend may leave one.
 pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
     let tree = Tree::at(&config.broker.cgroup_root);
-    let mark = mark_of(&config.state_dir);
-    let is_of_ours = |name: &str| match mark.as_str() {
+    let suffix = suffix_of(&config.state_dir);
+    let is_of_ours = |name: &str| match suffix.as_str() {
         "" => !name.contains('@'),
-        mark => name.ends_with(mark),
+        suffix => name.ends_with(suffix),
     };
     let live: Vec<String> = containers
         .iter()
@@ -540,12 +540,12 @@ pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
 /// The groups of a state folder's vGPUs.
 #[cfg(test)]
 pub(crate) fn all(config: &Config) -> Vec<PathBuf> {
-    let mark = mark_of(&config.state_dir);
+    let suffix = suffix_of(&config.state_dir);
     let parents = Tree::at(&config.broker.cgroup_root).parents();
     let entries = parents.iter().flat_map(fs::read_dir).flatten().flatten();
     entries
         .map(|entry| entry.path())
-        .filter(|path| path.to_string_lossy().ends_with(&mark))
+        .filter(|path| path.to_string_lossy().ends_with(&suffix))
         .collect()
 }
 

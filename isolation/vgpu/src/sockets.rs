@@ -57,21 +57,21 @@ impl Folder {
 
     /// Says that the socket of this name, which is about to be bound, is ours.
     fn announce(&self, name: &str) -> io::Result<()> {
-        self.replace_mark(name, |new| File::create_new(new).map(drop))
+        self.replace_link(name, |new| File::create_new(new).map(drop))
     }
 
     /// Gives the socket, which has just been bound, its second name.
     fn claim(&self, name: &str) -> io::Result<()> {
-        self.replace_mark(name, |new| fs::hard_link(self.dir.join(name), new))
+        self.replace_link(name, |new| fs::hard_link(self.dir.join(name), new))
     }
 
     /// In one step: at no moment is there no mark where there was one. A new one that a killed program has left is a mark of no
     /// socket's, which [`sweep`] removes.
-    fn replace_mark(&self, name: &str, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-        let new = self.mark(&format!("{name}.new"));
+    fn replace_link(&self, name: &str, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        let new = self.link(&format!("{name}.new"));
         absent(fs::remove_file(&new))?;
         make(&new)?;
-        fs::rename(new, self.mark(name))
+        fs::rename(new, self.link(name))
     }
 
     /// Whether the socket of this name is one of ours.
@@ -85,7 +85,7 @@ impl Folder {
             Err(error) => Err(error),
         };
         let socket = inode(self.dir.join(name))?;
-        Ok(socket.is_some() && socket == inode(self.mark(name))?)
+        Ok(socket.is_some() && socket == inode(self.link(name))?)
     }
 
     /// Removes both names of a socket of ours.
@@ -96,10 +96,10 @@ impl Folder {
         if self.is_ours(name)? {
             fs::remove_file(self.dir.join(name))?;
         }
-        absent(fs::remove_file(self.mark(name)))
+        absent(fs::remove_file(self.link(name)))
     }
 
-    fn mark(&self, name: &str) -> PathBuf {
+    fn link(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{PREFIX}{name}"))
     }
 }
@@ -148,18 +148,18 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
         .collect();
     let mut removed = 0;
     for entry in fs::read_dir(dir)? {
-        let mark = entry?.path();
-        let name = mark.file_name().and_then(|name| name.to_str());
+        let link = entry?.path();
+        let name = link.file_name().and_then(|name| name.to_str());
         let Some(name) = name.and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
         let socket = dir.join(name);
         // Killed between both names: nobody makes a socket while the folder is held.
-        if fs::symlink_metadata(&mark)?.is_file() {
+        if fs::symlink_metadata(&link)?.is_file() {
             if is_dead(&socket) {
                 fs::remove_file(&socket)?;
             }
-            fs::remove_file(&mark)?;
+            fs::remove_file(&link)?;
             removed += 1;
             continue;
         }
@@ -167,7 +167,7 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
             continue;
         }
         // The table is of this network namespace only; a connection is certain.
-        if is_dead(&mark) {
+        if is_dead(&link) {
             folder.remove(name)?;
             removed += 1;
         }
@@ -226,12 +226,12 @@ mod tests {
         let folder = || Folder::lock(dir.path()).unwrap();
         // Before a mark takes the place of another: of a killed server's, and of the announcement.
         drop(bound(dir.path(), "s"));
-        File::create_new(folder().mark("s.new")).unwrap();
+        File::create_new(folder().link("s.new")).unwrap();
         swept(dir.path(), 2);
         assert_eq!(names(dir.path()), [""; 0]);
         folder().announce("s").unwrap();
         drop(UnixListener::bind(dir.path().join("s")).unwrap());
-        fs::hard_link(dir.path().join("s"), folder().mark("s.new")).unwrap();
+        fs::hard_link(dir.path().join("s"), folder().link("s.new")).unwrap();
         swept(dir.path(), 2);
         assert_eq!(names(dir.path()), [""; 0]);
         folder().announce("s").unwrap();
@@ -251,7 +251,7 @@ mod tests {
         swept(dir.path(), 1);
         assert_eq!(names(dir.path()), ["s"]);
         drop(foreign);
-        File::create_new(folder().mark("s.new")).unwrap();
+        File::create_new(folder().link("s.new")).unwrap();
         drop(bound(dir.path(), "s"));
         assert_eq!(names(dir.path()), ["cgpu-s", "s"]);
     }

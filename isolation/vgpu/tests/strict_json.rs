@@ -40,11 +40,11 @@ fn read(text: &[u8]) -> Result<Value, String> {
 fn with(at: &str, member: &str, first: bool) -> String {
     let mut value = spec();
     let object = value.pointer_mut(at).unwrap().as_object_mut().unwrap();
-    let mark = "MEMBER";
+    let key = "MEMBER";
     if first {
-        object.shift_insert(0, mark.to_owned(), Value::Null);
+        object.shift_insert(0, key.to_owned(), Value::Null);
     } else {
-        object.insert(mark.to_owned(), Value::Null);
+        object.insert(key.to_owned(), Value::Null);
     }
     value.to_string().replace(r#""MEMBER":null"#, member)
 }

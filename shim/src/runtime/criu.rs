@@ -146,10 +146,10 @@ fn checkpoint_arguments(how: &Checkpoint, work: &Path, id: &str) -> Vec<OsString
 mod tests {
     use super::*;
 
-    fn words(how: &Checkpoint) -> String {
+    fn arguments(how: &Checkpoint) -> String {
         let arguments = checkpoint_arguments(how, Path::new("/w"), "c");
-        let words = arguments.iter().map(|word| word.to_string_lossy());
-        words.collect::<Vec<_>>().join(" ")
+        let arguments = arguments.iter().map(|argument| argument.to_string_lossy());
+        arguments.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
             ..Checkpoint::default()
         };
         assert_eq!(
-            words(&plain),
+            arguments(&plain),
             "checkpoint --image-path /i --work-path /w --leave-running c"
         );
         let all = Checkpoint {
@@ -175,7 +175,7 @@ mod tests {
             cgroups_mode: Some("soft".into()),
         };
         assert_eq!(
-            words(&all),
+            arguments(&all),
             "checkpoint --image-path /i --work-path /w --parent-path /p --manage-cgroups-mode soft \
              --empty-ns network --empty-ns uts --tcp-established --ext-unix-sk --shell-job --file-locks c"
         );

@@ -62,17 +62,17 @@ impl Logger {
     /// Reads what follows `binary://`: a path, and `?key=value&…`, of which keys and values are the arguments.
     pub(super) fn parse(uri: &str, readiness: Readiness) -> Option<Self> {
         let (program, query) = uri.split_once('?').unwrap_or((uri, ""));
-        let words = query
+        let arguments = query
             .split('&')
             .filter(|pair| !pair.is_empty())
             .flat_map(|pair| {
                 let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
                 [key, value]
                     .into_iter()
-                    .filter(|word| !word.is_empty())
-                    .map(|word| decoded(&word.replace('+', " ")))
+                    .filter(|argument| !argument.is_empty())
+                    .map(|argument| decoded(&argument.replace('+', " ")))
             });
-        let arguments: Option<Vec<_>> = words.collect();
+        let arguments: Option<Vec<_>> = arguments.collect();
         let program = decoded(program)?;
         program.starts_with('/').then_some(())?;
         Some(Self {
@@ -126,7 +126,7 @@ impl Logger {
         }
         let arguments: Result<Vec<_>> = std::iter::once(&self.program)
             .chain(&self.arguments)
-            .map(|word| text(word))
+            .map(|argument| text(argument))
             .collect();
         let path = std::env::var("PATH").unwrap_or_default();
         let environment: Result<Vec<_>> = [

@@ -152,16 +152,16 @@ fn end_inits(runc: &Runc, id: &ContainerId, group: &Path) -> Result<bool> {
 /// Whether a command line is one that [`Runc`] makes for the container, be it of a wrapper or of runc itself.
 fn is_call(line: &[u8], runc: &Runc, id: &ContainerId) -> bool {
     use std::os::unix::ffi::OsStrExt;
-    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    let arguments: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let root = runc.root().as_os_str().as_bytes();
     let named =
         |(at, pair): (usize, &[&[u8]])| (pair == [b"--root".as_slice(), root]).then_some(at);
-    let after = words.windows(2).enumerate().find_map(named);
+    let after = arguments.windows(2).enumerate().find_map(named);
     after.is_some_and(|at| {
-        words
+        arguments
             .iter()
             .skip(at)
-            .any(|word| *word == id.as_str().as_bytes())
+            .any(|argument| *argument == id.as_str().as_bytes())
     })
 }
 

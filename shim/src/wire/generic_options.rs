@@ -192,8 +192,8 @@ mod tests {
 
         std::fs::write(&path, "# ours\nSystemdCgroup = \"yes\"\n").unwrap();
         let error = generic(&at, "").unwrap_err().to_string();
-        for word in [&at, "SystemdCgroup = \"yes\"", "expected a boolean"] {
-            assert!(error.contains(word), "{error}");
+        for argument in [&at, "SystemdCgroup = \"yes\"", "expected a boolean"] {
+            assert!(error.contains(argument), "{error}");
         }
         std::fs::write(&path, "\n# x\nstate_dir = \"/run/cgpu\"\n").unwrap();
         let error = generic(&at, "").unwrap_err().to_string();

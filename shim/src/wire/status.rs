@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_see_the_code_they_act_on_and_runcs_own_words() {
+    fn engines_see_the_code_they_act_on_and_runcs_own_arguments() {
         let id = ContainerId::new("c").unwrap();
         assert_eq!(rpc(&Error::NoContainer(id)).0, Code::NOT_FOUND);
         assert_eq!(

@@ -140,15 +140,15 @@ impl Drop for HeldProgram {
 
 /// Where in the file the data ends behind which memory is cleared.
 fn end_of_data(elf: &[u8]) -> u64 {
-    let word = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().expect("eight bytes"));
+    let argument = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().expect("eight bytes"));
     let half = |at: usize| u16::from_le_bytes(elf[at..at + 2].try_into().expect("two bytes"));
     assert!(elf.starts_with(b"\x7fELF\x02\x01"), "a 64-bit program");
-    let table = usize::try_from(word(0x20)).expect("an offset");
+    let table = usize::try_from(argument(0x20)).expect("an offset");
     let (size, count) = (usize::from(half(0x36)), usize::from(half(0x38)));
     let mut ends = (0..count).filter_map(|index| {
         let at = table + index * size;
         let loads = elf[at..at + 4] == [1, 0, 0, 0];
-        let (offset, file, memory) = (word(at + 8), word(at + 32), word(at + 40));
+        let (offset, file, memory) = (argument(at + 8), argument(at + 32), argument(at + 40));
         (loads && memory > file && (offset + file) % PAGE_BYTES != 0).then_some(offset + file)
     });
     ends.next_back().expect("a program with cleared memory")
@@ -161,13 +161,13 @@ impl Request<'_> {
         u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
     }
 
-    fn word(&self, at: usize) -> u64 {
+    fn argument(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 
     fn is_read_of(&self, offset: u64) -> bool {
         self.half(4) == READ
-            && (self.word(48)..self.word(48) + u64::from(self.half(56))).contains(&offset)
+            && (self.argument(48)..self.argument(48) + u64::from(self.half(56))).contains(&offset)
     }
 
     /// The answer, with its header; `None` where none is expected.
@@ -175,24 +175,24 @@ impl Request<'_> {
         const NO_SUCH_FILE: i32 = 2;
         const UNKNOWN: i32 = 38;
         let size = u64::try_from(content.len()).expect("a length");
-        let node = self.word(16);
+        let node = self.argument(16);
         let body = match self.half(4) {
             FORGET | BATCH_FORGET | INTERRUPT => return None,
             INIT => Ok(init()),
             LOOKUP if self.0.get(40..).is_some_and(|name| name == b"program\0") => {
-                let mut entry = words(&[NODE, 0, 3600, 3600, 0]);
+                let mut entry = arguments(&[NODE, 0, 3600, 3600, 0]);
                 entry.extend(attributes(NODE, size));
                 Ok(entry)
             }
             LOOKUP => Err(NO_SUCH_FILE),
             GETATTR => {
-                let mut answer = words(&[3600, 0]);
+                let mut answer = arguments(&[3600, 0]);
                 answer.extend(attributes(node, size));
                 Ok(answer)
             }
-            OPEN => Ok(words(&[0, 0])),
+            OPEN => Ok(arguments(&[0, 0])),
             READ => {
-                let from = usize::try_from(self.word(48).min(size)).expect("an offset");
+                let from = usize::try_from(self.argument(48).min(size)).expect("an offset");
                 let most = usize::try_from(self.half(56)).expect("a size");
                 let to = content.len().min(from + most);
                 Ok(content[from..to].to_vec())
@@ -207,14 +207,17 @@ impl Request<'_> {
         let length = u32::try_from(16 + body.len()).expect("a short answer");
         let mut answer = length.to_ne_bytes().to_vec();
         answer.extend(error.to_ne_bytes());
-        answer.extend(self.word(8).to_ne_bytes());
+        answer.extend(self.argument(8).to_ne_bytes());
         answer.extend(body);
         Some(answer)
     }
 }
 
-fn words(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+fn arguments(arguments: &[u64]) -> Vec<u8> {
+    arguments
+        .iter()
+        .flat_map(|argument| argument.to_ne_bytes())
+        .collect()
 }
 
 fn halves(halves: &[u32]) -> Vec<u8> {
@@ -233,7 +236,7 @@ fn init() -> Vec<u8> {
 /// `struct fuse_attr`: the root folder is node 1.
 fn attributes(node: u64, size: u64) -> Vec<u8> {
     let mode = if node == NODE { 0o100_755 } else { 0o040_755 };
-    let mut attributes = words(&[node, size, 0, 0, 0, 0]);
+    let mut attributes = arguments(&[node, size, 0, 0, 0, 0]);
     attributes.extend(halves(&[0, 0, 0, mode, 1, 0, 0, 0, 4096, 0]));
     attributes
 }

@@ -50,7 +50,7 @@ async fn a_runc_that_is_missing_or_reports_nothing_is_named() {
     let silent = engine.script("silent-runc", "exit 0");
     let mute = engine.script("mute-runc", "exit 3");
     let signalled = engine.script("killed-runc", "kill -9 $$");
-    for (program, words) in [
+    for (program, arguments) in [
         ("/absent/runc", vec!["/absent/runc", "No such file"]),
         ("absent-runc", vec!["absent-runc", "No such file"]),
         (silent.as_str(), vec!["init.pid"]),
@@ -66,8 +66,8 @@ async fn a_runc_that_is_missing_or_reports_nothing_is_named() {
         let options = runc_options(&binary(program));
         let created = engine.try_create(&task, id, Io::default(), options).await;
         let (_, text) = code(created);
-        for word in words {
-            assert!(text.contains(word), "{program}: {text}");
+        for argument in arguments {
+            assert!(text.contains(argument), "{program}: {text}");
         }
         let state = api::StateRequest {
             id: id.into(),

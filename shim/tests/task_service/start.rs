@@ -143,7 +143,7 @@ async fn options_that_are_not_understood_are_named_and_nothing_is_left() {
         type_url: "some.Options".into(),
         ..Any::default()
     };
-    for (options, words) in [
+    for (options, arguments) in [
         (some, vec!["some.Options", "runtimeoptions.v1.Options"]),
         (
             generic("", "Policy = \"strict\""),
@@ -162,8 +162,8 @@ async fn options_that_are_not_understood_are_named_and_nothing_is_left() {
         let output = answer(&mut engine.start_command("unknown"), &input);
         assert!(!output.status.success() && output.stdout.is_empty());
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        for word in words {
-            assert!(text.contains(word), "{text}");
+        for argument in arguments {
+            assert!(text.contains(argument), "{text}");
         }
         assert!(!bundle.join("address").exists());
     }
@@ -371,11 +371,11 @@ async fn a_shim_found_by_containerds_own_rule_keeps_no_terminal_of_an_ended_proc
     terminals(connected.shim_pid, 0).await;
     drop(reader.join().expect("output"));
     shutdown(&task, &socket).await;
-    let mark = socket.with_file_name(format!(
+    let link = socket.with_file_name(format!(
         "cgpu-{}",
         socket.file_name().expect("a name").display()
     ));
-    until("its second name is removed", || !mark.exists()).await;
+    until("its second name is removed", || !link.exists()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

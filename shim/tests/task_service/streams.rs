@@ -133,7 +133,7 @@ async fn an_exec_has_a_logging_program_of_its_own_with_or_without_a_terminal() {
     }
     // Faults are told before anything runs.
     let (dumb, folder) = logger(&engine, "dumb", "exit 1", "");
-    for (uri, word) in [
+    for (uri, argument) in [
         (format!("binary-v2://{dumb}"), "dumb.sh"),
         ("binary:///absent/logger".to_owned(), "/absent/logger"),
         ("binary://relative".to_owned(), "binary://relative"),
@@ -143,7 +143,7 @@ async fn an_exec_has_a_logging_program_of_its_own_with_or_without_a_terminal() {
             .await
             .expect("exec");
         let (_, text) = code(start(&task, id, "bad").await);
-        assert!(text.contains(word), "{text}");
+        assert!(text.contains(argument), "{text}");
         assert_eq!(delete(&task, id, "bad").await.expect("delete"), 0);
     }
     until("the one that was not ready has ended", || !alive(&folder)).await;
@@ -387,7 +387,7 @@ async fn names_that_are_no_streams_are_refused_with_their_key() {
         terminal: false,
     };
     let path = file.display().to_string();
-    for (io, words) in [
+    for (io, arguments) in [
         (of("", "relative", ""), ["stdout", "relative"]),
         (of("", "", "npipe:///x"), ["stderr", "npipe:///x"]),
         (of("file:///x", "", ""), ["stdin", "file://"]),
@@ -401,8 +401,8 @@ async fn names_that_are_no_streams_are_refused_with_their_key() {
         let created = engine.try_create(&task, id, io, runc_options(&Options::default()));
         let (refused, text) = code(created.await);
         assert!(matches!(refused, Code::INVALID_ARGUMENT | Code::UNKNOWN));
-        for word in words {
-            assert!(text.contains(word), "{text}");
+        for argument in arguments {
+            assert!(text.contains(argument), "{text}");
         }
     }
     shutdown(&task, &socket).await;

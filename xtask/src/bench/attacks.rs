@@ -274,12 +274,13 @@ fn rotated<'a>(list: &[&'a str], by: usize) -> Vec<&'a str> {
 /// It is the first because an attack kills all others in reach. It has no redirection of a special builtin, which ends a shell where
 /// it fails, as it does where `mkdir` was killed.
 fn player(user: &str, foreign: (u64, u64)) -> String {
-    let words = tenant::attack_words("$attack", QUOTA_BYTES, &format!("{INSIDE}/work"), foreign);
-    let words = words.join(" ");
+    let arguments =
+        tenant::attack_arguments("$attack", QUOTA_BYTES, &format!("{INSIDE}/work"), foreign);
+    let arguments = arguments.join(" ");
     let play = if user == tenant::ROOT {
-        words
+        arguments
     } else {
-        format!("su user -c \"{words}\"")
+        format!("su user -c \"{arguments}\"")
     };
     format!(
         "cd {INSIDE}; mkfifo orders; while :; do read -r attacks < orders || continue; until [ -e stop ]; do \
@@ -333,9 +334,9 @@ impl<'a> Field<'a> {
         let mut plain = Vec::new();
         for number in 0..HOSTILE {
             let user = [tenant::UNPRIVILEGED, tenant::ROOT][number % 2];
-            let member = |id: &str, options: &[&str], words: &[&str]| -> Result<Member> {
+            let member = |id: &str, options: &[&str], arguments: &[&str]| -> Result<Member> {
                 let tenant = Tenant::make(folder.path(), &program, id, user)?;
-                tenant.start(rig, options, words)?;
+                tenant.start(rig, options, arguments)?;
                 Ok(Member {
                     groups: Groups::of(rig, id)?,
                     tenant,
@@ -621,12 +622,15 @@ fn niceness() -> Option<i32> {
 /// Whole lines of the neighbour's samples: when each began, and how long it took.
 fn samples(text: &str) -> Vec<(Duration, Duration)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let nanoseconds = |word: Option<&str>| word?.parse().ok().map(Duration::from_nanos);
+    let nanoseconds = |argument: Option<&str>| argument?.parse().ok().map(Duration::from_nanos);
     whole
         .lines()
         .filter_map(|line| {
-            let mut words = line.split(' ');
-            Some((nanoseconds(words.next())?, nanoseconds(words.next())?))
+            let mut arguments = line.split(' ');
+            Some((
+                nanoseconds(arguments.next())?,
+                nanoseconds(arguments.next())?,
+            ))
         })
         .collect()
 }
@@ -947,11 +951,11 @@ mod tests {
         assert_eq!(other.first(), played.get(7));
         assert_eq!(other.len(), played.len());
         let root = player(tenant::ROOT, (7, 9));
-        let words =
+        let arguments =
             "/out/cgpu-tenant $attack --quota 536870912 --out /out/work --client 7 --memory 9";
-        assert!(root.contains(&format!("; {words}; echo")), "{root}");
+        assert!(root.contains(&format!("; {arguments}; echo")), "{root}");
         let unprivileged = player(tenant::UNPRIVILEGED, (7, 9));
-        let as_user = format!("su user -c \"{words}\"; echo");
+        let as_user = format!("su user -c \"{arguments}\"; echo");
         assert!(unprivileged.contains(&as_user), "{unprivileged}");
     }
 

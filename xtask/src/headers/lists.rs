@@ -225,8 +225,8 @@ fn flag_bits(tree: &Path) -> anyhow::Result<[u64; 3]> {
         text.lines()
             .filter_map(|line| line.strip_prefix("#define RMCTRL_FLAGS_"))
             .find_map(|line| {
-                let mut words = line.split_whitespace();
-                (words.next() == Some(name)).then(|| words.next())?
+                let mut tokens = line.split_whitespace();
+                (tokens.next() == Some(name)).then(|| tokens.next())?
             })
             .with_context(|| format!("{}: no RMCTRL_FLAGS_{name}", path.display()))
             .and_then(number)
@@ -265,9 +265,9 @@ fn name_of(tree: &Path, cmd: u32) -> anyhow::Result<Option<String>> {
             let text = std::fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let name = text.lines().find_map(|line| {
-                let mut words = line.strip_prefix("#define ")?.split_whitespace();
-                let name = words.next().filter(|name| name.contains("_CTRL_CMD_"))?;
-                let value = words.next()?.trim_matches(['(', ')']);
+                let mut tokens = line.strip_prefix("#define ")?.split_whitespace();
+                let name = tokens.next().filter(|name| name.contains("_CTRL_CMD_"))?;
+                let value = tokens.next()?.trim_matches(['(', ')']);
                 (number(value).ok() == Some(u64::from(cmd))).then(|| name.to_owned())
             });
             if name.is_some() {

@@ -116,12 +116,12 @@ fn every_command_and_file_of_the_document_exists() {
             continue;
         };
         commands += 1;
-        let words: Vec<&str> = command.split_whitespace().collect();
-        match words[..] {
+        let tokens: Vec<&str> = command.split_whitespace().collect();
+        match tokens[..] {
             ["xtask", task, ref rest @ ..] => {
                 let found = arguments.find_subcommand(task);
                 let found = found.unwrap_or_else(|| panic!("no cargo xtask {task}"));
-                for flag in rest.iter().filter_map(|word| word.strip_prefix("--")) {
+                for flag in rest.iter().filter_map(|token| token.strip_prefix("--")) {
                     assert!(
                         found
                             .get_arguments()
@@ -148,12 +148,12 @@ fn every_command_and_file_of_the_document_exists() {
     assert!(commands >= 8, "only {commands} commands");
     let files: BTreeSet<&str> = DOCUMENT
         .split(|c: char| c.is_whitespace() || "`(),;:".contains(c))
-        .filter(|word| {
+        .filter(|token| {
             ["isolation/", "lab/", "xtask/", "docs/"]
                 .iter()
-                .any(|folder| word.starts_with(folder))
+                .any(|folder| token.starts_with(folder))
         })
-        .filter(|word| !word.contains("999.1.1"))
+        .filter(|token| !token.contains("999.1.1"))
         .collect();
     assert!(files.len() >= 10, "{files:?}");
     for file in files {

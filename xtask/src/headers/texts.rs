@@ -35,18 +35,18 @@ impl Texts {
             .lines()
             .partition(|line| line.trim_start().starts_with('#'));
         for line in directives {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if let ["#define", name, of] = words[..]
+            let tokens: Vec<&str> = line.split_whitespace().collect();
+            if let ["#define", name, of] = tokens[..]
                 && (of.ends_with("_PARAMS") || of.ends_with("PARAMETERS"))
             {
                 self.aliases.insert(name.to_owned(), of.to_owned());
             }
         }
-        let words = words(&code.join("\n"));
+        let tokens = tokens(&code.join("\n"));
         let mut at = 0;
-        while let Some(place) = words.iter().skip(at).position(|word| word == "typedef") {
+        while let Some(place) = tokens.iter().skip(at).position(|token| token == "typedef") {
             at += place + 1;
-            match &words[at..] {
+            match &tokens[at..] {
                 [of, name, end, ..] if end == ";" => {
                     self.aliases.insert(name.clone(), of.clone());
                 }
@@ -71,17 +71,17 @@ impl Texts {
             alias = next;
             found(here)
         });
-        let (name, words) = found(name).or(behind)?;
-        Some((name, words))
+        let (name, tokens) = found(name).or(behind)?;
+        Some((name, tokens))
     }
 
     /// The struct's own words and, by name, those of every struct that is in it.
     fn whole<'a>(&'a self, name: &str) -> Option<BTreeMap<&'a str, &'a [String]>> {
         let mut whole = BTreeMap::new();
         let mut next = vec![self.named(name)?];
-        while let Some((name, words)) = next.pop() {
-            if whole.insert(name, words).is_none() {
-                next.extend(words.iter().filter_map(|word| self.named(word)));
+        while let Some((name, tokens)) = next.pop() {
+            if whole.insert(name, tokens).is_none() {
+                next.extend(tokens.iter().filter_map(|token| self.named(token)));
             }
         }
         Some(whole)
@@ -95,9 +95,9 @@ impl Texts {
         // Its own text comes first, whatever it is called; those in it follow by name.
         let own = whole.get(first).into_iter();
         let others = whole.iter().filter(|(of, _)| **of != first);
-        let texts = own.copied().chain(others.map(|(_, words)| *words));
-        for words in texts {
-            digest.update(words.join(" "));
+        let texts = own.copied().chain(others.map(|(_, tokens)| *tokens));
+        for tokens in texts {
+            digest.update(tokens.join(" "));
             digest.update("\n");
         }
         let bytes = digest.finalize();
@@ -115,7 +115,7 @@ impl Texts {
             self.whole(name).is_some_and(|whole| {
                 whole
                     .values()
-                    .all(|words| !words.iter().any(|it| names_something(it)))
+                    .all(|tokens| !tokens.iter().any(|it| names_something(it)))
             })
         };
         names.iter().filter(is_plain).cloned().collect()
@@ -123,9 +123,9 @@ impl Texts {
 }
 
 /// A pointer, a handle, a file descriptor, a client, a process or a card, by type or by name.
-fn names_something(word: &str) -> bool {
-    let small = word.to_ascii_lowercase();
-    ["NvP64", "NvHandle", "*"].contains(&word)
+fn names_something(token: &str) -> bool {
+    let small = token.to_ascii_lowercase();
+    ["NvP64", "NvHandle", "*"].contains(&token)
         || small == "fd"
         || [
             "descriptor",
@@ -149,46 +149,46 @@ fn names_something(word: &str) -> bool {
 }
 
 /// Behind `typedef struct`: what stands in the braces, and the name.
-fn body_and_name(words: &[String]) -> Option<(&[String], &String)> {
-    let opens = words.iter().take(2).position(|word| word == "{")?;
+fn body_and_name(tokens: &[String]) -> Option<(&[String], &String)> {
+    let opens = tokens.iter().take(2).position(|token| token == "{")?;
     let mut depth = 0_usize;
-    for (place, word) in words.iter().enumerate().skip(opens) {
-        match word.as_str() {
+    for (place, token) in tokens.iter().enumerate().skip(opens) {
+        match token.as_str() {
             "{" => depth += 1,
             "}" => depth -= 1,
             _ => continue,
         }
         if depth == 0 {
-            let body = words.get(opens + 1..place)?;
-            let is_name = |word: &&String| word.starts_with(|c: char| c.is_ascii_alphabetic());
+            let body = tokens.get(opens + 1..place)?;
+            let is_name = |token: &&String| token.starts_with(|c: char| c.is_ascii_alphabetic());
             // A forward declaration and a definition may have the name in front alone.
-            let name = words
+            let name = tokens
                 .get(place + 1)
                 .filter(is_name)
-                .or_else(|| words.first())?;
+                .or_else(|| tokens.first())?;
             return Some((body, name));
         }
     }
     None
 }
 
-fn words(text: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let mut word = String::new();
+fn tokens(text: &str) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let mut token = String::new();
     for c in text.chars() {
         if c.is_ascii_alphanumeric() || c == '_' {
-            word.push(c);
+            token.push(c);
             continue;
         }
-        if !word.is_empty() {
-            words.push(std::mem::take(&mut word));
+        if !token.is_empty() {
+            tokens.push(std::mem::take(&mut token));
         }
         if !c.is_whitespace() {
-            words.push(c.to_string());
+            tokens.push(c.to_string());
         }
     }
-    words.extend((!word.is_empty()).then_some(word));
-    words
+    tokens.extend((!token.is_empty()).then_some(token));
+    tokens
 }
 
 fn without_comments(text: &str) -> String {

@@ -19,10 +19,10 @@ impl Counts {
     /// From `test result: ok. 6 passed; 0 failed; 0 ignored; …`.
     fn of_line(line: &str) -> Option<Self> {
         let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
-        let number = |word: &str| -> Option<u64> {
+        let number = |argument: &str| -> Option<u64> {
             counts
                 .split("; ")
-                .find_map(|part| part.strip_suffix(word)?.trim().parse().ok())
+                .find_map(|part| part.strip_suffix(argument)?.trim().parse().ok())
         };
         Some(Self {
             passed: number("passed")?,

@@ -121,13 +121,13 @@ pub(super) fn forsaken(state_dir: &Path, processes: &Path) -> Vec<String> {
 /// The folder of a supervisor or broker: `cgpu-broker … --dir FOLDER`.
 fn folder_of(process: &Path) -> Option<PathBuf> {
     let line = fs::read(process.join("cmdline")).ok()?;
-    let mut words = line.split(|byte| *byte == 0).map(OsStr::from_bytes);
-    let program = Path::new(words.next()?).file_name()?;
+    let mut arguments = line.split(|byte| *byte == 0).map(OsStr::from_bytes);
+    let program = Path::new(arguments.next()?).file_name()?;
     if program != "cgpu-broker" {
         return None;
     }
-    words.find(|word| *word == "--dir")?;
-    words.next().map(PathBuf::from)
+    arguments.find(|argument| *argument == "--dir")?;
+    arguments.next().map(PathBuf::from)
 }
 
 #[cfg(test)]

@@ -315,17 +315,17 @@ fn flags_of_the_daemon() -> Vec<String> {
 /// The flags in a process's command line, if it is a dockerd with the usual file.
 fn dockerd_flags(line: &[u8]) -> Option<Vec<String>> {
     let text = String::from_utf8(line.to_vec()).ok()?;
-    let mut words = text.trim_end_matches('\0').split('\0');
-    if words.next()?.rsplit('/').next() != Some("dockerd") {
+    let mut arguments = text.trim_end_matches('\0').split('\0');
+    if arguments.next()?.rsplit('/').next() != Some("dockerd") {
         return None;
     }
     let mut flags = Vec::new();
-    while let Some(word) = words.next() {
-        let file = match word.strip_prefix("--config-file") {
-            Some("") => words.next(),
+    while let Some(argument) = arguments.next() {
+        let file = match argument.strip_prefix("--config-file") {
+            Some("") => arguments.next(),
             Some(value) => value.strip_prefix('='),
             None => {
-                flags.push(word.to_owned());
+                flags.push(argument.to_owned());
                 continue;
             }
         };
@@ -371,9 +371,9 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         // A store that cannot be opened here says nothing about the file.
         let mut bare = with_own_folder(program);
         fs::write(&file, "")?;
-        bare.args(command.get_args().filter(|word| {
+        bare.args(command.get_args().filter(|argument| {
             subject.request.is_none_or(|request| {
-                *word != "--runtime" && word.to_string_lossy() != request.runtime
+                *argument != "--runtime" && argument.to_string_lossy() != request.runtime
             })
         }))
         .env("CONTAINERS_CONF", &file);
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn only_a_dockerd_of_the_usual_file_reports_with_which_flags_it_is_checked() {
-        let line = |words: &[&str]| format!("{}\0", words.join("\0")).into_bytes();
+        let line = |arguments: &[&str]| format!("{}\0", arguments.join("\0")).into_bytes();
         let flags = dockerd_flags(&line(&["/usr/bin/dockerd", "-H", "fd://", "--debug"]));
         assert_eq!(flags.unwrap(), ["-H", "fd://", "--debug"]);
         let usual = [

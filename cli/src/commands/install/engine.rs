@@ -186,13 +186,13 @@ impl Reply {
         if self.code == Some(0) {
             return None;
         }
-        let words = [&self.stderr, &self.stdout]
+        let message = [&self.stderr, &self.stdout]
             .into_iter()
             .flat_map(|text| text.lines().rev())
             .map(str::trim)
             .find(|line| !line.is_empty() && !line.contains("--help'"));
-        Some(match (words, self.code) {
-            (Some(words), _) => words.to_owned(),
+        Some(match (message, self.code) {
+            (Some(message), _) => message.to_owned(),
             (None, Some(code)) => format!("ended with {code} and said nothing"),
             (None, None) => "was ended by a signal and said nothing".to_owned(),
         })
@@ -209,13 +209,13 @@ const CHECK_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a program to its end, or ends it after a minute.
 pub(super) fn run(command: &mut Command) -> anyhow::Result<Reply> {
-    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
-    words.extend(
+    let mut arguments = vec![command.get_program().to_string_lossy().into_owned()];
+    arguments.extend(
         command
             .get_args()
-            .map(|word| word.to_string_lossy().into_owned()),
+            .map(|argument| argument.to_string_lossy().into_owned()),
     );
-    let line = words.join(" ");
+    let line = arguments.join(" ");
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -38,7 +38,9 @@ impl JsonText {
                 .lines()
                 .nth(error.line().saturating_sub(1))
                 .unwrap_or_default();
-            let comment = ["//", "/*", "#"].iter().any(|mark| line.contains(mark));
+            let comment = ["//", "/*", "#"]
+                .iter()
+                .any(|comment| line.contains(comment));
             let hint = if comment {
                 "; JSON knows no comments"
             } else {

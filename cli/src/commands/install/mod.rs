@@ -252,9 +252,9 @@ fn restart(engine: &mut report::EngineReport) -> anyhow::Result<bool> {
     let Some(line) = engine.then.clone() else {
         return Ok(true);
     };
-    let mut words = line.split(' ');
-    let program = words.next().context("a command has a program")?;
-    let reply = engine::run(Command::new(program).args(words))?;
+    let mut arguments = line.split(' ');
+    let program = arguments.next().context("a command has a program")?;
+    let reply = engine::run(Command::new(program).args(arguments))?;
     match reply.problem() {
         None => {
             engine.then_done = true;

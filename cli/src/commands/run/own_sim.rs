@@ -79,9 +79,9 @@ impl OwnSim {
                 return Ok(());
             }
             if let Some(status) = self.sim.try_wait().context("look at cgpu-sim")? {
-                match self.last_words() {
-                    words if words.is_empty() => bail!("cgpu-sim ended with {status}"),
-                    words => bail!("{words}"),
+                match self.last_line() {
+                    line if line.is_empty() => bail!("cgpu-sim ended with {status}"),
+                    line => bail!("{line}"),
                 }
             }
             if Instant::now() > deadline {
@@ -91,7 +91,7 @@ impl OwnSim {
         }
     }
 
-    fn last_words(&self) -> String {
+    fn last_line(&self) -> String {
         let log = std::fs::read(self.state_dir.join(LOG)).unwrap_or_default();
         String::from_utf8_lossy(&log).trim_end().to_owned()
     }

@@ -37,7 +37,7 @@ pub(super) fn source(container: &Container) -> Source {
 /// What the driver has told before the container began does not concern it.
 pub(super) fn begin(container: &Container) {
     match container.driver.incidents(0) {
-        Ok(incidents) => mark(container, incidents.last()),
+        Ok(incidents) => proceed_after(container, incidents.last()),
         Err(error) => {
             tracing::warn!(container = container.name, error = %error, "the driver was not asked for incidents")
         }
@@ -48,7 +48,7 @@ pub(super) fn ask(container: &Container) {
     let after = container.counters.value(Counter::LastIncident);
     match container.driver.incidents(after) {
         Ok(incidents) => {
-            mark(container, incidents.last());
+            proceed_after(container, incidents.last());
             take(container, incidents);
         }
         Err(error) => container.health.refused(container, &"incidents", &error),
@@ -56,7 +56,7 @@ pub(super) fn ask(container: &Container) {
 }
 
 /// The number of the last incident lies among the counters, where a successor finds it.
-fn mark(container: &Container, last: Option<&Incident>) {
+fn proceed_after(container: &Container, last: Option<&Incident>) {
     if let Some(incident) = last {
         let before = container.counters.value(Counter::LastIncident);
         let more = incident.sequence.saturating_sub(before);

@@ -178,8 +178,8 @@ impl Share {
                     reported.push(format!(
                         "card {}: {} -> {}",
                         card.uuid,
-                        in_words(&before),
-                        in_words(&card.terms)
+                        formatted(&before),
+                        formatted(&card.terms)
                     ));
                 }
                 change.record_op(Op::Schedule(Change::Terms(*slot, card.terms)));
@@ -196,7 +196,7 @@ impl Share {
     }
 }
 
-fn in_words(terms: &Terms) -> String {
+fn formatted(terms: &Terms) -> String {
     let mut words = vec![terms.policy.name().to_owned()];
     words.extend(terms.percent.map(|percent| format!("{percent} %")));
     if terms.weight != 1 {

@@ -64,7 +64,7 @@ const EDITS: [Edit; 8] = [
     devices::add_mounts,
     procfs::mask,
     seccomp::install,
-    mark,
+    annotate,
 ];
 
 /// Applies all edits.
@@ -97,12 +97,13 @@ pub fn apply_to_exec(process: &mut Value) -> Result<(), Error> {
 /// A spec of the wrong shape, or a mark that is no container's name.
 pub fn applied_for(spec: &Value) -> Result<Option<ContainerKey>, Error> {
     let annotations = spec::annotations(spec)?;
-    let mark = annotations.iter().find(|(key, _)| *key == APPLIED_KEY);
-    mark.map(|(_, value)| value.parse().map_err(Error::from))
+    let applied = annotations.iter().find(|(key, _)| *key == APPLIED_KEY);
+    applied
+        .map(|(_, value)| value.parse().map_err(Error::from))
         .transpose()
 }
 
-fn mark(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
+fn annotate(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
     let annotations = spec::child_object(root, "annotations")?;
     annotations.insert(
         APPLIED_KEY.to_owned(),

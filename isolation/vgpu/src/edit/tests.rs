@@ -313,7 +313,7 @@ fn real_nodes_are_made_and_allowed_for_the_granted_cards_only() {
 }
 
 #[test]
-fn the_mark_names_the_container() {
+fn the_applied_annotation_names_the_container() {
     let spec = edited(&json!({"annotations": {"a": "b"}})).unwrap();
     assert_eq!(
         spec["annotations"],

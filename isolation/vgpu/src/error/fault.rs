@@ -29,7 +29,7 @@ impl Error {
             | Self::Loosens { .. }
             | Self::SpecJson { .. }
             | Self::SharingRefused { .. }
-            | Self::ForgedMark { .. } => Fault::Request,
+            | Self::ForgedAnnotation { .. } => Fault::Request,
             Self::BrokerGone { .. }
             | Self::TwoEngines { .. }
             | Self::ForgedRole { .. }

@@ -7,7 +7,7 @@ use std::path::Path;
 use cards::{Backend, FrontendKind};
 use serde_json::Value;
 
-use super::mark;
+use super::applied;
 use super::place::{Making, Placed};
 use super::prepared::{Created, Pending, Prepared};
 use crate::bundle::{self, Spec};
@@ -176,7 +176,7 @@ impl Create<'_> {
 
     fn create(&self) -> Result<Option<Created>, Error> {
         match self.source {
-            Source::Bundle(folder) => match mark::unmarked(self.container, folder)? {
+            Source::Bundle(folder) => match applied::unapplied(self.container, folder)? {
                 Some(spec) => {
                     let input = Input::Bundle {
                         spec: &spec,
@@ -187,7 +187,7 @@ impl Create<'_> {
                 None => Ok(None),
             },
             Source::Spec(spec) => match edit::applied_for(spec)? {
-                Some(mark) => Err(Error::ForgedMark { mark }),
+                Some(applied) => Err(Error::ForgedAnnotation { applied }),
                 None => self.create_as_read(spec, &Input::Spec(spec)),
             },
             Source::Plain(request) => self.grant(request, &Input::Plain).map(Some),

@@ -9,9 +9,9 @@
 //! [`Ended`] is released. A process that knows no more than a container's name reopens what another has left
 //! ([`Container::reopen`](crate::Container::reopen)).
 
+mod applied;
 mod create;
 mod list;
-mod mark;
 mod place;
 pub(crate) mod pod;
 mod prepared;

@@ -85,7 +85,7 @@ impl Making<'_> {
         let candidates =
             reservations.candidates(&self.host.inventory.cards, &self.host.defaults(config))?;
         let slices = place(&candidates, &self.request.request, &self.request.compute)
-            .map_err(in_our_words)?;
+            .map_err(in_requests_terms)?;
         let commitments: Vec<Commitment> = slices
             .iter()
             .filter_map(|slice| {
@@ -238,7 +238,7 @@ fn frontend_pid(frontend: FrontendKind) -> u32 {
 }
 
 /// `cards` does not know what the dialects call their terms.
-fn in_our_words(refusal: Refusal) -> Error {
+fn in_requests_terms(refusal: Refusal) -> Error {
     let Refusal::Contradiction {
         requested_bytes,
         share,

@@ -44,10 +44,10 @@ impl Role {
         }
     }
 
-    fn is(self, words: &[&str]) -> bool {
+    fn is(self, arguments: &[&str]) -> bool {
         match self {
-            Self::Broker => words.contains(&"--serve"),
-            Self::Supervisor => !words.contains(&"--serve"),
+            Self::Broker => arguments.contains(&"--serve"),
+            Self::Supervisor => !arguments.contains(&"--serve"),
             Self::Shim => true,
         }
     }
@@ -94,12 +94,12 @@ fn kill_one(world: &World, draws: &mut Draws) {
         .filter(|pid| {
             let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&bytes);
-            let words: Vec<&str> = line.split('\0').collect();
-            let is_an_attackers = words.iter().any(|word| {
-                let last = word.rsplit('/').next().unwrap_or(word);
+            let arguments: Vec<&str> = line.split('\0').collect();
+            let is_an_attackers = arguments.iter().any(|argument| {
+                let last = argument.rsplit('/').next().unwrap_or(argument);
                 last.starts_with("attacker-")
             });
-            role.is(&words) && (role == Role::Broker || is_an_attackers)
+            role.is(&arguments) && (role == Role::Broker || is_an_attackers)
         })
         .collect();
     if let Some(victim) = draws.one(&victims)

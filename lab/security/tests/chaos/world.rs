@@ -327,9 +327,9 @@ impl World {
             number.unwrap_or_default()
         };
         let foreign = (foreign("client"), foreign("memory"));
-        let words = tenant::attack_words(attack, guest.quota_bytes, INSIDE, foreign);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        guest.tenant.exec(&self.rig, &words)
+        let arguments = tenant::attack_arguments(attack, guest.quota_bytes, INSIDE, foreign);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        guest.tenant.exec(&self.rig, &arguments)
     }
 
     /// Every attacker takes what it can and holds it: ledgers, the cards' account and the processes' own tables agree.

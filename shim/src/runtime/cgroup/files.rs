@@ -50,12 +50,12 @@ pub(super) fn rdma(dir: &Path) -> Option<Rdma> {
 
 /// `mlx4_0 hca_handle=2 hca_object=max`.
 fn rdma_line(line: &str) -> Option<RdmaDevice> {
-    let mut words = line.split_whitespace();
+    let mut arguments = line.split_whitespace();
     let mut read = RdmaDevice {
-        device: words.next()?.to_owned(),
+        device: arguments.next()?.to_owned(),
         ..RdmaDevice::default()
     };
-    for (key, value) in words.filter_map(|word| word.split_once('=')) {
+    for (key, value) in arguments.filter_map(|argument| argument.split_once('=')) {
         let value = match value {
             "max" => u32::MAX,
             number => number.parse().unwrap_or(0),

@@ -134,8 +134,10 @@ fn cpu(cpuacct: Option<&PathBuf>, cpu: Option<&PathBuf>) -> CpuV1 {
         read.kernel_ns = ns(of(&stat, "system"));
         read.total_ns = limited(&dir.join("cpuacct.usage")).unwrap_or(0);
         let each = fs::read_to_string(dir.join("cpuacct.usage_percpu")).unwrap_or_default();
-        let words = each.split_whitespace();
-        read.per_cpu_ns = words.filter_map(|word| word.parse().ok()).collect();
+        let arguments = each.split_whitespace();
+        read.per_cpu_ns = arguments
+            .filter_map(|argument| argument.parse().ok())
+            .collect();
     }
     if let Some(dir) = cpu {
         let stat = pairs(&dir.join("cpu.stat")).unwrap_or_default();
@@ -215,9 +217,9 @@ fn blkio(dir: &Path, partitions: &Path) -> BlkioV1 {
 fn blkio_lines(path: &Path, devices: &HashMap<(u64, u64), String>) -> Vec<Blkio> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let one = |line: &str| {
-        let mut words = line.split_whitespace();
-        let (major, minor) = device(words.next()?)?;
-        let (operation, value) = match (words.next()?, words.next()) {
+        let mut arguments = line.split_whitespace();
+        let (major, minor) = device(arguments.next()?)?;
+        let (operation, value) = match (arguments.next()?, arguments.next()) {
             (operation, Some(value)) => (operation, value),
             (value, None) => ("", value),
         };
@@ -236,8 +238,8 @@ fn blkio_lines(path: &Path, devices: &HashMap<(u64, u64), String>) -> Vec<Blkio>
 fn block_devices(partitions: &Path) -> HashMap<(u64, u64), String> {
     let text = fs::read_to_string(partitions).unwrap_or_default();
     let one = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [major, minor, _blocks, name] = words[..] else {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let [major, minor, _blocks, name] = arguments[..] else {
             return None;
         };
         let numbers = (major.parse().ok()?, minor.parse().ok()?);

@@ -138,7 +138,7 @@ fn io_line(line: &str) -> Option<IoV2> {
     let (major, minor) = device(numbers)?;
     let counts = rest
         .split_whitespace()
-        .filter_map(|word| word.split_once('='))
+        .filter_map(|argument| argument.split_once('='))
         .filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?)));
     Some(IoV2 {
         major,

@@ -131,7 +131,10 @@ fn id_map(option: &str, map: &str) -> Result<String> {
     };
     let mut lines = String::new();
     for part in map.split(',') {
-        let numbers: Option<Vec<u32>> = part.split(':').map(|word| word.parse().ok()).collect();
+        let numbers: Option<Vec<u32>> = part
+            .split(':')
+            .map(|argument| argument.parse().ok())
+            .collect();
         match numbers.as_deref() {
             Some([inside, outside, count]) if *count > 0 => {
                 lines.push_str(&format!("{inside} {outside} {count}\n"));

@@ -125,24 +125,24 @@ fn a_second_frontend_on_the_same_bundle_finds_the_work_done() {
 }
 
 #[test]
-fn a_mark_written_by_hand_is_refused() {
+fn an_applied_annotation_written_by_hand_is_refused() {
     let host = TestHost::new();
-    for mark in ["default/other", "nonsense"] {
+    for applied in ["default/other", "nonsense"] {
         let bundle = host.bundle(
             "c1",
-            json!({"cgpu.io/memory": "4Gi", "cgpu.io/applied": mark}),
+            json!({"cgpu.io/memory": "4Gi", "cgpu.io/applied": applied}),
         );
         let error = crate::chain(
             &create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err(),
         );
-        assert!(error.contains(mark), "{error}");
+        assert!(error.contains(applied), "{error}");
     }
     // Naming a living neighbour does not help either.
     let _neighbour = host.create("neighbour", "4Gi").unwrap().unwrap();
     let bundle = host.bundle("c1", json!({"cgpu.io/applied": "default/neighbour"}));
     assert!(matches!(
         create(&host.config, &key("c1"), &bundle, FrontendKind::Shim),
-        Err(Error::ForgedMark { .. })
+        Err(Error::ForgedAnnotation { .. })
     ));
     release(&host.config, &key("neighbour")).unwrap();
     host.assert_clean(&"released");

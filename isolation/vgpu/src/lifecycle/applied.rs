@@ -15,15 +15,15 @@ use crate::{Container, Error, edit};
 ///
 /// # Errors
 /// The spec cannot be read; it is marked as edited, and nobody has edited it.
-pub(super) fn unmarked(container: &Container, bundle: &Path) -> Result<Option<Spec>, Error> {
+pub(super) fn unapplied(container: &Container, bundle: &Path) -> Result<Option<Spec>, Error> {
     let spec = Spec::read(bundle)?;
-    let Some(mark) = edit::applied_for(&spec.value)? else {
+    let Some(applied) = edit::applied_for(&spec.value)? else {
         return Ok(Some(spec));
     };
     // A killed frontend's edits are undone.
     reclaim(container.config())?;
     let bundle = absolute(bundle)?;
-    let dir = ContainerDir::of(&container.config().state_dir, &mark);
+    let dir = ContainerDir::of(&container.config().state_dir, &applied);
     if dir.exists()
         && let Ok(grant) = Grant::read(dir.path())
         && (grant.bundle.as_ref() == Some(&bundle)
@@ -34,7 +34,7 @@ pub(super) fn unmarked(container: &Container, bundle: &Path) -> Result<Option<Sp
     let spec = Spec::read(&bundle)?;
     // Somebody wrote the mark by hand.
     match edit::applied_for(&spec.value)? {
-        Some(_) => Err(Error::ForgedMark { mark }),
+        Some(_) => Err(Error::ForgedAnnotation { applied }),
         None => Ok(Some(spec)),
     }
 }
