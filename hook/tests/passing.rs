@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
-mod played;
+mod fake;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,12 +11,12 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
-use self::played::{Host, features, slice};
+use self::fake::{Host, features, slice};
 
-/// Not a test: see [`played`].
+/// Not a test: see [`fake`].
 #[test]
 fn play_broker() {
-    played::broker();
+    fake::broker();
 }
 
 const WRAPPER: &str = env!("CARGO_BIN_EXE_cgpu-runtime");

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
-mod played;
+mod fake;
 
 use std::fs;
 use std::io::Write;
@@ -11,12 +11,12 @@ use std::process::{Command, Output, Stdio};
 use cards::FrontendKind;
 use serde_json::{Value, json};
 
-use self::played::{Host, ID, STATE, slice, spec};
+use self::fake::{Host, ID, STATE, slice, spec};
 
-/// Not a test: see [`played`].
+/// Not a test: see [`fake`].
 #[test]
 fn play_broker() {
-    played::broker();
+    fake::broker();
 }
 
 fn call(host: &Host, stage: &str, input: &str) -> Output {

@@ -160,7 +160,7 @@ impl Host {
 
     /// A runtime that does something else first where `subcommand` is asked for; `$bundle` is the bundle.
     fn play_runc(&self, subcommand: &str, first: &str) {
-        let played = self.dir.path().join("runc");
+        let fake = self.dir.path().join("runc");
         let script = format!(
             r#"#!/bin/sh
 last=
@@ -177,14 +177,14 @@ exec runc "$@"
                 "sh",
                 &script,
             ])
-            .arg(&played)
+            .arg(&fake)
             .status()
             .unwrap();
         assert!(written.success());
         let file = self.dir.path().join("cgpu.toml");
         let config = fs::read_to_string(&file).unwrap();
         if !config.starts_with("runc") {
-            fs::write(&file, format!("runc = \"{}\"\n{config}", played.display())).unwrap();
+            fs::write(&file, format!("runc = \"{}\"\n{config}", fake.display())).unwrap();
         }
     }
 

@@ -30,14 +30,14 @@ use harness::{NAMESPACE, need_runc, process, runc_state};
 use refusal::code;
 use world::{context, world};
 
-struct Scene {
+struct Fixture {
     dir: tempfile::TempDir,
     task: TaskService,
     events: mpsc::UnboundedReceiver<Event>,
     gpu: Arc<Fake>,
 }
 
-impl Scene {
+impl Fixture {
     fn new(gpu: Fake) -> Self {
         let reaper = world().1.clone();
         let gpu = Arc::new(gpu);
@@ -202,21 +202,21 @@ fn a_refusal_reaches_the_caller_and_nothing_is_left() {
             (GpuFault::Request, Code::INVALID_ARGUMENT),
             (GpuFault::Precondition, Code::FAILED_PRECONDITION),
         ] {
-            let scene = Scene::new(Fake {
+            let fixture = Fixture::new(Fake {
                 refuses: Some(fault),
                 ..Fake::default()
             });
-            let bundle = scene.bundle("refused", "true");
+            let bundle = fixture.bundle("refused", "true");
             let spec = fs::read(bundle.join("config.json")).expect("the spec");
-            let refused = code(scene.create("refused").await);
+            let refused = code(fixture.create("refused").await);
             assert_eq!(refused, (expected, "no card has 9000 MiB free".to_owned()));
-            assert_eq!(code(scene.state("refused", "").await).0, Code::NOT_FOUND);
+            assert_eq!(code(fixture.state("refused", "").await).0, Code::NOT_FOUND);
             assert_eq!(
                 fs::read(bundle.join("config.json")).expect("the spec"),
                 spec
             );
-            assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), 0);
-            scene.assert_nothing_left("refused");
+            assert_eq!(fixture.gpu.shares.released.load(Ordering::SeqCst), 0);
+            fixture.assert_nothing_left("refused");
         }
     });
 }
@@ -225,23 +225,23 @@ fn a_refusal_reaches_the_caller_and_nothing_is_left() {
 fn a_share_is_released_once_when_runc_fails_after_it() {
     need_runc!();
     world().0.block_on(async {
-        let scene = Scene::new(Fake::default());
-        let bundle = scene.bundle("undone", "true");
+        let fixture = Fixture::new(Fake::default());
+        let bundle = fixture.bundle("undone", "true");
         let spec = fs::read_to_string(bundle.join("config.json")).expect("the spec");
         fs::write(
             bundle.join("config.json"),
             spec.replace("/bin/sh", "/bin/absent"),
         )
         .expect("the spec");
-        let (unknown, text) = code(scene.create("undone").await);
+        let (unknown, text) = code(fixture.create("undone").await);
         assert!(
             unknown == Code::UNKNOWN && text.starts_with("OCI runtime create failed: "),
             "{text}"
         );
-        let counts = [&scene.gpu.created, &scene.gpu.shares.released]
+        let counts = [&fixture.gpu.created, &fixture.gpu.shares.released]
             .map(|count| count.load(Ordering::SeqCst));
         assert_eq!(counts, [1, 1]);
-        scene.assert_nothing_left("undone");
+        fixture.assert_nothing_left("undone");
     });
 }
 
@@ -249,20 +249,20 @@ fn a_share_is_released_once_when_runc_fails_after_it() {
 fn a_release_that_fails_is_reported_and_delete_repeats_it() {
     need_runc!();
     world().0.block_on(async {
-        let mut scene = Scene::new(Fake {
+        let mut fixture = Fixture::new(Fake {
             shares: Arc::new(Shares {
                 releases_that_fail: AtomicUsize::new(2),
                 ..Shares::default()
             }),
             ..Fake::default()
         });
-        drop(scene.bundle("owed", "exit 3"));
-        scene.run("owed").await;
-        assert_eq!(scene.wait("owed", "").await.expect("wait"), 3);
-        assert_eq!(scene.wait("owed", "").await.expect("wait again"), 3);
-        assert_eq!(code(scene.kill("owed").await).0, Code::NOT_FOUND);
+        drop(fixture.bundle("owed", "exit 3"));
+        fixture.run("owed").await;
+        assert_eq!(fixture.wait("owed", "").await.expect("wait"), 3);
+        assert_eq!(fixture.wait("owed", "").await.expect("wait again"), 3);
+        assert_eq!(code(fixture.kill("owed").await).0, Code::NOT_FOUND);
         for attempt in 1..=2 {
-            let reported = code(scene.delete("owed", "").await);
+            let reported = code(fixture.delete("owed", "").await);
             assert_eq!(
                 reported,
                 (
@@ -270,15 +270,18 @@ fn a_release_that_fails_is_reported_and_delete_repeats_it() {
                     "cannot write the reservations of card 0".to_owned()
                 )
             );
-            assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), attempt);
-            let (state, _) = scene.state("owed", "").await.expect("it is there");
+            assert_eq!(fixture.gpu.shares.released.load(Ordering::SeqCst), attempt);
+            let (state, _) = fixture.state("owed", "").await.expect("it is there");
             assert_eq!(state, EnumOrUnknown::new(api::Status::STOPPED));
         }
-        assert_eq!(scene.delete("owed", "").await.expect("the third delete"), 3);
-        assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), 3);
-        scene.assert_nothing_left("owed");
+        assert_eq!(
+            fixture.delete("owed", "").await.expect("the third delete"),
+            3
+        );
+        assert_eq!(fixture.gpu.shares.released.load(Ordering::SeqCst), 3);
+        fixture.assert_nothing_left("owed");
         let mut deletes = 0;
-        while let Ok(event) = scene.events.try_recv() {
+        while let Ok(event) = fixture.events.try_recv() {
             deletes += usize::from(matches!(event, Event::Delete { .. }));
         }
         assert_eq!(deletes, 1);
@@ -290,36 +293,39 @@ fn a_slow_card_holds_up_no_neighbour() {
     need_runc!();
     world().0.block_on(async {
         let (go, gate) = std::sync::mpsc::channel();
-        let scene = Scene::new(Fake {
+        let fixture = Fixture::new(Fake {
             gate: Some(Mutex::new(gate)),
             ..Fake::default()
         });
         drop((
-            scene.bundle("near", "sleep 1000"),
-            scene.bundle("slow", "exit 4"),
+            fixture.bundle("near", "sleep 1000"),
+            fixture.bundle("slow", "exit 4"),
         ));
-        scene.run("near").await;
+        fixture.run("near").await;
         let neighbour = async {
-            scene.gpu.entered.notified().await;
-            let (state, _) = scene.state("slow", "").await.expect("it is being made");
+            fixture.gpu.entered.notified().await;
+            let (state, _) = fixture.state("slow", "").await.expect("it is being made");
             assert_eq!(state, EnumOrUnknown::new(api::Status::CREATED));
-            assert_eq!(code(scene.kill("slow").await).0, Code::FAILED_PRECONDITION);
-            let (state, _) = scene.state("near", "").await.expect("state");
-            assert_eq!(state, EnumOrUnknown::new(api::Status::RUNNING));
-            scene.finish("near").await;
             assert_eq!(
-                scene.gpu.created.load(Ordering::SeqCst),
+                code(fixture.kill("slow").await).0,
+                Code::FAILED_PRECONDITION
+            );
+            let (state, _) = fixture.state("near", "").await.expect("state");
+            assert_eq!(state, EnumOrUnknown::new(api::Status::RUNNING));
+            fixture.finish("near").await;
+            assert_eq!(
+                fixture.gpu.created.load(Ordering::SeqCst),
                 1,
                 "the other is still being made"
             );
             go.send(()).expect("the gate");
         };
-        let (created, ()) = tokio::join!(scene.create("slow"), neighbour);
+        let (created, ()) = tokio::join!(fixture.create("slow"), neighbour);
         created.expect("create");
-        scene.start("slow", "").await.expect("start");
-        assert_eq!(scene.wait("slow", "").await.expect("wait"), 4);
-        assert_eq!(scene.delete("slow", "").await.expect("delete"), 4);
-        scene.assert_nothing_left("slow");
+        fixture.start("slow", "").await.expect("start");
+        assert_eq!(fixture.wait("slow", "").await.expect("wait"), 4);
+        assert_eq!(fixture.delete("slow", "").await.expect("delete"), 4);
+        fixture.assert_nothing_left("slow");
     });
 }
 
@@ -327,21 +333,27 @@ fn a_slow_card_holds_up_no_neighbour() {
 fn what_is_requested_of_an_exec_before_its_start_is_kept_or_refused() {
     need_runc!();
     world().0.block_on(async {
-        let scene = Scene::new(Fake::default());
-        drop(scene.bundle("early", "sleep 1000"));
-        scene.run("early").await;
-        let stdin = scene.fifo("early.in");
-        scene.exec("early", "cat", "cat", (&stdin, "")).await;
+        let fixture = Fixture::new(Fake::default());
+        drop(fixture.bundle("early", "sleep 1000"));
+        fixture.run("early").await;
+        let stdin = fixture.fifo("early.in");
+        fixture.exec("early", "cat", "cat", (&stdin, "")).await;
         let close = api::CloseIORequest {
             id: "early".into(),
             exec_id: "cat".into(),
             stdin: true,
             ..Default::default()
         };
-        drop(scene.task.close_io(&context(), close).await.expect("close"));
-        scene.start("early", "cat").await.expect("start");
+        drop(
+            fixture
+                .task
+                .close_io(&context(), close)
+                .await
+                .expect("close"),
+        );
+        fixture.start("early", "cat").await.expect("start");
         assert_eq!(
-            scene
+            fixture
                 .wait("early", "cat")
                 .await
                 .expect("its input has ended"),
@@ -356,25 +368,31 @@ fn what_is_requested_of_an_exec_before_its_start_is_kept_or_refused() {
                 height: 24,
                 ..Default::default()
             };
-            let refused = code(scene.task.resize_pty(&context(), resize).await);
+            let refused = code(fixture.task.resize_pty(&context(), resize).await);
             assert_eq!(refused.0, Code::FAILED_PRECONDITION, "{}", refused.1);
         }
 
-        scene
+        fixture
             .exec("early", "unread", "true", ("", "/absent/fifo"))
             .await;
-        assert_eq!(code(scene.start("early", "unread").await).0, Code::UNKNOWN);
-        let state = scene
+        assert_eq!(
+            code(fixture.start("early", "unread").await).0,
+            Code::UNKNOWN
+        );
+        let state = fixture
             .state("early", "unread")
             .await
             .expect("it is still known");
         assert_eq!(state, (EnumOrUnknown::new(api::Status::CREATED), 0));
-        scene
+        fixture
             .delete("early", "unread")
             .await
             .expect("it can be deleted");
-        assert_eq!(code(scene.wait("early", "unread").await).0, Code::NOT_FOUND);
-        scene.finish("early").await;
+        assert_eq!(
+            code(fixture.wait("early", "unread").await).0,
+            Code::NOT_FOUND
+        );
+        fixture.finish("early").await;
     });
 }
 
@@ -382,28 +400,28 @@ fn what_is_requested_of_an_exec_before_its_start_is_kept_or_refused() {
 fn the_end_of_init_is_reported_after_those_of_its_execs() {
     need_runc!();
     world().0.block_on(async {
-        let mut scene = Scene::new(Fake::default());
-        drop(scene.bundle("last", "sleep 1000"));
-        scene.run("last").await;
-        let stdout = scene.fifo("last.out");
+        let mut fixture = Fixture::new(Fake::default());
+        drop(fixture.bundle("last", "sleep 1000"));
+        fixture.run("last").await;
+        let stdout = fixture.fifo("last.out");
         // Its output fills the FIFO, which nobody reads until init is known to have ended.
         let mut reader = fs::OpenOptions::new()
             .read(true)
             .write(true)
             .open(&stdout)
             .expect("the FIFO");
-        scene
+        fixture
             .exec("last", "e", "seq 1 100000; sleep 1000", ("", &stdout))
             .await;
-        scene.start("last", "e").await.expect("start of the exec");
+        fixture.start("last", "e").await.expect("start of the exec");
         tokio::task::spawn_blocking(move || {
             reader.read_exact(&mut [0]).expect("output");
             reader
         })
         .await
         .map(|reader| async {
-            drop(scene.kill("last").await.expect("kill"));
-            while scene.state("last", "").await.expect("state").0
+            drop(fixture.kill("last").await.expect("kill"));
+            while fixture.state("last", "").await.expect("state").0
                 != EnumOrUnknown::new(api::Status::STOPPED)
             {
                 tokio::task::yield_now().await;
@@ -415,9 +433,9 @@ fn the_end_of_init_is_reported_after_those_of_its_execs() {
         })
         .expect("no panic")
         .await;
-        assert_eq!(scene.wait("last", "").await.expect("wait"), 137);
+        assert_eq!(fixture.wait("last", "").await.expect("wait"), 137);
         let mut ends = Vec::new();
-        while let Ok(event) = scene.events.try_recv() {
+        while let Ok(event) = fixture.events.try_recv() {
             if let Event::Exit { target, .. } = event {
                 ends.push(target);
             }
@@ -426,7 +444,7 @@ fn the_end_of_init_is_reported_after_those_of_its_execs() {
             matches!(ends.as_slice(), [Target::Exec(_), Target::Init]),
             "{ends:?}"
         );
-        assert_eq!(scene.delete("last", "").await.expect("delete"), 137);
+        assert_eq!(fixture.delete("last", "").await.expect("delete"), 137);
     });
 }
 
@@ -434,7 +452,7 @@ fn the_end_of_init_is_reported_after_those_of_its_execs() {
 fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
     need_runc!();
     world().0.block_on(async {
-        let scene = Scene::new(Fake {
+        let fixture = Fixture::new(Fake {
             shares: Arc::new(Shares {
                 verifies: Verifies::Fails,
                 ..Shares::default()
@@ -442,8 +460,8 @@ fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
             ..Fake::default()
         });
         let id = "unheld";
-        let bundle = scene.bundle(id, "echo never runs");
-        let refused = scene.create(id).await.unwrap_err();
+        let bundle = fixture.bundle(id, "echo never runs");
+        let refused = fixture.create(id).await.unwrap_err();
         assert!(
             refused.to_string().contains("memory limit is not set"),
             "{refused}"
@@ -455,13 +473,13 @@ fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
                 .count(),
             0
         );
-        assert_eq!(scene.gpu.shares.released.load(Ordering::SeqCst), 1);
+        assert_eq!(fixture.gpu.shares.released.load(Ordering::SeqCst), 1);
         // What stands of a limit that was set in part is undone while the control group is still there.
         assert_eq!(
-            *scene.gpu.shares.reported.lock().expect("what was told"),
+            *fixture.gpu.shares.reported.lock().expect("what was told"),
             ["verify_filter", "teardown"]
         );
-        scene.start(id, "").await.unwrap_err();
+        fixture.start(id, "").await.unwrap_err();
     });
 }
 
@@ -469,19 +487,19 @@ fn a_container_that_cannot_be_held_is_killed_and_nothing_of_it_is_left() {
 fn a_container_is_held_before_start_and_let_go_before_runc_deletes_it() {
     need_runc!();
     world().0.block_on(async {
-        let scene = Scene::new(Fake::default());
+        let fixture = Fixture::new(Fake::default());
         let id = "held";
-        drop(scene.bundle(id, "exit 3"));
-        scene.create(id).await.expect("create");
+        drop(fixture.bundle(id, "exit 3"));
+        fixture.create(id).await.expect("create");
         assert_eq!(
-            *scene.gpu.shares.reported.lock().expect("what was told"),
+            *fixture.gpu.shares.reported.lock().expect("what was told"),
             ["verify_filter"]
         );
-        scene.start(id, "").await.expect("start");
-        assert_eq!(scene.wait(id, "").await.expect("an end"), 3);
-        assert_eq!(scene.delete(id, "").await.expect("delete"), 3);
+        fixture.start(id, "").await.expect("start");
+        assert_eq!(fixture.wait(id, "").await.expect("an end"), 3);
+        assert_eq!(fixture.delete(id, "").await.expect("delete"), 3);
         assert_eq!(
-            *scene.gpu.shares.reported.lock().expect("what was told"),
+            *fixture.gpu.shares.reported.lock().expect("what was told"),
             ["verify_filter", "teardown"]
         );
     });

@@ -36,13 +36,13 @@ enum Moment {
     Never,
 }
 
-struct Scene {
+struct Fixture {
     dir: tempfile::TempDir,
     id: &'static str,
     bundle: PathBuf,
 }
 
-impl Scene {
+impl Fixture {
     fn new(id: &'static str, moment: Moment) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let bundle = harness::bundle(dir.path(), id, "sleep 1000", false);
@@ -166,8 +166,8 @@ fn within_a_minute(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 async fn killed_at(id: &'static str, moment: Moment) {
-    let scene = Scene::new(id, moment);
-    let address = String::from_utf8(scene.shim("start").stdout).expect("an address");
+    let fixture = Fixture::new(id, moment);
+    let address = String::from_utf8(fixture.shim("start").stdout).expect("an address");
     let socket = address
         .strip_prefix("unix://")
         .expect("an address")
@@ -183,14 +183,14 @@ async fn killed_at(id: &'static str, moment: Moment) {
         .await
         .expect("connect")
         .shim_pid;
-    let request = scene.create_request(&scene.dir.path().join("runc"));
+    let request = fixture.create_request(&fixture.dir.path().join("runc"));
     let creating = tokio::spawn(async move { task.create(limit(), &request).await });
-    let reached = scene.dir.path().join("reached");
+    let reached = fixture.dir.path().join("reached");
     let read = move || File::open(reached).and_then(|mut fifo| fifo.read(&mut [0]));
     let read = tokio::task::spawn_blocking(read).await.expect("no panic");
     assert_eq!(read.expect("the moment"), 1);
     let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
-    let rootfs = scene.bundle.join("rootfs").display().to_string();
+    let rootfs = fixture.bundle.join("rootfs").display().to_string();
     assert!(mounts().contains(&rootfs), "the shim had mounted the root");
 
     let shim_pid = nix::unistd::Pid::from_raw(i32::try_from(shim).expect("a process"));
@@ -200,7 +200,7 @@ async fn killed_at(id: &'static str, moment: Moment) {
         .expect("no panic")
         .expect_err("nobody answers any more");
     // What a release finds and removes.
-    let share = scene
+    let share = fixture
         .dir
         .path()
         .join("state/vgpus")
@@ -208,11 +208,11 @@ async fn killed_at(id: &'static str, moment: Moment) {
         .join(id);
     fs::create_dir_all(&share).expect("a share");
     fs::set_permissions(
-        scene.dir.path().join("state"),
+        fixture.dir.path().join("state"),
         fs::Permissions::from_mode(0o700),
     )
     .expect("a mode");
-    scene.shim("delete");
+    fixture.shim("delete");
 
     assert!(!runc_state(id).exists(), "{moment:?}: runc knows it still");
     assert!(
@@ -224,16 +224,16 @@ async fn killed_at(id: &'static str, moment: Moment) {
         "{moment:?}: the socket is there still"
     );
     assert!(!share.exists(), "{moment:?}: the share is not given back");
-    within_a_minute("a process is left", || scene.processes().is_empty());
+    within_a_minute("a process is left", || fixture.processes().is_empty());
     // A hook is the administrator's own and outlives runc; this one is let go here.
     let gate = fs::OpenOptions::new()
         .read(true)
         .write(true)
-        .open(scene.dir.path().join("gate"));
+        .open(fixture.dir.path().join("gate"));
     std::io::Write::write_all(&mut gate.expect("the gate"), b"go\n").expect("the gate");
     // Whatever came to life after the kill would show now, and Delete may be repeated.
-    scene.shim("delete");
-    assert!(!runc_state(id).exists() && scene.processes().is_empty());
+    fixture.shim("delete");
+    assert!(!runc_state(id).exists() && fixture.processes().is_empty());
 }
 
 /// Killed while what it had forked is not runc yet, and says by no command line that it will be.
@@ -242,15 +242,15 @@ async fn killed_within_exec(id: &'static str, hold: Hold) {
         println!("SKIP: {reason}");
         return;
     }
-    let scene = Scene::new(id, Moment::Never);
+    let fixture = Fixture::new(id, Moment::Never);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let runc = std::env::split_paths(&path)
         .map(|dir| dir.join("runc"))
         .find(|runc| runc.is_file());
-    let folder = scene.dir.path().join("held");
+    let folder = fixture.dir.path().join("held");
     fs::create_dir(&folder).expect("a folder");
     let held = HeldProgram::serve(&folder, &runc.expect("runc"), hold);
-    let address = String::from_utf8(scene.shim("start").stdout).expect("an address");
+    let address = String::from_utf8(fixture.shim("start").stdout).expect("an address");
     let task = TaskClient::new(Client::connect(&address).await.expect("a connection"));
     let limit = || with_duration(Duration::from_secs(60));
     let connect = api::ConnectRequest {
@@ -259,7 +259,7 @@ async fn killed_within_exec(id: &'static str, hold: Hold) {
     };
     let connected = task.connect(limit(), &connect).await;
     let shim = i32::try_from(connected.expect("connect").shim_pid).expect("a process");
-    let request = scene.create_request(&held.path());
+    let request = fixture.create_request(&held.path());
     let creating = tokio::spawn(async move { task.create(limit(), &request).await });
     let held = tokio::task::spawn_blocking(move || {
         held.wait_held();
@@ -278,7 +278,7 @@ async fn killed_within_exec(id: &'static str, hold: Hold) {
         fs::read(&line).is_ok_and(|line| line.is_empty()) || !Path::new(&line).exists()
     });
     // Until then its child may have all of its files open: nobody has seen yet that it has ended.
-    scene.shim("delete");
+    fixture.shim("delete");
     creating
         .await
         .expect("no panic")
@@ -307,7 +307,7 @@ fn of_group(group: i32) -> Vec<i32> {
 
 /// Where a container's life stands when its shim is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum Point {
     Created,
     WhileStarting,
     Running,
@@ -319,27 +319,27 @@ enum Stage {
     WithoutConfiguration,
 }
 
-/// A life up to `stage`; what is left hanging is let go by the kill.
-async fn lived_to(scene: &Scene, task: &TaskClient, stage: Stage) {
-    let (id, once) = (scene.id, scene.dir.path().join("once"));
+/// A life up to `point`; what is left hanging is let go by the kill.
+async fn lived_to(fixture: &Fixture, task: &TaskClient, point: Point) {
+    let (id, once) = (fixture.id, fixture.dir.path().join("once"));
     let limit = || with_duration(Duration::from_secs(60));
     let hangs = || within_a_minute("runc hangs", || once.exists());
     drop(
         task.create(
             limit(),
-            &scene.create_request(&scene.dir.path().join("runc")),
+            &fixture.create_request(&fixture.dir.path().join("runc")),
         )
         .await
         .expect("create"),
     );
-    if stage == Stage::Created {
+    if point == Point::Created {
         return;
     }
     let start = api::StartRequest {
         id: id.into(),
         ..Default::default()
     };
-    if stage == Stage::WhileStarting {
+    if point == Point::WhileStarting {
         let task = task.clone();
         drop(tokio::spawn(
             async move { task.start(limit(), &start).await },
@@ -347,7 +347,7 @@ async fn lived_to(scene: &Scene, task: &TaskClient, stage: Stage) {
         return hangs();
     }
     drop(task.start(limit(), &start).await.expect("start"));
-    if stage == Stage::WithExecs {
+    if point == Point::WithExecs {
         for terminal in [false, true] {
             let process = harness::process(&["/bin/sh", "-c", "sleep 1000"], terminal);
             let exec = api::ExecProcessRequest {
@@ -368,14 +368,14 @@ async fn lived_to(scene: &Scene, task: &TaskClient, stage: Stage) {
             drop(task.start(limit(), &start).await.expect("start"));
         }
     }
-    if stage == Stage::Paused {
+    if point == Point::Paused {
         let pause = api::PauseRequest {
             id: id.into(),
             ..Default::default()
         };
         drop(task.pause(limit(), &pause).await.expect("pause"));
     }
-    if matches!(stage, Stage::Ended | Stage::WhileDeleting) {
+    if matches!(point, Point::Ended | Point::WhileDeleting) {
         let kill = api::KillRequest {
             id: id.into(),
             signal: 9,
@@ -388,7 +388,7 @@ async fn lived_to(scene: &Scene, task: &TaskClient, stage: Stage) {
         };
         drop(task.wait(limit(), &wait).await.expect("wait"));
     }
-    if stage == Stage::WhileDeleting {
+    if point == Point::WhileDeleting {
         let delete = api::DeleteRequest {
             id: id.into(),
             ..Default::default()
@@ -401,16 +401,16 @@ async fn lived_to(scene: &Scene, task: &TaskClient, stage: Stage) {
     }
 }
 
-async fn killed_later(id: &'static str, stage: Stage) {
-    let scene = Scene::new(
+async fn killed_later(id: &'static str, point: Point) {
+    let fixture = Fixture::new(
         id,
-        match stage {
-            Stage::WhileStarting => Moment::Of("start"),
-            Stage::WhileDeleting => Moment::Of("delete"),
+        match point {
+            Point::WhileStarting => Moment::Of("start"),
+            Point::WhileDeleting => Moment::Of("delete"),
             _ => Moment::Never,
         },
     );
-    let address = String::from_utf8(scene.shim("start").stdout).expect("an address");
+    let address = String::from_utf8(fixture.shim("start").stdout).expect("an address");
     let socket = address.strip_prefix("unix://").expect("an address");
     let task = TaskClient::new(Client::connect(&address).await.expect("a connection"));
     let connect = api::ConnectRequest {
@@ -421,28 +421,28 @@ async fn killed_later(id: &'static str, stage: Stage) {
         .connect(with_duration(Duration::from_secs(60)), &connect)
         .await;
     let shim = connected.expect("connect").shim_pid;
-    lived_to(&scene, &task, stage).await;
+    lived_to(&fixture, &task, point).await;
     let shim = nix::unistd::Pid::from_raw(i32::try_from(shim).expect("a process"));
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill -9");
-    if stage == Stage::WithoutConfiguration {
-        fs::write(scene.dir.path().join("cgpu.toml"), "none of it").expect("a file");
+    if point == Point::WithoutConfiguration {
+        fs::write(fixture.dir.path().join("cgpu.toml"), "none of it").expect("a file");
     }
-    let cleaned = scene.shim("delete");
+    let cleaned = fixture.shim("delete");
     let answer = api::DeleteResponse::parse_from_bytes(&cleaned.stdout).expect("an answer");
     assert_eq!(answer.exit_status, 137);
     assert!(answer.pid > 0 && answer.exited_at.seconds > 0);
-    assert!(cleaned.stderr.is_empty() || stage == Stage::WithoutConfiguration);
+    assert!(cleaned.stderr.is_empty() || point == Point::WithoutConfiguration);
 
-    assert!(!runc_state(id).exists(), "{stage:?}: runc knows it still");
+    assert!(!runc_state(id).exists(), "{point:?}: runc knows it still");
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
-    let rootfs = scene.bundle.join("rootfs").display().to_string();
-    assert!(!mounts.contains(&rootfs), "{stage:?}: mounted still");
-    assert!(!Path::new(socket).exists(), "{stage:?}: a socket is left");
-    within_a_minute("a process is left", || scene.processes().is_empty());
+    let rootfs = fixture.bundle.join("rootfs").display().to_string();
+    assert!(!mounts.contains(&rootfs), "{point:?}: mounted still");
+    assert!(!Path::new(socket).exists(), "{point:?}: a socket is left");
+    within_a_minute("a process is left", || fixture.processes().is_empty());
     for hierarchy in fs::read_dir("/sys/fs/cgroup").expect("control groups") {
         let hierarchy = hierarchy.expect("a hierarchy").path();
         let group = hierarchy.join(cgroup(id).trim_start_matches('/'));
-        assert!(!group.exists(), "{stage:?}: {} is left", group.display());
+        assert!(!group.exists(), "{point:?}: {} is left", group.display());
     }
 }
 
@@ -479,50 +479,50 @@ async fn killed_after_runc_has_created() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_when_the_container_waits_to_be_started() {
     need_runc!();
-    killed_later("killed-created", Stage::Created).await;
+    killed_later("killed-created", Point::Created).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_while_runc_starts() {
     need_runc!();
-    killed_later("killed-starting", Stage::WhileStarting).await;
+    killed_later("killed-starting", Point::WhileStarting).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_while_the_container_runs() {
     need_runc!();
-    killed_later("killed-running", Stage::Running).await;
+    killed_later("killed-running", Point::Running).await;
 }
 
 /// An engine keeps a bundle whose shim's `delete` fails for ever, and refuses another container of that name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_cannot_be_released_keeps_no_bundle() {
     need_runc!();
-    killed_later("killed-unreleased", Stage::WithoutConfiguration).await;
+    killed_later("killed-unreleased", Point::WithoutConfiguration).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_while_execs_run() {
     need_runc!();
-    killed_later("killed-execs", Stage::WithExecs).await;
+    killed_later("killed-execs", Point::WithExecs).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_while_the_container_is_paused() {
     need_runc!();
-    killed_later("killed-paused", Stage::Paused).await;
+    killed_later("killed-paused", Point::Paused).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_when_the_container_has_ended() {
     need_runc!();
-    killed_later("killed-ended", Stage::Ended).await;
+    killed_later("killed-ended", Point::Ended).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn killed_while_runc_deletes() {
     need_runc!();
-    killed_later("killed-deleting", Stage::WhileDeleting).await;
+    killed_later("killed-deleting", Point::WhileDeleting).await;
 }
 
 #[test]

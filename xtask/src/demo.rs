@@ -54,22 +54,22 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         progress("importing the image with tinygrad");
         rig.containerd.import(image)?;
     }
-    let mut stage = Stage {
+    let mut step = Step {
         rig,
         rows: Vec::new(),
         execs: Cell::new(0),
     };
-    stage.introduce(&engines)?;
-    stage.two_containers_on_one_card()?;
+    step.introduce(&engines)?;
+    step.two_containers_on_one_card()?;
     match &tinygrad {
-        Some(image) => stage.tinygrad_at_its_quota(image)?,
+        Some(image) => step.tinygrad_at_its_quota(image)?,
         None => println!("\n(2) left out by --quick"),
     }
-    stage.two_cards()?;
-    stage.what_does_not_fit()?;
-    stage.host_view()?;
-    stage.release()?;
-    let Stage { rig, mut rows, .. } = stage;
+    step.two_cards()?;
+    step.what_does_not_fit()?;
+    step.host_view()?;
+    step.release()?;
+    let Step { rig, mut rows, .. } = step;
     progress("stopping everything and looking for leftovers");
     let cleaned = match rig.finish() {
         Ok(()) => "nothing".to_owned(),
@@ -124,14 +124,14 @@ impl Row {
 }
 
 /// The running node and what was seen on it so far.
-struct Stage {
+struct Step {
     rig: Rig,
     rows: Vec<Row>,
     /// Each exec of a container needs a name of its own.
     execs: Cell<u32>,
 }
 
-impl Stage {
+impl Step {
     fn expect(&mut self, fact: &str, expected: impl Into<String>, seen: impl Into<String>) {
         self.rows.push(Row::new(fact, expected, seen));
     }

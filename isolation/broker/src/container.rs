@@ -187,7 +187,7 @@ impl Container {
         Ok(Self {
             name,
             release,
-            native: driver.is_played().then(|| NativeCalls::new(release)),
+            native: driver.is_fake().then(|| NativeCalls::new(release)),
             driver,
             account,
             journal,

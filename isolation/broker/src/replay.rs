@@ -308,14 +308,14 @@ mod tests {
         }])
     }
 
-    struct Stage {
+    struct Fixture {
         replay: Replay,
         journal: Journal,
         call_slot: CallSlot,
         other_call_slot: CallSlot,
     }
 
-    impl Stage {
+    impl Fixture {
         fn new() -> Self {
             Self::on(Journal::memfd().unwrap())
         }
@@ -368,11 +368,11 @@ mod tests {
         }
 
         fn with_undelivered(call: CallKey) -> Self {
-            let stage = Self::new();
-            let turn = stage.enter(call);
-            stage.execute(call);
+            let fixture = Self::new();
+            let turn = fixture.enter(call);
+            fixture.execute(call);
             turn.keep_undelivered();
-            stage
+            fixture
         }
 
         /// Whether the call, with this struct, gets the record; its answer is delivered.
@@ -393,15 +393,15 @@ mod tests {
 
     #[test]
     fn the_same_call_made_again_gets_the_record_once() {
-        let stage = Stage::with_undelivered(call(7, CALL));
+        let fixture = Fixture::with_undelivered(call(7, CALL));
         let dirty = call(7, [3, 0xffff_0000_c020_462b, 0x1000]);
-        assert!(stage.take(dirty, 1));
-        assert!(!stage.take(dirty, 1));
+        assert!(fixture.take(dirty, 1));
+        assert!(!fixture.take(dirty, 1));
     }
 
     #[test]
     fn a_struct_that_holds_the_answer_already_is_the_same_call() {
-        assert!(Stage::with_undelivered(call(7, CALL)).take(call(7, CALL), 2));
+        assert!(Fixture::with_undelivered(call(7, CALL)).take(call(7, CALL), 2));
     }
 
     #[test]
@@ -414,39 +414,39 @@ mod tests {
             (CallKey::new(7, 9, CALL), 1),
             (first, 9),
         ] {
-            let stage = Stage::with_undelivered(first);
-            assert!(!stage.take(other, arg), "{other:?}");
-            assert!(!stage.take(first, 1), "the record is gone: {other:?}");
+            let fixture = Fixture::with_undelivered(first);
+            assert!(!fixture.take(other, arg), "{other:?}");
+            assert!(!fixture.take(first, 1), "the record is gone: {other:?}");
         }
     }
 
     #[test]
     fn a_caller_that_gave_up_again_finds_its_record_next_time() {
-        let stage = Stage::with_undelivered(call(7, CALL));
-        drop(stage.enter(call(7, CALL)));
-        let mut turn = stage.enter(call(7, CALL));
+        let fixture = Fixture::with_undelivered(call(7, CALL));
+        drop(fixture.enter(call(7, CALL)));
+        let mut turn = fixture.enter(call(7, CALL));
         assert!(turn.undelivered(&[1; 4]).is_some());
         turn.keep_undelivered();
-        assert!(stage.take(call(7, CALL), 1));
+        assert!(fixture.take(call(7, CALL), 1));
     }
 
     #[test]
     fn threads_do_not_share_records() {
-        let stage = Stage::with_undelivered(call(7, CALL));
-        assert!(!stage.take(call(8, CALL), 1));
-        assert!(stage.take(call(7, CALL), 1));
-        stage.replay.retain(&stage.journal, |tid| tid != 7);
-        assert!(stage.journal.change().kept(7).is_none());
+        let fixture = Fixture::with_undelivered(call(7, CALL));
+        assert!(!fixture.take(call(8, CALL), 1));
+        assert!(fixture.take(call(7, CALL), 1));
+        fixture.replay.retain(&fixture.journal, |tid| tid != 7);
+        assert!(fixture.journal.change().kept(7).is_none());
     }
 
     #[test]
     fn an_answer_is_given_again_only_where_it_still_stands() {
         for (stands, arg, given) in [(true, 2, true), (false, 2, false), (true, 1, false)] {
-            let stage = Stage::new();
-            let turn = stage.enter(call(7, CALL));
-            let finished = stage.execute(call(7, CALL));
+            let fixture = Fixture::new();
+            let turn = fixture.enter(call(7, CALL));
+            let finished = fixture.execute(call(7, CALL));
             turn.delivered(&finished);
-            let mut turn = stage.enter(call(7, CALL));
+            let mut turn = fixture.enter(call(7, CALL));
             assert!(turn.undelivered(&[arg; 4]).is_none());
             assert_eq!(turn.answered(|_| stands).is_some(), given);
         }
@@ -454,16 +454,18 @@ mod tests {
 
     #[test]
     fn a_repetition_waits_for_the_first_try_and_only_the_one_whose_caller_waits() {
-        let stage = Stage::new();
-        let (stage, first) = (&stage, stage.enter(call(7, CALL)));
-        let is_waited_for = |ticket| stage.replay.threads.lock().threads.get(&7) == Some(&ticket);
+        let fixture = Fixture::new();
+        let (fixture, first) = (&fixture, fixture.enter(call(7, CALL)));
+        let is_waited_for = |ticket| fixture.replay.threads.lock().threads.get(&7) == Some(&ticket);
         let is_given_up = AtomicBool::new(false);
         let (reply, heard) = mpsc::channel();
         let repeat = &move |number: u8, is_waiting: &dyn Fn() -> bool| {
-            let turn =
-                stage
-                    .replay
-                    .enter(&stage.journal, &stage.call_slot, call(7, CALL), is_waiting);
+            let turn = fixture.replay.enter(
+                &fixture.journal,
+                &fixture.call_slot,
+                call(7, CALL),
+                is_waiting,
+            );
             let result = turn.map(|mut turn| turn.undelivered(&[1; 4]).is_some());
             reply.send((number, result)).unwrap();
         };
@@ -479,7 +481,7 @@ mod tests {
             // One that the kernel gave to its worker before the others, and that comes here behind them.
             repeat(3, &|| false);
             assert_eq!(heard.recv().unwrap(), (3, None));
-            stage.execute(call(7, CALL));
+            fixture.execute(call(7, CALL));
             first.keep_undelivered();
             assert_eq!(heard.recv().unwrap(), (2, Some(true)));
         });
@@ -487,23 +489,25 @@ mod tests {
 
     #[test]
     fn of_workers_that_send_each_other_away_the_callers_own_remains() {
-        let stage = Stage::new();
-        let (stage, first) = (&stage, stage.enter(call(7, CALL)));
+        let fixture = Fixture::new();
+        let (fixture, first) = (&fixture, fixture.enter(call(7, CALL)));
         let requested = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let own = scope.spawn(|| {
-                let turn =
-                    stage
-                        .replay
-                        .enter(&stage.journal, &stage.call_slot, call(7, CALL), || true);
+                let turn = fixture.replay.enter(
+                    &fixture.journal,
+                    &fixture.call_slot,
+                    call(7, CALL),
+                    || true,
+                );
                 turn.is_some()
             });
             let late = scope.spawn(|| {
                 // It still waits when it is asked first, and no more when it is asked again.
                 let is_waiting = || requested.fetch_add(1, Ordering::SeqCst) == 0;
-                let turn = stage.replay.enter(
-                    &stage.journal,
-                    &stage.other_call_slot,
+                let turn = fixture.replay.enter(
+                    &fixture.journal,
+                    &fixture.other_call_slot,
                     call(7, CALL),
                     is_waiting,
                 );
@@ -517,34 +521,34 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_late_leaves_what_is_kept_of_the_newer_call() {
-        let stage = Stage::with_undelivered(call(7, CALL));
+        let fixture = Fixture::with_undelivered(call(7, CALL));
         let late = call(7, [3, 1, 2]);
         assert!(
-            stage
+            fixture
                 .replay
-                .enter(&stage.journal, &stage.other_call_slot, late, || false)
+                .enter(&fixture.journal, &fixture.other_call_slot, late, || false)
                 .is_none()
         );
-        let mut turn = stage.enter(call(7, CALL));
+        let mut turn = fixture.enter(call(7, CALL));
         assert!(turn.is_repetition());
         assert!(turn.undelivered(&[1; 4]).is_some());
     }
 
     #[test]
     fn no_call_slot_tells_of_a_call_whose_thread_makes_the_next() {
-        let stage = Stage::new();
-        let first = stage.enter(call(7, CALL));
-        let finished = stage.execute(call(7, CALL));
-        put(&stage.call_slot, 99);
-        stage.call_slot.set_phase(Phase::Answering);
+        let fixture = Fixture::new();
+        let first = fixture.enter(call(7, CALL));
+        let finished = fixture.execute(call(7, CALL));
+        put(&fixture.call_slot, 99);
+        fixture.call_slot.set_phase(Phase::Answering);
         std::thread::scope(|scope| {
             let next = scope.spawn(|| {
                 let next = call(7, [3, 1, 2]);
                 let _turn =
-                    stage
+                    fixture
                         .replay
-                        .enter(&stage.journal, &stage.other_call_slot, next, || true);
-                stage.call_slot.call()
+                        .enter(&fixture.journal, &fixture.other_call_slot, next, || true);
+                fixture.call_slot.call()
             });
             first.delivered(&finished);
             assert_eq!(next.join().unwrap(), None);
@@ -554,13 +558,13 @@ mod tests {
     #[test]
     fn a_successor_takes_what_was_kept() {
         let file = Journal::memfd().unwrap();
-        let stage = Stage::on(file.try_clone().unwrap());
-        let turn = stage.enter(call(7, CALL));
-        stage.execute(call(7, CALL));
+        let fixture = Fixture::on(file.try_clone().unwrap());
+        let turn = fixture.enter(call(7, CALL));
+        fixture.execute(call(7, CALL));
         turn.keep_undelivered();
-        drop(stage);
-        let stage = Stage::on(file);
-        assert!(stage.take(call(7, CALL), 1));
-        assert!(!stage.take(call(7, CALL), 1));
+        drop(fixture);
+        let fixture = Fixture::on(file);
+        assert!(fixture.take(call(7, CALL), 1));
+        assert!(!fixture.take(call(7, CALL), 1));
     }
 }

@@ -45,7 +45,7 @@ mod host_environment;
 mod session;
 mod starvation;
 
-use child::{Child, Death, Program, Stage};
+use child::{Child, Death, Program, Step};
 pub use error::Error;
 use fd_store::FdStore;
 use host_environment::FirstListener;
@@ -328,7 +328,7 @@ impl Supervisor {
             Err(error) if !self.is_ready => return Err(error),
             Err(error) => {
                 tracing::error!(container = self.name, error = %error, "no broker could be started");
-                self.failed(Stage::Starting, Death::ByItself);
+                self.failed(Step::Starting, Death::ByItself);
             }
         }
         Ok(())
@@ -436,7 +436,7 @@ impl Supervisor {
         let Some(upgrade) = &mut self.upgrade else {
             return;
         };
-        upgrade.child.set_stage(Stage::Standby);
+        upgrade.child.set_step(Step::Standby);
         match &self.broker {
             Some(broker) => {
                 upgrade.hand_over_at = Some(Instant::now());
@@ -452,7 +452,7 @@ impl Supervisor {
     /// The former broker is gone and the next one stands by.
     fn promote(&mut self) {
         if let Some(Upgrade { child, .. }) = &self.upgrade
-            && child.stage() == Stage::Standby
+            && child.step() == Step::Standby
             && self.broker.is_none()
         {
             self.start_at = None;
@@ -494,7 +494,7 @@ impl Supervisor {
         let handed = handed();
         self.replaced += 1;
         if let Some(child) = self.child(number) {
-            child.set_stage(Stage::TakingOver);
+            child.set_step(Step::TakingOver);
             child.saw_heartbeats(heartbeats);
             if let Err(error) = handed {
                 tracing::error!(error = %error, "a broker did not take what it was handed");
@@ -505,7 +505,7 @@ impl Supervisor {
 
     fn serves(&mut self, number: u64) {
         if let Some(child) = self.child(number) {
-            child.set_stage(Stage::Serving);
+            child.set_step(Step::Serving);
         }
         let pause = self.paused_at.take().map(|at| at.elapsed());
         if !self.is_ready {
@@ -566,8 +566,8 @@ impl Supervisor {
                     pid = broker.pid(),
                     "the broker has ended: its calls wait for the next one"
                 );
-                if broker.stage() != Stage::Serving || broker.age() < SHORT_LIFE {
-                    self.failed(broker.stage(), death);
+                if broker.step() != Step::Serving || broker.age() < SHORT_LIFE {
+                    self.failed(broker.step(), death);
                 } else {
                     self.failures = 0;
                     self.start_at = Some(Instant::now());
@@ -586,14 +586,14 @@ impl Supervisor {
 
     /// A broker did not live long. One that does not even serve has little hope, one that has served may have been killed by
     /// somebody, or by a tenant that has found a way to: neither may keep the host busy.
-    fn failed(&mut self, stage: Stage, death: Death) {
+    fn failed(&mut self, step: Step, death: Death) {
         let times = self.failures;
         self.failures = self.failures.saturating_add(1);
-        let delay = match (stage, death) {
-            (Stage::Serving, _) | (_, Death::Killed) => {
+        let delay = match (step, death) {
+            (Step::Serving, _) | (_, Death::Killed) => {
                 LONGEST_PAUSE.min(PAUSE_STEP * times.saturating_sub(FREE_DEATHS))
             }
-            (Stage::Starting | Stage::Standby | Stage::TakingOver, Death::ByItself) => {
+            (Step::Starting | Step::Standby | Step::TakingOver, Death::ByItself) => {
                 let doublings = times.saturating_sub(FREE_FAILURES).min(10);
                 let is_free = times < FREE_FAILURES;
                 LONGEST_DELAY.min(FIRST_DELAY * u32::from(!is_free) * (1 << doublings))
@@ -678,18 +678,18 @@ impl Supervisor {
         }
         let next = self.upgrade.as_mut().map(|upgrade| &mut upgrade.child);
         for child in self.broker.as_mut().into_iter().chain(next) {
-            let is_stuck = match child.stage() {
-                Stage::Serving => child.is_hung(heartbeats, HANG),
+            let is_stuck = match child.step() {
+                Step::Serving => child.is_hung(heartbeats, HANG),
                 // The former one has no heartbeat, and a full journal takes its time to be read.
-                Stage::TakingOver => child.is_hung(heartbeats, START),
-                Stage::Starting | Stage::Standby => child.is_stuck(START),
+                Step::TakingOver => child.is_hung(heartbeats, START),
+                Step::Starting | Step::Standby => child.is_stuck(START),
             };
             // One without CPU time takes its time to die as well.
             if is_stuck && !child.is_killed() {
                 tracing::error!(
                     container = self.name,
                     pid = child.pid(),
-                    stage = ?child.stage(),
+                    step = ?child.step(),
                     "the broker does not move: it is replaced"
                 );
                 child.kill();
@@ -720,7 +720,7 @@ impl Supervisor {
         let message = FromSupervisor::Listener { token, pid };
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         for child in self.broker.iter().chain(next) {
-            let takes = matches!(child.stage(), Stage::TakingOver | Stage::Serving);
+            let takes = matches!(child.step(), Step::TakingOver | Step::Serving);
             if takes && let Err(error) = child.send(&message, &[listener]) {
                 tracing::error!(error = %error, "a broker did not take a listener");
                 child.kill();

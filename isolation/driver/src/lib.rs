@@ -368,7 +368,7 @@ pub trait Driver: Send + Sync {
 
     /// Whether there is no driver behind the tenant's files: calls that a real one would have had from the kernel are brought to
     /// [`Driver::execute`] as well.
-    fn is_played(&self) -> bool {
+    fn is_fake(&self) -> bool {
         false
     }
 

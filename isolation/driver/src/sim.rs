@@ -333,7 +333,7 @@ impl Driver for SimDriver {
         Binding::None
     }
 
-    fn is_played(&self) -> bool {
+    fn is_fake(&self) -> bool {
         true
     }
 

@@ -98,12 +98,12 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    struct Scene {
+    struct Fixture {
         dir: tempfile::TempDir,
         file: PathBuf,
     }
 
-    impl Scene {
+    impl Fixture {
         fn new(text: &str) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let file = dir.path().join("own/file");
@@ -120,23 +120,23 @@ mod tests {
     }
 
     /// Everything that must make a use of the file fail.
-    fn assert_guarded(scene: &Scene, used: &dyn Fn(&Path) -> Result<(), Error>) {
-        used(&scene.file).unwrap();
+    fn assert_guarded(fixture: &Fixture, used: &dyn Fn(&Path) -> Result<(), Error>) {
+        used(&fixture.file).unwrap();
         for (path, bad, good) in [
             (Path::new("own/file"), 0o775, 0o755),
             (Path::new("own/file"), 0o757, 0o755),
             (Path::new("own"), 0o775, 0o755),
             (Path::new("own"), 0o757, 0o1777),
         ] {
-            scene.mode(path, bad);
-            let error = crate::chain(&used(&scene.file).unwrap_err());
+            fixture.mode(path, bad);
+            let error = crate::chain(&used(&fixture.file).unwrap_err());
             let reported = error.contains(&format!("{bad:o}"))
-                && error.contains(scene.dir.path().join(path).to_str().unwrap());
+                && error.contains(fixture.dir.path().join(path).to_str().unwrap());
             assert!(reported, "{error}");
-            scene.mode(path, good);
-            used(&scene.file).unwrap();
+            fixture.mode(path, good);
+            used(&fixture.file).unwrap();
         }
-        let link = scene.dir.path().join("own/link");
+        let link = fixture.dir.path().join("own/link");
         symlink("file", &link).unwrap();
         used(&link).unwrap();
         if !nix::unistd::geteuid().is_root() {
@@ -146,23 +146,23 @@ mod tests {
         // A sticky folder keeps a stranger's link as it keeps ours.
         std::os::unix::fs::lchown(&link, Some(1000), None).unwrap();
         assert!(matches!(used(&link), Err(Error::UntrustedFolder { .. })));
-        chown(scene.dir.path().join("own"), Some(1000), None).unwrap();
+        chown(fixture.dir.path().join("own"), Some(1000), None).unwrap();
         assert!(matches!(
-            used(&scene.file),
+            used(&fixture.file),
             Err(Error::UntrustedFolder { .. })
         ));
-        chown(scene.dir.path().join("own"), Some(0), None).unwrap();
-        chown(&scene.file, Some(1000), None).unwrap();
+        chown(fixture.dir.path().join("own"), Some(0), None).unwrap();
+        chown(&fixture.file, Some(1000), None).unwrap();
         assert!(matches!(
-            used(&scene.file),
+            used(&fixture.file),
             Err(Error::UntrustedFile { .. })
         ));
     }
 
     #[test]
     fn the_runtime_is_root_s_alone() {
-        let scene = Scene::new("");
-        assert_guarded(&scene, &|path| {
+        let fixture = Fixture::new("");
+        assert_guarded(&fixture, &|path| {
             let config = Config {
                 runc: Some(path.to_owned()),
                 ..Config::default()
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn the_broker_is_root_s_alone() {
-        let scene = Scene::new("");
-        assert_guarded(&scene, &|path| {
+        let fixture = Fixture::new("");
+        assert_guarded(&fixture, &|path| {
             let mut config = Config::default();
             config.broker.path = Some(path.to_owned());
             crate::broker::program(&config).map(drop)
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_configuration_is_root_s_alone() {
-        let scene = Scene::new("[broker]\nstart_timeout_ms = 7\n");
-        assert_guarded(&scene, &|path| Config::from_trusted(path).map(drop));
+        let fixture = Fixture::new("[broker]\nstart_timeout_ms = 7\n");
+        assert_guarded(&fixture, &|path| Config::from_trusted(path).map(drop));
     }
 }

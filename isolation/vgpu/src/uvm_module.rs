@@ -130,7 +130,7 @@ impl UvmModule {
 
     /// A played kernel's: its list of devices, and its modprobe.
     #[cfg(test)]
-    pub(crate) fn played(devices: &Path, modprobe: &Path) -> Self {
+    pub(crate) fn fake(devices: &Path, modprobe: &Path) -> Self {
         Self {
             devices: devices.to_owned(),
             modprobes: vec![modprobe.to_owned()],
@@ -267,7 +267,7 @@ pub(crate) mod tests {
             .arg(&modprobe)
             .status();
         assert!(written.unwrap().success());
-        UvmModule::played(&devices, &modprobe)
+        UvmModule::fake(&devices, &modprobe)
     }
 
     /// What a kernel does that gets the module.
@@ -370,7 +370,7 @@ pub(crate) mod tests {
             ),
             "{error:?}"
         );
-        let absent = UvmModule::played(&module.devices, Path::new("/nonexistent/modprobe"));
+        let absent = UvmModule::fake(&module.devices, Path::new("/nonexistent/modprobe"));
         let error = chain(&absent.loaded().unwrap_err());
         assert!(error.contains("/nonexistent/modprobe"), "{error}");
     }

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use runlist::world::Control;
 
+use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{Load, MS, S, Scene, Steering, Tenant};
-use crate::stage::Stage;
+use crate::scenario::{Load, MS, S, Scenario, Steering, Tenant};
 use crate::terms::{BUSY, fixed, preemptive};
 
 const SETTLED_NS: u64 = 5 * S;
@@ -13,19 +13,19 @@ const SETTLED_NS: u64 = 5 * S;
 /// What is left of their means once the broker has filtered their calls, and what they reach without one.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("adversaries", "containers that want more than their share");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = SETTLED_NS + effort.pick(6, 20) * S;
 
     // Every channel group gets a turn of its own from the hardware.
     let mut ours_by_groups = Vec::new();
     let mut native_by_groups = Vec::new();
     for groups in [2_u32, 8, 16] {
-        let mut scene = Scene::new(91, until_ns)
+        let mut scenario = Scenario::new(91, until_ns)
             .with(Tenant::new(preemptive(), BUSY))
             .with(Tenant::new(preemptive(), BUSY));
-        scene.tenants[0].groups = groups;
-        let ours = stage.play(&scene, Steering::Governed)?;
-        let theirs = stage.play(&scene, Steering::Native)?;
+        scenario.tenants[0].groups = groups;
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        let theirs = harness.play(&scenario, Steering::Native)?;
         let (ours, theirs) = (
             ours.share(1, SETTLED_NS, until_ns),
             theirs.share(1, SETTLED_NS, until_ns),
@@ -53,12 +53,12 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         ],
     });
 
-    let mut scene = Scene::new(92, until_ns)
+    let mut scenario = Scenario::new(92, until_ns)
         .with(Tenant::new(fixed(20), BUSY))
         .with(Tenant::new(fixed(80), BUSY));
-    scene.tenants[0].groups = 16;
-    let ours = stage.play(&scene, Steering::Governed)?;
-    let theirs = stage.play(&scene, Steering::Native)?;
+    scenario.tenants[0].groups = 16;
+    let ours = harness.play(&scenario, Steering::Governed)?;
+    let theirs = harness.play(&scenario, Steering::Native)?;
     for (tenant, percent) in [(0, 20.0), (1, 80.0)] {
         let error = |share: f64| (share / percent - 1.0) * if tenant == 0 { 100.0 } else { -100.0 };
         findings.rows.push(
@@ -73,7 +73,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     }
 
     // A queue full to the brim with long kernels.
-    let scene = Scene::new(93, until_ns)
+    let scenario = Scenario::new(93, until_ns)
         .with(Tenant::new(
             fixed(10),
             Load::Closed {
@@ -82,8 +82,8 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             },
         ))
         .with(Tenant::new(fixed(90), BUSY));
-    let ours = stage.play(&scene, Steering::Governed)?;
-    let theirs = stage.play(&scene, Steering::Native)?;
+    let ours = harness.play(&scenario, Steering::Governed)?;
+    let theirs = harness.play(&scenario, Steering::Native)?;
     findings.rows.push(
         Row::new(
             "fixed 10 %, 1024 kernels of 50 ms queued: share",
@@ -95,12 +95,12 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     );
 
     // A slice of seconds.
-    let mut scene = Scene::new(94, until_ns)
+    let mut scenario = Scenario::new(94, until_ns)
         .with(Tenant::new(preemptive(), BUSY))
         .with(Tenant::new(preemptive(), BUSY));
-    scene.tenants[0].slice_ns = Some(8 * S);
-    let ours = stage.play(&scene, Steering::Governed)?;
-    let theirs = stage.play(&scene, Steering::Native)?;
+    scenario.tenants[0].slice_ns = Some(8 * S);
+    let ours = harness.play(&scenario, Steering::Governed)?;
+    let theirs = harness.play(&scenario, Steering::Native)?;
     findings.rows.push(
         Row::new(
             "the other asks for a slice of 8 s: longest time without the card",
@@ -121,11 +121,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         ),
         ("a context every 2 s", Control::CONTEXT, 2 * S, None),
     ] {
-        let mut scene = Scene::new(95, until_ns)
+        let mut scenario = Scenario::new(95, until_ns)
             .with(Tenant::new(fixed(30), BUSY))
             .with(Tenant::new(fixed(60), BUSY));
-        scene.storm = Some((control, gap_ns));
-        let record = stage.play(&scene, Steering::Governed)?;
+        scenario.storm = Some((control, gap_ns));
+        let record = harness.play(&scenario, Steering::Governed)?;
         let error = [(0, 30.0), (1, 60.0)]
             .iter()
             .filter_map(|&(tenant, percent)| {
@@ -143,5 +143,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             None => row,
         });
     }
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

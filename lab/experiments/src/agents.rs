@@ -14,7 +14,7 @@ use runlist::world::{
 };
 use runlist::{Enable, Interleave};
 
-use crate::scene::{Refusal, Rescue, Tenant, Turn};
+use crate::scenario::{Refusal, Rescue, Tenant, Turn};
 
 /// More actions than this at one instant are a loop without progress.
 const ACTIONS_MAX: u32 = 100_000;

@@ -7,9 +7,9 @@
 use anyhow::Result;
 use runlist::world::Control;
 
+use crate::harness::Harness;
 use crate::report::{Effort, Findings, Row};
-use crate::scene::{Load, MS, Record, Refusal, S, Scene, Steering, Tenant, Trick};
-use crate::stage::Stage;
+use crate::scenario::{Load, MS, Record, Refusal, S, Scenario, Steering, Tenant, Trick};
 use crate::terms::{BUSY, fixed, weighted};
 
 const SETTLED_NS: u64 = 4 * S;
@@ -52,7 +52,7 @@ pub struct Attack {
     /// In the report.
     pub what: &'static str,
     /// Its scenes, without seed and end.
-    scenes: fn() -> Vec<(Scene, Vec<Promise>)>,
+    scenarios: fn() -> Vec<(Scenario, Vec<Promise>)>,
     entitled: Entitled,
 }
 
@@ -71,47 +71,47 @@ enum Entitled {
 pub const ATTACKS: &[Attack] = &[
     Attack {
         what: "idling and bursting under a cap",
-        scenes: bursts_under_a_cap,
+        scenarios: bursts_under_a_cap,
         entitled: Entitled::EverySecond,
     },
     Attack {
         what: "idling and bursting by weight",
-        scenes: bursts_by_weight,
+        scenarios: bursts_by_weight,
         entitled: Entitled::EverySecond,
     },
     Attack {
         what: "a gang on two cards",
-        scenes: gang,
+        scenarios: gang,
         entitled: Entitled::EverySecond,
     },
     Attack {
         what: "channels churned",
-        scenes: churn,
+        scenarios: churn,
         entitled: Entitled::EverySecond,
     },
     Attack {
         what: "channels that end under the knob",
-        scenes: ended_channels,
+        scenarios: ended_channels,
         entitled: Entitled::EverySecond,
     },
     Attack {
         what: "channels that refuse the knob",
-        scenes: refusing_channels,
+        scenarios: refusing_channels,
         entitled: Entitled::EverySecond,
     },
     Attack {
         what: "allocations without pause",
-        scenes: allocations,
+        scenarios: allocations,
         entitled: Entitled::EverySecond,
     },
     Attack {
         what: "contexts in a loop, at a broker's pace",
-        scenes: contexts,
+        scenarios: contexts,
         entitled: Entitled::InTheEnd,
     },
     Attack {
         what: "containers that come and go",
-        scenes: crowd,
+        scenarios: crowd,
         entitled: Entitled::TenSeconds,
     },
 ];
@@ -122,10 +122,10 @@ impl Attack {
     /// # Errors
     /// A scene contradicts itself.
     pub fn rows(&self, effort: Effort) -> Result<Vec<Row>> {
-        self.on(&mut Stage::default(), effort)
+        self.on(&mut Harness::default(), effort)
     }
 
-    fn on(&self, stage: &mut Stage, effort: Effort) -> Result<Vec<Row>> {
+    fn on(&self, harness: &mut Harness, effort: Effort) -> Result<Vec<Row>> {
         let until_ns = SETTLED_NS + effort.pick(14, 30) * S;
         let windows = [
             ("over 10 s", LONG_NS, LONG, Entitled::TenSeconds),
@@ -139,13 +139,13 @@ impl Attack {
         ];
         let mut worst = [0.0_f64; 3];
         for seed in 0..effort.pick(1, 4) {
-            for (place, (scene, promises)) in (0..).zip((self.scenes)()) {
-                let scene = Scene {
+            for (place, (scenario, promises)) in (0..).zip((self.scenarios)()) {
+                let scenario = Scenario {
                     seed: 400 + 100 * seed + place,
                     until_ns,
-                    ..scene
+                    ..scenario
                 };
-                let record = stage.play(&scene, Steering::Governed)?;
+                let record = harness.play(&scenario, Steering::Governed)?;
                 for promise in promises {
                     for ((_, window_ns, ..), worst) in windows.iter().zip(&mut worst) {
                         let error = promise.error(&record, *window_ns, until_ns);
@@ -172,20 +172,20 @@ impl Attack {
 /// Every attack, one after the other.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("attacks", "what a container does to move a share");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     for attack in ATTACKS {
-        findings.rows.extend(attack.on(&mut stage, effort)?);
+        findings.rows.extend(attack.on(&mut harness, effort)?);
     }
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }
 
 /// An attacker of 20 %, and a neighbour of 60 %, on a card of their own.
-fn beside(attacker: Tenant) -> (Scene, Vec<Promise>) {
-    let scene = Scene::new(0, 0)
+fn beside(attacker: Tenant) -> (Scenario, Vec<Promise>) {
+    let scenario = Scenario::new(0, 0)
         .with(attacker)
         .with(Tenant::new(fixed(60), BUSY));
     let promises = vec![Promise::AtMost(0, 20.0), Promise::Exactly(1, 60.0)];
-    (scene, promises)
+    (scenario, promises)
 }
 
 fn bursts(on_ms: u64, off_ms: u64) -> Load {
@@ -197,34 +197,34 @@ fn bursts(on_ms: u64, off_ms: u64) -> Load {
     }
 }
 
-fn bursts_under_a_cap() -> Vec<(Scene, Vec<Promise>)> {
+fn bursts_under_a_cap() -> Vec<(Scenario, Vec<Promise>)> {
     [(300, 700), (31, 32), (125, 125), (900, 2_000)]
         .map(|(on_ms, off_ms)| beside(Tenant::new(fixed(20), bursts(on_ms, off_ms))))
         .to_vec()
 }
 
-fn bursts_by_weight() -> Vec<(Scene, Vec<Promise>)> {
+fn bursts_by_weight() -> Vec<(Scenario, Vec<Promise>)> {
     [(300, 700), (31, 32), (5, 5)]
         .map(|(on_ms, off_ms)| {
-            let scene = Scene::new(0, 0)
+            let scenario = Scenario::new(0, 0)
                 .with(Tenant::new(weighted(1), bursts(on_ms, off_ms)))
                 .with(Tenant::new(weighted(3), BUSY));
             // Three quarters, and whatever the other leaves.
             let promises = vec![Promise::AtMost(0, 25.0), Promise::AtLeast(1, 75.0)];
-            (scene, promises)
+            (scenario, promises)
         })
         .to_vec()
 }
 
-fn gang() -> Vec<(Scene, Vec<Promise>)> {
+fn gang() -> Vec<(Scenario, Vec<Promise>)> {
     let gang = Load::Gang {
         step_ns: 3 * MS,
         all_reduce_ns: 500_000,
         rest_ns: 7 * MS,
     };
-    let mut scene = Scene::new(0, 0);
-    scene.cards = 2;
-    let scene = scene
+    let mut scenario = Scenario::new(0, 0);
+    scenario.cards = 2;
+    let scenario = scenario
         .with(Tenant::new(fixed(20), gang).on(&[0, 1]))
         .with(Tenant::new(fixed(60), BUSY))
         .with(Tenant::new(fixed(60), BUSY).on(&[1]));
@@ -233,11 +233,11 @@ fn gang() -> Vec<(Scene, Vec<Promise>)> {
         Promise::Exactly(1, 60.0),
         Promise::Exactly(2, 60.0),
     ];
-    vec![(scene, promises)]
+    vec![(scenario, promises)]
 }
 
 /// At any phase of a window of 62.5 ms, and with windows of 125 and 250 ms.
-fn churn() -> Vec<(Scene, Vec<Promise>)> {
+fn churn() -> Vec<(Scenario, Vec<Promise>)> {
     [(31, 32), (20, 5), (300, 200), (95, 31)]
         .map(|(on_ms, off_ms)| {
             beside(Tenant::new(fixed(20), BUSY).with(Trick::Churn {
@@ -248,7 +248,7 @@ fn churn() -> Vec<(Scene, Vec<Promise>)> {
         .to_vec()
 }
 
-fn decoys(refusal: Refusal) -> Vec<(Scene, Vec<Promise>)> {
+fn decoys(refusal: Refusal) -> Vec<(Scenario, Vec<Promise>)> {
     // One that stays, and some that are others before the broker can have learnt of them.
     [(1, 100 * S), (4, 100 * MS), (4, 7 * MS)]
         .map(|(count, renewed_ns)| {
@@ -263,38 +263,38 @@ fn decoys(refusal: Refusal) -> Vec<(Scene, Vec<Promise>)> {
         .to_vec()
 }
 
-fn ended_channels() -> Vec<(Scene, Vec<Promise>)> {
+fn ended_channels() -> Vec<(Scenario, Vec<Promise>)> {
     decoys(Refusal::Gone)
 }
 
-fn refusing_channels() -> Vec<(Scene, Vec<Promise>)> {
+fn refusing_channels() -> Vec<(Scenario, Vec<Promise>)> {
     decoys(Refusal::Odd)
 }
 
-fn stormed(control: Control, gap_ns: u64) -> Vec<(Scene, Vec<Promise>)> {
-    let (mut scene, _) = beside(Tenant::new(fixed(20), BUSY));
-    scene.storm = Some((control, gap_ns));
+fn stormed(control: Control, gap_ns: u64) -> Vec<(Scenario, Vec<Promise>)> {
+    let (mut scenario, _) = beside(Tenant::new(fixed(20), BUSY));
+    scenario.storm = Some((control, gap_ns));
     // Both are always busy.
     vec![(
-        scene,
+        scenario,
         vec![Promise::Exactly(0, 20.0), Promise::Exactly(1, 60.0)],
     )]
 }
 
-fn allocations() -> Vec<(Scene, Vec<Promise>)> {
+fn allocations() -> Vec<(Scenario, Vec<Promise>)> {
     stormed(Control::ALLOCATION, 0)
 }
 
 /// 150 ms of the driver's locks every 10 s: 1.5 % (`broker::share::pace`).
-fn contexts() -> Vec<(Scene, Vec<Promise>)> {
+fn contexts() -> Vec<(Scenario, Vec<Promise>)> {
     stormed(Control::CONTEXT, 10 * S)
 }
 
 /// A crowd of one user's containers, each of which lives for a few windows. Windows of another length may come with each: a second
 /// that begins in one and ends in another holds no whole number of them.
-fn crowd() -> Vec<(Scene, Vec<Promise>)> {
+fn crowd() -> Vec<(Scenario, Vec<Promise>)> {
     const LAST_NS: u64 = SETTLED_NS + 29 * S;
-    let mut scene = Scene::new(0, 0)
+    let mut scenario = Scenario::new(0, 0)
         .with(Tenant::new(fixed(60), BUSY))
         .with(Tenant::new(fixed(20), BUSY));
     let mut joins_ns = SETTLED_NS;
@@ -302,9 +302,9 @@ fn crowd() -> Vec<(Scene, Vec<Promise>)> {
         let mut tenant = Tenant::new(fixed(5), BUSY);
         tenant.joins_ns = joins_ns;
         tenant.leaves_ns = Some(joins_ns + 650 * MS);
-        scene = scene.with(tenant);
+        scenario = scenario.with(tenant);
         joins_ns += 230 * MS;
     }
     let promises = vec![Promise::Exactly(0, 60.0), Promise::Exactly(1, 20.0)];
-    vec![(scene, promises)]
+    vec![(scenario, promises)]
 }

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
+use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{Load, MS, S, Scene, Steering, Tenant};
-use crate::stage::Stage;
+use crate::scenario::{Load, MS, S, Scenario, Steering, Tenant};
 use crate::terms::{BUSY, fixed, preemptive, soft};
 
 const SETTLED_NS: u64 = 2 * S;
@@ -19,7 +19,7 @@ const BURSTS: Load = Load::Bursts {
 /// Work conservation, and how fast a share comes back.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E5", "a tenant that works 300 of every 1000 ms");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = SETTLED_NS + effort.pick(8, 30) * S;
     let mut plots = Vec::new();
     for (name, terms) in [
@@ -27,13 +27,13 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         ("preemptive", preemptive()),
         ("fixed 25 %", fixed(25)),
     ] {
-        let scene = Scene::new(51, until_ns)
+        let scenario = Scenario::new(51, until_ns)
             .with(Tenant::new(terms, BURSTS))
             .with(Tenant::new(terms, BUSY))
             .with(Tenant::new(terms, BUSY))
             .with(Tenant::new(terms, BUSY));
-        let ours = stage.play(&scene, Steering::Governed)?;
-        let theirs = stage.play(&scene, Steering::Native)?;
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        let theirs = harness.play(&scenario, Steering::Native)?;
         let sum = ours.shares(SETTLED_NS, until_ns).iter().sum::<f64>();
         let native = theirs.shares(SETTLED_NS, until_ns).iter().sum::<f64>();
         let row = Row::new(
@@ -81,7 +81,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     // How long the first kernel of a burst waits: its part of a round is given back at once.
     for count in [1_u32, 7] {
         let until_ns = SETTLED_NS + effort.pick(10, 40) * S;
-        let scene = Scene::new(52, until_ns).with(Tenant::new(
+        let scenario = Scenario::new(52, until_ns).with(Tenant::new(
             soft(10),
             Load::Poisson {
                 per_s: 5,
@@ -89,9 +89,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
                 kernel_ns: MS,
             },
         ));
-        let scene = (0..count).fold(scene, |scene, _| scene.with(Tenant::new(soft(10), BUSY)));
-        let ours = stage.play(&scene, Steering::Governed)?;
-        let theirs = stage.play(&scene, Steering::Native)?;
+        let scenario = (0..count).fold(scenario, |scenario, _| {
+            scenario.with(Tenant::new(soft(10), BUSY))
+        });
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        let theirs = harness.play(&scenario, Steering::Native)?;
         let most = |latencies: &[u64]| {
             latencies.iter().copied().max().unwrap_or(u64::MAX) as f64 / MS as f64
         };
@@ -106,5 +108,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             .at_most(41.0),
         );
     }
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

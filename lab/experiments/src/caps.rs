@@ -3,10 +3,10 @@
 use anyhow::Result;
 use runlist::Mode;
 
+use crate::harness::Harness;
 use crate::measure::{jain, quantile};
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{MS, Record, S, Scene, Steering, Tenant};
-use crate::stage::Stage;
+use crate::scenario::{MS, Record, S, Scenario, Steering, Tenant};
 use crate::terms::{BUSY, HEAVY, fixed};
 
 /// When the slow drift correction of segments has settled after the start.
@@ -66,7 +66,7 @@ fn last(errors: &[f64]) -> f64 {
 /// Caps of one tenant, alone and beside one that has the rest.
 pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E2", "caps, one by one");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = SETTLED_NS + effort.pick(12, 40) * S;
     let caps: Vec<u32> = effort.pick(
         vec![1, 2, 5, 10, 25, 50, 75, 90],
@@ -80,14 +80,14 @@ pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
         let mut small = (Worst::default(), Worst::default());
         let mut points = Vec::new();
         for &cap in &caps {
-            let mut scene =
-                Scene::new(u64::from(20 + cap), until_ns).with(Tenant::new(fixed(cap), BUSY));
+            let mut scenario =
+                Scenario::new(u64::from(20 + cap), until_ns).with(Tenant::new(fixed(cap), BUSY));
             if neighbour == Neighbour::Busy {
-                scene.tenants.push(Tenant::new(fixed(100 - cap), BUSY));
+                scenario.tenants.push(Tenant::new(fixed(100 - cap), BUSY));
             }
-            let ours = stage.play(&scene, Steering::Governed)?;
+            let ours = harness.play(&scenario, Steering::Governed)?;
             let found = errors(&ours, 0, cap, SETTLED_NS, until_ns);
-            let theirs = stage.play(&scene, Steering::Native)?;
+            let theirs = harness.play(&scenario, Steering::Native)?;
             let native = errors(&theirs, 0, cap, SETTLED_NS, until_ns);
             points.push((f64::from(cap), usual(&found.seconds)));
             let (worst, worst_native) = if cap >= 5 { &mut large } else { &mut small };
@@ -150,9 +150,9 @@ pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
     }
 
     // What stalls of the driver do to a cap.
-    let mut scene = Scene::new(29, until_ns).with(Tenant::new(fixed(10), BUSY));
-    scene.delays.stalls_ppm = 10_000;
-    let record = stage.play(&scene, Steering::Governed)?;
+    let mut scenario = Scenario::new(29, until_ns).with(Tenant::new(fixed(10), BUSY));
+    scenario.delays.stalls_ppm = 10_000;
+    let record = harness.play(&scenario, Steering::Governed)?;
     let stalled = record.used[0][0].error(10.0, S, SETTLED_NS, until_ns);
     if let Some(stalled) = stalled {
         findings.rows.push(
@@ -175,11 +175,11 @@ pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
 
     // Why the broker forces preemption within a kernel.
     for (cap, expected) in [(5, 20.0), (50, 60.0)] {
-        let mut scene = Scene::new(28, until_ns).with(Tenant::new(fixed(cap), HEAVY));
-        scene.tenants[0].mode = Mode::Wfi;
-        let forced = stage.play(&scene, Steering::Governed)?;
-        scene.tenants[0].stubborn = true;
-        let stubborn = stage.play(&scene, Steering::Governed)?;
+        let mut scenario = Scenario::new(28, until_ns).with(Tenant::new(fixed(cap), HEAVY));
+        scenario.tenants[0].mode = Mode::Wfi;
+        let forced = harness.play(&scenario, Steering::Governed)?;
+        scenario.tenants[0].stubborn = true;
+        let stubborn = harness.play(&scenario, Steering::Governed)?;
         findings.rows.push(
             Row::new(
                 format!("cap of {cap} %, kernels of 20 ms, preemption forced: error, relative"),
@@ -197,7 +197,7 @@ pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
             .model(expected, expected, 5.0),
         );
     }
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -225,7 +225,7 @@ impl Neighbour {
 /// A card full of caps.
 pub(crate) fn full_schedule(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E2b", "caps all around the cyclic schedule");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let mixes: [(&str, Vec<u32>, f64, Option<f64>); 7] = [
         ("10/30/60", vec![10, 30, 60], 2.0, None),
         ("5/15/25/55", vec![5, 15, 25, 55], 2.0, None),
@@ -242,24 +242,24 @@ pub(crate) fn full_schedule(effort: Effort) -> Result<Findings> {
         let until_ns = settled_ns + effort.pick(30, 40) * S;
         let mut worst = Worst::default();
         let mut native = Worst::default();
-        let mut played = None;
+        let mut fake = None;
         // A few tenants alone would not show what one second in a hundred is like.
         let seeds = if caps.len() < 10 { 30..36 } else { 30..31 };
         for seed in seeds {
-            let mut scene = Scene::new(seed, until_ns);
-            scene.rules.max_tenants = 100;
+            let mut scenario = Scenario::new(seed, until_ns);
+            scenario.rules.max_tenants = 100;
             for &cap in &caps {
-                scene.tenants.push(Tenant::new(fixed(cap), BUSY));
+                scenario.tenants.push(Tenant::new(fixed(cap), BUSY));
             }
-            let ours = stage.play(&scene, Steering::Governed)?;
-            let theirs = stage.play(&scene, Steering::Native)?;
+            let ours = harness.play(&scenario, Steering::Governed)?;
+            let theirs = harness.play(&scenario, Steering::Native)?;
             for (tenant, &cap) in caps.iter().enumerate() {
                 worst.add(&errors(&ours, tenant, cap, settled_ns, until_ns));
                 native.add(&errors(&theirs, tenant, cap, settled_ns, until_ns));
             }
-            played = Some((ours, theirs));
+            fake = Some((ours, theirs));
         }
-        let Some((ours, theirs)) = played else {
+        let Some((ours, theirs)) = fake else {
             continue;
         };
         let shares = ours.shares(settled_ns, until_ns);
@@ -342,5 +342,5 @@ pub(crate) fn full_schedule(effort: Effort) -> Result<Findings> {
         y: "% of the card",
         series: plots,
     });
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

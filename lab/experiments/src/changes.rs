@@ -3,9 +3,9 @@
 use anyhow::Result;
 use plan::{CardRules, Policy, Terms};
 
+use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{MS, Record, S, Scene, Steering, Tenant, Turn};
-use crate::stage::Stage;
+use crate::scenario::{MS, Record, S, Scenario, Steering, Tenant, Turn};
 use crate::terms::{BUSY, fixed, preemptive, weighted};
 
 /// When the change comes.
@@ -34,22 +34,22 @@ fn settled_windows(record: &Record, new_percent: &[f64], window_ns: u64) -> f64 
         })
 }
 
-fn two(seed: u64, until_ns: u64, first: Terms, second: Terms) -> Scene {
-    let mut scene = Scene::new(seed, until_ns)
+fn two(seed: u64, until_ns: u64, first: Terms, second: Terms) -> Scenario {
+    let mut scenario = Scenario::new(seed, until_ns)
         .with(Tenant::new(first, BUSY))
         .with(Tenant::new(second, BUSY));
-    scene.step_ns = MS;
-    scene
+    scenario.step_ns = MS;
+    scenario
 }
 
 /// Terms, joins, leaves and policies that change under load.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("live", "changes while containers run");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = effort.pick(10, 20) * S;
 
-    let mut scene = two(61, until_ns, fixed(60), fixed(30));
-    scene.turns = vec![
+    let mut scenario = two(61, until_ns, fixed(60), fixed(30));
+    scenario.turns = vec![
         (
             CHANGE_NS,
             Turn::Terms {
@@ -65,7 +65,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             },
         ),
     ];
-    let record = stage.play(&scene, Steering::Governed)?;
+    let record = harness.play(&scenario, Steering::Governed)?;
     let window_ns = record.windows_ns[0];
     findings.rows.push(
         Row::new(
@@ -97,15 +97,15 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             .collect(),
     });
 
-    let mut scene = two(62, until_ns, weighted(1), weighted(1));
-    scene.turns = vec![(
+    let mut scenario = two(62, until_ns, weighted(1), weighted(1));
+    scenario.turns = vec![(
         CHANGE_NS,
         Turn::Terms {
             tenant: 1,
             terms: weighted(3),
         },
     )];
-    let record = stage.play(&scene, Steering::Governed)?;
+    let record = harness.play(&scenario, Steering::Governed)?;
     let round_ns = 62_500_000;
     findings.rows.push(
         Row::new(
@@ -126,15 +126,15 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     );
 
     // The whole card from slices to a cyclic schedule and back.
-    let mut scene = two(63, until_ns, preemptive(), preemptive());
+    let mut scenario = two(63, until_ns, preemptive(), preemptive());
     let rules = CardRules {
         policy: Policy::FairShare,
         max_tenants: 4,
         ..CardRules::default()
     };
-    scene.turns = vec![(CHANGE_NS, Turn::Rules(rules))];
+    scenario.turns = vec![(CHANGE_NS, Turn::Rules(rules))];
     for tenant in 0..2 {
-        scene.turns.push((
+        scenario.turns.push((
             CHANGE_NS,
             Turn::Terms {
                 tenant,
@@ -142,7 +142,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             },
         ));
     }
-    let record = stage.play(&scene, Steering::Governed)?;
+    let record = harness.play(&scenario, Steering::Governed)?;
     findings.rows.push(
         Row::new(
             "card of preemptive → fair-share of 4: until every window has the new shares",
@@ -154,12 +154,12 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
 
     // Somebody comes, somebody goes: those who stay keep what they were promised in every window.
     let until_ns = effort.pick(12, 30) * S;
-    let mut scene = two(64, until_ns, fixed(30), fixed(20));
+    let mut scenario = two(64, until_ns, fixed(30), fixed(20));
     let mut visitor = Tenant::new(fixed(40), BUSY);
     visitor.joins_ns = CHANGE_NS;
     visitor.leaves_ns = Some(CHANGE_NS + 3 * S);
-    scene.tenants.push(visitor);
-    let record = stage.play(&scene, Steering::Governed)?;
+    scenario.tenants.push(visitor);
+    let record = harness.play(&scenario, Steering::Governed)?;
     let window_ns = record.windows_ns[0];
     for (tenant, percent) in [(0, 30.0), (1, 20.0)] {
         if let Some(error) = record.used[tenant][0].error(percent, S, 3 * S, until_ns) {
@@ -185,5 +185,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         )
         .at_most(2.0),
     );
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

@@ -4,9 +4,9 @@ use anyhow::{Context, Result, bail};
 use plan::CardRules;
 use runlist::world::{Source, Stream};
 
+use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{MS, Rescue, S, Scene, Steering, Tenant, Turn};
-use crate::stage::Stage;
+use crate::scenario::{MS, Rescue, S, Scenario, Steering, Tenant, Turn};
 use crate::terms::{BUSY, HEAVY, fair_share, fixed, preemptive};
 
 /// No gate stays closed for longer.
@@ -16,7 +16,7 @@ const AFTERWARDS_NS: u64 = S;
 
 /// One run as its seed makes it.
 struct Run {
-    scene: Scene,
+    scenario: Scenario,
     /// What each tenant was promised of the card, percent; 0 for one that shares what is left.
     entitled: Vec<f64>,
     /// From when on all of it must hold again.
@@ -25,7 +25,7 @@ struct Run {
 
 fn run_of(seed: u64) -> Run {
     let mut chance = Stream::new(seed, Source::Harness(1));
-    let mut scene = Scene::new(seed, 0);
+    let mut scenario = Scenario::new(seed, 0);
     let mut entitled = Vec::new();
     let count = 2 + chance.below(5);
     let load = [BUSY, HEAVY][usize::from(chance.chance(500_000))];
@@ -40,30 +40,30 @@ fn run_of(seed: u64) -> Run {
                     break;
                 }
                 left -= percent;
-                scene.tenants.push(Tenant::new(fixed(percent), load));
+                scenario.tenants.push(Tenant::new(fixed(percent), load));
                 entitled.push(f64::from(percent));
             }
         }
         // Equal segments.
         1 => {
             let max_tenants = u32::try_from(count + chance.below(4)).unwrap_or(8);
-            scene.rules = CardRules {
+            scenario.rules = CardRules {
                 max_tenants,
                 ..CardRules::default()
             };
             for _ in 0..count {
-                scene.tenants.push(Tenant::new(fair_share(), load));
+                scenario.tenants.push(Tenant::new(fair_share(), load));
                 entitled.push(100.0 / f64::from(max_tenants));
             }
         }
         // Caps, and others who share the rest.
         _ => {
             for percent in [20, 30] {
-                scene.tenants.push(Tenant::new(fixed(percent), load));
+                scenario.tenants.push(Tenant::new(fixed(percent), load));
                 entitled.push(f64::from(percent));
             }
             for _ in 0..count.min(3) {
-                scene.tenants.push(Tenant::new(preemptive(), load));
+                scenario.tenants.push(Tenant::new(preemptive(), load));
                 entitled.push(0.0);
             }
         }
@@ -72,7 +72,7 @@ fn run_of(seed: u64) -> Run {
     // A peer opens what it sees die, by its poll of 50 ms; the supervisor needs longer, or as long as a crash report takes.
     let mut last_ns = 0;
     for _ in 0..=chance.below(3) {
-        let tenant = usize::try_from(chance.below(scene.tenants.len() as u64)).unwrap_or(0);
+        let tenant = usize::try_from(chance.below(scenario.tenants.len() as u64)).unwrap_or(0);
         let killed_ns = 200 * MS + chance.below(1_300 * MS);
         let never = chance.chance(100_000);
         let restart_ns = if never {
@@ -85,17 +85,19 @@ fn run_of(seed: u64) -> Run {
         if never || chance.chance(500_000) {
             then.push((20 * MS + chance.below(80 * MS), Rescue::Watchdog));
         }
-        scene.turns.push((killed_ns, Turn::Kill { tenant, then }));
+        scenario
+            .turns
+            .push((killed_ns, Turn::Kill { tenant, then }));
         last_ns = last_ns.max(killed_ns + restart_ns);
     }
     if chance.chance(250_000) {
-        scene.delays.stalls_ppm = 10_000;
+        scenario.delays.stalls_ppm = 10_000;
     }
     // A broker that comes counts at a window start within three windows, of a quarter of a second at most.
     let recovered_ns = last_ns + 750 * MS;
-    scene.until_ns = recovered_ns + AFTERWARDS_NS;
+    scenario.until_ns = recovered_ns + AFTERWARDS_NS;
     Run {
-        scene,
+        scenario,
         entitled,
         recovered_ns,
     }
@@ -107,7 +109,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         "chaos",
         "brokers killed at random points of the cyclic schedule",
     );
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let runs = effort.pick(800, 10_000);
     let mut gaps_ms = Vec::new();
     let mut errors = Vec::new();
@@ -117,10 +119,10 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut kills = 0_usize;
     for seed in 0..runs {
         let run = run_of(seed);
-        let record = stage
-            .play(&run.scene, Steering::Governed)
+        let record = harness
+            .play(&run.scenario, Steering::Governed)
             .with_context(|| format!("seed {seed}"))?;
-        kills += run.scene.turns.len();
+        kills += run.scenario.turns.len();
         let gap_ns = record.gap_max_ns.iter().copied().max().unwrap_or(0);
         gaps_ms.push(gap_ns as f64 / MS as f64);
         closed += u32::from(gap_ns > CLOSED_MAX_NS);
@@ -133,13 +135,13 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             if window_ns == 0 {
                 bail!("seed {seed}: tenant {tenant} has no gate after recovery");
             }
-            let share = record.share(tenant, run.recovered_ns, run.scene.until_ns);
+            let share = record.share(tenant, run.recovered_ns, run.scenario.until_ns);
             let off_ns = (share - entitled).abs() / 100.0 * AFTERWARDS_NS as f64;
             let segment_ns = entitled / 100.0 * window_ns as f64;
             worst = worst.max(off_ns / segment_ns);
         }
         // A stall of 5 ms is as long as a segment may be, killed brokers or not: what is asked of such runs is that gates open.
-        if run.scene.delays.stalls_ppm > 0 {
+        if run.scenario.delays.stalls_ppm > 0 {
             stalled.push(worst);
             continue;
         }
@@ -190,5 +192,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         y: "segments",
         series: vec![Series::new("worst share of a run", by_rank(&errors))],
     });
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

@@ -4,34 +4,34 @@ use anyhow::Result;
 use plan::{CardRules, Costs as PlanCosts};
 use runlist::Mode;
 
+use crate::harness::Harness;
 use crate::measure::jain;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{Load, MS, S, Scene, Steering, Tenant, US};
-use crate::stage::Stage;
+use crate::scenario::{Load, MS, S, Scenario, Steering, Tenant, US};
 use crate::terms::{BUSY, HEAVY, fair_share, fixed, preemptive, soft, weighted};
 
 /// When shares have settled after the start.
 const SETTLED_NS: u64 = 2 * S;
 
-fn equal(seed: u64, until_ns: u64, count: u32, load: Load) -> Scene {
-    (0..count).fold(Scene::new(seed, until_ns), |scene, _| {
-        scene.with(Tenant::new(preemptive(), load))
+fn equal(seed: u64, until_ns: u64, count: u32, load: Load) -> Scenario {
+    (0..count).fold(Scenario::new(seed, until_ns), |scenario, _| {
+        scenario.with(Tenant::new(preemptive(), load))
     })
 }
 
 /// Equal tenants and weights by slices: loss and error, and what the card does by itself.
 pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E1", "busy tenants in turns: slices");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = effort.pick(6, 20) * S;
     let lost = |shares: &[f64]| 100.0 - shares.iter().sum::<f64>();
 
     let mut governed = Vec::new();
     let mut native = Vec::new();
     for count in [2_u32, 4, 10, 20] {
-        let scene = equal(11, until_ns, count, BUSY);
-        let ours = stage.play(&scene, Steering::Governed)?;
-        let theirs = stage.play(&scene, Steering::Native)?;
+        let scenario = equal(11, until_ns, count, BUSY);
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        let theirs = harness.play(&scenario, Steering::Native)?;
         let (ours, theirs) = (
             ours.shares(SETTLED_NS, until_ns),
             theirs.shares(SETTLED_NS, until_ns),
@@ -87,11 +87,11 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
         (5 * MS, 1.7),
         (10 * MS, 0.8),
     ] {
-        let mut scene = equal(12, until_ns, 2, HEAVY);
-        for tenant in &mut scene.tenants {
+        let mut scenario = equal(12, until_ns, 2, HEAVY);
+        for tenant in &mut scenario.tenants {
             tenant.slice_ns = Some(slice_ns);
         }
-        let record = stage.play(&scene, Steering::Native)?;
+        let record = harness.play(&scenario, Steering::Native)?;
         findings.rows.push(
             Row::new(
                 format!("2 equal, own slices of {} us: time lost", slice_ns / US),
@@ -104,10 +104,10 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
 
     // Weights.
     let weights = [1_u32, 2, 5];
-    let scene = weights
+    let scenario = weights
         .iter()
-        .fold(Scene::new(13, until_ns), |scene, &weight| {
-            scene.with(Tenant::new(weighted(weight), BUSY))
+        .fold(Scenario::new(13, until_ns), |scenario, &weight| {
+            scenario.with(Tenant::new(weighted(weight), BUSY))
         });
     let error = |shares: &[f64]| {
         let sum: f64 = shares.iter().sum();
@@ -117,8 +117,8 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
             .map(|(share, weight)| (share / sum / (f64::from(weight) / 8.0) - 1.0).abs() * 100.0)
             .fold(0.0, f64::max)
     };
-    let ours = stage.play(&scene, Steering::Governed)?;
-    let theirs = stage.play(&scene, Steering::Native)?;
+    let ours = harness.play(&scenario, Steering::Governed)?;
+    let theirs = harness.play(&scenario, Steering::Native)?;
     findings.rows.push(
         Row::new(
             "weights 1:2:5: worst error, relative",
@@ -131,7 +131,7 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
     );
 
     // A tenant that has one kernel of 20 ms after the other and asked for preemption at kernel ends only.
-    let mut scene = Scene::new(14, until_ns)
+    let mut scenario = Scenario::new(14, until_ns)
         .with(Tenant::new(
             preemptive(),
             Load::Closed {
@@ -146,10 +146,10 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
                 kernel_ns: MS,
             },
         ));
-    scene.tenants[0].mode = Mode::Wfi;
-    scene.tenants[1].mode = Mode::Wfi;
-    let ours = stage.play(&scene, Steering::Governed)?;
-    let theirs = stage.play(&scene, Steering::Native)?;
+    scenario.tenants[0].mode = Mode::Wfi;
+    scenario.tenants[1].mode = Mode::Wfi;
+    let ours = harness.play(&scenario, Steering::Governed)?;
+    let theirs = harness.play(&scenario, Steering::Native)?;
     findings.rows.push(
         Row::new(
             "kernels of 20 ms, not preemptible by wish: share of the other",
@@ -175,9 +175,9 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
         ("soft 30 %", soft(30)),
         ("fixed 100 %", fixed(100)),
     ] {
-        let scene = Scene::new(15, until_ns).with(Tenant::new(terms, BUSY));
-        let ours = stage.play(&scene, Steering::Governed)?;
-        let theirs = stage.play(&scene, Steering::Native)?;
+        let scenario = Scenario::new(15, until_ns).with(Tenant::new(terms, BUSY));
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        let theirs = harness.play(&scenario, Steering::Native)?;
         let (ours, theirs) = (
             ours.share(0, SETTLED_NS, until_ns),
             theirs.share(0, SETTLED_NS, until_ns),
@@ -191,13 +191,13 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
             .at_most(0.5),
         );
     }
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }
 
 /// Equal tenants on the cyclic schedule, by the length of their segments; against the card's own round.
 pub(crate) fn on_the_schedule(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E8", "busy tenants in turns: the cyclic schedule");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = effort.pick(6, 20) * S;
     let mut schedule = Vec::new();
     let mut native = Vec::new();
@@ -207,8 +207,8 @@ pub(crate) fn on_the_schedule(effort: Effort) -> Result<Findings> {
         (10, 20, 100, 99.2, 1.0),
         (5, 50, 40, 99.6, 1.0),
     ] {
-        let mut scene = Scene::new(81, until_ns);
-        scene.rules = CardRules {
+        let mut scenario = Scenario::new(81, until_ns);
+        scenario.rules = CardRules {
             max_tenants: count,
             costs: PlanCosts {
                 calls_per_s,
@@ -217,10 +217,10 @@ pub(crate) fn on_the_schedule(effort: Effort) -> Result<Findings> {
             ..CardRules::default()
         };
         for _ in 0..count {
-            scene.tenants.push(Tenant::new(fair_share(), BUSY));
+            scenario.tenants.push(Tenant::new(fair_share(), BUSY));
         }
-        let ours = stage.play(&scene, Steering::Governed)?;
-        let theirs = stage.play(&scene, Steering::Native)?;
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        let theirs = harness.play(&scenario, Steering::Native)?;
         let sum = |shares: Vec<f64>| shares.iter().sum::<f64>();
         let window_ms = ours.windows_ns[0] / MS;
         let ours = sum(ours.shares(SETTLED_NS, until_ns));
@@ -242,11 +242,11 @@ pub(crate) fn on_the_schedule(effort: Effort) -> Result<Findings> {
         );
     }
     for (slice_ns, expected) in [(1_024 * US, 91.1), (2 * MS, 95.2)] {
-        let mut scene = equal(82, until_ns, 10, HEAVY);
-        for tenant in &mut scene.tenants {
+        let mut scenario = equal(82, until_ns, 10, HEAVY);
+        for tenant in &mut scenario.tenants {
             tenant.slice_ns = Some(slice_ns);
         }
-        let record = stage.play(&scene, Steering::Native)?;
+        let record = harness.play(&scenario, Steering::Native)?;
         findings.rows.push(
             Row::new(
                 format!(
@@ -269,5 +269,5 @@ pub(crate) fn on_the_schedule(effort: Effort) -> Result<Findings> {
             Series::new("native, 1024 us", native),
         ],
     });
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

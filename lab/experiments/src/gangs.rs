@@ -2,18 +2,18 @@
 
 use anyhow::Result;
 
+use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{Load, MS, Record, S, Scene, Steering, Tenant, US};
-use crate::stage::Stage;
+use crate::scenario::{Load, MS, Record, S, Scenario, Steering, Tenant, US};
 use crate::terms::{BUSY, fixed, preemptive};
 
 const SETTLED_NS: u64 = 3 * S;
 /// One step of the gang: what it computes, then what it says to the other cards.
 const STEP_NS: u64 = 4 * MS;
 
-fn scene(seed: u64, until_ns: u64, cards: usize, all_reduce_ns: u64) -> Scene {
-    let mut scene = Scene::new(seed, until_ns);
-    scene.cards = cards;
+fn scenario(seed: u64, until_ns: u64, cards: usize, all_reduce_ns: u64) -> Scenario {
+    let mut scenario = Scenario::new(seed, until_ns);
+    scenario.cards = cards;
     let mut gang = Tenant::new(
         fixed(50),
         Load::Gang {
@@ -23,24 +23,24 @@ fn scene(seed: u64, until_ns: u64, cards: usize, all_reduce_ns: u64) -> Scene {
         },
     );
     gang.cards = (0..cards).collect();
-    scene.with(gang)
+    scenario.with(gang)
 }
 
 /// Progress after everything has settled, as a share of what the gang would make alone on its cards, percent. The same seed gives
 /// the same beginning.
 fn progress(
-    stage: &mut Stage,
-    scene: &Scene,
+    harness: &mut Harness,
+    scenario: &Scenario,
     steering: Steering,
     all_reduce_ns: u64,
 ) -> Result<(f64, Record)> {
-    let mut beginning = scene.clone();
+    let mut beginning = scenario.clone();
     beginning.until_ns = SETTLED_NS;
-    let before = stage.play(&beginning, steering)?.steps[0];
-    let record = stage.play(scene, steering)?;
+    let before = harness.play(&beginning, steering)?.steps[0];
+    let record = harness.play(scenario, steering)?;
     let steps = record.steps[0] - before;
     let percent = steps as f64 * (STEP_NS + all_reduce_ns) as f64
-        / (scene.until_ns - SETTLED_NS) as f64
+        / (scenario.until_ns - SETTLED_NS) as f64
         * 100.0;
     Ok((percent, record))
 }
@@ -48,13 +48,13 @@ fn progress(
 /// Gangs of 2, 4 and 8 cards with half of each card.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E4", "gangs: one container on several cards");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = effort.pick(8, 20) * S;
     let mut ours = Vec::new();
     let mut native = Vec::new();
     for (cards, expected_native) in [(2_usize, 39.0), (4, 16.2), (8, 0.8)] {
-        let barrier = scene(41, until_ns, cards, 0);
-        let (alone, _) = progress(&mut stage, &barrier, Steering::Governed, 0)?;
+        let barrier = scenario(41, until_ns, cards, 0);
+        let (alone, _) = progress(&mut harness, &barrier, Steering::Governed, 0)?;
         findings.rows.push(
             Row::new(
                 format!("{cards} cards, cap of 50 %, barrier: progress"),
@@ -67,7 +67,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
 
         // Beside a neighbour on every card, with kernels that need all cards at once.
         let all_reduce_ns = 500 * US;
-        let mut busy = scene(42, until_ns, cards, all_reduce_ns);
+        let mut busy = scenario(42, until_ns, cards, all_reduce_ns);
         for card in 0..cards {
             let mut neighbour = Tenant::new(fixed(50), BUSY);
             neighbour.cards = vec![card];
@@ -76,14 +76,14 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             busy.tenants.push(neighbour);
         }
         let (governed_progress, governed) =
-            progress(&mut stage, &busy, Steering::Governed, all_reduce_ns)?;
+            progress(&mut harness, &busy, Steering::Governed, all_reduce_ns)?;
         let mut round_robin = busy.clone();
         for tenant in &mut round_robin.tenants {
             tenant.terms = preemptive();
             tenant.slice_ns = Some(2 * MS);
         }
         let (native_progress, _) =
-            progress(&mut stage, &round_robin, Steering::Native, all_reduce_ns)?;
+            progress(&mut harness, &round_robin, Steering::Native, all_reduce_ns)?;
         ours.push((cards as f64, governed_progress));
         native.push((cards as f64, native_progress));
         findings.rows.push(
@@ -116,7 +116,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             .at_most(2.0),
         );
     }
-    let shared = sharing(&mut findings, &mut stage, until_ns)?;
+    let shared = sharing(&mut findings, &mut harness, until_ns)?;
     findings.plots.push(Plot {
         file: "e4-gangs",
         title: "E4: progress of a gang with half of each card, neighbours busy".to_owned(),
@@ -128,7 +128,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             Series::new("30 % of what caps leave, by cgpu", shared),
         ],
     });
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }
 
 /// The caps beside a gang that shares what they leave: every card has another, and the gang's part follows from the largest.
@@ -137,21 +137,25 @@ const CAPS: [u32; 2] = [20, 40];
 const SHARED_PERCENT: f64 = 30.0;
 
 /// Gangs of 2, 4 and 8 cards that share what caps leave, with one other on each card, all always busy. The progress of each.
-fn sharing(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<Vec<(f64, f64)>> {
+fn sharing(
+    findings: &mut Findings,
+    harness: &mut Harness,
+    until_ns: u64,
+) -> Result<Vec<(f64, f64)>> {
     let all_reduce_ns = 500 * US;
     let mut points = Vec::new();
     for cards in [2_usize, 4, 8] {
-        let mut scene = scene(43, until_ns, cards, all_reduce_ns);
-        scene.tenants[0].terms = preemptive();
+        let mut scenario = scenario(43, until_ns, cards, all_reduce_ns);
+        scenario.tenants[0].terms = preemptive();
         for card in 0..cards {
             for terms in [fixed(CAPS[card % CAPS.len()]), preemptive()] {
                 let mut neighbour = Tenant::new(terms, BUSY);
                 neighbour.cards = vec![card];
                 neighbour.joins_ns = card as u64 * 1_370 * US;
-                scene.tenants.push(neighbour);
+                scenario.tenants.push(neighbour);
             }
         }
-        let (progress, record) = progress(stage, &scene, Steering::Governed, all_reduce_ns)?;
+        let (progress, record) = progress(harness, &scenario, Steering::Governed, all_reduce_ns)?;
         points.push((cards as f64, progress));
         findings.rows.push(
             Row::new(
@@ -161,7 +165,7 @@ fn sharing(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<
             )
             .at_least(SHARED_PERCENT * 0.97),
         );
-        let neighbours = || scene.tenants.iter().enumerate().skip(1);
+        let neighbours = || scenario.tenants.iter().enumerate().skip(1);
         let shares = neighbours().map(|(index, tenant)| {
             let left = 100.0 - f64::from(CAPS[tenant.cards[0] % CAPS.len()]);
             let part = tenant.terms.percent.map_or(left / 2.0, f64::from);
@@ -195,15 +199,15 @@ fn sharing(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<
             .at_least(97.0),
         );
     }
-    lending(findings, stage, until_ns)?;
+    lending(findings, harness, until_ns)?;
     Ok(points)
 }
 
 /// What those who share with a gang get while it does nothing.
-fn lending(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<()> {
-    let mut scene = scene(44, until_ns, 2, 500 * US);
-    scene.tenants[0].terms = preemptive();
-    scene.tenants[0].load = Load::Gang {
+fn lending(findings: &mut Findings, harness: &mut Harness, until_ns: u64) -> Result<()> {
+    let mut scenario = scenario(44, until_ns, 2, 500 * US);
+    scenario.tenants[0].terms = preemptive();
+    scenario.tenants[0].load = Load::Gang {
         step_ns: STEP_NS,
         all_reduce_ns: 500 * US,
         rest_ns: S,
@@ -212,11 +216,11 @@ fn lending(findings: &mut Findings, stage: &mut Stage, until_ns: u64) -> Result<
         for terms in [fixed(*cap), preemptive()] {
             let mut neighbour = Tenant::new(terms, BUSY);
             neighbour.cards = vec![card];
-            scene.tenants.push(neighbour);
+            scenario.tenants.push(neighbour);
         }
     }
-    let record = stage.play(&scene, Steering::Governed)?;
-    let least = scene
+    let record = harness.play(&scenario, Steering::Governed)?;
+    let least = scenario
         .tenants
         .iter()
         .enumerate()

@@ -19,13 +19,13 @@ mod changes;
 mod chaos;
 mod equals;
 mod gangs;
+pub mod harness;
 pub mod measure;
 mod online;
 pub mod plot;
 pub mod report;
 mod run;
-pub mod scene;
-pub mod stage;
+pub mod scenario;
 pub mod terms;
 mod throttles;
 

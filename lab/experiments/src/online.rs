@@ -3,17 +3,19 @@
 use anyhow::Result;
 use runlist::Mode;
 
+use crate::harness::Harness;
 use crate::measure::percentile;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{MS, Record, S, Scene, Steering, Tenant};
-use crate::stage::Stage;
+use crate::scenario::{MS, Record, S, Scenario, Steering, Tenant};
 use crate::terms::{BUSY, HEAVY, offline, online, requests};
 
 const SETTLED_NS: u64 = 2 * S;
 
-fn scene(seed: u64, until_ns: u64, per_s: u32, offline_count: u32) -> Scene {
-    let scene = Scene::new(seed, until_ns).with(Tenant::new(online(), requests(per_s)));
-    (0..offline_count).fold(scene, |scene, _| scene.with(Tenant::new(offline(), HEAVY)))
+fn scenario(seed: u64, until_ns: u64, per_s: u32, offline_count: u32) -> Scenario {
+    let scenario = Scenario::new(seed, until_ns).with(Tenant::new(online(), requests(per_s)));
+    (0..offline_count).fold(scenario, |scenario, _| {
+        scenario.with(Tenant::new(offline(), HEAVY))
+    })
 }
 
 fn latency(record: &Record, part: f64) -> f64 {
@@ -23,9 +25,9 @@ fn latency(record: &Record, part: f64) -> f64 {
 /// What the card's own round does to requests.
 pub(crate) fn natively(_: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E3", "requests beside batch work, natively");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = 80 * S;
-    let alone = stage.play(&scene(31, until_ns, 50, 0), Steering::Native)?;
+    let alone = harness.play(&scenario(31, until_ns, 50, 0), Steering::Native)?;
     findings.rows.push(
         Row::new("50 requests/s alone: P50", "ms", latency(&alone, 0.5)).model(4.06, 4.06, 0.2),
     );
@@ -34,7 +36,7 @@ pub(crate) fn natively(_: Effort) -> Result<Findings> {
     );
     let mut points = vec![(0.0, latency(&alone, 0.99))];
     for (count, expected) in [(1_u32, Some(3.5)), (4, None), (10, None)] {
-        let record = stage.play(&scene(31, until_ns, 50, count), Steering::Native)?;
+        let record = harness.play(&scenario(31, until_ns, 50, count), Steering::Native)?;
         let ratio = latency(&record, 0.99) / latency(&alone, 0.99);
         points.push((f64::from(count), latency(&record, 0.99)));
         let mut row = Row::new(
@@ -54,23 +56,23 @@ pub(crate) fn natively(_: Effort) -> Result<Findings> {
         y: "ms",
         series: vec![Series::new("native", points)],
     });
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }
 
 /// What priority makes of it.
 pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E7", "requests of high priority beside batch work of low");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = 80 * S;
     let mut plot = Vec::new();
     for per_s in [50_u32, 150] {
         let load_percent = f64::from(per_s) * 40.0 * 0.1 / 1_000.0 * 100.0;
-        let alone = stage.play(&scene(71, until_ns, per_s, 0), Steering::Native)?;
+        let alone = harness.play(&scenario(71, until_ns, per_s, 0), Steering::Native)?;
         let mut points = vec![(0.0, latency(&alone, 0.99))];
         for count in [1_u32, 4, 10] {
-            let scene = scene(71, until_ns, per_s, count);
-            let ours = stage.play(&scene, Steering::Governed)?;
-            let theirs = stage.play(&scene, Steering::Native)?;
+            let scenario = scenario(71, until_ns, per_s, count);
+            let ours = harness.play(&scenario, Steering::Governed)?;
+            let theirs = harness.play(&scenario, Steering::Native)?;
             points.push((f64::from(count), latency(&ours, 0.99)));
             let name = format!("{per_s} requests/s ({load_percent:.0} %), {count} offline");
             let against = |record: &Record, part| latency(record, part) / latency(&alone, part);
@@ -139,10 +141,10 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
     });
 
     // Stalls of the driver hit the offline tenants alone.
-    let alone = stage.play(&scene(72, until_ns, 50, 0), Steering::Native)?;
-    let mut stalled = scene(72, until_ns, 50, 4);
+    let alone = harness.play(&scenario(72, until_ns, 50, 0), Steering::Native)?;
+    let mut stalled = scenario(72, until_ns, 50, 4);
     stalled.delays.stalls_ppm = 10_000;
-    let record = stage.play(&stalled, Steering::Governed)?;
+    let record = harness.play(&stalled, Steering::Governed)?;
     findings.rows.push(
         Row::new(
             "50 requests/s, 4 offline, 1 % of the calls stall: P99 against alone",
@@ -154,12 +156,12 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
     );
 
     // A request's kernels cannot be stopped and neither can those of batch work: what forcing preemption saves.
-    let mut stubborn = scene(73, until_ns, 50, 1);
+    let mut stubborn = scenario(73, until_ns, 50, 1);
     stubborn.tenants[1].mode = Mode::Wfi;
-    let forced = stage.play(&stubborn, Steering::Governed)?;
+    let forced = harness.play(&stubborn, Steering::Governed)?;
     stubborn.tenants[1].stubborn = true;
-    let unforced = stage.play(&stubborn, Steering::Governed)?;
-    let alone = stage.play(&scene(73, until_ns, 50, 0), Steering::Native)?;
+    let unforced = harness.play(&stubborn, Steering::Governed)?;
+    let alone = harness.play(&scenario(73, until_ns, 50, 0), Steering::Native)?;
     findings.rows.push(
         Row::new(
             "batch work asks not to be preempted, preemption forced: P99 against alone",
@@ -179,11 +181,11 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
 
     // The bound of high priority: it wants everything and gets prio_ratio.
     let until_ns = effort.pick(15, 40) * S;
-    let greedy = Scene::new(74, until_ns)
+    let greedy = Scenario::new(74, until_ns)
         .with(Tenant::new(online(), BUSY))
         .with(Tenant::new(offline(), BUSY))
         .with(Tenant::new(offline(), BUSY));
-    let record = stage.play(&greedy, Steering::Governed)?;
+    let record = harness.play(&greedy, Steering::Governed)?;
     if let Some(error) = record.used[0][0].error(80.0, S, 5 * S, until_ns) {
         findings.rows.push(
             Row::new(
@@ -199,5 +201,5 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
             error.least_percent,
         ));
     }
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

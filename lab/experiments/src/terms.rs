@@ -2,7 +2,7 @@
 
 use plan::{Policy, Priority, Terms};
 
-use crate::scene::{Load, MS, US};
+use crate::scenario::{Load, MS, US};
 
 /// So much, no more and no less.
 #[must_use]

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
+use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scene::{Load, MS, S, Scene, Steering, Tenant, Throttle, US};
-use crate::stage::Stage;
+use crate::scenario::{Load, MS, S, Scenario, Steering, Tenant, Throttle, US};
 use crate::terms::fixed;
 
 const SETTLED_NS: u64 = 5 * S;
@@ -13,7 +13,7 @@ const CAP: u32 = 30;
 /// A cap of 30 % by a loop on utilisation samples, by a frozen control group, and by cgpu's gate.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E6", "a cap of 30 % by stopping the processor side");
-    let mut stage = Stage::default();
+    let mut harness = Harness::default();
     let until_ns = SETTLED_NS + effort.pick(12, 40) * S;
     let shallow = Load::Closed {
         depth: 8,
@@ -53,17 +53,17 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             Some((98.5, 99.9, 0.5)),
         ),
     ] {
-        let mut scene = Scene::new(66, until_ns).with(Tenant::new(fixed(CAP), load));
-        let ours = stage.play(&scene, Steering::Governed)?;
-        scene.tenants[0].throttle = Some(throttle);
-        let throttled = stage.play(&scene, Steering::Native)?;
+        let mut scenario = Scenario::new(66, until_ns).with(Tenant::new(fixed(CAP), load));
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        scenario.tenants[0].throttle = Some(throttle);
+        let throttled = harness.play(&scenario, Steering::Native)?;
         let share = throttled.share(0, SETTLED_NS, until_ns);
         let mut row = Row::new(format!("{name}: share"), "%", share);
         if let Some((from, to, tolerance)) = expected {
             row = row.model(from, to, tolerance);
         }
         findings.rows.push(row);
-        let error = |record: &crate::scene::Record| {
+        let error = |record: &crate::scenario::Record| {
             record.used[0][0].error(f64::from(CAP), S, SETTLED_NS, until_ns)
         };
         if let (Some(gate), Some(other)) = (error(&ours), error(&throttled)) {
@@ -107,5 +107,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         y: "% of the card",
         series,
     });
-    stage.into_findings(findings)
+    harness.into_findings(findings)
 }

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
-use experiments::scene::{Load, MS, Record, S, Scene, Steering, Tenant};
-use experiments::stage::Stage;
+use experiments::harness::Harness;
+use experiments::scenario::{Load, MS, Record, S, Scenario, Steering, Tenant};
 use experiments::terms::{BUSY, fixed, offline, online, weighted};
 
 const SETTLED_NS: u64 = 4 * S;
@@ -13,8 +13,10 @@ const LONG_NS: u64 = 10 * S;
 const LONG: f64 = 2.0;
 const ANY_SECOND: f64 = 5.0;
 
-fn play(scene: &Scene) -> Record {
-    Stage::default().play(scene, Steering::Governed).unwrap()
+fn play(scenario: &Scenario) -> Record {
+    Harness::default()
+        .play(scenario, Steering::Governed)
+        .unwrap()
 }
 
 /// One that is always busy has what it was promised.
@@ -86,11 +88,11 @@ fn no_rhythm_of_work_moves_a_cap() {
             [(20, 60), (10, 90), (50, 50), (5, 60)][usize::try_from(next(4)).unwrap()];
         let mut attacker = Tenant::new(fixed(own), load);
         attacker.groups = [1, 1, 16][usize::try_from(next(3)).unwrap()];
-        let scene = Scene::new(500 + seed, UNTIL_NS)
+        let scenario = Scenario::new(500 + seed, UNTIL_NS)
             .with(attacker)
             .with(Tenant::new(fixed(other), BUSY));
         let what = format!("{own} and {other} %, {on_us} of {period_us} us");
-        let record = play(&scene);
+        let record = play(&scenario);
         is_bounded(&what, &record, 0, f64::from(own));
         holds(&what, &record, 1, f64::from(other));
     }
@@ -102,10 +104,10 @@ fn very_many_groups_move_no_cap() {
     for (own, other) in [(20, 60), (50, 50), (20, 80)] {
         let mut attacker = Tenant::new(fixed(own), BUSY);
         attacker.groups = 64;
-        let scene = Scene::new(540, UNTIL_NS)
+        let scenario = Scenario::new(540, UNTIL_NS)
             .with(attacker)
             .with(Tenant::new(fixed(other), BUSY));
-        let record = play(&scene);
+        let record = play(&scenario);
         is_bounded("64 groups", &record, 0, f64::from(own));
         holds("beside 64 groups", &record, 1, f64::from(other));
     }
@@ -125,12 +127,12 @@ fn idling_and_bursting_gains_high_priority_no_second_beyond_its_ratio() {
     .into_iter()
     .enumerate()
     {
-        let scene = Scene::new(480 + seed as u64, UNTIL_NS)
+        let scenario = Scenario::new(480 + seed as u64, UNTIL_NS)
             .with(Tenant::new(online(), bursts(on_ms, off_ms)))
             .with(Tenant::new(offline(), BUSY))
             .with(Tenant::new(offline(), BUSY));
         let what = format!("{on_ms} of {} ms", on_ms + off_ms);
-        is_bounded(&what, &play(&scene), 0, 80.0);
+        is_bounded(&what, &play(&scenario), 0, 80.0);
     }
 }
 
@@ -140,11 +142,11 @@ fn several_of_high_priority_share_the_ratio_whatever_groups_they_make() {
     for (seed, groups) in [1, 4, 16, 64].into_iter().enumerate() {
         let mut attacker = Tenant::new(online(), BUSY);
         attacker.groups = groups;
-        let scene = Scene::new(490 + seed as u64, UNTIL_NS)
+        let scenario = Scenario::new(490 + seed as u64, UNTIL_NS)
             .with(attacker)
             .with(Tenant::new(online(), BUSY))
             .with(Tenant::new(offline(), BUSY));
-        let record = play(&scene);
+        let record = play(&scenario);
         let shares = |tenant: usize, window_ns| {
             record.used[tenant][0].shares(window_ns, SETTLED_NS, UNTIL_NS)
         };
@@ -167,11 +169,11 @@ fn several_of_high_priority_share_the_ratio_whatever_groups_they_make() {
 fn left_beside(groups: u32, load: Load) -> [f64; 2] {
     let mut high = Tenant::new(online(), load);
     high.groups = groups;
-    let scene = Scene::new(470, UNTIL_NS)
+    let scenario = Scenario::new(470, UNTIL_NS)
         .with(high)
         .with(Tenant::new(offline(), BUSY))
         .with(Tenant::new(offline(), BUSY));
-    let record = play(&scene);
+    let record = play(&scenario);
     let least = [LONG_NS, S].map(|window_ns| {
         let [one, other] =
             [1, 2].map(|low| record.used[low][0].shares(window_ns, SETTLED_NS, UNTIL_NS));
@@ -206,11 +208,11 @@ fn many_groups_beside_a_cap_take_nothing_from_who_shares_the_rest() {
     for (seed, groups) in [1, 8, 16, 24, 32, 48, 64].into_iter().enumerate() {
         let mut attacker = Tenant::new(weighted(1), BUSY);
         attacker.groups = groups;
-        let scene = Scene::new(550 + seed as u64, UNTIL_NS)
+        let scenario = Scenario::new(550 + seed as u64, UNTIL_NS)
             .with(attacker)
             .with(Tenant::new(weighted(1), BUSY))
             .with(Tenant::new(fixed(40), BUSY));
-        let record = play(&scene);
+        let record = play(&scenario);
         holds("a cap beside them", &record, 2, 40.0);
         for (window_ns, part) in [(LONG_NS, 0.98), (S, 0.92)] {
             let shares = record.used[1][0].shares(window_ns, SETTLED_NS, UNTIL_NS);

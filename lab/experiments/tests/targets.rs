@@ -1,9 +1,9 @@
 //! The short form of `cargo xtask bench compute`: fewer seeds and less virtual time, the same targets.
 
 use experiments::Experiment;
+use experiments::harness::Harness;
 use experiments::report::{Effort, Findings, cells};
-use experiments::scene::{S, Scene, Steering, Tenant};
-use experiments::stage::Stage;
+use experiments::scenario::{S, Scenario, Steering, Tenant};
 use experiments::terms::{BUSY, fixed};
 
 #[test]
@@ -33,10 +33,12 @@ fn every_target_of_every_experiment_holds() {
 #[test]
 fn the_same_seed_gives_the_same_record_and_another_seed_another() {
     let record = |seed| {
-        let scene = Scene::new(seed, 3 * S)
+        let scenario = Scenario::new(seed, 3 * S)
             .with(Tenant::new(fixed(30), BUSY))
             .with(Tenant::new(fixed(50), BUSY));
-        let record = Stage::default().play(&scene, Steering::Governed).unwrap();
+        let record = Harness::default()
+            .play(&scenario, Steering::Governed)
+            .unwrap();
         (record.used[0][0].used_ns.clone(), record.calls)
     };
     assert_eq!(record(1), record(1));

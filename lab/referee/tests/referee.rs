@@ -67,8 +67,8 @@ fn compare<R: Referee>(tree: &Tree, sequences: &str, otherwise: u64) -> Result<(
             .collect();
         let mut all = Tally::default();
         for player in players {
-            let played = player.join();
-            all += played.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let done = player.join();
+            all += done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         anyhow::Ok(all)
     })?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::time::ClockId;
 
-use crate::Stage;
+use crate::Fixture;
 
 /// How long a thread rests between two pieces, and how often the rate is read.
 const PIECE: Duration = Duration::from_millis(1);
@@ -176,7 +176,7 @@ fn burn(part: &Requested) -> Result<()> {
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
+pub(crate) fn run(fixture: &Fixture) -> Result<ExitCode> {
     let threads = std::thread::available_parallelism()
         .context("count the processors")?
         .get();
@@ -185,8 +185,8 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
         let part = Arc::clone(&part);
         std::thread::Builder::new().spawn(move || burn(&part))?;
     }
-    let file = stage.out.join("rate");
-    while !stage.out.join("go").exists() {
+    let file = fixture.out.join("rate");
+    while !fixture.out.join("go").exists() {
         let (per_mille, work_us) = rate(&std::fs::read_to_string(&file).unwrap_or_default());
         part.per_mille
             .store(per_mille / u64::try_from(threads)?, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use nvabi::layout::{channel_group_params, engine_type};
 use nvabi::{Release, bytes, class, control};
 use serde_json::{Value, json};
 
-use crate::Stage;
+use crate::Fixture;
 use crate::seat::{PARAMS_AT, Seat, Target};
 use crate::tally::Tally;
 
@@ -19,30 +19,30 @@ const REPORT: &str = "asked-for-all.json";
 
 /// Every class, control and engine of video and graphics, and the lists of classes and engines; and the same by a program whose environment
 /// asks for all of them, which no container's own programs can.
-pub(crate) fn ungranted_capabilities(stage: &mut Stage) -> Result<Value> {
+pub(crate) fn ungranted_capabilities(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut facts = tried(&mut seat)?;
     let own = std::env::current_exe().context("find this program")?;
     let status = Command::new(own)
         .arg(ASKING)
-        .args(["--quota", &stage.quota_bytes.to_string(), "--out"])
-        .arg(&stage.out)
+        .args(["--quota", &fixture.quota_bytes.to_string(), "--out"])
+        .arg(&fixture.out)
         .env("NVIDIA_DRIVER_CAPABILITIES", "all")
         .stdin(Stdio::null())
         .status()
         .context("start a program that asks")?;
     ensure!(status.success(), "a program that asks: {status}");
-    let report = std::fs::read_to_string(stage.out.join(REPORT)).context("read its report")?;
+    let report = std::fs::read_to_string(fixture.out.join(REPORT)).context("read its report")?;
     facts["requested_for"] = serde_json::from_str(&report).context("understand its report")?;
     facts["tally"] = Tally::default().json();
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(facts)
 }
 
 /// The program of [`ASKING`].
-pub(crate) fn asking(stage: &Stage) -> Result<()> {
+pub(crate) fn asking(fixture: &Fixture) -> Result<()> {
     let facts = tried(&mut Seat::take()?)?;
-    crate::tell(&stage.out, REPORT, &facts)
+    crate::tell(&fixture.out, REPORT, &facts)
 }
 
 fn tried(seat: &mut Seat) -> Result<Value> {

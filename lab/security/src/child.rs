@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::capabilities;
 use crate::seat::Seat;
 use crate::tally::Tally;
-use crate::{Stage, kernel};
+use crate::{Fixture, kernel};
 
 /// How a further copy of the program is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +50,10 @@ pub(crate) const GUISES: [Guise; 7] = [
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn disguised(name: &str, stage: &Stage) -> Result<Option<ExitCode>> {
+pub(crate) fn disguised(name: &str, fixture: &Fixture) -> Result<Option<ExitCode>> {
     match name {
-        "grab" => grab(stage).map(Some),
-        capabilities::ASKING => capabilities::asking(stage).map(|()| Some(ExitCode::SUCCESS)),
+        "grab" => grab(fixture).map(Some),
+        capabilities::ASKING => capabilities::asking(fixture).map(|()| Some(ExitCode::SUCCESS)),
         // What a process turns into that calls exec in the middle of a call.
         "nothing" => Ok(Some(ExitCode::SUCCESS)),
         _ => Ok(None),
@@ -61,12 +61,12 @@ pub(crate) fn disguised(name: &str, stage: &Stage) -> Result<Option<ExitCode>> {
 }
 
 /// Takes what it can get, tells it in a file of its own, and holds it until it is killed.
-fn grab(stage: &Stage) -> Result<ExitCode> {
+fn grab(fixture: &Fixture) -> Result<ExitCode> {
     let mut tally = Tally::default();
     let (mut kept, mut problem) = (None, None);
     match Seat::take() {
         Ok(mut seat) => {
-            tally.grab(stage.quota_bytes / 3, |bytes| seat.memory(bytes));
+            tally.grab(fixture.quota_bytes / 3, |bytes| seat.memory(bytes));
             kept = Some(seat);
         }
         Err(error) => problem = Some(format!("{error:#}")),
@@ -76,7 +76,7 @@ fn grab(stage: &Stage) -> Result<ExitCode> {
     // The name is the one that others see: a file of `/proc` names the process in the namespace of its mount.
     let pid = std::fs::read_link("/proc/self").context("read /proc/self")?;
     crate::tell(
-        &stage.out,
+        &fixture.out,
         &format!("grab-{}.json", pid.display()),
         &document,
     )?;
@@ -92,11 +92,11 @@ fn grab(stage: &Stage) -> Result<ExitCode> {
 ///
 /// # Errors
 /// A copy that could not be started.
-pub(crate) fn start(stage: &mut Stage, guise: Guise) -> Result<Value> {
-    let before = reports(stage)?;
+pub(crate) fn start(fixture: &mut Fixture, guise: Guise) -> Result<Value> {
+    let before = reports(fixture)?;
     let own = std::env::current_exe().context("find this program")?;
-    let quota = stage.quota_bytes.to_string();
-    let out = stage.out.display().to_string();
+    let quota = fixture.quota_bytes.to_string();
+    let out = fixture.out.display().to_string();
     let arguments = ["grab", "--quota", &quota, "--out", &out];
     let mut command = Command::new(&own);
     command.args(arguments).stdin(Stdio::null());
@@ -111,7 +111,7 @@ pub(crate) fn start(stage: &mut Stage, guise: Guise) -> Result<Value> {
                 .env("CUDA_DEVICE_MEMORY_LIMIT", "100g");
         }
         Guise::Renamed => {
-            let copy = stage.out.join("python3");
+            let copy = fixture.out.join("python3");
             std::fs::copy(&own, &copy).context("copy this program")?;
             command = Command::new(&copy);
             command.args(arguments).arg0("init").stdin(Stdio::null());
@@ -133,8 +133,8 @@ pub(crate) fn start(stage: &mut Stage, guise: Guise) -> Result<Value> {
                     Err(_failed) => 1,
                 }
             })?;
-            stage.keep_child(child);
-            return wait_for_report(stage, &before);
+            fixture.keep_child(child);
+            return wait_for_report(fixture, &before);
         }
         Guise::Daemon => {
             let (own, arguments) = (own.clone(), arguments.map(str::to_owned));
@@ -147,7 +147,7 @@ pub(crate) fn start(stage: &mut Stage, guise: Guise) -> Result<Value> {
                 i32::from(started.is_err())
             })?;
             nix::sys::wait::waitpid(middle, None)?;
-            return wait_for_report(stage, &before);
+            return wait_for_report(fixture, &before);
         }
         Guise::Shell => {
             let line = format!(
@@ -167,16 +167,16 @@ pub(crate) fn start(stage: &mut Stage, guise: Guise) -> Result<Value> {
     }
     match command.spawn() {
         Ok(child) => {
-            stage.keep_child(Pid::from_raw(child.id().cast_signed()));
-            wait_for_report(stage, &before)
+            fixture.keep_child(Pid::from_raw(child.id().cast_signed()));
+            wait_for_report(fixture, &before)
         }
         Err(error) => Ok(json!({"not_started": error.to_string()})),
     }
 }
 
-fn reports(stage: &Stage) -> Result<Vec<String>> {
+fn reports(fixture: &Fixture) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(&stage.out).context("list the reports")? {
+    for entry in std::fs::read_dir(&fixture.out).context("list the reports")? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if name.starts_with("grab-") && name.ends_with(".json") {
             names.push(name);
@@ -186,20 +186,20 @@ fn reports(stage: &Stage) -> Result<Vec<String>> {
 }
 
 /// Waits for a report that was not there before, and notes its process for the end.
-fn wait_for_report(stage: &mut Stage, before: &[String]) -> Result<Value> {
+fn wait_for_report(fixture: &mut Fixture, before: &[String]) -> Result<Value> {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
-        if let Some(name) = reports(stage)?
+        if let Some(name) = reports(fixture)?
             .into_iter()
             .find(|name| !before.contains(name))
         {
-            let text = std::fs::read_to_string(stage.out.join(&name)).context("read a report")?;
+            let text = std::fs::read_to_string(fixture.out.join(&name)).context("read a report")?;
             let pid = name
                 .trim_start_matches("grab-")
                 .trim_end_matches(".json")
                 .parse();
             if let Ok(pid) = pid {
-                stage.keep_child(Pid::from_raw(pid));
+                fixture.keep_child(Pid::from_raw(pid));
             }
             return serde_json::from_str(&text).context("a report is JSON");
         }

@@ -39,12 +39,12 @@ pub struct Attack {
     /// The subcommand.
     pub name: &'static str,
     /// What it does; what it got stays with the stage.
-    pub run: fn(&mut Stage) -> Result<Value>,
+    pub run: fn(&mut Fixture) -> Result<Value>,
 }
 
 /// What an attack is given, and where it leaves what it holds.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Fixture {
     /// The slice that the attack tries to exceed, bytes.
     pub quota_bytes: u64,
     /// Handles of another container's client and memory, where the attack is told them.
@@ -55,7 +55,7 @@ pub struct Stage {
     children: Vec<Pid>,
 }
 
-impl Stage {
+impl Fixture {
     /// Keeps something until the attack has been judged.
     pub fn keep(&mut self, thing: impl Any + Send) {
         self.held.push(Box::new(thing));
@@ -74,7 +74,7 @@ impl Stage {
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     let mut arguments = arguments;
     let name = arguments.next().context("no attack is named")?;
-    let mut stage = Stage {
+    let mut fixture = Fixture {
         quota_bytes: 0,
         foreign: None,
         out: PathBuf::new(),
@@ -92,20 +92,20 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
                 .with_context(|| format!("{option} {value}: not a number"))
         };
         match option.as_str() {
-            "--quota" => stage.quota_bytes = number()?,
-            "--out" => stage.out = PathBuf::from(&value),
+            "--quota" => fixture.quota_bytes = number()?,
+            "--out" => fixture.out = PathBuf::from(&value),
             "--client" => client = Some(u32::try_from(number()?)?),
             "--memory" => memory = Some(u32::try_from(number()?)?),
             other => bail!("{other}: one of --quota, --out, --client, --memory"),
         }
     }
-    stage.foreign = client.zip(memory);
-    if let Some(code) = child::disguised(&name, &stage)? {
+    fixture.foreign = client.zip(memory);
+    if let Some(code) = child::disguised(&name, &fixture)? {
         return Ok(code);
     }
     match name.as_str() {
-        "neighbour" => return neighbour::run(&stage),
-        "busy" => return busy::run(&stage),
+        "neighbour" => return neighbour::run(&fixture),
+        "busy" => return busy::run(&fixture),
         "busy-other" => return busy::answer(),
         _ => {}
     }
@@ -113,16 +113,16 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
         .iter()
         .find(|attack| attack.name == name)
         .with_context(|| format!("{name}: no such attack"))?;
-    let facts = (attack.run)(&mut stage);
+    let facts = (attack.run)(&mut fixture);
     let document = match &facts {
         Ok(facts) => json!({"attack": name, "identity": identity(), "facts": facts}),
         Err(error) => {
             json!({"attack": name, "identity": identity(), "error": format!("{error:#}")})
         }
     };
-    tell(&stage.out, "report.json", &document)?;
-    wait_for(&stage.out.join("go"));
-    for child in stage.children.drain(..) {
+    tell(&fixture.out, "report.json", &document)?;
+    wait_for(&fixture.out.join("go"));
+    for child in fixture.children.drain(..) {
         // It may have ended by itself.
         let _gone = kill(child, Signal::SIGKILL);
     }

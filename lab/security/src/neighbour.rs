@@ -14,7 +14,7 @@ use nix::time::ClockId;
 use rmclient::{Client, Form, Nodes};
 use serde_json::json;
 
-use crate::{Stage, tell};
+use crate::{Fixture, tell};
 
 const FILLED_BYTES: u64 = 8 << 20;
 const BALLAST_BYTES: u64 = 1 << 30;
@@ -28,8 +28,11 @@ fn pattern(word: usize) -> u32 {
 }
 
 /// The file of samples, where somebody wants them.
-fn samples(stage: &Stage) -> Result<Option<File>> {
-    match File::options().append(true).open(stage.out.join("samples")) {
+fn samples(fixture: &Fixture) -> Result<Option<File>> {
+    match File::options()
+        .append(true)
+        .open(fixture.out.join("samples"))
+    {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).context("open the file of samples"),
@@ -40,7 +43,7 @@ fn samples(stage: &Stage) -> Result<Option<File>> {
 ///
 /// # Errors
 /// A driver that is not there.
-pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
+pub(crate) fn run(fixture: &Fixture) -> Result<ExitCode> {
     let client = Client::connect(&Nodes::default())?;
     let cards = client.cards()?;
     let card = cards.first().context("no card is granted")?;
@@ -57,8 +60,8 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
     let held = card.memory()?.used_bytes();
     let (mut rounds, mut at, mut slowest_us) = (0u64, 0usize, 0u128);
     let mut errors: Vec<String> = Vec::new();
-    let mut samples = samples(stage)?;
-    while !stage.out.join("go").exists() {
+    let mut samples = samples(fixture)?;
+    while !fixture.out.join("go").exists() {
         for word in (at..at + WINDOW_WORDS).map(|word| word % words) {
             let found = mapping.words().read_u32(word * 4);
             if found != Some(pattern(word)) {
@@ -91,7 +94,7 @@ pub(crate) fn run(stage: &Stage) -> Result<ExitCode> {
             "rounds": rounds, "errors": errors, "held_bytes": held, "slowest_us": slowest_us,
             "client": client.root().0, "memory": filled.handle.0, "ballast": ballast.handle.0,
         });
-        tell(&stage.out, "neighbour.json", &document)?;
+        tell(&fixture.out, "neighbour.json", &document)?;
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok(ExitCode::SUCCESS)

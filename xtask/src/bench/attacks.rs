@@ -517,9 +517,9 @@ impl<'a> Field<'a> {
             })?;
             // An attack that lasts longer than the work has no round yet.
             let text = fs::read_to_string(out.join("rounds")).unwrap_or_default();
-            let (played, failed) = rounds(&text);
-            all += played;
-            self.rounds += played;
+            let (fake, failed) = rounds(&text);
+            all += fake;
+            self.rounds += fake;
             for attack in failed {
                 *self.failed.entry(attack.to_owned()).or_default() += 1;
             }
@@ -588,14 +588,14 @@ impl<'a> Field<'a> {
             report["errors"].as_array().is_some_and(Vec::is_empty),
             "the neighbour noticed: {report}"
         );
-        let (played, failed) = (self.rounds, self.failed.values().sum::<usize>());
+        let (fake, failed) = (self.rounds, self.failed.values().sum::<usize>());
         progress(&format!(
-            "{played} rounds of attacks, {failed} cut short: {:?}",
+            "{fake} rounds of attacks, {failed} cut short: {:?}",
             self.failed
         ));
         ensure!(
-            played > 0 && failed * 10 < played,
-            "{failed} of {played} rounds of attacks could not be played"
+            fake > 0 && failed * 10 < fake,
+            "{failed} of {fake} rounds of attacks could not be played"
         );
         Ok(())
     }
@@ -944,12 +944,12 @@ mod tests {
     }
 
     #[test]
-    fn every_attack_is_played_but_those_that_need_more_than_one_container() {
-        let played = playable();
-        assert_eq!(played.len() + NOT_ALONE.len() + 1, ATTACKS.len());
-        let other = rotated(&played, 7);
-        assert_eq!(other.first(), played.get(7));
-        assert_eq!(other.len(), played.len());
+    fn every_attack_is_fake_but_those_that_need_more_than_one_container() {
+        let fake = playable();
+        assert_eq!(fake.len() + NOT_ALONE.len() + 1, ATTACKS.len());
+        let other = rotated(&fake, 7);
+        assert_eq!(other.first(), fake.get(7));
+        assert_eq!(other.len(), fake.len());
         let root = player(tenant::ROOT, (7, 9));
         let arguments =
             "/out/cgpu-tenant $attack --quota 536870912 --out /out/work --client 7 --memory 9";

@@ -78,9 +78,9 @@ pub(super) fn containerd_reads(
     program: &Path,
     tree: &Tree,
 ) -> anyhow::Result<Result<Value, String>> {
-    let stage = tempfile::tempdir().context("a folder for the check")?;
+    let staging = tempfile::tempdir().context("a folder for the check")?;
     let main = tree.get(plan::CONTAINERD_MAIN).cloned().flatten();
-    let path = stage_containerd(root, stage.path(), main.as_deref().unwrap_or(""), tree)?;
+    let path = staging_containerd(root, staging.path(), main.as_deref().unwrap_or(""), tree)?;
     let mut command = Command::new(program);
     command.arg("--config").arg(&path).args(["config", "dump"]);
     let reply = engine::run(&mut command)?;
@@ -93,8 +93,13 @@ pub(super) fn containerd_reads(
 }
 
 /// A copy of the main file whose imports lead to copies.
-fn stage_containerd(root: &Path, stage: &Path, main: &str, tree: &Tree) -> anyhow::Result<PathBuf> {
-    let place = |path: &str| stage.join(path.trim_start_matches('/'));
+fn staging_containerd(
+    root: &Path,
+    staging: &Path,
+    main: &str,
+    tree: &Tree,
+) -> anyhow::Result<PathBuf> {
+    let place = |path: &str| staging.join(path.trim_start_matches('/'));
     let mut document = toml_edit::DocumentMut::new();
     if !main.trim().is_empty() {
         document = main.parse().context(plan::CONTAINERD_MAIN)?;
@@ -122,7 +127,7 @@ fn stage_containerd(root: &Path, stage: &Path, main: &str, tree: &Tree) -> anyho
     for (path, text) in tree {
         if let (Some(text), true) = (text, path != plan::CONTAINERD_MAIN) {
             let to = place(path);
-            fs::create_dir_all(to.parent().unwrap_or(stage))?;
+            fs::create_dir_all(to.parent().unwrap_or(staging))?;
             fs::write(to, text)?;
         }
     }
@@ -134,7 +139,7 @@ fn stage_containerd(root: &Path, stage: &Path, main: &str, tree: &Tree) -> anyho
         document.insert("imports", toml_edit::value(staged));
     }
     let path = place(plan::CONTAINERD_MAIN);
-    fs::create_dir_all(path.parent().unwrap_or(stage))?;
+    fs::create_dir_all(path.parent().unwrap_or(staging))?;
     // 1.x takes a file without a version for one of version 1, and says so; an empty one is meant as its defaults.
     if document.is_empty() {
         document.insert("version", toml_edit::value(2));
@@ -270,8 +275,8 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         Vec::new()
     };
     let validate = |tree: &Tree| {
-        let stage = tempfile::tempdir().context("a folder for the check")?;
-        let path = stage.path().join("daemon.json");
+        let staging = tempfile::tempdir().context("a folder for the check")?;
+        let path = staging.path().join("daemon.json");
         let text = tree.get(plan::DAEMON_JSON).cloned().flatten();
         fs::write(&path, text.as_deref().unwrap_or("{}\n"))?;
         let mut command = with_own_folder(program);
@@ -340,15 +345,15 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     let Some(text) = subject.after.get(plan::CONTAINERS_CONF).cloned().flatten() else {
         return Ok(not_run("nothing of the file is left to be read".to_owned()));
     };
-    let stage = tempfile::tempdir().context("a folder for the check")?;
-    let file = stage.path().join("containers.conf");
+    let staging = tempfile::tempdir().context("a folder for the check")?;
+    let file = staging.path().join("containers.conf");
     let mut command = with_own_folder(program);
     command.env("CONTAINERS_CONF", &file);
     // A store of its own: the host's is neither locked nor made by a check.
     for option in ["--root", "--runroot", "--tmpdir"] {
         command
             .arg(option)
-            .arg(stage.path().join(option.trim_start_matches('-')));
+            .arg(staging.path().join(option.trim_start_matches('-')));
     }
     command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]);
     let mut staged = text;
@@ -400,9 +405,9 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     const MAIN: &str = "/etc/crio/crio.conf";
     const FOLDER: &str = "/etc/crio/crio.conf.d";
     let ask = |tree: &Tree| {
-        let stage = tempfile::tempdir().context("a folder for the check")?;
-        let main = stage.path().join("crio.conf");
-        let folder = stage.path().join("crio.conf.d");
+        let staging = tempfile::tempdir().context("a folder for the check")?;
+        let main = staging.path().join("crio.conf");
+        let folder = staging.path().join("crio.conf.d");
         fs::create_dir(&folder)?;
         let own = |path: &str| subject.root.join(path.trim_start_matches('/'));
         match fs::copy(own(MAIN), &main) {
@@ -429,7 +434,7 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
             .arg(&folder)
             .arg("config");
         let reply = engine::run(&mut command)?;
-        let shown = stage.path().display().to_string();
+        let shown = staging.path().display().to_string();
         anyhow::Ok((
             reply
                 .problem()

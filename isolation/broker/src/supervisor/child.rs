@@ -88,7 +88,7 @@ pub(super) fn hurry(socket: &OwnedFd) -> nix::Result<()> {
 
 /// How far a broker has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum Step {
     Starting,
     Standby,
     TakingOver,
@@ -111,7 +111,7 @@ pub(super) struct Child {
     number: u64,
     process: Process,
     socket: OwnedFd,
-    stage: Stage,
+    step: Step,
     started_at: Instant,
     heartbeats: u64,
     /// Since its last heartbeat, or while it starts since its last step.
@@ -146,22 +146,22 @@ impl Child {
             number,
             Process::Started(process),
             ours,
-            Stage::Starting,
+            Step::Starting,
         ))
     }
 
     /// A broker that serves, and has started this supervisor.
     pub(super) fn adopt(number: u64, (pid, handle): (i32, PidFd), socket: OwnedFd) -> Self {
         let process = Process::Adopted { pid, handle };
-        Self::new(number, process, socket, Stage::Serving)
+        Self::new(number, process, socket, Step::Serving)
     }
 
-    fn new(number: u64, process: Process, socket: OwnedFd, stage: Stage) -> Self {
+    fn new(number: u64, process: Process, socket: OwnedFd, step: Step) -> Self {
         Self {
             number,
             process,
             socket,
-            stage,
+            step,
             started_at: Instant::now(),
             heartbeats: 0,
             patience: Patience::new(),
@@ -203,12 +203,12 @@ impl Child {
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    pub(super) fn stage(&self) -> Stage {
-        self.stage
+    pub(super) fn step(&self) -> Step {
+        self.step
     }
 
-    pub(super) fn set_stage(&mut self, stage: Stage) {
-        self.stage = stage;
+    pub(super) fn set_step(&mut self, step: Step) {
+        self.step = step;
         self.patience = Patience::new();
     }
 
@@ -269,7 +269,7 @@ impl Child {
 
     /// Tells it to end, which opens the container's gates, and kills it if it does not.
     pub(super) fn end(&mut self) {
-        let reported = self.stage == Stage::Serving && self.signal(Signal::SIGTERM).is_ok();
+        let reported = self.step == Step::Serving && self.signal(Signal::SIGTERM).is_ok();
         let until = Instant::now() + LAST_WORDS;
         while reported && Instant::now() < until {
             if self.has_ended() {

@@ -14,10 +14,10 @@ use verdict::policy::Managed;
 use crate::Test;
 use crate::agent::Ask;
 use crate::fake::GRANULE;
+use crate::fixture::{Fixture, until};
 use crate::kept::Kept;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::{Stage, until};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -126,11 +126,11 @@ fn flood_of_refusals() {
 }
 
 /// Sets aside what is left of something, as calls under way do; the last token gives one of it back.
-fn fill(stage: &Stage, kind: ObjectKind) -> (u64, Operation) {
+fn fill(fixture: &Fixture, kind: ObjectKind) -> (u64, Operation) {
     let mut last = None;
     loop {
         // A frame of the journal has an end.
-        let mut change = stage.container.journal.change();
+        let mut change = fixture.container.journal.change();
         for _ in 0..1024 {
             match change.ledger(Operation::Reserve { kind, demand: None }) {
                 Ok(ledger::Applied::Reserved(reservation)) => last = Some(reservation),
@@ -153,9 +153,9 @@ fn beyond_each_maximum() {
         (ObjectKind::VaSpace, 1024),
         (ObjectKind::Memory, 1 << 18),
     ] {
-        let stage = Stage::new(1 << 40);
-        let (tenant, fd, client, device) = with_device(&stage);
-        let (limit, one_less) = fill(&stage, kind);
+        let fixture = Fixture::new(1 << 40);
+        let (tenant, fd, client, device) = with_device(&fixture);
+        let (limit, one_less) = fill(&fixture, kind);
         assert_eq!(limit, most, "{kind:?}");
         let call = || match kind {
             ObjectKind::Client => {
@@ -166,14 +166,14 @@ fn beyond_each_maximum() {
             ObjectKind::VaSpace => tenant.on_engine(fd, (client, device), below, 0).0,
             _ => tenant.memory(fd, client, device, 0, GRANULE).status(),
         };
-        let seen = stage.fake.seen().len();
+        let seen = fixture.fake.seen().len();
         assert_eq!(call(), FULL, "{kind:?}");
-        assert_eq!(stage.fake.seen().len(), seen, "no driver hears of it");
-        stage.container.journal.change().record(one_less);
+        assert_eq!(fixture.fake.seen().len(), seen, "no driver hears of it");
+        fixture.container.journal.change().record(one_less);
         assert_eq!((call(), call()), (rm::OK, FULL), "{kind:?}");
     }
-    let stage = Stage::with_managed(1 << 40, Managed::Charge);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::with_managed(1 << 40, Managed::Charge);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let memory = tenant.memory(fd, client, device, 5, GRANULE);
     assert_eq!(memory.status(), rm::OK);
     let pin = |purpose| {
@@ -183,15 +183,15 @@ fn beyond_each_maximum() {
             object,
             purpose,
         };
-        match stage.container.journal.change().ledger(pin) {
+        match fixture.container.journal.change().ledger(pin) {
             Ok(ledger::Applied::Pinned(pin)) => Ok(Operation::Unpin { pin }),
             Err(refusal) => Err(refusal),
             other => panic!("{other:?}"),
         }
     };
-    let record = |operation| drop(stage.container.journal.change().record(operation));
+    let record = |operation| drop(fixture.container.journal.change().record(operation));
     // Mappings, as calls under way that are about so many cards.
-    let uvm_file = tenant.open(&stage.path("nvidia-uvm"));
+    let uvm_file = tenant.open(&fixture.path("nvidia-uvm"));
     let map = || {
         tenant.ask(&Ask::MapManaged {
             fd: uvm_file,
@@ -217,7 +217,7 @@ fn beyond_each_maximum() {
         u32_at(&called.arg, row.status.of(R) as usize).unwrap()
     };
     for chunk in 0..64 {
-        let mut change = stage.container.journal.change();
+        let mut change = fixture.container.journal.change();
         for number in 0..1024 {
             let number = chunk * 1024 + number;
             if number > 0 {
@@ -230,7 +230,7 @@ fn beyond_each_maximum() {
     }
     assert_eq!((range(1), range(2)), (rm::OK, FULL));
     // Exports.
-    let carrier = tenant.open(&stage.path("nvidiactl"));
+    let carrier = tenant.open(&fixture.path("nvidiactl"));
     let export = || {
         let mut params = vec![0; 24];
         put_u32(&mut params, export_object::TYPE, export_object::TYPE_RM);
@@ -259,7 +259,7 @@ fn beyond_each_maximum() {
         u32_at(&called.arg, row.status.of(R) as usize).unwrap()
     };
     {
-        let mut change = stage.container.journal.change();
+        let mut change = fixture.container.journal.change();
         for number in 1..4096 {
             let kind = ObjectKind::Other;
             let reserved = change.ledger(Operation::Reserve { kind, demand: None });
@@ -275,7 +275,7 @@ fn beyond_each_maximum() {
         }
     }
     assert_eq!((pool(1 << 40), pool(1 << 41)), (rm::OK, FULL));
-    let counted = stage
+    let counted = fixture
         .container
         .journal
         .change()
@@ -288,10 +288,10 @@ fn files_beyond_the_maximum() {
     const DESCRIPTORS: u64 = 512;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, hard).unwrap();
-    let stage = Stage::new(1 << 30);
+    let fixture = Fixture::new(1 << 30);
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    let tenant = stage.tenant();
-    let open = || tenant.open(&stage.path("nvidiactl"));
+    let tenant = fixture.tenant();
+    let open = || tenant.open(&fixture.path("nvidiactl"));
     let files: Vec<i32> = (0..DESCRIPTORS / 2).map(|_| open()).collect();
     let call = |fd: i32| {
         let arg = rm::alloc(0, 0, 0, rm::ROOT, 0);
@@ -304,9 +304,9 @@ fn files_beyond_the_maximum() {
     assert_eq!(call(beyond), Err(24), "EMFILE");
     assert_eq!(call(files[0]), Ok(0), "those that it has go on");
     tenant.close(files[7]);
-    stage.reaper.reap_now(&stage.container);
+    fixture.reaper.reap_now(&fixture.container);
     assert_eq!(call(beyond), Ok(0));
-    let clients = stage.container.journal.change().ledger.clients().count();
+    let clients = fixture.container.journal.change().ledger.clients().count();
     assert_eq!(clients as u64, DESCRIPTORS / 2 + 1);
 }
 
@@ -376,8 +376,8 @@ fn threads_that_will_be_needed_again_stay() {
     // Fewer than may rest.
     const CALLERS: u32 = 6;
     const BURSTS: u32 = 20;
-    let stage = Stage::new(1 << 40);
-    let (tenant, fd, ..) = with_device(&stage);
+    let fixture = Fixture::new(1 << 40);
+    let (tenant, fd, ..) = with_device(&fixture);
     // Calls of one client follow one another.
     let callers: Vec<_> = (0..CALLERS)
         .map(|_| {
@@ -390,7 +390,7 @@ fn threads_that_will_be_needed_again_stay() {
     // Numbers of threads are given anew as late as possible.
     let mut seen = BTreeSet::new();
     for burst in 1..=BURSTS {
-        stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+        fixture.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
         std::thread::scope(|scope| {
             let called: Vec<_> = callers
                 .iter()
@@ -398,9 +398,11 @@ fn threads_that_will_be_needed_again_stay() {
                     scope.spawn(move || caller.memory(fd, *client, *device, burst, GRANULE))
                 })
                 .collect();
-            stage.fake.wait_for_held(usize::try_from(CALLERS).unwrap());
+            fixture
+                .fake
+                .wait_for_held(usize::try_from(CALLERS).unwrap());
             seen.extend(threads_named("calls"));
-            stage.fake.let_go();
+            fixture.fake.let_go();
             for one in called {
                 assert_eq!(one.join().unwrap().status(), rm::OK);
             }

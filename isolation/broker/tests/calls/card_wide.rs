@@ -4,9 +4,9 @@ use nvabi::status::{NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND};
 use nvabi::{Release, control};
 
 use crate::Test;
+use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::Stage;
 
 pub(crate) const TESTS: &[Test] = &[(
     "card_wide::what_acts_on_the_whole_card_is_answered",
@@ -14,11 +14,11 @@ pub(crate) const TESTS: &[Test] = &[(
 )];
 
 fn what_acts_on_the_whole_card_is_answered() {
-    let stage = Stage::new(1 << 20);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(1 << 20);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let arg = rm::alloc(client, device, 0x20, 0x2080, tenant.params_address());
     assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[0; 4]).status(), rm::OK);
-    let before = stage.fake.seen().len();
+    let before = fixture.fake.seen().len();
     let card_wide = |spec: &&control::Spec| spec.decision == control::Decision::CardWide;
     let commands: Vec<u32> = control::ALL
         .iter()
@@ -38,5 +38,5 @@ fn what_acts_on_the_whole_card_is_answered() {
         assert_eq!(ask(other).0, NV_ERR_NOT_SUPPORTED, "{cmd:#x}");
         assert_eq!(ask(0xbad).0, NV_ERR_OBJECT_NOT_FOUND, "{cmd:#x}");
     }
-    assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+    assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
 }

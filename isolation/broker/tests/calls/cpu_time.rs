@@ -11,9 +11,9 @@ use cards::store::DiskStore;
 use crate::Test;
 use crate::agent::Storm;
 use crate::fake::GRANULE;
+use crate::fixture::until;
 use crate::kept::Kept;
 use crate::share::{compute_of, computing_behind, of_governor, requests};
-use crate::stage::until;
 
 pub(crate) const TESTS: &[Test] = &[(
     "cpu_time::a_flood_pays_with_its_own_calls_and_closes_its_gate_in_time",

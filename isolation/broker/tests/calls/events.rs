@@ -8,9 +8,9 @@ use nvabi::{Release, escape, status};
 
 use crate::Test;
 use crate::agent::Ask;
+use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::Stage;
 use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -51,26 +51,26 @@ fn free(tenant: &Tenant, fd: i32, client: u32, number: i32) -> u32 {
 }
 
 fn another_tenants_events_are_not_touched() {
-    let stage = Stage::new(MIB);
-    let (tenant, fd, client, _) = with_device(&stage);
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, client, _) = with_device(&fixture);
     assert_eq!(alloc(&tenant, fd, client, fd), rm::OK);
-    let before = stage.fake.seen().len();
+    let before = fixture.fake.seen().len();
     for foreign in [client + 1, client - 1, 0, u32::MAX] {
         for call in [alloc, free] {
             let status = call(&tenant, fd, foreign, fd);
             assert_eq!(status, status::NV_ERR_INVALID_CLIENT, "{foreign:#x}");
         }
     }
-    assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+    assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
     assert_eq!(free(&tenant, fd, client, fd), rm::OK);
-    assert_eq!(stage.fake.seen().len(), before + 1);
+    assert_eq!(fixture.fake.seen().len(), before + 1);
 }
 
 fn there_is_an_end_of_them() {
     const MOST: i32 = 4096;
-    let stage = Stage::new(MIB);
-    stage.fake.is_bound.store(true, Ordering::Relaxed);
-    let (tenant, fd, client, _) = with_device(&stage);
+    let fixture = Fixture::new(MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let (tenant, fd, client, _) = with_device(&fixture);
     // Any number will do: nobody looks it up.
     let made = (0..MOST).all(|number| alloc(&tenant, fd, client, number) == rm::OK);
     assert!(made);
@@ -82,23 +82,23 @@ fn there_is_an_end_of_them() {
 }
 
 fn a_real_driver_gets_the_callers_number() {
-    let stage = Stage::new(MIB);
-    stage.fake.is_bound.store(true, Ordering::Relaxed);
-    let (tenant, fd, client, _) = with_device(&stage);
-    let continued = stage.continued();
+    let fixture = Fixture::new(MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let (tenant, fd, client, _) = with_device(&fixture);
+    let continued = fixture.continued();
     assert_eq!(alloc(&tenant, fd, client, 77), rm::OK);
-    let seen = stage.fake.seen().pop().unwrap();
+    let seen = fixture.fake.seen().pop().unwrap();
     assert_eq!(u32_at(&seen.segments[0], os_event::FD), Some(77));
     assert_eq!(
-        stage.continued(),
+        fixture.continued(),
         continued,
         "the kernel does not read it again"
     );
 }
 
 fn only_granted_cards_are_attached() {
-    let stage = Stage::new(MIB);
-    let (tenant, fd, _, _) = with_device(&stage);
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, _, _) = with_device(&fixture);
     let attach = |cmd: u64, ids: &[u32]| {
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         tenant.write(tenant.arg_address(), &bytes);
@@ -106,17 +106,17 @@ fn only_granted_cards_are_attached() {
         tenant.ask(&Ask::Ioctl { fd, cmd, address })
     };
     let spelt = |count: u64| [0xc000_46d4 | count << 18, 0x0000_54d4 | count << 18];
-    let before = stage.fake.seen().len();
+    let before = fixture.fake.seen().len();
     for ids in [&[0x200_u32][..], &[0x100, 0x200], &[0, 0, 0xffff_ffff]] {
         for cmd in spelt(ids.len() as u64) {
             assert_eq!(attach(cmd, ids), Err(EINVAL), "{cmd:#x} {ids:x?}");
         }
     }
-    assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+    assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
     for ids in [&[0x100_u32][..], &[0, 0x100, 0]] {
         for cmd in spelt(ids.len() as u64) {
             assert_eq!(attach(cmd, ids), Ok(0), "{cmd:#x} {ids:x?}");
         }
     }
-    assert_eq!(stage.fake.seen().len(), before + 4);
+    assert_eq!(fixture.fake.seen().len(), before + 4);
 }

@@ -2,8 +2,8 @@
 
 use crate::Test;
 use crate::fake::GRANULE;
+use crate::fixture::until;
 use crate::kept::Kept;
-use crate::stage::until;
 use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[(

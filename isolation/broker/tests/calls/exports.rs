@@ -6,10 +6,10 @@ use nvabi::layout::{export_object, import_object};
 use nvabi::{control, status};
 
 use crate::Test;
+use crate::fixture::{Fixture, until};
 use crate::kept::Kept;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::{Stage, until};
 use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -71,19 +71,19 @@ fn info(tenant: &Tenant, on: &Device, carrier: i32) -> u32 {
 }
 
 fn is_counted_once() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
     let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
     assert_eq!(memory.status(), rm::OK);
-    let carrier = tenant.open(&stage.path("nvidiactl"));
+    let carrier = tenant.open(&fixture.path("nvidiactl"));
     assert_eq!(export(&tenant, &ours, 5, carrier), rm::OK);
     assert_eq!(info(&tenant, &ours, carrier), rm::OK);
     assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
-    assert_eq!(stage.used_bytes(), 3 * MIB, "the file holds it");
+    assert_eq!(fixture.used_bytes(), 3 * MIB, "the file holds it");
 
     let (other, _pid) = tenant.process(&[carrier]);
-    let own = other.open(&stage.path("nvidiactl"));
+    let own = other.open(&fixture.path("nvidiactl"));
     let theirs = Device {
         fd: own,
         client: other.client(own),
@@ -95,11 +95,11 @@ fn is_counted_once() {
     };
     assert_eq!(import(&other, &theirs, 6, carrier), rm::OK);
     assert_eq!(import(&other, &theirs, 8, carrier), rm::OK);
-    assert_eq!(stage.used_bytes(), 3 * MIB, "it is one piece of memory");
+    assert_eq!(fixture.used_bytes(), 3 * MIB, "it is one piece of memory");
     // What the driver refuses leaves nothing pinned.
     let taken = import(&other, &theirs, 6, carrier);
     assert_eq!(taken, status::NV_ERR_INSERT_DUPLICATE_NAME);
-    assert_eq!(stage.container.journal.change().ledger.snapshot().pins, 0);
+    assert_eq!(fixture.container.journal.change().ledger.snapshot().pins, 0);
 
     tenant.close(carrier);
     for handle in [6, 8] {
@@ -107,35 +107,35 @@ fn is_counted_once() {
         assert_eq!(freed, rm::OK);
     }
     assert_eq!(
-        stage.used_bytes(),
+        fixture.used_bytes(),
         3 * MIB,
         "the other process has the file"
     );
     drop(other);
-    until("the file is given up", || stage.used_bytes() == 0);
-    stage.assert_exact(0);
+    until("the file is given up", || fixture.used_bytes() == 0);
+    fixture.assert_exact(0);
 }
 
 fn foreign_files() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let before = stage.fake.seen().len();
+    let before = fixture.fake.seen().len();
     for name in ["nvidiactl", "nvidia0", "plain"] {
-        let file = tenant.open(&stage.path(name));
+        let file = tenant.open(&fixture.path(name));
         for refused in [import(&tenant, &ours, 6, file), info(&tenant, &ours, file)] {
             assert_eq!(refused, status::NV_ERR_INSUFFICIENT_PERMISSIONS, "{name}");
         }
     }
-    assert_eq!(stage.fake.seen().len(), before, "no driver heard of it");
-    stage.assert_exact(0);
+    assert_eq!(fixture.fake.seen().len(), before, "no driver heard of it");
+    fixture.assert_exact(0);
 }
 
 fn not_ours() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let carrier = tenant.open(&stage.path("nvidiactl"));
+    let carrier = tenant.open(&fixture.path("nvidiactl"));
     let unknown = export(&tenant, &ours, 0x99, carrier);
     assert_eq!(unknown, status::NV_ERR_INVALID_OBJECT_HANDLE);
     let foreign = Device {
@@ -145,27 +145,27 @@ fn not_ours() {
     let refused = export(&tenant, &foreign, 5, carrier);
     assert_eq!(refused, status::NV_ERR_INVALID_CLIENT);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
-    let card = tenant.open(&stage.path("nvidia0"));
+    let card = tenant.open(&fixture.path("nvidia0"));
     let onto_a_card = export(&tenant, &ours, 5, card);
     assert_eq!(onto_a_card, status::NV_ERR_INVALID_PARAMETER);
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
 }
 
 fn an_address_space_is_not_exported() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let carrier = tenant.open(&stage.path("nvidiactl"));
+    let carrier = tenant.open(&fixture.path("nvidiactl"));
     let arg = rm::alloc(client, device, 0, 0x90f1, tenant.params_address());
     let space = tenant.call(fd, rm::ALLOC, &arg, &[0; 48]);
     assert_eq!(space.status(), rm::OK);
-    let before = stage.fake.seen().len();
+    let before = fixture.fake.seen().len();
     for object in [rm::new_handle(&space.arg), device] {
         let refused = export(&tenant, &ours, object, carrier);
         assert_eq!(refused, status::NV_ERR_INVALID_ARGUMENT, "{object:#x}");
     }
-    assert_eq!(stage.fake.seen().len(), before, "no driver heard of it");
-    assert_eq!(stage.container.journal.change().ledger.snapshot().pins, 0);
+    assert_eq!(fixture.fake.seen().len(), before, "no driver heard of it");
+    assert_eq!(fixture.container.journal.change().ledger.snapshot().pins, 0);
 }
 
 fn outlive_a_broker() {

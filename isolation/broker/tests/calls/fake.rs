@@ -507,7 +507,7 @@ impl Driver for Handle {
         }
     }
 
-    fn is_played(&self) -> bool {
+    fn is_fake(&self) -> bool {
         true
     }
 

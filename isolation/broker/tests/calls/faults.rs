@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use crate::Test;
 use crate::fake::GRANULE;
+use crate::fixture::until;
 use crate::kept::Kept;
 use crate::rm;
-use crate::stage::until;
 
 pub(crate) const TESTS: &[Test] = &[
     ("faults::a_full_disk_ends_nobody", full_disk),

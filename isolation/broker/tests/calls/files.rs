@@ -6,9 +6,9 @@ use nvabi::bytes::put_u32;
 
 use crate::Test;
 use crate::agent::Ask;
+use crate::fixture::{Fixture, until};
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::{Stage, until};
 
 pub(crate) const TESTS: &[Test] = &[
     ("files::close_releases", close_releases),
@@ -59,27 +59,27 @@ pub(crate) const TESTS: &[Test] = &[
 const MIB: u64 = 1 << 20;
 
 /// Reconciles until it has looked.
-fn reconcile_until(stage: &Stage, what: &str, is_so: impl Fn() -> bool) {
+fn reconcile_until(fixture: &Fixture, what: &str, is_so: impl Fn() -> bool) {
     until(what, || {
-        stage.reaper.reconcile(&stage.container);
+        fixture.reaper.reconcile(&fixture.container);
         is_so()
     });
 }
 
 fn close_releases() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let copy = tenant.dup(fd);
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
     tenant.close(fd);
-    stage.reaper.reconcile(&stage.container);
-    stage.assert_exact(MIB);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.assert_exact(MIB);
     tenant.close(copy);
-    reconcile_until(&stage, "the closed file is given up", || {
-        stage.used_bytes() == 0
+    reconcile_until(&fixture, "the closed file is given up", || {
+        fixture.used_bytes() == 0
     });
-    stage.assert_exact(0);
-    assert_eq!(stage.fake.closed.load(Ordering::SeqCst), 1);
+    fixture.assert_exact(0);
+    assert_eq!(fixture.fake.closed.load(Ordering::SeqCst), 1);
 }
 
 /// A real driver would keep it for whoever else has the file open, and nobody would be charged for it.
@@ -88,21 +88,21 @@ fn what_a_closed_file_held_is_freed() {
     const UVM_INITIALIZE: u32 = 0x3000_0001;
     const UVM_UNREGISTER_GPU: u32 = 38;
     for is_bound in [true, false] {
-        let stage = Stage::new(4 * MIB);
-        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
-        let (tenant, fd, client, device) = with_device(&stage);
+        let fixture = Fixture::new(4 * MIB);
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&fixture);
         assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
-        let uvm = tenant.open(&stage.path("nvidia-uvm"));
+        let uvm = tenant.open(&fixture.path("nvidia-uvm"));
         // A file is known from its first call on, whatever becomes of that.
         let _known = tenant.call(uvm, UVM_INITIALIZE, &[0; 16], &[]);
-        let before = stage.fake.seen().len();
+        let before = fixture.fake.seen().len();
         tenant.close(uvm);
         tenant.close(fd);
-        reconcile_until(&stage, "both files are given up", || {
-            stage.fake.closed.load(Ordering::SeqCst) == 2
+        reconcile_until(&fixture, "both files are given up", || {
+            fixture.fake.closed.load(Ordering::SeqCst) == 2
         });
-        stage.assert_exact(0);
-        let seen = stage.fake.seen();
+        fixture.assert_exact(0);
+        let seen = fixture.fake.seen();
         let mut freed: Vec<_> = seen[before..]
             .iter()
             .map(|call| (call.cmd, call.segments[0].clone()))
@@ -111,7 +111,7 @@ fn what_a_closed_file_held_is_freed() {
         let mut whole_client = vec![0; 16];
         put_u32(&mut whole_client, 0, client);
         put_u32(&mut whole_client, 8, client);
-        let mut card = stage.container.account.slots()[0].uuid_bytes.to_vec();
+        let mut card = fixture.container.account.slots()[0].uuid_bytes.to_vec();
         card.resize(20, 0);
         let expected = [(UVM_UNREGISTER_GPU, card), (FREE, whole_client)];
         assert_eq!(freed, if is_bound { &expected[..] } else { &[] });
@@ -119,32 +119,32 @@ fn what_a_closed_file_held_is_freed() {
 }
 
 fn exit_releases() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
     drop(tenant);
     // No interval has passed: the exit itself is seen.
-    until("the exit is seen", || stage.used_bytes() == 0);
-    stage.assert_exact(0);
-    assert_eq!(stage.fake.client_count(), 0);
+    until("the exit is seen", || fixture.used_bytes() == 0);
+    fixture.assert_exact(0);
+    assert_eq!(fixture.fake.client_count(), 0);
 }
 
 fn a_duplicate_is_the_same_file() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let copy = tenant.dup(fd);
     assert_eq!(tenant.memory(copy, client, device, 0, MIB).status(), rm::OK);
-    let files: Vec<_> = stage.fake.seen().iter().map(|seen| seen.file).collect();
+    let files: Vec<_> = fixture.fake.seen().iter().map(|seen| seen.file).collect();
     assert!(files.windows(2).all(|pair| pair[0] == pair[1]), "{files:?}");
-    let second = tenant.open(&stage.path("nvidiactl"));
+    let second = tenant.open(&fixture.path("nvidiactl"));
     tenant.client(second);
-    assert_ne!(stage.fake.seen().last().unwrap().file, files[0]);
+    assert_ne!(fixture.fake.seen().last().unwrap().file, files[0]);
 }
 
 fn a_passed_file_is_the_same_file() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let pair = tenant.bytes(&Ask::Pair);
     let (ours, theirs) = (i32::from(pair[0]), i32::from(pair[1]));
     let (other, _) = tenant.process(&[theirs]);
@@ -154,15 +154,17 @@ fn a_passed_file_is_the_same_file() {
         other.memory(passed, client, device, 0, MIB).status(),
         rm::OK
     );
-    let seen = stage.fake.seen();
+    let seen = fixture.fake.seen();
     assert_eq!(seen[0].file, seen.last().unwrap().file);
     assert_ne!(seen[0].caller.tgid, seen.last().unwrap().caller.tgid);
     // The first process closes it; the other still holds it.
     tenant.close(fd);
-    stage.reaper.reconcile(&stage.container);
-    stage.assert_exact(MIB);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.assert_exact(MIB);
     drop(other);
-    until("the last holder's exit is seen", || stage.used_bytes() == 0);
+    until("the last holder's exit is seen", || {
+        fixture.used_bytes() == 0
+    });
 }
 
 fn a_file_in_a_socket_is_not_given_up() {
@@ -170,61 +172,63 @@ fn a_file_in_a_socket_is_not_given_up() {
         println!("SKIP: no cgroup can be made here");
         return;
     };
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     cgroup.add(tenant.pid());
-    stage.reaper.set_cgroup_of(&stage.container, tenant.pid());
+    fixture
+        .reaper
+        .set_cgroup_of(&fixture.container, tenant.pid());
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
     let pair = tenant.bytes(&Ask::Pair);
     let socket = i32::from(pair[0]);
     tenant.ok(&Ask::SendFd { socket, fd });
     tenant.close(fd);
     for _ in 0..3 {
-        stage.reaper.reconcile(&stage.container);
-        stage.assert_exact(MIB);
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.assert_exact(MIB);
     }
     let back = tenant.receive_fd(i32::from(pair[1]));
     assert_eq!(tenant.memory(back, client, device, 0, MIB).status(), rm::OK);
-    stage.reaper.reconcile(&stage.container);
-    stage.assert_exact(2 * MIB);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.assert_exact(2 * MIB);
     tenant.close(back);
-    reconcile_until(&stage, "the closed file is given up", || {
-        stage.used_bytes() == 0
+    reconcile_until(&fixture, "the closed file is given up", || {
+        fixture.used_bytes() == 0
     });
 }
 
 fn an_inherited_file_is_the_same_file() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
     let (child, pid) = tenant.process(&[fd]);
     assert_eq!(child.memory(fd, client, device, 0, MIB).status(), rm::OK);
-    let last = stage.fake.seen().pop().unwrap();
+    let last = fixture.fake.seen().pop().unwrap();
     assert_eq!(
         (last.file, last.caller.tgid),
-        (stage.fake.seen()[0].file, pid)
+        (fixture.fake.seen()[0].file, pid)
     );
     tenant.close(fd);
-    stage.reaper.reconcile(&stage.container);
-    stage.assert_exact(2 * MIB);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.assert_exact(2 * MIB);
     drop(child);
-    until("the child's exit is seen", || stage.used_bytes() == 0);
+    until("the child's exit is seen", || fixture.used_bytes() == 0);
 }
 
 fn a_private_table_is_looked_into() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, _, _) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, _, _) = with_device(&fixture);
     let hermit = tenant.thread();
     hermit.ok(&Ask::Unshare);
     // The same number, but in the process's table it is a plain file.
-    let mut own = hermit.open(&stage.path("nvidiactl"));
-    let mut plain = tenant.open(&stage.path("plain"));
+    let mut own = hermit.open(&fixture.path("nvidiactl"));
+    let mut plain = tenant.open(&fixture.path("plain"));
     // What the process had open for a moment when the table was made is in one of them.
     while own != plain {
         if own < plain {
-            own = hermit.open(&stage.path("nvidiactl"));
+            own = hermit.open(&fixture.path("nvidiactl"));
         } else {
-            plain = tenant.open(&stage.path("plain"));
+            plain = tenant.open(&fixture.path("plain"));
         }
     }
     let client = hermit.client(own);
@@ -239,20 +243,20 @@ fn a_private_table_is_looked_into() {
     let device = hermit.device(own, client);
     assert_eq!(hermit.memory(own, client, device, 0, MIB).status(), rm::OK);
     // Only the hermit's table has it, and it is found there.
-    stage.reaper.reconcile(&stage.container);
-    stage.assert_exact(MIB);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.assert_exact(MIB);
     hermit.close(own);
-    reconcile_until(&stage, "the hermit's file is given up", || {
-        stage.used_bytes() == 0
+    reconcile_until(&fixture, "the hermit's file is given up", || {
+        fixture.used_bytes() == 0
     });
     tenant.client(fd);
 }
 
 fn a_registered_control_file_stays() {
     const REGISTER_FD: u32 = 0xc004_46c9;
-    let stage = Stage::new(4 * MIB);
-    let (tenant, control, client, device) = with_device(&stage);
-    let card = tenant.open(&stage.path("nvidia0"));
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, control, client, device) = with_device(&fixture);
+    let card = tenant.open(&fixture.path("nvidia0"));
     let mut arg = vec![0; 4];
     put_u32(&mut arg, 0, control.cast_unsigned());
     assert_eq!(tenant.call(card, REGISTER_FD, &arg, &[]).ret, Ok(0));
@@ -261,45 +265,45 @@ fn a_registered_control_file_stays() {
         rm::OK
     );
     tenant.close(control);
-    stage.reaper.reconcile(&stage.container);
-    stage.assert_exact(MIB);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.assert_exact(MIB);
     tenant.close(card);
-    reconcile_until(&stage, "both are given up", || stage.used_bytes() == 0);
-    assert_eq!(stage.fake.closed.load(Ordering::SeqCst), 2);
+    reconcile_until(&fixture, "both are given up", || fixture.used_bytes() == 0);
+    assert_eq!(fixture.fake.closed.load(Ordering::SeqCst), 2);
 }
 
 fn a_client_stays_with_its_control_file() {
     const ALLOC_MEMORY: u32 = 0xc038_4627;
-    let stage = Stage::new(4 * MIB);
-    let (tenant, control, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, control, client, device) = with_device(&fixture);
     assert_eq!(
         tenant.memory(control, client, device, 0, MIB).status(),
         rm::OK
     );
     // System memory is allocated on the card's file; the client is still the control file's.
-    let card = tenant.open(&stage.path("nvidia0"));
+    let card = tenant.open(&fixture.path("nvidia0"));
     let mut arg = vec![0; 56];
     for (at, word) in [(0, client), (4, device), (8, 0x99), (12, 0x3e)] {
         put_u32(&mut arg, at, word);
     }
     put_u32(&mut arg, 48, u32::MAX);
     assert_eq!(tenant.call(card, ALLOC_MEMORY, &arg, &[]).ret, Ok(0));
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
     tenant.close(card);
-    reconcile_until(&stage, "the card's file is given up", || {
-        stage.fake.closed.load(Ordering::SeqCst) == 1
+    reconcile_until(&fixture, "the card's file is given up", || {
+        fixture.fake.closed.load(Ordering::SeqCst) == 1
     });
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
 }
 
 fn memory_over_quota_looks_for_exits_first() {
-    let stage = Stage::new(MIB);
-    let (tenant, fd, _, _) = with_device(&stage);
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, _, _) = with_device(&fixture);
     tenant.close(fd);
-    let fd = tenant.open(&stage.path("nvidiactl"));
+    let fd = tenant.open(&fixture.path("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
-    let second = tenant.open(&stage.path("nvidiactl"));
+    let second = tenant.open(&fixture.path("nvidiactl"));
     let other = tenant.client(second);
     let on_second = tenant.device(second, other);
     assert_eq!(
@@ -309,13 +313,13 @@ fn memory_over_quota_looks_for_exits_first() {
     tenant.close(second);
     // Nobody has looked since; the allocation itself does, and finds room.
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
 }
 
 fn foreign_files_answer_for_themselves() {
-    let stage = Stage::new(MIB);
-    let tenant = stage.tenant();
-    let plain = tenant.open(&stage.path("plain"));
+    let fixture = Fixture::new(MIB);
+    let tenant = fixture.tenant();
+    let plain = tenant.open(&fixture.path("plain"));
     for cmd in [rm::ALLOC, rm::FREE, rm::CONTROL, 33, 0x3000_0001] {
         assert_eq!(
             tenant.ioctl(plain, cmd, tenant.arg_address()),
@@ -323,10 +327,10 @@ fn foreign_files_answer_for_themselves() {
             "{cmd:#x}"
         );
     }
-    assert_eq!(stage.continued(), 0, "none was handed to the kernel");
+    assert_eq!(fixture.continued(), 0, "none was handed to the kernel");
     assert_eq!(tenant.ioctl(99, rm::ALLOC, tenant.arg_address()), Err(9));
     assert_eq!(tenant.ioctl(-1, rm::ALLOC, tenant.arg_address()), Err(9));
-    assert!(stage.fake.seen().is_empty());
+    assert!(fixture.fake.seen().is_empty());
 
     // A large shared file may be mapped at any offset, UVM's managed memory may not.
     let far = 1 << 20;
@@ -337,7 +341,7 @@ fn foreign_files_answer_for_themselves() {
         }),
         Ok(0)
     );
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
     assert_eq!(
         tenant.ask(&Ask::Map {
             fd: uvm,
@@ -345,25 +349,25 @@ fn foreign_files_answer_for_themselves() {
         }),
         Err(22)
     );
-    assert_eq!(stage.continued(), 1);
+    assert_eq!(fixture.continued(), 1);
 }
 
 fn numbers_are_used_again() {
-    let stage = Stage::new(MIB);
-    let (tenant, fd, _, _) = with_device(&stage);
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, _, _) = with_device(&fixture);
     tenant.close(fd);
-    let again = tenant.open(&stage.path("plain"));
+    let again = tenant.open(&fixture.path("plain"));
     assert_eq!(again, fd);
     assert_eq!(
         tenant.ioctl(again, rm::ALLOC, tenant.arg_address()),
         Err(25)
     );
     tenant.close(again);
-    let third = tenant.open(&stage.path("nvidiactl"));
+    let third = tenant.open(&fixture.path("nvidiactl"));
     assert_eq!(third, fd);
-    let first = stage.fake.seen()[0].file;
+    let first = fixture.fake.seen()[0].file;
     tenant.client(third);
-    assert_ne!(stage.fake.seen().last().unwrap().file, first);
+    assert_ne!(fixture.fake.seen().last().unwrap().file, first);
 }
 
 /// A cgroup of the `pids` controller, or of the unified hierarchy.

@@ -9,9 +9,9 @@ use driver::{Incident, IncidentKind};
 
 use crate::Test;
 use crate::fake::UUID;
+use crate::fixture::{Fixture, until};
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::{Stage, until};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -46,17 +46,17 @@ pub(crate) const TESTS: &[Test] = &[
 
 const MIB: u64 = 1 << 20;
 
-fn status(stage: &Stage) -> HealthStatus {
-    stage.container.health.status(&stage.container)
+fn status(fixture: &Fixture) -> HealthStatus {
+    fixture.container.health.status(&fixture.container)
 }
 
-fn kinds(stage: &Stage) -> Vec<EventKind> {
-    let events = stage.container.health.events.last();
+fn kinds(fixture: &Fixture) -> Vec<EventKind> {
+    let events = fixture.container.health.events.last();
     events.iter().map(|event| event.kind).collect()
 }
 
-fn last(stage: &Stage) -> Event {
-    stage.container.health.events.last().pop().unwrap()
+fn last(fixture: &Fixture) -> Event {
+    fixture.container.health.events.last().pop().unwrap()
 }
 
 fn hung_after(hung_call_ms: u64) -> Plan {
@@ -70,46 +70,46 @@ fn hung_after(hung_call_ms: u64) -> Plan {
 }
 
 fn a_hung_call_is_reported_once_and_so_is_its_end() {
-    let stage = Stage::watched(4 * MIB, hung_after(50));
-    let (tenant, fd, client, device) = with_device(&stage);
-    let look = || stage.container.health.look(&stage.container);
+    let fixture = Fixture::watched(4 * MIB, hung_after(50));
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let look = || fixture.container.health.look(&fixture.container);
     look();
-    assert_eq!(kinds(&stage), []);
-    stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+    assert_eq!(kinds(&fixture), []);
+    fixture.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
     std::thread::scope(|scope| {
         let hung = scope.spawn(|| tenant.memory(fd, client, device, 0, MIB));
-        stage.fake.wait_for_held(1);
+        fixture.fake.wait_for_held(1);
         until("the call to be told of", || {
             look();
-            status(&stage).hung_calls == 1
+            status(&fixture).hung_calls == 1
         });
         for _ in 0..3 {
             look();
         }
-        assert_eq!(kinds(&stage), [EventKind::HungCall]);
-        let text = last(&stage).text;
+        assert_eq!(kinds(&fixture), [EventKind::HungCall]);
+        let text = last(&fixture).text;
         assert!(text.contains(&tenant.pid().to_string()), "{text}");
-        assert_eq!(status(&stage).incidents.hung_call, 1);
-        stage.fake.let_go();
+        assert_eq!(status(&fixture).incidents.hung_call, 1);
+        fixture.fake.let_go();
         assert_eq!(hung.join().unwrap().status(), rm::OK);
     });
     look();
     assert_eq!(
-        kinds(&stage),
+        kinds(&fixture),
         [EventKind::HungCall, EventKind::HungCallOver]
     );
-    let after = status(&stage);
+    let after = status(&fixture);
     assert_eq!((after.hung_calls, after.incidents.hung_call), (0, 1));
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
 }
 
 fn a_driver_that_counts_more_is_reported() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
     let now = || {
-        let health = &stage.container.health;
-        health.reconcile_now(&stage.container).unwrap()
+        let health = &fixture.container.health;
+        health.reconcile_now(&fixture.container).unwrap()
     };
     let exact = now();
     assert_eq!(exact.violations, []);
@@ -117,10 +117,10 @@ fn a_driver_that_counts_more_is_reported() {
         (exact.drift[0].driver_bytes, exact.drift[0].ledger_bytes),
         (MIB, MIB)
     );
-    stage.fake.leaked_bytes.store(4096, Ordering::SeqCst);
+    fixture.fake.leaked_bytes.store(4096, Ordering::SeqCst);
     // One look alone says nothing.
-    stage.container.health.reconcile(&stage.container);
-    assert_eq!(status(&stage).violations, 0);
+    fixture.container.health.reconcile(&fixture.container);
+    assert_eq!(status(&fixture).violations, 0);
     // A call that has just been answered may still be settled: then the next comparison says it.
     let mut found = now();
     until("the difference to stand", || {
@@ -129,23 +129,23 @@ fn a_driver_that_counts_more_is_reported() {
     });
     assert_eq!(found.violations[0].driver_bytes, MIB + 4096);
     now();
-    assert_eq!(kinds(&stage), [EventKind::Violation], "told once");
-    assert_eq!(status(&stage).drift, found.drift);
+    assert_eq!(kinds(&fixture), [EventKind::Violation], "told once");
+    assert_eq!(status(&fixture).drift, found.drift);
     // It goes on with the calls: the policy is to log.
     assert_eq!(tenant.memory(fd, client, device, 6, MIB).status(), rm::OK);
-    stage.fake.leaked_bytes.store(8192, Ordering::SeqCst);
+    fixture.fake.leaked_bytes.store(8192, Ordering::SeqCst);
     until("the growth to be told", || {
         now();
-        kinds(&stage).len() == 2
+        kinds(&fixture).len() == 2
     });
-    stage.fake.leaked_bytes.store(0, Ordering::SeqCst);
+    fixture.fake.leaked_bytes.store(0, Ordering::SeqCst);
     assert_eq!(now().violations, []);
 }
 
 fn a_busy_container_is_no_violation() {
-    let stage = Stage::new(8 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
-    stage.fake.slow_micros.store(300, Ordering::SeqCst);
+    let fixture = Fixture::new(8 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    fixture.fake.slow_micros.store(300, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let busy = scope.spawn(|| {
             for _ in 0..400 {
@@ -154,12 +154,12 @@ fn a_busy_container_is_no_violation() {
             }
         });
         while !busy.is_finished() {
-            stage.container.health.reconcile(&stage.container);
+            fixture.container.health.reconcile(&fixture.container);
         }
         busy.join().unwrap();
     });
-    assert!(status(&stage).reconciled > 0);
-    assert_eq!((status(&stage).violations, kinds(&stage)), (0, vec![]));
+    assert!(status(&fixture).reconciled > 0);
+    assert_eq!((status(&fixture).violations, kinds(&fixture)), (0, vec![]));
 }
 
 fn a_violation_kills_where_it_shall() {
@@ -167,22 +167,26 @@ fn a_violation_kills_where_it_shall() {
         on_violation: OnViolation::Kill,
         ..Plan::default()
     };
-    let stage = Stage::watched(4 * MIB, plan);
-    let (mut tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::watched(4 * MIB, plan);
+    let (mut tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
-    let neighbour = Stage::new(4 * MIB);
+    let neighbour = Fixture::new(4 * MIB);
     let (other, other_fd, other_client, other_device) = with_device(&neighbour);
-    stage.fake.leaked_bytes.store(4096, Ordering::SeqCst);
+    fixture.fake.leaked_bytes.store(4096, Ordering::SeqCst);
     until("the violation to be told", || {
-        let health = &stage.container.health;
-        health.reconcile_now(&stage.container).unwrap();
-        !kinds(&stage).is_empty()
+        let health = &fixture.container.health;
+        health.reconcile_now(&fixture.container).unwrap();
+        !kinds(&fixture).is_empty()
     });
     let ended = tenant.process.0.wait().unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
     assert_eq!(signal, Some(nix::sys::signal::Signal::SIGKILL as i32));
-    assert_eq!(kinds(&stage), [EventKind::Violation; 2]);
-    assert!(last(&stage).text.contains("killed"), "{:?}", last(&stage));
+    assert_eq!(kinds(&fixture), [EventKind::Violation; 2]);
+    assert!(
+        last(&fixture).text.contains("killed"),
+        "{:?}",
+        last(&fixture)
+    );
     let called = other.memory(other_fd, other_client, other_device, 5, MIB);
     assert_eq!(called.status(), rm::OK);
 }
@@ -194,9 +198,9 @@ fn incidents_are_reported_to_whom_they_concern() {
         state_dir: Some(folder.path().to_owned()),
         ..Plan::default()
     };
-    let stage = Stage::watched(4 * MIB, plan);
+    let fixture = Fixture::watched(4 * MIB, plan);
     let add = |uuid: &str, kind: IncidentKind, own: Option<bool>| {
-        let mut incidents = stage.fake.incidents.lock().unwrap();
+        let mut incidents = fixture.fake.incidents.lock().unwrap();
         let sequence = incidents.len() as u64 + 1;
         incidents.push(Incident {
             sequence,
@@ -210,37 +214,37 @@ fn incidents_are_reported_to_whom_they_concern() {
         number,
         detail: "MMU fault".to_owned(),
     };
-    let ask = || stage.container.health.ask_the_driver(&stage.container);
+    let ask = || fixture.container.health.ask_the_driver(&fixture.container);
     add(UUID, xid(31), Some(false));
     add("GPU-another", IncidentKind::CardLost, None);
     ask();
-    assert_eq!(kinds(&stage), []);
+    assert_eq!(kinds(&fixture), []);
     add(UUID, xid(31), Some(true));
     ask();
     ask();
-    assert_eq!(kinds(&stage), [EventKind::Xid]);
-    assert_eq!(status(&stage).incidents.xid, 1);
+    assert_eq!(kinds(&fixture), [EventKind::Xid]);
+    assert_eq!(status(&fixture).incidents.xid, 1);
     let uuid = cards::GpuUuid::new(UUID).unwrap();
     let health = || cards::health::of(folder.path(), &uuid).unwrap();
     assert_eq!(health(), None, "a program's fault is not the card's");
     add(UUID, IncidentKind::CardLost, None);
     ask();
-    assert_eq!(kinds(&stage), [EventKind::Xid, EventKind::CardLost]);
-    assert_eq!(status(&stage).incidents.card_lost, 1);
+    assert_eq!(kinds(&fixture), [EventKind::Xid, EventKind::CardLost]);
+    assert_eq!(status(&fixture).incidents.card_lost, 1);
     assert_eq!(health().unwrap().reason, "the card was lost");
     let text = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 2);
 }
 
-fn flood_is_over(stage: &Stage, calls: u32) -> bool {
+fn flood_is_over(fixture: &Fixture, calls: u32) -> bool {
     // The one before the flood, and the flood.
-    stage.container.counters.value(Counter::Refused) > u64::from(calls)
+    fixture.container.counters.value(Counter::Refused) > u64::from(calls)
 }
 
 fn refusals_beyond_a_rate_wait_and_other_calls_do_not() {
     const CALLS: u32 = 300;
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let thread = tenant.thread();
     let refuse = |thread: &crate::tenant::Tenant| {
         let control = rm::control(client, device, 0xdead_beef, thread.params_address(), 4);
@@ -248,14 +252,14 @@ fn refusals_beyond_a_rate_wait_and_other_calls_do_not() {
         assert_eq!(called.status(), nvabi::status::NV_ERR_NOT_SUPPORTED);
     };
     refuse(&tenant);
-    assert_eq!(status(&stage).throttled, 0, "the first ones are free");
-    let throttle = &stage.container.health.throttle;
+    assert_eq!(status(&fixture).throttled, 0, "the first ones are free");
+    let throttle = &fixture.container.health.throttle;
     while !throttle.hold_up() {}
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| (0..CALLS).for_each(|_| refuse(&thread)));
         // The rest of the flood: it leaves no token, however slow this machine is.
         scope.spawn(|| {
-            while !flood_is_over(&stage, CALLS) {
+            while !flood_is_over(&fixture, CALLS) {
                 throttle.hold_up();
             }
         });
@@ -269,16 +273,16 @@ fn refusals_beyond_a_rate_wait_and_other_calls_do_not() {
             }
         }
     });
-    assert!(status(&stage).throttled >= u64::from(CALLS) / 2);
+    assert!(status(&fixture).throttled >= u64::from(CALLS) / 2);
     // All were refused for one reason, which was said once.
-    assert!(status(&stage).suppressed_logs >= u64::from(CALLS));
-    stage.assert_exact(0);
+    assert!(status(&fixture).suppressed_logs >= u64::from(CALLS));
+    fixture.assert_exact(0);
 }
 
 /// What a newer library asks for is refused; a person learns which row is lacking.
 fn a_call_without_a_row_is_named_once_and_counted() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let control = |cmd| {
         let arg = rm::control(client, device, cmd, tenant.params_address(), 4);
         tenant.call(fd, rm::CONTROL, &arg, &[0; 4]).status()
@@ -296,7 +300,7 @@ fn a_call_without_a_row_is_named_once_and_counted() {
     // It has a row, by which no tenant makes it.
     let known = nvabi::control::NV2080_CTRL_CMD_GPU_EXEC_REG_OPS;
     assert_eq!(control(known), nvabi::status::NV_ERR_NOT_SUPPORTED);
-    let events = stage.container.health.events.last();
+    let events = fixture.container.health.events.last();
     let named = events.iter().map(|event| {
         assert_eq!(event.kind, EventKind::UnknownCall, "{}", event.text);
         event.text.split(" has no row").next().unwrap()
@@ -305,5 +309,5 @@ fn a_call_without_a_row_is_named_once_and_counted() {
         named.collect::<Vec<_>>(),
         ["control 0x80fff1", "class 0xbeef"]
     );
-    assert_eq!(status(&stage).unknown_calls, 4);
+    assert_eq!(status(&fixture).unknown_calls, 4);
 }

@@ -6,9 +6,9 @@ use nvabi::layout::{nvos02, nvos32};
 use nvabi::{Release, escape, uvm};
 
 use crate::Test;
+use crate::fixture::{Confined, Fixture};
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::{Confined, Stage};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -28,19 +28,24 @@ const R: Release = Release::R570;
 const LIMIT: u64 = 8 * MIB;
 const PAGE: u64 = 4096;
 
-fn limited() -> Stage {
-    let stage = Stage::new(64 * MIB);
-    let mut change = stage.container.journal.change();
+fn limited() -> Fixture {
+    let fixture = Fixture::new(64 * MIB);
+    let mut change = fixture.container.journal.change();
     change.record(Operation::SetQuota {
         card: CardSlot::HOST,
         quota_bytes: LIMIT,
     });
     drop(change);
-    stage
+    fixture
 }
 
-fn held(stage: &Stage) -> u64 {
-    stage.container.journal.change().ledger.used(CardSlot::HOST)
+fn held(fixture: &Fixture) -> u64 {
+    fixture
+        .container
+        .journal
+        .change()
+        .ledger
+        .used(CardSlot::HOST)
 }
 
 struct Seat {
@@ -53,10 +58,10 @@ struct Seat {
 }
 
 impl Seat {
-    fn take(stage: &Stage) -> Self {
-        let (tenant, fd, client, device) = with_device(stage);
-        let node = tenant.open(&stage.path("nvidia0"));
-        let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    fn take(fixture: &Fixture) -> Self {
+        let (tenant, fd, client, device) = with_device(fixture);
+        let node = tenant.open(&fixture.path("nvidia0"));
+        let uvm = tenant.open(&fixture.path("nvidia-uvm"));
         Self {
             tenant,
             fd,
@@ -140,42 +145,42 @@ impl Seat {
 }
 
 fn every_way_to_it_is_counted() {
-    let stage = limited();
-    let seat = Seat::take(&stage);
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
     let ways: [&dyn Fn(u32, u64) -> u32; 3] = [
         &|handle, bytes| seat.by_class(handle, bytes),
         &|handle, bytes| seat.by_heap(handle, bytes),
         &|handle, bytes| seat.by_old_call(handle, bytes),
     ];
     for (number, way) in (10..).zip(ways) {
-        let before = stage.fake.seen().len();
+        let before = fixture.fake.seen().len();
         for bytes in [LIMIT + 1, 1 << 40, u64::MAX - 5] {
             assert_eq!(way(number, bytes), rm::NO_MEMORY, "{number}: {bytes}");
         }
-        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+        assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
         assert_eq!(way(number, 2 * MIB), rm::OK, "{number}");
     }
-    assert_eq!(held(&stage), 6 * MIB);
+    assert_eq!(held(&fixture), 6 * MIB);
     assert_eq!(seat.pool(1 << 36, 4 * MIB), rm::NO_MEMORY);
     assert_eq!(seat.pool(1 << 36, 2 * MIB), rm::OK);
-    assert_eq!(held(&stage), LIMIT);
+    assert_eq!(held(&fixture), LIMIT);
     for (number, way) in (20..).zip(ways) {
         assert_eq!(way(number, 1), rm::NO_MEMORY, "{number}");
     }
     seat.free_range(1 << 36);
-    assert_eq!(held(&stage), 6 * MIB);
+    assert_eq!(held(&fixture), 6 * MIB);
     seat.free(10);
-    assert_eq!(held(&stage), 4 * MIB);
+    assert_eq!(held(&fixture), 4 * MIB);
     // A page is the least.
     assert_eq!(seat.by_class(30, 1), rm::OK);
-    assert_eq!(held(&stage), 4 * MIB + PAGE);
-    assert_eq!(stage.used_bytes(), 0, "no card memory");
+    assert_eq!(held(&fixture), 4 * MIB + PAGE);
+    assert_eq!(fixture.used_bytes(), 0, "no card memory");
 }
 
 fn racing_threads_never_pass_it() {
-    let stage = limited();
-    let (tenant, fd, client, device) = with_device(&stage);
-    stage
+    let fixture = limited();
+    let (tenant, fd, client, device) = with_device(&fixture);
+    fixture
         .fake
         .slow_micros
         .store(100, std::sync::atomic::Ordering::SeqCst);
@@ -198,13 +203,13 @@ fn racing_threads_never_pass_it() {
         racing.into_iter().map(|one| one.join().unwrap()).sum()
     });
     assert_eq!(granted, LIMIT / MIB);
-    let state = stage.container.journal.change();
+    let state = fixture.container.journal.change();
     assert_eq!(state.ledger.peak(CardSlot::HOST), LIMIT);
 }
 
 fn a_second_handle_keeps_it() {
-    let stage = limited();
-    let seat = Seat::take(&stage);
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
     assert_eq!(seat.by_class(10, 3 * MIB), rm::OK);
     let mut arg = vec![0; 28];
     for (at, word) in [
@@ -220,7 +225,7 @@ fn a_second_handle_keeps_it() {
     let called = seat.tenant.call(seat.fd, cmd, &arg, &[]);
     assert_eq!(u32_at(&called.arg, 24), Some(rm::OK));
     seat.free(10);
-    assert_eq!(held(&stage), 3 * MIB, "the second handle holds it");
+    assert_eq!(held(&fixture), 3 * MIB, "the second handle holds it");
     seat.free(11);
-    assert_eq!(held(&stage), 0);
+    assert_eq!(held(&fixture), 0);
 }

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::fake::{Fake, UUID};
 use crate::fake_server;
+use crate::fixture::until;
 use crate::launch::{self, WITH_FILTER};
-use crate::stage::until;
 use crate::tenant::{Process, Tenant};
 
 pub(crate) struct Kept {

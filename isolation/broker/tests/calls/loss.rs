@@ -5,9 +5,9 @@ use ledger::CardSlot;
 
 use crate::Test;
 use crate::agent::Ask;
+use crate::fixture::{Fixture, until};
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::{Stage, until};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -33,16 +33,16 @@ pub(crate) const TESTS: &[Test] = &[
 const MIB: u64 = 1 << 20;
 
 fn a_blocked_call_keeps_no_other_waiting() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let thread = tenant.thread();
-    let (other, other_fd, other_client, other_device) = with_device(&stage);
+    let (other, other_fd, other_client, other_device) = with_device(&fixture);
     let second = thread.client(fd);
     let on_second = thread.device(fd, second);
-    stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+    fixture.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| tenant.memory(fd, client, device, 0x11, MIB));
-        stage.fake.wait_for_held(1);
+        fixture.fake.wait_for_held(1);
         // The same process: a control, a free of another client, an allocation on another client (which is held too).
         let control = rm::control(client, device, 0xdead_beef, thread.params_address(), 4);
         let called = thread.call(fd, rm::CONTROL, &control, &[0; 4]);
@@ -52,32 +52,32 @@ fn a_blocked_call_keeps_no_other_waiting() {
         let freed = other.free(other_fd, other_client, other_client, other_device);
         assert_eq!(freed, rm::OK);
         assert!(!blocked.is_finished());
-        let reserved = stage
+        let reserved = fixture
             .container
             .journal
             .change()
             .ledger
             .reserved(CardSlot(0));
         assert_eq!(reserved, MIB, "reserved while the driver works");
-        stage.fake.let_go();
+        fixture.fake.let_go();
         assert_eq!(blocked.join().unwrap().status(), rm::OK);
     });
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
 }
 
 fn killed_in_mid_call() {
     for killable in [false, true] {
-        let stage = Stage::new(4 * MIB);
+        let fixture = Fixture::new(4 * MIB);
         let tenant = if killable {
-            stage.killable_tenant()
+            fixture.killable_tenant()
         } else {
-            stage.tenant()
+            fixture.tenant()
         };
-        let fd = tenant.open(&stage.path("nvidiactl"));
+        let fd = tenant.open(&fixture.path("nvidiactl"));
         let client = tenant.client(fd);
         let device = tenant.device(fd, client);
         assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
-        stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+        fixture.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
         let arg = rm::alloc(client, device, 0, rm::VIDMEM, tenant.params_address());
         tenant.write(tenant.params_address(), &rm::memory_params(MIB));
         tenant.write(tenant.arg_address(), &arg);
@@ -86,29 +86,29 @@ fn killed_in_mid_call() {
             cmd: rm::ALLOC.into(),
             address: tenant.arg_address(),
         });
-        stage.fake.wait_for_held(1);
+        fixture.fake.wait_for_held(1);
         drop(tenant);
         // The call is under way on the file: it must not be given up yet.
-        stage.reaper.reconcile(&stage.container);
-        assert!(stage.used_bytes() > MIB);
-        stage.fake.let_go();
+        fixture.reaper.reconcile(&fixture.container);
+        assert!(fixture.used_bytes() > MIB);
+        fixture.fake.let_go();
         until("the file is given up after the call", || {
-            stage.reaper.reconcile(&stage.container);
-            stage.used_bytes() == 0
+            fixture.reaper.reconcile(&fixture.container);
+            fixture.used_bytes() == 0
         });
-        stage.assert_exact(0);
-        assert_eq!(stage.fake.client_count(), 0);
+        fixture.assert_exact(0);
+        assert_eq!(fixture.fake.client_count(), 0);
     }
 }
 
 fn killed_over_and_over() {
-    let stage = Stage::new(64 * MIB);
-    stage
+    let fixture = Fixture::new(64 * MIB);
+    fixture
         .fake
         .slow_micros
         .store(300, std::sync::atomic::Ordering::SeqCst);
     for round in 0..12_u64 {
-        let (tenant, fd, client, device) = with_device(&stage);
+        let (tenant, fd, client, device) = with_device(&fixture);
         let storm = crate::agent::Storm {
             fd,
             client,
@@ -119,19 +119,19 @@ fn killed_over_and_over() {
             kernel_repeats: true,
             own_handles: round % 2 == 0,
         };
-        let before = stage.fake.seen().len();
+        let before = fixture.fake.seen().len();
         tenant.ask_only(&Ask::Storm(storm));
         until("it is in the midst of it", || {
-            stage.fake.seen().len() > before + 20
+            fixture.fake.seen().len() > before + 20
         });
         drop(tenant);
     }
     until("all is given up", || {
-        stage.reaper.reconcile(&stage.container);
-        stage.used_bytes() == 0
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.used_bytes() == 0
     });
-    stage.assert_exact(0);
-    assert_eq!(stage.fake.client_count(), 0);
+    fixture.assert_exact(0);
+    assert_eq!(fixture.fake.client_count(), 0);
 }
 
 fn without_a_broker_calls_fail() {
@@ -141,8 +141,8 @@ fn without_a_broker_calls_fail() {
     let listener = crate::launch::listener(&socket).unwrap();
     let _process = crate::tenant::Process(child);
     let tenant = crate::tenant::Tenant::new(socket);
-    let stage = Stage::new(MIB);
-    let fd = tenant.open(&stage.path("nvidiactl"));
+    let fixture = Fixture::new(MIB);
+    let fd = tenant.open(&fixture.path("nvidiactl"));
     // A call that waits when the broker goes.
     let waiting = tenant.thread();
     std::thread::scope(|scope| {
@@ -163,9 +163,9 @@ fn without_a_broker_calls_fail() {
 }
 
 fn threads_end_with_their_processes() {
-    let stage = Stage::new(MIB);
-    let tenant = stage.tenant();
-    let fd = tenant.open(&stage.path("nvidiactl"));
+    let fixture = Fixture::new(MIB);
+    let tenant = fixture.tenant();
+    let fd = tenant.open(&fixture.path("nvidiactl"));
     tenant.client(fd);
     let session = std::sync::Arc::clone(&tenant.session);
     assert!(!session.is_over());
@@ -177,8 +177,8 @@ fn threads_end_with_their_processes() {
 /// More calls block than there are threads at first; each gets one.
 fn many_calls_at_once() {
     const THREADS: u64 = 24;
-    let stage = Stage::new(THREADS * 2 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(THREADS * 2 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let others: Vec<_> = (1..THREADS).map(|_| tenant.thread()).collect();
     let own: Vec<(u32, u32)> = others
         .iter()
@@ -187,17 +187,19 @@ fn many_calls_at_once() {
             (client, thread.device(fd, client))
         })
         .collect();
-    stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+    fixture.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
     std::thread::scope(|scope| {
         let mut calls = vec![scope.spawn(|| tenant.memory(fd, client, device, 0, MIB).status())];
         for (thread, (client, device)) in others.iter().zip(own) {
             calls.push(scope.spawn(move || thread.memory(fd, client, device, 0, MIB).status()));
         }
-        stage.fake.wait_for_held(usize::try_from(THREADS).unwrap());
-        stage.fake.let_go();
+        fixture
+            .fake
+            .wait_for_held(usize::try_from(THREADS).unwrap());
+        fixture.fake.let_go();
         for call in calls {
             assert_eq!(call.join().unwrap(), rm::OK);
         }
     });
-    stage.assert_exact(THREADS * MIB);
+    fixture.assert_exact(THREADS * MIB);
 }

@@ -16,6 +16,7 @@ mod fake;
 mod fake_server;
 mod faults;
 mod files;
+mod fixture;
 mod health;
 mod host;
 mod kept;
@@ -33,7 +34,6 @@ mod replace;
 mod rm;
 mod share;
 mod signals;
-mod stage;
 mod strict;
 mod tenant;
 
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    if let Err(reason) = stage::can_run() {
+    if let Err(reason) = fixture::can_run() {
         println!("SKIP: {reason}");
         return ExitCode::SUCCESS;
     }

@@ -9,10 +9,10 @@ use verdict::policy::Managed;
 
 use crate::Test;
 use crate::agent::Ask;
+use crate::fixture::{Fixture, until};
 use crate::kept::Kept;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::{Stage, until};
 use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -62,39 +62,39 @@ fn unmap(tenant: &Tenant, address: i64) {
     tenant.ok(&Ask::UnmapManaged { address });
 }
 
-fn look(stage: &Stage, reason: Reason) -> bool {
-    stage.container.managed.look(&stage.container, reason)
+fn look(fixture: &Fixture, reason: Reason) -> bool {
+    fixture.container.managed.look(&fixture.container, reason)
 }
 
 fn is_charged() {
-    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
-    let tenant = stage.tenant();
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
     let three = map(&tenant, uvm, 3).unwrap();
-    assert_eq!(stage.used_bytes(), 3 * MIB);
+    assert_eq!(fixture.used_bytes(), 3 * MIB);
     assert_eq!(map(&tenant, uvm, 2), NO_MEMORY);
     let one = map(&tenant, uvm, 1).unwrap();
-    assert_eq!(stage.used_bytes(), 4 * MIB);
-    assert!(!look(&stage, Reason::Interval), "all of it is mapped");
-    assert_eq!(stage.used_bytes(), 4 * MIB);
+    assert_eq!(fixture.used_bytes(), 4 * MIB);
+    assert!(!look(&fixture, Reason::Interval), "all of it is mapped");
+    assert_eq!(fixture.used_bytes(), 4 * MIB);
 
     unmap(&tenant, three);
     // The mapping of the last call may not have been made yet, for all that can be seen; the thread's next call shows it.
-    assert!(look(&stage, Reason::Interval));
-    assert_eq!(stage.used_bytes(), MIB);
+    assert!(look(&fixture, Reason::Interval));
+    assert_eq!(fixture.used_bytes(), MIB);
     unmap(&tenant, one);
     until("two intervals have passed", || {
-        look(&stage, Reason::Interval);
-        stage.used_bytes() == 0
+        look(&fixture, Reason::Interval);
+        fixture.used_bytes() == 0
     });
-    let state = stage.container.journal.change();
+    let state = fixture.container.journal.change();
     assert_eq!(state.ledger.check_invariants(), Ok(()));
 }
 
 fn memory_is_free_at_once() {
-    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
-    let (tenant, fd, client, device) = with_device(&stage);
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
     for _ in 0..3 {
         let all = map(&tenant, uvm, 4).unwrap();
         let over = tenant.memory(fd, client, device, 7, MIB);
@@ -111,72 +111,72 @@ fn memory_is_free_at_once() {
 
 fn policies() {
     for (managed, expected) in [(Managed::Deny, Err(22)), (Managed::Allow, Ok(()))] {
-        let stage = Stage::with_managed(MIB, managed);
-        let tenant = stage.tenant();
-        let uvm = tenant.open(&stage.path("nvidia-uvm"));
+        let fixture = Fixture::with_managed(MIB, managed);
+        let tenant = fixture.tenant();
+        let uvm = tenant.open(&fixture.path("nvidia-uvm"));
         assert_eq!(map(&tenant, uvm, 64).map(|_address| ()), expected);
-        look(&stage, Reason::Interval);
-        assert_eq!(stage.used_bytes(), 0);
+        look(&fixture, Reason::Interval);
+        assert_eq!(fixture.used_bytes(), 0);
     }
 }
 
 /// As a mapping would be that was made on another file than the one that was looked at.
 fn uncharged_is_found() {
-    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
-    let tenant = stage.tenant();
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
     let address = map(&tenant, uvm, 3).unwrap().cast_unsigned();
     let forget = || {
         let uvm_file = {
-            let state = stage.container.journal.change();
+            let state = fixture.container.journal.change();
             state.ledger.managed().next().unwrap().uvm_file
         };
         let span = Span::new(address, 3 * MIB).unwrap();
         let operation = Operation::UnmapManaged { uvm_file, span };
-        stage.container.journal.change().record(operation);
-        assert_eq!(stage.used_bytes(), 0);
+        fixture.container.journal.change().record(operation);
+        assert_eq!(fixture.used_bytes(), 0);
     };
     forget();
     until("a heartbeat", || {
-        look(&stage, Reason::Interval);
-        stage.used_bytes() == 3 * MIB
+        look(&fixture, Reason::Interval);
+        fixture.used_bytes() == 3 * MIB
     });
 
     // On a slow heartbeat as well, though nothing is charged and nothing on its way.
     forget();
     until("a slow heartbeat", || {
-        look(&stage, Reason::Interval);
-        stage.used_bytes() == 3 * MIB
+        look(&fixture, Reason::Interval);
+        fixture.used_bytes() == 3 * MIB
     });
 }
 
 /// One uvm file is closed while it is mapped and another one is open: both have one inode.
 fn a_mapping_keeps_its_file() {
-    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
-    let tenant = stage.tenant();
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
     let (uvm, other) = (
-        tenant.open(&stage.path("nvidia-uvm")),
-        tenant.open(&stage.path("nvidia-uvm")),
+        tenant.open(&fixture.path("nvidia-uvm")),
+        tenant.open(&fixture.path("nvidia-uvm")),
     );
     let address = map(&tenant, uvm, 3).unwrap();
     let second = map(&tenant, other, 1).unwrap();
     unmap(&tenant, second);
     tenant.close(uvm);
     for _ in 0..4 {
-        stage.reaper.reconcile(&stage.container);
+        fixture.reaper.reconcile(&fixture.container);
     }
-    assert_eq!(stage.used_bytes(), 3 * MIB);
-    let files = |stage: &Stage| {
-        let state = stage.container.journal.change();
+    assert_eq!(fixture.used_bytes(), 3 * MIB);
+    let files = |fixture: &Fixture| {
+        let state = fixture.container.journal.change();
         let files: Vec<FileId> = state.ledger.managed().map(|it| it.uvm_file).collect();
         files
     };
-    assert_eq!(files(&stage).len(), 1);
+    assert_eq!(files(&fixture).len(), 1);
     unmap(&tenant, address);
     drop(tenant);
     until("the process's files are given up", || {
-        stage.reaper.reconcile(&stage.container);
-        stage.used_bytes() == 0
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.used_bytes() == 0
     });
 }
 
@@ -199,9 +199,9 @@ fn outlives_a_broker() {
 
 /// A thread gets no processor between the answer and its mapping, for longer than any number of heartbeats.
 fn a_starved_threads_mapping_stays_charged() {
-    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
-    let tenant = stage.tenant();
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
     let (starved, busy) = (tenant.thread(), tenant.thread());
     let schedule = |program: &str, arguments: &[&str]| {
         let status = Command::new(program)
@@ -217,62 +217,62 @@ fn a_starved_threads_mapping_stays_charged() {
     let tid = starved.ok(&Ask::Tid).to_string();
     schedule("chrt", &["--idle", "-p", "0", &tid]);
     busy.ask_only(&Ask::Spin);
-    let before = stage.continued();
+    let before = fixture.continued();
     let bytes = usize::try_from(3 * MIB).unwrap();
     starved.ask_only(&Ask::MapManaged { fd: uvm, bytes });
     until("the mapping is let through", || {
-        stage.continued() > before && stage.used_bytes() > 0
+        fixture.continued() > before && fixture.used_bytes() > 0
     });
     for _ in 0..20 {
-        look(&stage, Reason::Interval);
-        assert_eq!(stage.used_bytes(), 3 * MIB);
+        look(&fixture, Reason::Interval);
+        assert_eq!(fixture.used_bytes(), 3 * MIB);
         assert_eq!(map(&tenant, uvm, 2), NO_MEMORY);
     }
     tenant.ok(&Ask::StopFlipping);
     let address = starved.answer().unwrap();
     for _ in 0..4 {
-        look(&stage, Reason::Interval);
-        assert_eq!(stage.used_bytes(), 3 * MIB);
+        look(&fixture, Reason::Interval);
+        assert_eq!(fixture.used_bytes(), 3 * MIB);
     }
     unmap(&tenant, address);
     until("a heartbeat", || {
-        look(&stage, Reason::Interval);
-        stage.used_bytes() == 0
+        look(&fixture, Reason::Interval);
+        fixture.used_bytes() == 0
     });
 }
 
 fn a_name_that_is_no_text_hides_no_mapping() {
-    let stage = Stage::with_managed(4 * MIB, Managed::Charge);
-    let tenant = stage.tenant();
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
-    let folder = stage.path("").to_str().unwrap().to_owned();
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+    let folder = fixture.path("").to_str().unwrap().to_owned();
     tenant.ok(&Ask::MapNameless { folder });
     let address = map(&tenant, uvm, 3).unwrap();
     tenant.close(uvm);
     for _ in 0..4 {
-        stage.reaper.reconcile(&stage.container);
-        assert_eq!(stage.used_bytes(), 3 * MIB);
+        fixture.reaper.reconcile(&fixture.container);
+        assert_eq!(fixture.used_bytes(), 3 * MIB);
     }
     unmap(&tenant, address);
     until("it is given up", || {
-        stage.reaper.reconcile(&stage.container);
-        stage.used_bytes() == 0
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.used_bytes() == 0
     });
 }
 
 /// No offset is too low, and a mapping at another address than its offset is refused as the driver would.
 fn low_and_fixed_mappings_are_denied() {
-    let stage = Stage::with_managed(4 * MIB, Managed::Deny);
-    let tenant = stage.tenant();
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Deny);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
     for offset in [0x1000, 0x2000, 0xf000, 0x1_0000, 1 << 40] {
         let denied = tenant.ask(&Ask::Map { fd: uvm, offset });
         assert_eq!(denied, Err(22), "{offset:#x}");
     }
-    assert_eq!(stage.continued(), 0);
+    assert_eq!(fixture.continued(), 0);
     // From its beginning, where no address can be.
     assert_eq!(tenant.ask(&Ask::Map { fd: uvm, offset: 0 }), Ok(0));
-    assert_eq!(stage.continued(), 0);
+    assert_eq!(fixture.continued(), 0);
 }
 
 /// Many mappings, many stretches and many refusals: what a refusal costs grows with neither times the other.
@@ -281,19 +281,19 @@ fn refusals_share_their_looks() {
     const EACH: usize = 3;
     const STRETCHES: u64 = 1000;
     const PAGE: u64 = 4096;
-    let stage = Stage::with_managed(STRETCHES * PAGE, Managed::Charge);
-    let tenant = stage.tenant();
-    let uvm = tenant.open(&stage.path("nvidia-uvm"));
+    let fixture = Fixture::with_managed(STRETCHES * PAGE, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
     tenant.ok(&Ask::ManyMappings { count: 60_000 });
     for _ in 0..STRETCHES {
         let bytes = usize::try_from(PAGE).unwrap();
         tenant.ok(&Ask::MapManaged { fd: uvm, bytes });
     }
-    assert_eq!(stage.used_bytes(), STRETCHES * PAGE);
+    assert_eq!(fixture.used_bytes(), STRETCHES * PAGE);
     let table = std::fs::read(format!("/proc/{}/maps", tenant.pid())).unwrap();
     let table = u64::try_from(table.len()).unwrap();
     assert!(table > 60_000 * 40, "{table}");
-    let before = stage.container.managed.work();
+    let before = fixture.container.managed.work();
     let threads: Vec<Tenant> = (0..THREADS).map(|_| tenant.thread()).collect();
     std::thread::scope(|scope| {
         for thread in threads {
@@ -304,7 +304,7 @@ fn refusals_share_their_looks() {
             });
         }
     });
-    let after = stage.container.managed.work();
+    let after = fixture.container.managed.work();
     let looks = after.looks - before.looks;
     let calls = u64::try_from(THREADS * EACH).unwrap();
     assert!(looks <= calls / 2, "{looks} looks for {calls} refusals");
@@ -313,5 +313,5 @@ fn refusals_share_their_looks() {
     let linear = begun * 8 * (STRETCHES + 100);
     let steps = after.steps - before.steps;
     assert!(steps < linear, "{steps} of {linear} steps");
-    assert_eq!(stage.used_bytes(), STRETCHES * PAGE);
+    assert_eq!(fixture.used_bytes(), STRETCHES * PAGE);
 }

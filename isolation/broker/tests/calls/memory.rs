@@ -7,9 +7,9 @@ use nvabi::bytes::{put_u32, put_u64, u32_at};
 use crate::Test;
 use crate::agent::Ask;
 use crate::fake::GRANULE;
+use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::Stage;
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -56,15 +56,15 @@ const ENOTTY: i32 = 25;
 fn a_shared_address_space_is_the_clients_own() {
     let share_at = nvabi::layout::device_params::H_CLIENT_SHARE;
     for is_bound in [true, false] {
-        let stage = Stage::new(MIB);
-        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
-        let tenant = stage.tenant();
-        let fd = tenant.open(&stage.path("nvidiactl"));
+        let fixture = Fixture::new(MIB);
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let tenant = fixture.tenant();
+        let fd = tenant.open(&fixture.path("nvidiactl"));
         let client = tenant.client(fd);
         let arg = rm::alloc(client, client, 0, rm::DEVICE, tenant.params_address());
         let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 56]);
         assert_eq!(called.status(), rm::OK);
-        let seen = stage.fake.seen();
+        let seen = fixture.fake.seen();
         let seen = seen.last().unwrap().segments.get(1).unwrap().clone();
         assert_eq!(u32_at(&seen, share_at), Some(client));
         assert_eq!(u32_at(&called.params, share_at), Some(0), "as it was given");
@@ -79,14 +79,14 @@ fn a_call_is_known_however_it_is_spelt() {
         0x4020_ff2b,
         0xdead_beef_c020_462b,
     ];
-    let stage = Stage::new(SPELLINGS.len() as u64 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(SPELLINGS.len() as u64 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     for cmd in SPELLINGS {
         let arg = rm::alloc(client, device, 0, rm::VIDMEM, tenant.params_address());
         let called = tenant.call(fd, cmd, &arg, &rm::memory_params(MIB));
         assert_eq!(called.status(), rm::OK, "{cmd:#x}");
     }
-    stage.assert_exact(SPELLINGS.len() as u64 * MIB);
+    fixture.assert_exact(SPELLINGS.len() as u64 * MIB);
     for cmd in SPELLINGS {
         let arg = rm::alloc(client, device, 0, rm::VIDMEM, tenant.params_address());
         let called = tenant.call(fd, cmd, &arg, &rm::memory_params(MIB));
@@ -95,9 +95,9 @@ fn a_call_is_known_however_it_is_spelt() {
 }
 
 fn closed_calls_fail_in_the_filter() {
-    let stage = Stage::new(MIB);
-    let (tenant, fd, _, _) = with_device(&stage);
-    let before = stage.fake.seen().len();
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, _, _) = with_device(&fixture);
+    let before = fixture.fake.seen().len();
     for cmd in [0xc010_46d3_u64, 0xc014_4628, 0xc048_464d, 0x7_c010_aad3] {
         assert_eq!(
             tenant.ioctl(fd, cmd, tenant.arg_address()),
@@ -105,13 +105,13 @@ fn closed_calls_fail_in_the_filter() {
             "{cmd:#x}"
         );
     }
-    assert_eq!(stage.fake.seen().len(), before);
+    assert_eq!(fixture.fake.seen().len(), before);
 }
 
 fn bad_pointers_fail() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
-    let before = stage.fake.seen().len();
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let before = fixture.fake.seen().len();
     let pages = tenant.pages(1, false);
     let beyond = pages + PAGE;
     // The struct: not there, and over the end of its page.
@@ -129,19 +129,19 @@ fn bad_pointers_fail() {
         let called = tenant.call(fd, rm::ALLOC, &arg, &[]);
         assert_eq!((called.ret, called.arg), (Err(EFAULT), arg), "{address:#x}");
     }
-    assert_eq!(stage.fake.seen().len(), before);
-    stage.assert_exact(0);
+    assert_eq!(fixture.fake.seen().len(), before);
+    fixture.assert_exact(0);
 }
 
 fn an_unwritable_struct() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let pages = tenant.pages(1, true);
     // All zeroes: a root client, which the driver makes and whose handle cannot be told.
-    assert_eq!(stage.fake.client_count(), 1);
+    assert_eq!(fixture.fake.client_count(), 1);
     assert_eq!(tenant.ioctl(fd, rm::ALLOC, pages + PAGE), Err(EFAULT));
-    assert_eq!(stage.fake.client_count(), 2);
-    let clients = stage.container.journal.change().ledger.clients().count();
+    assert_eq!(fixture.fake.client_count(), 2);
+    let clients = fixture.container.journal.change().ledger.clients().count();
     assert_eq!(clients, 2, "the ledger has it: it goes with its file");
     // A struct that reaches into the read-only page, with memory: executed, charged, and not told.
     let at = pages + PAGE - 24;
@@ -153,16 +153,16 @@ fn an_unwritable_struct() {
         Ok(0),
         "nothing changed behind the edge"
     );
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
     assert_eq!(tenant.free(fd, client, device, 0x66), rm::OK);
-    stage.assert_exact(0);
+    fixture.assert_exact(0);
 }
 
 fn parameters_may_end_with_their_page() {
     /// A class whose parameters have no exact size, so a window over them is read.
     const WINDOWED: u32 = 0x2081;
-    let stage = Stage::new(MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let pages = tenant.pages(2, false);
     let end = pages + 2 * PAGE;
     for (address, readable) in [(end - 8, 8), (end - PAGE, 512), (end - PAGE - 100, 512)] {
@@ -170,7 +170,7 @@ fn parameters_may_end_with_their_page() {
         let arg = rm::alloc(client, device, 0, WINDOWED, address);
         let called = tenant.call(fd, rm::ALLOC, &arg, &[]);
         assert_eq!(called.status(), rm::OK, "{readable}");
-        let seen = stage.fake.seen().pop().unwrap();
+        let seen = fixture.fake.seen().pop().unwrap();
         assert_eq!(
             (seen.segments[1].len(), &seen.segments[1][..8]),
             (readable, &[7; 8][..])
@@ -189,7 +189,7 @@ fn parameters_may_end_with_their_page() {
     tenant.write(address, &params);
     let arg = rm::alloc(client, device, 0, rm::VIDMEM, address);
     assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[]).status(), rm::OK);
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
 }
 
 /// A second thread flips the size between what fits and what does not, as fast as it can, byte by byte.
@@ -197,8 +197,8 @@ fn what_was_checked_is_what_executes() {
     const ROUNDS: u32 = 400;
     /// A busy machine may keep one of the two threads waiting for a while.
     const MOST_ROUNDS: u32 = 200_000;
-    let stage = Stage::new(MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let mut arg = rm::alloc(client, device, 0, rm::VIDMEM, tenant.params_address());
     let (small, large) = (rm::memory_params(MIB), rm::memory_params(64 * MIB));
     tenant.write(tenant.params_address(), &small);
@@ -219,8 +219,8 @@ fn what_was_checked_is_what_executes() {
         match rm::status(&after) {
             rm::OK => {
                 granted += 1;
-                let took = rm::size(&stage.fake.seen().pop().unwrap().segments[1]);
-                stage.assert_exact(took.max(1).next_multiple_of(GRANULE));
+                let took = rm::size(&fixture.fake.seen().pop().unwrap().segments[1]);
+                fixture.assert_exact(took.max(1).next_multiple_of(GRANULE));
                 let free = rm::free(client, device, 0x1000 + round);
                 tenant.write(tenant.arg_address(), &free);
                 assert_eq!(tenant.ioctl(fd, rm::FREE, tenant.arg_address()), Ok(0));
@@ -234,7 +234,7 @@ fn what_was_checked_is_what_executes() {
         granted > 0 && refused > 0,
         "{granted} granted, {refused} refused"
     );
-    let sizes: Vec<u64> = stage
+    let sizes: Vec<u64> = fixture
         .fake
         .seen()
         .iter()
@@ -249,22 +249,22 @@ fn what_was_checked_is_what_executes() {
         sizes.iter().all(|size| *size <= MIB),
         "the driver got what was checked"
     );
-    stage.assert_exact(0);
+    fixture.assert_exact(0);
 }
 
 fn only_changed_bytes_are_written() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     // A neighbour writes into the part of the parameters that the driver does not change, while the call is under way.
     let writer = tenant.thread();
-    stage.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
+    fixture.fake.hold_back(rm::ALLOC, Some(rm::VIDMEM));
     std::thread::scope(|scope| {
         let call = scope.spawn(|| tenant.memory(fd, client, device, 0x55, MIB + 1));
-        stage.fake.wait_for_held(1);
+        fixture.fake.wait_for_held(1);
         let mut later = vec![0; 8];
         put_u64(&mut later, 0, 0x1122_3344_5566_7788);
         writer.write(tenant.params_address() + 96, &later);
-        stage.fake.let_go();
+        fixture.fake.let_go();
         let called = call.join().unwrap();
         assert_eq!(called.status(), rm::OK);
         assert_eq!(
@@ -278,7 +278,7 @@ fn only_changed_bytes_are_written() {
 
 fn no_second_listener() {
     const EBUSY: i32 = 16;
-    let stage = Stage::new(MIB);
-    let tenant = stage.tenant();
+    let fixture = Fixture::new(MIB);
+    let tenant = fixture.tenant();
     assert_eq!(tenant.ask(&Ask::NewListener), Err(EBUSY));
 }

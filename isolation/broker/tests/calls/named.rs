@@ -15,9 +15,9 @@ use nvabi::status::{
 use nvabi::{Release, escape};
 
 use crate::Test;
+use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::Stage;
 use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -77,29 +77,29 @@ fn dup(tenant: &Tenant, fd: i32, to: (u32, u32), new: u32, from: (u32, u32)) -> 
 
 fn a_duplicate_below_nothing() {
     for is_bound in [false, true] {
-        let stage = Stage::new(4 * MIB);
-        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
-        let (tenant, fd, client, device) = with_device(&stage);
+        let fixture = Fixture::new(4 * MIB);
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&fixture);
         assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
-        let before = stage.fake.seen().len();
+        let before = fixture.fake.seen().len();
         for parent in [NOTHING, 0, u32::MAX, client + 1] {
             let status = dup(&tenant, fd, (client, parent), 9, (client, 5));
             assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND, "{parent:#x}");
         }
         let other = dup(&tenant, fd, (client + 1, device), 9, (client, 5));
         assert_eq!(other, NV_ERR_INVALID_CLIENT);
-        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+        assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
         assert_eq!(dup(&tenant, fd, (client, device), 9, (client, 5)), rm::OK);
-        stage.assert_exact(MIB);
+        fixture.assert_exact(MIB);
     }
 }
 
 /// One thread frees the destination, and others make handles below it: whoever comes second must not reach the driver.
 fn a_destination_that_goes_meanwhile() {
     const ROUNDS: u32 = 60;
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
-    stage.fake.slow_micros.store(300, Ordering::SeqCst);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    fixture.fake.slow_micros.store(300, Ordering::SeqCst);
     let other = tenant.client(fd);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
     let threads = [tenant.thread(), tenant.thread()];
@@ -113,33 +113,33 @@ fn a_destination_that_goes_meanwhile() {
             }
         });
     }
-    assert!(!stage.fake.is_wedged());
-    stage.assert_exact(MIB);
+    assert!(!fixture.fake.is_wedged());
+    fixture.assert_exact(MIB);
 }
 
 /// A driver takes an object with others that it depends on, and the broker may not know of all: only what ends by itself is a place.
 fn what_goes_with_another_object() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
-    let before = stage.fake.seen().len();
+    let before = fixture.fake.seen().len();
     let status = dup(&tenant, fd, (client, 5), 9, (client, 5));
     assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND);
-    assert_eq!(stage.fake.seen().len(), before);
+    assert_eq!(fixture.fake.seen().len(), before);
 }
 
 /// From 570 on such a call damages a list of the driver's although it is refused.
 fn a_mapping_whose_device_is_the_object_itself() {
     for is_bound in [false, true] {
-        let stage = Stage::new(4 * MIB);
-        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
-        let (tenant, fd, client, device) = with_device(&stage);
+        let fixture = Fixture::new(4 * MIB);
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&fixture);
         let arg = rm::alloc(client, device, 0, 0x2080, tenant.params_address());
         let called = tenant.call(fd, rm::ALLOC, &arg, &[0; 4]);
         assert_eq!(called.status(), rm::OK);
         let subdevice = rm::new_handle(&called.arg);
         assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
-        let before = stage.fake.seen().len();
+        let before = fixture.fake.seen().len();
         for (object, expected) in [
             (client, NV_ERR_NOT_SUPPORTED),
             (subdevice, NV_ERR_NOT_SUPPORTED),
@@ -158,7 +158,7 @@ fn a_mapping_whose_device_is_the_object_itself() {
             let status = u32_at(&called.arg, nvos33::STATUS);
             assert_eq!(status, Some(expected), "{object:#x}");
         }
-        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+        assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
     }
 }
 
@@ -171,17 +171,17 @@ fn made(tenant: &Tenant, fd: i32, (client, parent): (u32, u32), class: u32, para
 
 fn a_copy_of_an_address_space() {
     for is_bound in [false, true] {
-        let stage = Stage::new(4 * MIB);
-        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
-        let (tenant, fd, client, device) = with_device(&stage);
+        let fixture = Fixture::new(4 * MIB);
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&fixture);
         let space = made(&tenant, fd, (client, device), VA_SPACE, &[0; 48]);
         let other = tenant.client(fd);
-        let before = stage.fake.seen().len();
+        let before = fixture.fake.seen().len();
         for parent in [(client, client), (other, other)] {
             let status = dup(&tenant, fd, parent, 9, (client, space));
             assert_eq!(status, NV_ERR_INVALID_OBJECT_PARENT);
         }
-        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+        assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
         let below = tenant.device(fd, other);
         assert_eq!(dup(&tenant, fd, (other, below), 9, (client, space)), rm::OK);
     }
@@ -189,22 +189,22 @@ fn a_copy_of_an_address_space() {
 
 /// A driver keeps the name of what went with another object, looks into nothing for some calls that use it, and counts it nowhere.
 fn the_name_of_what_is_gone() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let space = made(&tenant, fd, (client, device), VA_SPACE, &[0; 48]);
     let mut params = [0; 20];
     put_u32(&mut params, 8, space);
     put_u32(&mut params, 12, 1);
     let group = made(&tenant, fd, (client, device), 0xa06c, &params);
     let objects = || {
-        let change = stage.container.journal.change();
+        let change = fixture.container.journal.change();
         change.ledger.count(Counted::Objects)
     };
     let before = objects();
     assert_eq!(tenant.free(fd, client, device, space), rm::OK);
     assert_eq!(objects(), before - 1, "the group's name is left");
 
-    let heard = stage.fake.seen().len();
+    let heard = fixture.fake.seen().len();
     let (scheduled, _) = tenant.control(fd, (client, group), 0xa06c_0105, &[0; 8]);
     assert_eq!(scheduled, NV_ERR_RESOURCE_LOST);
     let arg = rm::alloc(client, group, 0, 0x9067, tenant.params_address());
@@ -215,11 +215,11 @@ fn the_name_of_what_is_gone() {
         copied, NV_ERR_INVALID_OBJECT_HANDLE,
         "there is no memory to hold"
     );
-    assert_eq!(stage.fake.seen().len(), heard, "no driver hears of it");
+    assert_eq!(fixture.fake.seen().len(), heard, "no driver hears of it");
 
     assert_eq!(tenant.free(fd, client, device, group), rm::OK);
     assert_eq!(objects(), before - 2);
-    assert_eq!(stage.fake.seen().len(), heard + 1);
+    assert_eq!(fixture.fake.seen().len(), heard + 1);
 }
 
 fn map_dma(tenant: &Tenant, fd: i32, (client, device): (u32, u32), by: u32, memory: u32) -> u32 {
@@ -246,9 +246,9 @@ fn virtual_memory(tenant: &Tenant, fd: i32, below: (u32, u32)) -> (u32, u32) {
 /// RM looks into neither party of such a mapping: whatever goes with another object, seen by the ledger or not, is none.
 fn memory_is_mapped_by_what_is_there() {
     for is_bound in [false, true] {
-        let stage = Stage::new(4 * MIB);
-        stage.fake.is_bound.store(is_bound, Ordering::Relaxed);
-        let (tenant, fd, client, device) = with_device(&stage);
+        let fixture = Fixture::new(4 * MIB);
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let (tenant, fd, client, device) = with_device(&fixture);
         let below = (client, device);
         assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
         let (space, by) = virtual_memory(&tenant, fd, below);
@@ -270,7 +270,7 @@ fn memory_is_mapped_by_what_is_there() {
 
         assert_eq!(map_dma(&tenant, fd, below, by, 5), rm::OK);
         assert_eq!(map_dma(&tenant, fd, below, by, doorbell), rm::OK);
-        let heard = stage.fake.seen().len();
+        let heard = fixture.fake.seen().len();
         for (by, memory, expected) in [
             (NOTHING, 5, NV_ERR_OBJECT_NOT_FOUND),
             (by, NOTHING, NV_ERR_OBJECT_NOT_FOUND),
@@ -286,7 +286,7 @@ fn memory_is_mapped_by_what_is_there() {
         }
         let foreign = map_dma(&tenant, fd, (client + 1, device), by, 5);
         assert_eq!(foreign, NV_ERR_INVALID_CLIENT);
-        assert_eq!(stage.fake.seen().len(), heard, "no driver hears of it");
+        assert_eq!(fixture.fake.seen().len(), heard, "no driver hears of it");
 
         assert_eq!(tenant.free(fd, client, device, space), rm::OK);
         for gone in [by, 7] {
@@ -294,26 +294,26 @@ fn memory_is_mapped_by_what_is_there() {
             assert_eq!(status, NV_ERR_RESOURCE_LOST, "{gone:#x}");
         }
         assert_eq!(map_dma(&tenant, fd, below, by, by), NV_ERR_RESOURCE_LOST);
-        assert_eq!(stage.fake.seen().len(), heard + 1, "of the free alone");
-        assert!(!stage.fake.is_wedged());
-        stage.assert_exact(MIB);
+        assert_eq!(fixture.fake.seen().len(), heard + 1, "of the free alone");
+        assert!(!fixture.fake.is_wedged());
+        fixture.assert_exact(MIB);
     }
 }
 
 /// An address space is freed while a mapping is on its way to the driver: it goes after the mapping.
 fn nothing_is_mapped_by_what_goes_meanwhile() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let below = (client, device);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
     let (space, by) = virtual_memory(&tenant, fd, below);
     let (mapper, freer) = (tenant.thread(), tenant.thread());
-    stage
+    fixture
         .fake
         .hold_back(escape::NV_ESC_RM_MAP_MEMORY_DMA.cmd(R), None);
     std::thread::scope(|scope| {
         let mapping = scope.spawn(|| map_dma(&mapper, fd, below, by, 5));
-        stage.fake.wait_for_held(1);
+        fixture.fake.wait_for_held(1);
         let (freed, is_freed) = mpsc::channel();
         let free = scope.spawn(move || {
             let status = freer.free(fd, client, device, space);
@@ -322,18 +322,18 @@ fn nothing_is_mapped_by_what_goes_meanwhile() {
         });
         // Long enough for a free that nobody holds up.
         let _held_up = is_freed.recv_timeout(Duration::from_millis(300));
-        stage.fake.let_go();
+        fixture.fake.let_go();
         assert_eq!(mapping.join().unwrap(), rm::OK);
         assert_eq!(free.join().unwrap(), rm::OK);
     });
-    assert!(!stage.fake.is_wedged());
+    assert!(!fixture.fake.is_wedged());
     assert_eq!(map_dma(&tenant, fd, below, by, 5), NV_ERR_RESOURCE_LOST);
 }
 
 fn no_call_names_what_is_not_there() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
-    let before = stage.fake.seen().len();
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let before = fixture.fake.seen().len();
     let alloc = |class: u32, parent: u32, params: &[u8]| {
         let arg = rm::alloc(client, parent, 0, class, tenant.params_address());
         tenant.call(fd, rm::ALLOC, &arg, params).status()
@@ -365,5 +365,5 @@ fn no_call_names_what_is_not_there() {
     assert_eq!(status, NV_ERR_OBJECT_NOT_FOUND);
     let (status, _) = tenant.control(fd, (client + 1, client + 1), 0x0000_0102, &[0; 108]);
     assert_eq!(status, NV_ERR_INVALID_CLIENT);
-    assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
+    assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
 }

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::Test;
 use crate::fake::UUID;
+use crate::fixture::until;
 use crate::kept::Kept;
 use crate::share::{compute_of, computing_behind, terms};
-use crate::stage::until;
 
 pub(crate) const TESTS: &[Test] = &[
     (

@@ -7,9 +7,9 @@ use nvabi::layout::memory_params as params;
 
 use crate::Test;
 use crate::fake::GRANULE;
+use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
-use crate::stage::Stage;
 use crate::tenant::{Called, Tenant};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -56,28 +56,28 @@ fn allocate(
 
 fn a_huge_page_is_reserved() {
     for (attr, attr2, page) in PAGES {
-        let stage = Stage::new(page - GRANULE);
-        let (tenant, fd, client, device) = with_device(&stage);
-        let before = stage.fake.seen().len();
+        let fixture = Fixture::new(page - GRANULE);
+        let (tenant, fd, client, device) = with_device(&fixture);
+        let before = fixture.fake.seen().len();
         let called = allocate(&tenant, fd, (client, device), (attr, attr2));
         assert_eq!(called.status(), rm::NO_MEMORY, "{attr:#x} {attr2:#x}");
-        assert_eq!(stage.fake.seen().len(), before, "no driver hears of it");
-        stage.assert_exact(0);
+        assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
+        fixture.assert_exact(0);
 
-        let stage = Stage::new(page);
-        let (tenant, fd, client, device) = with_device(&stage);
+        let fixture = Fixture::new(page);
+        let (tenant, fd, client, device) = with_device(&fixture);
         let called = allocate(&tenant, fd, (client, device), (attr, attr2));
         assert_eq!(called.status(), rm::OK, "{attr:#x} {attr2:#x}");
-        stage.assert_exact(page);
+        fixture.assert_exact(page);
     }
 }
 
 fn racing_threads_never_pass_it() {
     const QUOTA: u64 = 1200 * MIB;
     const ROUNDS: usize = 120;
-    let stage = Stage::new(QUOTA);
-    let (tenant, fd, client, _device) = with_device(&stage);
-    stage.fake.slow_micros.store(100, Ordering::SeqCst);
+    let fixture = Fixture::new(QUOTA);
+    let (tenant, fd, client, _device) = with_device(&fixture);
+    fixture.fake.slow_micros.store(100, Ordering::SeqCst);
     let threads = [0; 6].map(|_| tenant.thread());
     std::thread::scope(|scope| {
         for (number, thread) in threads.iter().enumerate() {
@@ -104,34 +104,40 @@ fn racing_threads_never_pass_it() {
             });
         }
     });
-    let peak = stage.fake.peak_bytes();
+    let peak = fixture.fake.peak_bytes();
     assert!(peak <= QUOTA, "the card held {peak} of {QUOTA} bytes");
     assert!(peak > QUOTA - 600 * MIB, "the quota was not tried: {peak}");
-    let held = stage.fake.held_bytes();
-    stage.assert_exact(held);
+    let held = fixture.fake.held_bytes();
+    fixture.assert_exact(held);
 }
 
 fn what_outgrows_the_quota_is_freed() {
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
     // A rule of the driver's that nobody has heard of.
-    stage.fake.rounds_to_bytes.store(8 * MIB, Ordering::SeqCst);
+    fixture
+        .fake
+        .rounds_to_bytes
+        .store(8 * MIB, Ordering::SeqCst);
     let called = tenant.memory(fd, client, device, 6, MIB);
     assert_eq!(called.status(), rm::NO_MEMORY);
     assert_eq!(rm::new_handle(&called.arg), 6, "the struct is untouched");
     assert_eq!(called.params, rm::memory_params(MIB));
-    stage.assert_exact(MIB);
-    stage.fake.rounds_to_bytes.store(0, Ordering::SeqCst);
+    fixture.assert_exact(MIB);
+    fixture.fake.rounds_to_bytes.store(0, Ordering::SeqCst);
     assert_eq!(tenant.memory(fd, client, device, 6, MIB).status(), rm::OK);
-    stage.assert_exact(2 * MIB);
+    fixture.assert_exact(2 * MIB);
 }
 
 fn what_fits_is_kept() {
-    let stage = Stage::new(16 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
-    stage.fake.rounds_to_bytes.store(8 * MIB, Ordering::SeqCst);
+    let fixture = Fixture::new(16 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    fixture
+        .fake
+        .rounds_to_bytes
+        .store(8 * MIB, Ordering::SeqCst);
     let called = tenant.memory(fd, client, device, 6, MIB);
     assert_eq!(called.status(), rm::OK);
-    stage.assert_exact(8 * MIB);
+    fixture.assert_exact(8 * MIB);
 }

@@ -11,9 +11,9 @@ use plan::EnforcementLevel;
 use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS};
 
 use crate::Test;
+use crate::fixture::{Fixture, until};
 use crate::rm;
 use crate::share::{CARD, CHANNEL, COPY, Computing, GR, GROUP, computing, fixed, ungoverned};
-use crate::stage::{Stage, until};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -50,78 +50,78 @@ pub(crate) const TESTS: &[Test] = &[
 const DISABLE: u32 = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
 
 /// A third of the card, held by a governor of this process.
-fn governed() -> Stage {
-    let stage = Stage::sharing(fixed());
-    let share = &stage.container.share;
-    share.start(&stage.container, Beginning::First).unwrap();
-    stage
+fn governed() -> Fixture {
+    let fixture = Fixture::sharing(fixed());
+    let share = &fixture.container.share;
+    share.start(&fixture.container, Beginning::First).unwrap();
+    fixture
 }
 
-fn seen(stage: &Stage) -> ComputeStatus {
-    let statuses = stage.container.share.status(&stage.container);
+fn seen(fixture: &Fixture) -> ComputeStatus {
+    let statuses = fixture.container.share.status(&fixture.container);
     statuses.into_iter().next().flatten().unwrap()
 }
 
-fn gate_turns(stage: &Stage) {
-    let before = stage.fake.controls(DISABLE).len();
+fn gate_turns(fixture: &Fixture) {
+    let before = fixture.fake.controls(DISABLE).len();
     until("the gate turns", || {
-        stage.fake.controls(DISABLE).len() > before + 8
+        fixture.fake.controls(DISABLE).len() > before + 8
     });
 }
 
-fn enforcement_level_file(stage: &Stage) -> Option<serde_json::Value> {
-    let uuid = &stage.container.account.slots()[0].uuid;
-    let path = stage.path("cards").join(uuid).join("enforcement.json");
+fn enforcement_level_file(fixture: &Fixture) -> Option<serde_json::Value> {
+    let uuid = &fixture.container.account.slots()[0].uuid;
+    let path = fixture.path("cards").join(uuid).join("enforcement.json");
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
 fn knob_waits_for_the_tenant() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     assert_eq!(tenant.schedule(tenant.group, 1), rm::OK);
     // A call that passed the gate, and stays with the driver.
-    stage.fake.hold_back(rm::ALLOC, Some(CHANNEL));
+    fixture.fake.hold_back(rm::ALLOC, Some(CHANNEL));
     let name = (tenant.client, tenant.group);
     thread::scope(|scope| {
         let made = scope.spawn(|| tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR));
-        stage.fake.wait_for_held(1);
+        fixture.fake.wait_for_held(1);
         let began = Instant::now();
-        let answer = knobs::answer(&stage.container, &tenant.close());
+        let answer = knobs::answer(&fixture.container, &tenant.close());
         let all_ns = u64::try_from(began.elapsed().as_nanos()).unwrap();
         assert_eq!(answer.result, Ok(None));
         let spent = answer.spent.unwrap();
         // The wait is no part of what the driver took, and a long call beside it would be excused.
         assert_eq!((spent.calls, answer.beside_own), (1, true));
         assert!(spent.total_ns < all_ns, "{spent:?} of {all_ns}");
-        let gates = &stage.container.share.gates;
+        let gates = &fixture.container.share.gates;
         assert!(gates.is_closed(CARD) && !gates.take_disturbed(CARD));
-        stage.fake.let_go();
+        fixture.fake.let_go();
         assert_eq!(made.join().unwrap().0, rm::OK);
         // It may have set running what is closed: the governor looks after it.
         assert!(gates.take_disturbed(CARD));
     });
-    let answer = knobs::answer(&stage.container, &tenant.open());
+    let answer = knobs::answer(&fixture.container, &tenant.open());
     assert_eq!((answer.result, answer.beside_own), (Ok(None), false));
 }
 
 fn unclosed_gate() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
-    let gates = &stage.container.share.gates;
-    let mut refused = stage.fake.refused.lock().unwrap();
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
+    let gates = &fixture.container.share.gates;
+    let mut refused = fixture.fake.refused.lock().unwrap();
     refused.insert(DISABLE, status::NV_ERR_INVALID_STATE);
     drop(refused);
-    let answer = knobs::pull(&stage.container, &tenant.close());
+    let answer = knobs::pull(&fixture.container, &tenant.close());
     assert_eq!(answer, Err(KnobError::Status(status::NV_ERR_INVALID_STATE)));
     assert!(
         gates.is_closed(CARD),
         "a tenant's own calls wait all the same"
     );
-    stage.fake.refused.lock().unwrap().clear();
-    assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
+    fixture.fake.refused.lock().unwrap().clear();
+    assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
     // So they do where all that was listed has ended.
-    stage.fake.lose(tenant.client, tenant.channel);
-    let answer = knobs::pull(&stage.container, &tenant.close());
+    fixture.fake.lose(tenant.client, tenant.channel);
+    let answer = knobs::pull(&fixture.container, &tenant.close());
     assert_eq!(answer, Err(KnobError::Gone));
     assert!(gates.is_closed(CARD));
 }
@@ -143,11 +143,11 @@ fn more(tenant: &Computing, count: usize) -> Vec<Channel> {
 
 fn ended_channels() {
     // Of a list in which some have ended the others are closed, in a few calls.
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let mut channels = more(&tenant, 40);
     for ended in [7, 31] {
-        stage.fake.lose(tenant.client, channels[ended].handle);
+        fixture.fake.lose(tenant.client, channels[ended].handle);
     }
     channels.push(tenant.own_channel());
     let close = Knob::Close {
@@ -155,44 +155,44 @@ fn ended_channels() {
         channels: channels.clone(),
         after_slice: false,
     };
-    assert_eq!(knobs::pull(&stage.container, &close), Ok(None));
-    let stopped = |channel: &&Channel| stage.fake.is_stopped(channel.client, channel.handle);
+    assert_eq!(knobs::pull(&fixture.container, &close), Ok(None));
+    let stopped = |channel: &&Channel| fixture.fake.is_stopped(channel.client, channel.handle);
     assert_eq!(channels.iter().filter(stopped).count(), 39);
-    let calls = stage.fake.controls(DISABLE).len();
+    let calls = fixture.fake.controls(DISABLE).len();
     assert!(calls <= 30, "{calls} calls");
 
     // And under a governor it goes on for long without a word of the card.
-    let stage = governed();
-    let tenant = computing(&stage);
-    gate_turns(&stage);
+    let fixture = governed();
+    let tenant = computing(&fixture);
+    gate_turns(&fixture);
     for _ in 0..12 {
         for channel in more(&tenant, 3) {
-            stage.fake.lose(channel.client, channel.handle);
+            fixture.fake.lose(channel.client, channel.handle);
         }
-        gate_turns(&stage);
+        gate_turns(&fixture);
     }
-    let status = seen(&stage);
+    let status = seen(&fixture);
     assert_eq!(
         status.governor.enforcement_level,
         Some(EnforcementLevel::Gate),
         "{status:?}"
     );
     assert_eq!(status.governor.counts.refused, 0);
-    assert_eq!(enforcement_level_file(&stage), None);
+    assert_eq!(enforcement_level_file(&fixture), None);
 }
 
 fn refused_by_own_channels() {
-    let stage = governed();
-    let tenant = computing(&stage);
-    gate_turns(&stage);
+    let fixture = governed();
+    let tenant = computing(&fixture);
+    gate_turns(&fixture);
     for cmd in [DISABLE, control::NVA06C_CTRL_CMD_SET_TIMESLICE] {
-        let mut refused = stage.fake.refused_for.lock().unwrap();
+        let mut refused = fixture.fake.refused_for.lock().unwrap();
         refused.insert((cmd, tenant.client), status::NV_ERR_INVALID_STATE);
     }
     until("it was refused, and looked into", || {
-        seen(&stage).governor.counts.refused > 20 && enforcement_level_file(&stage).is_some()
+        seen(&fixture).governor.counts.refused > 20 && enforcement_level_file(&fixture).is_some()
     });
-    let status = seen(&stage);
+    let status = seen(&fixture);
     assert_eq!(
         status.governor.enforcement_level,
         Some(EnforcementLevel::Gate),
@@ -200,30 +200,30 @@ fn refused_by_own_channels() {
     );
     assert!(status.governor.holds);
     assert_eq!(
-        enforcement_level_file(&stage).unwrap()["enforcement_level"],
+        enforcement_level_file(&fixture).unwrap()["enforcement_level"],
         "gate"
     );
-    stage.fake.refused_for.lock().unwrap().clear();
-    gate_turns(&stage);
+    fixture.fake.refused_for.lock().unwrap().clear();
+    gate_turns(&fixture);
     until("it is closed again", || {
-        stage.fake.is_stopped(tenant.client, tenant.channel)
+        fixture.fake.is_stopped(tenant.client, tenant.channel)
     });
 }
 
 fn confirmed_on_own_group() {
-    let stage = governed();
-    let tenant = computing(&stage);
-    gate_turns(&stage);
+    let fixture = governed();
+    let tenant = computing(&fixture);
+    gate_turns(&fixture);
     // While no group can be had of the driver nothing is decided.
     let full = (
         class::KEPLER_CHANNEL_GROUP_A,
         status::NV_ERR_INSUFFICIENT_RESOURCES,
     );
-    let mut refused = stage.fake.refused.lock().unwrap();
+    let mut refused = fixture.fake.refused.lock().unwrap();
     refused.extend([full, (DISABLE, status::NV_ERR_NOT_SUPPORTED)]);
     drop(refused);
     let tried = || {
-        let seen = stage.fake.seen();
+        let seen = fixture.fake.seen();
         let group = |seen: &&crate::fake::Seen| {
             let class = nvabi::bytes::u32_at(&seen.segments[0], nvabi::layout::nvos21::H_CLASS);
             seen.cmd & 0xff == 0x2b && class == Some(class::KEPLER_CHANNEL_GROUP_A)
@@ -233,20 +233,20 @@ fn confirmed_on_own_group() {
     let before = tried();
     until("a group of its own was tried", || tried() > before + 1);
     assert_eq!(
-        seen(&stage).governor.enforcement_level,
+        seen(&fixture).governor.enforcement_level,
         Some(EnforcementLevel::Gate)
     );
-    assert_eq!(enforcement_level_file(&stage), None);
-    stage.fake.refused.lock().unwrap().remove(&full.0);
+    assert_eq!(enforcement_level_file(&fixture), None);
+    fixture.fake.refused.lock().unwrap().remove(&full.0);
     until("the weaker knob is taken", || {
-        seen(&stage).governor.enforcement_level == Some(EnforcementLevel::Schedule)
+        seen(&fixture).governor.enforcement_level == Some(EnforcementLevel::Schedule)
     });
     assert_eq!(
-        enforcement_level_file(&stage).unwrap()["enforcement_level"],
+        enforcement_level_file(&fixture).unwrap()["enforcement_level"],
         "schedule"
     );
     let scheduled = || {
-        stage
+        fixture
             .fake
             .controls(control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE)
     };
@@ -260,31 +260,31 @@ fn confirmed_on_own_group() {
 }
 
 fn one_refused_slice() {
-    let stage = governed();
-    let (tenant, other) = (computing(&stage), computing(&stage));
-    gate_turns(&stage);
+    let fixture = governed();
+    let (tenant, other) = (computing(&fixture), computing(&fixture));
+    gate_turns(&fixture);
     let name = (control::NVA06C_CTRL_CMD_SET_TIMESLICE, tenant.client);
-    let mut refused = stage.fake.refused_for.lock().unwrap();
+    let mut refused = fixture.fake.refused_for.lock().unwrap();
     refused.insert(name, status::NV_ERR_INVALID_STATE);
     drop(refused);
     // Further groups change every group's slice.
-    let before = stage.fake.timeslice(other.client, other.group);
+    let before = fixture.fake.timeslice(other.client, other.group);
     let _further = more(&other, 2);
     until("the other's has another slice", || {
-        let now = stage.fake.timeslice(other.client, other.group);
-        now.is_some() && now != before && seen(&stage).governor.counts.refused > 0
+        let now = fixture.fake.timeslice(other.client, other.group);
+        now.is_some() && now != before && seen(&fixture).governor.counts.refused > 0
     });
-    assert!(seen(&stage).governor.slice_us > 0 && seen(&stage).governor.holds);
-    stage.fake.refused_for.lock().unwrap().clear();
+    assert!(seen(&fixture).governor.slice_us > 0 && seen(&fixture).governor.holds);
+    fixture.fake.refused_for.lock().unwrap().clear();
     until("it is tried again", || {
-        let slice = |it: &Computing| stage.fake.timeslice(it.client, it.group);
+        let slice = |it: &Computing| fixture.fake.timeslice(it.client, it.group);
         slice(&tenant) == slice(&other)
     });
 }
 
 fn channels_and_clients() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let full = status::NV_ERR_INSUFFICIENT_RESOURCES;
     let make = |parent, class, engine| {
         let name = (tenant.client, parent);
@@ -304,13 +304,13 @@ fn channels_and_clients() {
     assert_eq!(make(copies, CHANNEL, engine_type::COPY0).0, rm::OK);
     drop(tenant);
     until("all is gone", || {
-        stage.reaper.reap_now(&stage.container);
-        stage.container.journal.change().scheduling().count() == 0
+        fixture.reaper.reap_now(&fixture.container);
+        fixture.container.journal.change().scheduling().count() == 0
     });
 
-    let others: Vec<_> = (0..MOST_CLIENTS).map(|_| computing(&stage)).collect();
-    let one = stage.tenant();
-    let fd = one.open(&stage.path("nvidiactl"));
+    let others: Vec<_> = (0..MOST_CLIENTS).map(|_| computing(&fixture)).collect();
+    let one = fixture.tenant();
+    let fd = one.open(&fixture.path("nvidiactl"));
     let client = one.client(fd);
     let device = one.device(fd, client);
     let made = || one.on_engine(fd, (client, device), GROUP, GR).0;
@@ -323,8 +323,8 @@ fn channels_and_clients() {
 }
 
 fn duplicated_groups() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let dup = |count: usize| {
         let handle = 0x5500_0000 + u32::try_from(count).unwrap();
         let source = (tenant.client, tenant.group);
@@ -332,7 +332,7 @@ fn duplicated_groups() {
         tenant.tenant.call(tenant.fd, rm::DUP, &arg, &[]).status()
     };
     let groups = || {
-        let state = stage.container.journal.change();
+        let state = fixture.container.journal.change();
         state.scheduling().objects(&state.ledger, CARD).groups.len()
     };
     let mut made = 1;

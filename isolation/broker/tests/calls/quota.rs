@@ -8,8 +8,8 @@ use nvabi::layout::card_info;
 
 use crate::Test;
 use crate::fake::GRANULE;
+use crate::fixture::{Confined, Fixture};
 use crate::rm;
-use crate::stage::{Confined, Stage};
 
 pub(crate) const TESTS: &[Test] = &[
     ("quota::is_exact", is_exact),
@@ -43,9 +43,9 @@ pub(crate) const TESTS: &[Test] = &[
 const MIB: u64 = 1 << 20;
 
 /// A tenant with a client and its device, on a control file.
-pub(crate) fn with_device(stage: &Stage) -> (Confined, i32, u32, u32) {
-    let tenant = stage.tenant();
-    let fd = tenant.open(&stage.path("nvidiactl"));
+pub(crate) fn with_device(fixture: &Fixture) -> (Confined, i32, u32, u32) {
+    let tenant = fixture.tenant();
+    let fd = tenant.open(&fixture.path("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     (tenant, fd, client, device)
@@ -53,13 +53,13 @@ pub(crate) fn with_device(stage: &Stage) -> (Confined, i32, u32, u32) {
 
 fn is_exact() {
     for killable in [false, true] {
-        let stage = Stage::new(4 * MIB);
+        let fixture = Fixture::new(4 * MIB);
         let tenant = if killable {
-            stage.killable_tenant()
+            fixture.killable_tenant()
         } else {
-            stage.tenant()
+            fixture.tenant()
         };
-        let fd = tenant.open(&stage.path("nvidiactl"));
+        let fd = tenant.open(&fixture.path("nvidiactl"));
         let client = tenant.client(fd);
         let device = tenant.device(fd, client);
         let mut handles = Vec::new();
@@ -68,7 +68,7 @@ fn is_exact() {
             assert_eq!(called.status(), rm::OK);
             handles.push(rm::new_handle(&called.arg));
         }
-        stage.assert_exact(4 * MIB);
+        fixture.assert_exact(4 * MIB);
 
         let over = tenant.memory(fd, client, device, 0, 1);
         assert_eq!(over.status(), rm::NO_MEMORY);
@@ -78,45 +78,45 @@ fn is_exact() {
             rm::memory_params(1),
             "the parameters are untouched"
         );
-        stage.assert_exact(4 * MIB);
+        fixture.assert_exact(4 * MIB);
 
         assert_eq!(tenant.free(fd, client, device, handles[0]), rm::OK);
-        stage.assert_exact(3 * MIB);
+        fixture.assert_exact(3 * MIB);
         let again = tenant.memory(fd, client, device, 0x77, MIB);
         assert_eq!((again.status(), rm::new_handle(&again.arg)), (rm::OK, 0x77));
-        stage.assert_exact(4 * MIB);
+        fixture.assert_exact(4 * MIB);
 
         assert_eq!(tenant.free(fd, client, client, device), rm::OK);
-        stage.assert_exact(0);
+        fixture.assert_exact(0);
     }
 }
 
 fn size_is_what_the_driver_took() {
-    let stage = Stage::new(64 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(64 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     let called = tenant.memory(fd, client, device, 0, 3 * MIB + 1);
     assert_eq!(called.status(), rm::OK);
     let took = 3 * MIB + GRANULE;
     assert_eq!(rm::size(&called.params), took);
     // Reserved was more: huge pages are assumed until the driver says otherwise.
-    stage.assert_exact(took);
+    fixture.assert_exact(took);
 }
 
 fn a_refused_call_reaches_no_driver() {
-    let stage = Stage::new(MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
-    let before = stage.fake.seen().len();
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let before = fixture.fake.seen().len();
     for size in [MIB + 1, u64::MAX, 1 << 40] {
         let called = tenant.memory(fd, client, device, 0, size);
         assert_eq!(called.status(), rm::NO_MEMORY, "{size}");
     }
-    assert_eq!(stage.fake.seen().len(), before);
-    stage.assert_exact(0);
+    assert_eq!(fixture.fake.seen().len(), before);
+    fixture.assert_exact(0);
 }
 
 fn what_the_driver_refuses_is_given_back() {
-    let stage = Stage::new(2 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(2 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
     // The same handle with other words in the struct: not a repetition, and refused by the driver.
     let again = tenant.memory(fd, client, client, 5, MIB);
@@ -124,16 +124,16 @@ fn what_the_driver_refuses_is_given_back() {
     let elsewhere = tenant.thread();
     let again = elsewhere.memory(fd, client, device, 5, MIB);
     assert_eq!(again.status(), nvabi::status::NV_ERR_INSERT_DUPLICATE_NAME);
-    stage.assert_exact(MIB);
+    fixture.assert_exact(MIB);
     assert_eq!(tenant.memory(fd, client, device, 6, MIB).status(), rm::OK);
-    stage.assert_exact(2 * MIB);
+    fixture.assert_exact(2 * MIB);
 }
 
 fn racing_threads_never_pass_it() {
     const PIECES: u64 = 40;
-    let stage = Stage::new(PIECES * GRANULE);
-    let (tenant, fd, client, device) = with_device(&stage);
-    stage.fake.slow_micros.store(200, Ordering::SeqCst);
+    let fixture = Fixture::new(PIECES * GRANULE);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    fixture.fake.slow_micros.store(200, Ordering::SeqCst);
     let threads = [tenant.thread(), tenant.thread(), tenant.thread()];
     let clients = [client, tenant.client(fd), tenant.client(fd)];
     let granted: u64 = std::thread::scope(|scope| {
@@ -161,8 +161,8 @@ fn racing_threads_never_pass_it() {
             .sum()
     });
     assert_eq!(granted, PIECES);
-    stage.assert_exact(PIECES * GRANULE);
-    let peak = stage
+    fixture.assert_exact(PIECES * GRANULE);
+    let peak = fixture
         .container
         .journal
         .change()
@@ -173,8 +173,8 @@ fn racing_threads_never_pass_it() {
 
 fn a_duplicate_keeps_its_charge() {
     const DUP: u32 = 0xc01c_4634;
-    let stage = Stage::new(4 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
     let mut arg = vec![0; 28];
     for (at, word) in [(0, client), (4, device), (8, 6), (12, client), (16, 5)] {
@@ -183,9 +183,9 @@ fn a_duplicate_keeps_its_charge() {
     let called = tenant.call(fd, DUP, &arg, &[]);
     assert_eq!((called.ret, u32_at(&called.arg, 24)), (Ok(0), Some(rm::OK)));
     assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
-    assert_eq!(stage.used_bytes(), MIB, "the duplicate holds the memory");
+    assert_eq!(fixture.used_bytes(), MIB, "the duplicate holds the memory");
     assert_eq!(tenant.free(fd, client, device, 6), rm::OK);
-    assert_eq!(stage.used_bytes(), 0);
+    assert_eq!(fixture.used_bytes(), 0);
 
     // A client that is not the container's cannot be reached into.
     put_u32(&mut arg, 12, 0xc1d0_ffff);
@@ -196,8 +196,8 @@ fn a_duplicate_keeps_its_charge() {
 
 fn views_show_the_slice() {
     const CARD_INFO: u32 = 0xc120_46c8;
-    let stage = Stage::new(8 * MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(8 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
     assert_eq!(
         tenant.memory(fd, client, device, 0, 2 * MIB).status(),
         rm::OK
@@ -231,9 +231,9 @@ fn views_show_the_slice() {
 }
 
 fn unknown_calls_are_refused() {
-    let stage = Stage::new(MIB);
-    let (tenant, fd, client, device) = with_device(&stage);
-    let before = stage.fake.seen().len();
+    let fixture = Fixture::new(MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let before = fixture.fake.seen().len();
     let control = rm::control(client, device, 0xdead_beef, tenant.params_address(), 4);
     let called = tenant.call(fd, rm::CONTROL, &control, &[0; 4]);
     assert_eq!(called.status(), nvabi::status::NV_ERR_NOT_SUPPORTED);
@@ -249,6 +249,6 @@ fn unknown_calls_are_refused() {
     let class = rm::alloc(client, device, 0, 0xc2, tenant.params_address());
     let called = tenant.call(fd, rm::ALLOC, &class, &[0; 128]);
     assert_eq!(called.status(), nvabi::status::NV_ERR_INVALID_CLASS);
-    assert_eq!(stage.fake.seen().len(), before);
-    stage.assert_exact(0);
+    assert_eq!(fixture.fake.seen().len(), before);
+    fixture.assert_exact(0);
 }

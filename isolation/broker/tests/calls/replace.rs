@@ -10,9 +10,9 @@ use serde_json::json;
 use crate::Test;
 use crate::agent::{Storm, StormReport};
 use crate::fake::GRANULE;
+use crate::fixture::until;
 use crate::kept::{Kept, program};
 use crate::rm;
-use crate::stage::until;
 use crate::tenant::{Process, Tenant};
 
 pub(crate) const TESTS: &[Test] = &[

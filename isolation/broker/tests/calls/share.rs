@@ -20,9 +20,9 @@ use verdict::schedule::{LONGEST_SLICE_US, MOST_GROUPS};
 
 use crate::Test;
 use crate::fake::{Seen, UUID};
+use crate::fixture::{Confined, Fixture, until};
 use crate::kept::{Kept, program};
 use crate::rm;
-use crate::stage::{Confined, Stage, until};
 use crate::tenant::{Process, Tenant};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -94,10 +94,10 @@ pub(crate) fn fixed() -> ComputeTerms {
 }
 
 /// A stage whose terms are read, and whose governor does not run: the test pulls the knobs.
-pub(crate) fn ungoverned(requests: ComputeTerms) -> Stage {
-    let stage = Stage::sharing(requests);
-    stage.container.share.read_terms(&stage.container);
-    stage
+pub(crate) fn ungoverned(requests: ComputeTerms) -> Fixture {
+    let fixture = Fixture::sharing(requests);
+    fixture.container.share.read_terms(&fixture.container);
+    fixture
 }
 
 /// A process with a channel in a group of the compute engine.
@@ -111,9 +111,9 @@ pub(crate) struct Computing<T = Confined> {
     pub(crate) channel: u32,
 }
 
-pub(crate) fn computing(stage: &Stage) -> Computing {
-    let tenant = stage.tenant();
-    let fd = tenant.open(&stage.path("nvidiactl"));
+pub(crate) fn computing(fixture: &Fixture) -> Computing {
+    let tenant = fixture.tenant();
+    let fd = tenant.open(&fixture.path("nvidiactl"));
     Computing::made(tenant, fd)
 }
 
@@ -209,17 +209,21 @@ impl<T: Deref<Target = Tenant>> Computing<T> {
     }
 }
 
-fn groups(stage: &Stage) -> Vec<Group> {
-    let state = stage.container.journal.change();
+fn groups(fixture: &Fixture) -> Vec<Group> {
+    let state = fixture.container.journal.change();
     state.scheduling().objects(&state.ledger, CARD).groups
 }
 
 fn remembered() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     assert_eq!(tenant.timeslice(), LONGEST_SLICE_US, "the driver's default");
     assert_eq!(tenant.set_timeslice(tenant.group, 8_000_000), rm::OK);
-    let reached = || stage.fake.controls(control::NVA06C_CTRL_CMD_SET_TIMESLICE);
+    let reached = || {
+        fixture
+            .fake
+            .controls(control::NVA06C_CTRL_CMD_SET_TIMESLICE)
+    };
     assert!(reached().is_empty(), "no driver heard of it");
     let slice = Knob::SetTimeslice {
         card: 0,
@@ -227,8 +231,8 @@ fn remembered() {
         group: tenant.group,
         slice_us: 2500,
     };
-    assert_eq!(knobs::pull(&stage.container, &slice), Ok(None));
-    let set = || stage.fake.timeslice(tenant.client, tenant.group);
+    assert_eq!(knobs::pull(&fixture.container, &slice), Ok(None));
+    let set = || fixture.fake.timeslice(tenant.client, tenant.group);
     assert_eq!(set(), Some(2500));
     assert_eq!(
         tenant.timeslice(),
@@ -242,7 +246,7 @@ fn remembered() {
         client: tenant.client,
         group: tenant.group,
     };
-    assert_eq!(knobs::pull(&stage.container, &looked), Ok(Some(2500)));
+    assert_eq!(knobs::pull(&fixture.container, &looked), Ok(Some(2500)));
     // What is no group is refused, and neither is a handle that is nothing.
     let refused = tenant.set_timeslice(tenant.channel, 5);
     assert_eq!(refused, status::NV_ERR_NOT_SUPPORTED);
@@ -251,78 +255,81 @@ fn remembered() {
 }
 
 fn bounded() {
-    let stage = ungoverned(ComputeTerms::default());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(ComputeTerms::default());
+    let tenant = computing(&fixture);
     for (requested, set) in [(500, 500), (8_000_000, LONGEST_SLICE_US)] {
         assert_eq!(tenant.set_timeslice(tenant.group, requested), rm::OK);
-        assert_eq!(stage.fake.timeslice(tenant.client, tenant.group), Some(set));
+        assert_eq!(
+            fixture.fake.timeslice(tenant.client, tenant.group),
+            Some(set)
+        );
         assert_eq!(tenant.timeslice(), set);
     }
 }
 
 fn known() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let group = Group {
         client: tenant.client,
         handle: tenant.group,
         engine: Engine::Graphics,
         channels: vec![tenant.own_channel()],
     };
-    assert_eq!(groups(&stage), std::slice::from_ref(&group));
+    assert_eq!(groups(&fixture), std::slice::from_ref(&group));
     let name = (tenant.client, tenant.device);
     let (reply, copies) = tenant.tenant.on_engine(tenant.fd, name, GROUP, COPY);
     assert_eq!(reply, rm::OK);
-    let of_copies = groups(&stage)
+    let of_copies = groups(&fixture)
         .into_iter()
         .find(|group| group.handle == copies);
     assert_eq!(of_copies.map(|group| group.engine), Some(Engine::Other));
-    let generation = || stage.container.journal.change().scheduling().generation();
+    let generation = || fixture.container.journal.change().scheduling().generation();
     let before = generation();
     // A group goes with its channels.
     let freed = tenant
         .tenant
         .free(tenant.fd, tenant.client, tenant.device, tenant.group);
     assert_eq!(freed, rm::OK);
-    assert!(groups(&stage).iter().all(|group| group.handle == copies));
+    assert!(groups(&fixture).iter().all(|group| group.handle == copies));
     assert!(generation() > before);
     assert_eq!(
-        knobs::pull(&stage.container, &tenant.close()),
+        knobs::pull(&fixture.container, &tenant.close()),
         Err(KnobError::Gone)
     );
     // And all with the file.
     tenant.tenant.close(tenant.fd);
     until("nothing is left", || {
-        stage.reaper.reap_now(&stage.container);
-        groups(&stage).is_empty()
+        fixture.reaper.reap_now(&fixture.container);
+        groups(&fixture).is_empty()
     });
 }
 
 fn waits() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let enabling: [&(dyn Fn() -> u32 + Sync); 3] = [
         &|| tenant.schedule(tenant.group, 1),
         &|| tenant.schedule(tenant.channel, 1),
         &|| tenant.disable(&[(tenant.client, tenant.channel)], 0),
     ];
     for enable in enabling {
-        assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
-        assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
-        let share = &stage.container.share;
+        assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+        assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
+        let share = &fixture.container.share;
         thread::scope(|scope| {
             let enabled = scope.spawn(enable);
             until("the call waits", || share.waiting() == 1);
-            assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
+            assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
             assert!(!enabled.is_finished());
-            assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
+            assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
             assert_eq!(enabled.join().unwrap(), rm::OK);
         });
-        assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
+        assert!(!fixture.fake.is_stopped(tenant.client, tenant.channel));
         assert_eq!(share.waiting(), 0);
     }
     // A channel in a group that runs may run from its start; in a new one it does not.
-    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
     let make = |parent, class| {
         let name = (tenant.client, parent);
         tenant.tenant.on_engine(tenant.fd, name, class, GR)
@@ -330,15 +337,15 @@ fn waits() {
     let (reply, group) = make(tenant.device, GROUP);
     assert_eq!(reply, rm::OK);
     assert_eq!(make(group, CHANNEL).0, rm::OK);
-    let share = &stage.container.share;
+    let share = &fixture.container.share;
     thread::scope(|scope| {
         let made = scope.spawn(|| make(tenant.group, CHANNEL));
         until("the call waits", || share.waiting() == 1);
-        assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
+        assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
         assert_eq!(made.join().unwrap().0, rm::OK);
     });
     // Taking off and disabling never wait.
-    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
     assert_eq!(tenant.schedule(tenant.group, 0), rm::OK);
     assert_eq!(
         tenant.disable(&[(tenant.client, tenant.channel)], 1),
@@ -354,8 +361,8 @@ fn waits() {
 }
 
 fn copies() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let make = |parent, class| {
         let name = (tenant.client, parent);
         let (reply, handle) = tenant.tenant.on_engine(tenant.fd, name, class, COPY);
@@ -364,7 +371,7 @@ fn copies() {
     };
     let group = make(tenant.device, GROUP);
     let channel = make(group, CHANNEL);
-    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
     let began = Instant::now();
     assert_eq!(tenant.schedule(channel, 1), rm::OK);
     assert_eq!(tenant.disable(&[(tenant.client, channel)], 0), rm::OK);
@@ -374,7 +381,7 @@ fn copies() {
         .tenant
         .on_engine(tenant.fd, (tenant.client, channel), COMPUTE, 0);
     assert_eq!(reply, rm::OK);
-    let found = groups(&stage).into_iter().find(|it| it.handle == group);
+    let found = groups(&fixture).into_iter().find(|it| it.handle == group);
     assert_eq!(found.map(|group| group.engine), Some(Engine::Graphics));
 }
 
@@ -386,9 +393,9 @@ fn draws() {
     };
     for class in [0xc797, 0x902d, 0xa140] {
         for capabilities in [Capabilities::default(), graphics] {
-            let stage = Stage::capable(capabilities, ImplicitBytes::default(), fixed());
-            stage.container.share.read_terms(&stage.container);
-            let tenant = computing(&stage);
+            let fixture = Fixture::capable(capabilities, ImplicitBytes::default(), fixed());
+            fixture.container.share.read_terms(&fixture.container);
+            let tenant = computing(&fixture);
             let make = |parent, class, engine| {
                 let name = (tenant.client, parent);
                 tenant.tenant.on_engine(tenant.fd, name, class, engine)
@@ -396,7 +403,7 @@ fn draws() {
             let (_, group) = make(tenant.device, GROUP, COPY);
             let (_, channel) = make(group, CHANNEL, COPY);
             let engine = || {
-                let found = groups(&stage).into_iter().find(|it| it.handle == group);
+                let found = groups(&fixture).into_iter().find(|it| it.handle == group);
                 found.map(|group| group.engine)
             };
             let (reply, _) = make(channel, class, 0);
@@ -406,12 +413,12 @@ fn draws() {
                 continue;
             }
             assert_eq!((reply, engine()), (rm::OK, Some(Engine::Graphics)));
-            assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
-            let share = &stage.container.share;
+            assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+            let share = &fixture.container.share;
             thread::scope(|scope| {
                 let enabled = scope.spawn(|| tenant.schedule(channel, 1));
                 until("the call waits", || share.waiting() == 1);
-                assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
+                assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
                 assert_eq!(enabled.join().unwrap(), rm::OK);
             });
         }
@@ -432,10 +439,10 @@ fn video() {
         graphics: false,
         video: true,
     };
-    let stage = Stage::capable(video, implicit, ComputeTerms::default());
-    let used = || stage.container.journal.change().ledger.used(CARD);
-    let tenant = stage.tenant();
-    let fd = tenant.open(&stage.path("nvidiactl"));
+    let fixture = Fixture::capable(video, implicit, ComputeTerms::default());
+    let used = || fixture.container.journal.change().ledger.used(CARD);
+    let tenant = fixture.tenant();
+    let fd = tenant.open(&fixture.path("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     let make = |parent, class| tenant.on_engine(fd, (client, parent), class, NVDEC0);
@@ -450,7 +457,7 @@ fn video() {
     put_u32(&mut params, video_params::ALONE, 1);
     let called = tenant.call(fd, rm::ALLOC, &arg, &params);
     assert_eq!((called.status(), used()), (rm::OK, both));
-    let seen = stage.fake.seen().pop().unwrap();
+    let seen = fixture.fake.seen().pop().unwrap();
     let alone = |params: &[u8]| u32_at(params, video_params::ALONE);
     assert_eq!(alone(&seen.segments[1]), Some(0));
     assert_eq!(alone(&called.params), Some(1), "as it was given");
@@ -461,18 +468,18 @@ fn video() {
     assert_eq!(used(), both);
     tenant.close(fd);
     until("all is given back", || {
-        stage.reaper.reap_now(&stage.container);
+        fixture.reaper.reap_now(&fixture.container);
         used() == 0
     });
 }
 
 fn foreign_zcull() {
-    let stage = Stage::capable(
+    let fixture = Fixture::capable(
         Capabilities::ALL,
         ImplicitBytes::default(),
         ComputeTerms::default(),
     );
-    let tenant = computing(&stage);
+    let tenant = computing(&fixture);
     let cmd = control::NV2080_CTRL_CMD_GR_CTXSW_ZCULL_BIND;
     let bind = |client, channel| {
         let mut params = [0; 24];
@@ -487,16 +494,16 @@ fn foreign_zcull() {
         status::NV_ERR_INVALID_CLIENT
     );
     assert_ne!(bind(tenant.client, 0xdead), rm::OK);
-    assert!(stage.fake.controls(cmd).is_empty());
+    assert!(fixture.fake.controls(cmd).is_empty());
     assert_eq!(bind(tenant.client, tenant.channel), rm::OK);
-    assert_eq!(stage.fake.controls(cmd).len(), 1);
+    assert_eq!(fixture.fake.controls(cmd).len(), 1);
 }
 
 fn gone() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let (client, group, fd) = (tenant.client, tenant.group, tenant.fd);
-    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
     let arg = rm::control(
         client,
         group,
@@ -512,21 +519,21 @@ fn gone() {
         cmd: rm::CONTROL.into(),
         address,
     });
-    let share = &stage.container.share;
+    let share = &fixture.container.share;
     until("the call waits", || share.waiting() == 1);
     let began = Instant::now();
     drop(tenant);
     until("nobody waits for it", || share.waiting() == 0);
     assert!(began.elapsed() < Duration::from_millis(1500));
-    let reached = stage
+    let reached = fixture
         .fake
         .controls(control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE);
     assert!(reached.is_empty(), "it was never executed");
 }
 
 fn foreign() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let own = (tenant.client, tenant.channel);
     let neighbour = (tenant.client + 0x100, 0x1);
     for disable in [0, 1] {
@@ -534,12 +541,12 @@ fn foreign() {
         assert_eq!(reply, status::NV_ERR_INVALID_CLIENT);
     }
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
-    assert!(stage.fake.controls(cmd).is_empty());
+    assert!(fixture.fake.controls(cmd).is_empty());
 }
 
 fn counted() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let make = |engine| {
         let name = (tenant.client, tenant.device);
         tenant.tenant.on_engine(tenant.fd, name, GROUP, engine)
@@ -580,8 +587,8 @@ fn counted() {
 fn two_dozen_programs() {
     const GROUPS: usize = 5;
     const CHANNELS: usize = 16;
-    let stage = ungoverned(fixed());
-    let programs: Vec<_> = (0..24).map(|_| computing(&stage)).collect();
+    let fixture = ungoverned(fixed());
+    let programs: Vec<_> = (0..24).map(|_| computing(&fixture)).collect();
     for program in &programs {
         let on = |parent, class, engine| {
             let name = (program.client, parent);
@@ -594,7 +601,7 @@ fn two_dozen_programs() {
             assert_eq!(on(program.group, CHANNEL, GR), rm::OK);
         }
     }
-    let state = stage.container.journal.change();
+    let state = fixture.container.journal.change();
     let groups = state.scheduling().objects(&state.ledger, CARD).groups;
     assert_eq!(groups.len(), 24 * GROUPS);
 }
@@ -631,16 +638,16 @@ fn neighbours_of_many_groups() {
 }
 
 fn knobs_by_client() {
-    let stage = ungoverned(fixed());
-    let (one, other) = (computing(&stage), computing(&stage));
+    let fixture = ungoverned(fixed());
+    let (one, other) = (computing(&fixture), computing(&fixture));
     let channels = vec![one.own_channel(), other.own_channel()];
     let close = Knob::Close {
         card: 0,
         channels: channels.clone(),
         after_slice: true,
     };
-    assert_eq!(knobs::pull(&stage.container, &close), Ok(None));
-    let calls = stage
+    assert_eq!(knobs::pull(&fixture.container, &close), Ok(None));
+    let calls = fixture
         .fake
         .controls(control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS);
     assert_eq!(calls.len(), 2, "one for each client");
@@ -648,54 +655,54 @@ fn knobs_by_client() {
     for call in &calls {
         assert_eq!(call.segments[1][disable_channels::ONLY_SCHEDULING], 1);
     }
-    assert!(stage.container.share.gates.is_closed(CARD));
+    assert!(fixture.container.share.gates.is_closed(CARD));
     // Of one that goes the others are opened all the same.
     drop(one);
-    until("its channel is gone", || groups(&stage).len() == 1);
+    until("its channel is gone", || groups(&fixture).len() == 1);
     let open = Knob::Open { card: 0, channels };
-    assert_eq!(knobs::pull(&stage.container, &open), Ok(None));
-    assert!(!stage.fake.is_stopped(other.client, other.channel));
-    assert!(!stage.container.share.gates.is_closed(CARD));
+    assert_eq!(knobs::pull(&fixture.container, &open), Ok(None));
+    assert!(!fixture.fake.is_stopped(other.client, other.channel));
+    assert!(!fixture.container.share.gates.is_closed(CARD));
 }
 
 fn own_subdevice() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let freed = tenant
         .tenant
         .free(tenant.fd, tenant.client, tenant.device, tenant.subdevice);
     assert_eq!(freed, rm::OK);
-    let before = stage.container.journal.change().ledger.snapshot();
-    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
-    assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
-    assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
-    assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
+    let before = fixture.container.journal.change().ledger.snapshot();
+    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+    assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
+    assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+    assert!(!fixture.fake.is_stopped(tenant.client, tenant.channel));
     // Nothing of it is left, at the driver or in the account.
-    let freed = stage.fake.seen();
+    let freed = fixture.fake.seen();
     let count = |nr: u32| freed.iter().filter(|seen| seen.cmd & 0xff == nr).count();
     assert_eq!(
         count(0x29),
         1 + 2,
         "the tenant's own, and one for each knob"
     );
-    assert_eq!(stage.container.journal.change().ledger.snapshot(), before);
+    assert_eq!(fixture.container.journal.change().ledger.snapshot(), before);
 }
 
 fn stopped() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let own = [(tenant.client, tenant.channel)];
     assert_eq!(tenant.disable(&own, 1), rm::OK);
-    assert_eq!(knobs::pull(&stage.container, &tenant.close()), Ok(None));
-    assert_eq!(knobs::pull(&stage.container, &tenant.open()), Ok(None));
-    assert!(stage.fake.is_stopped(tenant.client, tenant.channel));
+    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+    assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
     assert_eq!(tenant.disable(&own, 0), rm::OK);
-    assert!(!stage.fake.is_stopped(tenant.client, tenant.channel));
+    assert!(!fixture.fake.is_stopped(tenant.client, tenant.channel));
 }
 
 fn preempts() {
-    let stage = ungoverned(fixed());
-    let tenant = computing(&stage);
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
     let cmd = control::NVA06C_CTRL_CMD_PREEMPT;
     let name = (tenant.client, tenant.group);
     let began = Instant::now();
@@ -704,7 +711,7 @@ fn preempts() {
         assert_eq!(reply, rm::OK);
     }
     assert!(began.elapsed() > Duration::from_millis(200), "they waited");
-    assert_eq!(stage.fake.controls(cmd).len(), 26);
+    assert_eq!(fixture.fake.controls(cmd).len(), 26);
 }
 
 pub(crate) fn requests() -> Value {

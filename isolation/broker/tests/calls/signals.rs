@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use crate::Test;
 use crate::agent::{Storm, StormReport};
 use crate::fake::GRANULE;
+use crate::fixture::Fixture;
 use crate::quota::with_device;
-use crate::stage::Stage;
 
 pub(crate) const TESTS: &[Test] = &[
     ("signals::the_program_repeats_its_own_handles", || {
@@ -28,14 +28,17 @@ pub(crate) const TESTS: &[Test] = &[
 const ENOUGH_REPLAYS: u64 = 50;
 
 fn storm(kernel_repeats: bool, own_handles: bool) {
-    let stage = Stage::new(GRANULE * 4);
-    let (tenant, fd, client, device) = with_device(&stage);
+    let fixture = Fixture::new(GRANULE * 4);
+    let (tenant, fd, client, device) = with_device(&fixture);
     // Signals hit the calls in every state: fast ones mostly on their way, slow ones in the driver.
     let mut replays = 0;
     for slow_micros in [0, 60, 700, 3000] {
-        stage.fake.slow_micros.store(slow_micros, Ordering::SeqCst);
-        let before = stage.replayed();
-        let (allocated, freed) = counts(&stage);
+        fixture
+            .fake
+            .slow_micros
+            .store(slow_micros, Ordering::SeqCst);
+        let before = fixture.replayed();
+        let (allocated, freed) = counts(&fixture);
         let report = tenant.storm(Storm {
             fd,
             client,
@@ -46,9 +49,9 @@ fn storm(kernel_repeats: bool, own_handles: bool) {
             kernel_repeats,
             own_handles,
         });
-        replays += stage.replayed() - before;
+        replays += fixture.replayed() - before;
         assert_eq!(report.failures, [], "{slow_micros} µs");
-        let (allocated, freed) = (counts(&stage).0 - allocated, counts(&stage).1 - freed);
+        let (allocated, freed) = (counts(&fixture).0 - allocated, counts(&fixture).1 - freed);
         assert_eq!(
             (report.allocated, report.freed),
             (allocated, freed),
@@ -56,18 +59,18 @@ fn storm(kernel_repeats: bool, own_handles: bool) {
         );
         assert!(allocated > 0);
         assert_eq!(report.interrupted > 0, !kernel_repeats);
-        stage.assert_exact(0);
+        fixture.assert_exact(0);
     }
     assert!(replays > ENOUGH_REPLAYS, "{replays} replays");
 }
 
 fn killable() {
-    let stage = Stage::new(GRANULE * 4);
-    let tenant = stage.killable_tenant();
-    let fd = tenant.open(&stage.path("nvidiactl"));
+    let fixture = Fixture::new(GRANULE * 4);
+    let tenant = fixture.killable_tenant();
+    let fd = tenant.open(&fixture.path("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
-    stage.fake.slow_micros.store(700, Ordering::SeqCst);
+    fixture.fake.slow_micros.store(700, Ordering::SeqCst);
     let report: StormReport = tenant.storm(Storm {
         fd,
         client,
@@ -79,15 +82,15 @@ fn killable() {
         own_handles: false,
     });
     assert_eq!(report.failures, []);
-    assert_eq!((report.allocated, report.freed), counts(&stage));
+    assert_eq!((report.allocated, report.freed), counts(&fixture));
     // A signal that comes before the broker has the call still interrupts it; one that comes later does not.
-    assert_eq!(stage.replayed(), 0);
-    stage.assert_exact(0);
+    assert_eq!(fixture.replayed(), 0);
+    fixture.assert_exact(0);
 }
 
-fn counts(stage: &Stage) -> (u64, u64) {
+fn counts(fixture: &Fixture) -> (u64, u64) {
     (
-        stage.fake.allocated.load(Ordering::SeqCst),
-        stage.fake.freed.load(Ordering::SeqCst),
+        fixture.fake.allocated.load(Ordering::SeqCst),
+        fixture.fake.freed.load(Ordering::SeqCst),
     )
 }

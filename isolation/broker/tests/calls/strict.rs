@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::Test;
 use crate::fake::{Fake, UUID};
+use crate::fixture::until;
 use crate::kept::Kept;
 use crate::share::{computing_behind, native};
-use crate::stage::until;
 
 pub(crate) const TESTS: &[Test] = &[
     ("strict::what_is_known_decides", known),

@@ -1,6 +1,6 @@
 //! Whatever peers' records say, and in whatever order things happen: nothing panics, no gate stays closed, and brokers that read the same agree.
 
-use crate::stage::{Faults, MS, S, Stage, fixed, terms};
+use crate::fixture::{Faults, Fixture, MS, S, fixed, terms};
 use compute::{CLOSED_MAX_NS, Event};
 use plan::share_record::{Next, RecoveryChannel};
 use plan::{Claim, Gang, GateState, Policy, Priority, ShareRecord, Terms};
@@ -94,63 +94,63 @@ fn any_happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-fn happen(stage: &mut Stage, happening: &Happening) {
-    let count = stage.tenants.len();
-    let lives = |stage: &Stage, at: usize| stage.tenants[at].governor.is_some();
+fn happen(fixture: &mut Fixture, happening: &Happening) {
+    let count = fixture.tenants.len();
+    let lives = |fixture: &Fixture, at: usize| fixture.tenants[at].governor.is_some();
     match happening {
         Happening::Join(terms, groups) if count < 6 => {
-            stage.join(&format!("t{count}"), *terms, *groups);
+            fixture.join(&format!("t{count}"), *terms, *groups);
         }
-        Happening::Scribble(bytes) => stage.cards[0].scribble("evil/x", bytes),
+        Happening::Scribble(bytes) => fixture.cards[0].scribble("evil/x", bytes),
         Happening::ShareRecord(record) => {
             if let Ok(bytes) = record.encode(2) {
-                stage.cards[0].scribble(&record.key, bytes.as_slice());
+                fixture.cards[0].scribble(&record.key, bytes.as_slice());
             }
         }
-        Happening::Slow(ns) => stage.faults.takes_ns = (*ns > 0).then_some(*ns),
-        Happening::Lose(permille) => stage.faults.lost_permille = *permille,
+        Happening::Slow(ns) => fixture.faults.takes_ns = (*ns > 0).then_some(*ns),
+        Happening::Lose(permille) => fixture.faults.lost_permille = *permille,
         _ if count == 0 => {}
         Happening::Kill(at) => {
             let at = at.index(count);
-            if lives(stage, at) {
-                stage.kill(at);
+            if lives(fixture, at) {
+                fixture.kill(at);
             }
         }
         Happening::Restart(at) => {
             let at = at.index(count);
-            if !lives(stage, at) {
-                stage.start(at);
+            if !lives(fixture, at) {
+                fixture.start(at);
             }
         }
         Happening::Stop(at) => {
             let at = at.index(count);
-            if lives(stage, at) {
-                stage.tell(at, Event::Stopping);
+            if lives(fixture, at) {
+                fixture.tell(at, Event::Stopping);
             }
         }
         Happening::Terms(at, terms) => {
             let at = at.index(count);
-            stage.tenants[at].terms = *terms;
-            if lives(stage, at) {
-                stage.tell(at, Event::TermsChanged);
+            fixture.tenants[at].terms = *terms;
+            if lives(fixture, at) {
+                fixture.tell(at, Event::TermsChanged);
             }
         }
         Happening::Group(at, channels) => {
             let at = at.index(count);
-            if lives(stage, at) && stage.tenants[at].objects[0].groups.len() < 8 {
-                stage.add_group(at, 0, *channels);
+            if lives(fixture, at) && fixture.tenants[at].objects[0].groups.len() < 8 {
+                fixture.add_group(at, 0, *channels);
             }
         }
         Happening::NoGroups(at) => {
             let at = at.index(count);
-            if lives(stage, at) {
-                stage.remove_groups(at, 0);
+            if lives(fixture, at) {
+                fixture.remove_groups(at, 0);
             }
         }
         Happening::Wake(at, event) => {
             let at = at.index(count);
-            if lives(stage, at) {
-                stage.tell(at, event.clone());
+            if lives(fixture, at) {
+                fixture.tell(at, event.clone());
             }
         }
         Happening::Join(..) => {}
@@ -165,39 +165,39 @@ proptest! {
         seed in any::<u64>(),
         script in prop::collection::vec((any_happening(), 0_u64..400), 1..30),
     ) {
-        let mut stage = Stage::new(seed, 1);
-        stage.rules[0].max_tenants = 10;
+        let mut fixture = Fixture::new(seed, 1);
+        fixture.rules[0].max_tenants = 10;
         for (happening, pause_ms) in &script {
-            happen(&mut stage, happening);
-            stage.run_ms(*pause_ms);
+            happen(&mut fixture, happening);
+            fixture.run_ms(*pause_ms);
         }
         // The driver behaves again, and the dead have successors.
-        stage.faults = Faults::default();
-        for at in 0..stage.tenants.len() {
-            if stage.tenants[at].governor.is_none() {
-                stage.start(at);
+        fixture.faults = Faults::default();
+        for at in 0..fixture.tenants.len() {
+            if fixture.tenants[at].governor.is_none() {
+                fixture.start(at);
             }
         }
-        let from_ns = stage.now_ns;
-        stage.run_ms(5_000);
-        for at in 0..stage.tenants.len() {
-            let closed_ns = stage.longest_closed_ns(at, 0, from_ns);
-            prop_assert!(closed_ns < CLOSED_MAX_NS, "{}: {closed_ns}", stage.tenants[at].key);
+        let from_ns = fixture.now_ns;
+        fixture.run_ms(5_000);
+        for at in 0..fixture.tenants.len() {
+            let closed_ns = fixture.longest_closed_ns(at, 0, from_ns);
+            prop_assert!(closed_ns < CLOSED_MAX_NS, "{}: {closed_ns}", fixture.tenants[at].key);
             // Two calls a window of at least 62.5 ms each, for up to 8 groups of up to 80 channels in 64s, and what 100 settings cost.
-            prop_assert!(stage.gate_calls(at, from_ns) <= 2 * 80 * 10 + 40);
+            prop_assert!(fixture.gate_calls(at, from_ns) <= 2 * 80 * 10 + 40);
         }
         // And once the hostile records are gone, everybody has what he was promised, beside the others.
         for name in ["a", "b", "c", "x"] {
             let key = format!("evil/{name}");
-            stage.cards[0].scribble(&key, &[]);
+            fixture.cards[0].scribble(&key, &[]);
         }
-        stage.run_ms(3_000);
-        let from_ns = stage.now_ns;
-        stage.run_ms(2_000);
+        fixture.run_ms(3_000);
+        let from_ns = fixture.now_ns;
+        fixture.run_ms(2_000);
         // One that was told to stop while a call was under way has stopped by now.
-        let shares = (0..stage.tenants.len())
-            .filter(|at| !stage.tenants[*at].done)
-            .map(|at| (at, stage.status(at, 0)))
+        let shares = (0..fixture.tenants.len())
+            .filter(|at| !fixture.tenants[*at].done)
+            .map(|at| (at, fixture.status(at, 0)))
             .collect::<Vec<_>>();
         for (at, status) in &shares {
             let at = *at;
@@ -208,10 +208,10 @@ proptest! {
             for (_, other) in &shares {
                 prop_assert!(other.window_ns == 0 || other.window_ns == status.window_ns);
             }
-            let permille = stage.permille(at, 0, from_ns, stage.now_ns);
+            let permille = fixture.permille(at, 0, from_ns, fixture.now_ns);
             if status.terms.policy == Policy::Fixed && shares.iter().all(|(_, other)| other.terms.priority != Priority::High) {
                 let entitled = u64::from(status.entitlement_ppm / 1_000);
-                prop_assert!(permille <= entitled + entitled / 50 + 30, "{}: {permille} of {entitled}", stage.tenants[at].key);
+                prop_assert!(permille <= entitled + entitled / 50 + 30, "{}: {permille} of {entitled}", fixture.tenants[at].key);
             }
         }
     }
@@ -221,28 +221,28 @@ proptest! {
         seed in any::<u64>(),
         script in prop::collection::vec((any_happening(), 0_u64..300), 1..12),
     ) {
-        let mut stage = Stage::new(seed, 1);
+        let mut fixture = Fixture::new(seed, 1);
         for (happening, pause_ms) in &script {
-            happen(&mut stage, happening);
-            stage.run_ms(*pause_ms);
+            happen(&mut fixture, happening);
+            fixture.run_ms(*pause_ms);
         }
-        stage.faults = Faults::default();
-        for at in 0..stage.tenants.len() {
-            if stage.tenants[at].governor.is_none() && !stage.tenants[at].done {
-                stage.start(at);
-                stage.run_ms(1);
+        fixture.faults = Faults::default();
+        for at in 0..fixture.tenants.len() {
+            if fixture.tenants[at].governor.is_none() && !fixture.tenants[at].done {
+                fixture.start(at);
+                fixture.run_ms(1);
             }
-            if stage.tenants[at].governor.is_some() {
-                stage.tell(at, Event::Stopping);
+            if fixture.tenants[at].governor.is_some() {
+                fixture.tell(at, Event::Stopping);
             }
         }
-        stage.run_ms(2_500);
-        for tenant in &stage.tenants {
+        fixture.run_ms(2_500);
+        for tenant in &fixture.tenants {
             prop_assert!(tenant.done, "{}", tenant.key);
             for channel in tenant.objects[0].groups.iter().flat_map(|group| &group.channels) {
-                prop_assert!(stage.lines[&(tenant.key.clone(), 0, *channel)].runs());
+                prop_assert!(fixture.lines[&(tenant.key.clone(), 0, *channel)].runs());
             }
         }
-        prop_assert!(stage.cards[0].dead().is_empty());
+        prop_assert!(fixture.cards[0].dead().is_empty());
     }
 }

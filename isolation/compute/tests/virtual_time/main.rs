@@ -1,7 +1,7 @@
 //! Governors in virtual time.
 
+mod fixture;
 mod hostile;
 mod provoked;
 mod recovery;
 mod shares;
-mod stage;

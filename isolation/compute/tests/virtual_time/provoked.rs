@@ -3,7 +3,7 @@
 use compute::{Event, Knob};
 use plan::{EnforcementLevel, Policy, Priority};
 
-use crate::stage::{MS, OwnGroup, S, Stage, fixed, name, terms};
+use crate::fixture::{Fixture, MS, OwnGroup, S, fixed, name, terms};
 
 const SETTLED_MS: u64 = 2_000;
 /// Over which a share may be off by two percent.
@@ -13,37 +13,37 @@ const ODD: u32 = 0x40;
 
 /// A container of 20 % that attacks, and a neighbour of 60 %, on a card of its own.
 struct Attack {
-    stage: Stage,
+    fixture: Fixture,
     attacker: usize,
     neighbour: usize,
 }
 
 impl Attack {
     fn new(seed: u64) -> Self {
-        let mut stage = Stage::new(seed, 1);
-        let attacker = stage.join("attacker", fixed(20), 4);
-        let neighbour = stage.join("neighbour", fixed(60), 1);
+        let mut fixture = Fixture::new(seed, 1);
+        let attacker = fixture.join("attacker", fixed(20), 4);
+        let neighbour = fixture.join("neighbour", fixed(60), 1);
         for at in [attacker, neighbour] {
-            stage.tenants[at].tricks.own_group = OwnGroup::Requested;
+            fixture.tenants[at].tricks.own_group = OwnGroup::Requested;
         }
-        stage.run_ms(SETTLED_MS);
+        fixture.run_ms(SETTLED_MS);
         Self {
-            stage,
+            fixture,
             attacker,
             neighbour,
         }
     }
 
     /// Both have what they were promised, over 10 s, and in each second.
-    fn holds(&mut self, mut every_100_ms: impl FnMut(&mut Stage, usize)) {
-        let from_ns = self.stage.now_ns;
-        while self.stage.now_ns < from_ns + LONG_MS * MS {
-            every_100_ms(&mut self.stage, self.attacker);
-            self.stage.run_ms(100);
+    fn holds(&mut self, mut every_100_ms: impl FnMut(&mut Fixture, usize)) {
+        let from_ns = self.fixture.now_ns;
+        while self.fixture.now_ns < from_ns + LONG_MS * MS {
+            every_100_ms(&mut self.fixture, self.attacker);
+            self.fixture.run_ms(100);
         }
-        let stage = &self.stage;
+        let fixture = &self.fixture;
         let part = |at, from_ns, length_ns| {
-            let got = stage.got_ns(at, 0, from_ns, from_ns + length_ns);
+            let got = fixture.got_ns(at, 0, from_ns, from_ns + length_ns);
             got * 100_000 / length_ns
         };
         let (all, of) = (LONG_MS * MS, [(self.attacker, 20), (self.neighbour, 60)]);
@@ -68,7 +68,7 @@ impl Attack {
             );
         }
         for (at, _) in of {
-            let status = stage.status(at, 0);
+            let status = fixture.status(at, 0);
             assert_eq!(
                 (status.enforcement_level, status.holds),
                 (Some(EnforcementLevel::Gate), true)
@@ -83,9 +83,9 @@ fn waiting_for_a_tenants_own_calls_is_no_slow_driver() {
     let mut attack = Attack::new(1);
     let attacker = attack.attacker;
     // Longer than any knob may wait, so that nothing but the breaker's judgement is what this shows.
-    attack.stage.tenants[attacker].tricks.waits_ns = 60 * MS;
-    attack.stage.run_ms(2 * LONG_MS);
-    let status = attack.stage.status(attacker, 0);
+    attack.fixture.tenants[attacker].tricks.waits_ns = 60 * MS;
+    attack.fixture.run_ms(2 * LONG_MS);
+    let status = attack.fixture.status(attacker, 0);
     assert_eq!(
         (status.enforcement_level, status.holds),
         (Some(EnforcementLevel::Gate), true)
@@ -96,9 +96,9 @@ fn waiting_for_a_tenants_own_calls_is_no_slow_driver() {
 #[test]
 fn calls_that_wait_as_long_as_knobs_let_them_move_no_share() {
     let mut attack = Attack::new(2);
-    attack.holds(|stage, attacker| {
+    attack.holds(|fixture, attacker| {
         // In bursts: an average must not forget.
-        let waits_ns = &mut stage.tenants[attacker].tricks.waits_ns;
+        let waits_ns = &mut fixture.tenants[attacker].tricks.waits_ns;
         *waits_ns = if *waits_ns == 0 { MS } else { 0 };
     });
 }
@@ -106,23 +106,23 @@ fn calls_that_wait_as_long_as_knobs_let_them_move_no_share() {
 #[test]
 fn channels_that_come_and_go_under_the_knob_move_no_share() {
     let mut attack = Attack::new(3);
-    attack.holds(|stage, attacker| {
-        let listed: Vec<_> = stage.tenants[attacker].objects[0]
+    attack.holds(|fixture, attacker| {
+        let listed: Vec<_> = fixture.tenants[attacker].objects[0]
             .groups
             .iter()
             .flat_map(|group| group.channels.clone())
             .collect();
         // The broker lists for a while what the driver has no more.
         for channel in listed.iter().skip(4) {
-            stage.end(attacker, 0, *channel);
+            fixture.end(attacker, 0, *channel);
         }
         if listed.len() > 8 {
-            let kept = stage.tenants[attacker].objects[0].groups.split_off(4);
-            stage.tenants[attacker].objects[0].generation += 1;
+            let kept = fixture.tenants[attacker].objects[0].groups.split_off(4);
+            fixture.tenants[attacker].objects[0].generation += 1;
             drop(kept);
-            stage.tell(attacker, Event::ObjectsChanged);
+            fixture.tell(attacker, Event::ObjectsChanged);
         }
-        stage.add_group(attacker, 0, 1);
+        fixture.add_group(attacker, 0, 1);
     });
 }
 
@@ -131,17 +131,17 @@ fn what_a_tenants_own_channels_refuse_weakens_no_gate() {
     for own_group in [OwnGroup::Requested, OwnGroup::UsedUp] {
         for refused in ["close", "open", "schedule", "set", "get"] {
             for in_later_life in [false, true] {
-                let mut stage = Stage::new(4, 1);
-                let attacker = stage.join("attacker", fixed(20), 1);
-                let neighbour = stage.join("neighbour", fixed(60), 1);
-                stage.tenants[attacker].tricks.own_group = own_group;
+                let mut fixture = Fixture::new(4, 1);
+                let attacker = fixture.join("attacker", fixed(20), 1);
+                let neighbour = fixture.join("neighbour", fixed(60), 1);
+                fixture.tenants[attacker].tricks.own_group = own_group;
                 if in_later_life {
-                    stage.run_ms(SETTLED_MS);
+                    fixture.run_ms(SETTLED_MS);
                 }
-                let tricks = &mut stage.tenants[attacker].tricks;
+                let tricks = &mut fixture.tenants[attacker].tricks;
                 tricks.refused.insert(refused, ODD);
-                stage.run_ms(6_000);
-                let status = stage.status(attacker, 0);
+                fixture.run_ms(6_000);
+                let status = fixture.status(attacker, 0);
                 let enforcement_level = status.enforcement_level.unwrap_or(EnforcementLevel::Gate);
                 assert_eq!(
                     enforcement_level,
@@ -150,17 +150,17 @@ fn what_a_tenants_own_channels_refuse_weakens_no_gate() {
                 );
                 assert_eq!(status.counts.alarms, 0);
                 // It asks with growing pauses, and not at every refusal.
-                assert!(stage.questions <= 8, "{refused}: {}", stage.questions);
+                assert!(fixture.questions <= 8, "{refused}: {}", fixture.questions);
                 // And when it stops it is held again at once; the neighbour was all the time.
-                stage.tenants[attacker].tricks.refused.clear();
-                stage.run_ms(SETTLED_MS);
-                let from_ns = stage.now_ns;
-                stage.run_ms(4_000);
-                let permille = stage.permille(attacker, 0, from_ns, stage.now_ns);
+                fixture.tenants[attacker].tricks.refused.clear();
+                fixture.run_ms(SETTLED_MS);
+                let from_ns = fixture.now_ns;
+                fixture.run_ms(4_000);
+                let permille = fixture.permille(attacker, 0, from_ns, fixture.now_ns);
                 if own_group == OwnGroup::Requested {
                     assert!(permille.abs_diff(200) <= 6, "{refused}: {permille}");
                 }
-                let permille = stage.permille(neighbour, 0, from_ns, stage.now_ns);
+                let permille = fixture.permille(neighbour, 0, from_ns, fixture.now_ns);
                 assert!(permille.abs_diff(600) <= 6, "{refused}: {permille}");
             }
         }
@@ -171,24 +171,24 @@ fn what_a_tenants_own_channels_refuse_weakens_no_gate() {
 fn one_channel_that_refuses_keeps_no_other_from_being_closed() {
     let mut attack = Attack::new(5);
     let attacker = attack.attacker;
-    let groups = &attack.stage.tenants[attacker].objects[0].groups;
+    let groups = &attack.fixture.tenants[attacker].objects[0].groups;
     let odd = groups[0].channels[0].handle;
     let others: Vec<_> = groups[1..]
         .iter()
         .flat_map(|group| group.channels.clone())
         .collect();
-    let tricks = &mut attack.stage.tenants[attacker].tricks;
+    let tricks = &mut attack.fixture.tenants[attacker].tricks;
     tricks.refused.insert("close", ODD);
     tricks.odd.insert(odd);
-    attack.stage.run_ms(SETTLED_MS);
-    let from_ns = attack.stage.now_ns;
-    attack.stage.run_ms(4_000);
-    let length_ns = attack.stage.now_ns - from_ns;
-    let key = attack.stage.tenants[attacker].key.clone();
+    attack.fixture.run_ms(SETTLED_MS);
+    let from_ns = attack.fixture.now_ns;
+    attack.fixture.run_ms(4_000);
+    let length_ns = attack.fixture.now_ns - from_ns;
+    let key = attack.fixture.tenants[attacker].key.clone();
     for channel in others {
-        let line = &attack.stage.lines[&(key.clone(), 0, channel)];
+        let line = &attack.fixture.lines[&(key.clone(), 0, channel)];
         let open_ns: u64 = line
-            .spans(attack.stage.now_ns)
+            .spans(attack.fixture.now_ns)
             .iter()
             .map(|(from, to)| to.saturating_sub((*from).max(from_ns)))
             .sum();
@@ -199,20 +199,20 @@ fn one_channel_that_refuses_keeps_no_other_from_being_closed() {
 
 #[test]
 fn a_driver_that_means_it_is_met_with_a_weaker_knob() {
-    let mut stage = Stage::new(6, 1);
-    let one = stage.join("one", fixed(20), 1);
-    stage.tenants[one].tricks.own_group = OwnGroup::Requested;
-    stage.run_ms(SETTLED_MS);
-    stage.faults.refused.insert("close", ODD);
-    stage.run_ms(3_000);
-    let from_ns = stage.now_ns;
-    stage.run_ms(4_000);
-    let status = stage.status(one, 0);
+    let mut fixture = Fixture::new(6, 1);
+    let one = fixture.join("one", fixed(20), 1);
+    fixture.tenants[one].tricks.own_group = OwnGroup::Requested;
+    fixture.run_ms(SETTLED_MS);
+    fixture.faults.refused.insert("close", ODD);
+    fixture.run_ms(3_000);
+    let from_ns = fixture.now_ns;
+    fixture.run_ms(4_000);
+    let status = fixture.status(one, 0);
     assert_eq!(
         (status.enforcement_level, status.counts.alarms),
         (Some(EnforcementLevel::Schedule), 1)
     );
-    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    let permille = fixture.permille(one, 0, from_ns, fixture.now_ns);
     assert!(permille.abs_diff(200) <= 6, "{permille}");
 }
 
@@ -220,85 +220,85 @@ fn a_driver_that_means_it_is_met_with_a_weaker_knob() {
 fn a_group_that_refuses_its_slice_ends_slices_for_no_other() {
     let weighted = |weight| terms(Policy::Weighted, None, weight, Priority::Normal);
     for own_group in [OwnGroup::Requested, OwnGroup::UsedUp] {
-        let mut stage = Stage::new(7, 1);
-        let attacker = stage.join("attacker", weighted(1), 2);
-        let neighbour = stage.join("neighbour", weighted(1), 1);
+        let mut fixture = Fixture::new(7, 1);
+        let attacker = fixture.join("attacker", weighted(1), 2);
+        let neighbour = fixture.join("neighbour", weighted(1), 1);
         for at in [attacker, neighbour] {
-            stage.tenants[at].tricks.own_group = own_group;
+            fixture.tenants[at].tricks.own_group = own_group;
         }
-        stage.run_ms(SETTLED_MS);
-        let slices = |stage: &Stage, at: usize| stage.tenants[at].slices.clone();
-        let before = slices(&stage, neighbour);
-        let odd = stage.add_group(attacker, 0, 1);
-        let tricks = &mut stage.tenants[attacker].tricks;
+        fixture.run_ms(SETTLED_MS);
+        let slices = |fixture: &Fixture, at: usize| fixture.tenants[at].slices.clone();
+        let before = slices(&fixture, neighbour);
+        let odd = fixture.add_group(attacker, 0, 1);
+        let tricks = &mut fixture.tenants[attacker].tricks;
         tricks.refused.insert("set", ODD);
         tricks.odd.insert(odd);
-        stage.run_ms(SETTLED_MS);
+        fixture.run_ms(SETTLED_MS);
         // The layout has three groups now: the other two have their new slices, and so has the next one.
-        let next = stage.add_group(attacker, 0, 1);
-        stage.run_ms(SETTLED_MS);
-        let now = slices(&stage, attacker);
+        let next = fixture.add_group(attacker, 0, 1);
+        fixture.run_ms(SETTLED_MS);
+        let now = slices(&fixture, attacker);
         let of = |group: u32| now.get(&(0, group)).copied();
         let all: Vec<u64> = now.values().copied().collect();
         assert!(of(next).is_some() && of(odd).is_none(), "{now:?}");
         assert!(all.iter().all(|slice| *slice == all[0]), "{now:?}");
-        assert_eq!(slices(&stage, neighbour), before);
-        assert!(stage.status(attacker, 0).holds && stage.status(neighbour, 0).holds);
+        assert_eq!(slices(&fixture, neighbour), before);
+        assert!(fixture.status(attacker, 0).holds && fixture.status(neighbour, 0).holds);
         // The odd one is tried again, now and then, and has its slice when it takes it.
-        let tries = |stage: &Stage| {
-            let sets = stage.tenants[attacker].calls.iter();
+        let tries = |fixture: &Fixture| {
+            let sets = fixture.tenants[attacker].calls.iter();
             sets.filter(
                 |(_, knob)| matches!(knob, Knob::SetTimeslice { group, .. } if *group == odd),
             )
             .count()
         };
-        let (count, from_ns) = (tries(&stage), stage.now_ns);
-        stage.run_ms(30_000);
-        let again = tries(&stage) - count;
+        let (count, from_ns) = (tries(&fixture), fixture.now_ns);
+        fixture.run_ms(30_000);
+        let again = tries(&fixture) - count;
         assert!((2..=20).contains(&again), "{again} since {from_ns}");
-        stage.tenants[attacker].tricks.refused.clear();
-        stage.run_ms(11_000);
-        assert_eq!(slices(&stage, attacker).get(&(0, odd)), of(next).as_ref());
+        fixture.tenants[attacker].tricks.refused.clear();
+        fixture.run_ms(11_000);
+        assert_eq!(slices(&fixture, attacker).get(&(0, odd)), of(next).as_ref());
     }
 }
 
 #[test]
 fn what_a_call_has_set_running_past_the_gate_is_stopped_again() {
     let mut attack = Attack::new(8);
-    let channels: Vec<_> = attack.stage.tenants[attack.attacker].objects[0]
+    let channels: Vec<_> = attack.fixture.tenants[attack.attacker].objects[0]
         .groups
         .iter()
         .flat_map(|group| group.channels.clone())
         .collect();
-    attack.holds(|stage, attacker| {
-        let closes = matches!(stage.gate(attacker, 0), compute::Gate::Closed { .. });
+    attack.holds(|fixture, attacker| {
+        let closes = matches!(fixture.gate(attacker, 0), compute::Gate::Closed { .. });
         if closes {
             // A call that had passed before the gate closed comes back after it.
-            stage.enable(attacker, 0, &channels);
-            stage.tenants[attacker].tricks.disturbed = true;
-            stage.tell(attacker, Event::ObjectsChanged);
+            fixture.enable(attacker, 0, &channels);
+            fixture.tenants[attacker].tricks.disturbed = true;
+            fixture.tell(attacker, Event::ObjectsChanged);
         }
     });
-    let closes = attack.stage.tenants[attack.attacker].calls.iter();
+    let closes = attack.fixture.tenants[attack.attacker].calls.iter();
     assert!(closes.filter(|(_, knob)| name(knob) == "close").count() > 100);
 }
 
 #[test]
 fn locks_that_are_held_for_long_are_made_even_within_ten_seconds() {
     for seed in 0..6 {
-        let mut stage = Stage::new(seed, 1);
-        let attacker = stage.join("attacker", fixed(20), 1);
-        let neighbour = stage.join("neighbour", fixed(60), 1);
-        stage.run_ms(SETTLED_MS);
+        let mut fixture = Fixture::new(seed, 1);
+        let attacker = fixture.join("attacker", fixed(20), 1);
+        let neighbour = fixture.join("neighbour", fixed(60), 1);
+        fixture.run_ms(SETTLED_MS);
         // As often as a broker lets its container's calls hold the driver's locks for 150 ms.
         for _ in 0..3 {
-            let from_ns = stage.now_ns;
-            let pause_ms = stage.random.below(500);
-            stage.run_ms(pause_ms);
-            stage.locked_until_ns = stage.now_ns + 150 * MS;
-            stage.run_until(from_ns + LONG_MS * MS);
+            let from_ns = fixture.now_ns;
+            let pause_ms = fixture.random.below(500);
+            fixture.run_ms(pause_ms);
+            fixture.locked_until_ns = fixture.now_ns + 150 * MS;
+            fixture.run_until(from_ns + LONG_MS * MS);
             for (at, percent) in [(attacker, 20), (neighbour, 60)] {
-                let got = stage.open_ns(at, 0, from_ns, stage.now_ns) * 1_000 / (LONG_MS * MS);
+                let got = fixture.open_ns(at, 0, from_ns, fixture.now_ns) * 1_000 / (LONG_MS * MS);
                 assert!(
                     got <= percent * 10 + percent / 5 + 1,
                     "{seed}: {at} has {got}"
@@ -308,24 +308,29 @@ fn locks_that_are_held_for_long_are_made_even_within_ten_seconds() {
                     "{seed}: {at} has {got}"
                 );
             }
-            assert_eq!(stage.status(attacker, 0).counts.alarms, 0);
+            assert_eq!(fixture.status(attacker, 0).counts.alarms, 0);
         }
     }
 }
 
 /// What a container has of a card whose hardware gives each group that can run its slice in turn, sampled each millisecond, in parts of 100 000.
-fn sliced(stage: &mut Stage, at: usize, ms: u64, mut each_ms: impl FnMut(&mut Stage, u64)) -> u64 {
+fn sliced(
+    fixture: &mut Fixture,
+    at: usize,
+    ms: u64,
+    mut each_ms: impl FnMut(&mut Fixture, u64),
+) -> u64 {
     /// What a group has until its slice is set.
     const DEFAULT_US: u64 = 1_024;
     let mut sum = 0;
     for passed in 0..ms {
-        each_ms(stage, passed);
-        stage.run_ms(1);
-        let weight = |stage: &Stage, tenant: usize| -> u64 {
-            let tenant = &stage.tenants[tenant];
+        each_ms(fixture, passed);
+        fixture.run_ms(1);
+        let weight = |fixture: &Fixture, tenant: usize| -> u64 {
+            let tenant = &fixture.tenants[tenant];
             let runs = |group: &&compute::Group| {
                 let mut channels = group.channels.iter();
-                channels.any(|channel| stage.lines[&(tenant.key.clone(), 0, *channel)].runs())
+                channels.any(|channel| fixture.lines[&(tenant.key.clone(), 0, *channel)].runs())
             };
             let slice = |group: &compute::Group| {
                 let set = tenant.slices.get(&(0, group.handle));
@@ -334,10 +339,10 @@ fn sliced(stage: &mut Stage, at: usize, ms: u64, mut each_ms: impl FnMut(&mut St
             let groups = tenant.objects[0].groups.iter().filter(runs);
             groups.map(slice).sum()
         };
-        let all: u64 = (0..stage.tenants.len())
-            .map(|tenant| weight(stage, tenant))
+        let all: u64 = (0..fixture.tenants.len())
+            .map(|tenant| weight(fixture, tenant))
             .sum();
-        sum += weight(stage, at) * 100_000 / all.max(1);
+        sum += weight(fixture, at) * 100_000 / all.max(1);
     }
     sum / ms
 }
@@ -346,21 +351,21 @@ fn sliced(stage: &mut Stage, at: usize, ms: u64, mut each_ms: impl FnMut(&mut St
 fn groups_that_come_and_go_at_changes_of_epoch_take_no_slices_from_a_neighbour() {
     let weighted = |weight| terms(Policy::Weighted, None, weight, Priority::Normal);
     for kept in [0, 1, 4] {
-        let mut stage = Stage::new(9, 1);
-        let attacker = stage.join("attacker", weighted(1), kept);
-        let neighbour = stage.join("neighbour", weighted(1), 1);
+        let mut fixture = Fixture::new(9, 1);
+        let attacker = fixture.join("attacker", weighted(1), kept);
+        let neighbour = fixture.join("neighbour", weighted(1), 1);
         for turn in 0..6 {
             // In between it has nothing to do, and nothing to lose.
-            stage.remove_groups(attacker, 0);
+            fixture.remove_groups(attacker, 0);
             for _ in 0..kept {
-                stage.add_group(attacker, 0, 1);
+                fixture.add_group(attacker, 0, 1);
             }
-            stage.run_ms(SETTLED_MS);
-            let had = sliced(&mut stage, neighbour, 1_000, |stage, ms| {
+            fixture.run_ms(SETTLED_MS);
+            let had = sliced(&mut fixture, neighbour, 1_000, |fixture, ms| {
                 // At any time of a window.
                 if ms == 500 + 11 * turn {
                     for _ in kept..64 {
-                        stage.add_group(attacker, 0, 1);
+                        fixture.add_group(attacker, 0, 1);
                     }
                 }
             });

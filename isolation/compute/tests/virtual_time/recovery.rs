@@ -3,7 +3,7 @@
 use compute::Gate;
 use plan::{Policy, Priority};
 
-use crate::stage::{MS, S, Stage, fixed, terms};
+use crate::fixture::{Fixture, MS, S, fixed, terms};
 
 const SETTLED_MS: u64 = 4_000;
 
@@ -18,35 +18,35 @@ enum Killed {
 /// What a container gets of a card over `kills` kills, nanoseconds more than it was promised; the length of a segment; and
 /// the time without a broker.
 fn ahead_ns(seed: u64, percent: u32, killed: Killed, kills: u64) -> (i64, i64, i64) {
-    let mut stage = Stage::new(seed, 1);
-    let one = stage.join("one", fixed(percent), 1);
-    stage.tenants[one].metered = true;
-    stage.join("other", fixed(20), 1);
-    stage.run_ms(SETTLED_MS);
-    let from_ns = stage.now_ns;
+    let mut fixture = Fixture::new(seed, 1);
+    let one = fixture.join("one", fixed(percent), 1);
+    fixture.tenants[one].metered = true;
+    fixture.join("other", fixed(20), 1);
+    fixture.run_ms(SETTLED_MS);
+    let from_ns = fixture.now_ns;
     let mut outages_ns = 0;
     for _ in 0..kills {
-        let pause_ms = 200 + stage.random.below(500);
-        stage.run_ms(pause_ms);
+        let pause_ms = 200 + fixture.random.below(500);
+        fixture.run_ms(pause_ms);
         for _ in 0..500 {
-            let open = matches!(stage.gate(one, 0), Gate::Open);
+            let open = matches!(fixture.gate(one, 0), Gate::Open);
             if killed == Killed::Anywhere || open == (killed == Killed::WhileOpen) {
                 break;
             }
-            stage.run_ms(1);
+            fixture.run_ms(1);
         }
-        stage.kill(one);
+        fixture.kill(one);
         // Not more than may be made even.
-        let outage_ms = 5 + stage.random.below(3 * u64::from(percent).min(40));
-        stage.run_ms(outage_ms);
+        let outage_ms = 5 + fixture.random.below(3 * u64::from(percent).min(40));
+        fixture.run_ms(outage_ms);
         outages_ns += outage_ms * MS;
-        stage.start(one);
+        fixture.start(one);
     }
-    stage.run_ms(1_000);
-    let window_ns = stage.status(one, 0).window_ns;
+    fixture.run_ms(1_000);
+    let window_ns = fixture.status(one, 0).window_ns;
     // Whole windows, so that all of what is missing is for the kills.
-    let until_ns = from_ns + (stage.now_ns - from_ns) / window_ns * window_ns;
-    let got = stage.open_ns(one, 0, from_ns, until_ns);
+    let until_ns = from_ns + (fixture.now_ns - from_ns) / window_ns * window_ns;
+    let got = fixture.open_ns(one, 0, from_ns, until_ns);
     let entitled = (until_ns - from_ns) * u64::from(percent) / 100;
     let segment = window_ns * u64::from(percent) / 100;
     (
@@ -78,41 +78,41 @@ fn a_container_gains_no_segment_by_its_brokers_deaths_however_many() {
 #[test]
 fn one_that_had_the_card_for_long_has_its_share_again_within_a_second() {
     for seed in 0..8 {
-        let mut stage = Stage::new(seed, 1);
-        let one = stage.join("one", fixed(5), 1);
-        stage.tenants[one].metered = true;
-        stage.run_ms(SETTLED_MS);
-        while matches!(stage.gate(one, 0), Gate::Closed { .. }) {
-            stage.run_ms(1);
+        let mut fixture = Fixture::new(seed, 1);
+        let one = fixture.join("one", fixed(5), 1);
+        fixture.tenants[one].metered = true;
+        fixture.run_ms(SETTLED_MS);
+        while matches!(fixture.gate(one, 0), Gate::Closed { .. }) {
+            fixture.run_ms(1);
         }
-        stage.kill(one);
+        fixture.kill(one);
         // A hundred segments' worth.
-        stage.run_ms(1_500);
-        stage.start(one);
-        let from_ns = stage.now_ns;
-        stage.run_ms(3_000);
-        let closed_ns = stage.longest_closed_ns(one, 0, from_ns);
+        fixture.run_ms(1_500);
+        fixture.start(one);
+        let from_ns = fixture.now_ns;
+        fixture.run_ms(3_000);
+        let closed_ns = fixture.longest_closed_ns(one, 0, from_ns);
         assert!(closed_ns < 800 * MS, "{seed}: {closed_ns}");
         let settled_ns = from_ns + 1_000 * MS;
-        let permille = stage.permille(one, 0, settled_ns, settled_ns + 2 * S);
+        let permille = fixture.permille(one, 0, settled_ns, settled_ns + 2 * S);
         assert!(permille.abs_diff(50) <= 5, "{seed}: {permille}");
     }
 }
 
 #[test]
 fn shares_that_nothing_is_trimmed_for_are_as_they_were() {
-    let mut stage = Stage::new(3, 1);
+    let mut fixture = Fixture::new(3, 1);
     let even = terms(Policy::Preemptive, None, 1, Priority::Normal);
-    let one = stage.join("one", even, 1);
-    stage.tenants[one].metered = true;
-    stage.join("fixed", fixed(40), 1);
-    stage.run_ms(SETTLED_MS);
-    stage.kill(one);
-    stage.run_ms(100);
-    stage.start(one);
-    stage.run_ms(1_000);
-    let from_ns = stage.now_ns;
-    stage.run_ms(2_000);
-    let permille = stage.permille(one, 0, from_ns, stage.now_ns);
+    let one = fixture.join("one", even, 1);
+    fixture.tenants[one].metered = true;
+    fixture.join("fixed", fixed(40), 1);
+    fixture.run_ms(SETTLED_MS);
+    fixture.kill(one);
+    fixture.run_ms(100);
+    fixture.start(one);
+    fixture.run_ms(1_000);
+    let from_ns = fixture.now_ns;
+    fixture.run_ms(2_000);
+    let permille = fixture.permille(one, 0, from_ns, fixture.now_ns);
     assert!(permille.abs_diff(600) <= 6, "{permille}");
 }

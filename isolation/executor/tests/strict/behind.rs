@@ -17,8 +17,8 @@ use nvabi::{Release, escape, status};
 
 use crate::agent::Ask;
 use crate::alone::{assert_powerless, facts};
+use crate::fixture::{Fixture, MIB};
 use crate::native::{AddressSpace, range};
-use crate::stage::{MIB, Stage};
 use crate::{Test, rm, until};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -69,8 +69,8 @@ pub(crate) const TESTS: &[Test] = &[
 const SET_SUB_PROCESS_ID: u32 = 0x901;
 
 fn a_whole_client_runs_in_the_executor() {
-    let stage = Stage::new(64 * MIB, Binding::None);
-    let (mut child, socket) = stage.client();
+    let fixture = Fixture::new(64 * MIB, Binding::None);
+    let (mut child, socket) = fixture.client();
     let wait_for = |word: &str| {
         let mut buffer = [0; 64];
         let (count, _) = sys::fd_passing::receive(socket.as_fd(), &mut buffer).unwrap();
@@ -78,28 +78,28 @@ fn a_whole_client_runs_in_the_executor() {
     };
     let go_on = || sys::fd_passing::send(socket.as_fd(), b"go on", &[]).unwrap();
     wait_for("allocated");
-    stage.assert_exact(48 * MIB);
-    assert!(stage.kernel.count(rm::CONTROL) > 0);
+    fixture.assert_exact(48 * MIB);
+    assert!(fixture.kernel.count(rm::CONTROL) > 0);
     // A client that names a process of its own has a virtual machine's channels (kernel_fifo.c: GUEST_USER).
-    assert_eq!(stage.kernel.controls(SET_SUB_PROCESS_ID).len(), 0);
+    assert_eq!(fixture.kernel.controls(SET_SUB_PROCESS_ID).len(), 0);
     go_on();
     wait_for("mapped and freed");
-    stage.assert_exact(48 * MIB);
+    fixture.assert_exact(48 * MIB);
     go_on();
     wait_for("unmapped");
-    stage.assert_exact(0);
+    fixture.assert_exact(0);
     go_on();
     assert!(child.wait().unwrap().success());
     until("its files are given up", || {
-        stage.reconcile();
-        stage.executor().held().unwrap().is_empty()
+        fixture.reconcile();
+        fixture.executor().held().unwrap().is_empty()
     });
 }
 
 fn a_tenants_addresses_stay_with_it() {
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let (tenant, _process) = stage.tenant();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     let called = tenant.memory(fd, client, device, 0, 2 * MIB);
@@ -109,27 +109,27 @@ fn a_tenants_addresses_stay_with_it() {
         Some(tenant.params_address()),
         "the tenant's own pointer is as it was"
     );
-    stage.assert_exact(2 * MIB);
+    fixture.assert_exact(2 * MIB);
     // A control with a pointer for a text that the driver never fills, which is not carried.
     let mut params = [0; 40];
-    put_u32(&mut params, 0, stage.kernel.sim().cards()[0].gpu_id);
+    put_u32(&mut params, 0, fixture.kernel.sim().cards()[0].gpu_id);
     put_u64(&mut params, 16, tenant.arg_address());
     let arg = rm::control(client, client, 0x202, tenant.params_address(), 40);
     let called = tenant.call(fd, rm::CONTROL, &arg, &params);
     assert_eq!(called.ret, Ok(0));
     assert_eq!(u64_at(&called.params, 16), Some(tenant.arg_address()));
-    assert!(stage.kernel.count(rm::CONTROL) > 0);
+    assert!(fixture.kernel.count(rm::CONTROL) > 0);
     for address in [tenant.arg_address(), tenant.params_address()] {
-        assert!(!stage.kernel.has_seen(address));
+        assert!(!fixture.kernel.has_seen(address));
     }
 }
 
 /// Behind the handle there may be no memory.
 fn a_clients_parameters_are_its_handle_and_no_more() {
     const PAGE: u64 = 4096;
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let (tenant, _process) = stage.tenant();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let at = tenant.pages(1, false) + PAGE - 4;
     for class in [0x0, 0x1, rm::ROOT] {
         tenant.write(at, &[0; 4]);
@@ -153,9 +153,9 @@ fn mappings_for_the_cpu_are_the_executors_from_first_to_last() {
         escape::NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
     ]
     .map(|row| row.cmd(Release::R570));
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let (tenant, _process) = stage.tenant();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     let called = tenant.memory(fd, client, device, 0, MIB);
@@ -170,7 +170,7 @@ fn mappings_for_the_cpu_are_the_executors_from_first_to_last() {
     };
     let mut arg = names(client, 56);
     put_u64(&mut arg, nvos33::LENGTH, MIB);
-    let card = tenant.open(&stage.nodes().join("nvidia0"));
+    let card = tenant.open(&fixture.nodes().join("nvidia0"));
     put(&mut arg, nvos33::FD, &card.to_le_bytes());
     let called = tenant.call(fd, map, &arg, &[]);
     assert_eq!(
@@ -199,36 +199,36 @@ fn mappings_for_the_cpu_are_the_executors_from_first_to_last() {
     assert_eq!(ended(client, NEW), rm::OK);
     assert_eq!(ended(client, NEW), status::NV_ERR_OBJECT_NOT_FOUND);
     assert_eq!(
-        (stage.kernel.count(update), stage.kernel.count(unmap)),
+        (fixture.kernel.count(update), fixture.kernel.count(unmap)),
         (2, 3)
     );
     // Another's client never comes to the driver.
     assert_eq!(ended(client + 1, NEW), status::NV_ERR_INVALID_CLIENT);
-    assert_eq!(stage.kernel.count(unmap), 3);
+    assert_eq!(fixture.kernel.count(unmap), 3);
 }
 
 /// No call is made on the node: natively it is enough that the program has it open, under whatever number.
 fn a_device_is_for_who_has_the_cards_node_open() {
     const OTHERS: usize = 300;
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let (tenant, _process) = stage.tenant_without_card();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = fixture.tenant_without_card();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
     let arg = rm::alloc(client, client, 0, rm::DEVICE, tenant.params_address());
     let ask = || tenant.call(fd, rm::ALLOC, &arg, &[0; 56]).status();
     let denied = status::NV_ERR_INSUFFICIENT_PERMISSIONS;
     assert_eq!(ask(), denied, "none");
-    let other = tenant.open(&stage.nodes().join("nvidia1"));
+    let other = tenant.open(&fixture.nodes().join("nvidia1"));
     assert_eq!(ask(), denied, "another card's");
     let cards = || {
-        let mut files = stage.kernel.open_files();
+        let mut files = fixture.kernel.open_files();
         files.retain(|kind| matches!(kind, FileKind::Card { .. }));
         files
     };
     assert_eq!(cards(), [], "nothing of a card that is not granted");
     tenant.close(other);
     let others: Vec<i32> = (0..OTHERS).map(|_| tenant.dup(fd)).collect();
-    let node = tenant.open(&stage.nodes().join("nvidia0"));
+    let node = tenant.open(&fixture.nodes().join("nvidia0"));
     assert_eq!(ask(), rm::OK);
     assert_eq!(cards(), [FileKind::Card { minor: 0 }]);
     // The file is lent again, not a second one.
@@ -239,7 +239,7 @@ fn a_device_is_for_who_has_the_cards_node_open() {
     assert_eq!(cards(), [FileKind::Card { minor: 0 }]);
     tenant.close(node);
     until("the executor has closed its duplicate", || {
-        stage.reconcile();
+        fixture.reconcile();
         cards().is_empty()
     });
     assert_eq!(ask(), denied, "closed");
@@ -249,16 +249,16 @@ fn a_device_is_for_who_has_the_cards_node_open() {
 }
 
 fn it_is_powerless_while_a_call_is_under_way() {
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let (tenant, _process) = stage.tenant();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
-    stage.kernel.hold_back(rm::ALLOC);
+    fixture.kernel.hold_back(rm::ALLOC);
     std::thread::scope(|scope| {
         let call = scope.spawn(|| tenant.device(fd, client));
-        stage.kernel.wait_for_held(1);
-        assert_powerless(stage.executor().process().unwrap());
-        stage.kernel.let_go();
+        fixture.kernel.wait_for_held(1);
+        assert_powerless(fixture.executor().process().unwrap());
+        fixture.kernel.let_go();
         call.join().unwrap();
     });
 }
@@ -273,9 +273,9 @@ fn flipping() {
         (Binding::Executor, CLASS, 0x41, 0xc2),
         (Binding::Executor, CLASS, 0x3e, 0x40),
     ] {
-        let stage = Stage::new(64 * MIB, binding);
-        let (tenant, _process) = stage.tenant();
-        let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+        let fixture = Fixture::new(64 * MIB, binding);
+        let (tenant, _process) = fixture.tenant();
+        let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
         let client = tenant.client(fd);
         let device = tenant.device(fd, client);
         let arg = rm::alloc(client, device, 0, one, tenant.params_address());
@@ -298,8 +298,8 @@ fn flipping() {
         flipper.ok(&Ask::StopFlipping);
         assert!(allocated > 0, "{one:#x}/{other:#x}");
         // What the cards hold is what the ledger holds, and no more than the quota.
-        let held = stage.kernel.held_bytes();
-        stage.assert_exact(held);
+        let held = fixture.kernel.held_bytes();
+        fixture.assert_exact(held);
         assert!(held <= 64 * MIB);
         let card_memory = [one, other].contains(&0x40);
         assert_eq!(held > 0, card_memory, "{one:#x}/{other:#x}");
@@ -309,9 +309,9 @@ fn flipping() {
 /// The handle that UVM takes its reference by changes the whole time: what is referenced is what is committed.
 fn flipping_references() {
     const RANGES: u64 = 40;
-    let stage = Stage::new(64 * MIB, Binding::None);
-    let (tenant, _process) = stage.tenant();
-    let space = AddressSpace::new(&stage, &tenant);
+    let fixture = Fixture::new(64 * MIB, Binding::None);
+    let (tenant, _process) = fixture.tenant();
+    let space = AddressSpace::new(&fixture, &tenant);
     let (ctl, client, device) = (space.ctl, space.client, space.device);
     let memory = [2, 4].map(|mib| {
         let called = tenant.memory(ctl, client, device, 0, mib * MIB);
@@ -335,18 +335,18 @@ fn flipping_references() {
         assert_eq!(tenant.free(ctl, client, device, handle), rm::OK);
     }
     // Only what was mapped at least once is left, and nobody but the cards knows which it was.
-    let held = stage.kernel.held_bytes();
+    let held = fixture.kernel.held_bytes();
     assert!([2 * MIB, 4 * MIB, 6 * MIB].contains(&held), "{held}");
-    stage.assert_exact(held);
+    fixture.assert_exact(held);
     for number in 0..RANGES {
         space.call(&uvm::UVM_FREE, &range(number * 8 * MIB, 2 * MIB, 24));
     }
-    stage.assert_exact(0);
+    fixture.assert_exact(0);
 }
 
 fn once() {
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let file = std::fs::File::open(stage.nodes().join("nvidiactl")).unwrap();
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let file = std::fs::File::open(fixture.nodes().join("nvidiactl")).unwrap();
     let root = |driver: &ExecutorDriver, ticket| {
         let mut call = Call {
             cmd: rm::ALLOC,
@@ -368,78 +368,78 @@ fn once() {
         u32_at(&call.segments[0].bytes, nvos21::H_NEW).unwrap()
     };
     let connect = || {
-        let nodes = Nodes::below(&stage.nodes()).unwrap();
-        ExecutorDriver::connect(&stage.socket(), facts(nodes)).unwrap()
+        let nodes = Nodes::below(&fixture.nodes()).unwrap();
+        ExecutorDriver::connect(&fixture.socket(), facts(nodes)).unwrap()
     };
     let ticket = |call| Ticket { call_slot: 3, call };
-    stage.kernel.hold_back(rm::ALLOC);
+    fixture.kernel.hold_back(rm::ALLOC);
     let handles: Vec<u32> = std::thread::scope(|scope| {
         // The first broker's call is in the driver when the second asks for it.
         let first = scope.spawn(|| root(&connect(), ticket(9)));
-        stage.kernel.wait_for_held(1);
+        fixture.kernel.wait_for_held(1);
         let second = scope.spawn(|| root(&connect(), ticket(9)));
-        stage.kernel.let_go();
+        fixture.kernel.let_go();
         vec![first.join().unwrap(), second.join().unwrap()]
     });
     assert_eq!(handles[0], handles[1]);
-    assert_eq!(stage.kernel.count(rm::ALLOC), 1);
+    assert_eq!(fixture.kernel.count(rm::ALLOC), 1);
     // And long after it was answered.
     assert_eq!(root(&connect(), ticket(9)), handles[0]);
-    assert_eq!(stage.kernel.count(rm::ALLOC), 1);
+    assert_eq!(fixture.kernel.count(rm::ALLOC), 1);
     assert_ne!(root(&connect(), ticket(10)), handles[0]);
-    assert_eq!(stage.kernel.count(rm::ALLOC), 2);
+    assert_eq!(fixture.kernel.count(rm::ALLOC), 2);
 }
 
 fn a_tenant_that_ends_leaves_nothing() {
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let (tenant, process) = stage.tenant();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
-    assert_eq!(stage.executor().held().unwrap().len(), 2);
+    assert_eq!(fixture.executor().held().unwrap().len(), 2);
     drop((tenant, process));
     until("the executor has closed its duplicate", || {
-        stage.reconcile();
-        stage.executor().held().unwrap().is_empty()
+        fixture.reconcile();
+        fixture.executor().held().unwrap().is_empty()
     });
-    assert_eq!(stage.used_bytes(), 0);
+    assert_eq!(fixture.used_bytes(), 0);
 }
 
 /// One call was answered, and one is in the driver, which carries it out: the ledger has both.
 fn a_killed_executor_is_reported_and_costs_no_quota() {
-    let stage = Stage::new(64 * MIB, Binding::Executor);
-    let (tenant, process) = stage.tenant();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     let called = tenant.memory(fd, client, device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
-    let status = || stage.container.health.status(&stage.container);
+    let status = || fixture.container.health.status(&fixture.container);
     assert_eq!(status().unreachable, None);
-    stage.kernel.hold_back(rm::ALLOC);
+    fixture.kernel.hold_back(rm::ALLOC);
     std::thread::scope(|scope| {
         let lost = scope.spawn(|| tenant.memory(fd, client, device, 0, 8 * MIB));
-        stage.kernel.wait_for_held(1);
-        let executor = Pid::from_raw(stage.executor().process().unwrap());
+        fixture.kernel.wait_for_held(1);
+        let executor = Pid::from_raw(fixture.executor().process().unwrap());
         kill(executor, Signal::SIGKILL).unwrap();
         assert_eq!(lost.join().unwrap().ret, Err(Errno::EIO as i32));
     });
-    stage.kernel.let_go();
+    fixture.kernel.let_go();
     until("the driver has carried it out", || {
-        stage.kernel.held_bytes() == 24 * MIB
+        fixture.kernel.held_bytes() == 24 * MIB
     });
-    assert_eq!(stage.used_bytes(), 24 * MIB);
+    assert_eq!(fixture.used_bytes(), 24 * MIB);
     let called = tenant.memory(fd, client, device, 0, MIB);
     assert_eq!(called.ret, Err(Errno::EIO as i32));
-    assert_eq!(stage.used_bytes(), 24 * MIB, "it was never sent");
-    stage.container.health.ask_the_driver(&stage.container);
+    assert_eq!(fixture.used_bytes(), 24 * MIB, "it was never sent");
+    fixture.container.health.ask_the_driver(&fixture.container);
 
-    let counted = stage.container.counters.value(Counter::Unreached);
+    let counted = fixture.container.counters.value(Counter::Unreached);
     assert_eq!(counted, 2);
     let why = status().unreachable.unwrap();
     assert!(why.contains("executor at "), "{why}");
-    let events = stage.container.health.events.last();
+    let events = fixture.container.health.events.last();
     let [event] = events.as_slice() else {
         panic!("{events:?}");
     };
@@ -451,7 +451,7 @@ fn a_killed_executor_is_reported_and_costs_no_quota() {
     // What the files held goes with them, also without whoever would have freed it.
     drop((tenant, process));
     until("the files are given up, and what is in doubt stays", || {
-        stage.reconcile();
-        stage.used_bytes() == 8 * MIB
+        fixture.reconcile();
+        fixture.used_bytes() == 8 * MIB
     });
 }

@@ -6,8 +6,8 @@ use nvabi::bytes::{put_u32, put_u64};
 use nvabi::layout::{channel_group_params, channel_params, engine_type};
 use nvabi::{control, status};
 
+use crate::fixture::{Fixture, MIB};
 use crate::program::Program;
-use crate::stage::{MIB, Stage};
 use crate::{Test, rm};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -73,40 +73,46 @@ impl Program {
 }
 
 fn only_groups_of_the_compute_engine_are_charged_a_context() {
-    let stage = Stage::with_contexts(200 * MIB, DECLARED, 44 * MIB);
-    let program = Program::new(&stage);
+    let fixture = Fixture::with_contexts(200 * MIB, DECLARED, 44 * MIB);
+    let program = Program::new(&fixture);
     assert_eq!(program.group(engine_type::COPY0).0, rm::OK);
-    stage.assert_exact(2 * MIB);
+    fixture.assert_exact(2 * MIB);
     let (reply, copies) = program.group(engine_type::COPY0 + 1);
     assert_eq!(reply, rm::OK);
-    stage.assert_exact(4 * MIB);
+    fixture.assert_exact(4 * MIB);
     assert_ne!(program.group(engine_type::NULL).0, rm::OK);
-    stage.assert_exact(4 * MIB);
+    fixture.assert_exact(4 * MIB);
     assert_eq!(program.group(engine_type::GR0).0, rm::OK);
-    stage.assert_exact(48 * MIB);
+    fixture.assert_exact(48 * MIB);
     assert_eq!(program.group(engine_type::GR0).0, rm::OK);
-    stage.assert_exact(92 * MIB);
+    fixture.assert_exact(92 * MIB);
     let (reply, channel) = program.channel(copies, engine_type::COPY0 + 1);
     assert_eq!(reply, rm::OK);
-    stage.assert_exact(92 * MIB + DECLARED.channel);
+    fixture.assert_exact(92 * MIB + DECLARED.channel);
     // Nothing computes for the price of a copy.
     let (reply, _) = program.make(channel, COMPUTE, &[]);
     assert_eq!(reply, status::NV_ERR_INVALID_STATE);
-    stage.assert_exact(92 * MIB + DECLARED.channel);
+    fixture.assert_exact(92 * MIB + DECLARED.channel);
     // A channel without a group brings a context with it.
     assert_eq!(program.channel(program.device, engine_type::GR0).0, rm::OK);
-    stage.assert_exact(136 * MIB + 2 * DECLARED.channel);
+    fixture.assert_exact(136 * MIB + 2 * DECLARED.channel);
     let (reply, _) = program.group(engine_type::GR0);
     assert_eq!(reply, rm::OK);
     assert_eq!(program.group(engine_type::GR0).0, status::NV_ERR_NO_MEMORY);
-    stage.assert_exact(180 * MIB + 2 * DECLARED.channel);
+    fixture.assert_exact(180 * MIB + 2 * DECLARED.channel);
 }
 
 fn the_drivers_own_figure_takes_the_place_of_the_declared_one() {
-    let stage = Stage::with_contexts(200 * MIB, DECLARED, 20 * MIB);
-    let ledger = || stage.used_bytes();
-    let learnt = || stage.container.journal.change().context_bytes(CardSlot(0));
-    let program = Program::new(&stage);
+    let fixture = Fixture::with_contexts(200 * MIB, DECLARED, 20 * MIB);
+    let ledger = || fixture.used_bytes();
+    let learnt = || {
+        fixture
+            .container
+            .journal
+            .change()
+            .context_bytes(CardSlot(0))
+    };
+    let program = Program::new(&fixture);
     let (_, first) = program.group(engine_type::GR0);
     let (_, channel) = program.channel(first, engine_type::GR0);
     let (_, copies) = program.group(engine_type::COPY0);
@@ -128,28 +134,28 @@ fn the_drivers_own_figure_takes_the_place_of_the_declared_one() {
 
     assert_eq!(program.context_size(program.subdevice, channel), rm::OK);
     assert_eq!(learnt(), Some(20 * MIB));
-    stage.assert_exact(20 * MIB + apart);
+    fixture.assert_exact(20 * MIB + apart);
     // Another program of the container, which has asked nobody.
-    let other = Program::new(&stage);
+    let other = Program::new(&fixture);
     assert_eq!(other.group(engine_type::GR0).0, rm::OK);
-    stage.assert_exact(40 * MIB + apart);
+    fixture.assert_exact(40 * MIB + apart);
     let freed = program
         .tenant
         .0
         .free(program.fd, program.client, program.device, first);
     assert_eq!(freed, rm::OK);
-    stage.assert_exact(22 * MIB + DECLARED.channel);
+    fixture.assert_exact(22 * MIB + DECLARED.channel);
 }
 
 fn a_figure_above_the_declared_one_is_charged_too() {
-    let stage = Stage::with_contexts(200 * MIB, DECLARED, 70 * MIB);
-    let program = Program::new(&stage);
+    let fixture = Fixture::with_contexts(200 * MIB, DECLARED, 70 * MIB);
+    let program = Program::new(&fixture);
     let groups = [(); 3].map(|()| program.group(engine_type::GR0).1);
     let (_, channel) = program.channel(groups[0], engine_type::GR0);
     assert_eq!(program.make(channel, COMPUTE, &[]).0, rm::OK);
     assert_eq!(program.context_size(program.subdevice, channel), rm::OK);
     // The driver has taken it already: it is charged, beyond the quota too, and nothing more is given.
-    stage.assert_exact(210 * MIB + DECLARED.channel);
+    fixture.assert_exact(210 * MIB + DECLARED.channel);
     let memory = program
         .tenant
         .0

@@ -11,7 +11,7 @@ use nvabi::capability::Capabilities;
 use rmclient::{Client, Engine, EngineClass, Nodes, Space};
 use sys::seccomp::Wait;
 
-use crate::stage::{CONTEXTS, MIB, NODES, Stage, WORD};
+use crate::fixture::{CONTEXTS, Fixture, MIB, NODES, WORD};
 use crate::{Test, launch, until};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -101,8 +101,8 @@ pub(crate) fn worker() -> io::Result<()> {
 }
 
 /// The worker's messages, each with a look at the stage.
-fn messages(stage: &Stage, more: &str, mut look: impl FnMut(&str)) {
-    let (mut child, socket) = stage.process(WORKER, more);
+fn messages(fixture: &Fixture, more: &str, mut look: impl FnMut(&str)) {
+    let (mut child, socket) = fixture.process(WORKER, more);
     loop {
         let mut buffer = [0; 512];
         let (count, _) = sys::fd_passing::receive(socket.as_fd(), &mut buffer).unwrap();
@@ -111,7 +111,7 @@ fn messages(stage: &Stage, more: &str, mut look: impl FnMut(&str)) {
         look(message);
         if message == "end" {
             // The files' end is strict mode's: what they had is freed by calls of the executor's.
-            stage.bind(Binding::Executor);
+            fixture.bind(Binding::Executor);
         }
         sys::fd_passing::send(socket.as_fd(), b"go on", &[]).unwrap();
         if message == "end" {
@@ -120,11 +120,11 @@ fn messages(stage: &Stage, more: &str, mut look: impl FnMut(&str)) {
     }
     assert!(child.wait().unwrap().success());
     until("all that it had is given up", || {
-        stage.reconcile();
-        stage.used_bytes() == 0 && stage.executor().held().unwrap().is_empty()
+        fixture.reconcile();
+        fixture.used_bytes() == 0 && fixture.executor().held().unwrap().is_empty()
     });
-    stage.kernel.close_files();
-    stage.assert_exact(0);
+    fixture.kernel.close_files();
+    fixture.assert_exact(0);
 }
 
 /// What a channel of a class takes: its area, what it is itself, and its group's context.
@@ -147,16 +147,16 @@ fn class_of(message: &str) -> EngineClass {
 
 /// Every engine of a card of the architecture does its work, is charged while it is there, and leaves nothing.
 fn works(architecture: &str) {
-    let stage = Stage::of_generation(architecture, Capabilities::ALL);
+    let fixture = Fixture::of_generation(architecture, Capabilities::ALL);
     let mut seen = Vec::new();
-    messages(&stage, "", |message| {
+    messages(&fixture, "", |message| {
         if let Some((_, reply)) = message.split_once(" made ") {
             let class = class_of(message);
             assert_eq!(reply, "Ok(())", "{}", class.name);
-            stage.assert_exact(taken(class));
+            fixture.assert_exact(taken(class));
             seen.push(class.engine);
         } else {
-            stage.assert_exact(0);
+            fixture.assert_exact(0);
             assert!(!message.contains("refused"), "{message}");
         }
     });
@@ -180,9 +180,9 @@ fn works(architecture: &str) {
 /// And nothing else of engines is in the card's list.
 fn compute_and_copies_need_no_capability() {
     for architecture in ARCHITECTURES {
-        let stage = Stage::of_generation(architecture, Capabilities::default());
+        let fixture = Fixture::of_generation(architecture, Capabilities::default());
         let mut seen = Vec::new();
-        messages(&stage, "", |message| {
+        messages(&fixture, "", |message| {
             if let Some((_, reply)) = message.split_once(" made ") {
                 assert_eq!(reply, "Ok(())", "{architecture} {message}");
                 seen.push(class_of(message).engine);
@@ -202,9 +202,9 @@ fn engines_of_capabilities_that_are_not_had_are_no_class_and_compute_works() {
     let more: Vec<String> = numbers.map(u32::to_string).collect();
     for (graphics, video) in [(false, false), (true, false), (false, true)] {
         let capabilities = Capabilities { graphics, video };
-        let stage = Stage::of_generation("ada", capabilities);
+        let fixture = Fixture::of_generation("ada", capabilities);
         let (mut made, mut refused) = (Vec::new(), Vec::new());
-        messages(&stage, &more.join(" "), |message| {
+        messages(&fixture, &more.join(" "), |message| {
             if let Some((_, reply)) = message.split_once(" refused ") {
                 // Of a video engine the channel's group is refused before anything can be made on it.
                 let number = class_of(message).number;

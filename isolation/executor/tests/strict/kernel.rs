@@ -34,7 +34,7 @@ use crate::alone::PROGRAM;
 use crate::launch;
 
 /// A process that becomes an executor under a filter.
-pub(crate) const UNDER_A_PLAYED_DRIVER: &str = "under-a-played-driver";
+pub(crate) const UNDER_A_FAKE_DRIVER: &str = "under-a-fake-driver";
 /// Where it sends the filter's listener.
 const SUPERVISOR: &str = "CGPU_TEST_SUPERVISOR";
 const THREADS: usize = 12;
@@ -146,7 +146,7 @@ impl Kernel {
         let accepting = sys::fd_passing::listen_seqpacket(&supervisor).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .env(launch::ROLE, UNDER_A_PLAYED_DRIVER)
+            .env(launch::ROLE, UNDER_A_FAKE_DRIVER)
             .env(SUPERVISOR, &supervisor);
         let executor = spawn_with(command, socket).unwrap();
         let connection = sys::fd_passing::accept(accepting.as_fd()).unwrap();

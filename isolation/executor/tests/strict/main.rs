@@ -16,6 +16,7 @@ mod agent;
 mod alone;
 mod behind;
 mod contexts;
+mod fixture;
 mod generations;
 mod kernel;
 #[path = "../../../broker/tests/calls/launch.rs"]
@@ -27,7 +28,6 @@ mod programs;
 #[path = "../../../broker/tests/calls/rm.rs"]
 mod rm;
 mod share;
-mod stage;
 mod sums;
 #[path = "../../../broker/tests/calls/tenant.rs"]
 mod tenant;
@@ -42,14 +42,14 @@ type Test = (&'static str, fn());
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(launch::ROLE) {
         let result = match role.as_str() {
-            kernel::UNDER_A_PLAYED_DRIVER => kernel::become_executor(),
-            stage::CLIENT => stage::client(),
+            kernel::UNDER_A_FAKE_DRIVER => kernel::become_executor(),
+            fixture::CLIENT => fixture::client(),
             programs::PLAYER => programs::player(),
             generations::WORKER => generations::worker(),
             _ => agent::main(&role),
         };
         // The supervisor may end first, which is none of the tenant's concern.
-        return ExitCode::from(u8::from(result.is_err() && role == stage::CLIENT));
+        return ExitCode::from(u8::from(result.is_err() && role == fixture::CLIENT));
     }
     let needed: Vec<String> = std::env::args().skip(1).collect();
     let tests: Vec<Test> = [

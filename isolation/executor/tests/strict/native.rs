@@ -7,7 +7,7 @@ use nvabi::uvm::{self, Uvm, map_external};
 use nvabi::{Release, escape};
 use verdict::filter::Native;
 
-use crate::stage::{MIB, Stage};
+use crate::fixture::{Fixture, MIB};
 use crate::tenant::Tenant;
 use crate::{Test, rm, until};
 
@@ -43,27 +43,27 @@ struct Known {
 }
 
 impl Known {
-    fn of(stage: &Stage) -> Self {
-        let container = &stage.container;
+    fn of(fixture: &Fixture) -> Self {
+        let container = &fixture.container;
         Self {
             state: format!("{:?}", *container.journal.change()),
             files: container.files.held().iter().map(|file| file.id).collect(),
-            executors: stage.executor().held().unwrap().len(),
+            executors: fixture.executor().held().unwrap().len(),
             calls: container.counters.value(Counter::Total),
         }
     }
 }
 
 fn what_only_the_kernel_hears_of_leaves_the_broker_as_it_was() {
-    let stage = Stage::new(64 * MIB, Binding::None);
-    let (tenant, _process) = stage.tenant();
-    let space = AddressSpace::new(&stage, &tenant);
-    let open = |name| tenant.open(&stage.nodes().join(name));
+    let fixture = Fixture::new(64 * MIB, Binding::None);
+    let (tenant, _process) = fixture.tenant();
+    let space = AddressSpace::new(&fixture, &tenant);
+    let open = |name| tenant.open(&fixture.nodes().join(name));
     until("the last call is settled", || {
-        let state = stage.container.journal.change();
+        let state = fixture.container.journal.change();
         (0..64).all(|call_slot| state.open_in(call_slot).is_none())
     });
-    let before = Known::of(&stage);
+    let before = Known::of(&fixture);
     let native = Native::of(R);
     let mut made = 0;
     for row in escape::ALL.iter().filter(|row| row.key(R).is_some()) {
@@ -85,14 +85,14 @@ fn what_only_the_kernel_hears_of_leaves_the_broker_as_it_was() {
         }
     }
     assert!(made > 30, "{made}");
-    assert_eq!(Known::of(&stage), before);
+    assert_eq!(Known::of(&fixture), before);
 }
 
 /// Memory outlives its handles in a range that has several mappings, none of them where it begins; freeing the range frees all.
 fn a_range_ends_with_every_mapping_in_it() {
-    let stage = Stage::new(64 * MIB, Binding::None);
-    let (tenant, _process) = stage.tenant();
-    let space = AddressSpace::new(&stage, &tenant);
+    let fixture = Fixture::new(64 * MIB, Binding::None);
+    let (tenant, _process) = fixture.tenant();
+    let space = AddressSpace::new(&fixture, &tenant);
     space.call(&uvm::UVM_CREATE_EXTERNAL_RANGE, &range(0, 32 * MIB, 24));
     let maps = [(4, 2), (8, 4), (16, 8)];
     for (at, mib) in maps {
@@ -102,44 +102,44 @@ fn a_range_ends_with_every_mapping_in_it() {
         let freed = tenant.free(space.ctl, space.client, space.device, memory);
         assert_eq!(freed, rm::OK);
     }
-    stage.assert_exact(14 * MIB);
+    fixture.assert_exact(14 * MIB);
     space.call(&uvm::UVM_FREE, &range(0, 32 * MIB, 24));
-    stage.assert_exact(0);
+    fixture.assert_exact(0);
 }
 
 /// The driver has the first file open as long as the second one is (uvm.c, `uvm_api_mm_initialize`), which a broker knows nothing of.
 fn an_address_space_that_a_second_file_keeps_open_is_emptied_when_the_first_is_closed() {
     for binding in [Binding::Executor, Binding::Caller] {
-        let stage = Stage::new(64 * MIB, Binding::None);
-        let (tenant, _process) = stage.tenant();
-        let space = AddressSpace::new(&stage, &tenant);
+        let fixture = Fixture::new(64 * MIB, Binding::None);
+        let (tenant, _process) = fixture.tenant();
+        let space = AddressSpace::new(&fixture, &tenant);
         space.call(&uvm::UVM_CREATE_EXTERNAL_RANGE, &range(0, 8 * MIB, 24));
         let called = tenant.memory(space.ctl, space.client, space.device, 0, 8 * MIB);
         let memory = rm::new_handle(&called.arg);
         space.map(0, 8 * MIB, memory);
         let freed = tenant.free(space.ctl, space.client, space.device, memory);
         assert_eq!(freed, rm::OK);
-        stage.assert_exact(8 * MIB);
-        stage.bind(binding);
+        fixture.assert_exact(8 * MIB);
+        fixture.bind(binding);
         tenant.close(space.uvm);
         until("the file is given up", || {
-            stage.reconcile();
-            stage.used_bytes() == 0
+            fixture.reconcile();
+            fixture.used_bytes() == 0
         });
-        assert_eq!(stage.kernel.held_bytes(), 0, "{binding:?}");
+        assert_eq!(fixture.kernel.held_bytes(), 0, "{binding:?}");
     }
 }
 
 /// A duplicate would keep all of the process's memory after its end, and its channels running.
 fn the_second_file_is_the_tenants_alone() {
-    let stage = Stage::new(64 * MIB, Binding::None);
-    let (tenant, process) = stage.tenant();
-    let space = AddressSpace::new(&stage, &tenant);
+    let fixture = Fixture::new(64 * MIB, Binding::None);
+    let (tenant, process) = fixture.tenant();
+    let space = AddressSpace::new(&fixture, &tenant);
     let pid = process.0.id().cast_signed();
-    let held = |number| stage.container.files.of_process(pid, number).unwrap();
+    let held = |number| fixture.container.files.of_process(pid, number).unwrap();
     assert!(held(space.uvm).is_some());
     assert!(held(space.mm).is_none());
-    let known = stage.executor().held().unwrap().len();
+    let known = fixture.executor().held().unwrap().len();
     assert_eq!(known, 3, "nvidiactl, nvidia0 and the first nvidia-uvm");
 }
 
@@ -155,18 +155,18 @@ pub(crate) struct AddressSpace<'a> {
 }
 
 impl<'a> AddressSpace<'a> {
-    pub(crate) fn new(stage: &Stage, tenant: &'a Tenant) -> Self {
+    pub(crate) fn new(fixture: &Fixture, tenant: &'a Tenant) -> Self {
         const VASPACE: u32 = 0x90f1;
-        let ctl = tenant.open(&stage.nodes().join("nvidiactl"));
-        let uvm = tenant.open(&stage.nodes().join("nvidia-uvm"));
-        let mm = tenant.open(&stage.nodes().join("nvidia-uvm"));
+        let ctl = tenant.open(&fixture.nodes().join("nvidiactl"));
+        let uvm = tenant.open(&fixture.nodes().join("nvidia-uvm"));
+        let mm = tenant.open(&fixture.nodes().join("nvidia-uvm"));
         let client = tenant.client(ctl);
         let device = tenant.device(ctl, client);
         let arg = rm::alloc(client, device, 0, VASPACE, tenant.params_address());
         let called = tenant.call(ctl, rm::ALLOC, &arg, &[0; 48]);
         assert_eq!(called.status(), rm::OK);
         let va_space = rm::new_handle(&called.arg);
-        let uuid = broker::account::uuid_bytes(&stage.kernel.sim().cards()[0].uuid).unwrap();
+        let uuid = broker::account::uuid_bytes(&fixture.kernel.sim().cards()[0].uuid).unwrap();
         let space = Self {
             tenant,
             uuid,

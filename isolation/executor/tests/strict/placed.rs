@@ -4,8 +4,8 @@ use driver::Binding;
 use nvabi::bytes::{put_u32, put_u64};
 use nvabi::layout::memory_params as params;
 
+use crate::fixture::{Fixture, MIB};
 use crate::program::Program;
-use crate::stage::{MIB, Stage};
 use crate::{Test, rm};
 
 pub(crate) const TESTS: &[Test] = &[(
@@ -16,8 +16,8 @@ pub(crate) const TESTS: &[Test] = &[(
 /// A page of 2 MiB whose last 64 KiB are asked for: that is what is written back, and the page is taken.
 fn pages_at_a_chosen_address_are_charged_whole_and_never_pass_the_quota() {
     const PAGES: u64 = 4;
-    let stage = Stage::new(PAGES * 2 * MIB, Binding::None);
-    let asking = Program::new(&stage);
+    let fixture = Fixture::new(PAGES * 2 * MIB, Binding::None);
+    let asking = Program::new(&fixture);
     let (tenant, fd) = (&asking.tenant.0, asking.fd);
     let mut block = rm::memory_params(1);
     put_u32(&mut block, params::FLAGS, params::FLAG_FIXED_ADDRESS);
@@ -34,9 +34,9 @@ fn pages_at_a_chosen_address_are_charged_whole_and_never_pass_the_quota() {
         let called = tenant.call(fd, rm::ALLOC, &arg, &block);
         assert_eq!(called.status(), rm::OK);
         assert_eq!(rm::size(&called.params), 64 << 10, "the driver's own word");
-        stage.assert_exact(number * 2 * MIB);
+        fixture.assert_exact(number * 2 * MIB);
     }
     let called = tenant.call(fd, rm::ALLOC, &arg, &block);
     assert_eq!(called.status(), rm::NO_MEMORY);
-    stage.assert_exact(PAGES * 2 * MIB);
+    fixture.assert_exact(PAGES * 2 * MIB);
 }

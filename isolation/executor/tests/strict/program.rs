@@ -1,7 +1,7 @@
 //! A tenant that has a device of its card, as every test starts with that asks about one.
 
+use crate::fixture::{Confined, Fixture};
 use crate::rm;
-use crate::stage::{Confined, Stage};
 
 /// `NV20_SUBDEVICE_0`
 pub(crate) const SUBDEVICE: u32 = 0x2080;
@@ -17,9 +17,9 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn new(stage: &Stage) -> Self {
-        let tenant = stage.tenant();
-        let fd = tenant.0.open(&stage.nodes().join("nvidiactl"));
+    pub(crate) fn new(fixture: &Fixture) -> Self {
+        let tenant = fixture.tenant();
+        let fd = tenant.0.open(&fixture.nodes().join("nvidiactl"));
         let client = tenant.0.client(fd);
         let device = tenant.0.device(fd, client);
         let arg = rm::alloc(client, device, 0, SUBDEVICE, tenant.0.params_address());

@@ -9,7 +9,7 @@ use rmclient::Nodes;
 use rmclient::program::{Answer, Expected, Program};
 use sys::seccomp::Wait;
 
-use crate::stage::{MIB, NODES, Stage, WORD};
+use crate::fixture::{Fixture, MIB, NODES, WORD};
 use crate::{Test, launch, until};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -67,8 +67,8 @@ fn every_program_has_a_test() {
 /// count, and nothing is left of it.
 fn plays(name: &str, refused_percent: usize) {
     let program = Program::named(name).unwrap().unwrap();
-    let stage = Stage::narrowing(256 * MIB);
-    let (mut child, socket) = stage.process(PLAYER, name);
+    let fixture = Fixture::narrowing(256 * MIB);
+    let (mut child, socket) = fixture.process(PLAYER, name);
     let mut wrong = Vec::new();
     let mut refused = 0;
     for step in program.steps() {
@@ -90,18 +90,18 @@ fn plays(name: &str, refused_percent: usize) {
             ));
         }
     }
-    stage.assert_exact(stage.kernel.held_bytes());
+    fixture.assert_exact(fixture.kernel.held_bytes());
     // The files' end is strict mode's: what they had is freed by calls of the executor's.
-    stage.bind(Binding::Executor);
+    fixture.bind(Binding::Executor);
     sys::fd_passing::send(socket.as_fd(), b"go on", &[]).unwrap();
     assert!(child.wait().unwrap().success());
     until("all that it had is given up", || {
-        stage.reconcile();
-        stage.used_bytes() == 0 && stage.executor().held().unwrap().is_empty()
+        fixture.reconcile();
+        fixture.used_bytes() == 0 && fixture.executor().held().unwrap().is_empty()
     });
     // Nobody has its files open any more, and what they carried ends with them.
-    stage.kernel.close_files();
-    stage.assert_exact(0);
+    fixture.kernel.close_files();
+    fixture.assert_exact(0);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let steps = program.steps().len();
     assert!(

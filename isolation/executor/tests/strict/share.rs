@@ -12,7 +12,7 @@ use nvabi::layout::{
 use plan::Policy;
 use serde_json::json;
 
-use crate::stage::{Confined, Mode, Stage};
+use crate::fixture::{Confined, Fixture, Mode};
 use crate::{Test, rm, until};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -41,10 +41,10 @@ struct Computing {
 }
 
 impl Computing {
-    fn on(stage: &Stage) -> Self {
-        let confined = stage.tenant();
+    fn on(fixture: &Fixture) -> Self {
+        let confined = fixture.tenant();
         let tenant = &confined.0;
-        let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+        let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
         let client = tenant.client(fd);
         let device = tenant.device(fd, client);
         let made = |parent, class, params: &[(usize, u32)]| {
@@ -110,12 +110,12 @@ fn tried(mode: Mode) {
         mode: cards::ComputeMode::Strict,
         ..third()
     };
-    let stage = Stage::sharing(mode, requests);
-    let before = stage.kernel.held_bytes();
-    let share = &stage.container.share;
-    share.start(&stage.container, Beginning::First).unwrap();
-    let uuid = &stage.container.account.slots()[0].uuid;
-    let card = stage.state_dir().join("cards").join(uuid);
+    let fixture = Fixture::sharing(mode, requests);
+    let before = fixture.kernel.held_bytes();
+    let share = &fixture.container.share;
+    share.start(&fixture.container, Beginning::First).unwrap();
+    let uuid = &fixture.container.account.slots()[0].uuid;
+    let card = fixture.state_dir().join("cards").join(uuid);
     let text = std::fs::read(card.join("enforcement.json")).unwrap();
     let found: serde_json::Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(
@@ -123,9 +123,9 @@ fn tried(mode: Mode) {
         json!({"version": 1, "driver_version": "570.195.03", "enforcement_level": "gate", "reason": null})
     );
     until("the trial's client goes", || {
-        stage.kernel.held_bytes() == before
+        fixture.kernel.held_bytes() == before
     });
-    stage.assert_exact(before);
+    fixture.assert_exact(before);
     share.stop();
 }
 
@@ -139,11 +139,11 @@ fn compat() {
 
 /// Every knob, as the driver gets it.
 fn pulled(mode: Mode) {
-    let stage = Stage::sharing(mode, third());
-    stage.container.share.read_terms(&stage.container);
-    let tenant = Computing::on(&stage);
+    let fixture = Fixture::sharing(mode, third());
+    fixture.container.share.read_terms(&fixture.container);
+    let tenant = Computing::on(&fixture);
     assert_eq!(tenant.set_running(), rm::OK);
-    let pull = |knob: &Knob| knobs::pull(&stage.container, knob);
+    let pull = |knob: &Knob| knobs::pull(&fixture.container, knob);
     let (card, client, group) = (0, tenant.client, tenant.group);
 
     let slice = Knob::SetTimeslice {
@@ -153,7 +153,7 @@ fn pulled(mode: Mode) {
         slice_us: 2048,
     };
     assert_eq!(pull(&slice), Ok(None));
-    let sets = stage
+    let sets = fixture
         .kernel
         .controls(control::NVA06C_CTRL_CMD_SET_TIMESLICE);
     assert_eq!(sets.len(), 1);
@@ -176,7 +176,7 @@ fn pulled(mode: Mode) {
     };
     assert_eq!((pull(&close), pull(&open)), (Ok(None), Ok(None)));
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
-    let switched = stage.kernel.controls(cmd);
+    let switched = fixture.kernel.controls(cmd);
     let reply: Vec<(u8, Option<u32>, Option<u32>)> = switched
         .iter()
         .map(|call| {
@@ -216,8 +216,8 @@ fn pulled(mode: Mode) {
     };
     assert_eq!(pull(&high), Ok(None));
     let cmd = control::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL;
-    assert!(stage.kernel.controls(cmd).is_empty());
-    let here = stage.here.lock().unwrap();
+    assert!(fixture.kernel.controls(cmd).is_empty());
+    let here = fixture.here.lock().unwrap();
     let [call] = here.as_slice() else {
         panic!("one call, not {}", here.len());
     };
@@ -242,17 +242,17 @@ fn compat_gate() {
 
 /// From the first group on, and open in the end.
 fn turned(mode: Mode) {
-    let stage = Stage::sharing(mode, third());
-    stage
+    let fixture = Fixture::sharing(mode, third());
+    fixture
         .container
         .share
-        .start(&stage.container, Beginning::First)
+        .start(&fixture.container, Beginning::First)
         .unwrap();
-    let tenant = Computing::on(&stage);
+    let tenant = Computing::on(&fixture);
     assert_eq!(tenant.set_running(), rm::OK);
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
     let closes = || -> Vec<bool> {
-        let calls = stage.kernel.controls(cmd);
+        let calls = fixture.kernel.controls(cmd);
         calls
             .iter()
             .map(|call| call[1][disable_channels::DISABLE] != 0)
@@ -263,11 +263,11 @@ fn turned(mode: Mode) {
         let closed = closes.iter().filter(|is_close| **is_close).count();
         closed > 4 && closes.len() - closed > 4
     });
-    let status = stage.container.share.status(&stage.container);
+    let status = fixture.container.share.status(&fixture.container);
     let status = json!(status[0]);
     assert_eq!(status["enforcement_level"], json!("gate"), "{status}");
     assert_eq!(status["holds"], true);
     assert_eq!(status["entitlement_ppm"], 300_000);
-    stage.container.share.stop();
+    fixture.container.share.stop();
     assert_eq!(closes().last(), Some(&false), "it is open in the end");
 }

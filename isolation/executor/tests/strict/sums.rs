@@ -14,7 +14,7 @@ use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{nvos21, nvos54, pid_info, pid_memory};
 use nvabi::{control, status};
 
-use crate::stage::{Confined, MIB, PATIENCE, Stage};
+use crate::fixture::{Confined, Fixture, MIB, PATIENCE};
 use crate::{Test, rm, until};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -67,19 +67,19 @@ struct Holding {
     device: u32,
 }
 
-fn holding(stage: &Stage, bytes: u64) -> Holding {
-    let tenant = stage.tenant_without_card();
-    let fd = tenant.0.open(&stage.nodes().join("nvidiactl"));
+fn holding(fixture: &Fixture, bytes: u64) -> Holding {
+    let tenant = fixture.tenant_without_card();
+    let fd = tenant.0.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.0.client(fd);
-    let node = tenant.0.open(&stage.nodes().join("nvidia0"));
+    let node = tenant.0.open(&fixture.nodes().join("nvidia0"));
     let device = tenant.0.device(fd, client);
     let called = tenant.0.memory(fd, client, device, 7, bytes);
     assert_eq!(called.status(), rm::OK);
     // A device that is made stays; what else has the node open is the asker's doing.
     tenant.0.close(node);
     until("the executor has the control file alone", || {
-        stage.reconcile();
-        stage.kernel.open_files() == [FileKind::Ctl]
+        fixture.reconcile();
+        fixture.kernel.open_files() == [FileKind::Ctl]
     });
     Holding {
         tenant,
@@ -89,12 +89,12 @@ fn holding(stage: &Stage, bytes: u64) -> Holding {
     }
 }
 
-fn stage() -> Stage {
-    Stage::watched(Plan::default(), PATIENCE)
+fn fixture() -> Fixture {
+    Fixture::watched(Plan::default(), PATIENCE)
 }
 
-fn sums(driver: &ExecutorDriver, stage: &Stage) -> Result<Vec<CardSum>, driver::Error> {
-    let cards = stage.kernel.sim().cards().to_vec();
+fn sums(driver: &ExecutorDriver, fixture: &Fixture) -> Result<Vec<CardSum>, driver::Error> {
+    let cards = fixture.kernel.sim().cards().to_vec();
     let granted = cards.iter().take(1);
     let requested: Vec<RequestedCard<'_>> = granted
         .map(|card| RequestedCard {
@@ -105,26 +105,26 @@ fn sums(driver: &ExecutorDriver, stage: &Stage) -> Result<Vec<CardSum>, driver::
     driver.sums(&requested).map(Option::unwrap)
 }
 
-fn counted(driver: &ExecutorDriver, stage: &Stage) -> (u64, u64) {
-    let sums = sums(driver, stage).unwrap();
+fn counted(driver: &ExecutorDriver, fixture: &Fixture) -> (u64, u64) {
+    let sums = sums(driver, fixture).unwrap();
     assert_eq!(sums.len(), 1);
     (sums[0].memory_bytes, sums[0].further_bytes)
 }
 
-fn reconcile(stage: &Stage) {
-    stage.container.health.reconcile(&stage.container);
+fn reconcile(fixture: &Fixture) {
+    fixture.container.health.reconcile(&fixture.container);
 }
 
-fn events(stage: &Stage) -> Vec<Event> {
-    stage.container.health.events.last()
+fn events(fixture: &Fixture) -> Vec<Event> {
+    fixture.container.health.events.last()
 }
 
-fn kinds(stage: &Stage) -> Vec<EventKind> {
-    events(stage).iter().map(|event| event.kind).collect()
+fn kinds(fixture: &Fixture) -> Vec<EventKind> {
+    events(fixture).iter().map(|event| event.kind).collect()
 }
 
-fn watching(stage: &Stage) -> Watching {
-    stage.container.health.watching(&stage.container)
+fn watching(fixture: &Fixture) -> Watching {
+    fixture.container.health.watching(&fixture.container)
 }
 
 /// Entry 0 of the answer.
@@ -139,25 +139,25 @@ fn add_private(params: &mut [u8], bytes: u64) {
 }
 
 fn the_driver_counts_what_the_ledger_has() {
-    let stage = stage();
-    assert_eq!(counted(stage.executor(), &stage), (0, 0));
-    let holding = holding(&stage, 6 * MIB);
-    assert_eq!(counted(stage.executor(), &stage), (6 * MIB, 0));
-    let health = &stage.container.health;
-    let comparison = health.reconcile_now(&stage.container).unwrap();
+    let fixture = fixture();
+    assert_eq!(counted(fixture.executor(), &fixture), (0, 0));
+    let holding = holding(&fixture, 6 * MIB);
+    assert_eq!(counted(fixture.executor(), &fixture), (6 * MIB, 0));
+    let health = &fixture.container.health;
+    let comparison = health.reconcile_now(&fixture.container).unwrap();
     let [drift] = comparison.drift.as_slice() else {
         panic!("{comparison:?}");
     };
     assert_eq!((drift.driver_bytes, drift.ledger_bytes), (6 * MIB, 6 * MIB));
-    assert_eq!((comparison.violations, kinds(&stage)), (vec![], vec![]));
-    assert_eq!(watching(&stage).sums, Some(true));
+    assert_eq!((comparison.violations, kinds(&fixture)), (vec![], vec![]));
+    assert_eq!(watching(&fixture).sums, Some(true));
     // About the executor itself, by the number that it has for itself.
-    let requested = stage.kernel.controls(PID_INFO);
+    let requested = fixture.kernel.controls(PID_INFO);
     let pids: Vec<Option<u32>> = requested
         .iter()
         .map(|blocks| u32_at(&blocks[1], pid_info::LIST + pid_memory::PID))
         .collect();
-    let executor = u32::try_from(stage.executor().process().unwrap()).unwrap();
+    let executor = u32::try_from(fixture.executor().process().unwrap()).unwrap();
     assert!(pids.len() >= 4 && pids.iter().all(|pid| *pid == Some(executor)));
     assert_eq!(u32_at(&requested[0][0], nvos54::PARAMS_SIZE), Some(14408));
     let Holding {
@@ -167,36 +167,36 @@ fn the_driver_counts_what_the_ledger_has() {
         device,
     } = holding;
     assert_eq!(tenant.0.free(fd, client, device, 7), rm::OK);
-    assert_eq!(counted(stage.executor(), &stage), (0, 0));
-    stage.assert_exact(0);
+    assert_eq!(counted(fixture.executor(), &fixture), (0, 0));
+    fixture.assert_exact(0);
 }
 
 fn the_asker_has_the_cards_node_open_while_it_asks() {
-    let stage = stage();
-    let _holding = holding(&stage, MIB);
+    let fixture = fixture();
+    let _holding = holding(&fixture, MIB);
     // Only the tenant's control file is open with the executor.
-    assert_eq!(stage.kernel.open_files(), [FileKind::Ctl]);
+    assert_eq!(fixture.kernel.open_files(), [FileKind::Ctl]);
     for _ in 0..3 {
-        assert_eq!(counted(stage.executor(), &stage), (MIB, 0));
+        assert_eq!(counted(fixture.executor(), &fixture), (MIB, 0));
     }
     assert_eq!(
-        stage.kernel.open_files(),
+        fixture.kernel.open_files(),
         [FileKind::Ctl],
         "and not after it"
     );
-    assert_eq!(stage.executor().held().unwrap().len(), 1);
-    stage.assert_exact(MIB);
+    assert_eq!(fixture.executor().held().unwrap().len(), 1);
+    fixture.assert_exact(MIB);
 }
 
 /// Calls of another container, made by its executor.
-pub(crate) fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) -> std::fs::File {
-    let file = std::fs::File::open(stage.nodes().join("nvidiactl")).unwrap();
+pub(crate) fn allocate_by(driver: &ExecutorDriver, fixture: &Fixture, bytes: u64) -> std::fs::File {
+    let file = std::fs::File::open(fixture.nodes().join("nvidiactl")).unwrap();
     let beside = || FdSlot {
         segment: FdSlot::BESIDE,
         at: 0,
         number: -1,
         file: None,
-        fd: std::fs::File::open(stage.nodes().join("nvidia0"))
+        fd: std::fs::File::open(fixture.nodes().join("nvidia0"))
             .unwrap()
             .into(),
     };
@@ -234,55 +234,58 @@ pub(crate) fn allocate_by(driver: &ExecutorDriver, stage: &Stage, bytes: u64) ->
 }
 
 fn two_executors_on_one_card_are_counted_apart() {
-    let stage = stage();
-    let _holding = holding(&stage, 6 * MIB);
-    let (other_kernel, other) = stage.another();
-    let _file = allocate_by(&other, &stage, 10 * MIB);
-    assert_ne!(other.process(), stage.executor().process());
-    assert_eq!(stage.kernel.held_bytes(), 16 * MIB, "one card");
-    assert_eq!(counted(stage.executor(), &stage), (6 * MIB, 0));
-    assert_eq!(counted(&other, &stage), (10 * MIB, 0));
+    let fixture = fixture();
+    let _holding = holding(&fixture, 6 * MIB);
+    let (other_kernel, other) = fixture.another();
+    let _file = allocate_by(&other, &fixture, 10 * MIB);
+    assert_ne!(other.process(), fixture.executor().process());
+    assert_eq!(fixture.kernel.held_bytes(), 16 * MIB, "one card");
+    assert_eq!(counted(fixture.executor(), &fixture), (6 * MIB, 0));
+    assert_eq!(counted(&other, &fixture), (10 * MIB, 0));
     assert_eq!(other_kernel.controls(PID_INFO).len(), 1);
-    reconcile(&stage);
-    reconcile(&stage);
-    assert_eq!(kinds(&stage), []);
+    reconcile(&fixture);
+    reconcile(&fixture);
+    assert_eq!(kinds(&fixture), []);
 }
 
 fn memory_with_several_handles_is_counted_once() {
-    let stage = stage();
-    let _holding = holding(&stage, 4 * MIB);
+    let fixture = fixture();
+    let _holding = holding(&fixture, 4 * MIB);
     // As RM says it of memory that UVM has mapped, and of a second handle in the same process.
-    stage.kernel.play_sums(|_, params| {
+    fixture.kernel.play_sums(|_, params| {
         let entry = entry(params);
         let held = u64_at(entry, pid_memory::PRIVATE).unwrap();
         put_u64(entry, pid_memory::PRIVATE, 0);
         put_u64(entry, pid_memory::SHARED_OWNED, held);
         put_u64(entry, pid_memory::SHARED_DUPED, held);
     });
-    assert_eq!(counted(stage.executor(), &stage), (4 * MIB, 4 * MIB));
-    let health = &stage.container.health;
-    let comparison = health.reconcile_now(&stage.container).unwrap();
+    assert_eq!(counted(fixture.executor(), &fixture), (4 * MIB, 4 * MIB));
+    let health = &fixture.container.health;
+    let comparison = health.reconcile_now(&fixture.container).unwrap();
     assert_eq!(comparison.violations, []);
     assert_eq!(comparison.drift[0].driver_bytes, 4 * MIB);
 }
 
 fn a_driver_that_counts_more_is_reported() {
-    let stage = stage();
-    let _holding = holding(&stage, 4 * MIB);
-    reconcile(&stage);
-    stage
+    let fixture = fixture();
+    let _holding = holding(&fixture, 4 * MIB);
+    reconcile(&fixture);
+    fixture
         .kernel
         .play_sums(|_, params| add_private(params, 2 * MIB));
     until("the difference to stand", || {
-        reconcile(&stage);
-        !kinds(&stage).is_empty()
+        reconcile(&fixture);
+        !kinds(&fixture).is_empty()
     });
-    reconcile(&stage);
-    assert_eq!(kinds(&stage), [EventKind::Violation], "told once");
-    let text = events(&stage).remove(0).text;
+    reconcile(&fixture);
+    assert_eq!(kinds(&fixture), [EventKind::Violation], "told once");
+    let text = events(&fixture).remove(0).text;
     assert!(text.contains(&(6 * MIB).to_string()), "{text}");
-    assert!(text.contains(&stage.kernel.sim().cards()[0].uuid), "{text}");
-    let status = stage.container.health.status(&stage.container);
+    assert!(
+        text.contains(&fixture.kernel.sim().cards()[0].uuid),
+        "{text}"
+    );
+    let status = fixture.container.health.status(&fixture.container);
     assert!(status.violations >= 1);
     assert_eq!(status.drift[0].driver_bytes, 6 * MIB);
     assert_eq!(status.drift[0].ledger_bytes, 4 * MIB);
@@ -293,85 +296,91 @@ fn and_kills_where_it_shall() {
         on_violation: OnViolation::Kill,
         ..Plan::default()
     };
-    let stage = Stage::watched(plan, PATIENCE);
-    let mut holding = holding(&stage, 4 * MIB);
-    stage.kernel.play_sums(|_, params| add_private(params, MIB));
+    let fixture = Fixture::watched(plan, PATIENCE);
+    let mut holding = holding(&fixture, 4 * MIB);
+    fixture
+        .kernel
+        .play_sums(|_, params| add_private(params, MIB));
     // In threads of their own: who has killed gives CAP_KILL up, and this one ends the executor.
     until("the violation to be told", || {
-        std::thread::scope(|scope| scope.spawn(|| reconcile(&stage)).join().unwrap());
-        !kinds(&stage).is_empty()
+        std::thread::scope(|scope| scope.spawn(|| reconcile(&fixture)).join().unwrap());
+        !kinds(&fixture).is_empty()
     });
     let ended = holding.tenant.1.0.wait().unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
     assert_eq!(signal, Some(nix::sys::signal::Signal::SIGKILL as i32));
     // The executor is no process of the tenant's.
-    stage.executor().held().unwrap();
+    fixture.executor().held().unwrap();
     until("the memory is given back", || {
-        stage.reconcile();
-        stage.used_bytes() == 0
+        fixture.reconcile();
+        fixture.used_bytes() == 0
     });
 }
 
 fn a_refusal_is_reported_once_and_so_is_its_end() {
     const INVALID_PARAM_STRUCT: u32 = 0x3a;
-    let stage = stage();
-    let holding = holding(&stage, MIB);
-    assert_eq!(watching(&stage).sums, None);
+    let fixture = fixture();
+    let holding = holding(&fixture, MIB);
+    assert_eq!(watching(&fixture).sums, None);
     // What a driver answers whose parameters have another size.
-    stage.kernel.play_sums(|arg, _| {
+    fixture.kernel.play_sums(|arg, _| {
         put_u32(arg, nvos54::STATUS, INVALID_PARAM_STRUCT);
     });
     for _ in 0..3 {
-        reconcile(&stage);
+        reconcile(&fixture);
     }
-    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
-    let reported = watching(&stage);
+    assert_eq!(kinds(&fixture), [EventKind::NotReconciled]);
+    let reported = watching(&fixture);
     assert_eq!(reported.sums, Some(false));
     let reason = reported.sums_reason.unwrap();
     assert!(
         reason.contains("GPU_GET_PID_INFO") && reason.contains("0x3a"),
         "{reason}"
     );
-    let problem = stage.container.health.reconcile_now(&stage.container);
+    let problem = fixture.container.health.reconcile_now(&fixture.container);
     assert_eq!(problem, Err(reason));
     // A refusal of another kind: of the one process, in the list.
-    stage.kernel.play_sums(|_, params| {
+    fixture.kernel.play_sums(|_, params| {
         let denied = status::NV_ERR_INSUFFICIENT_PERMISSIONS;
         put_u32(entry(params), pid_memory::RESULT, denied);
     });
-    reconcile(&stage);
-    reconcile(&stage);
-    assert_eq!(kinds(&stage), [EventKind::NotReconciled; 2]);
+    reconcile(&fixture);
+    reconcile(&fixture);
+    assert_eq!(kinds(&fixture), [EventKind::NotReconciled; 2]);
     // The tenant has felt nothing of it, and nothing of the asker's is left.
     let called = holding
         .tenant
         .0
         .memory(holding.fd, holding.client, holding.device, 8, MIB);
     assert_eq!(called.status(), rm::OK);
-    stage.assert_exact(2 * MIB);
-    assert_eq!(stage.kernel.open_files(), [FileKind::Ctl]);
-    let counted = stage.container.health.status(&stage.container).reconciled;
+    fixture.assert_exact(2 * MIB);
+    assert_eq!(fixture.kernel.open_files(), [FileKind::Ctl]);
+    let counted = fixture
+        .container
+        .health
+        .status(&fixture.container)
+        .reconciled;
     assert_eq!(counted, 0);
-    stage.kernel.play_sums(|_, _| {});
-    reconcile(&stage);
-    assert_eq!(kinds(&stage).last(), Some(&EventKind::Reconciled));
-    assert_eq!(watching(&stage).sums, Some(true));
-    assert_eq!(watching(&stage).sums_reason, None);
+    fixture.kernel.play_sums(|_, _| {});
+    reconcile(&fixture);
+    assert_eq!(kinds(&fixture).last(), Some(&EventKind::Reconciled));
+    assert_eq!(watching(&fixture).sums, Some(true));
+    assert_eq!(watching(&fixture).sums_reason, None);
 }
 
 fn a_driver_that_knows_the_process_by_another_number_is_reported() {
-    let stage = stage();
-    let holding = holding(&stage, MIB);
+    let fixture = fixture();
+    let holding = holding(&fixture, MIB);
     let nothing = |_: &mut [u8], params: &mut [u8]| {
         put_u64(entry(params), pid_memory::PRIVATE, 0);
     };
-    stage.kernel.play_sums(nothing);
+    fixture.kernel.play_sums(nothing);
     until("it to be told", || {
-        reconcile(&stage);
-        !kinds(&stage).is_empty()
+        reconcile(&fixture);
+        !kinds(&fixture).is_empty()
     });
-    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
-    assert_eq!(watching(&stage).sums, Some(false));
+    assert_eq!(kinds(&fixture), [EventKind::NotReconciled]);
+    assert_eq!(watching(&fixture).sums, Some(false));
     // Without memory there is nothing to see, and it is not taken for better.
     let Holding {
         tenant,
@@ -380,33 +389,33 @@ fn a_driver_that_knows_the_process_by_another_number_is_reported() {
         device,
     } = holding;
     assert_eq!(tenant.0.free(fd, client, device, 7), rm::OK);
-    reconcile(&stage);
-    reconcile(&stage);
-    assert_eq!(watching(&stage).sums, Some(false));
+    reconcile(&fixture);
+    reconcile(&fixture);
+    assert_eq!(watching(&fixture).sums, Some(false));
     assert_eq!(tenant.0.memory(fd, client, device, 9, MIB).status(), rm::OK);
-    stage.kernel.play_sums(|_, _| {});
-    reconcile(&stage);
+    fixture.kernel.play_sums(|_, _| {});
+    reconcile(&fixture);
     assert_eq!(
-        kinds(&stage),
+        kinds(&fixture),
         [EventKind::NotReconciled, EventKind::Reconciled]
     );
 }
 
 fn an_answer_that_does_not_come_holds_up_nothing() {
-    let stage = Stage::watched(Plan::default(), Duration::from_secs(1));
-    let holding = holding(&stage, MIB);
-    stage.kernel.hold_back(rm::CONTROL);
-    reconcile(&stage);
-    stage.kernel.wait_for_held(1);
-    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
-    let reason = watching(&stage).sums_reason.unwrap();
+    let fixture = Fixture::watched(Plan::default(), Duration::from_secs(1));
+    let holding = holding(&fixture, MIB);
+    fixture.kernel.hold_back(rm::CONTROL);
+    reconcile(&fixture);
+    fixture.kernel.wait_for_held(1);
+    assert_eq!(kinds(&fixture), [EventKind::NotReconciled]);
+    let reason = watching(&fixture).sums_reason.unwrap();
     assert!(reason.contains("1000 ms"), "{reason}");
     // It is asked no more, and everybody else is served.
-    let requested = stage.kernel.count(rm::CONTROL);
+    let requested = fixture.kernel.count(rm::CONTROL);
     for _ in 0..5 {
-        reconcile(&stage);
+        reconcile(&fixture);
     }
-    assert_eq!(stage.kernel.count(rm::CONTROL), requested);
+    assert_eq!(fixture.kernel.count(rm::CONTROL), requested);
     let Holding {
         tenant,
         fd,
@@ -414,34 +423,35 @@ fn an_answer_that_does_not_come_holds_up_nothing() {
         device,
     } = holding;
     assert_eq!(tenant.0.memory(fd, client, device, 8, MIB).status(), rm::OK);
-    stage.assert_exact(2 * MIB);
-    assert_eq!(kinds(&stage), [EventKind::NotReconciled]);
-    stage.kernel.let_go();
+    fixture.assert_exact(2 * MIB);
+    assert_eq!(kinds(&fixture), [EventKind::NotReconciled]);
+    fixture.kernel.let_go();
     until("it is compared again", || {
-        reconcile(&stage);
-        watching(&stage).sums == Some(true)
+        reconcile(&fixture);
+        watching(&fixture).sums == Some(true)
     });
-    assert_eq!(kinds(&stage).last(), Some(&EventKind::Reconciled));
+    assert_eq!(kinds(&fixture).last(), Some(&EventKind::Reconciled));
     until("the file of the call that hung is gone too", || {
-        let sums = sums(stage.executor(), &stage);
+        let sums = sums(fixture.executor(), &fixture);
         sums.is_ok_and(|sums| sums[0].memory_bytes == 2 * MIB)
-            && stage.kernel.open_files() == [FileKind::Ctl]
+            && fixture.kernel.open_files() == [FileKind::Ctl]
     });
 }
 
 fn a_node_that_is_another_file_is_not_requested_by() {
-    let stage = stage();
+    let fixture = fixture();
     let folder = tempfile::tempdir().unwrap();
     let connect = || {
-        let nodes = driver::nodes::Nodes::below(&stage.nodes()).unwrap();
-        let driver = ExecutorDriver::connect(&stage.socket(), crate::alone::facts(nodes)).unwrap();
+        let nodes = driver::nodes::Nodes::below(&fixture.nodes()).unwrap();
+        let driver =
+            ExecutorDriver::connect(&fixture.socket(), crate::alone::facts(nodes)).unwrap();
         driver.asking_by(folder.path().to_owned(), PATIENCE)
     };
-    let absent = sums(&connect(), &stage).unwrap_err();
+    let absent = sums(&connect(), &fixture).unwrap_err();
     assert!(absent.to_string().contains("nvidiactl"), "{absent}");
     std::fs::write(folder.path().join("nvidiactl"), "").unwrap();
-    let other = sums(&connect(), &stage).unwrap_err();
+    let other = sums(&connect(), &fixture).unwrap_err();
     assert!(other.to_string().contains("is not the driver's"), "{other}");
-    assert_eq!(stage.kernel.count(rm::ALLOC), 0);
-    assert_eq!(stage.container.driver.binding(), Binding::Executor);
+    assert_eq!(fixture.kernel.count(rm::ALLOC), 0);
+    assert_eq!(fixture.container.driver.binding(), Binding::Executor);
 }

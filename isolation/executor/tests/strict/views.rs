@@ -9,8 +9,8 @@ use nvabi::layout::{
 };
 use nvabi::{Release, escape, status};
 
+use crate::fixture::{Fixture, MIB};
 use crate::program::{Program, SUBDEVICE};
-use crate::stage::{MIB, Stage};
 use crate::{Test, rm, sums};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -136,8 +136,8 @@ impl Program {
 /// Libraries ask what there is, and go another way where there is nothing; what is refused later they take for an error.
 fn what_is_refused_is_not_advertised() {
     const COMPUTE: u32 = 0xcec0;
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
     // A group's number above the index changes nothing of what is asked for.
     let requested = [
         gpu_info::DMABUF_CAPABILITY,
@@ -186,11 +186,11 @@ fn what_is_refused_is_not_advertised() {
 fn the_page_of_figures_is_mapped_where_the_host_shows_it() {
     const FIGURES: u32 = nvabi::class::RM_USER_SHARED_DATA;
     // The policy of `narrowing` shows it; that of a broker that knows no policy does not.
-    for (stage, is_shown) in [
-        (Stage::narrowing(64 * MIB), true),
-        (Stage::of_two_cards(64 * MIB), false),
+    for (fixture, is_shown) in [
+        (Fixture::narrowing(64 * MIB), true),
+        (Fixture::of_two_cards(64 * MIB), false),
     ] {
-        let asking = Program::new(&stage);
+        let asking = Program::new(&fixture);
         let (tenant, fd) = (&asking.tenant.0, asking.fd);
         let address = tenant.params_address();
         let arg = rm::alloc(asking.client, asking.subdevice, 0, FIGURES, address);
@@ -210,8 +210,8 @@ fn the_page_of_figures_is_mapped_where_the_host_shows_it() {
 
 /// NVML takes one figure from another: what is used is what is left of the sum.
 fn what_the_driver_keeps_of_a_card_is_no_part_of_a_slice() {
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
     let (tenant, fd) = (&asking.tenant.0, asking.fd);
     let called = tenant.memory(fd, asking.client, asking.device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
@@ -237,9 +237,9 @@ fn what_the_driver_keeps_of_a_card_is_no_part_of_a_slice() {
 }
 
 fn what_others_have_mapped_of_bar1_is_not_shown() {
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
-    let another = Program::new(&stage);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
+    let another = Program::new(&fixture);
     let (tenant, fd) = (&another.tenant.0, another.fd);
     let called = tenant.memory(fd, another.client, another.device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
@@ -249,7 +249,7 @@ fn what_others_have_mapped_of_bar1_is_not_shown() {
         put_u32(&mut arg, at, handle);
     }
     put_u64(&mut arg, nvos33::LENGTH, 16 * MIB);
-    let own = tenant.open(&stage.nodes().join("nvidia0"));
+    let own = tenant.open(&fixture.nodes().join("nvidia0"));
     put(&mut arg, nvos33::FD, &own.to_le_bytes());
     let called = tenant.call(
         fd,
@@ -282,12 +282,12 @@ fn what_others_have_mapped_of_bar1_is_not_shown() {
 
 /// The driver knows the executor alone; the tenants know each other.
 fn processes_are_the_containers_own_with_what_they_are_charged() {
-    let stage = Stage::of_two_cards(64 * MIB);
-    let first = Program::new(&stage);
-    let second = Program::new(&stage);
-    let idle = Program::new(&stage);
-    let (_kernel, neighbour) = stage.another();
-    let _neighbours = sums::allocate_by(&neighbour, &stage, 8 * MIB);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let first = Program::new(&fixture);
+    let second = Program::new(&fixture);
+    let idle = Program::new(&fixture);
+    let (_kernel, neighbour) = fixture.another();
+    let _neighbours = sums::allocate_by(&neighbour, &fixture, 8 * MIB);
     let neighbour = neighbour.process().unwrap().unsigned_abs();
     for (asking, mib) in [(&first, 16), (&second, 4)] {
         let called = asking
@@ -297,7 +297,7 @@ fn processes_are_the_containers_own_with_what_they_are_charged() {
         assert_eq!(called.status(), rm::OK);
     }
     let [one, two, none] = [&first, &second, &idle].map(|asking| asking.tenant.1.0.id());
-    let executor = stage.executor().process().unwrap().unsigned_abs();
+    let executor = fixture.executor().process().unwrap().unsigned_abs();
 
     let mut requested = vec![0; 3812];
     put_u32(&mut requested, pids::ID, SUBDEVICE);
@@ -341,9 +341,9 @@ fn processes_are_the_containers_own_with_what_they_are_charged() {
 
 fn only_granted_cards_are_listed() {
     const NONE: u32 = u32::MAX;
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
-    let cards = stage.kernel.sim().cards();
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
+    let cards = fixture.kernel.sim().cards();
     assert_eq!(cards.len(), 2);
     let granted = cards[0].gpu_id;
     let words = |params: &[u8]| -> Vec<u32> {
@@ -368,9 +368,9 @@ fn only_granted_cards_are_listed() {
 
 /// The older form points to tables of all pairs; a card that is not granted is one that is not there.
 fn peers_are_requested_among_granted_cards_alone() {
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
-    let [granted, foreign] = [0, 1].map(|at| stage.kernel.sim().cards()[at].gpu_id);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
+    let [granted, foreign] = [0, 1].map(|at| fixture.kernel.sim().cards()[at].gpu_id);
     let (tenant, fd) = (&asking.tenant.0, asking.fd);
     let root = (asking.client, asking.client);
 
@@ -435,13 +435,13 @@ fn peers_are_requested_among_granted_cards_alone() {
         ),
     ] {
         asking.ask(asking.client, cmd, &params);
-        let made = stage.kernel.controls(cmd).len();
+        let made = fixture.kernel.controls(cmd).len();
         put_u32(&mut params, second, foreign);
         let (refused, after) = tenant.control(fd, root, cmd, &params);
         assert_eq!(refused, status::NV_ERR_INVALID_ARGUMENT, "{cmd:#x}");
         assert_eq!(after, params);
         assert_eq!(
-            stage.kernel.controls(cmd).len(),
+            fixture.kernel.controls(cmd).len(),
             made,
             "no driver hears of it"
         );
@@ -500,10 +500,10 @@ fn samples(asking: &Program) -> Vec<(u32, u32)> {
 /// Several processes are the executor's for the driver: what they have done is not told apart.
 fn samples_are_the_containers_own_and_name_a_process_that_is_alone() {
     const NONE: u32 = perfmon::NO_PROCESS;
-    let stage = Stage::of_two_cards(64 * MIB);
-    let first = Program::new(&stage);
-    let (_kernel, neighbour) = stage.another();
-    let _neighbours = sums::allocate_by(&neighbour, &stage, 8 * MIB);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let first = Program::new(&fixture);
+    let (_kernel, neighbour) = fixture.another();
+    let _neighbours = sums::allocate_by(&neighbour, &fixture, 8 * MIB);
     let (tenant, fd) = (&first.tenant.0, first.fd);
     let called = tenant.memory(fd, first.client, first.device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
@@ -516,7 +516,7 @@ fn samples_are_the_containers_own_and_name_a_process_that_is_alone() {
     assert!(shown.iter().all(is_known), "{shown:x?}");
     assert_eq!(busy.iter().filter(|busy| **busy != 0).count(), 36);
 
-    let second = Program::new(&stage);
+    let second = Program::new(&fixture);
     let (tenant, fd) = (&second.tenant.0, second.fd);
     let called = tenant.memory(fd, second.client, second.device, 0, MIB);
     assert_eq!(called.status(), rm::OK);
@@ -527,9 +527,9 @@ fn samples_are_the_containers_own_and_name_a_process_that_is_alone() {
 }
 
 fn a_card_that_is_not_granted_is_one_that_is_not_there() {
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
-    let [granted, foreign] = [0, 1].map(|at| stage.kernel.sim().cards()[at].gpu_id);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
+    let [granted, foreign] = [0, 1].map(|at| fixture.kernel.sim().cards()[at].gpu_id);
     let (invalid, not_found) = (
         status::NV_ERR_INVALID_ARGUMENT,
         status::NV_ERR_OBJECT_NOT_FOUND,
@@ -575,14 +575,14 @@ fn a_card_that_is_not_granted_is_one_that_is_not_there() {
         }
         put_u32(&mut params, at, granted);
         asking.ask(object, cmd, &params);
-        let made = stage.kernel.controls(cmd).len();
+        let made = fixture.kernel.controls(cmd).len();
         put_u32(&mut params, at, foreign);
         let requested = (asking.client, object);
         let (status, after) = asking.tenant.0.control(asking.fd, requested, cmd, &params);
         assert_eq!(status, refused, "{cmd:#x}");
         assert_eq!(after, params);
         assert_eq!(
-            stage.kernel.controls(cmd).len(),
+            fixture.kernel.controls(cmd).len(),
             made,
             "no driver hears of it"
         );
@@ -597,9 +597,9 @@ fn a_card_that_is_not_granted_is_one_that_is_not_there() {
 }
 
 fn cards_that_are_not_granted_are_in_no_mask_and_no_group() {
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
-    let granted = stage.kernel.sim().cards()[0].gpu_id;
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
+    let granted = fixture.kernel.sim().cards()[0].gpu_id;
     let mask = asking.ask_all(asking.client, ctl::NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS);
     assert_eq!(u32_at(&mask, 0), Some(1));
     let groups = asking.ask_all(
@@ -618,9 +618,9 @@ fn cards_that_are_not_granted_are_in_no_mask_and_no_group() {
 /// A card's number in the mask is learnt by the broker's own question.
 fn granted_cards_are_in_the_mask_before_a_program_asks_about_them() {
     const CARD_INFO: u32 = 0xc120_46c8;
-    let stage = Stage::of_two_unnumbered_cards(64 * MIB);
-    let (tenant, _process) = stage.tenant();
-    let fd = tenant.open(&stage.nodes().join("nvidiactl"));
+    let fixture = Fixture::of_two_unnumbered_cards(64 * MIB);
+    let (tenant, _process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
     let client = tenant.client(fd);
     let cmd = ctl::NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS;
     let mask = || {
@@ -633,15 +633,15 @@ fn granted_cards_are_in_the_mask_before_a_program_asks_about_them() {
     assert_eq!(called.ret, Ok(0));
     assert_eq!(mask(), 1);
     assert_eq!(mask(), 1);
-    let requested = stage
+    let requested = fixture
         .kernel
         .controls(ctl::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2);
     assert_eq!(requested.len(), 1, "once");
 }
 
 fn links_to_cards_that_are_not_granted_are_not_there() {
-    let stage = Stage::of_two_cards(64 * MIB);
-    let asking = Program::new(&stage);
+    let fixture = Fixture::of_two_cards(64 * MIB);
+    let asking = Program::new(&fixture);
     let status = asking.ask_all(
         asking.subdevice,
         ctl::NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS,

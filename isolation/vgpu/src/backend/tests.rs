@@ -10,13 +10,13 @@ use super::*;
 
 /// A backend that is offered or not, and does nothing.
 #[derive(Debug, Clone, Copy)]
-struct Played {
+struct Fake {
     kind: Kind,
     strength: Strength,
     offered: bool,
 }
 
-impl Backend for Played {
+impl Backend for Fake {
     fn kind(&self) -> Kind {
         self.kind
     }
@@ -100,18 +100,18 @@ proptest! {
             (Kind::DriverLimit, Strength::Hard),
             (Kind::Share, Strength::None),
         ];
-        let played: Vec<Played> = all
+        let fake: Vec<Fake> = all
             .iter()
             .zip(offers)
-            .map(|(&(kind, strength), offered)| Played { kind, strength, offered })
+            .map(|(&(kind, strength), offered)| Fake { kind, strength, offered })
             .collect();
-        let expected = played.iter().find(|backend| backend.offered && backend.strength >= min);
-        let backends = played.iter().map(|backend| -> Box<dyn Backend> { Box::new(*backend) });
+        let expected = fake.iter().find(|backend| backend.offered && backend.strength >= min);
+        let backends = fake.iter().map(|backend| -> Box<dyn Backend> { Box::new(*backend) });
         match (pick(backends.collect(), &simulated(), min, "asked"), expected) {
             (Ok(choice), Some(expected)) => {
                 prop_assert_eq!(choice.backend.kind(), expected.kind);
                 // Whatever is stronger is named with what it lacks.
-                for stronger in played.iter().filter(|other| other.strength > expected.strength) {
+                for stronger in fake.iter().filter(|other| other.strength > expected.strength) {
                     let named = format!("{} is not offered", stronger.kind);
                     prop_assert!(choice.reason.contains(&named), "{}", choice.reason);
                 }

@@ -59,7 +59,7 @@ pub(super) fn findings(
     own: &OwnPlaces,
     host: &dyn HostFiles,
 ) -> Result<Vec<Finding>, Error> {
-    let scene = Scene {
+    let context = Context {
         guarded: guarded(root)?,
         mps_folder: mps_folder(root)?,
         own,
@@ -68,7 +68,7 @@ pub(super) fn findings(
         table: MountTable::read(&host.mount_table()?),
     };
     let mut findings = Vec::new();
-    findings.extend(scene.of_root(root));
+    findings.extend(context.of_root(root));
     if let Some(how) = root
         .get("linux")
         .and_then(|linux| linux.get("rootfsPropagation"))
@@ -85,7 +85,7 @@ pub(super) fn findings(
         let Some(mount) = Mount::read(entry) else {
             continue;
         };
-        for (source, weakness) in scene.of_mount(&mount) {
+        for (source, weakness) in context.of_mount(&mount) {
             let value = format!("{source} at {}", mount.destination);
             findings.push(Finding::new(weakness, "mounts", value));
         }
@@ -202,7 +202,7 @@ fn split(text: &str, separator: char) -> Vec<String> {
     parts
 }
 
-struct Scene<'a> {
+struct Context<'a> {
     /// `linux.readonlyPaths` and `linux.maskedPaths`.
     guarded: Vec<PathBuf>,
     /// Where the container's programs look for an MPS server.
@@ -213,7 +213,7 @@ struct Scene<'a> {
     table: MountTable,
 }
 
-impl Scene<'_> {
+impl Context<'_> {
     fn of_root(&self, root: &Map<String, Value>) -> Vec<Finding> {
         let Some(folder) = root.get("root").filter(|folder| !folder.is_null()) else {
             return Vec::new();

@@ -10,7 +10,7 @@ use crate::walk::Walked;
 
 /// A host of files that are there, links, nodes and namespaces.
 #[derive(Default)]
-struct Played {
+struct Fake {
     links: Vec<(&'static str, &'static str)>,
     files: Vec<&'static str>,
     nodes: Vec<(&'static str, Node)>,
@@ -19,7 +19,7 @@ struct Played {
     mounts: &'static str,
 }
 
-impl HostFiles for Played {
+impl HostFiles for Fake {
     fn lead(&self, path: &Path) -> Walked {
         let path = cleaned(path);
         let end = self
@@ -130,8 +130,8 @@ fn ordinary() -> Value {
     })
 }
 
-fn played() -> Played {
-    Played {
+fn fake() -> Fake {
+    Fake {
         links: vec![
             ("/var/run", "/run"),
             ("/home/mallory/d", "/dev"),
@@ -157,17 +157,17 @@ fn played() -> Played {
         ],
         foreign_namespaces: vec!["/proc/7/ns/pid"],
         devices: "Character devices:\n  1 mem\n195 nvidia\n236 nvidia-caps\n237 nvidia-nvswitch\n238 nvidia-fs\n239 gdrdrv\n240 nvme-generic\n511 nvidia-uvm\n\nBlock devices:\n240 nvme\n",
-        ..Played::default()
+        ..Fake::default()
     }
 }
 
-fn weaknesses_on(host: &Played, spec: &Value) -> Vec<Weakness> {
+fn weaknesses_on(host: &Fake, spec: &Value) -> Vec<Weakness> {
     let findings = of_container(spec, &OwnPlaces::at("/run/cgpu"), host).unwrap();
     admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
 }
 
 fn weaknesses(spec: &Value) -> Vec<Weakness> {
-    weaknesses_on(&played(), spec)
+    weaknesses_on(&fake(), spec)
 }
 
 fn with(pointer: &str, entry: Value) -> Value {
@@ -213,23 +213,17 @@ fn every_set_of_capabilities_counts() {
             let mut spec = ordinary();
             spec["process"]["capabilities"][set] = json!([name]);
             assert_eq!(weaknesses(&spec), [weakness], "{set} {name}");
-            let findings = of_exec(&spec["process"], Some(&spec), &played()).unwrap();
+            let findings = of_exec(&spec["process"], Some(&spec), &fake()).unwrap();
             assert_eq!(findings[0].weakness, weakness, "an exec, {set} {name}");
             assert_eq!(findings[0].key, format!("process.capabilities.{set}"));
-            assert_eq!(
-                of_exec(&spec["process"], None, &played()).unwrap(),
-                findings
-            );
+            assert_eq!(of_exec(&spec["process"], None, &fake()).unwrap(), findings);
             // In a user namespace of its own the driver knows them for what they are.
             spec["linux"]["namespaces"]
                 .as_array_mut()
                 .unwrap()
                 .push(json!({"type": "user"}));
             assert_eq!(weaknesses(&spec), [], "{set} {name}");
-            assert_eq!(
-                of_exec(&spec["process"], Some(&spec), &played()).unwrap(),
-                []
-            );
+            assert_eq!(of_exec(&spec["process"], Some(&spec), &fake()).unwrap(), []);
         }
     }
 }
@@ -434,9 +428,9 @@ fn folders_of_the_host_are_followed_to_where_they_lead() {
         ("/etc", &["bind", "ro"], &[]),
         ("/etc/cgpu", &["bind"], &[HostRoot]),
     ] {
-        let host = Played {
+        let host = Fake {
             files: vec!["/srv/mps/nvidia-cuda-mps-control.pid", "/tmp/.X11-unix"],
-            ..played()
+            ..fake()
         };
         assert_eq!(
             weaknesses_on(&host, &bound(source, options)),
@@ -459,7 +453,7 @@ fn folders_of_the_host_are_followed_to_where_they_lead() {
 
 #[test]
 fn writable_folders_of_the_system_are_refused_above_and_below() {
-    let host = played();
+    let host = fake();
     for source in [
         "/bin",
         "/boot/grub",
@@ -579,7 +573,7 @@ fn what_engines_and_people_bind_every_day_passes() {
         assert_eq!(weaknesses(&bound(source, &["rbind", "rw"])), [], "{source}");
         assert_eq!(weaknesses(&bound(source, &["rbind", "ro"])), [], "{source}");
     }
-    let mut read = played();
+    let mut read = fake();
     read.files = vec!["/run/systemd/resolve/resolv.conf"];
     for (source, options) in [
         ("/etc/localtime", &["rbind", "ro"][..]),
@@ -620,7 +614,7 @@ fn what_the_administrator_calls_data_is_data_and_no_more_than_that() {
     };
     let judged = |source: &str| {
         let spec = bound(source, &["rbind", "rw"]);
-        let findings = of_container(&spec, &own, &played()).unwrap();
+        let findings = of_container(&spec, &own, &fake()).unwrap();
         admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
     };
     use Weakness::*;
@@ -707,7 +701,7 @@ fn every_type_of_mount_is_judged_by_what_it_takes_from_the_host() {
 #[test]
 fn the_same_files_are_judged_by_every_path_that_they_have() {
     use Weakness::*;
-    let host = Played {
+    let host = Fake {
         mounts: "\
 21 1 8:1 / / rw - ext4 /dev/sda1 rw
 22 21 0:5 / /proc rw - proc proc rw
@@ -725,7 +719,7 @@ fn the_same_files_are_judged_by_every_path_that_they_have() {
 34 21 8:3 / /var/lib/kubelet/plugins/kubernetes.io/csi/x/1/globalmount rw - ext4 /dev/sdc rw
 35 21 8:3 / /var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv/mount rw - ext4 /dev/sdc rw
 ",
-        ..played()
+        ..fake()
     };
     for (source, options, expected) in [
         ("/srv/config", &["bind"][..], &[HostRoot][..]),
@@ -882,7 +876,7 @@ fn filesystems_of_the_kernel_are_guarded() {
 fn a_refusal_names_the_place_the_value_the_reason_and_every_key() {
     let mut spec = bound("/dev/dri", &["bind"]);
     spec["process"]["capabilities"]["bounding"] = json!(["CAP_SYS_ADMIN"]);
-    let findings = of_container(&spec, &OwnPlaces::at("/run/cgpu"), &played()).unwrap();
+    let findings = of_container(&spec, &OwnPlaces::at("/run/cgpu"), &fake()).unwrap();
     let refused = |allow: &Allow| admit(&findings, allow).unwrap_err().to_string();
     let error = refused(&Allow::default());
     for part in [
@@ -926,7 +920,7 @@ fn specs_of_another_shape_are_errors_that_name_the_field() {
     ] {
         let mut spec = ordinary();
         *spec.pointer_mut(pointer).unwrap() = json!("text");
-        let error = of_container(&spec, &OwnPlaces::at("/run/cgpu"), &played())
+        let error = of_container(&spec, &OwnPlaces::at("/run/cgpu"), &fake())
             .unwrap_err()
             .to_string();
         assert!(error.starts_with(&format!("{field} of")), "{error}");

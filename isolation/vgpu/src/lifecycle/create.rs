@@ -340,7 +340,7 @@ impl Making<'_> {
         let (config, grant) = (self.container.config(), &placed.grant);
         // An engine that hands its spec over names its container's root by an absolute path.
         let bundle = self.input.bundle().unwrap_or_else(|| Path::new("/"));
-        let userland = userland::prepare(&userland::Scene {
+        let userland = userland::prepare(&userland::Context {
             config,
             grant,
             cards: &self.host.inventory.cards,

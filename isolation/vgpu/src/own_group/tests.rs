@@ -4,12 +4,12 @@ use std::process::{Child, Stdio};
 
 use super::*;
 
-struct Played {
+struct Fake {
     root: tempfile::TempDir,
     config: Config,
 }
 
-impl Played {
+impl Fake {
     fn new(files: &[(&str, &str)]) -> Self {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -60,68 +60,65 @@ fn key(id: &str) -> ContainerKey {
 
 #[test]
 fn version_2_is_given_controllers_and_limits() {
-    let played = Played::v2();
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let fake = Fake::v2();
+    let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();
-    assert_eq!(played.read("cgroup.subtree_control"), "+cpu +pids");
+    assert_eq!(fake.read("cgroup.subtree_control"), "+cpu +pids");
     assert_eq!(
-        played.read("cgpu/cgroup.subtree_control"),
+        fake.read("cgpu/cgroup.subtree_control"),
         "+cpu +memory +pids"
     );
     assert_eq!(
-        played.read("cgpu/tests+a/memory.max"),
+        fake.read("cgpu/tests+a/memory.max"),
         MEMORY_BYTES.to_string()
     );
-    assert_eq!(
-        played.read("cgpu/tests+a/pids.max"),
-        MOST_THREADS.to_string()
-    );
+    assert_eq!(fake.read("cgpu/tests+a/pids.max"), MOST_THREADS.to_string());
 }
 
 #[test]
 fn version_2_uses_the_group_that_systemd_has_delegated() {
-    let played = Played::v2();
-    played.write(
+    let fake = Fake::v2();
+    fake.write(
         "system.slice/cgpu.service/cgroup.subtree_control",
         "cpu memory pids",
     );
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();
     assert_eq!(
         group.folders(),
-        [played.root.path().join("system.slice/cgpu.service/tests+a")]
+        [fake.root.path().join("system.slice/cgpu.service/tests+a")]
     );
     // One that was made before the service was started is still this container's.
-    fs::create_dir_all(played.root.path().join("cgpu/tests+b")).unwrap();
-    let earlier = OwnGroup::of(&played.config, &key("b"));
+    fs::create_dir_all(fake.root.path().join("cgpu/tests+b")).unwrap();
+    let earlier = OwnGroup::of(&fake.config, &key("b"));
     assert!(earlier.exists());
     earlier.remove().unwrap();
     assert!(!earlier.exists());
     // systemd's own group keeps what systemd has set.
-    assert_eq!(played.read("cgroup.subtree_control"), "memory\n");
+    assert_eq!(fake.read("cgroup.subtree_control"), "memory\n");
 }
 
 #[test]
 fn version_1_has_a_group_for_each_limit_and_none_to_freeze() {
-    let played = Played::v1();
+    let fake = Fake::v1();
     for tree in ["freezer", "devices", "cpuset"] {
-        played.write(&format!("{tree}/x"), "");
+        fake.write(&format!("{tree}/x"), "");
     }
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();
     let found = ["memory", "cpu", "pids", "freezer", "devices", "cpuset"]
-        .map(|tree| played.root.path().join(tree).join("cgpu/tests+a").is_dir());
+        .map(|tree| fake.root.path().join(tree).join("cgpu/tests+a").is_dir());
     assert_eq!(found, [true, true, true, false, false, false]);
     assert_eq!(
-        played.read("memory/cgpu/tests+a/memory.limit_in_bytes"),
+        fake.read("memory/cgpu/tests+a/memory.limit_in_bytes"),
         MEMORY_BYTES.to_string()
     );
 }
 
 #[test]
 fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
-    let played = Played::v1();
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let fake = Fake::v1();
+    let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();
     for (path, text) in [
         ("cpu/pod/cpu.cfs_quota_us", "150000\n"),
@@ -130,27 +127,27 @@ fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
         ("cpu/pod/c/cpu.cfs_period_us", "100000\n"),
         ("cpu/pod/c/cpu.shares", "256\n"),
     ] {
-        played.write(path, text);
+        fake.write(path, text);
     }
-    played.write("cpu/cgpu/tests+a/cpu.cfs_burst_us", "0");
-    let reported = played.follow(&group, "cpu/pod/c", Governor::None);
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), "256");
+    fake.write("cpu/cgpu/tests+a/cpu.cfs_burst_us", "0");
+    let reported = fake.follow(&group, "cpu/pod/c", Governor::None);
+    assert_eq!(fake.read("cpu/cgpu/tests+a/cpu.shares"), "256");
     assert_eq!(reported.quota_ppm, Some(1_500_000));
     assert_eq!(reported.usage, None, "no tree counts");
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "150000");
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_burst_us"), "150000");
+    assert_eq!(fake.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "150000");
+    assert_eq!(fake.read("cpu/cgpu/tests+a/cpu.cfs_burst_us"), "150000");
     // An update, to less than any broker can live on.
-    played.write("cpu/pod/c/cpu.cfs_quota_us", "1000\n");
-    let count = played.root.path().join("cpu/cgpu/tests+a/cpuacct.usage");
+    fake.write("cpu/pod/c/cpu.cfs_quota_us", "1000\n");
+    let count = fake.root.path().join("cpu/cgpu/tests+a/cpuacct.usage");
     fs::write(&count, "7\n").unwrap();
-    let reported = played.follow(&group, "cpu/pod/c", Governor::None);
+    let reported = fake.follow(&group, "cpu/pod/c", Governor::None);
     assert_eq!(reported.quota_ppm, Some(100_000));
     assert_eq!(reported.usage, Some(UsageFile::Nanoseconds(count)));
-    assert_eq!(played.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "10000");
-    played.write("cpu/pod/c/cpu.cfs_quota_us", "-1\n");
-    played.write("cpu/pod/cpu.cfs_quota_us", "-1\n");
+    assert_eq!(fake.read("cpu/cgpu/tests+a/cpu.cfs_quota_us"), "10000");
+    fake.write("cpu/pod/c/cpu.cfs_quota_us", "-1\n");
+    fake.write("cpu/pod/cpu.cfs_quota_us", "-1\n");
     assert_eq!(
-        played.follow(&group, "cpu/pod/c", Governor::None).quota_ppm,
+        fake.follow(&group, "cpu/pod/c", Governor::None).quota_ppm,
         None
     );
 }
@@ -158,77 +155,74 @@ fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
 /// The governor is in the group, and its neighbours' governors are beside it.
 #[test]
 fn no_containers_weight_starves_its_own_or_another_governor() {
-    let played = Played::v1();
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let fake = Fake::v1();
+    let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();
     for (containers, own) in [("2", "1024"), ("262144", "10240")] {
-        played.write("cpu/c/cpu.shares", containers);
-        played.follow(&group, "cpu/c", Governor::HoldsShares);
-        assert_eq!(played.read("cpu/cgpu/tests+a/cpu.shares"), own);
+        fake.write("cpu/c/cpu.shares", containers);
+        fake.follow(&group, "cpu/c", Governor::HoldsShares);
+        assert_eq!(fake.read("cpu/cgpu/tests+a/cpu.shares"), own);
     }
-    let played = Played::v2();
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let fake = Fake::v2();
+    let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();
     for (containers, own) in [("1", "100"), ("10000", "1000")] {
-        played.write("c/cpu.weight", containers);
-        played.follow(&group, "c", Governor::HoldsShares);
-        assert_eq!(played.read("cgpu/tests+a/cpu.weight"), own);
+        fake.write("c/cpu.weight", containers);
+        fake.follow(&group, "c", Governor::HoldsShares);
+        assert_eq!(fake.read("cgpu/tests+a/cpu.weight"), own);
     }
 }
 
 #[test]
 fn version_2_takes_weight_and_quota_over() {
-    let played = Played::v2();
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let fake = Fake::v2();
+    let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();
-    played.write("pod/cpu.max", "max 100000\n");
-    played.write("pod/c/cpu.max", "20000 50000\n");
-    played.write("pod/c/cpu.weight", "39\n");
-    played.write("cgpu/tests+a/cpu.stat", "usage_usec 3\nuser_usec 1\n");
-    let reported = played.follow(&group, "pod/c", Governor::None);
+    fake.write("pod/cpu.max", "max 100000\n");
+    fake.write("pod/c/cpu.max", "20000 50000\n");
+    fake.write("pod/c/cpu.weight", "39\n");
+    fake.write("cgpu/tests+a/cpu.stat", "usage_usec 3\nuser_usec 1\n");
+    let reported = fake.follow(&group, "pod/c", Governor::None);
     assert_eq!(reported.quota_ppm, Some(400_000));
-    let stat = played.root.path().join("cgpu/tests+a/cpu.stat");
+    let stat = fake.root.path().join("cgpu/tests+a/cpu.stat");
     assert_eq!(reported.usage, Some(UsageFile::CpuStat(stat)));
     assert_eq!(group.usage().unwrap().cpu_ns, Some(3_000));
-    assert_eq!(played.read("cgpu/tests+a/cpu.max"), "40000 100000");
-    assert_eq!(played.read("cgpu/tests+a/cpu.weight"), "39");
-    played.write("pod/c/cpu.max", "max 100000\n");
-    assert_eq!(
-        played.follow(&group, "pod/c", Governor::None).quota_ppm,
-        None
-    );
+    assert_eq!(fake.read("cgpu/tests+a/cpu.max"), "40000 100000");
+    assert_eq!(fake.read("cgpu/tests+a/cpu.weight"), "39");
+    fake.write("pod/c/cpu.max", "max 100000\n");
+    assert_eq!(fake.follow(&group, "pod/c", Governor::None).quota_ppm, None);
 }
 
 #[test]
 fn a_tree_that_cannot_be_written_is_an_error_that_names_the_path() {
-    let played = Played::new(&[("memory/cgpu", "a file"), ("cpu/x", ""), ("pids/x", "")]);
+    let fake = Fake::new(&[("memory/cgpu", "a file"), ("cpu/x", ""), ("pids/x", "")]);
     let mut command = Command::new("true");
-    let group = OwnGroup::of(&played.config, &key("a"));
+    let group = OwnGroup::of(&fake.config, &key("a"));
     let error = group.admit(&mut command).unwrap_err();
     let text = crate::chain(&error);
-    let path = played.root.path().join("memory/cgpu/tests+a");
+    let path = fake.root.path().join("memory/cgpu/tests+a");
     assert!(text.contains(path.to_str().unwrap()), "{text}");
     assert!(!group.exists());
 }
 
 #[test]
 fn groups_of_other_state_folders_are_left_alone() {
-    let mut played = Played::v1();
-    let ours = OwnGroup::of(&played.config, &key("a"));
-    let live = OwnGroup::of(&played.config, &key("live"));
-    played.config.state_dir = PathBuf::from("/elsewhere");
-    let other = OwnGroup::of(&played.config, &key("a"));
+    let mut fake = Fake::v1();
+    let ours = OwnGroup::of(&fake.config, &key("a"));
+    let live = OwnGroup::of(&fake.config, &key("live"));
+    fake.config.state_dir = PathBuf::from("/elsewhere");
+    let other = OwnGroup::of(&fake.config, &key("a"));
     assert_ne!(ours.name, other.name);
     for group in [&ours, &live, &other] {
         for folder in group.folders() {
             fs::create_dir_all(folder).unwrap();
         }
     }
-    sweep(&played.config, &[]);
+    sweep(&fake.config, &[]);
     assert_eq!((ours.exists(), other.exists()), (true, false));
     fs::create_dir_all(other.folder("cpu")).unwrap();
-    played.config.state_dir = PathBuf::from(DEFAULT_STATE_DIR);
-    sweep(&played.config, &[key("live")]);
+    fake.config.state_dir = PathBuf::from(DEFAULT_STATE_DIR);
+    sweep(&fake.config, &[key("live")]);
     assert_eq!(
         (ours.exists(), live.exists(), other.exists()),
         (false, true, true)

@@ -32,18 +32,18 @@ pub(super) enum Mood {
     Hangs,
 }
 
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) dir: tempfile::TempDir,
     pub(super) config: Config,
     pub(super) key: ContainerKey,
     used_bytes: Arc<Mutex<u64>>,
     pub(super) mood: Arc<Mutex<Mood>>,
     pub(super) heard: Arc<Mutex<Vec<Value>>>,
-    first: Option<Played>,
+    first: Option<Fake>,
 }
 
 /// A container's broker.
-pub(super) struct Played {
+pub(super) struct Fake {
     pub(super) key: ContainerKey,
     used_bytes: Arc<Mutex<u64>>,
     pub(super) mood: Arc<Mutex<Mood>>,
@@ -51,15 +51,15 @@ pub(super) struct Played {
     _alive: FileLock,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
-        let mut stage = Self::empty();
-        let first = stage.join("c1", &ComputeTerms::default(), 2);
-        stage.used_bytes = Arc::clone(&first.used_bytes);
-        stage.mood = Arc::clone(&first.mood);
-        stage.heard = Arc::clone(&first.heard);
-        stage.first = Some(first);
-        stage
+        let mut fixture = Self::empty();
+        let first = fixture.join("c1", &ComputeTerms::default(), 2);
+        fixture.used_bytes = Arc::clone(&first.used_bytes);
+        fixture.mood = Arc::clone(&first.mood);
+        fixture.heard = Arc::clone(&first.heard);
+        fixture.first = Some(first);
+        fixture
     }
 
     /// A host with two cards.
@@ -101,7 +101,7 @@ impl Stage {
     }
 
     /// A container on the first cards, with terms that fit there.
-    pub(super) fn join(&self, id: &str, compute: &ComputeTerms, cards: u32) -> Played {
+    pub(super) fn join(&self, id: &str, compute: &ComputeTerms, cards: u32) -> Fake {
         let key = ContainerKey::new("default", id).unwrap();
         let folder = ContainerDir::of(&self.config.state_dir, &key);
         fs::create_dir_all(folder.path()).unwrap();
@@ -144,7 +144,7 @@ impl Stage {
         let Attempt::Taken(alive) = FileLock::attempt(&folder.broker_lock()).unwrap() else {
             panic!("the lock is new");
         };
-        let played = Played {
+        let fake = Fake {
             key,
             used_bytes: Arc::new(Mutex::new(GIB)),
             mood: Arc::new(Mutex::new(Mood::Obeys)),
@@ -153,13 +153,13 @@ impl Stage {
         };
         let listener = UnixListener::bind(folder.control_socket()).unwrap();
         let (used, mood, heard) = (
-            Arc::clone(&played.used_bytes),
-            Arc::clone(&played.mood),
-            Arc::clone(&played.heard),
+            Arc::clone(&fake.used_bytes),
+            Arc::clone(&fake.mood),
+            Arc::clone(&fake.heard),
         );
         let lock = self.config.state_dir.join("lock");
         thread::spawn(move || play(&listener, &used, &mood, &heard, &lock));
-        played
+        fake
     }
 
     fn resize(&self, memory: &str) -> Result<Vec<Resized>, Error> {
@@ -237,55 +237,55 @@ fn play(
 
 #[test]
 fn a_slice_grows_and_shrinks_with_its_reservations() {
-    let stage = Stage::new();
-    let grown = stage.resize("12Gi").unwrap();
+    let fixture = Fixture::new();
+    let grown = fixture.resize("12Gi").unwrap();
     assert_eq!(grown.len(), 2);
     assert_eq!(
         (grown[0].before_bytes, grown[0].quota_bytes),
         (4 * GIB, 6 * GIB)
     );
-    assert_eq!(stage.granted_and_reserved(), (6, 6));
-    stage.resize("4Gi").unwrap();
-    assert_eq!(stage.granted_and_reserved(), (2, 2));
+    assert_eq!(fixture.granted_and_reserved(), (6, 6));
+    fixture.resize("4Gi").unwrap();
+    assert_eq!(fixture.granted_and_reserved(), (2, 2));
 }
 
 #[test]
 fn what_is_held_above_a_shrunken_quota_stays_reserved_until_it_is_given_up() {
-    let stage = Stage::new();
-    *stage.used_bytes.lock().unwrap() = 3 * GIB;
-    let shrunk = stage.resize("2Gi").unwrap();
+    let fixture = Fixture::new();
+    *fixture.used_bytes.lock().unwrap() = 3 * GIB;
+    let shrunk = fixture.resize("2Gi").unwrap();
     assert_eq!(
         (shrunk[0].quota_bytes, shrunk[0].used_bytes),
         (GIB, 3 * GIB)
     );
-    assert_eq!(stage.granted_and_reserved(), (1, 3));
+    assert_eq!(fixture.granted_and_reserved(), (1, 3));
     let settled = |used_bytes: u64| {
-        *stage.used_bytes.lock().unwrap() = used_bytes;
-        let seen = Unsettled::ask(&stage.config);
-        let lock = StateLock::take(&stage.config.state_dir).unwrap();
+        *fixture.used_bytes.lock().unwrap() = used_bytes;
+        let seen = Unsettled::ask(&fixture.config);
+        let lock = StateLock::take(&fixture.config.state_dir).unwrap();
         let store = DiskStore;
-        let reservations = Reservations::open(&lock, &stage.config.state_dir, &store);
-        let host = Host::find(&stage.config).unwrap();
+        let reservations = Reservations::open(&lock, &fixture.config.state_dir, &store);
+        let host = Host::find(&fixture.config).unwrap();
         seen.settle(&reservations, &host.inventory).unwrap();
     };
     settled(2 * GIB);
-    assert_eq!(stage.granted_and_reserved(), (1, 2));
+    assert_eq!(fixture.granted_and_reserved(), (1, 2));
     // It can hold no more than it did: its quota is below that.
     settled(3 * GIB);
-    assert_eq!(stage.granted_and_reserved(), (1, 2));
+    assert_eq!(fixture.granted_and_reserved(), (1, 2));
     settled(GIB);
-    assert_eq!(stage.granted_and_reserved(), (1, 1));
+    assert_eq!(fixture.granted_and_reserved(), (1, 1));
 }
 
 #[test]
 fn no_broker_is_requested_its_status_under_the_lock_that_every_start_needs() {
-    let stage = Stage::new();
-    *stage.used_bytes.lock().unwrap() = 3 * GIB;
-    let other = stage.join("c2", &ComputeTerms::default(), 2);
-    stage.resize("2Gi").unwrap();
+    let fixture = Fixture::new();
+    *fixture.used_bytes.lock().unwrap() = 3 * GIB;
+    let other = fixture.join("c2", &ComputeTerms::default(), 2);
+    fixture.resize("2Gi").unwrap();
     // Another container's change comes past what the first one still holds.
-    resize_memory(&stage.config, &other.key, "4Gi").unwrap();
-    let heard = stage.heard.lock().unwrap();
+    resize_memory(&fixture.config, &other.key, "4Gi").unwrap();
+    let heard = fixture.heard.lock().unwrap();
     let requested: Vec<&Value> = heard
         .iter()
         .filter(|request| request["op"] == "status")
@@ -301,35 +301,35 @@ fn no_broker_is_requested_its_status_under_the_lock_that_every_start_needs() {
 
 #[test]
 fn what_was_seen_before_a_quota_changed_settles_nothing() {
-    let stage = Stage::new();
-    *stage.used_bytes.lock().unwrap() = 3 * GIB;
-    stage.resize("2Gi").unwrap();
-    *stage.used_bytes.lock().unwrap() = GIB;
-    let seen = Unsettled::ask(&stage.config);
+    let fixture = Fixture::new();
+    *fixture.used_bytes.lock().unwrap() = 3 * GIB;
+    fixture.resize("2Gi").unwrap();
+    *fixture.used_bytes.lock().unwrap() = GIB;
+    let seen = Unsettled::ask(&fixture.config);
     // Between the question and the lock the container gets more, takes it, and is shrunk to something else.
-    *stage.used_bytes.lock().unwrap() = 4 * GIB;
-    stage.resize("8Gi").unwrap();
-    stage.resize("4Gi").unwrap();
-    let lock = StateLock::take(&stage.config.state_dir).unwrap();
+    *fixture.used_bytes.lock().unwrap() = 4 * GIB;
+    fixture.resize("8Gi").unwrap();
+    fixture.resize("4Gi").unwrap();
+    let lock = StateLock::take(&fixture.config.state_dir).unwrap();
     let store = DiskStore;
-    let reservations = Reservations::open(&lock, &stage.config.state_dir, &store);
-    let host = Host::find(&stage.config).unwrap();
+    let reservations = Reservations::open(&lock, &fixture.config.state_dir, &store);
+    let host = Host::find(&fixture.config).unwrap();
     seen.settle(&reservations, &host.inventory).unwrap();
     drop(lock);
-    assert_eq!(stage.granted_and_reserved(), (2, 4));
+    assert_eq!(fixture.granted_and_reserved(), (2, 4));
 }
 
 #[test]
 fn a_card_without_so_much_free_leaves_all_as_it_was_and_reports_what_can_be_had() {
-    let stage = Stage::new();
-    let error = crate::chain(&stage.resize("50Gi").unwrap_err());
+    let fixture = Fixture::new();
+    let error = crate::chain(&fixture.resize("50Gi").unwrap_err());
     assert!(
         error.contains("25 GiB") && error.contains("at most 24 GiB"),
         "{error}"
     );
-    assert_eq!(stage.granted_and_reserved(), (4, 4));
+    assert_eq!(fixture.granted_and_reserved(), (4, 4));
     assert!(
-        stage
+        fixture
             .heard
             .lock()
             .unwrap()
@@ -341,11 +341,11 @@ fn a_card_without_so_much_free_leaves_all_as_it_was_and_reports_what_can_be_had(
 #[test]
 fn a_broker_that_refuses_or_hangs_leaves_all_as_it_was() {
     for mood in [Mood::Refuses, Mood::Hangs] {
-        let stage = Stage::new();
-        *stage.mood.lock().unwrap() = mood;
-        let error = crate::chain(&stage.resize("12Gi").unwrap_err());
+        let fixture = Fixture::new();
+        *fixture.mood.lock().unwrap() = mood;
+        let error = crate::chain(&fixture.resize("12Gi").unwrap_err());
         assert!(error.contains("default/c1"), "{error}");
-        let (granted, reserved) = stage.granted_and_reserved();
+        let (granted, reserved) = fixture.granted_and_reserved();
         assert_eq!(granted, 4);
         // Whether a silent broker has heard of it is not known: then nobody else gets the difference.
         assert!(reserved == 6 || reserved == 4, "{reserved}");
@@ -354,18 +354,18 @@ fn a_broker_that_refuses_or_hangs_leaves_all_as_it_was() {
 
 #[test]
 fn bad_values_and_absent_containers_are_named() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     for (memory, parts) in [
         ("12", &["--memory", "12", "a number with a unit"][..]),
         ("3Mi", &["--memory", "3Mi", "2 cards", "whole MiB"]),
     ] {
-        let error = crate::chain(&stage.resize(memory).unwrap_err());
+        let error = crate::chain(&fixture.resize(memory).unwrap_err());
         for part in parts {
             assert!(error.contains(part), "{error} lacks {part}");
         }
     }
     let other = ContainerKey::new("default", "other").unwrap();
-    let error = resize_memory(&stage.config, &other, "4Gi").unwrap_err();
+    let error = resize_memory(&fixture.config, &other, "4Gi").unwrap_err();
     assert!(matches!(error, Error::NoVgpu { .. }), "{error}");
-    assert!(stage.dir.path().exists());
+    assert!(fixture.dir.path().exists());
 }

@@ -56,7 +56,7 @@ pub(crate) struct Userland {
 
 /// Whose container it is, and on what.
 #[derive(Debug)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) grant: &'a Grant,
     /// Of this host, granted or not.
@@ -71,31 +71,31 @@ pub(crate) struct Scene<'a> {
 /// # Errors
 /// An unknown capability; libraries that are absent, of another driver, or not root's alone; a CDI spec that is wrong or
 /// gives more than was granted.
-pub(crate) fn prepare(scene: &Scene<'_>) -> Result<Userland, crate::Error> {
-    match scene.grant.driver {
+pub(crate) fn prepare(context: &Context<'_>) -> Result<Userland, crate::Error> {
+    match context.grant.driver {
         DriverSpec::Sim { .. } => return Ok(Userland::default()),
         DriverSpec::Kernel => {}
     }
-    let capabilities = Capabilities::of_container(scene.spec)?;
-    let others = match scene.config.isolation.allow.other_cards {
+    let capabilities = Capabilities::of_container(context.spec)?;
+    let others = match context.config.isolation.allow.other_cards {
         OtherCards::Refuse => Others::Refused,
         OtherCards::LeaveOut => Others::LeftOut,
     };
-    let needed = needed(&scene.grant.cards, scene.cards);
+    let needed = needed(&context.grant.cards, context.cards);
     let found = find(
-        &scene.config.driver,
+        &context.config.driver,
         &needed,
-        &scene.grant.driver_version,
+        &context.grant.driver_version,
         &capabilities,
         others,
     )?;
-    refuse_what_leads_out(scene, &found)?;
-    let image = Image::of(scene.spec, scene.bundle);
+    refuse_what_leads_out(context, &found)?;
+    let image = Image::of(context.spec, context.bundle);
     let mut userland = place(&found, &image);
-    userland.refused = capabilities.refused(&scene.grant.isolation.capabilities);
+    userland.refused = capabilities.refused(&context.grant.isolation.capabilities);
     userland.additions = Additions {
         environment: found.environment,
-        masked_paths: other_cards_files(&scene.grant.cards, scene.cards),
+        masked_paths: other_cards_files(&context.grant.cards, context.cards),
     };
     Ok(userland)
 }
@@ -248,15 +248,15 @@ fn needed(granted: &[CardGrant], cards: &[Card]) -> Vec<Needed> {
 
 /// A CDI spec is held to the rules of what an engine gives, without the configuration's exceptions: nobody has asked for
 /// these files by name.
-fn refuse_what_leads_out(scene: &Scene<'_>, found: &FoundFiles) -> Result<(), crate::Error> {
-    let is_held = match scene.grant.backend {
+fn refuse_what_leads_out(context: &Context<'_>, found: &FoundFiles) -> Result<(), crate::Error> {
+    let is_held = match context.grant.backend {
         cards::Backend::Broker | cards::Backend::DriverLimit => true,
         cards::Backend::Share => false,
     };
-    let own = exposure::OwnPlaces::of(scene.config, Some(scene.bundle));
+    let own = exposure::OwnPlaces::of(context.config, Some(context.bundle));
     for file in found.files.iter().filter(|_| is_held) {
         let weakness = exposure::of_file(
-            scene.spec,
+            context.spec,
             (&file.source, &file.target),
             &own,
             &exposure::ThisHost,

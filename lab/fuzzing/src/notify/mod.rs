@@ -57,11 +57,11 @@ fn play(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let world = world();
     let quotas = [*input.choose(&QUOTAS)?, *input.choose(&QUOTAS)?];
     let granted = input.int_in_range(1..=2_usize)?;
-    let stage = Stage::new(world, &quotas[..granted]);
-    let tenant = Tenant::new(&world.nodes, stage.uuids.clone());
+    let fixture = Fixture::new(world, &quotas[..granted]);
+    let tenant = Tenant::new(&world.nodes, fixture.uuids.clone());
     let (listener, hand_over) = mpsc::channel::<OwnedFd>();
     std::thread::scope(|scope| {
-        let played = std::thread::Builder::new()
+        let fake = std::thread::Builder::new()
             .name("tenant".to_owned())
             .spawn_scoped(scope, || {
                 let listener_of_this = confine();
@@ -73,11 +73,11 @@ fn play(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         let session = Session::start(
             listener,
             1,
-            Arc::clone(&stage.container),
-            Arc::clone(&stage.reaper),
+            Arc::clone(&fixture.container),
+            Arc::clone(&fixture.reaper),
         )
         .expect("a thread");
-        let ended = played.join();
+        let ended = fake.join();
         session.end();
         while !session.is_over() {
             std::thread::yield_now();
@@ -86,8 +86,8 @@ fn play(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
             std::panic::resume_unwind(panic);
         }
     });
-    stage.check();
-    stage.close_all();
+    fixture.check();
+    fixture.close_all();
     Ok(())
 }
 
@@ -139,7 +139,7 @@ fn world() -> &'static World {
 }
 
 /// One container's broker.
-struct Stage {
+struct Fixture {
     world: &'static World,
     container: Arc<Container>,
     reaper: Arc<Reaper>,
@@ -147,7 +147,7 @@ struct Stage {
     uuids: Vec<[u8; 16]>,
 }
 
-impl Stage {
+impl Fixture {
     fn new(world: &'static World, quotas: &[u64]) -> Self {
         let driver = SimDriver::connect(&world.socket, SESSION).expect("a session");
         let identities = world.server.machine().greeting().cards;

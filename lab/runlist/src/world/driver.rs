@@ -24,11 +24,11 @@ pub(crate) struct Call {
     card: usize,
     control: Control,
     requested_ns: u64,
-    stage: Stage,
+    step: Step,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum Step {
     Waiting,
     /// The firmware has it since then, and is done with it then.
     Served {
@@ -81,7 +81,7 @@ impl World {
                 card,
                 control,
                 requested_ns: self.now_ns,
-                stage: Stage::Waiting,
+                step: Step::Waiting,
             },
         );
         self.grant();
@@ -121,7 +121,7 @@ impl World {
         let lost = firmware.losing > 0 || firmware.chance.chance(rpc.lost_ppm);
         if lost {
             firmware.losing = firmware.losing.saturating_sub(1);
-            call.stage = Stage::LostOnTheWay;
+            call.step = Step::LostOnTheWay;
             return self.schedule(
                 now_ns.saturating_add(rpc.timeout_ns),
                 Event::TimedOut { call: id },
@@ -141,7 +141,7 @@ impl World {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
-        call.stage = Stage::Served { since_ns, until_ns };
+        call.step = Step::Served { since_ns, until_ns };
         let patience_ns = since_ns.saturating_add(self.setup.rpc.timeout_ns);
         if until_ns > patience_ns {
             self.schedule(patience_ns, Event::TimedOut { call: id });
@@ -161,7 +161,7 @@ impl World {
             return;
         };
         // A hang has moved it since.
-        if !matches!(call.stage, Stage::Served { until_ns, .. } if until_ns == at_ns) {
+        if !matches!(call.step, Step::Served { until_ns, .. } if until_ns == at_ns) {
             return;
         }
         if self
@@ -188,7 +188,7 @@ impl World {
                     }
                 };
                 if let Some(call) = self.calls.get_mut(&id) {
-                    call.stage = Stage::Saving(result);
+                    call.step = Step::Saving(result);
                 }
                 self.schedule(at_ns, Event::Saved { call: id });
             }
@@ -197,7 +197,7 @@ impl World {
 
     pub(super) fn saved(&mut self, id: u64) {
         if let Some(Call {
-            stage: Stage::Saving(result),
+            step: Step::Saving(result),
             ..
         }) = self.calls.get(&id)
         {
@@ -210,13 +210,13 @@ impl World {
         let Some(call) = self.calls.get(&id) else {
             return;
         };
-        let over = match call.stage {
-            Stage::LostOnTheWay => true,
-            Stage::Served { since_ns, until_ns } => {
+        let over = match call.step {
+            Step::LostOnTheWay => true,
+            Step::Served { since_ns, until_ns } => {
                 until_ns.saturating_sub(since_ns) > self.setup.rpc.timeout_ns
                     && since_ns.saturating_add(self.setup.rpc.timeout_ns) <= self.now_ns
             }
-            Stage::Waiting | Stage::Saving(_) => false,
+            Step::Waiting | Step::Saving(_) => false,
         };
         if over {
             self.answer(id, Err(CallError::NoAnswer));
@@ -259,13 +259,11 @@ impl World {
             .calls
             .iter()
             .filter(|(_, call)| call.card == card)
-            .filter_map(|(id, call)| match call.stage {
-                Stage::Served { since_ns, until_ns } if until_ns > now_ns => {
+            .filter_map(|(id, call)| match call.step {
+                Step::Served { since_ns, until_ns } if until_ns > now_ns => {
                     Some((*id, since_ns, until_ns))
                 }
-                Stage::Served { .. } | Stage::Waiting | Stage::LostOnTheWay | Stage::Saving(_) => {
-                    None
-                }
+                Step::Served { .. } | Step::Waiting | Step::LostOnTheWay | Step::Saving(_) => None,
             });
         let moved: Vec<(u64, u64, u64)> = served.collect();
         for (id, since_ns, until_ns) in moved {

@@ -17,10 +17,10 @@ use crate::child::{self, GUISES};
 use crate::kernel::OwnVerdict;
 use crate::seat::{ALLOC, Interrupted, New, Seat, allocated, new_handle};
 use crate::tally::{PIECE_BYTES, Tally};
-use crate::{Stage, kernel};
+use crate::{Fixture, kernel};
 
 /// A listener of the tenant's own would answer its calls past everybody else's.
-pub(super) fn own_listener(stage: &mut Stage) -> Result<Value> {
+pub(super) fn own_listener(fixture: &mut Fixture) -> Result<Value> {
     const NEW_LISTENER: u64 = 1 << 3;
     const TSYNC: u64 = 1;
     const TSYNC_ESRCH: u64 = 1 << 4;
@@ -40,19 +40,19 @@ pub(super) fn own_listener(stage: &mut Stage) -> Result<Value> {
     }
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
-    tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
-    stage.keep(seat);
+    tally.grab(fixture.quota_bytes, |bytes| seat.memory(bytes));
+    fixture.keep(seat);
     Ok(json!({"answers": answers, "tally": tally.json()}))
 }
 
 /// Runs in a forked child and brings back what it counts; the child holds what it got.
 fn in_child(
-    stage: &mut Stage,
+    fixture: &mut Fixture,
     body: impl FnOnce(&mut Tally) -> Result<()>,
 ) -> Result<(Tally, Option<String>)> {
     let counters = kernel::shared_counters()?;
     let [over, bytes, done, refused, ..] = counters;
-    let path = stage.out.join(format!("child-{}.txt", new_handle()));
+    let path = fixture.out.join(format!("child-{}.txt", new_handle()));
     let reported = path.clone();
     let problem_file = std::fs::File::create(&path).context("make a file for a child")?;
     let child = kernel::fork(move || {
@@ -70,7 +70,7 @@ fn in_child(
         over.store(1, Ordering::SeqCst);
         child::hold()
     })?;
-    stage.keep_child(child);
+    fixture.keep_child(child);
     let until = Instant::now() + Duration::from_secs(20);
     while over.load(Ordering::SeqCst) == 0 {
         anyhow::ensure!(Instant::now() < until, "a child did not come to its end");
@@ -95,13 +95,13 @@ fn keep_for_ever(seat: Seat) {
 }
 
 /// Filters of the tenant's own, without a listener.
-pub(super) fn own_filter(stage: &mut Stage) -> Result<Value> {
-    let quota = stage.quota_bytes;
+pub(super) fn own_filter(fixture: &mut Fixture) -> Result<Value> {
+    let quota = fixture.quota_bytes;
     let mut seat = Seat::take()?;
     let mut all = Tally::default();
     let mut rows = Vec::new();
     for verdict in [OwnVerdict::Notify, OwnVerdict::Fail] {
-        let (tally, problem) = in_child(stage, |tally| {
+        let (tally, problem) = in_child(fixture, |tally| {
             kernel::own_filter(verdict, 0)?;
             tally.grab(quota, |bytes| seat.memory(bytes));
             Ok(())
@@ -112,7 +112,7 @@ pub(super) fn own_filter(stage: &mut Stage) -> Result<Value> {
         all.add(&tally);
     }
     all.grab(quota, |bytes| seat.memory(bytes));
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"children": rows, "tally": all.json()}))
 }
 
@@ -126,10 +126,10 @@ fn become_root_of_a_user_namespace(with: CloneFlags) -> Result<()> {
 }
 
 /// Root, with all capabilities, of a user namespace of the tenant's own: with a seat from outside, and one from inside.
-pub(super) fn user_namespace(stage: &mut Stage) -> Result<Value> {
-    let quota = stage.quota_bytes;
+pub(super) fn user_namespace(fixture: &mut Fixture) -> Result<Value> {
+    let quota = fixture.quota_bytes;
     let mut outside = Seat::take()?;
-    let (mut tally, problem) = in_child(stage, |tally| {
+    let (mut tally, problem) = in_child(fixture, |tally| {
         become_root_of_a_user_namespace(CloneFlags::CLONE_NEWNS)?;
         tally.grab(quota / 4, |bytes| outside.memory(bytes));
         let mut seat = Seat::take()?;
@@ -138,16 +138,16 @@ pub(super) fn user_namespace(stage: &mut Stage) -> Result<Value> {
         Ok(())
     })?;
     tally.grab(quota, |bytes| outside.memory(bytes));
-    stage.keep(outside);
+    fixture.keep(outside);
     Ok(json!({"problem": problem, "tally": tally.json()}))
 }
 
 /// What a container engine inside the container would set up.
-pub(super) fn nested_namespaces(stage: &mut Stage) -> Result<Value> {
+pub(super) fn nested_namespaces(fixture: &mut Fixture) -> Result<Value> {
     use nix::mount::{MsFlags, mount};
-    let quota = stage.quota_bytes;
+    let quota = fixture.quota_bytes;
     let inner = kernel::shared_counters()?;
-    let (tally, problem) = in_child(stage, |tally| {
+    let (tally, problem) = in_child(fixture, |tally| {
         let [over, bytes, done, ..] = inner;
         become_root_of_a_user_namespace(
             CloneFlags::CLONE_NEWNS
@@ -186,12 +186,12 @@ pub(super) fn nested_namespaces(stage: &mut Stage) -> Result<Value> {
 }
 
 /// Another root directory, where no node of the driver is, with the driver open from before.
-pub(super) fn changed_root(stage: &mut Stage) -> Result<Value> {
-    let quota = stage.quota_bytes;
+pub(super) fn changed_root(fixture: &mut Fixture) -> Result<Value> {
+    let quota = fixture.quota_bytes;
     let mut seat = Seat::take()?;
-    let root = stage.out.join("jail");
+    let root = fixture.out.join("jail");
     std::fs::create_dir_all(&root).context("make a root")?;
-    let (mut tally, problem) = in_child(stage, |tally| {
+    let (mut tally, problem) = in_child(fixture, |tally| {
         if nix::unistd::chroot(&root) == Err(Errno::EPERM) {
             become_root_of_a_user_namespace(CloneFlags::empty())?;
             nix::unistd::chroot(&root).context("chroot")?;
@@ -202,16 +202,16 @@ pub(super) fn changed_root(stage: &mut Stage) -> Result<Value> {
         Ok(())
     })?;
     tally.grab(quota, |bytes| seat.memory(bytes));
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"problem": problem, "tally": tally.json()}))
 }
 
 /// The same program in every guise, all of them holding what they got at the same time.
-pub(super) fn disguises(stage: &mut Stage) -> Result<Value> {
+pub(super) fn disguises(fixture: &mut Fixture) -> Result<Value> {
     let mut rows = Vec::new();
     let mut bytes = 0;
     for guise in GUISES {
-        let reported = child::start(stage, guise)?;
+        let reported = child::start(fixture, guise)?;
         bytes += reported["tally"]["held_bytes"].as_u64().unwrap_or(0);
         rows.push(json!({"guise": format!("{guise:?}"), "reported": reported}));
     }
@@ -223,24 +223,24 @@ pub(super) fn disguises(stage: &mut Stage) -> Result<Value> {
 }
 
 /// A program that runs as its owner: the file stands ready in the report folder.
-pub(super) fn setuid_exec(stage: &mut Stage) -> Result<Value> {
-    let program = stage.out.join("setuid");
+pub(super) fn setuid_exec(fixture: &mut Fixture) -> Result<Value> {
+    let program = fixture.out.join("setuid");
     let mut child = Command::new(&program)
         .args([
             "grab",
             "--quota",
-            &stage.quota_bytes.to_string(),
+            &fixture.quota_bytes.to_string(),
             "--out",
-            &stage.out.display().to_string(),
+            &fixture.out.display().to_string(),
         ])
         .process_group(0)
         .stdin(Stdio::null())
         .spawn()
         .with_context(|| format!("start {}", program.display()))?;
-    stage.keep_child(Pid::from_raw(child.id().cast_signed()));
+    fixture.keep_child(Pid::from_raw(child.id().cast_signed()));
     let until = Instant::now() + Duration::from_secs(20);
     loop {
-        let found = std::fs::read_dir(&stage.out)?.flatten().find(|entry| {
+        let found = std::fs::read_dir(&fixture.out)?.flatten().find(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             name.starts_with("grab-") && name.ends_with(".json")
@@ -257,7 +257,7 @@ pub(super) fn setuid_exec(stage: &mut Stage) -> Result<Value> {
 }
 
 /// Parameters on a page whose faults the tenant itself has to serve, and does not: whoever reads them could wait for ever.
-pub(super) fn userfault_pages(stage: &mut Stage) -> Result<Value> {
+pub(super) fn userfault_pages(fixture: &mut Fixture) -> Result<Value> {
     const USERFAULTFD: i64 = 323;
     const USER_MODE_ONLY: u64 = 1;
     const API: u64 = 0xc018_aa3f;
@@ -329,6 +329,6 @@ pub(super) fn userfault_pages(stage: &mut Stage) -> Result<Value> {
     }
     let mut tally = Tally::default();
     tally.count(seat.memory(PIECE_BYTES), PIECE_BYTES);
-    stage.keep((seat, missing, file));
+    fixture.keep((seat, missing, file));
     Ok(json!({"way": way, "answered_of_80": in_time, "ends": ends, "tally": tally.json()}))
 }

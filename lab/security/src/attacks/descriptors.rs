@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::seat::{Answer, Calls, Interrupted, Seat, Target, done, new_handle, open};
 use crate::tally::{PIECE_BYTES, Tally};
-use crate::{Stage, child, kernel};
+use crate::{Fixture, child, kernel};
 
 const RACE: Duration = Duration::from_millis(400);
 const SMALL_BYTES: u64 = 64 << 10;
@@ -35,7 +35,7 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// A thread puts other files under the descriptor's number while calls are made on it.
-pub(super) fn dup2_race(stage: &mut Stage) -> Result<Value> {
+pub(super) fn dup2_race(fixture: &mut Fixture) -> Result<Value> {
     let (seat, other) = (Seat::take()?, Seat::take()?);
     let others: Vec<File> = vec![
         other.ctl.try_clone()?,
@@ -68,15 +68,15 @@ pub(super) fn dup2_race(stage: &mut Stage) -> Result<Value> {
     }
     stop.store(true, Ordering::Relaxed);
     let _ended = thread.join();
-    stage.keep((seat, other, number));
+    fixture.keep((seat, other, number));
     Ok(json!({"tally": tally.json()}))
 }
 
 /// Another process, which has never opened the driver, is sent the file through a socket.
-pub(super) fn fd_passing(stage: &mut Stage) -> Result<Value> {
+pub(super) fn fd_passing(fixture: &mut Fixture) -> Result<Value> {
     let counters = kernel::shared_counters()?;
     let (ours, theirs) = pair()?;
-    let quota = stage.quota_bytes;
+    let quota = fixture.quota_bytes;
     let receiver = kernel::fork(move || {
         child::end_with_parent();
         let work = || -> Result<()> {
@@ -103,7 +103,7 @@ pub(super) fn fd_passing(stage: &mut Stage) -> Result<Value> {
         };
         i32::from(work().is_err())
     })?;
-    stage.keep_child(receiver);
+    fixture.keep_child(receiver);
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     tally.grab(quota / 4, |bytes| seat.memory(bytes));
@@ -132,10 +132,10 @@ fn await_counter(counter: &std::sync::atomic::AtomicU64) -> Result<()> {
 }
 
 /// The only reference to a file full of memory is a message that nobody has read.
-pub(super) fn fd_in_flight(stage: &mut Stage) -> Result<Value> {
+pub(super) fn fd_in_flight(fixture: &mut Fixture) -> Result<Value> {
     let counters = kernel::shared_counters()?;
     let (ours, theirs) = pair()?;
-    let quota = stage.quota_bytes;
+    let quota = fixture.quota_bytes;
     let sender = kernel::fork(|| {
         let work = || -> Result<()> {
             let mut seat = Seat::take()?;
@@ -157,18 +157,18 @@ pub(super) fn fd_in_flight(stage: &mut Stage) -> Result<Value> {
         "the sender did not come to its end"
     );
     let in_flight = bytes.load(Ordering::SeqCst);
-    stage.keep(ours);
+    fixture.keep(ours);
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     tally.grab(quota, |bytes| seat.memory(bytes));
     tally.bytes += in_flight;
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "in_flight_bytes": in_flight}))
 }
 
 /// A thread with a table of its own has the driver where its process has another file.
-pub(super) fn private_fd_table(stage: &mut Stage) -> Result<Value> {
-    let quota = stage.quota_bytes;
+pub(super) fn private_fd_table(fixture: &mut Fixture) -> Result<Value> {
+    let quota = fixture.quota_bytes;
     // The numbers are taken by others in the leader's table.
     let decoy = File::open("/dev/null")?;
     let leader = Seat::take()?;
@@ -202,12 +202,12 @@ pub(super) fn private_fd_table(stage: &mut Stage) -> Result<Value> {
         }
     });
     let tally = counted.recv().context("the thread tells nothing")??;
-    stage.keep((decoy, leader));
+    fixture.keep((decoy, leader));
     Ok(json!({"tally": tally.json()}))
 }
 
 /// Threads close and open files under each other's calls.
-pub(super) fn close_race(_stage: &mut Stage) -> Result<Value> {
+pub(super) fn close_race(_fixture: &mut Fixture) -> Result<Value> {
     let until = Instant::now() + RACE;
     let threads: Vec<_> = (0..4)
         .map(|_thread| {
@@ -264,7 +264,7 @@ pub(super) fn close_race(_stage: &mut Stage) -> Result<Value> {
 }
 
 /// The only reference to a file full of memory is in an io_uring's table.
-pub(super) fn fd_in_ring(stage: &mut Stage) -> Result<Value> {
+pub(super) fn fd_in_ring(fixture: &mut Fixture) -> Result<Value> {
     const SETUP: i64 = 425;
     const REGISTER: i64 = 427;
     const REGISTER_FILES: u64 = 2;
@@ -275,7 +275,7 @@ pub(super) fn fd_in_ring(stage: &mut Stage) -> Result<Value> {
     };
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
-    tally.grab(stage.quota_bytes / 4, |bytes| seat.memory(bytes));
+    tally.grab(fixture.quota_bytes / 4, |bytes| seat.memory(bytes));
     let mut numbers = seat.ctl.as_raw_fd().to_le_bytes().to_vec();
     numbers.extend(seat.node.as_raw_fd().to_le_bytes());
     parameters.write(2048, &numbers).context("place numbers")?;
@@ -284,8 +284,8 @@ pub(super) fn fd_in_ring(stage: &mut Stage) -> Result<Value> {
     kernel::call(REGISTER, [number, REGISTER_FILES, at, 2, 0, 0])?;
     drop(seat);
     let mut seat = Seat::take()?;
-    tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
-    stage.keep((seat, ring, parameters));
+    tally.grab(fixture.quota_bytes, |bytes| seat.memory(bytes));
+    fixture.keep((seat, ring, parameters));
     Ok(json!({"tally": tally.json()}))
 }
 
@@ -350,10 +350,10 @@ fn share_with_all(seat: &mut Seat, object: u32) -> Answer {
 
 /// Gives its open driver, with memory in it that is exported and shared as widely as it goes, to another container through a
 /// socket in a shared folder.
-pub(super) fn fd_to_other_container(stage: &mut Stage) -> Result<Value> {
+pub(super) fn fd_to_other_container(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
-    tally.grab(stage.quota_bytes / 8, |bytes| seat.memory(bytes));
+    tally.grab(fixture.quota_bytes / 8, |bytes| seat.memory(bytes));
     let Answer::Done(memory) = seat.memory(PIECE_BYTES) else {
         anyhow::bail!("no memory to give away");
     };
@@ -366,12 +366,12 @@ pub(super) fn fd_to_other_container(stage: &mut Stage) -> Result<Value> {
         SockFlag::empty(),
         None,
     )?;
-    let path = stage.out.join("shared.sock");
+    let path = fixture.out.join("shared.sock");
     bind(listener.as_raw_fd(), &UnixAddr::new(&path)?)?;
     listen(&listener, nix::sys::socket::Backlog::new(1)?)?;
     // Both containers' users may connect.
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
-    crate::tell(&stage.out, "listening", &json!({}))?;
+    crate::tell(&fixture.out, "listening", &json!({}))?;
     let connection = sys::fd_passing::accept(listener.as_fd())?;
     let mut names = seat.client.to_le_bytes().to_vec();
     names.extend(seat.device.to_le_bytes());
@@ -390,12 +390,12 @@ pub(super) fn fd_to_other_container(stage: &mut Stage) -> Result<Value> {
         MsgFlags::empty(),
         None,
     )?;
-    stage.keep((seat, connection, carrier));
+    fixture.keep((seat, connection, carrier));
     Ok(json!({"tally": tally.json(), "shared": shared.text(), "exported": exported.text()}))
 }
 
 /// Takes what the other container gives, and allocates through it and beside it.
-pub(super) fn fd_from_other_container(stage: &mut Stage) -> Result<Value> {
+pub(super) fn fd_from_other_container(fixture: &mut Fixture) -> Result<Value> {
     let connection = socket(
         AddressFamily::Unix,
         SockType::SeqPacket,
@@ -404,7 +404,7 @@ pub(super) fn fd_from_other_container(stage: &mut Stage) -> Result<Value> {
     )?;
     connect(
         connection.as_raw_fd(),
-        &UnixAddr::new(&stage.out.join("shared.sock"))?,
+        &UnixAddr::new(&fixture.out.join("shared.sock"))?,
     )?;
     let mut names = [0; 12];
     let (_length, files) = sys::fd_passing::receive(connection.as_fd(), &mut names)?;
@@ -430,14 +430,14 @@ pub(super) fn fd_from_other_container(stage: &mut Stage) -> Result<Value> {
     let mut tally = Tally::default();
     let mut on_given = Seat::on(given);
     if let Ok(seat) = &mut on_given {
-        tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
+        tally.grab(fixture.quota_bytes, |bytes| seat.memory(bytes));
     }
-    tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
+    tally.grab(fixture.quota_bytes, |bytes| seat.memory(bytes));
     let own_on_given = match &on_given {
         Ok(_) => "done".to_owned(),
         Err(error) => format!("{error:#}"),
     };
-    stage.keep((seat, files));
-    stage.keep(on_given.ok());
+    fixture.keep((seat, files));
+    fixture.keep(on_given.ok());
     Ok(json!({"foreign": foreign.json(), "own_on_given": own_on_given, "tally": tally.json()}))
 }

@@ -7,7 +7,7 @@ use nvabi::layout::{card_info, os_event};
 use nvabi::{Release, bytes, escape};
 use serde_json::{Value, json};
 
-use crate::Stage;
+use crate::Fixture;
 use crate::seat::{Answer, Interrupted, Seat, Target, done, new_handle};
 use crate::tally::{PIECE_BYTES, Tally};
 
@@ -18,9 +18,11 @@ const ATTACH: [u64; 2] = [0xc004_46d4, 0x4004_54d4];
 const CARD_INFO: u64 = 0xc900_46c8;
 
 /// Takes and frees a neighbour's events, and has cards that were not granted opened.
-pub(super) fn foreign_names(stage: &mut Stage) -> Result<Value> {
+pub(super) fn foreign_names(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
-    let (client, _memory) = stage.foreign.context("--client and --memory are needed")?;
+    let (client, _memory) = fixture
+        .foreign
+        .context("--client and --memory are needed")?;
     let guesses = (0..32).map(|number| CLIENT_HANDLE_BASE + number);
     let clients: Vec<u32> = std::iter::once(client)
         .chain(guesses)
@@ -80,13 +82,13 @@ pub(super) fn foreign_names(stage: &mut Stage) -> Result<Value> {
         matches!(again, Ok(_) | Err(Errno::EINVAL)),
         "no card at all: {again:?}"
     );
-    stage.keep(seat);
+    fixture.keep(seat);
     let own_tally = Tally::default().json();
     Ok(json!({"attempts": attempts, "foreign": tally.json(), "tally": own_tally}))
 }
 
 /// Second handles below objects that are not there, or that another thread frees at that moment.
-pub(super) fn missing_destinations(stage: &mut Stage) -> Result<Value> {
+pub(super) fn missing_destinations(fixture: &mut Fixture) -> Result<Value> {
     const ROUNDS: usize = 40;
     let mut seat = Seat::take()?;
     let Answer::Done(memory) = seat.memory(PIECE_BYTES) else {
@@ -133,7 +135,7 @@ pub(super) fn missing_destinations(stage: &mut Stage) -> Result<Value> {
             .map_err(|_panic| anyhow::anyhow!("a thread panicked"))?;
         raced.add(&of_thread?);
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     let held = json!({"held_bytes": PIECE_BYTES, "done": 1, "others": {}});
     Ok(json!({"attempts": attempts, "foreign": tally.json(), "raced": raced.json(), "tally": held}))
 }

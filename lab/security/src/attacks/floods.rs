@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::seat::{Answer, Calls, Seat, new_handle, open};
 use crate::tally::Tally;
-use crate::{Stage, child, kernel};
+use crate::{Fixture, child, kernel};
 
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Far more threads in calls than anybody has workers.
-pub(super) fn thread_flood(stage: &mut Stage) -> Result<Value> {
+pub(super) fn thread_flood(fixture: &mut Fixture) -> Result<Value> {
     const THREADS: usize = 300;
     let seat = Seat::take()?;
     let (number, client, device) = (seat.number, seat.client, seat.device);
@@ -47,7 +47,7 @@ pub(super) fn thread_flood(stage: &mut Stage) -> Result<Value> {
             ended?;
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({
         "threads": started, "done": done.load(Ordering::Relaxed), "failed": failed.load(Ordering::Relaxed),
         "tally": Tally::default().json(),
@@ -55,12 +55,12 @@ pub(super) fn thread_flood(stage: &mut Stage) -> Result<Value> {
 }
 
 /// A hundred calls at once that the driver does not end for a while.
-pub(super) fn blocked_calls(stage: &mut Stage) -> Result<Value> {
+pub(super) fn blocked_calls(fixture: &mut Fixture) -> Result<Value> {
     const CALLS: usize = 100;
     let seat = Seat::take()?;
     let (number, client, device) = (seat.number, seat.client, seat.device);
-    crate::tell(&stage.out, "seated", &json!({}))?;
-    crate::wait_for(&stage.out.join("hangs"));
+    crate::tell(&fixture.out, "seated", &json!({}))?;
+    crate::wait_for(&fixture.out.join("hangs"));
     let threads: Vec<_> = (0..CALLS)
         .map(|_thread| {
             std::thread::Builder::new()
@@ -83,12 +83,12 @@ pub(super) fn blocked_calls(stage: &mut Stage) -> Result<Value> {
             tally.count(answer, SMALL_BYTES);
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json()}))
 }
 
 /// A thousand open files of the driver, by three processes, and each of them used.
-pub(super) fn file_flood(stage: &mut Stage) -> Result<Value> {
+pub(super) fn file_flood(fixture: &mut Fixture) -> Result<Value> {
     let counters = kernel::shared_counters()?;
     let [ready, files, refused, ..] = counters;
     let (soft, _hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -123,7 +123,7 @@ pub(super) fn file_flood(stage: &mut Stage) -> Result<Value> {
             ready.fetch_add(1, Ordering::SeqCst);
             child::hold()
         })?;
-        stage.keep_child(process);
+        fixture.keep_child(process);
     }
     let until = Instant::now() + Duration::from_secs(40);
     while ready.load(Ordering::SeqCst) < 3 {
@@ -137,18 +137,18 @@ pub(super) fn file_flood(stage: &mut Stage) -> Result<Value> {
 }
 
 /// Clients without end on one file.
-pub(super) fn client_flood(stage: &mut Stage) -> Result<Value> {
+pub(super) fn client_flood(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     for _client in 0..5000 {
         tally.count(seat.client_on(), 0);
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"clients": tally.json(), "tally": Tally::default().json()}))
 }
 
 /// Calls that are refused, as fast as four threads can make them.
-pub(super) fn refused_flood(stage: &mut Stage) -> Result<Value> {
+pub(super) fn refused_flood(fixture: &mut Fixture) -> Result<Value> {
     let seat = Seat::take()?;
     let (number, target) = (seat.number, seat.own(seat.subdevice));
     let began = Instant::now();
@@ -172,7 +172,7 @@ pub(super) fn refused_flood(stage: &mut Stage) -> Result<Value> {
             refused += count?;
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     let millis = u64::try_from(began.elapsed().as_millis())
         .unwrap_or(1)
         .max(1);

@@ -10,13 +10,15 @@ use nvabi::uvm::{self, map_external};
 use nvabi::{Release, bytes};
 use serde_json::{Value, json};
 
-use crate::Stage;
+use crate::Fixture;
 use crate::seat::{Calls, Interrupted, Seat, Target, done, open};
 use crate::tally::{PIECE_BYTES, Tally};
 
 /// The one that is told, and the clients that a driver is likely to have given out; never one's own.
-fn clients(stage: &Stage, seat: &Seat) -> Result<(Vec<u32>, u32)> {
-    let (client, memory) = stage.foreign.context("--client and --memory are needed")?;
+fn clients(fixture: &Fixture, seat: &Seat) -> Result<(Vec<u32>, u32)> {
+    let (client, memory) = fixture
+        .foreign
+        .context("--client and --memory are needed")?;
     let guesses = (0..64).map(|number| CLIENT_HANDLE_BASE + number);
     let clients = std::iter::once(client)
         .chain(guesses)
@@ -30,9 +32,9 @@ fn report(attempts: usize, tally: &Tally) -> Value {
 }
 
 /// Another handle for a neighbour's memory.
-pub(super) fn foreign_duplicate(stage: &mut Stage) -> Result<Value> {
+pub(super) fn foreign_duplicate(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
-    let (clients, memory) = clients(stage, &seat)?;
+    let (clients, memory) = clients(fixture, &seat)?;
     let mut tally = Tally::default();
     for client in &clients {
         for object in [memory, *client] {
@@ -43,14 +45,14 @@ pub(super) fn foreign_duplicate(stage: &mut Stage) -> Result<Value> {
             tally.count(seat.duplicate(from), 0);
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(report(2 * clients.len(), &tally))
 }
 
 /// A neighbour's memory in one's own GPU address space.
-pub(super) fn foreign_mapping(stage: &mut Stage) -> Result<Value> {
+pub(super) fn foreign_mapping(fixture: &mut Fixture) -> Result<Value> {
     let seat = Seat::take()?;
-    let (clients, memory) = clients(stage, &seat)?;
+    let (clients, memory) = clients(fixture, &seat)?;
     let release = Release::R570;
     let place = |offset: nvabi::PerRelease| usize::try_from(offset.of(release)).unwrap_or(0);
     let file = open("nvidia-uvm")?;
@@ -72,17 +74,17 @@ pub(super) fn foreign_mapping(stage: &mut Stage) -> Result<Value> {
         let answer = calls.spell(number, u64::from(row.cmd), &argument, Interrupted::Again);
         tally.count(done(answer, place(row.status), 0), 0);
     }
-    stage.keep((seat, file));
+    fixture.keep((seat, file));
     Ok(report(clients.len(), &tally))
 }
 
 /// Stops a neighbour's channels.
-pub(super) fn foreign_channels(stage: &mut Stage) -> Result<Value> {
+pub(super) fn foreign_channels(fixture: &mut Fixture) -> Result<Value> {
     const COUNT: usize = 4;
     const CLIENTS: usize = 24;
     const CHANNELS: usize = 280;
     let mut seat = Seat::take()?;
-    let (clients, memory) = clients(stage, &seat)?;
+    let (clients, memory) = clients(fixture, &seat)?;
     let mut tally = Tally::default();
     for client in &clients {
         // Alone, and hidden behind one's own.
@@ -104,16 +106,16 @@ pub(super) fn foreign_channels(stage: &mut Stage) -> Result<Value> {
             tally.count(seat.control(subdevice, cmd, 0, &params), 0);
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(report(2 * clients.len(), &tally))
 }
 
 /// Every other call in a neighbour's name: allocating, freeing, mapping, sharing, asking.
-pub(super) fn foreign_handles(stage: &mut Stage) -> Result<Value> {
+pub(super) fn foreign_handles(fixture: &mut Fixture) -> Result<Value> {
     const MAP: u64 = 0xc038_464e;
     const SHARE: u64 = 0xc018_4635;
     let mut seat = Seat::take()?;
-    let (clients, memory) = clients(stage, &seat)?;
+    let (clients, memory) = clients(fixture, &seat)?;
     let mut tally = Tally::default();
     let number = seat.number;
     for client in &clients {
@@ -144,6 +146,6 @@ pub(super) fn foreign_handles(stage: &mut Stage) -> Result<Value> {
             tally.count(seat.free_as(client, client, object), 0);
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(report(6 * clients.len(), &tally))
 }

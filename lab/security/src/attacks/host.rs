@@ -7,7 +7,7 @@ use nvabi::layout::{nvos02, nvos32, nvos64};
 use nvabi::{Release, bytes, class, escape, uvm};
 use serde_json::{Value, json};
 
-use crate::Stage;
+use crate::Fixture;
 use crate::seat::{
     ALLOC, Answer, Calls, Interrupted, New, Seat, allocated, done, memory_block, new_handle, open,
 };
@@ -64,7 +64,7 @@ fn by_old_call(seat: &mut Seat, size: u64) -> Answer {
 }
 
 /// As much of the host's memory as the driver gives, by every way to it.
-pub(super) fn host_memory(stage: &mut Stage) -> Result<Value> {
+pub(super) fn host_memory(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let file = open("nvidia-uvm")?;
     let mut pools = Calls::on(file.as_raw_fd())?;
@@ -87,6 +87,6 @@ pub(super) fn host_memory(stage: &mut Stage) -> Result<Value> {
     }
     let granted = sum.bytes;
     sum.bytes = 0;
-    stage.keep((seat, file));
+    fixture.keep((seat, file));
     Ok(json!({"tally": Tally::default().json(), "host": sum.json(), "granted_bytes": granted}))
 }

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use serde_json::{Map, Value, json};
 
 use crate::seat::open;
-use crate::{Stage, kernel};
+use crate::{Fixture, kernel};
 
 /// Far from what the kernel chooses itself.
 const ADDRESS: u64 = 0x2_0000_0000;
@@ -105,10 +105,10 @@ fn address_of<T>(pointer: *const T) -> u64 {
 }
 
 /// Two threads that get no processor between the answer and their mapping, one after the other: each for most of the slice.
-pub(super) fn managed_late(stage: &mut Stage) -> Result<Value> {
+pub(super) fn managed_late(fixture: &mut Fixture) -> Result<Value> {
     let file = open("nvidia-uvm")?;
     let number = file.as_raw_fd();
-    let length = stage.quota_bytes / 4 * 3;
+    let length = fixture.quota_bytes / 4 * 3;
     let is_over = Arc::new(AtomicBool::new(false));
     let busy: Vec<JoinHandle<Result<(), Errno>>> = (0..3)
         .map(|_| {
@@ -144,16 +144,16 @@ pub(super) fn managed_late(stage: &mut Stage) -> Result<Value> {
     for at in 0..3 {
         unmap(ADDRESS + at * APART, length)?;
     }
-    stage.keep(file);
+    fixture.keep(file);
     Ok(json!({"answers": answers, "managed_bytes": bytes}))
 }
 
 /// Every flag, at low and high addresses, and by way of calls that give a mapping another place or another offset: each
 /// time twice the slice.
-pub(super) fn managed_unseen(stage: &mut Stage) -> Result<Value> {
+pub(super) fn managed_unseen(fixture: &mut Fixture) -> Result<Value> {
     let file = open("nvidia-uvm")?;
     let number = file.as_raw_fd();
-    let length = stage.quota_bytes * 2;
+    let length = fixture.quota_bytes * 2;
     let mut answers = Map::new();
     let mut most = 0;
     let dirty = 1_u64 << 40;
@@ -191,14 +191,14 @@ pub(super) fn managed_unseen(stage: &mut Stage) -> Result<Value> {
         );
         unmap(from, length)?;
     }
-    stage.keep(file);
+    fixture.keep(file);
     Ok(json!({"answers": answers, "managed_bytes": most}))
 }
 
 /// A child keeps a copy of what its parent gives up, and a process whose first thread has ended keeps what it has. Each
 /// time there is room for one.
-pub(super) fn managed_heirs(stage: &mut Stage) -> Result<Value> {
-    let length = stage.quota_bytes / 4 * 3;
+pub(super) fn managed_heirs(fixture: &mut Fixture) -> Result<Value> {
+    let length = fixture.quota_bytes / 4 * 3;
     let file = open("nvidia-uvm")?;
     let number = file.as_raw_fd();
     let mut answers = Map::new();
@@ -255,7 +255,7 @@ pub(super) fn managed_heirs(stage: &mut Stage) -> Result<Value> {
     let kept = of_others()?;
     heir("headless", child, &of_others)?;
     answers.insert("kept".to_owned(), kept.into());
-    stage.keep(file);
+    fixture.keep(file);
     answers.insert("begun".to_owned(), text(begun));
     Ok(json!({"answers": answers, "managed_bytes": most}))
 }

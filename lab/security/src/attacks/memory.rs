@@ -12,14 +12,14 @@ use crate::seat::{
     ALLOC, Answer, Interrupted, New, Seat, allocated, done, memory_block, new_handle, open,
 };
 use crate::tally::{PIECE_BYTES, Tally};
-use crate::{Stage, kernel};
+use crate::{Fixture, kernel};
 
 /// Allocates, takes a second handle and frees the first, again and again: what a count by handle forgets.
-pub(super) fn reference_then_free(stage: &mut Stage) -> Result<Value> {
+pub(super) fn reference_then_free(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     let mut duplicates = Tally::default();
-    for _piece in 0..2 * stage.quota_bytes / PIECE_BYTES {
+    for _piece in 0..2 * fixture.quota_bytes / PIECE_BYTES {
         let answer = seat.memory(PIECE_BYTES);
         tally.count(answer, PIECE_BYTES);
         let Answer::Done(handle) = answer else {
@@ -34,7 +34,7 @@ pub(super) fn reference_then_free(stage: &mut Stage) -> Result<Value> {
             tally.bytes -= PIECE_BYTES;
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "duplicates": duplicates.json()}))
 }
 
@@ -49,7 +49,7 @@ fn hold<T>(thing: T) {
 }
 
 /// Allocates, maps into a GPU address space and frees the handle.
-pub(super) fn map_then_free(stage: &mut Stage) -> Result<Value> {
+pub(super) fn map_then_free(fixture: &mut Fixture) -> Result<Value> {
     let client = client()?;
     let cards = client.cards()?;
     let card = cards.first().context("no card is granted")?;
@@ -59,7 +59,7 @@ pub(super) fn map_then_free(stage: &mut Stage) -> Result<Value> {
     let space = card.va_space()?;
     uvm.register_va_space(uuid, space)?;
     let mut tally = Tally::default();
-    for piece in 0..2 * stage.quota_bytes / PIECE_BYTES {
+    for piece in 0..2 * fixture.quota_bytes / PIECE_BYTES {
         let Ok(memory) = card.allocate(Form::Short, PIECE_BYTES) else {
             tally.count(Answer::Status(nvabi::status::NV_ERR_NO_MEMORY), 0);
             continue;
@@ -82,13 +82,13 @@ pub(super) fn map_then_free(stage: &mut Stage) -> Result<Value> {
 }
 
 /// Allocates, exports to a file and frees the handle. Where exports are refused, nothing is left.
-pub(super) fn export_then_free(stage: &mut Stage) -> Result<Value> {
+pub(super) fn export_then_free(fixture: &mut Fixture) -> Result<Value> {
     let client = client()?;
     let cards = client.cards()?;
     let card = cards.first().context("no card is granted")?;
     let mut tally = Tally::default();
     let mut files = Vec::new();
-    for _piece in 0..2 * stage.quota_bytes / PIECE_BYTES {
+    for _piece in 0..2 * fixture.quota_bytes / PIECE_BYTES {
         let Ok(memory) = card.allocate(Form::Short, PIECE_BYTES) else {
             tally.count(Answer::Status(nvabi::status::NV_ERR_NO_MEMORY), 0);
             continue;
@@ -106,13 +106,13 @@ pub(super) fn export_then_free(stage: &mut Stage) -> Result<Value> {
             }
         }
     }
-    stage.keep(files);
+    fixture.keep(files);
     hold(cards);
     Ok(json!({"tally": tally.json()}))
 }
 
 /// Channel groups by the thousand, and channels in them: none has a size that could be counted.
-pub(super) fn channel_groups(stage: &mut Stage) -> Result<Value> {
+pub(super) fn channel_groups(fixture: &mut Fixture) -> Result<Value> {
     const AMPERE_CHANNEL: u32 = 0xc56f;
     let mut seat = Seat::take()?;
     let (mut groups, mut channels) = (Tally::default(), Tally::default());
@@ -139,23 +139,23 @@ pub(super) fn channel_groups(stage: &mut Stage) -> Result<Value> {
             channels.count(seat.make(group, AMPERE_CHANNEL, &params), 0);
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"groups": groups.json(), "channels": channels.json()}))
 }
 
 /// Address spaces by the thousand.
-pub(super) fn va_spaces(stage: &mut Stage) -> Result<Value> {
+pub(super) fn va_spaces(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut spaces = Tally::default();
     for _space in 0..3000 {
         spaces.count(seat.make(seat.device, class::FERMI_VASPACE_A, &[0; 48]), 0);
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"spaces": spaces.json()}))
 }
 
 /// Shared mappings of nvidia-uvm at the offsets that make managed memory, and the calls that move pages to a card.
-pub(super) fn managed_memory(stage: &mut Stage) -> Result<Value> {
+pub(super) fn managed_memory(fixture: &mut Fixture) -> Result<Value> {
     const ADDRESS: u64 = 0x2_0000_0000;
     let client = client()?;
     let _uvm = client.uvm()?;
@@ -173,7 +173,7 @@ pub(super) fn managed_memory(stage: &mut Stage) -> Result<Value> {
         ("validated", validated),
         ("shared, dirty", shared | dirty),
     ] {
-        let length = stage.quota_bytes * 2;
+        let length = fixture.quota_bytes * 2;
         let args = [
             ADDRESS,
             length,
@@ -193,7 +193,7 @@ pub(super) fn managed_memory(stage: &mut Stage) -> Result<Value> {
     for row in [uvm::UVM_MIGRATE, uvm::UVM_ALLOC_DEVICE_P2P] {
         let mut argument = vec![0; 128];
         bytes::put_u64(&mut argument, 0, ADDRESS);
-        bytes::put_u64(&mut argument, 8, stage.quota_bytes);
+        bytes::put_u64(&mut argument, 8, fixture.quota_bytes);
         let status_at = usize::try_from(row.status.of(nvabi::Release::R570))?;
         let answer = calls.spell(number, u64::from(row.cmd), &argument, Interrupted::Again);
         answers.insert(
@@ -201,12 +201,12 @@ pub(super) fn managed_memory(stage: &mut Stage) -> Result<Value> {
             done(answer, status_at, 0).text().into(),
         );
     }
-    stage.keep(file);
+    fixture.keep(file);
     Ok(json!({"answers": answers, "mapped": tally.json()}))
 }
 
 /// The deprecated heap call in all its functions, the old memory call, and the export as a dma-buf.
-pub(super) fn heap_and_old_calls(stage: &mut Stage) -> Result<Value> {
+pub(super) fn heap_and_old_calls(fixture: &mut Fixture) -> Result<Value> {
     const HEAP: u64 = 0xc0b8_464a;
     const OLD_MEMORY: u64 = 0xc038_4627;
     let mut seat = Seat::take()?;
@@ -242,7 +242,7 @@ pub(super) fn heap_and_old_calls(stage: &mut Stage) -> Result<Value> {
     const SCATTERED: u32 = 3 << 27;
     // 3 at bits 26:25: anywhere, which is the card.
     for attr in [SCATTERED, SCATTERED | 3 << 25] {
-        tally.grab(stage.quota_bytes, |bytes| heap(&mut seat, 2, bytes, attr));
+        tally.grab(fixture.quota_bytes, |bytes| heap(&mut seat, 2, bytes, attr));
     }
     for function in [0, 1, 4, 6, 14, 15, 16, 18, 19, 20, 27, u32::MAX] {
         odd.count(heap(&mut seat, function, PIECE_BYTES, SCATTERED), 0);
@@ -267,12 +267,12 @@ pub(super) fn heap_and_old_calls(stage: &mut Stage) -> Result<Value> {
         let answer = seat.spell(node, cmd, &buffer, Interrupted::Again);
         odd.count(done(answer, status_at, 0), 0);
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "odd": odd.json()}))
 }
 
 /// Classes that name all of the card's memory, lists of its pages, or memory of other machines.
-pub(super) fn privileged_classes(stage: &mut Stage) -> Result<Value> {
+pub(super) fn privileged_classes(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     for class in [
@@ -299,16 +299,16 @@ pub(super) fn privileged_classes(stage: &mut Stage) -> Result<Value> {
             );
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json()}))
 }
 
 /// Sizes at which sums turn over, and page sizes that round far up.
-pub(super) fn absurd_sizes(stage: &mut Stage) -> Result<Value> {
+pub(super) fn absurd_sizes(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     let mut odd = Tally::default();
-    tally.grab(stage.quota_bytes / 4, |bytes| seat.memory(bytes));
+    tally.grab(fixture.quota_bytes / 4, |bytes| seat.memory(bytes));
     for size in [
         u64::MAX,
         u64::MAX - 0xffff,
@@ -316,8 +316,8 @@ pub(super) fn absurd_sizes(stage: &mut Stage) -> Result<Value> {
         1 << 63,
         (1 << 63) - 1,
         1 << 40,
-        stage.quota_bytes + 1,
-        stage.quota_bytes,
+        fixture.quota_bytes + 1,
+        fixture.quota_bytes,
     ] {
         odd.count(seat.memory(size), 0);
     }
@@ -327,7 +327,7 @@ pub(super) fn absurd_sizes(stage: &mut Stage) -> Result<Value> {
             let mut params = memory_block(1);
             bytes::put_u32(&mut params, memory_params::ATTR, attr);
             bytes::put_u32(&mut params, memory_params::ATTR2, attr2);
-            for _piece in 0..4 * stage.quota_bytes / (2 << 20) {
+            for _piece in 0..4 * fixture.quota_bytes / (2 << 20) {
                 let new = New {
                     client: seat.client,
                     parent: seat.device,
@@ -341,6 +341,6 @@ pub(super) fn absurd_sizes(stage: &mut Stage) -> Result<Value> {
             }
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"plain": tally.json(), "odd": odd.json()}))
 }

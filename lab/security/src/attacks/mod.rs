@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::capabilities;
 use crate::seat::Seat;
 use crate::tally::Tally;
-use crate::{Attack, Stage};
+use crate::{Attack, Fixture};
 
 macro_rules! attacks {
     ($($module:ident: $($name:ident)*;)*) => {
@@ -60,13 +60,13 @@ pub const NOT_ALONE: [&str; 4] = [
 ];
 
 /// What anybody may do: half of the slice, and no more is asked for.
-fn honest(stage: &mut Stage) -> Result<Value> {
+fn honest(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
-    for _piece in 0..stage.quota_bytes / 2 / crate::tally::PIECE_BYTES {
+    for _piece in 0..fixture.quota_bytes / 2 / crate::tally::PIECE_BYTES {
         let bytes = crate::tally::PIECE_BYTES;
         tally.count(seat.memory(bytes), bytes);
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json()}))
 }

@@ -5,7 +5,7 @@ use nvabi::layout::{memory_params as params, nvos32, nvos64};
 use nvabi::{bytes, class};
 use serde_json::{Value, json};
 
-use crate::Stage;
+use crate::Fixture;
 use crate::seat::{
     ALLOC, Answer, Interrupted, New, Seat, allocated, done, memory_block, new_handle,
 };
@@ -95,7 +95,7 @@ fn by_heap(seat: &mut Seat, request: PageRequest) -> Answer {
 
 /// Many threads, each with a client of its own, ask for one byte in every size of page and give some of it back, so that the slice is at its
 /// brink all the time.
-pub(super) fn huge_pages(stage: &mut Stage) -> Result<Value> {
+pub(super) fn huge_pages(fixture: &mut Fixture) -> Result<Value> {
     let threads: Vec<_> = (0..THREADS)
         .map(|number| {
             std::thread::spawn(move || -> Result<(Seat, Tally)> {
@@ -130,7 +130,7 @@ pub(super) fn huge_pages(stage: &mut Stage) -> Result<Value> {
             .join()
             .map_err(|_panic| anyhow::anyhow!("a thread panicked"))??;
         sum.add(&tally);
-        stage.keep(seat);
+        fixture.keep(seat);
     }
     Ok(json!({"tally": sum.json()}))
 }

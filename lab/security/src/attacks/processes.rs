@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 
 use crate::seat::{ALLOC, ARGUMENT_AT, Calls, New, Seat, memory_block, new_handle};
 use crate::tally::Tally;
-use crate::{Stage, child, kernel};
+use crate::{Fixture, child, kernel};
 
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Processes that are forked, vforked and exec'd by the dozen, each with memory of its own, and that end in every way.
-pub(super) fn process_storm(stage: &mut Stage) -> Result<Value> {
+pub(super) fn process_storm(fixture: &mut Fixture) -> Result<Value> {
     let own = std::env::current_exe()?;
     let mut ends = std::collections::BTreeMap::<String, u64>::new();
     for round in 0..12 {
@@ -68,13 +68,13 @@ pub(super) fn process_storm(stage: &mut Stage) -> Result<Value> {
     }
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
-    tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
-    stage.keep(seat);
+    tally.grab(fixture.quota_bytes, |bytes| seat.memory(bytes));
+    fixture.keep(seat);
     Ok(json!({"ends": ends, "tally": tally.json()}))
 }
 
 /// Processes that end while their threads are in calls: by exit, SIGKILL, a crash, or by becoming another program.
-pub(super) fn exit_in_mid_call(stage: &mut Stage) -> Result<Value> {
+pub(super) fn exit_in_mid_call(fixture: &mut Fixture) -> Result<Value> {
     let own = std::env::current_exe()?;
     let mut random = 12345u32;
     let mut ended = 0;
@@ -122,8 +122,8 @@ pub(super) fn exit_in_mid_call(stage: &mut Stage) -> Result<Value> {
     }
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
-    tally.grab(stage.quota_bytes, |bytes| seat.memory(bytes));
-    stage.keep(seat);
+    tally.grab(fixture.quota_bytes, |bytes| seat.memory(bytes));
+    fixture.keep(seat);
     Ok(json!({"ended": ended, "tally": tally.json()}))
 }
 
@@ -149,12 +149,12 @@ fn count_allocations(counters: &'static [std::sync::atomic::AtomicU64; 512], mos
 const STOPS: u32 = 100;
 
 /// The caller is stopped and continued, over and over, wherever it is.
-pub(super) fn sigstop_of_the_caller(stage: &mut Stage) -> Result<Value> {
+pub(super) fn sigstop_of_the_caller(fixture: &mut Fixture) -> Result<Value> {
     let counters = kernel::shared_counters()?;
     let [ready, done, failed, ..] = counters;
-    let most = stage.quota_bytes / SMALL_BYTES - 64;
+    let most = fixture.quota_bytes / SMALL_BYTES - 64;
     let caller = kernel::fork(move || count_allocations(counters, most))?;
-    stage.keep_child(caller);
+    fixture.keep_child(caller);
     while ready.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
@@ -182,7 +182,7 @@ pub(super) fn sigstop_of_the_caller(stage: &mut Stage) -> Result<Value> {
 }
 
 /// A parent traces its child: it turns harmless calls into allocations at their entry, and repeats those that a stop ended.
-pub(super) fn ptrace_sibling(stage: &mut Stage) -> Result<Value> {
+pub(super) fn ptrace_sibling(fixture: &mut Fixture) -> Result<Value> {
     let counters = kernel::shared_counters()?;
     let [ready, returned, ..] = counters;
     let seat = Seat::take()?;
@@ -196,7 +196,7 @@ pub(super) fn ptrace_sibling(stage: &mut Stage) -> Result<Value> {
     let address = seat.pages.address() + ARGUMENT_AT as u64;
     let _placed = seat.pages.write(ARGUMENT_AT, &argument);
     let number = u64::from(seat.number.cast_unsigned());
-    let calls_most = 4 * stage.quota_bytes / crate::tally::PIECE_BYTES;
+    let calls_most = 4 * fixture.quota_bytes / crate::tally::PIECE_BYTES;
     let clean = argument.clone();
     let traced = kernel::fork(move || {
         child::end_with_parent();
@@ -217,7 +217,7 @@ pub(super) fn ptrace_sibling(stage: &mut Stage) -> Result<Value> {
         ready.store(1, Ordering::SeqCst);
         child::hold()
     })?;
-    stage.keep_child(traced);
+    fixture.keep_child(traced);
     waitpid(traced, None)?;
     if let Err(errno) = ptrace::setoptions(traced, ptrace::Options::PTRACE_O_TRACESYSGOOD) {
         return Ok(
@@ -283,7 +283,7 @@ fn ptrace_end(traced: Pid) -> Result<()> {
 }
 
 /// Looks for whoever holds the limit and for what it speaks through, and signals everything in reach.
-pub(super) fn kill_around(_stage: &mut Stage) -> Result<Value> {
+pub(super) fn kill_around(_fixture: &mut Fixture) -> Result<Value> {
     let mut seen = Vec::new();
     for entry in std::fs::read_dir("/proc")
         .context("list processes")?

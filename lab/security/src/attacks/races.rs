@@ -16,7 +16,7 @@ use crate::seat::{
     memory_block, new_handle,
 };
 use crate::tally::Tally;
-use crate::{Stage, child, kernel};
+use crate::{Fixture, child, kernel};
 
 const SMALL_BYTES: u64 = 64 << 10;
 const LARGE_BYTES: u64 = 16 << 20;
@@ -110,17 +110,17 @@ fn class_place(seat: &Seat) -> Flip {
 }
 
 /// The class flips between memory that is not counted and memory that is.
-pub(super) fn class_flip(stage: &mut Stage) -> Result<Value> {
+pub(super) fn class_flip(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let flip = class_place(&seat);
     let mut turn = 0;
     let tally = against_thread(flip, || of_either_class(&mut seat, &mut turn));
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"raced": tally.json(), "piece_bytes": LARGE_BYTES}))
 }
 
 /// The size flips between little and much.
-pub(super) fn size_flip(stage: &mut Stage) -> Result<Value> {
+pub(super) fn size_flip(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let flip = Flip {
         address: seat.pages.address() + (PARAMS_AT + memory_params::SIZE) as u64,
@@ -130,12 +130,12 @@ pub(super) fn size_flip(stage: &mut Stage) -> Result<Value> {
     let tally = against_thread(flip, || {
         allocation(&mut seat, class::NV01_MEMORY_LOCAL_USER, SMALL_BYTES)
     });
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"raced": tally.json()}))
 }
 
 /// The pointer to the parameters flips between two blocks.
-pub(super) fn pointer_flip(stage: &mut Stage) -> Result<Value> {
+pub(super) fn pointer_flip(fixture: &mut Fixture) -> Result<Value> {
     const OTHER_AT: usize = 4 * sys::probe::PAGE_BYTES;
     let mut seat = Seat::take()?;
     let base = seat.pages.address();
@@ -148,12 +148,12 @@ pub(super) fn pointer_flip(stage: &mut Stage) -> Result<Value> {
         let _placed = seat.pages.write(OTHER_AT, &memory_block(LARGE_BYTES));
         allocation(&mut seat, class::NV01_MEMORY_LOCAL_USER, SMALL_BYTES)
     });
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"raced": tally.json()}))
 }
 
 /// The class flips under the hands of a process that shares this one's memory but nothing else.
-pub(super) fn flip_by_shared_memory(stage: &mut Stage) -> Result<Value> {
+pub(super) fn flip_by_shared_memory(fixture: &mut Fixture) -> Result<Value> {
     fn flip(address: u64) {
         kernel::scribble(address, &class::NV01_MEMORY_SYSTEM.to_le_bytes());
         kernel::scribble(address, &class::NV01_MEMORY_LOCAL_USER.to_le_bytes());
@@ -165,12 +165,12 @@ pub(super) fn flip_by_shared_memory(stage: &mut Stage) -> Result<Value> {
     let tally = race(&mut || of_either_class(&mut seat, &mut turn));
     nix::sys::signal::kill(other, nix::sys::signal::Signal::SIGKILL)?;
     nix::sys::wait::waitpid(other, None)?;
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"raced": tally.json(), "piece_bytes": LARGE_BYTES}))
 }
 
 /// A parent writes into its child's memory through `/proc/<pid>/mem` while the child is in the call.
-pub(super) fn flip_by_proc_mem(stage: &mut Stage) -> Result<Value> {
+pub(super) fn flip_by_proc_mem(fixture: &mut Fixture) -> Result<Value> {
     let counters = kernel::shared_counters()?;
     let [calls, done, over, ..] = counters;
     let mut seat = Seat::take()?;
@@ -186,7 +186,7 @@ pub(super) fn flip_by_proc_mem(stage: &mut Stage) -> Result<Value> {
         over.store(2, Ordering::Relaxed);
         child::hold()
     })?;
-    stage.keep_child(caller);
+    fixture.keep_child(caller);
     let memory = File::options()
         .write(true)
         .open(format!("/proc/{caller}/mem"))
@@ -212,7 +212,7 @@ pub(super) fn flip_by_proc_mem(stage: &mut Stage) -> Result<Value> {
 }
 
 /// Four threads allocate, duplicate and free the same few handles of one client.
-pub(super) fn handle_race(stage: &mut Stage) -> Result<Value> {
+pub(super) fn handle_race(fixture: &mut Fixture) -> Result<Value> {
     let seat = Seat::take()?;
     let handles: Vec<u32> = (0..6).map(|_| new_handle()).collect();
     let until = Instant::now() + RACE;
@@ -257,6 +257,6 @@ pub(super) fn handle_race(stage: &mut Stage) -> Result<Value> {
             tally.add(&counted?);
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"raced": tally.json()}))
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::seat::{Answer, Seat};
 use crate::tally::Tally;
-use crate::{Stage, kernel};
+use crate::{Fixture, kernel};
 
 const SMALL_BYTES: u64 = 64 << 10;
 /// How long each storm lasts, and at most where calls end slowly: a busy machine lets few through between two signals.
@@ -21,13 +21,13 @@ const LONGEST_STORM: Duration = Duration::from_secs(15);
 const ENOUGH: u64 = 40;
 
 /// Allocates, and frees every second piece, until time or memory ends.
-fn under_storm(stage: &Stage, seat: &mut Seat, tally: &mut Tally) {
+fn under_storm(fixture: &Fixture, seat: &mut Seat, tally: &mut Tally) {
     let began = Instant::now();
     let goes_on = |done: u64| {
         let took = began.elapsed();
         took < STORM || (done < ENOUGH && took < LONGEST_STORM)
     };
-    let most = stage.quota_bytes / SMALL_BYTES / 2;
+    let most = fixture.quota_bytes / SMALL_BYTES / 2;
     let mut turn = 0u64;
     while goes_on(tally.done) && tally.bytes < most * SMALL_BYTES {
         let answer = seat.memory_chosen(SMALL_BYTES);
@@ -46,30 +46,30 @@ fn under_storm(stage: &Stage, seat: &mut Seat, tally: &mut Tally) {
     }
 }
 
-fn alarms(stage: &mut Stage, handler: fn(i32) -> std::io::Result<()>) -> Result<Value> {
+fn alarms(fixture: &mut Fixture, handler: fn(i32) -> std::io::Result<()>) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     handler(Signal::SIGALRM as i32).context("set the handler")?;
     sys::signal::interval_timer(150).context("start the timer")?;
-    under_storm(stage, &mut seat, &mut tally);
+    under_storm(fixture, &mut seat, &mut tally);
     sys::signal::interval_timer(0).context("stop the timer")?;
     let repeats = seat.repeats;
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "repeats": repeats}))
 }
 
 /// Alarms whose handlers let the kernel repeat.
-pub(super) fn restarting_signals(stage: &mut Stage) -> Result<Value> {
-    alarms(stage, sys::signal::restarts)
+pub(super) fn restarting_signals(fixture: &mut Fixture) -> Result<Value> {
+    alarms(fixture, sys::signal::restarts)
 }
 
 /// Alarms that end calls with EINTR, and a loop that makes them again.
-pub(super) fn interrupting_signals(stage: &mut Stage) -> Result<Value> {
-    alarms(stage, sys::signal::interrupts)
+pub(super) fn interrupting_signals(fixture: &mut Fixture) -> Result<Value> {
+    alarms(fixture, sys::signal::interrupts)
 }
 
 /// A profiler: SIGPROF by CPU time, and from a second thread at the worst moments.
-pub(super) fn profiling_signals(stage: &mut Stage) -> Result<Value> {
+pub(super) fn profiling_signals(fixture: &mut Fixture) -> Result<Value> {
     let profiled = sys::signal::ThreadId::current();
     let signal = Signal::SIGPROF as i32;
     sys::signal::restarts(signal).context("set the handler")?;
@@ -85,9 +85,9 @@ pub(super) fn profiling_signals(stage: &mut Stage) -> Result<Value> {
         sent
     });
     kernel::profiling_timer(1000)?;
-    under_storm(stage, &mut seat, &mut tally);
+    under_storm(fixture, &mut seat, &mut tally);
     kernel::profiling_timer(0)?;
     let sent = profiler.join().unwrap_or(0);
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "sent": sent}))
 }

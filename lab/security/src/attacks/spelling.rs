@@ -13,15 +13,15 @@ use crate::seat::{
     memory_block, new_handle, open,
 };
 use crate::tally::{PIECE_BYTES, Tally};
-use crate::{Stage, child, kernel};
+use crate::{Fixture, child, kernel};
 
 /// Allocates by the long call under other command registers, and takes what it can get by each of them.
-fn by_registers(stage: &mut Stage, registers: &[u64]) -> Result<Value> {
+fn by_registers(fixture: &mut Fixture, registers: &[u64]) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     let mut calls = 0;
     for register in registers {
-        tally.grab(stage.quota_bytes, |bytes| {
+        tally.grab(fixture.quota_bytes, |bytes| {
             let new = New {
                 client: seat.client,
                 parent: seat.device,
@@ -35,20 +35,20 @@ fn by_registers(stage: &mut Stage, registers: &[u64]) -> Result<Value> {
             allocated(answer, nvos64::STATUS)
         });
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "calls": calls}))
 }
 
 /// The driver ignores the type byte.
-pub(super) fn wrong_type_byte(stage: &mut Stage) -> Result<Value> {
-    by_registers(stage, &[0xc030_002b, 0xc030_542b, 0xc030_ff2b])
+pub(super) fn wrong_type_byte(fixture: &mut Fixture) -> Result<Value> {
+    by_registers(fixture, &[0xc030_002b, 0xc030_542b, 0xc030_ff2b])
 }
 
 /// The kernel ignores the upper half of the register.
-pub(super) fn high_bits(stage: &mut Stage) -> Result<Value> {
+pub(super) fn high_bits(fixture: &mut Fixture) -> Result<Value> {
     let alloc = u64::from(ALLOC);
     by_registers(
-        stage,
+        fixture,
         &[
             0x1_0000_0000 | alloc,
             0xffff_ffff_0000_0000 | alloc,
@@ -58,13 +58,13 @@ pub(super) fn high_bits(stage: &mut Stage) -> Result<Value> {
 }
 
 /// The driver ignores the direction.
-pub(super) fn direction_bits(stage: &mut Stage) -> Result<Value> {
-    by_registers(stage, &[0x0030_462b, 0x4030_462b, 0x8030_462b])
+pub(super) fn direction_bits(fixture: &mut Fixture) -> Result<Value> {
+    by_registers(fixture, &[0x0030_462b, 0x4030_462b, 0x8030_462b])
 }
 
 /// The command that carries any other command, the old allocation and the registry. On a descriptor that is none, only a
 /// filter answers otherwise than EBADF: what it lets pass is seen.
-pub(super) fn xfer_tunnel(stage: &mut Stage) -> Result<Value> {
+pub(super) fn xfer_tunnel(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let new = New {
         client: seat.client,
@@ -101,7 +101,7 @@ pub(super) fn xfer_tunnel(stage: &mut Stage) -> Result<Value> {
             }));
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"answers": answers, "tally": Tally::default().json()}))
 }
 
@@ -134,7 +134,7 @@ fn foreign_call(call: impl FnOnce() -> i64) -> Result<String> {
 }
 
 /// `ioctl` through the 32-bit table, which the driver serves by the same function.
-pub(super) fn compat_ioctl(stage: &mut Stage) -> Result<Value> {
+pub(super) fn compat_ioctl(fixture: &mut Fixture) -> Result<Value> {
     const IOCTL: u32 = 54;
     const GETPID: u32 = 20;
     let seat = Seat::take()?;
@@ -159,12 +159,12 @@ pub(super) fn compat_ioctl(stage: &mut Stage) -> Result<Value> {
             answers.insert(format!("{name} {cmd:#x}"), ended.into());
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"answers": answers, "tally": Tally::default().json()}))
 }
 
 /// `mmap` of nvidia-uvm through the 32-bit table: managed memory whose offset is its address.
-pub(super) fn compat_mmap(stage: &mut Stage) -> Result<Value> {
+pub(super) fn compat_mmap(fixture: &mut Fixture) -> Result<Value> {
     const MMAP2: u32 = 192;
     const OLD_MMAP: u32 = 90;
     const ADDRESS: u32 = 0x2000_0000;
@@ -202,7 +202,7 @@ pub(super) fn compat_mmap(stage: &mut Stage) -> Result<Value> {
             [address.cast_unsigned(), u64::from(BYTES), 0, 0, 0, 0],
         )?;
     }
-    stage.keep(uvm);
+    fixture.keep(uvm);
     Ok(json!({
         "mmap2": by_number, "old_mmap": by_struct,
         "native": native.map_or_else(|errno| format!("{errno:?}"), |_address| "done".to_owned()),
@@ -211,7 +211,7 @@ pub(super) fn compat_mmap(stage: &mut Stage) -> Result<Value> {
 }
 
 /// `ioctl` through the x32 table, by its own number and by the native one with x32's bit.
-pub(super) fn x32_ioctl(stage: &mut Stage) -> Result<Value> {
+pub(super) fn x32_ioctl(fixture: &mut Fixture) -> Result<Value> {
     const X32: i64 = 0x4000_0000;
     let seat = Seat::take()?;
     let mut answers = serde_json::Map::new();
@@ -228,12 +228,12 @@ pub(super) fn x32_ioctl(stage: &mut Stage) -> Result<Value> {
             answers.insert(format!("{name} {file}"), ended.into());
         }
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"answers": answers, "tally": Tally::default().json()}))
 }
 
 /// Parameters in the serialised form that nobody on the way can read, and the flags that skip the driver's locks.
-pub(super) fn serialised_parameters(stage: &mut Stage) -> Result<Value> {
+pub(super) fn serialised_parameters(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     for flags in [1u32, 3, 0x8000_0001] {
@@ -255,12 +255,12 @@ pub(super) fn serialised_parameters(stage: &mut Stage) -> Result<Value> {
         let cmd = nvabi::control::NV2080_CTRL_CMD_GPU_GET_NAME_STRING;
         controls.count(seat.control(subdevice, cmd, flags, &[0; 132]), 0);
     }
-    stage.keep(seat);
+    fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "controls": controls.json()}))
 }
 
 /// Structs and parameters at the ends of pages, in memory that cannot be written, in none at all, and in the kernel's.
-pub(super) fn bad_pointers(stage: &mut Stage) -> Result<Value> {
+pub(super) fn bad_pointers(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
     let (closed, read_only) = (
         Pages::new(1, Guard::Closed)?,
@@ -326,13 +326,13 @@ pub(super) fn bad_pointers(stage: &mut Stage) -> Result<Value> {
         structs.count(answer, 0);
     }
     // Executed for sure, but the answer cannot be told: again and again.
-    for _try in 0..2 * stage.quota_bytes / PIECE_BYTES {
+    for _try in 0..2 * fixture.quota_bytes / PIECE_BYTES {
         let at = PAGE_BYTES - 72;
         let fits: Vec<u8> = block.iter().copied().take(72).collect();
         read_only.write(at, &fits).context("place parameters")?;
         odd.count(of(&mut seat, read_only.address() + at as u64), 0);
     }
-    stage.keep((seat, closed, read_only));
+    fixture.keep((seat, closed, read_only));
     Ok(json!({
         "at_the_edge": tally.json(), "odd": odd.json(), "structs": structs.json(),
     }))

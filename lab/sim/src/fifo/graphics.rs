@@ -57,10 +57,10 @@ impl Channel {
         let lines = u64::from(state.register(LINE_COUNT)).max(1);
         if method == LAUNCH_DMA {
             // Lines of half a word are of no known order.
-            let is_played = value & TO_PITCH != 0
+            let is_fake = value & TO_PITCH != 0
                 && value & REDUCTION == 0
                 && (lines == 1 || length.is_multiple_of(4));
-            if !is_played {
+            if !is_fake {
                 return Err(Failure::Method {
                     class: state.class,
                     method,

@@ -71,13 +71,13 @@ impl Loads {
     }
 }
 
-struct Scene {
+struct Fixture {
     folder: tempfile::TempDir,
     child: Child,
     reply: BufReader<std::process::ChildStdout>,
 }
 
-impl Scene {
+impl Fixture {
     /// `None`, said aloud, where nobody may trace.
     fn new(loads: Loads) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
@@ -157,10 +157,10 @@ impl Scene {
 
 #[test]
 fn a_filter_that_is_loaded_at_the_start_is_looked_at_before_the_program_runs() {
-    let Some(scene) = Scene::new(Loads::Ours) else {
+    let Some(fixture) = Fixture::new(Loads::Ours) else {
         return;
     };
-    let (found, reply) = scene.started(Started::Yes);
+    let (found, reply) = fixture.started(Started::Yes);
     found.unwrap();
     assert!(reply.contains("it runs"), "{reply}");
 }
@@ -168,10 +168,10 @@ fn a_filter_that_is_loaded_at_the_start_is_looked_at_before_the_program_runs() {
 #[test]
 fn a_program_whose_filter_does_not_hold_never_runs() {
     for loads in [Loads::OneThatAllowsEverything, Loads::None] {
-        let Some(scene) = Scene::new(loads) else {
+        let Some(fixture) = Fixture::new(loads) else {
             return;
         };
-        let (found, reply) = scene.started(Started::Yes);
+        let (found, reply) = fixture.started(Started::Yes);
         assert!(
             matches!(found, Err(Error::FilterOpen { .. })),
             "{loads:?}: {found:?}"
@@ -182,10 +182,10 @@ fn a_program_whose_filter_does_not_hold_never_runs() {
 
 #[test]
 fn a_container_whose_start_has_failed_is_not_left_to_start_unseen() {
-    let Some(scene) = Scene::new(Loads::Ours) else {
+    let Some(fixture) = Fixture::new(Loads::Ours) else {
         return;
     };
-    let (found, reply) = scene.started(Started::No);
+    let (found, reply) = fixture.started(Started::No);
     found.unwrap();
     assert!(!reply.contains("it runs"), "{reply}");
 }

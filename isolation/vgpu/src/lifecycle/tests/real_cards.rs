@@ -21,8 +21,8 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
     let Some(driver) = FakeHost::new(Layout::Debian) else {
         return;
     };
-    let mut played = TestHost::new();
-    played.config.driver = driver.config.driver.clone();
+    let mut fake = TestHost::new();
+    fake.config.driver = driver.config.driver.clone();
     let host = Host {
         driver: cards::DriverSpec::Kernel,
         inventory: cards::Inventory {
@@ -35,9 +35,9 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
             release: nvabi::Release::R570,
             coverage: verdict::filter::Coverage::Production,
         }),
-        uvm: Some(kernel_with(played.dir.path(), LOADS)),
+        uvm: Some(kernel_with(fake.dir.path(), LOADS)),
     };
-    let bundle = played.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let bundle = fake.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
     let rootfs = bundle.join("rootfs");
     fs::create_dir_all(rootfs.join("usr/lib64")).unwrap();
     fs::create_dir_all(rootfs.join("etc")).unwrap();
@@ -48,7 +48,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
     )
     .unwrap();
     let before = spec_bytes(&bundle);
-    let create = || create_on_host(&played.config, &host, &key("c1"), &bundle);
+    let create = || create_on_host(&fake.config, &host, &key("c1"), &bundle);
     let vgpu = create().unwrap();
     let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
     let mounts = spec["mounts"].as_array().unwrap();
@@ -60,7 +60,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
     assert_eq!(spec["linux"]["maskedPaths"].as_array().unwrap().len(), 1);
     assert_eq!(spec["hooks"], Value::Null);
     assert!(linker_cache_paths(&rootfs).contains(&"/usr/lib64/libcuda.so.1".to_owned()));
-    release(&played.config, &key("c1")).unwrap();
+    release(&fake.config, &key("c1")).unwrap();
     drop(vgpu);
     assert_eq!(spec_bytes(&bundle), before);
 
@@ -70,32 +70,32 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
         panic!("there are no libraries")
     };
     assert!(matches!(error, Error::Userland(_)), "{error}");
-    played.assert_clean(&"no libraries");
+    fake.assert_clean(&"no libraries");
     assert_eq!(spec_bytes(&bundle), before);
 }
 
 #[test]
 fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module() {
     use crate::uvm_module::tests::{LOADS, kernel_with};
-    let mut played = TestHost::new();
-    played.config.driver.libraries = crate::config::LibrarySource::None;
-    let mut host = Host::find(&played.config).unwrap();
+    let mut fake = TestHost::new();
+    fake.config.driver.libraries = crate::config::LibrarySource::None;
+    let mut host = Host::find(&fake.config).unwrap();
     host.driver = cards::DriverSpec::Kernel;
-    let bundle = played.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let bundle = fake.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
     let before = spec_bytes(&bundle);
-    let create = |host: &Host| create_on_host(&played.config, host, &key("c1"), &bundle);
+    let create = |host: &Host| create_on_host(&fake.config, host, &key("c1"), &bundle);
 
-    host.uvm = Some(kernel_with(played.dir.path(), "echo no such module >&2"));
+    host.uvm = Some(kernel_with(fake.dir.path(), "echo no such module >&2"));
     let Err(error) = create(&host) else {
         panic!("CUDA needs the module")
     };
     assert!(matches!(error, Error::UvmNotLoaded { .. }), "{error}");
     let text = crate::chain(&error);
     assert!(text.contains("no such module"), "{text}");
-    played.assert_clean(&"no module");
+    fake.assert_clean(&"no module");
     assert_eq!(spec_bytes(&bundle), before);
 
-    host.uvm = Some(kernel_with(played.dir.path(), LOADS));
+    host.uvm = Some(kernel_with(fake.dir.path(), LOADS));
     let vgpu = create(&host).unwrap();
     let spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
     let devices = spec["linux"]["devices"].as_array().unwrap();
@@ -116,29 +116,29 @@ fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module
             "/dev/nvidia-uvm-tools 511:1"
         ]
     );
-    release(&played.config, &key("c1")).unwrap();
+    release(&fake.config, &key("c1")).unwrap();
     drop(vgpu);
 }
 
 #[test]
 fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
     use crate::uvm_module::tests::{LOADS, kernel_with};
-    let mut played = TestHost::new();
-    played.config.driver.libraries = crate::config::LibrarySource::None;
-    let mut host = Host::find(&played.config).unwrap();
+    let mut fake = TestHost::new();
+    fake.config.driver.libraries = crate::config::LibrarySource::None;
+    let mut host = Host::find(&fake.config).unwrap();
     host.driver = cards::DriverSpec::Kernel;
-    host.uvm = Some(kernel_with(played.dir.path(), LOADS));
+    host.uvm = Some(kernel_with(fake.dir.path(), LOADS));
     host.device_files = nvabi::proc_files::DeviceFiles::of_params(
         "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n",
     );
-    let bundle = played.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let bundle = fake.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
     let with_groups = |groups: &[u32]| {
         let path = bundle.join("config.json");
         let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         spec["process"]["user"] = json!({"uid": 1000, "gid": 1000, "additionalGids": groups});
         fs::write(&path, spec.to_string()).unwrap();
     };
-    let create = || create_on_host(&played.config, &host, &key("c1"), &bundle);
+    let create = || create_on_host(&fake.config, &host, &key("c1"), &bundle);
 
     with_groups(&[]);
     let before = spec_bytes(&bundle);
@@ -146,7 +146,7 @@ fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
         panic!("its program cannot open the nodes")
     };
     assert!(matches!(error, Error::NodeUnusable { .. }), "{error}");
-    played.assert_clean(&"unusable nodes");
+    fake.assert_clean(&"unusable nodes");
     assert_eq!(spec_bytes(&bundle), before);
 
     with_groups(&[44]);
@@ -172,7 +172,7 @@ fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
             "/dev/nvidia-uvm-tools 666 0:0"
         ]
     );
-    release(&played.config, &key("c1")).unwrap();
+    release(&fake.config, &key("c1")).unwrap();
     drop(vgpu);
 }
 
@@ -185,12 +185,12 @@ fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_repo
     let Some(driver) = FakeHost::new(Layout::Debian) else {
         return;
     };
-    let mut played = TestHost::new();
-    played.config.driver = driver.config.driver.clone();
-    let mut host = Host::find(&played.config).unwrap();
+    let mut fake = TestHost::new();
+    fake.config.driver = driver.config.driver.clone();
+    let mut host = Host::find(&fake.config).unwrap();
     host.driver = cards::DriverSpec::Kernel;
     host.inventory.driver_version = VERSION.to_owned();
-    host.uvm = Some(kernel_with(played.dir.path(), LOADS));
+    host.uvm = Some(kernel_with(fake.dir.path(), LOADS));
     let both = &[Graphics, Video][..];
     for (id, allowed, value, granted, reported) in [
         ("c1", both, "video", &[Video][..], None),
@@ -208,19 +208,19 @@ fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_repo
             Some("has graphics:"),
         ),
     ] {
-        played.config.isolation.capabilities = allowed.iter().copied().collect();
-        let bundle = played.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
+        fake.config.isolation.capabilities = allowed.iter().copied().collect();
+        let bundle = fake.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
         let path = bundle.join("config.json");
         let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         spec["process"]["env"] = json!([format!("NVIDIA_DRIVER_CAPABILITIES={value}")]);
         fs::write(&path, spec.to_string()).unwrap();
-        let vgpu = create_on_host(&played.config, &host, &key(id), &bundle).unwrap();
+        let vgpu = create_on_host(&fake.config, &host, &key(id), &bundle).unwrap();
         // The broker is started from the grant as it is written.
-        let states = list(&played.config).unwrap();
+        let states = list(&fake.config).unwrap();
         let capabilities = &states[0].grant.isolation.capabilities;
         let found: Vec<_> = capabilities.iter().copied().collect();
         assert_eq!(found, granted, "{value}");
-        let folder = cards::events::of_container(&played.config.state_dir, &key(id));
+        let folder = cards::events::of_container(&fake.config.state_dir, &key(id));
         let events = cards::events::read(&folder).unwrap_or_default();
         let found = events
             .iter()
@@ -230,27 +230,27 @@ fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_repo
             assert!(found.text.contains(reported), "{}", found.text);
             assert!(found.text.contains("[isolation] capabilities"));
         }
-        release(&played.config, &key(id)).unwrap();
+        release(&fake.config, &key(id)).unwrap();
         drop(vgpu);
     }
 }
 
 #[test]
 fn who_has_infiniband_beside_a_quota_is_reported_that_it_does_not_reach_card_memory() {
-    let played = TestHost::new();
+    let fake = TestHost::new();
     for (id, path, reported) in [
         ("c1", "/dev/infiniband/uverbs0", true),
         ("c2", "/dev/fuse", false),
     ] {
-        let bundle = played.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
+        let bundle = fake.bundle(id, json!({"cgpu.io/memory": "1Gi"}));
         let config = bundle.join("config.json");
         let mut spec: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
         let device = json!({"path": path, "type": "c", "major": 10, "minor": 229});
         spec["linux"]["devices"] = json!([device.clone(), device]);
         fs::write(&config, spec.to_string()).unwrap();
-        let host = Host::find(&played.config).unwrap();
-        let vgpu = create_on_host(&played.config, &host, &key(id), &bundle).unwrap();
-        let folder = cards::events::of_container(&played.config.state_dir, &key(id));
+        let host = Host::find(&fake.config).unwrap();
+        let vgpu = create_on_host(&fake.config, &host, &key(id), &bundle).unwrap();
+        let folder = cards::events::of_container(&fake.config.state_dir, &key(id));
         let events = cards::events::read(&folder).unwrap_or_default();
         let found: Vec<&str> = events
             .iter()
@@ -259,23 +259,23 @@ fn who_has_infiniband_beside_a_quota_is_reported_that_it_does_not_reach_card_mem
             .collect();
         assert_eq!(found.len(), usize::from(reported), "{events:?}");
         assert!(found.iter().all(|text| text.contains(path)));
-        release(&played.config, &key(id)).unwrap();
+        release(&fake.config, &key(id)).unwrap();
         drop(vgpu);
     }
 }
 
 /// A host whose driver says that it has this version.
 fn with_driver(version: &str) -> TestHost {
-    let played = TestHost::new();
-    let inventory = Host::find(&played.config).unwrap().inventory;
+    let fake = TestHost::new();
+    let inventory = Host::find(&fake.config).unwrap().inventory;
     SimulatedInventory {
         version: 1,
         driver_version: version.to_owned(),
         cards: inventory.cards,
     }
-    .write(&DiskStore, &played.config.state_dir)
+    .write(&DiskStore, &fake.config.state_dir)
     .unwrap();
-    played
+    fake
 }
 
 /// The facts of 595 as a file of this version's.
@@ -286,29 +286,29 @@ fn facts_of_595(version: &str) -> String {
 
 #[test]
 fn a_file_of_the_operators_makes_a_driver_known_and_the_grant_keeps_what_it_reported() {
-    let mut played = with_driver("610.43.02");
-    played.config.driver.releases = played.dir.path().join("drivers.d");
-    let file = played.config.driver.releases.join("610.43.02.json");
-    fs::create_dir(&played.config.driver.releases).unwrap();
+    let mut fake = with_driver("610.43.02");
+    fake.config.driver.releases = fake.dir.path().join("drivers.d");
+    let file = fake.config.driver.releases.join("610.43.02.json");
+    fs::create_dir(&fake.config.driver.releases).unwrap();
     fs::write(&file, facts_of_595("610.43.02")).unwrap();
-    let vgpu = played.create("c1", "4Gi").unwrap().unwrap();
+    let vgpu = fake.create("c1", "4Gi").unwrap().unwrap();
     let needed = nvabi::Release::R595;
     assert_eq!(vgpu.filter.unwrap().release, needed);
     let kept = vgpu.grant.layouts.clone().unwrap();
     assert_eq!(kept.release().unwrap(), needed);
     // The container runs on without the file.
     fs::remove_file(&file).unwrap();
-    let grant = Grant::read(ContainerDir::of(&played.config.state_dir, &key("c1")).path()).unwrap();
+    let grant = Grant::read(ContainerDir::of(&fake.config.state_dir, &key("c1")).path()).unwrap();
     assert_eq!(crate::host::filter_of(&grant).unwrap().release, needed);
-    played.create("c2", "4Gi").unwrap_err();
+    fake.create("c2", "4Gi").unwrap_err();
 }
 
 #[test]
 fn a_file_that_others_can_write_or_that_is_of_something_else_makes_nothing_known() {
-    let mut played = with_driver("610.43.02");
-    played.config.driver.releases = played.dir.path().join("drivers.d");
-    let file = played.config.driver.releases.join("610.43.02.json");
-    fs::create_dir(&played.config.driver.releases).unwrap();
+    let mut fake = with_driver("610.43.02");
+    fake.config.driver.releases = fake.dir.path().join("drivers.d");
+    let file = fake.config.driver.releases.join("610.43.02.json");
+    fs::create_dir(&fake.config.driver.releases).unwrap();
     let large = " ".repeat(2 << 20);
     for (text, mode, reported) in [
         (facts_of_595("610.43.02"), 0o666, "mode 666"),
@@ -318,7 +318,7 @@ fn a_file_that_others_can_write_or_that_is_of_something_else_makes_nothing_known
     ] {
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        let Err(error) = played.create("c1", "4Gi") else {
+        let Err(error) = fake.create("c1", "4Gi") else {
             panic!("{reported}")
         };
         let text = crate::chain(&error);
@@ -329,14 +329,14 @@ fn a_file_that_others_can_write_or_that_is_of_something_else_makes_nothing_known
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        played.assert_clean(&reported);
+        fake.assert_clean(&reported);
     }
 }
 
 #[test]
 fn an_unknown_driver_version_is_refused_with_the_known_ones_and_how_one_is_added() {
-    let played = with_driver("610.43.02");
-    let Err(error) = played.create("c1", "4Gi") else {
+    let fake = with_driver("610.43.02");
+    let Err(error) = fake.create("c1", "4Gi") else {
         panic!("its layouts are not known")
     };
     let text = crate::chain(&error);
@@ -348,13 +348,13 @@ fn an_unknown_driver_version_is_refused_with_the_known_ones_and_how_one_is_added
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    played.assert_clean(&"unknown driver");
+    fake.assert_clean(&"unknown driver");
 }
 
 #[test]
 fn cards_that_nobody_can_share_are_named_and_nothing_is_left() {
-    let played = TestHost::new();
-    let inventory = Host::find(&played.config).unwrap().inventory;
+    let fake = TestHost::new();
+    let inventory = Host::find(&fake.config).unwrap().inventory;
     let mut cards = inventory.cards;
     cards[0].modes.mig = true;
     let write = |cards: &[Card]| {
@@ -363,21 +363,21 @@ fn cards_that_nobody_can_share_are_named_and_nothing_is_left() {
             driver_version: inventory.driver_version.clone(),
             cards: cards.to_vec(),
         }
-        .write(&DiskStore, &played.config.state_dir)
+        .write(&DiskStore, &fake.config.state_dir)
         .unwrap();
     };
     write(&cards);
-    let vgpu = played.create("c1", "4Gi").unwrap().unwrap();
+    let vgpu = fake.create("c1", "4Gi").unwrap().unwrap();
     assert_eq!(vgpu.grant.cards[0].uuid.as_str(), "GPU-1");
-    release(&played.config, &key("c1")).unwrap();
+    release(&fake.config, &key("c1")).unwrap();
     cards[1].modes.compute = cards::Programs::ExclusiveProcess;
     write(&cards);
-    let Err(error) = played.create("c2", "4Gi") else {
+    let Err(error) = fake.create("c2", "4Gi") else {
         panic!("nobody can share these")
     };
     let text = crate::chain(&error);
     for part in ["GPU-0", "MIG mode", "GPU-1", "Exclusive_Process"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    played.assert_clean(&"no card to share");
+    fake.assert_clean(&"no card to share");
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::lifecycle::tests::container;
-use crate::resize::tests::{Mood, Played, Stage};
+use crate::resize::tests::{Fake, Fixture, Mood};
 use crate::resize::{Requested, change};
 
 fn percent(percent: u32) -> ComputeTerms {
@@ -21,8 +21,8 @@ fn plain() -> ComputeTerms {
 }
 
 /// What a container was told last of its share on each card: `(card, policy, percent, weight)`.
-fn reported(played: &Played) -> Vec<(String, String, Value, Value)> {
-    let heard = played.heard.lock().unwrap();
+fn reported(fake: &Fake) -> Vec<(String, String, Value, Value)> {
+    let heard = fake.heard.lock().unwrap();
     let last = heard.iter().rfind(|request| request["op"] == "set_compute");
     let cards = last.map_or(&[][..], |request| request["cards"].as_array().unwrap());
     cards
@@ -40,12 +40,12 @@ fn reported(played: &Played) -> Vec<(String, String, Value, Value)> {
 }
 
 /// What the grant says, and what the first card's reservations and rules come to for the container.
-fn kept(stage: &Stage, key: &ContainerKey) -> (ComputeTerms, Terms) {
-    let dir = ContainerDir::of(&stage.config.state_dir, key);
+fn kept(fixture: &Fixture, key: &ContainerKey) -> (ComputeTerms, Terms) {
+    let dir = ContainerDir::of(&fixture.config.state_dir, key);
     let grant = Grant::read(dir.path()).unwrap();
     let uuid = &grant.cards[0].uuid;
-    let lock = StateLock::take(&stage.config.state_dir).unwrap();
-    let reservations = Reservations::open(&lock, &stage.config.state_dir, &DiskStore)
+    let lock = StateLock::take(&fixture.config.state_dir).unwrap();
+    let reservations = Reservations::open(&lock, &fixture.config.state_dir, &DiskStore)
         .all()
         .unwrap();
     let of_card = reservations
@@ -58,7 +58,7 @@ fn kept(stage: &Stage, key: &ContainerKey) -> (ComputeTerms, Terms) {
         .find(|entry| entry.key == *key)
         .unwrap();
     assert_eq!(entry.compute, grant.compute);
-    let terms = cards::rules::terms_on(&stage.config.state_dir, uuid, &entry.compute).unwrap();
+    let terms = cards::rules::terms_on(&fixture.config.state_dir, uuid, &entry.compute).unwrap();
     (grant.compute, terms)
 }
 
@@ -79,10 +79,10 @@ fn policy(text: &str) -> RulesRequested<'_> {
 
 #[test]
 fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
-    let stage = Stage::empty();
-    let both = stage.join("both", &percent(30), 2);
+    let fixture = Fixture::empty();
+    let both = fixture.join("both", &percent(30), 2);
     let done = change(
-        &container(&stage.config, &both.key),
+        &container(&fixture.config, &both.key),
         &requested(Some("40%"), None),
     )
     .unwrap();
@@ -97,9 +97,9 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
     );
     let fixed = |uuid: &str| (uuid.to_owned(), "fixed".to_owned(), 40.into(), 1.into());
     assert_eq!(reported(&both), [fixed("GPU-0"), fixed("GPU-1")]);
-    assert_eq!(kept(&stage, &both.key).1.percent, Some(40));
+    assert_eq!(kept(&fixture, &both.key).1.percent, Some(40));
     change(
-        &container(&stage.config, &both.key),
+        &container(&fixture.config, &both.key),
         &requested(None, Some("3")),
     )
     .unwrap();
@@ -115,7 +115,7 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
         priority: Some("high"),
         ..Requested::default()
     };
-    let done = change(&container(&stage.config, &both.key), &high).unwrap();
+    let done = change(&container(&fixture.config, &both.key), &high).unwrap();
     assert_eq!(
         (done.compute[0].terms.policy, done.compute[0].terms.priority),
         (ComputePolicy::Preemptive, Priority::High)
@@ -124,27 +124,27 @@ fn a_share_changes_on_every_card_in_grant_reservations_and_broker() {
 
 #[test]
 fn memory_and_share_change_together_or_not_at_all() {
-    let stage = Stage::empty();
-    let one = stage.join("one", &percent(30), 1);
-    let other = stage.join("other", &percent(60), 1);
+    let fixture = Fixture::empty();
+    let one = fixture.join("one", &percent(30), 1);
+    let other = fixture.join("other", &percent(60), 1);
     let both = |compute| Requested {
         memory: Some("6Gi"),
         ..requested(Some(compute), None)
     };
     let quota_gib = || {
-        let dir = ContainerDir::of(&stage.config.state_dir, &one.key);
+        let dir = ContainerDir::of(&fixture.config.state_dir, &one.key);
         Grant::read(dir.path()).unwrap().cards[0].quota_bytes >> 30
     };
-    let error = change(&container(&stage.config, &one.key), &both("41")).unwrap_err();
+    let error = change(&container(&fixture.config, &one.key), &both("41")).unwrap_err();
     let error = crate::chain(&error);
     assert!(
         error.contains("41 %") && error.contains("40 % left") && error.contains("GPU-0"),
         "{error}"
     );
     assert_eq!(quota_gib(), 4);
-    assert_eq!(kept(&stage, &one.key).1.percent, Some(30));
+    assert_eq!(kept(&fixture, &one.key).1.percent, Some(30));
     assert_eq!(reported(&one), []);
-    let done = change(&container(&stage.config, &one.key), &both("40")).unwrap();
+    let done = change(&container(&fixture.config, &one.key), &both("40")).unwrap();
     assert_eq!(done.memory[0].quota_bytes >> 30, 6);
     assert_eq!(done.compute[0].terms.percent, Some(40));
     assert_eq!(quota_gib(), 6);
@@ -154,17 +154,17 @@ fn memory_and_share_change_together_or_not_at_all() {
 #[test]
 fn a_broker_that_refuses_or_hangs_keeps_everything_as_it_was() {
     for mood in [Mood::Refuses, Mood::Hangs] {
-        let stage = Stage::empty();
-        let one = stage.join("one", &percent(30), 2);
+        let fixture = Fixture::empty();
+        let one = fixture.join("one", &percent(30), 2);
         *one.mood.lock().unwrap() = mood;
         let error = change(
-            &container(&stage.config, &one.key),
+            &container(&fixture.config, &one.key),
             &requested(Some("50"), None),
         )
         .unwrap_err();
         assert!(matches!(error, Error::BrokerKeepsTerms { .. }), "{error}");
         assert!(error.to_string().contains("default/one"), "{error}");
-        let (compute, terms) = kept(&stage, &one.key);
+        let (compute, terms) = kept(&fixture, &one.key);
         assert_eq!((compute, terms.percent), (percent(30), Some(30)));
         // Whether it had heard is not known: it was told the former terms again.
         assert_eq!(reported(&one)[0].2, 30);
@@ -173,10 +173,10 @@ fn a_broker_that_refuses_or_hangs_keeps_everything_as_it_was() {
 
 #[test]
 fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
-    let stage = Stage::empty();
-    let one = stage.join("one", &percent(30), 1);
+    let fixture = Fixture::empty();
+    let one = fixture.join("one", &percent(30), 1);
     let change_of = |key: &ContainerKey, requested: &Requested<'_>| {
-        crate::chain(&change(&container(&stage.config, key), requested).unwrap_err())
+        crate::chain(&change(&container(&fixture.config, key), requested).unwrap_err())
     };
     let contradictory = Requested {
         policy: Some("fair-share"),
@@ -208,7 +208,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
     ] {
         let error = change_of(&one.key, &requested);
         assert!(error.contains(part), "{error} lacks {part}");
-        assert_eq!(kept(&stage, &one.key).0, percent(30));
+        assert_eq!(kept(&fixture, &one.key).0, percent(30));
     }
     let gone = ContainerKey::new("default", "gone").unwrap();
     let error = change_of(&gone, &requested(Some("30"), None));
@@ -217,7 +217,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
     drop(one);
     let error = change_of(&key, &requested(Some("40"), None));
     assert!(error.contains("no broker holds container"), "{error}");
-    let dir = ContainerDir::of(&stage.config.state_dir, &key);
+    let dir = ContainerDir::of(&fixture.config.state_dir, &key);
     let grant = Grant {
         backend: Backend::DriverLimit,
         ..Grant::read(dir.path()).unwrap()
@@ -229,8 +229,8 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
         "{error}"
     );
     let elsewhere = Config {
-        state_dir: stage.dir.path().join("no-such-folder"),
-        ..stage.config.clone()
+        state_dir: fixture.dir.path().join("no-such-folder"),
+        ..fixture.config.clone()
     };
     let error = change(&container(&elsewhere, &key), &requested(Some("40"), None)).unwrap_err();
     assert!(matches!(error, Error::NoVgpu { .. }), "{error}");
@@ -238,14 +238,14 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
 
 #[test]
 fn a_card_s_policy_is_that_of_all_who_named_none() {
-    let stage = Stage::empty();
-    let follows = stage.join("follows", &plain(), 2);
+    let fixture = Fixture::empty();
+    let follows = fixture.join("follows", &plain(), 2);
     let weighted = ComputeTerms {
         weight: Some(5),
         ..plain()
     };
-    let weighs = stage.join("weighs", &weighted, 1);
-    let done = set_rules(&stage.config, "0", &policy("fair-share")).unwrap();
+    let weighs = fixture.join("weighs", &weighted, 1);
+    let done = set_rules(&fixture.config, "0", &policy("fair-share")).unwrap();
     assert_eq!(
         (done.before.policy, done.rules.policy),
         (ComputePolicy::Native, ComputePolicy::FairShare)
@@ -269,7 +269,7 @@ fn a_card_s_policy_is_that_of_all_who_named_none() {
     assert_eq!(reported(&follows), [fair]);
     assert_eq!(reported(&weighs), []);
     assert_eq!(
-        kept(&stage, &follows.key),
+        kept(&fixture, &follows.key),
         (plain(), done.containers[0].1.terms)
     );
     // By its UUID, and by numbers; nobody's terms change.
@@ -279,10 +279,10 @@ fn a_card_s_policy_is_that_of_all_who_named_none() {
         prio_ratio: Some("50%"),
         ..RulesRequested::default()
     };
-    let done = set_rules(&stage.config, "GPU-0", &more).unwrap();
+    let done = set_rules(&fixture.config, "GPU-0", &more).unwrap();
     assert_eq!(done.containers, []);
     assert_eq!(
-        cards::rules::of(&stage.config.state_dir, &GpuUuid::new("GPU-0").unwrap()).unwrap(),
+        cards::rules::of(&fixture.config.state_dir, &GpuUuid::new("GPU-0").unwrap()).unwrap(),
         Some(CardRules {
             policy: ComputePolicy::FairShare,
             max_tenants: 4,
@@ -292,16 +292,16 @@ fn a_card_s_policy_is_that_of_all_who_named_none() {
         })
     );
     // Back to what the configuration says.
-    let done = set_rules(&stage.config, "0", &policy("default")).unwrap();
-    assert_eq!(done.rules, stage.config.compute.rules(2));
+    let done = set_rules(&fixture.config, "0", &policy("default")).unwrap();
+    assert_eq!(done.rules, fixture.config.compute.rules(2));
     assert_eq!(reported(&follows)[0].1, "native");
 }
 
 #[test]
 fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
-    let stage = Stage::empty();
-    let first = stage.join("first", &plain(), 1);
-    let second = stage.join("second", &plain(), 1);
+    let fixture = Fixture::empty();
+    let first = fixture.join("first", &plain(), 1);
+    let second = fixture.join("second", &plain(), 1);
     for (requested, parts) in [
         (
             RulesRequested {
@@ -346,16 +346,16 @@ fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
         ),
         (RulesRequested::default(), &["no change requested"]),
     ] {
-        let error = crate::chain(&set_rules(&stage.config, "0", &requested).unwrap_err());
+        let error = crate::chain(&set_rules(&fixture.config, "0", &requested).unwrap_err());
         for part in parts {
             assert!(error.contains(part), "{error} lacks {part}");
         }
         let uuid = GpuUuid::new("GPU-0").unwrap();
-        let rules = cards::rules::of(&stage.config.state_dir, &uuid).unwrap();
+        let rules = cards::rules::of(&fixture.config.state_dir, &uuid).unwrap();
         assert_eq!(rules, None, "{requested:?}");
     }
     for card in ["2", "GPU-9", "0,1", "", "x y"] {
-        let error = set_rules(&stage.config, card, &policy("soft")).unwrap_err();
+        let error = set_rules(&fixture.config, card, &policy("soft")).unwrap_err();
         assert!(error.to_string().contains("--card"), "{error}");
     }
     assert_eq!((reported(&first), reported(&second)), (vec![], vec![]));
@@ -363,16 +363,16 @@ fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
 
 #[test]
 fn a_broker_that_refuses_takes_the_card_s_rules_back_for_everybody() {
-    let stage = Stage::empty();
-    let obeys = stage.join("a", &plain(), 1);
-    let refuses = stage.join("b", &plain(), 1);
-    let obeys_too = stage.join("c", &plain(), 1);
+    let fixture = Fixture::empty();
+    let obeys = fixture.join("a", &plain(), 1);
+    let refuses = fixture.join("b", &plain(), 1);
+    let obeys_too = fixture.join("c", &plain(), 1);
     *refuses.mood.lock().unwrap() = Mood::Refuses;
-    let error = set_rules(&stage.config, "0", &policy("soft")).unwrap_err();
+    let error = set_rules(&fixture.config, "0", &policy("soft")).unwrap_err();
     assert!(error.to_string().contains("default/b"), "{error}");
     let uuid = GpuUuid::new("GPU-0").unwrap();
     assert_eq!(
-        cards::rules::of(&stage.config.state_dir, &uuid).unwrap(),
+        cards::rules::of(&fixture.config.state_dir, &uuid).unwrap(),
         None
     );
     assert_eq!(reported(&obeys)[0].1, "native");
@@ -381,17 +381,17 @@ fn a_broker_that_refuses_takes_the_card_s_rules_back_for_everybody() {
     assert_eq!(reported(&obeys_too)[0].1, "native");
     // A broker that has gone holds nobody, and stands in nobody's way.
     drop(refuses);
-    let done = set_rules(&stage.config, "0", &policy("soft")).unwrap();
+    let done = set_rules(&fixture.config, "0", &policy("soft")).unwrap();
     assert_eq!(done.containers.len(), 2);
 }
 
 #[test]
 fn rules_can_be_given_to_a_card_that_nobody_is_on() {
-    let stage = Stage::empty();
-    set_rules(&stage.config, "1", &policy("preemptive")).unwrap();
-    let joined = stage.join("both", &plain(), 2);
+    let fixture = Fixture::empty();
+    set_rules(&fixture.config, "1", &policy("preemptive")).unwrap();
+    let joined = fixture.join("both", &plain(), 2);
     let uuid = GpuUuid::new("GPU-1").unwrap();
-    let terms = cards::rules::terms_on(&stage.config.state_dir, &uuid, &plain()).unwrap();
+    let terms = cards::rules::terms_on(&fixture.config.state_dir, &uuid, &plain()).unwrap();
     assert_eq!(terms.policy, ComputePolicy::Preemptive);
-    assert_eq!(kept(&stage, &joined.key).1, Terms::NATIVE);
+    assert_eq!(kept(&fixture, &joined.key).1, Terms::NATIVE);
 }

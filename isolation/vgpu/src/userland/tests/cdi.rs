@@ -10,7 +10,7 @@ use super::fake_driver::{
     FakeHost, Layout, OTHER_VERSION, VERSION, assert_reports, source, spec, targets,
 };
 use crate::config::{Allow, CdiFolders, LibrarySource};
-use crate::userland::{Scene, prepare, survey};
+use crate::userland::{Context, prepare, survey};
 
 /// A host whose specs have the driver's files; discovery would find none.
 struct CdiHost {
@@ -520,7 +520,7 @@ fn the_environment_of_a_spec_takes_the_place_of_the_image_s_own() {
         json!("NVIDIA_CTK_LIBCUDA_DIR=/image"),
     );
     let grant = host.fake.grant(&[0]);
-    let userland = prepare(&Scene {
+    let userland = prepare(&Context {
         config: &host.fake.config,
         grant: &grant,
         cards: &host.fake.cards,

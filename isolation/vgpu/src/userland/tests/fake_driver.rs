@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::Config;
 use crate::config::{CdiFolders, DriverConfig};
 use crate::userland::linker_cache::{self, Entry, NATIVE};
-use crate::userland::{Scene, Userland, prepare};
+use crate::userland::{Context, Userland, prepare};
 
 pub(crate) const VERSION: &str = "570.195.03";
 pub(super) const OTHER_VERSION: &str = "570.86.15";
@@ -243,7 +243,7 @@ impl FakeHost {
         bundle: &Path,
     ) -> Result<Userland, String> {
         let spec = spec(capabilities);
-        prepare(&Scene {
+        prepare(&Context {
             config: &self.config,
             grant,
             cards: &self.cards,

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::fake_driver::{FakeHost, Layout, VERSION};
 use crate::config::OtherCards;
 use crate::edit::{self, Plan, SeccompRules};
-use crate::userland::{Scene, prepare};
+use crate::userland::{Context, prepare};
 
 /// Asks for libraries by name, calls into them, and tells what it sees.
 const PROGRAM: &str = r#"
@@ -112,7 +112,7 @@ impl Machine {
         let mut grant = self.host.grant(&[0]);
         // No broker plays here; what a container of one sees of the files is the same.
         grant.backend = cards::Backend::DriverLimit;
-        let userland = prepare(&Scene {
+        let userland = prepare(&Context {
             config: &self.host.config,
             grant: &grant,
             cards: &self.host.cards,

@@ -23,7 +23,7 @@ use nvabi::status::{
     NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_NOT_SUPPORTED,
 };
 
-use self::table::Played;
+use self::table::Modelled;
 use super::objects::Resource;
 use super::{Context, Refusal, Segments, State};
 use crate::fifo::{Channel, Group};
@@ -119,20 +119,20 @@ pub(super) fn execute(
         params,
         lists,
     };
-    match (table::played(row.id), target) {
-        (Played::OfClient(answer), Target::Client) => answer(&mut requested),
-        (Played::OfDevice(answer), Target::Device)
-        | (Played::OfSubdevice(answer), Target::Subdevice) => {
+    match (table::modelled(row.id), target) {
+        (Modelled::OfClient(answer), Target::Client) => answer(&mut requested),
+        (Modelled::OfDevice(answer), Target::Device)
+        | (Modelled::OfSubdevice(answer), Target::Subdevice) => {
             let card = card.ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
             answer(&card, &mut requested)
         }
-        (Played::OfGroup(answer), Target::Group(group)) => answer(&group, &mut requested),
-        (Played::OfChannel(answer), Target::Channel(channel)) => {
+        (Modelled::OfGroup(answer), Target::Group(group)) => answer(&group, &mut requested),
+        (Modelled::OfChannel(answer), Target::Channel(channel)) => {
             channel.alive()?;
             answer(&channel, &mut requested)
         }
-        (Played::Of(of, answer), Target::Other) if of == class => answer(&mut requested),
-        _not_played_or_of_another_object => Err(UNSUPPORTED),
+        (Modelled::Of(of, answer), Target::Other) if of == class => answer(&mut requested),
+        _not_modelled_or_of_another_object => Err(UNSUPPORTED),
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) fn execute(
 /// answered with NV_ERR_NOT_SUPPORTED.
 #[must_use]
 pub fn plays(control: ctl::Id) -> bool {
-    !matches!(table::played(control), Played::Lacking | Played::Not)
+    !matches!(table::modelled(control), Modelled::Lacking | Modelled::Not)
 }
 
 /// What a control is asked of.

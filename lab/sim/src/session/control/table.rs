@@ -16,7 +16,7 @@ type GroupAnswer = fn(&Arc<Group>, &mut Requested<'_>) -> Result<(), Refusal>;
 type ChannelAnswer = fn(&Arc<Channel>, &mut Requested<'_>) -> Result<(), Refusal>;
 
 /// What a control is asked of, and what answers it.
-pub(super) enum Played {
+pub(super) enum Modelled {
     OfClient(Answer),
     OfDevice(CardAnswer),
     OfSubdevice(CardAnswer),
@@ -38,8 +38,8 @@ fn accepted_of_card(_card: &Arc<SimCard>, _requested: &mut Requested<'_>) -> Res
 }
 
 #[rustfmt::skip] // one control a line
-pub(super) fn played(id: Id) -> Played {
-    use Played::{Lacking, Not, Of, OfChannel, OfClient, OfDevice, OfGroup, OfSubdevice};
+pub(super) fn modelled(id: Id) -> Modelled {
+    use Modelled::{Lacking, Not, Of, OfChannel, OfClient, OfDevice, OfGroup, OfSubdevice};
     match id {
         Id::NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION => OfClient(machine::build_version),
         Id::NV0000_CTRL_CMD_SYSTEM_GET_CPU_INFO => OfClient(machine::cpu_info),

@@ -229,7 +229,7 @@ pub enum Turn {
 
 /// Everything that decides how a run goes: the same scene gives the same record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scene {
+pub struct Scenario {
     /// Of all chance in it.
     pub seed: u64,
     /// How many cards there are.
@@ -252,7 +252,7 @@ pub struct Scene {
     pub step_ns: u64,
 }
 
-impl Scene {
+impl Scenario {
     /// One card with the default rules and costs, for this long.
     #[must_use]
     pub fn new(seed: u64, until_ns: u64) -> Self {

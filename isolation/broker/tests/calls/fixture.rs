@@ -25,7 +25,7 @@ use crate::launch::{self, WITH_FILTER};
 use crate::tenant::{Process, Tenant};
 
 /// One container's broker.
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     pub(crate) container: Arc<Container>,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) fake: Arc<Fake>,
@@ -55,7 +55,7 @@ impl std::ops::Deref for Confined {
     }
 }
 
-impl Stage {
+impl Fixture {
     pub(crate) fn new(quota_bytes: u64) -> Self {
         Self::planned(quota_bytes, Managed::Deny, Plan::default())
     }
@@ -212,7 +212,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.container.share.stop();
         for session in self.sessions.lock().unwrap().iter() {

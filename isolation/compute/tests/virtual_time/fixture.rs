@@ -163,7 +163,7 @@ pub(crate) enum OwnGroup {
 }
 
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     pub(crate) now_ns: u64,
     pub(crate) random: Random,
     pub(crate) faults: Faults,
@@ -268,7 +268,7 @@ fn found(faults: &Faults) -> Found {
     try_knobs(&group, &mut pull).expect("a driver that answers")
 }
 
-impl Stage {
+impl Fixture {
     pub(crate) fn new(seed: u64, cards: usize) -> Self {
         Self {
             now_ns: 10 * S,

@@ -48,7 +48,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PROFILE: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"Simulated\"\nmemory_mib = 1024\narchitecture = \"ada\"\ncount = 2\n";
 const TWO_CARDS: &str = "[driver]\nversion = \"570.195.03\"\n[[card]]\nname = \"First\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[card]]\nname = \"Second\"\nmemory_mib = 1024\narchitecture = \"blackwell\"\n[[nvlink]]\ncards = [0, 1]\ncount = 2\n[[nvlink]]\ncards = [0]\n[[boost_group]]\ncards = [1]\n[[boost_group]]\ncards = [0, 1]\n";
 
-/// What is taken for objects of a card of [`Stage::of_generation`].
+/// What is taken for objects of a card of [`Fixture::of_generation`].
 pub(crate) const CONTEXTS: ImplicitBytes = ImplicitBytes {
     channel_group: 32 * MIB,
     other_group: 2 * MIB,
@@ -101,7 +101,7 @@ struct Front {
 /// A process under the filter, which ends when this is dropped.
 pub(crate) type Confined = (Tenant, Process);
 
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     pub(crate) kernel: Kernel,
     pub(crate) container: Arc<Container>,
     executor: Option<Arc<ExecutorDriver>>,
@@ -114,7 +114,7 @@ pub(crate) struct Stage {
     sessions: Mutex<Vec<Arc<Session>>>,
 }
 
-impl Stage {
+impl Fixture {
     pub(crate) fn new(quota_bytes: u64, binding: Binding) -> Self {
         Self::built(quota_bytes, binding, Mode::Strict, Extras::default())
     }
@@ -392,7 +392,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         for session in self.sessions.lock().unwrap().iter() {
             session.end();
@@ -512,7 +512,7 @@ impl Driver for Front {
         *self.binding.lock().unwrap()
     }
 
-    fn is_played(&self) -> bool {
+    fn is_fake(&self) -> bool {
         true
     }
 

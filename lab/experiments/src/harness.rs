@@ -9,27 +9,27 @@ use runlist::{Mode, world};
 use crate::agents::Agents;
 use crate::measure::Curve;
 use crate::report::Findings;
-use crate::scene::{Load, Record, Scene, Steering, Tenant, Throttle, Trick, Turn};
+use crate::scenario::{Load, Record, Scenario, Steering, Tenant, Throttle, Trick, Turn};
 
 /// From the start of a container's broker to its program's first channel group.
 const START_NS: u64 = 5_000_000;
 
 /// Plays scenes and counts what that took.
 #[derive(Debug, Default)]
-pub struct Stage {
+pub struct Harness {
     virtual_ns: u64,
     seeds: BTreeSet<u64>,
 }
 
-impl Stage {
+impl Harness {
     /// Plays a scene from beginning to end.
     ///
     /// # Errors
     /// The scene contradicts itself, or the card's own account does.
-    pub fn play(&mut self, scene: &Scene, steering: Steering) -> Result<Record> {
-        self.virtual_ns += scene.until_ns;
-        self.seeds.insert(scene.seed);
-        Play::new(scene, steering)?.run()
+    pub fn play(&mut self, scenario: &Scenario, steering: Steering) -> Result<Record> {
+        self.virtual_ns += scenario.until_ns;
+        self.seeds.insert(scenario.seed);
+        Play::new(scenario, steering)?.run()
     }
 
     /// With what was spent on them.
@@ -37,7 +37,7 @@ impl Stage {
     /// # Errors
     /// A number is none.
     pub fn into_findings(self, mut findings: Findings) -> Result<Findings> {
-        findings.virtual_s = self.virtual_ns as f64 / crate::scene::S as f64;
+        findings.virtual_s = self.virtual_ns as f64 / crate::scenario::S as f64;
         findings.seeds = self.seeds.len() as u64;
         if let Some(row) = findings.rows.iter().find(|row| !row.measured.is_finite()) {
             bail!("{}: not a number", row.what);
@@ -69,7 +69,7 @@ enum Cue {
 }
 
 struct Play<'s> {
-    scene: &'s Scene,
+    scenario: &'s Scenario,
     steering: Steering,
     world: World,
     /// Per tenant: one after the other where it frees its groups and makes others.
@@ -81,33 +81,33 @@ struct Play<'s> {
 }
 
 impl<'s> Play<'s> {
-    fn new(scene: &'s Scene, steering: Steering) -> Result<Self> {
-        for tenant in &scene.tenants {
-            if tenant.cards.is_empty() || tenant.cards.iter().any(|card| *card >= scene.cards) {
-                bail!("cards {:?} of {}", tenant.cards, scene.cards);
+    fn new(scenario: &'s Scenario, steering: Steering) -> Result<Self> {
+        for tenant in &scenario.tenants {
+            if tenant.cards.is_empty() || tenant.cards.iter().any(|card| *card >= scenario.cards) {
+                bail!("cards {:?} of {}", tenant.cards, scenario.cards);
             }
             if tenant.cards.len() > 1 && !matches!(tenant.load, Load::Gang { .. }) {
                 bail!("{:?} on several cards", tenant.load);
             }
         }
         let setup = Setup {
-            cards: vec![scene.costs; scene.cards],
+            cards: vec![scenario.costs; scenario.cards],
             rpc: RpcCosts {
-                stall_ppm: scene.delays.stalls_ppm,
-                stall_ns: scene.delays.stall_ns,
+                stall_ppm: scenario.delays.stalls_ppm,
+                stall_ns: scenario.delays.stall_ns,
                 ..RpcCosts::default()
             },
-            ..Setup::new(scene.seed, scene.cards)
+            ..Setup::new(scenario.seed, scenario.cards)
         };
         let mut cues: Vec<(u64, Cue)> = Vec::new();
-        for (index, tenant) in scene.tenants.iter().enumerate() {
+        for (index, tenant) in scenario.tenants.iter().enumerate() {
             cues.push((tenant.joins_ns, Cue::Join(index)));
             if let Some(leaves_ns) = tenant.leaves_ns {
                 cues.push((leaves_ns, Cue::Leave(index)));
             }
         }
         cues.extend(
-            scene
+            scenario
                 .turns
                 .iter()
                 .map(|(at_ns, turn)| (*at_ns, Cue::Turn(turn.clone()))),
@@ -119,19 +119,19 @@ impl<'s> Play<'s> {
             .map(|(place, (at_ns, cue))| ((at_ns, place), cue))
             .collect();
         Ok(Self {
-            scene,
+            scenario,
             steering,
             world: World::new(setup),
-            clients: vec![Vec::new(); scene.tenants.len()],
-            agents: Agents::new(scene.cards, &scene.rules, scene.tenants.len()),
+            clients: vec![Vec::new(); scenario.tenants.len()],
+            agents: Agents::new(scenario.cards, &scenario.rules, scenario.tenants.len()),
             cues,
             named,
         })
     }
 
     fn run(mut self) -> Result<Record> {
-        if let Some((control, gap_ns)) = &self.scene.storm {
-            for card in 0..self.scene.cards {
+        if let Some((control, gap_ns)) = &self.scenario.storm {
+            for card in 0..self.scenario.cards {
                 self.world.add_client(Client::new(
                     card,
                     world::Load::Calls {
@@ -143,13 +143,15 @@ impl<'s> Play<'s> {
         }
         loop {
             let cue_ns = self.cues.first_key_value().map(|((at_ns, _), _)| *at_ns);
-            let at_ns = cue_ns.map_or(self.scene.until_ns, |at_ns| at_ns.min(self.scene.until_ns));
+            let at_ns = cue_ns.map_or(self.scenario.until_ns, |at_ns| {
+                at_ns.min(self.scenario.until_ns)
+            });
             match self.world.run(at_ns) {
                 Some(notice) => {
                     self.agents.hear(&mut self.world, notice)?;
                     self.follow();
                 }
-                None if at_ns >= self.scene.until_ns => break,
+                None if at_ns >= self.scenario.until_ns => break,
                 None => {
                     if let Some((_, cue)) = self.cues.pop_first() {
                         self.take(cue)?;
@@ -181,14 +183,14 @@ impl<'s> Play<'s> {
     fn period(&mut self, tenant: usize, last_ppm: u64) {
         let now_ns = self.world.now_ns();
         let (Some(throttle), Some(client)) =
-            (self.scene.tenants[tenant].throttle, self.client(tenant))
+            (self.scenario.tenants[tenant].throttle, self.client(tenant))
         else {
             return;
         };
         let (duty_ppm, period_ns) = match throttle {
             Throttle::Freezer { percent, period_ns } => (u64::from(percent) * 10_000, period_ns),
             Throttle::Utilisation { percent, period_ns } => {
-                let card = self.scene.tenants[tenant].cards[0];
+                let card = self.scenario.tenants[tenant].cards[0];
                 let used_ns: u64 = self
                     .world
                     .gpumon(card)
@@ -216,14 +218,14 @@ impl<'s> Play<'s> {
         let now_ns = self.world.now_ns();
         match cue {
             Cue::Join(index) => {
-                let tenant = &self.scene.tenants[index];
+                let tenant = &self.scenario.tenants[index];
                 if self.steering == Steering::Governed {
                     self.agents.join(&mut self.world, index, tenant)?;
                 }
                 self.name(now_ns + START_NS, Cue::Start(index));
             }
             Cue::Start(index) => {
-                let tenant = &self.scene.tenants[index];
+                let tenant = &self.scenario.tenants[index];
                 let client = self.start(tenant);
                 self.clients[index].push(client);
                 match tenant.trick {
@@ -253,7 +255,7 @@ impl<'s> Play<'s> {
                 if self.steering == Steering::Governed {
                     self.agents.freed(&mut self.world, index)?;
                 }
-                if let Some(Trick::Churn { off_ns, .. }) = self.scene.tenants[index].trick {
+                if let Some(Trick::Churn { off_ns, .. }) = self.scenario.tenants[index].trick {
                     self.name(now_ns + off_ns, Cue::Start(index));
                 }
             }
@@ -262,7 +264,7 @@ impl<'s> Play<'s> {
                     count,
                     refusal,
                     renewed_ns,
-                }) = self.scene.tenants[index].trick
+                }) = self.scenario.tenants[index].trick
                     && self.steering == Steering::Governed
                 {
                     self.agents.decoys(&mut self.world, index, count, refusal)?;
@@ -324,7 +326,7 @@ impl<'s> Play<'s> {
                 kernels,
                 kernel_ns,
             } => world::Load::Poisson {
-                interval_ns: crate::scene::S / u64::from(per_s),
+                interval_ns: crate::scenario::S / u64::from(per_s),
                 request: Request {
                     kernels,
                     kernel: Kernel::of(kernel_ns),
@@ -355,21 +357,21 @@ impl<'s> Play<'s> {
     }
 
     fn record(mut self) -> Result<Record> {
-        let scene = self.scene;
-        let step_ns = scene.step_ns.max(1);
+        let scenario = self.scenario;
+        let step_ns = scenario.step_ns.max(1);
         let mut record = Record {
             calls: self.agents.calls(),
             windows_ns: self.agents.windows_ns(),
             ..Record::default()
         };
-        for card in 0..scene.cards {
+        for card in 0..scenario.cards {
             let time = self.world.runlist(card).time();
-            if time.total_ns() != scene.until_ns {
-                bail!("card {card}: {time:?} is not {} ns", scene.until_ns);
+            if time.total_ns() != scenario.until_ns {
+                bail!("card {card}: {time:?} is not {} ns", scenario.until_ns);
             }
             record.time.push(time);
         }
-        for (tenant, clients) in scene.tenants.iter().zip(&self.clients) {
+        for (tenant, clients) in scenario.tenants.iter().zip(&self.clients) {
             if clients.is_empty() {
                 record.used.push(Vec::new());
                 record.latencies_ns.push(Vec::new());
@@ -382,7 +384,7 @@ impl<'s> Play<'s> {
                 .iter()
                 .map(|&card| Curve {
                     step_ns,
-                    used_ns: (0..=scene.until_ns / step_ns)
+                    used_ns: (0..=scenario.until_ns / step_ns)
                         .map(|sample| {
                             let until_ns = sample * step_ns;
                             let used = clients.iter().map(|client| {
@@ -398,7 +400,7 @@ impl<'s> Play<'s> {
                 .iter()
                 .flat_map(|client| self.world.groups(*client))
                 .collect();
-            let end_ns = tenant.leaves_ns.unwrap_or(scene.until_ns);
+            let end_ns = tenant.leaves_ns.unwrap_or(scenario.until_ns);
             let gap_max_ns = tenant
                 .cards
                 .iter()
