@@ -12,7 +12,7 @@ use nvabi::{DriverVersion, Release};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 use vgpu::config::IsolationConfig;
-use vgpu::userland::Survey as Libraries;
+use vgpu::driver_libraries::Survey as Libraries;
 use vgpu::uvm_module::Standing as UvmModule;
 
 pub use self::standing::{Container, Engine, Named, Program, Standing};

@@ -17,7 +17,7 @@
 //! A step that ends the call before its time returns a [`Reply`] instead.
 //!
 //! Each of *begun*, *finished* and *settled* is one frame of the journal: whichever was the last when the broker was killed says
-//! what a successor has to do ([`crate::takeover`]). Calls that are refused before they are begun leave nothing behind, and are
+//! what a successor has to do ([`crate::resume`]). Calls that are refused before they are begun leave nothing behind, and are
 //! served afresh.
 //!
 //! The tenant's memory is read once, before the verdict, and what the driver executes is that copy.

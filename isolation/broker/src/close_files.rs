@@ -2,7 +2,7 @@
 //!
 //! A real driver frees what a file holds when *nobody* has the file open any more: nobody of another container either, to whom a
 //! tenant may have handed it, and not the second file of nvidia-uvm, which has the first one open as long as it is open itself. Holders are
-//! looked for in the broker's own container alone ([`crate::holders`]), so what the ledger is about to give back is freed first, by the
+//! looked for in the broker's own container alone ([`crate::open_file_scan`]), so what the ledger is about to give back is freed first, by the
 //! calls with which a program would end: every root client of a control file, and in a UVM address space every card, whose pages are
 //! moved to the host and whose mappings end with the memory that they hold.
 //!

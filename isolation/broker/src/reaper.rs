@@ -2,7 +2,7 @@
 //!
 //! Neither `close` nor `exit` is seen by the filter, and RM's objects live as long as their *file*. So whenever
 //! processes of the container exit, at a slow interval, and before memory is refused, every held file is looked for among the
-//! container's processes ([`crate::holders`]). What nobody holds is closed: at the driver, in the ledger, and here.
+//! container's processes ([`crate::open_file_scan`]). What nobody holds is closed: at the driver, in the ledger, and here.
 //!
 //! A descriptor that moves between two processes while they are looked at is met by looking twice, the second time in
 //! the opposite order.
@@ -33,9 +33,9 @@ use sys::pidfd::PidFd;
 use crate::close_files;
 use crate::container::Container;
 use crate::files::OpenFile;
-use crate::holders::{Look, without_holder};
 use crate::link::Stored;
 use crate::managed::Reason;
+use crate::open_file_scan::{Look, without_holder};
 use crate::pace::Requested;
 use crate::state::Op;
 

@@ -25,10 +25,10 @@ use crate::grant;
 use crate::health::{self, Health, KernelLog};
 use crate::journal;
 use crate::link::{FromBroker, PROTOCOL, SupervisorLink};
+use crate::resume::take_over;
 use crate::serving::Broker;
 use crate::share::{self, Share, Sources};
 use crate::supervisor;
-use crate::takeover::take_over;
 use crate::terms::Terms;
 use crate::workers::{Session, WAKE_SIGNAL};
 

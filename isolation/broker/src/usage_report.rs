@@ -11,7 +11,7 @@ use ledger::{CardSlot, Ledger, ProcessId};
 use serde::{Deserialize, Serialize};
 
 use crate::account::Slot;
-use crate::holders;
+use crate::open_file_scan;
 
 /// So many processes are listed.
 pub const MOST_LISTED: usize = 64;
@@ -66,7 +66,8 @@ pub struct FoldedCard {
 
 /// The living processes of a container: of its control group, else those that have made calls.
 pub(crate) fn living(cgroup: Option<&Path>, known: Vec<i32>) -> BTreeSet<i32> {
-    let listed = cgroup.and_then(|folder| holders::list_group_up_to(folder, MOST_FOLDERS).ok());
+    let listed =
+        cgroup.and_then(|folder| open_file_scan::list_group_up_to(folder, MOST_FOLDERS).ok());
     known
         .into_iter()
         .chain(listed.into_iter().flatten())

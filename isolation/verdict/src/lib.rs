@@ -2,7 +2,7 @@
 //!
 //! Follow one ioctl: [`op`] names it by file and command, [`blocks`] says which further memory belongs to it, and
 //! [`decide`] gives the [`Verdict`]. [`managed`] is for the one `mmap` that counts, [`share`] and [`exports`] for what one client
-//! hands to another, [`schedule`] for when its work may run; [`names`] says which handles a call names and who checks them, [`paths`] lists every way to card memory with what becomes of it. [`filter`] holds the seccomp rules that bring calls here, [`effective`]
+//! hands to another, [`schedule`] for when its work may run; [`names`] says which handles a call names and who checks them, [`paths`] lists every way to card memory with what becomes of it. [`filter`] holds the seccomp rules that bring calls here, [`filter_check`]
 //! says whether a filter that is in force does, [`view`] rewrites answers so that a tenant sees its slice. This crate reads no memory, keeps no account and knows no process: the broker does.
 //!
 //! Deny by default: a number, class or control without a row is refused as the driver itself would refuse it.
@@ -18,9 +18,9 @@ pub mod blocks;
 pub mod cards;
 pub mod decide;
 pub mod effect;
-pub mod effective;
 pub mod exports;
 pub mod filter;
+pub mod filter_check;
 pub mod managed;
 pub mod names;
 pub mod op;

@@ -300,7 +300,7 @@ pub enum Error {
     )]
     FilterOpen {
         /// What is open.
-        hole: verdict::effective::Hole,
+        hole: verdict::filter_check::Hole,
     },
     /// A filter that cannot be looked at.
     #[error(
@@ -593,7 +593,7 @@ pub enum Error {
     Cards(#[from] cards::Error),
     /// The driver's user libraries.
     #[error(transparent)]
-    Userland(#[from] crate::userland::Error),
+    DriverLibraries(#[from] crate::driver_libraries::Error),
     /// A configuration that is not text.
     #[error("configuration {} is not UTF-8", path.display())]
     ConfigText {

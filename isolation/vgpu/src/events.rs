@@ -10,10 +10,10 @@ use cards::lock::FileLock;
 use cards::{ContainerKey, GpuUuid, Grant};
 use serde_json::Value;
 
+use crate::driver_libraries::capabilities::VARIABLE;
 use crate::lifecycle::pod;
 use crate::request::{self, Reading};
 use crate::state::{self, ContainerDir};
-use crate::userland::capabilities::VARIABLE;
 use crate::{Config, Container, Error, bundle, chain};
 
 /// A container did not start.

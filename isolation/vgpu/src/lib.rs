@@ -2,9 +2,9 @@
 //!
 //! - [`config`]: the host's configuration.
 //! - [`request`]: annotations and environment → one typed [`Request`].
-//! - `exposure`: what a container is given that leads out of its slice, and is refused.
+//! - `escape_checks`: what a container is given that leads out of its slice, and is refused.
 //! - [`edit`]: what is changed in the engine's `config.json`.
-//! - [`userland`]: the driver's libraries in a container of real cards.
+//! - [`driver_libraries`]: the driver's libraries in a container of real cards.
 //! - [`backend`]: who holds a container to its memory, and the choice.
 //! - [`broker`]: starts and stops `cgpu-broker`.
 //! - [`uvm_module`]: the kernel module that CUDA needs, loaded before a container starts.
@@ -42,11 +42,12 @@ mod bundle;
 pub mod config;
 mod container;
 mod control;
+pub mod driver_libraries;
 pub mod drivers;
 pub mod edit;
 mod error;
+mod escape_checks;
 pub mod events;
-mod exposure;
 mod host;
 mod host_memory;
 mod lifecycle;
@@ -63,7 +64,6 @@ mod spec;
 mod state;
 pub mod strict_json;
 mod trusted;
-pub mod userland;
 pub mod uvm_module;
 mod walk;
 

@@ -115,7 +115,7 @@ fn listener(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         }
     }
     drop(theirs);
-    if let Ok(handed) = broker::intake::receive(&ours) {
+    if let Ok(handed) = broker::listener_socket::receive(&ours) {
         assert!(has_file, "a listener from nowhere");
         assert!(handed.pid.is_none_or(|pid| pid > 0));
     }

@@ -42,7 +42,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
     let libraries = match (driver, &inventory) {
         (HostDriver::Kernel, Ok(Some(inventory))) => {
             let version = &inventory.driver_version;
-            let found = vgpu::userland::survey(config, version, &inventory.cards);
+            let found = vgpu::driver_libraries::survey(config, version, &inventory.cards);
             Some(found.map_err(|error| chain(&error)))
         }
         _ => None,

@@ -104,7 +104,7 @@ fn is_own(container: &Container, pid: i32) -> bool {
         return true;
     }
     let cgroup = container.journal.change().cgroup().cloned();
-    cgroup.is_some_and(|folder| crate::holders::processes_of_group(&folder).contains(&pid))
+    cgroup.is_some_and(|folder| crate::open_file_scan::processes_of_group(&folder).contains(&pid))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use sys::pidfd::PidFd;
 
 use crate::container::Container;
-use crate::holders::processes_of_group;
+use crate::open_file_scan::processes_of_group;
 
 /// Processes that fork meanwhile are found in the next round.
 const ROUNDS: u32 = 50;

@@ -23,8 +23,8 @@ use verdict::policy::Managed;
 use super::spans::Stretches;
 use super::{ManagedMappings, OnItsWay, Suspicion, What, evidence};
 use crate::container::Container;
-use crate::holders;
 use crate::maps::{self, Table};
+use crate::open_file_scan;
 use crate::privilege;
 
 /// Processes that come while others are looked at are looked at as well, so often.
@@ -266,7 +266,8 @@ impl Look {
             return None;
         }
         self.rounds = self.rounds.saturating_add(1);
-        let Ok(everybody) = holders::processes_of_container(container, self.by_process.keys())
+        let Ok(everybody) =
+            open_file_scan::processes_of_container(container, self.by_process.keys())
         else {
             self.is_inconclusive = true;
             return None;

@@ -16,7 +16,7 @@ use nix::sys::socket::sockopt::AcceptConn;
 
 use super::Error;
 use crate::grant::{self, frontend_is_gone};
-use crate::intake::{self, Handed};
+use crate::listener_socket::{self, Handed};
 
 /// Whether anybody still needs a container's broker.
 #[derive(Debug, Clone, Copy)]
@@ -145,12 +145,13 @@ pub(super) fn report_ready() -> io::Result<()> {
 }
 
 /// Accepts one hand-over of a listener.
-pub(crate) fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, intake::Error> {
-    let connection = sys::fd_passing::accept(notify).map_err(|source| intake::Error::Io {
-        step: "accepting on notify.sock",
-        source,
-    })?;
-    intake::receive(&connection)
+pub(crate) fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, listener_socket::Error> {
+    let connection =
+        sys::fd_passing::accept(notify).map_err(|source| listener_socket::Error::Io {
+            step: "accepting on notify.sock",
+            source,
+        })?;
+    listener_socket::receive(&connection)
 }
 
 /// Names this process in `broker.pid`, as the frontend does for the first supervisor (`vgpu::broker`).

@@ -2,7 +2,7 @@
 //!
 //! What `config.json` says proves nothing: a runtime may leave rules out, a wrapper below it the whole profile, and libseccomp
 //! drops rules without a word. So the programs that the kernel has are read (`sys::traced`) and checked for every call that
-//! is the broker's (`verdict::effective`); and where calls wait for an answer, the broker must have the listener.
+//! is the broker's (`verdict::filter_check`); and where calls wait for an answer, the broker must have the listener.
 //!
 //! runc has loaded the filter when `create` ends. crun does so with `no_new_privs` only when the container is started: such
 //! a container is followed from there to the first instruction of its program ([`StartWatch`]).
@@ -17,8 +17,8 @@ use cards::{Grant, IoUring};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
-use verdict::effective;
 use verdict::filter::Insn;
+use verdict::filter_check;
 
 use crate::state::ContainerDir;
 use crate::{Error, control, host};
@@ -96,8 +96,8 @@ fn programs(traced: &Traced) -> io::Result<Vec<Vec<Insn>>> {
 }
 
 fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Insn>]) -> Result<(), Error> {
-    let closed =
-        effective::check(programs, &demands(grant)?).map_err(|hole| Error::FilterOpen { hole })?;
+    let closed = filter_check::check(programs, &demands(grant)?)
+        .map_err(|hole| Error::FilterOpen { hole })?;
     if closed.notifies {
         await_listener(&dir.control_socket())?;
     }
@@ -297,17 +297,17 @@ pub(super) fn verify_exec(dir: &ContainerDir, grant: &Grant, process: i32) -> Re
     if held.as_deref().is_some_and(|held| begin_with(&found, held)) {
         return Ok(());
     }
-    effective::check(&found, &demands(grant)?)
+    filter_check::check(&found, &demands(grant)?)
         .map(drop)
         .map_err(|_hole| open())
 }
 
-fn demands(grant: &Grant) -> Result<Vec<effective::Demand>, Error> {
+fn demands(grant: &Grant) -> Result<Vec<filter_check::Demand>, Error> {
     let io_uring = match grant.isolation.io_uring {
-        IoUring::Allow => effective::IoUring::Open,
-        IoUring::Deny => effective::IoUring::Closed,
+        IoUring::Allow => filter_check::IoUring::Open,
+        IoUring::Deny => filter_check::IoUring::Closed,
     };
-    Ok(effective::demands(&host::filter_of(grant)?, io_uring))
+    Ok(filter_check::demands(&host::filter_of(grant)?, io_uring))
 }
 
 /// Programs as a file has them: of each the number of its instructions, then these.

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::Plan;
 use crate::config::OtherCards;
-use crate::exposure::HostFiles;
+use crate::escape_checks::HostFiles;
 use crate::nodes::{CONTROL_MINOR, NVIDIA_MAJOR};
-use crate::{Error, exposure, spec};
+use crate::{Error, escape_checks, spec};
 
 /// What an engine or another hook put there before us: `--device`, `--gpus`, CDI. A granted card is reachable only through
 /// our entries. A card that is not granted is refused, or left out where the configuration says so, or where the
@@ -155,9 +155,9 @@ pub(super) fn add_mounts(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Resu
 /// Engines pass paths as people wrote them; runc cleans them later. Other nodes of the driver's are judged before the
 /// edits: what of them is here was let through.
 fn card_by_name(path: &str) -> Option<CardNode> {
-    let path = exposure::cleaned(Path::new(path));
+    let path = escape_checks::cleaned(Path::new(path));
     let name = path.strip_prefix("/dev").ok()?.to_str()?;
-    if !exposure::is_card_s(name) {
+    if !escape_checks::is_card_s(name) {
         return None;
     }
     let number = name.strip_prefix("nvidia")?.parse();
@@ -170,11 +170,11 @@ fn card_behind(source: &str, plan: &Plan<'_>) -> Option<CardNode> {
     if !source.is_absolute() {
         return None;
     }
-    let real = exposure::ThisHost.resolve(source);
+    let real = escape_checks::ThisHost.resolve(source);
     let by_name = real.to_str().and_then(card_by_name);
     by_name.or_else(|| {
-        let node = exposure::ThisHost.node(&real)?;
-        let is_character = node.kind == exposure::NodeKind::Character;
+        let node = escape_checks::ThisHost.node(&real)?;
+        let is_character = node.kind == escape_checks::NodeKind::Character;
         is_character.then(|| card_of(node.major, Some(node.minor), plan))?
     })
 }
@@ -197,7 +197,7 @@ fn card_of(major: u64, minor: Option<u64>, plan: &Plan<'_>) -> Option<CardNode> 
     match minor {
         None => Some(CardNode::All),
         Some(minor) if minor == u64::from(CONTROL_MINOR) => Some(CardNode::Shared),
-        Some(minor) if minor == exposure::MODESET_MINOR => None,
+        Some(minor) if minor == escape_checks::MODESET_MINOR => None,
         Some(minor) => Some(CardNode::One(minor)),
     }
 }

@@ -84,7 +84,7 @@ impl Error {
             | Self::NothingRequested
             | Self::CardGone { .. }
             | Self::Cards(_)
-            | Self::Userland(_)
+            | Self::DriverLibraries(_)
             | Self::ConfigText { .. }
             | Self::ConfigSyntax { .. }
             | Self::ConfigValue { .. } => Fault::Host,

@@ -17,7 +17,7 @@ use crate::mount::Mount;
 use crate::nodes;
 use crate::request::{Reading, Whose};
 use crate::{
-    Config, Container, Error, Request, backend, edit, rdma, slice_record, state, userland,
+    Config, Container, Error, Request, backend, driver_libraries, edit, rdma, slice_record, state,
 };
 
 /// Where a container's request comes from, and where its edits go.
@@ -340,7 +340,7 @@ impl Making<'_> {
         let (config, grant) = (self.container.config(), &placed.grant);
         // An engine that hands its spec over names its container's root by an absolute path.
         let bundle = self.input.bundle().unwrap_or_else(|| Path::new("/"));
-        let userland = userland::prepare(&userland::Context {
+        let driver_libraries = driver_libraries::prepare(&driver_libraries::Context {
             config,
             grant,
             cards: &self.host.inventory.cards,
@@ -348,15 +348,15 @@ impl Making<'_> {
             bundle,
         })?;
         if grant.backend == Backend::Broker {
-            log.not_served(&userland.refused);
+            log.not_served(&driver_libraries.refused);
             log.no_gpudirect_rdma(&rdma::nodes(spec)?);
         }
-        mounts.extend_from_slice(&userland.mounts);
+        mounts.extend_from_slice(&driver_libraries.mounts);
         let mut edited = spec.clone();
         let plan = edit::Plan {
             grant,
             mounts: mounts.as_slice(),
-            additions: &userland.additions,
+            additions: &driver_libraries.additions,
             nodes: &placed.nodes,
             uvm_major: placed.uvm_major,
             listener: &self.container.dir().notify_socket(),
@@ -367,7 +367,7 @@ impl Making<'_> {
             other_cards: config.isolation.allow.other_cards,
         };
         edit::apply(&mut edited, &plan)?;
-        userland.tell_linker(spec, bundle);
+        driver_libraries.tell_linker(spec, bundle);
         Ok(edited)
     }
 

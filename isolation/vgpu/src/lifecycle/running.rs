@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::prepared::Prepared;
 use crate::backend::StartWatch;
 use crate::own_group::{Governor, OwnGroup};
-use crate::{Container, Error, bundle, edit, exposure};
+use crate::{Container, Error, bundle, edit, escape_checks};
 
 /// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the
 /// frontend's lock and nothing else.
@@ -124,7 +124,7 @@ impl Running {
         if !dir.exists() {
             return Ok(());
         }
-        exposure::admit_exec(container, process)?;
+        escape_checks::admit_exec(container, process)?;
         let has_broker = container.grant()?.backend == Backend::Broker;
         if has_broker && !dir.has_broker()? {
             // Else runc fails at the listener's socket, and says nothing of a broker.

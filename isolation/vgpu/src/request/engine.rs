@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::cgpu_environment::EnvironmentTerms;
 use super::native::{APPLIED_KEY, ISOLATION_KEY, PREFIX};
 use crate::config::EnvironmentRule;
-use crate::{Config, Error, exposure, spec};
+use crate::{Config, Error, escape_checks, spec};
 
 /// The engines that make pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub(super) fn role<'a>(
         if asks_by_environment(config, spec)? {
             return Err(forged(kind_key, "no sandbox asks by its environment"));
         }
-        if exposure::has_a_card(spec)? {
+        if escape_checks::has_a_card(spec)? {
             return Err(forged(kind_key, "no sandbox is given a card's node"));
         }
         return Ok(Role::Sandbox);

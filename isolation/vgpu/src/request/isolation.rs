@@ -10,7 +10,7 @@ use cards::{Capability, CardFigures, Isolation, ManagedMemory, Mode, OnViolation
 use super::bad_value;
 use super::native::NativeTerms;
 use crate::config::IsolationConfig;
-use crate::userland::capabilities::Capabilities;
+use crate::driver_libraries::capabilities::Capabilities;
 use crate::{Config, Error, events};
 
 pub(super) const MANAGED_KEY: &str = "cgpu.io/managed";

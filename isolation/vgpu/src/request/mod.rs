@@ -44,8 +44,8 @@ pub(crate) use self::native::{MEMORY_KEY, compute_policy, percent, priority, wei
 pub use self::near_miss::NearMiss;
 pub use self::pod::{AmountOf, PodPlace};
 use crate::config::{DefaultTerms, DisableRule, EnvironmentRule};
-use crate::userland::capabilities::Capabilities;
-use crate::{Config, Error, exposure, host_memory, spec};
+use crate::driver_libraries::capabilities::Capabilities;
+use crate::{Config, Error, escape_checks, host_memory, spec};
 
 /// Whose pod a container is in, of a spec that may be refused for anything else.
 pub(crate) fn pod_namespace(spec: &Value) -> Option<String> {
@@ -262,12 +262,13 @@ impl<'a> Parts<'a> {
     fn completed(&self, mut request: Request) -> Result<Request, Error> {
         // What shares without a quota is not held to anything.
         if request.request.amount != Amount::Unmeasured {
-            let findings = exposure::of_container(
+            let findings = escape_checks::of_container(
                 self.spec,
-                &exposure::OwnPlaces::of(self.config, self.whose.bundle),
-                &exposure::ThisHost,
+                &escape_checks::OwnPlaces::of(self.config, self.whose.bundle),
+                &escape_checks::ThisHost,
             )?;
-            request.isolation.weakened = exposure::admit(&findings, &self.config.isolation.allow)?;
+            request.isolation.weakened =
+                escape_checks::admit(&findings, &self.config.isolation.allow)?;
         }
         let capabilities = Capabilities::of_container(self.spec)?;
         request.isolation.capabilities = capabilities.admitted(&self.config.isolation.capabilities);

@@ -204,7 +204,7 @@ fn without_no_new_privs_a_filter_is_there_before_the_start_or_never() {
         matches!(
             found,
             Err(Error::FilterOpen {
-                hole: effective::Hole::NoFilter
+                hole: filter_check::Hole::NoFilter
             })
         ),
         "{found:?}"

@@ -14,7 +14,7 @@ use crate::state::ContainerDir;
 #[test]
 fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_linker_knows_them()
 {
-    use crate::userland::tests::{
+    use crate::driver_libraries::tests::{
         FakeHost, Layout, VERSION, linker_cache_paths, linker_cache_with,
     };
     use crate::uvm_module::tests::{LOADS, kernel_with};
@@ -69,7 +69,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
     let Err(error) = create() else {
         panic!("there are no libraries")
     };
-    assert!(matches!(error, Error::Userland(_)), "{error}");
+    assert!(matches!(error, Error::DriverLibraries(_)), "{error}");
     fake.assert_clean(&"no libraries");
     assert_eq!(spec_bytes(&bundle), before);
 }
@@ -180,7 +180,7 @@ fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
 fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_reported() {
     use cards::Capability::{Graphics, Video};
 
-    use crate::userland::tests::{FakeHost, Layout, VERSION};
+    use crate::driver_libraries::tests::{FakeHost, Layout, VERSION};
     use crate::uvm_module::tests::{LOADS, kernel_with};
     let Some(driver) = FakeHost::new(Layout::Debian) else {
         return;

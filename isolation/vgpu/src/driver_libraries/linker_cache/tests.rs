@@ -16,7 +16,7 @@ fn library(name: &str) -> Entry {
 }
 
 /// A cache without entries, as `ldconfig` writes it.
-pub(in crate::userland) fn empty() -> Vec<u8> {
+pub(in crate::driver_libraries) fn empty() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.resize(HEAD_BYTES, 0);
     bytes[28] = 2;

@@ -10,7 +10,7 @@ use super::fake_driver::{
     FakeHost, Layout, OTHER_VERSION, VERSION, assert_reports, source, spec, targets,
 };
 use crate::config::{Allow, CdiFolders, LibrarySource};
-use crate::userland::{Context, prepare, survey};
+use crate::driver_libraries::{Context, prepare, survey};
 
 /// A host whose specs have the driver's files; discovery would find none.
 struct CdiHost {
@@ -76,7 +76,7 @@ impl CdiHost {
         fs::write(self.fake.path().join("cdi").join(name), text).unwrap();
     }
 
-    fn with(&self, document: &Value) -> Result<crate::userland::Userland, String> {
+    fn with(&self, document: &Value) -> Result<crate::driver_libraries::DriverLibraries, String> {
         self.write("nvidia.json", &document.to_string());
         self.fake.prepared("")
     }
@@ -90,7 +90,7 @@ impl CdiHost {
                 assert_reports(&error, &["nvidia.json"]);
                 error
             }
-            Ok(userland) => panic!("{userland:?}"),
+            Ok(driver_libraries) => panic!("{driver_libraries:?}"),
         }
     }
 }
@@ -107,7 +107,7 @@ fn push(document: &mut Value, pointer: &str, value: Value) {
 #[test]
 fn a_generated_spec_gives_the_files_of_the_driver_and_nothing_else() {
     let Some(host) = CdiHost::new() else { return };
-    let userland = host.with(&host.document()).unwrap();
+    let driver_libraries = host.with(&host.document()).unwrap();
     let folder = "/usr/lib/x86_64-linux-gnu";
     let mut expected: Vec<String> = [
         "libcuda.so".to_owned(),
@@ -122,9 +122,9 @@ fn a_generated_spec_gives_the_files_of_the_driver_and_nothing_else() {
     .collect();
     expected.insert(0, "/usr/bin/nvidia-smi".to_owned());
     expected.sort();
-    assert_eq!(targets(&userland), expected);
+    assert_eq!(targets(&driver_libraries), expected);
     assert_eq!(
-        source(&userland, &format!("{folder}/libcuda.so"))
+        source(&driver_libraries, &format!("{folder}/libcuda.so"))
             .unwrap()
             .display()
             .to_string(),
@@ -132,13 +132,13 @@ fn a_generated_spec_gives_the_files_of_the_driver_and_nothing_else() {
     );
     // Never as the spec says: `rw` would be one word of it.
     assert!(
-        userland
+        driver_libraries
             .mounts
             .iter()
             .all(|mount| mount.options == ["bind", "ro", "nosuid", "nodev"])
     );
     assert_eq!(
-        userland.additions.environment,
+        driver_libraries.additions.environment,
         ["NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64"]
     );
     // All capabilities: what the spec has for them, and no more.
@@ -458,8 +458,8 @@ fn devices_are_found_by_uuid_by_index_and_by_their_only_node() {
     let mut swapped = devices(&["0", "1"]);
     swapped["devices"][0]["name"] = json!("1");
     swapped["devices"][1]["name"] = json!("0");
-    let userland = host.with(&swapped).unwrap();
-    assert!(!userland.mounts.is_empty());
+    let driver_libraries = host.with(&swapped).unwrap();
+    assert!(!driver_libraries.mounts.is_empty());
 }
 
 #[test]
@@ -477,8 +477,8 @@ fn the_last_folder_counts_and_two_specs_of_one_folder_contend() {
     let mut marked = host.document();
     marked["containerEdits"]["env"] = json!(["FROM=run"]);
     fs::write(dynamic.join("x.json"), marked.to_string()).unwrap();
-    let userland = host.with(&host.document()).unwrap();
-    assert_eq!(userland.additions.environment, ["FROM=run"]);
+    let driver_libraries = host.with(&host.document()).unwrap();
+    assert_eq!(driver_libraries.additions.environment, ["FROM=run"]);
     fs::write(dynamic.join("y.json"), marked.to_string()).unwrap();
     assert_reports(
         &host.fake.prepared("").unwrap_err(),
@@ -520,7 +520,7 @@ fn the_environment_of_a_spec_takes_the_place_of_the_image_s_own() {
         json!("NVIDIA_CTK_LIBCUDA_DIR=/image"),
     );
     let grant = host.fake.grant(&[0]);
-    let userland = prepare(&Context {
+    let driver_libraries = prepare(&Context {
         config: &host.fake.config,
         grant: &grant,
         cards: &host.fake.cards,
@@ -531,7 +531,7 @@ fn the_environment_of_a_spec_takes_the_place_of_the_image_s_own() {
     let plan = crate::edit::Plan {
         grant: &grant,
         mounts: &[],
-        additions: &userland.additions,
+        additions: &driver_libraries.additions,
         nodes: &crate::nodes::of(&grant, None, nvabi::proc_files::DeviceFiles::default()),
         uvm_major: None,
         listener: Path::new("/x"),

@@ -11,9 +11,9 @@ use super::fake_driver::{
     FakeHost, Layout, OTHER_VERSION, VERSION, assert_reports, link, source, spec, targets,
 };
 use crate::config::{LibrarySource, OtherCards};
+use crate::driver_libraries::survey;
 use crate::edit::{self, Plan, SeccompRules};
-use crate::exposure;
-use crate::userland::survey;
+use crate::escape_checks;
 
 const FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
 
@@ -39,7 +39,7 @@ fn every_layout_gives_the_running_driver_s_libraries_under_all_their_names() {
             )
             .unwrap();
         }
-        let userland = host.prepared("compute,utility").unwrap();
+        let driver_libraries = host.prepared("compute,utility").unwrap();
         let mut expected = in_folder(&[
             "libcuda.so",
             "libcuda.so.1",
@@ -53,7 +53,7 @@ fn every_layout_gives_the_running_driver_s_libraries_under_all_their_names() {
         ]);
         expected.insert(0, "/usr/bin/nvidia-smi".to_owned());
         expected.sort();
-        assert_eq!(targets(&userland), expected, "{layout:?}");
+        assert_eq!(targets(&driver_libraries), expected, "{layout:?}");
         let real = host.at(&format!("{}/libcuda.so.{VERSION}", layout.folder()));
         for name in [
             "libcuda.so",
@@ -62,12 +62,12 @@ fn every_layout_gives_the_running_driver_s_libraries_under_all_their_names() {
         ] {
             let target = format!("{FOLDER}/{name}");
             assert_eq!(
-                source(&userland, &target),
+                source(&driver_libraries, &target),
                 Some(real.as_path()),
                 "{layout:?}"
             );
         }
-        for mount in &userland.mounts {
+        for mount in &driver_libraries.mounts {
             assert_eq!(mount.options, ["bind", "ro", "nosuid", "nodev"]);
             assert!(!mount.source.is_symlink());
         }
@@ -80,8 +80,8 @@ fn a_container_gets_the_files_of_its_capabilities_alone() {
         return;
     };
     let of = |capabilities: &str| {
-        let userland = host.prepared(capabilities).unwrap();
-        let mut names: Vec<String> = targets(&userland)
+        let driver_libraries = host.prepared(capabilities).unwrap();
+        let mut names: Vec<String> = targets(&driver_libraries)
             .into_iter()
             .map(|target| target.rsplit('/').next().unwrap().to_owned())
             .filter(|name| !name.ends_with(VERSION))
@@ -170,9 +170,9 @@ fn simulated_cards_get_nothing() {
     };
     let bundle = host.bundle(&[]);
     // Not even a word that means nothing is judged.
-    let userland = host.prepare(&grant, "nonsense", &bundle).unwrap();
-    assert!(userland.mounts.is_empty());
-    assert_eq!(userland.additions, edit::Additions::default());
+    let driver_libraries = host.prepare(&grant, "nonsense", &bundle).unwrap();
+    assert!(driver_libraries.mounts.is_empty());
+    assert_eq!(driver_libraries.additions, edit::Additions::default());
 }
 
 #[test]
@@ -225,8 +225,14 @@ fn a_cache_that_is_none_leaves_the_usual_folders() {
         return;
     };
     fs::write(host.at("/etc/ld.so.cache"), "nonsense").unwrap();
-    let userland = host.prepared("utility").unwrap();
-    assert!(source(&userland, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").is_some());
+    let driver_libraries = host.prepared("utility").unwrap();
+    assert!(
+        source(
+            &driver_libraries,
+            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+        )
+        .is_some()
+    );
 }
 
 #[test]
@@ -242,9 +248,9 @@ fn a_library_for_another_machine_is_passed_over() {
     bytes[18] = 0xb7; // e_machine: AArch64
     fs::write(host.at("/etc/ld.so.cache"), "").unwrap();
     fs::write(first.join(format!("libcuda.so.{VERSION}")), bytes).unwrap();
-    let userland = host.prepared("compute").unwrap();
+    let driver_libraries = host.prepared("compute").unwrap();
     assert_eq!(
-        source(&userland, &format!("{FOLDER}/libcuda.so.1")),
+        source(&driver_libraries, &format!("{FOLDER}/libcuda.so.1")),
         Some(real.as_path())
     );
 }
@@ -272,8 +278,8 @@ fn libraries_of_32_bit_programs_are_given_where_they_are_requested_and_can_be_us
         (&both, "compat32", false),
         (&one, "all", false),
     ] {
-        let userland = host.prepare(&grant, capabilities, bundle).unwrap();
-        let at = source(&userland, "/usr/lib/i386-linux-gnu/libcuda.so.1");
+        let driver_libraries = host.prepare(&grant, capabilities, bundle).unwrap();
+        let at = source(&driver_libraries, "/usr/lib/i386-linux-gnu/libcuda.so.1");
         assert_eq!(at.is_some(), expected, "{capabilities}");
         assert!(at.is_none_or(|source| source.starts_with(&folder)));
     }
@@ -283,11 +289,11 @@ fn libraries_of_32_bit_programs_are_given_where_they_are_requested_and_can_be_us
 fn edited(host: &FakeHost, minors: &[u32]) -> Value {
     let grant = host.grant(minors);
     let bundle = host.bundle(&["/usr/lib/x86_64-linux-gnu/libc.so.6"]);
-    let userland = host.prepare(&grant, "", &bundle).unwrap();
+    let driver_libraries = host.prepare(&grant, "", &bundle).unwrap();
     let plan = Plan {
         grant: &grant,
-        mounts: &userland.mounts,
-        additions: &userland.additions,
+        mounts: &driver_libraries.mounts,
+        additions: &driver_libraries.additions,
         nodes: &crate::nodes::of(&grant, Some(511), nvabi::proc_files::DeviceFiles::default()),
         uvm_major: Some(511),
         listener: Path::new("/run/notify.sock"),
@@ -333,10 +339,10 @@ fn the_spec_has_the_granted_card_s_nodes_the_libraries_and_no_other_card_s_state
     assert_eq!(edited(&host, &[0, 1])["linux"].get("maskedPaths"), None);
 
     // What judges an engine's spec has nothing against these mounts.
-    let findings = exposure::of_container(
+    let findings = escape_checks::of_container(
         &value,
-        &exposure::OwnPlaces::of(&host.config, None),
-        &exposure::ThisHost,
+        &escape_checks::OwnPlaces::of(&host.config, None),
+        &escape_checks::ThisHost,
     )
     .unwrap();
     assert!(

@@ -22,8 +22,8 @@ use nvabi::Release;
 use serde_json::{Value, json};
 use sys::seccomp::Listener;
 use sys::traced::Traced;
-use verdict::effective::{self, Closed, Hole};
 use verdict::filter::{Coverage, FilterSpec, Insn};
+use verdict::filter_check::{self, Closed, Hole};
 use vgpu::config::OtherCards;
 use vgpu::edit::{Additions, Plan, SeccompRules, apply};
 
@@ -259,9 +259,9 @@ impl Host {
             .iter()
             .map(|program| program.iter().map(insn).collect())
             .collect();
-        effective::check(
+        filter_check::check(
             &programs,
-            &effective::demands(&FILTER, effective::IoUring::Open),
+            &filter_check::demands(&FILTER, filter_check::IoUring::Open),
         )
     }
 }
@@ -368,7 +368,7 @@ fn every_call() -> Vec<&'static str> {
         .collect()
 }
 
-fn assert_effective(answers: &BTreeMap<String, String>, closed: i32, context: &str) {
+fn assert_closed(answers: &BTreeMap<String, String>, closed: i32, context: &str) {
     let expect = |call: &str, value: i64| {
         assert_eq!(
             answers[call],
@@ -512,7 +512,7 @@ fn the_broker_sees_the_driver_s_calls_under_every_kind_of_profile() {
         for privileges in [Privileges::Any, Privileges::NoNew] {
             let id = format!("p{at}-{privileges:?}").to_lowercase();
             let answers = host.run(&id, profile.clone(), &calls, privileges);
-            assert_effective(&answers, closed, &format!("{name}, {privileges:?}"));
+            assert_closed(&answers, closed, &format!("{name}, {privileges:?}"));
         }
     }
 }
@@ -754,5 +754,5 @@ fn an_exec_is_under_the_same_filter() {
     let answered = host.runc(&[&["exec", "exec", "/probe"], every_call().as_slice()].concat());
     host.runc(&["delete", "--force", "exec"]);
     assert!(started.success(), "{started:?}");
-    assert_effective(&answers(&answered), libc::ENOTTY, "exec");
+    assert_closed(&answers(&answered), libc::ENOTTY, "exec");
 }

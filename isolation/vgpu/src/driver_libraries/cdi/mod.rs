@@ -21,7 +21,7 @@ use super::discover::FoundLibrary;
 use super::elf::{self, Machine};
 use super::error::{Error, cut};
 use super::tree::{LastLink, Tree};
-use crate::exposure::{cleaned, is_card_s};
+use crate::escape_checks::{cleaned, is_card_s};
 
 /// One card that was granted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use crate::Config;
 use crate::config::{CdiFolders, DriverConfig};
-use crate::userland::linker_cache::{self, Entry, NATIVE};
-use crate::userland::{Context, Userland, prepare};
+use crate::driver_libraries::linker_cache::{self, Entry, NATIVE};
+use crate::driver_libraries::{Context, DriverLibraries, prepare};
 
 pub(crate) const VERSION: &str = "570.195.03";
 pub(super) const OTHER_VERSION: &str = "570.86.15";
@@ -241,7 +241,7 @@ impl FakeHost {
         grant: &Grant,
         capabilities: &str,
         bundle: &Path,
-    ) -> Result<Userland, String> {
+    ) -> Result<DriverLibraries, String> {
         let spec = spec(capabilities);
         prepare(&Context {
             config: &self.config,
@@ -254,7 +254,7 @@ impl FakeHost {
     }
 
     /// In a Debian-like image, on card 0.
-    pub(super) fn prepared(&self, capabilities: &str) -> Result<Userland, String> {
+    pub(super) fn prepared(&self, capabilities: &str) -> Result<DriverLibraries, String> {
         let bundle = self.bundle(&["/usr/lib/x86_64-linux-gnu/libc.so.6"]);
         self.prepare(&self.grant(&[0]), capabilities, &bundle)
     }
@@ -273,8 +273,8 @@ pub(super) fn link(target: &str, at: &Path) {
 }
 
 /// Targets in the container, in order.
-pub(super) fn targets(userland: &Userland) -> Vec<String> {
-    let mut targets: Vec<String> = userland
+pub(super) fn targets(driver_libraries: &DriverLibraries) -> Vec<String> {
+    let mut targets: Vec<String> = driver_libraries
         .mounts
         .iter()
         .map(|mount| mount.target.display().to_string())
@@ -284,8 +284,8 @@ pub(super) fn targets(userland: &Userland) -> Vec<String> {
 }
 
 /// What is mounted at a place.
-pub(super) fn source<'a>(userland: &'a Userland, target: &str) -> Option<&'a Path> {
-    let mount = userland
+pub(super) fn source<'a>(driver_libraries: &'a DriverLibraries, target: &str) -> Option<&'a Path> {
+    let mount = driver_libraries
         .mounts
         .iter()
         .find(|mount| mount.target == Path::new(target))?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::fake_driver::{FakeHost, Layout, link, spec, targets};
 use super::{linker_cache_paths, linker_cache_with};
-use crate::userland::image::Image;
+use crate::driver_libraries::image::Image;
 
 fn folder(host: &FakeHost, files: &[&str]) -> PathBuf {
     Image::of(&spec(""), &host.bundle(files)).library_folder()
@@ -114,8 +114,8 @@ fn listed(bundle: &Path) -> Vec<String> {
 }
 
 fn tell(host: &FakeHost, bundle: &Path) {
-    let userland = host.prepare(&host.grant(&[0]), "utility", bundle).unwrap();
-    userland.tell_linker(&spec("utility"), bundle);
+    let driver_libraries = host.prepare(&host.grant(&[0]), "utility", bundle).unwrap();
+    driver_libraries.tell_linker(&spec("utility"), bundle);
 }
 
 #[test]
@@ -198,9 +198,9 @@ fn an_image_of_another_family_has_all_names_in_its_own_folder() {
         return;
     };
     let bundle = host.bundle(&["/usr/lib64/libc.so.6"]);
-    let userland = host.prepare(&host.grant(&[0]), "compute", &bundle).unwrap();
+    let driver_libraries = host.prepare(&host.grant(&[0]), "compute", &bundle).unwrap();
     assert!(
-        targets(&userland)
+        targets(&driver_libraries)
             .iter()
             .all(|target| target.starts_with("/usr/lib64/lib"))
     );

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 
+use crate::driver_libraries::error::{Error, cut};
+use crate::driver_libraries::tree::{Found, LastLink, Tree};
 use crate::strict_json;
-use crate::userland::error::{Error, cut};
-use crate::userland::tree::{Found, LastLink, Tree};
 
 /// The kind of devices that are NVIDIA's cards.
 pub(crate) const KIND: &str = "nvidia.com/gpu";

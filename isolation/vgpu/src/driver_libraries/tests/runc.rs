@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::fake_driver::{FakeHost, Layout, VERSION};
 use crate::config::OtherCards;
+use crate::driver_libraries::{Context, prepare};
 use crate::edit::{self, Plan, SeccompRules};
-use crate::userland::{Context, prepare};
 
 /// Asks for libraries by name, calls into them, and tells what it sees.
 const PROGRAM: &str = r#"
@@ -112,7 +112,7 @@ impl Machine {
         let mut grant = self.host.grant(&[0]);
         // No broker plays here; what a container of one sees of the files is the same.
         grant.backend = cards::Backend::DriverLimit;
-        let userland = prepare(&Context {
+        let driver_libraries = prepare(&Context {
             config: &self.host.config,
             grant: &grant,
             cards: &self.host.cards,
@@ -122,8 +122,8 @@ impl Machine {
         .unwrap();
         let plan = Plan {
             grant: &grant,
-            mounts: &userland.mounts,
-            additions: &userland.additions,
+            mounts: &driver_libraries.mounts,
+            additions: &driver_libraries.additions,
             nodes: &crate::nodes::of(&grant, Some(511), nvabi::proc_files::DeviceFiles::default()),
             uvm_major: Some(511),
             listener: Path::new("/nonexistent"),
@@ -132,7 +132,7 @@ impl Machine {
         };
         let before = spec.clone();
         edit::apply(&mut spec, &plan).unwrap();
-        userland.tell_linker(&before, bundle);
+        driver_libraries.tell_linker(&before, bundle);
         fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
         let output = Command::new("runc")
             .arg("--root")

@@ -39,14 +39,14 @@ use self::tree::Tree;
 use crate::config::{DriverConfig, LibrarySource, OtherCards};
 use crate::edit::Additions;
 use crate::mount::Mount;
-use crate::{Config, exposure};
+use crate::{Config, escape_checks};
 
 /// Where CDI specs are, if the configuration does not say; the last counts most.
 const CDI_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// What the edits of one container need.
 #[derive(Debug, Default)]
-pub(crate) struct Userland {
+pub(crate) struct DriverLibraries {
     pub(crate) mounts: Vec<Mount>,
     pub(crate) additions: Additions,
     /// Capabilities that are asked for by name, and whose calls a broker refuses.
@@ -71,9 +71,9 @@ pub(crate) struct Context<'a> {
 /// # Errors
 /// An unknown capability; libraries that are absent, of another driver, or not root's alone; a CDI spec that is wrong or
 /// gives more than was granted.
-pub(crate) fn prepare(context: &Context<'_>) -> Result<Userland, crate::Error> {
+pub(crate) fn prepare(context: &Context<'_>) -> Result<DriverLibraries, crate::Error> {
     match context.grant.driver {
-        DriverSpec::Sim { .. } => return Ok(Userland::default()),
+        DriverSpec::Sim { .. } => return Ok(DriverLibraries::default()),
         DriverSpec::Kernel => {}
     }
     let capabilities = Capabilities::of_container(context.spec)?;
@@ -91,16 +91,16 @@ pub(crate) fn prepare(context: &Context<'_>) -> Result<Userland, crate::Error> {
     )?;
     refuse_what_leads_out(context, &found)?;
     let image = Image::of(context.spec, context.bundle);
-    let mut userland = place(&found, &image);
-    userland.refused = capabilities.refused(&context.grant.isolation.capabilities);
-    userland.additions = Additions {
+    let mut driver_libraries = place(&found, &image);
+    driver_libraries.refused = capabilities.refused(&context.grant.isolation.capabilities);
+    driver_libraries.additions = Additions {
         environment: found.environment,
         masked_paths: other_cards_files(&context.grant.cards, context.cards),
     };
-    Ok(userland)
+    Ok(driver_libraries)
 }
 
-impl Userland {
+impl DriverLibraries {
     /// Makes the libraries known to those who read the image's linker cache. Before runc sees the container.
     pub(crate) fn tell_linker(&self, spec: &Value, bundle: &Path) {
         if !self.linker.is_empty() {
@@ -253,13 +253,13 @@ fn refuse_what_leads_out(context: &Context<'_>, found: &FoundFiles) -> Result<()
         cards::Backend::Broker | cards::Backend::DriverLimit => true,
         cards::Backend::Share => false,
     };
-    let own = exposure::OwnPlaces::of(context.config, Some(context.bundle));
+    let own = escape_checks::OwnPlaces::of(context.config, Some(context.bundle));
     for file in found.files.iter().filter(|_| is_held) {
-        let weakness = exposure::of_file(
+        let weakness = escape_checks::of_file(
             context.spec,
             (&file.source, &file.target),
             &own,
-            &exposure::ThisHost,
+            &escape_checks::ThisHost,
         )?;
         if let Some(weakness) = weakness {
             return Err(Error::CdiExposes {
@@ -273,8 +273,8 @@ fn refuse_what_leads_out(context: &Context<'_>, found: &FoundFiles) -> Result<()
     Ok(())
 }
 
-fn place(found: &FoundFiles, image: &Image) -> Userland {
-    let mut userland = Userland::default();
+fn place(found: &FoundFiles, image: &Image) -> DriverLibraries {
+    let mut driver_libraries = DriverLibraries::default();
     let native = image.library_folder();
     let x86 = image.library_folder_32();
     for library in &found.libraries {
@@ -285,21 +285,21 @@ fn place(found: &FoundFiles, image: &Image) -> Userland {
         };
         for name in &library.names {
             let target = folder.join(name);
-            userland.linker.push(Entry {
+            driver_libraries.linker.push(Entry {
                 name: name.clone(),
                 path: target.display().to_string(),
                 flags,
             });
-            userland.add(&library.source, target);
+            driver_libraries.add(&library.source, target);
         }
     }
     for file in &found.files {
-        userland.add(&file.source, file.target.clone());
+        driver_libraries.add(&file.source, file.target.clone());
     }
-    userland
+    driver_libraries
 }
 
-impl Userland {
+impl DriverLibraries {
     /// Programs are among them, so that `noexec` is not; the first of one destination counts.
     fn add(&mut self, source: &Path, target: PathBuf) {
         const OPTIONS: [&str; 4] = ["bind", "ro", "nosuid", "nodev"];
