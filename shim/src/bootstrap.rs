@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_bound_once_and_taken_over_from_the_dead() {
+    fn a_socket_is_bound_once_and_replaced_from_the_dead() {
         let dir = tempfile::tempdir().unwrap();
         let sockets = dir.path().join("d");
         let socket = sockets.join("s");

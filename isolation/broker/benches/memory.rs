@@ -117,7 +117,7 @@ fn main() -> ExitCode {
         return fill(&name);
     }
     if let Ok(path) = std::env::var(JOURNAL) {
-        return take_over(&path);
+        return resume(&path);
     }
     let mut rows = Vec::new();
     let is_bench = std::env::args().any(|flag| flag == "--bench");
@@ -218,7 +218,7 @@ fn fill(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn take_over(path: &str) -> ExitCode {
+fn resume(path: &str) -> ExitCode {
     let memfd = fs::File::options()
         .read(true)
         .write(true)

@@ -20,7 +20,7 @@ mod why;
 
 pub use answers::Numbers;
 pub(crate) use exports::HOST;
-pub use exports::{Carrier, PeerExport, PeerMemory};
+pub use exports::{PeerExport, PeerMemory, TransferFile};
 use translation::card_slot;
 pub use translation::{changes_account, uuid_bytes};
 pub use why::Why;
@@ -79,7 +79,7 @@ pub struct Origin {
     /// The process.
     pub process: i32,
     /// The file that its parameters name.
-    pub carrier: Carrier,
+    pub transfer_file: TransferFile,
 }
 
 /// A call as the account sees it: what it is, what it does, its blocks, and where it came from.

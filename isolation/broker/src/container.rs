@@ -134,7 +134,7 @@ impl Parts {
 
 /// Why a container cannot be taken over.
 #[derive(Debug, thiserror::Error)]
-pub enum TakeOverError {
+pub enum ResumeError {
     /// The shared state is of another layout, or cannot be mapped.
     #[error("the shared state cannot be used")]
     SharedState(#[source] io::Error),
@@ -147,8 +147,8 @@ impl Container {
     /// Takes over what a former broker has left, or begins.
     ///
     /// # Errors
-    /// [`TakeOverError`]; nothing was changed.
-    pub fn take_over(parts: Parts, inheritance: Inheritance) -> Result<Self, TakeOverError> {
+    /// [`ResumeError`]; nothing was changed.
+    pub fn resume(parts: Parts, inheritance: Inheritance) -> Result<Self, ResumeError> {
         let Parts {
             name,
             release,
@@ -170,7 +170,7 @@ impl Container {
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
             .with_gpu_ids(&pci::gpu_ids(Path::new(pci::CARDS), &uuids))
             .with_host_memory(host_memory_bytes);
-        let shared_state = SharedState::open(shared_state).map_err(TakeOverError::SharedState)?;
+        let shared_state = SharedState::open(shared_state).map_err(ResumeError::SharedState)?;
         let fresh = || account.fresh_state();
         let journal = Journal::open_moving(journal, fresh, &|| shared_state.heartbeat())?;
         let (mut files, mut answers, mut session) = (Vec::new(), Vec::new(), None);
@@ -241,13 +241,13 @@ impl Container {
     ///
     /// # Errors
     /// The system's.
-    pub fn alone(parts: Parts) -> Result<Self, TakeOverError> {
+    pub fn alone(parts: Parts) -> Result<Self, ResumeError> {
         let inheritance = Inheritance {
-            shared_state: SharedState::memfd().map_err(TakeOverError::SharedState)?,
-            journal: Journal::memfd().map_err(TakeOverError::SharedState)?,
+            shared_state: SharedState::memfd().map_err(ResumeError::SharedState)?,
+            journal: Journal::memfd().map_err(ResumeError::SharedState)?,
             stored: Vec::new(),
             supervisor: Arc::default(),
         };
-        Self::take_over(parts, inheritance)
+        Self::resume(parts, inheritance)
     }
 }

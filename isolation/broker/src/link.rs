@@ -226,7 +226,7 @@ impl SupervisorLink {
     ///
     /// # Errors
     /// Those of `hand_over`; the link is as it was.
-    pub fn take_up(
+    pub fn adopt(
         &self,
         next: OwnedFd,
         hand_over: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,

@@ -72,7 +72,7 @@ fn run(held: &mut Option<OwnedFd>) -> anyhow::Result<()> {
             let socket = given_socket()?;
             *held = Some(socket.try_clone().context("keeping the socket")?);
             let standby = Standby::start(&PathBuf::from(dir), socket)?;
-            Ok(standby.take_over()?.run()?)
+            Ok(standby.resume()?.run()?)
         }
         [succeed, flag, dir] if succeed == "--succeed" && flag == "--dir" => {
             set_oom_score(SUPERVISOR_OOM_SCORE);

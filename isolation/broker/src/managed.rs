@@ -92,7 +92,7 @@ struct Inner {
     /// When this broker began.
     began_at: u64,
     /// Whether what a former broker let through has been looked for.
-    is_taken_over: bool,
+    is_resumed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -175,7 +175,7 @@ impl Default for Inner {
             charged_meanwhile: Some(Vec::new()),
             charged_at: HashMap::new(),
             began_at: evidence::now(),
-            is_taken_over: false,
+            is_resumed: false,
         }
     }
 }

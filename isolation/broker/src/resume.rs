@@ -41,7 +41,7 @@ const EIO: i32 = 5;
 ///
 /// # Errors
 /// A thread cannot be started. Calls that were not taken up stay in the shared state, for the next broker.
-pub fn take_over(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Result<()> {
+pub fn resume(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Result<()> {
     let is_open = |call_slot| container.journal.change().open_in(call_slot).is_some();
     let (mut begun, mut others) = (Vec::new(), Vec::new());
     for call_slot in container.shared_state.left_behind(is_open) {

@@ -19,13 +19,13 @@ use nvabi::{DriverVersion, Release};
 use releases::Known;
 
 use crate::account::{Slot, uuid_bytes};
-use crate::container::{Container, Inheritance, Parts, TakeOverError};
+use crate::container::{Container, Inheritance, Parts, ResumeError};
 use crate::cpu_time::Allowance;
 use crate::grant;
 use crate::health::{self, Health, KernelLog};
 use crate::journal;
 use crate::link::{FromBroker, PROTOCOL, SupervisorLink};
-use crate::resume::take_over;
+use crate::resume::resume;
 use crate::serving::Broker;
 use crate::share::{self, Share, Sources};
 use crate::supervisor;
@@ -93,7 +93,7 @@ pub enum Error {
     NoHandOver,
     /// What was handed over cannot be used.
     #[error(transparent)]
-    TakeOver(#[from] TakeOverError),
+    Resume(#[from] ResumeError),
     /// The container's share.
     #[error(transparent)]
     Share(#[from] share::Error),
@@ -156,7 +156,7 @@ impl Standby {
     ///
     /// # Errors
     /// [`Error`]; what was handed over is as it was, for another broker to take.
-    pub fn take_over(self) -> Result<Broker, Error> {
+    pub fn resume(self) -> Result<Broker, Error> {
         let Some(handed) = Handed::receive(&self.link)? else {
             return Err(Error::NoHandOver);
         };
@@ -176,7 +176,7 @@ impl Standby {
             stored,
             supervisor: Arc::new(self.link),
         };
-        let container = Arc::new(Container::take_over(self.parts, inheritance)?);
+        let container = Arc::new(Container::resume(self.parts, inheritance)?);
         container.cpu_time.follow();
         container.shared_state.heartbeat();
         let mut broker = Broker::new(self.dir, container, estate, replaced)
@@ -187,7 +187,7 @@ impl Standby {
             .collect();
         let container = &broker.container;
         health::start(container, replaced).map_err(failed("starting a thread"))?;
-        take_over(container, &sessions).map_err(failed("taking up calls"))?;
+        resume(container, &sessions).map_err(failed("taking up calls"))?;
         start_share(container, replaced)?;
         container
             .supervisor

@@ -140,7 +140,7 @@ fn hand_over(
 ) -> io::Result<()> {
     container.files.while_held(|files| {
         container.answers.while_kept(|answers| {
-            container.supervisor.take_up(to, |socket| {
+            container.supervisor.adopt(to, |socket| {
                 first(socket)?;
                 let files = files
                     .iter()

@@ -494,7 +494,7 @@ impl Supervisor {
         let handed = handed();
         self.replaced += 1;
         if let Some(child) = self.child(number) {
-            child.set_step(Step::TakingOver);
+            child.set_step(Step::Resuming);
             child.saw_heartbeats(heartbeats);
             if let Err(error) = handed {
                 tracing::error!(error = %error, "a broker did not take what it was handed");
@@ -593,7 +593,7 @@ impl Supervisor {
             (Step::Serving, _) | (_, Death::Killed) => {
                 LONGEST_PAUSE.min(PAUSE_STEP * times.saturating_sub(FREE_DEATHS))
             }
-            (Step::Starting | Step::Standby | Step::TakingOver, Death::ByItself) => {
+            (Step::Starting | Step::Standby | Step::Resuming, Death::ByItself) => {
                 let doublings = times.saturating_sub(FREE_FAILURES).min(10);
                 let is_free = times < FREE_FAILURES;
                 LONGEST_DELAY.min(FIRST_DELAY * u32::from(!is_free) * (1 << doublings))
@@ -681,7 +681,7 @@ impl Supervisor {
             let is_stuck = match child.step() {
                 Step::Serving => child.is_hung(heartbeats, HANG),
                 // The former one has no heartbeat, and a full journal takes its time to be read.
-                Step::TakingOver => child.is_hung(heartbeats, START),
+                Step::Resuming => child.is_hung(heartbeats, START),
                 Step::Starting | Step::Standby => child.is_stuck(START),
             };
             // One without CPU time takes its time to die as well.
@@ -720,7 +720,7 @@ impl Supervisor {
         let message = FromSupervisor::Listener { token, pid };
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         for child in self.broker.iter().chain(next) {
-            let takes = matches!(child.step(), Step::TakingOver | Step::Serving);
+            let takes = matches!(child.step(), Step::Resuming | Step::Serving);
             if takes && let Err(error) = child.send(&message, &[listener]) {
                 tracing::error!(error = %error, "a broker did not take a listener");
                 child.kill();

@@ -11,7 +11,7 @@ use crate::appeal::{Appeal, Refused};
 use crate::breaker::{Breaker, SLOW_NS, Verdict};
 use crate::carry_over::CarryOver;
 use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
-use crate::cycle::{Course, Leads, Phase};
+use crate::cycle::{Leads, Phase, Progress};
 use crate::knob::{Answer, Engine, Knob, KnobError, Objects, Spent};
 use crate::latency::Timing;
 use crate::lateness::Lateness;
@@ -126,7 +126,7 @@ impl Card {
             .left_behind()
             .filter(|left| record::of_this_life(left, setup, now_ns));
         let mut probe = Probe::new();
-        let taken_over = left.is_some();
+        let resumed = left.is_some();
         let mut clean = false;
         let mut carry_over = CarryOver::default();
         let mut bias_ns = 0;
@@ -194,7 +194,7 @@ impl Card {
             stopping: false,
             ran_before: false,
         };
-        card.ran_before = !taken_over && card.groups() > 0;
+        card.ran_before = !resumed && card.groups() > 0;
         card.review(now_ns, 0);
         card
     }
@@ -273,7 +273,7 @@ impl Card {
         if self
             .phase
             .advance(view.cycle.as_ref(), now_ns, leads, &mut lengths)
-            == Course::Missed
+            == Progress::Missed
         {
             self.counts.late += 1;
         }

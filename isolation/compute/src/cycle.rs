@@ -72,7 +72,7 @@ pub(crate) enum Phase {
 
 /// Whether the phase went on in its course.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Course {
+pub(crate) enum Progress {
     /// It did.
     Kept,
     /// A segment passed unused because the clock stood past it.
@@ -105,30 +105,30 @@ impl Phase {
         now_ns: u64,
         leads: Leads,
         lengths: Lengths<'_>,
-    ) -> Course {
+    ) -> Progress {
         let Some(cycle) = cycle else {
             *self = Self::Free;
-            return Course::Kept;
+            return Progress::Kept;
         };
-        let mut course = Course::Kept;
+        let mut progress = Progress::Kept;
         loop {
             *self = match *self {
                 Self::Free => cycle.next(None, now_ns, leads, lengths),
                 Self::Open { end_ns, .. } if now_ns < end_ns.saturating_sub(leads.close_ns) => {
-                    return course;
+                    return progress;
                 }
                 Self::Open { start_ns, .. } => cycle.next(Some(start_ns), now_ns, leads, lengths),
                 Self::Closed { start_ns, .. }
                     if start_ns == u64::MAX || now_ns < start_ns.saturating_sub(leads.open_ns) =>
                 {
-                    return course;
+                    return progress;
                 }
                 Self::Closed { start_ns, end_ns } if leads.is_worth(start_ns, end_ns, now_ns) => {
                     *self = Self::Open { start_ns, end_ns };
-                    return course;
+                    return progress;
                 }
                 Self::Closed { start_ns, .. } => {
-                    course = Course::Missed;
+                    progress = Progress::Missed;
                     cycle.next(Some(start_ns), now_ns, leads, lengths)
                 }
             };
@@ -339,8 +339,9 @@ mod tests {
         let mut phase = Phase::begin(Some(&cycle), 0, slow, &mut |length| length);
         for window in 0..3 {
             let start_ns = window * 100 * MS + 30 * MS;
-            let course = phase.advance(Some(&cycle), start_ns - 5 * MS, slow, &mut |length| length);
-            assert_eq!(course, Course::Kept);
+            let progress =
+                phase.advance(Some(&cycle), start_ns - 5 * MS, slow, &mut |length| length);
+            assert_eq!(progress, Progress::Kept);
             assert!(matches!(phase, Phase::Open { .. }), "{phase:?}");
             phase.advance(Some(&cycle), start_ns, slow, &mut |length| length);
             assert!(matches!(phase, Phase::Closed { .. }), "{phase:?}");
@@ -394,11 +395,11 @@ mod tests {
             phase
                 .clone()
                 .advance(Some(&cycle), 45 * MS, LEADS, &mut |length| length),
-            Course::Kept
+            Progress::Kept
         );
         assert_eq!(
             phase.advance(Some(&cycle), 49_900_000, LEADS, &mut |length| length),
-            Course::Missed
+            Progress::Missed
         );
         assert_eq!(
             phase,

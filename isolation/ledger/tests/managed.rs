@@ -108,22 +108,22 @@ proptest! {
     fn an_adopted_export_is_charged_once_and_until_its_last_reference(
         imports in 0_usize..4, origins in proptest::collection::vec(0_u64..2, 1..6), bytes in 1_u64..10
     ) {
-        const CARRIER: FileId = FileId(5);
+        const TRANSFER_FILE: FileId = FileId(5);
         let mut ledger = Ledger::new(&[(CARDS[0], 100)]);
         let mut last = None;
         let mut charged = 0;
         for origin in origins {
             let demand = Demand { card: CARDS[0], bytes, purpose: Purpose::Memory };
             let adopted = Adopted { origin, class: 0x40, demand: Some(demand), process: PROCESS };
-            ledger.adopt_export(CARRIER, 0, adopted).expect("it fits");
+            ledger.adopt_export(TRANSFER_FILE, 0, adopted).expect("it fits");
             charged += u64::from(last != Some(origin)) * bytes;
             last = Some(origin);
             prop_assert_eq!(ledger.used(CARDS[0]), charged);
         }
-        prop_assert!(ledger.is_adopted(CARRIER, 0));
+        prop_assert!(ledger.is_adopted(TRANSFER_FILE, 0));
         prop_assert_eq!(ledger.exporting_files().count(), 0);
         for handle in 0..imports {
-            let pin = ledger.pin_export(CARRIER, 0, PinFor::Duplicate).expect("it is exported");
+            let pin = ledger.pin_export(TRANSFER_FILE, 0, PinFor::Duplicate).expect("it is exported");
             let place = Place {
                 file: FileId(1),
                 client: ledger::ClientHandle(1),
@@ -135,7 +135,7 @@ proptest! {
         }
         prop_assert_eq!(ledger.used(CARDS[0]), charged);
         prop_assert_eq!(ledger.check_invariants(), Ok(()));
-        ledger.close_file(CARRIER);
+        ledger.close_file(TRANSFER_FILE);
         prop_assert_eq!(ledger.used(CARDS[0]), if imports > 0 { bytes } else { 0 });
         ledger.close_file(FileId(1));
         prop_assert_eq!(ledger.used(CARDS[0]), 0);

@@ -63,7 +63,7 @@ impl Card<'_> {
     /// # Errors
     /// The driver's status.
     pub fn export(&self, memory: Handle) -> Result<OwnedFd, Error> {
-        let target = self.carrier()?;
+        let target = self.transfer_file()?;
         let fd = target.number().to_le_bytes();
         self.of_root(
             control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
@@ -103,7 +103,7 @@ impl Card<'_> {
     /// # Errors
     /// The driver's status; it takes 512 objects at most.
     pub fn export_many(&self, objects: &[Handle]) -> Result<OwnedFd, Error> {
-        let target = self.carrier()?;
+        let target = self.transfer_file()?;
         let fd = target.number().to_le_bytes();
         let count = u16::try_from(objects.len())
             .unwrap_or(u16::MAX)
@@ -173,7 +173,7 @@ impl Card<'_> {
     }
 
     /// A control file of its own, to carry exports.
-    fn carrier(&self) -> Result<DriverFile, Error> {
+    fn transfer_file(&self) -> Result<DriverFile, Error> {
         self.client().open(self.client().nodes().ctl())
     }
 

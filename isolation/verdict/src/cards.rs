@@ -14,12 +14,12 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_OBJECT_NOT_FOUND};
 
 /// What becomes of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     /// The caller names cards there; each must be granted.
     Requested(Requested, Absent),
     /// The driver names cards there; those that are not granted are left out of the answer.
     Shown,
-    /// The card of the object that is asked, or one that [`Fate::Requested`] holds for.
+    /// The card of the object that is asked, or one that [`Outcome::Requested`] holds for.
     Own,
     /// RM reads nothing there.
     Unread,
@@ -58,7 +58,7 @@ pub struct Field {
     /// The driver's name.
     pub name: &'static str,
     /// What becomes of it.
-    pub fate: Fate,
+    pub outcome: Outcome,
 }
 
 /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`, `NV0000_CTRL_GPU_DETACH_ALL_ATTACHED_IDS`
@@ -73,7 +73,7 @@ const fn requested(
     let absent = Absent { status, source };
     Field {
         name,
-        fate: Fate::Requested(requested, absent),
+        outcome: Outcome::Requested(requested, absent),
     }
 }
 
@@ -84,14 +84,14 @@ const fn one(name: &'static str, status: u32, source: &'static str) -> Field {
 const fn shown(name: &'static str) -> Field {
     Field {
         name,
-        fate: Fate::Shown,
+        outcome: Outcome::Shown,
     }
 }
 
 const fn own(name: &'static str) -> Field {
     Field {
         name,
-        fate: Fate::Own,
+        outcome: Outcome::Own,
     }
 }
 
@@ -218,7 +218,7 @@ pub const NAMING: &[(u32, &[Field])] = &[
         ctl::NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID,
         &[Field {
             name: "gpuId",
-            fate: Fate::Unread,
+            outcome: Outcome::Unread,
         }],
     ),
     (
@@ -289,7 +289,7 @@ pub fn requested_about(cmd: u32, params: &[u8], release: Release) -> Option<(Vec
     let (_, fields) = NAMING.iter().find(|(of, _)| *of == cmd)?;
     let mut found = None;
     for field in *fields {
-        let Fate::Requested(requested, absent) = field.fate else {
+        let Outcome::Requested(requested, absent) = field.outcome else {
             continue;
         };
         let (ids, _) = found.get_or_insert((Vec::new(), absent.status));
@@ -377,7 +377,7 @@ mod tests {
 
     /// What the driver names is rewritten, and what the caller names is looked for: by the table, not beside it.
     #[test]
-    fn every_field_has_the_effect_that_its_fate_needs() {
+    fn every_field_has_the_effect_that_its_outcome_needs() {
         for release in Release::ALL {
             for (cmd, fields) in NAMING {
                 let Some(row) = control::row(*cmd, release) else {
@@ -385,7 +385,7 @@ mod tests {
                 };
                 let params = vec![0; row.params_bytes as usize];
                 let effect = decided(*cmd, &params, release);
-                let has = |needed: fn(Fate) -> bool| fields.iter().any(|it| needed(it.fate));
+                let has = |needed: fn(Outcome) -> bool| fields.iter().any(|it| needed(it.outcome));
                 let is_shown = matches!(
                     effect.view(),
                     Some(
@@ -397,10 +397,14 @@ mod tests {
                             | View::ExportedDevice
                     )
                 );
-                assert_eq!(has(|fate| fate == Fate::Shown), is_shown, "{cmd:#x}");
+                assert_eq!(
+                    has(|outcome| outcome == Outcome::Shown),
+                    is_shown,
+                    "{cmd:#x}"
+                );
                 let is_requested = matches!(effect, Effect::NamesCards { .. });
                 assert_eq!(
-                    has(|fate| matches!(fate, Fate::Requested(..))),
+                    has(|outcome| matches!(outcome, Outcome::Requested(..))),
                     is_requested,
                     "{cmd:#x}"
                 );
@@ -416,7 +420,7 @@ mod tests {
                     continue;
                 };
                 for field in *fields {
-                    let Fate::Requested(requested, _) = field.fate else {
+                    let Outcome::Requested(requested, _) = field.outcome else {
                         continue;
                     };
                     let last = match requested {

@@ -9,7 +9,7 @@ use nvabi::layout::{
 };
 use nvabi::{Release, class, control, escape, uvm};
 use verdict::managed::{self, Mapping};
-use verdict::paths::{self, Fate};
+use verdict::paths::{self, Outcome};
 use verdict::policy::{Managed, Policy};
 use verdict::{Effect, Op, Surface, Verdict};
 
@@ -230,21 +230,21 @@ fn uvm_call_or_absent(row: &uvm::Uvm, release: Release) -> Verdict {
     }
 }
 
-fn fate(verdict: &Verdict) -> Fate {
+fn outcome(verdict: &Verdict) -> Outcome {
     match verdict {
-        Verdict::Refuse(_) => Fate::Refused,
+        Verdict::Refuse(_) => Outcome::Refused,
         Verdict::Execute(effect) => match effect {
-            Effect::Memory(memory) if memory.whose == verdict::Whose::Host => Fate::NoCardMemory,
-            Effect::Memory(_) | Effect::Managed { .. } => Fate::Charged,
+            Effect::Memory(memory) if memory.whose == verdict::Whose::Host => Outcome::NoCardMemory,
+            Effect::Memory(_) | Effect::Managed { .. } => Outcome::Charged,
             Effect::Object { class, .. } => match class.kind {
-                Kind::ChannelGroup | Kind::Channel | Kind::VaSpace => Fate::FlatRate,
+                Kind::ChannelGroup | Kind::Channel | Kind::VaSpace => Outcome::FlatRate,
                 Kind::Vidmem | Kind::Fabric => panic!("{} has a size", class.name),
-                _ => Fate::NoCardMemory,
+                _ => Outcome::NoCardMemory,
             },
             Effect::Dup { .. }
             | Effect::MapExternal { .. }
             | Effect::Export(_)
-            | Effect::Import(_) => Fate::Referenced,
+            | Effect::Import(_) => Outcome::Referenced,
             Effect::None
             | Effect::Client
             | Effect::MapDma { .. }
@@ -259,7 +259,7 @@ fn fate(verdict: &Verdict) -> Fate {
             | Effect::Answered { .. }
             | Effect::NamesCards { .. }
             | Effect::ExportInfo { .. }
-            | Effect::View(_) => Fate::NoCardMemory,
+            | Effect::View(_) => Outcome::NoCardMemory,
         },
     }
 }
@@ -269,13 +269,13 @@ fn every_path_has_the_verdict_that_the_table_reports() {
     for path in paths::ALL {
         for release in Release::ALL {
             match calls(path.id, release) {
-                None => assert_eq!(path.fate, Fate::ClosedOutside, "{}", path.id),
+                None => assert_eq!(path.outcome, Outcome::ClosedOutside, "{}", path.id),
                 Some(verdicts) => {
                     assert!(!verdicts.is_empty(), "{release:?} {}", path.id);
                     for verdict in verdicts {
                         assert_eq!(
-                            fate(&verdict),
-                            path.fate,
+                            outcome(&verdict),
+                            path.outcome,
                             "{release:?} path {} ({}): {verdict:?}",
                             path.id,
                             path.name
@@ -293,14 +293,14 @@ fn no_admitted_class_of_memory_is_missing() {
     for class in class::ALL {
         let verdict = alloc(class.number, &memory_block(), class.since);
         match class.kind {
-            Kind::Vidmem => assert_eq!(fate(&verdict), Fate::Charged, "{}", class.name),
+            Kind::Vidmem => assert_eq!(outcome(&verdict), Outcome::Charged, "{}", class.name),
             Kind::Fabric | Kind::OsDescriptor => {
-                assert_eq!(fate(&verdict), Fate::Refused, "{}", class.name);
+                assert_eq!(outcome(&verdict), Outcome::Refused, "{}", class.name);
             }
             _ => assert!(
                 !matches!(
-                    fate(&verdict),
-                    Fate::Charged | Fate::Refused | Fate::Referenced
+                    outcome(&verdict),
+                    Outcome::Charged | Outcome::Refused | Outcome::Referenced
                 ),
                 "{}: {verdict:?}",
                 class.name
@@ -320,7 +320,7 @@ fn the_document_shows_the_table() {
                 path.id,
                 path.name,
                 path.call,
-                path.fate.name(),
+                path.outcome.name(),
                 path.because
             )
         })

@@ -22,11 +22,11 @@ pub(crate) const METADATA_BYTES: usize = 64;
 
 /// The carriers of all sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Exports(Mutex<Vec<Weak<Carrier>>>);
+pub(crate) struct Exports(Mutex<Vec<Weak<TransferFile>>>);
 
 /// A control file that carries exports. Each session that has it open holds it; its memory stays until the last lets go.
 #[derive(Debug)]
-pub(crate) struct Carrier {
+pub(crate) struct TransferFile {
     file: OwnedFd,
     contents: Mutex<Contents>,
 }
@@ -49,27 +49,30 @@ pub(crate) struct Exported {
 
 impl Exports {
     /// The carrier that a file is.
-    pub(crate) fn of(&self, file: &OwnedFd) -> Option<Arc<Carrier>> {
+    pub(crate) fn of(&self, file: &OwnedFd) -> Option<Arc<TransferFile>> {
         let mut carriers = locked(&self.0);
-        carriers.retain(|carrier| carrier.strong_count() > 0);
-        carriers.iter().filter_map(Weak::upgrade).find(|carrier| {
-            sys::kcmp::own_files(carrier.file.as_fd(), file.as_fd())
-                .is_ok_and(|order| order == Ordering::Equal)
-        })
+        carriers.retain(|transfer_file| transfer_file.strong_count() > 0);
+        carriers
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|transfer_file| {
+                sys::kcmp::own_files(transfer_file.file.as_fd(), file.as_fd())
+                    .is_ok_and(|order| order == Ordering::Equal)
+            })
     }
 
     /// Makes a file a carrier.
-    pub(crate) fn add(&self, file: OwnedFd, contents: Contents) -> Arc<Carrier> {
-        let carrier = Arc::new(Carrier {
+    pub(crate) fn add(&self, file: OwnedFd, contents: Contents) -> Arc<TransferFile> {
+        let transfer_file = Arc::new(TransferFile {
             file,
             contents: Mutex::new(contents),
         });
-        locked(&self.0).push(Arc::downgrade(&carrier));
-        carrier
+        locked(&self.0).push(Arc::downgrade(&transfer_file));
+        transfer_file
     }
 }
 
-impl Carrier {
+impl TransferFile {
     pub(crate) fn contents(&self) -> std::sync::MutexGuard<'_, Contents> {
         locked(&self.contents)
     }

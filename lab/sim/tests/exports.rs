@@ -26,11 +26,11 @@ const IMPORT_MANY: u32 = control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD
 const NUMBER: i32 = 9;
 
 /// A control file as one tenant has it: the same open file may have another identity for another broker.
-struct Carrier {
+struct TransferFile {
     file: Opened,
 }
 
-impl Carrier {
+impl TransferFile {
     /// A tenant gets a descriptor of an open file.
     fn of(tenant: &mut Tenant, file: &File) -> Self {
         tenant.sendable.insert(NUMBER, file.try_clone().unwrap());
@@ -90,7 +90,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn carrier_file() -> File {
+fn transfer_file_file() -> File {
     tempfile::tempfile().unwrap()
 }
 
@@ -111,23 +111,23 @@ fn an_export_keeps_memory_until_its_file_is_closed_and_every_import_does() {
         let (device, _sub) = one.device(0);
         let (other, _sub) = two.device(0);
         let used = || machine.account()[0].used_bytes;
-        let file = carrier_file();
+        let file = transfer_file_file();
         // Two processes of one container have one identity for the file.
-        let carrier = Carrier::of(&mut one, &file);
+        let transfer_file = TransferFile::of(&mut one, &file);
         two.sendable.insert(NUMBER, file.try_clone().unwrap());
 
         let (memory, _bytes) = one.vidmem(device, MIB).unwrap();
-        let nobody = carrier.import(&two, other);
+        let nobody = transfer_file.import(&two, other);
         assert_eq!(nobody, Err(NV_ERR_INVALID_PARAMETER), "{version}");
-        carrier.export(&one, device, memory).unwrap();
-        let twice = carrier.export(&one, device, memory);
+        transfer_file.export(&one, device, memory).unwrap();
+        let twice = transfer_file.export(&one, device, memory);
         assert_eq!(twice, Err(NV_ERR_INVALID_ARGUMENT), "{version}");
         one.free(memory).unwrap();
         assert_eq!(used(), MIB, "{version}");
-        let import = carrier.import(&two, other).unwrap();
-        let again = carrier.import(&two, other).unwrap();
+        let import = transfer_file.import(&two, other).unwrap();
+        let again = transfer_file.import(&two, other).unwrap();
         assert_eq!(used(), MIB, "{version}: counted once");
-        one.session.closed(carrier.file.id);
+        one.session.closed(transfer_file.file.id);
         two.free(import).unwrap();
         assert_eq!(used(), MIB, "{version}");
         two.free(again).unwrap();
@@ -141,20 +141,20 @@ fn another_container_imports_from_the_same_file_and_the_memory_stays_the_exporte
     let mut importer = Tenant::new(&machine, "ns/importer");
     let (there, _sub) = importer.device(0);
     let (second_card, _sub) = importer.device(1);
-    let file = carrier_file();
-    let theirs = Carrier::of(&mut importer, &file);
+    let file = transfer_file_file();
+    let theirs = TransferFile::of(&mut importer, &file);
     let account = || machine.account().remove(0).sessions;
     let import = {
         let mut exporter = Tenant::new(&machine, "ns/exporter");
         let (device, _sub) = exporter.device(0);
-        let own = Carrier::of(&mut exporter, &file);
+        let own = TransferFile::of(&mut exporter, &file);
         let (memory, bytes) = exporter.vidmem(device, MIB).unwrap();
         let contents = exporter.map(device, memory, bytes).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&contents, b"shared", 0).unwrap();
         own.export(&exporter, device, memory).unwrap();
         // Another open file of the same inode carries nothing.
         let mut elsewhere = Tenant::new(&machine, "ns/importer");
-        let other = Carrier::of(&mut elsewhere, &carrier_file());
+        let other = TransferFile::of(&mut elsewhere, &transfer_file_file());
         let (device_there, _sub) = elsewhere.device(0);
         assert_eq!(
             other.import(&elsewhere, device_there),
@@ -214,7 +214,7 @@ fn a_file_carries_many_objects_by_their_places_under_every_release() {
         let machine = ada(version, 64, 1);
         let mut one = Tenant::new(&machine, "ns/one");
         let (device, _sub) = one.device(0);
-        let carrier = Carrier::of(&mut one, &carrier_file());
+        let transfer_file = TransferFile::of(&mut one, &transfer_file_file());
         let used = || machine.account()[0].used_bytes;
         let first = one.vidmem(device, MIB).unwrap().0;
         let second = one.vidmem(device, 2 * MIB).unwrap().0;
@@ -222,8 +222,11 @@ fn a_file_carries_many_objects_by_their_places_under_every_release() {
             .memory(device, nvabi::class::NV01_MEMORY_SYSTEM, MIB)
             .unwrap()
             .0;
-        let call =
-            |cmd, mut params: Vec<u8>| carrier.control(&one, cmd, 0, &mut params).map(|()| params);
+        let call = |cmd, mut params: Vec<u8>| {
+            transfer_file
+                .control(&one, cmd, 0, &mut params)
+                .map(|()| params)
+        };
         call(EXPORT_MANY, many(device, 4, &[first, second], 0)).unwrap();
         call(EXPORT_MANY, many(device, 4, &[host], 3)).unwrap();
         for taken in [
@@ -258,7 +261,7 @@ fn a_file_carries_many_objects_by_their_places_under_every_release() {
         assert_eq!(hole, Err(NV_ERR_OBJECT_NOT_FOUND), "{version}");
         let answer = call(IMPORT_MANY, import_of(device, &[0x700, 0, 0, 0x703], 0)).unwrap();
         assert_eq!(&answer[520..524], [1, 0, 0, 2], "{version}");
-        one.session.closed(carrier.file.id);
+        one.session.closed(transfer_file.file.id);
         assert_eq!(used(), MIB, "{version}: the second was not imported");
         one.free(0x700).unwrap();
         assert_eq!(used(), 0, "{version}");

@@ -95,7 +95,7 @@ fn the_file_of_an_answer_comes_again_with_it() {
 
 /// How one call of a broker goes.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum Outcome {
     Answered,
     /// The broker is killed after it has sent the call, the next one asks again.
     Killed,
@@ -109,7 +109,7 @@ proptest! {
     #[test]
     fn brokers_may_be_killed_at_any_moment(
         calls in proptest::collection::vec(
-            (0..3_u32, prop_oneof![Just(Fate::Answered), Just(Fate::Killed), Just(Fate::AnsweredAndKilled)]),
+            (0..3_u32, prop_oneof![Just(Outcome::Answered), Just(Outcome::Killed), Just(Outcome::AnsweredAndKilled)]),
             1..30,
         )
     ) {
@@ -119,17 +119,17 @@ proptest! {
         let objects = supervisor.device();
         let mut broker = Connection::open(dir.path(), SESSION);
         let mut handles = std::collections::BTreeSet::new();
-        for ((call_slot, fate), call) in calls.iter().zip(1_u64..) {
+        for ((call_slot, outcome), call) in calls.iter().zip(1_u64..) {
             let request = piece(ticket(*call_slot, call), objects);
-            let expected = match fate {
-                Fate::Answered => None,
-                Fate::Killed => {
+            let expected = match outcome {
+                Outcome::Answered => None,
+                Outcome::Killed => {
                     broker.send(&request);
                     None
                 }
-                Fate::AnsweredAndKilled => Some(broker.done(&request).0),
+                Outcome::AnsweredAndKilled => Some(broker.done(&request).0),
             };
-            if !matches!(fate, Fate::Answered) {
+            if !matches!(outcome, Outcome::Answered) {
                 broker = Connection::open(dir.path(), SESSION);
             }
             let (block, _file) = broker.done(&request);

@@ -57,7 +57,7 @@ impl Reservation {
                     None => Operation::Unpin { pin },
                 });
             }
-            Self::Exports { first, pins } => match call.origin.carrier {
+            Self::Exports { first, pins } => match call.origin.transfer_file {
                 Some((file, _)) => commit_exports(change, ledger::FileId(file.0), *first, pins),
                 None => self.roll_back(change),
             },

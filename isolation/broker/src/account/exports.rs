@@ -22,7 +22,7 @@ use crate::reservation::Reservation;
 use crate::state::State;
 
 /// The file that a control's parameters name, as far as it is one of the driver's.
-pub type Carrier = Option<(FileId, FileKind)>;
+pub type TransferFile = Option<(FileId, FileKind)>;
 
 /// An object that a container has exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +69,8 @@ fn may_be_exported(kind: ObjectKind) -> bool {
 impl Account {
     /// Whether all that a call takes out of a file was put there by this container.
     #[must_use]
-    pub fn has_exported(state: &State, taken: &TakenOut, carrier: Carrier) -> bool {
-        let Some((file, FileKind::Ctl)) = carrier else {
+    pub fn has_exported(state: &State, taken: &TakenOut, transfer_file: TransferFile) -> bool {
+        let Some((file, FileKind::Ctl)) = transfer_file else {
             return false;
         };
         let file = ledger::FileId(file.0);
@@ -141,7 +141,7 @@ impl Account {
         call: &JudgedCall<'_>,
         export: &Export,
     ) -> Result<Reservation, Denied> {
-        let Some((_, FileKind::Ctl)) = call.origin.carrier else {
+        let Some((_, FileKind::Ctl)) = call.origin.transfer_file else {
             return Err(self.denied(call, status::NV_ERR_INVALID_PARAMETER, Why::NoControlFile));
         };
         // RM would export an address space too, and import it below whatever the call names (`space_without_a_card`, names.rs).
@@ -178,7 +178,7 @@ impl Account {
         call: &JudgedCall<'_>,
         import: &Import,
     ) -> Result<Reservation, Denied> {
-        let Some((file, FileKind::Ctl)) = call.origin.carrier else {
+        let Some((file, FileKind::Ctl)) = call.origin.transfer_file else {
             return Err(self.foreign(call.op));
         };
         let mut pins = Vec::new();

@@ -58,7 +58,7 @@ impl JudgedCall<'_> {
 
     /// Whether what an export has put into a file is there.
     fn has_exported(&self, state: &State, export: &Export) -> bool {
-        let (Some((file, _)), Some(_)) = (self.origin.carrier, self.segments.get(1)) else {
+        let (Some((file, _)), Some(_)) = (self.origin.transfer_file, self.segments.get(1)) else {
             return false;
         };
         let file = ledger::FileId(file.0);
@@ -68,7 +68,7 @@ impl JudgedCall<'_> {
 
     /// Whether what an import has made is there.
     fn has_imported(&self, state: &State, import: &Import) -> bool {
-        let (Some(_), Some(params)) = (self.origin.carrier, self.segments.get(1)) else {
+        let (Some(_), Some(params)) = (self.origin.transfer_file, self.segments.get(1)) else {
             return false;
         };
         let handles = (0..usize::from(import.count))

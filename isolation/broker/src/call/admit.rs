@@ -7,12 +7,12 @@ use verdict::{Effect, Op, Refusal, Unknown, Verdict};
 
 use super::reply::{Replied, Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{Carrier, Denied, JudgedCall, Origin};
+use crate::account::{Denied, JudgedCall, Origin, TransferFile};
 use crate::counters::Counter;
 use crate::fetch;
 use crate::files::OpenFile;
 use crate::files::surface;
-use crate::share::tenant::{self, Course, Passage};
+use crate::share::tenant::{self, Disposition, Passage};
 
 /// What a call is, and what it does: for the first time, or after a former broker has sent it.
 pub(crate) struct Request<'a> {
@@ -28,7 +28,7 @@ impl Request<'_> {
     pub(crate) fn judged<'s>(
         &'s self,
         segments: &'s [Segment],
-        carrier: Carrier,
+        transfer_file: TransferFile,
     ) -> JudgedCall<'s> {
         JudgedCall {
             op: &self.op,
@@ -37,7 +37,7 @@ impl Request<'_> {
             origin: Origin {
                 file: self.file.id,
                 process: self.caller.tgid,
-                carrier,
+                transfer_file,
             },
         }
     }
@@ -97,18 +97,18 @@ impl<'c> ReceivedCall<'c> {
             return Err(reply);
         }
         let argument = |segments: Vec<Segment>| segments.into_iter().next();
-        match tenant::course(container, &request.effect, &|| call.still_waits()) {
-            Course::Goes(passage) => Ok(AdmittedCall {
+        match tenant::disposition(container, &request.effect, &|| call.still_waits()) {
+            Disposition::Goes(passage) => Ok(AdmittedCall {
                 request,
                 segments,
                 passage,
             }),
-            Course::Answered => Err(Reply::answered(&op, release, argument(segments))),
-            Course::Refused(status) => {
+            Disposition::Answered => Err(Reply::answered(&op, release, argument(segments))),
+            Disposition::Refused(status) => {
                 let refusal = op.refuse(status, release);
                 Err(call.report(&op.name(), refusal, argument(segments)))
             }
-            Course::GivenUp => Err(Reply::GivenUp),
+            Disposition::GivenUp => Err(Reply::GivenUp),
         }
     }
 }

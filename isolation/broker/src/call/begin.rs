@@ -10,7 +10,7 @@ use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
 use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{Account, Carrier, Denied, JudgedCall};
+use crate::account::{Account, Denied, JudgedCall, TransferFile};
 use crate::container::Container;
 use crate::counters::Counter;
 use crate::files::InUse;
@@ -40,7 +40,7 @@ pub(crate) struct Held<'a> {
 }
 
 /// The file that exports go into or come from.
-pub(super) fn carrier_of(fds: &[FdSlot]) -> Carrier {
+pub(super) fn transfer_file_of(fds: &[FdSlot]) -> TransferFile {
     fds.iter().find(|slot| slot.segment == 1)?.file
 }
 
@@ -127,7 +127,7 @@ impl<'c> NotifiedCall<'c> {
         let deny = |denied| record(container, request.op.name(), denied);
         let mut fds = descriptors(container, request.caller, &request.op, before)?;
         let card_file = card_file(container, request.caller, &request.effect, &mut fds)?;
-        let call = request.judged(before, carrier_of(&fds));
+        let call = request.judged(before, transfer_file_of(&fds));
         check_imports(container, &call, &fds).map_err(deny)?;
         let in_order = container.orders.take(&request.effect, request.file);
         let mut change = container.journal.change();
@@ -201,16 +201,16 @@ fn check_imports(
     call: &JudgedCall<'_>,
     fds: &[FdSlot],
 ) -> Result<(), Denied> {
-    let (account, carrier) = (&container.account, call.origin.carrier);
+    let (account, transfer_file) = (&container.account, call.origin.transfer_file);
     let Some(taken) = call.effect.taken_out() else {
         return Ok(());
     };
-    if Account::has_exported(&container.journal.change(), &taken, carrier) {
+    if Account::has_exported(&container.journal.change(), &taken, transfer_file) {
         return Ok(());
     }
     let slot = fds.iter().find(|slot| slot.segment == 1);
     let (Some(peers), Some(slot), Some((file, FileKind::Ctl))) =
-        (&container.terms.peers, slot, carrier)
+        (&container.terms.peers, slot, transfer_file)
     else {
         return Err(account.foreign(call.op));
     };

@@ -9,7 +9,7 @@ use nvabi::status::NV_ERR_NO_MEMORY;
 use nvabi::{control, escape, uvm};
 use verdict::{Effect, Op};
 
-use super::begin::carrier_of;
+use super::begin::transfer_file_of;
 use super::execute::{CallResult, ExecutedCall};
 use super::reply::record;
 use crate::account::{self, Denied, Numbers, Why};
@@ -28,7 +28,7 @@ impl ExecutedCall<'_> {
     /// Commits the call's reservation if it has succeeded, else rolls it back, and notes what the caller gets.
     pub(crate) fn commit(mut self, container: &Container, turn: &Turn<'_>) -> Finished {
         let release = container.release;
-        let carrier = carrier_of(&self.fds);
+        let transfer_file = transfer_file_of(&self.fds);
         let (executor, asker) = (container.driver.process(), self.request.caller.tgid);
         let effect = &self.request.effect;
         let numbers = Numbers::of(&container.journal, executor, effect, asker);
@@ -43,7 +43,7 @@ impl ExecutedCall<'_> {
         // Looked at under the lock that it is committed under: two that fit one by one may not fit together.
         if self.has_succeeded(release)
             && let Some(object) = {
-                let call = self.request.judged(&self.result.after, carrier);
+                let call = self.request.judged(&self.result.after, transfer_file);
                 self.reservation.outgrown(&change, &call)
             }
         {
@@ -90,7 +90,7 @@ impl ExecutedCall<'_> {
         let request = &self.request;
         let (op, effect) = (&request.op, &request.effect);
         let after = &mut self.result.after;
-        let call = request.judged(after, carrier_of(&self.fds));
+        let call = request.judged(after, transfer_file_of(&self.fds));
         self.reservation.commit(&container.account, change, &call);
         tenant::learn(container, change, effect, after);
         tenant::rewrite(container, change, effect, after);
@@ -117,7 +117,9 @@ impl ExecutedCall<'_> {
         if !self.is_in_doubt {
             self.reservation.roll_back(change);
         }
-        let call = self.request.judged(&self.before, carrier_of(&self.fds));
+        let call = self
+            .request
+            .judged(&self.before, transfer_file_of(&self.fds));
         let first = turn.answered(|first| {
             is_same(call.effect, &self.before, first) && call.with(&first.after).stands(change)
         });

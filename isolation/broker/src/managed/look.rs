@@ -222,7 +222,7 @@ impl Look {
     fn begin(managed: &ManagedMappings, container: &Container) -> Self {
         // Before the picture: what is charged and on its way stays so, whatever is found of the thread.
         settle(managed);
-        take_over(managed, container);
+        resume(managed, container);
         let files = Files::of(container);
         let mut inner = managed.lock();
         inner.charged_meanwhile = Some(Vec::new());
@@ -598,8 +598,8 @@ pub(super) fn settle(managed: &ManagedMappings) {
 }
 
 /// A former broker may have let threads map that have not done so yet: which, nobody knows.
-fn take_over(managed: &ManagedMappings, container: &Container) {
-    if std::mem::replace(&mut managed.lock().is_taken_over, true) {
+fn resume(managed: &ManagedMappings, container: &Container) {
+    if std::mem::replace(&mut managed.lock().is_resumed, true) {
         return;
     }
     let charged: BTreeSet<i32> = {

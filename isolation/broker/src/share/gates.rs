@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_nanos(compute::CLOSED_MAX_NS);
 const LOOK: Duration = Duration::from_millis(50);
 /// A passing call has this long to come back from the driver before a gate closes regardless: as long as most take. More would let a
 /// tenant keep its gate open by calls that are slow.
-const PASSING: Duration = Duration::from_millis(1);
+const PERMIT_FOR: Duration = Duration::from_millis(1);
 /// A call that frees has this long to wait for a gate that is turning.
 const TURNING: Duration = Duration::from_millis(100);
 
@@ -39,7 +39,7 @@ pub struct Gates {
 #[derive(Debug, Default)]
 struct Inner {
     closed: Vec<CardSlot>,
-    passing: BTreeMap<CardSlot, usize>,
+    permit: BTreeMap<CardSlot, usize>,
     /// Cards on which a call has ended, after the gate had closed, that had passed it before.
     disturbed: Vec<CardSlot>,
     /// A knob of the gate is being pulled.
@@ -65,7 +65,7 @@ pub trait Reported: std::fmt::Debug + Sync {
 /// A call that sets a channel running, from when it was let through until it is executed.
 #[derive(Debug)]
 #[must_use]
-pub struct Passing<'a> {
+pub struct Permit<'a> {
     gates: &'a Gates,
     card: CardSlot,
     reported: Option<&'a dyn Reported>,
@@ -81,7 +81,7 @@ impl Gates {
         card: CardSlot,
         reported: Option<&'a dyn Reported>,
         still_waits: impl Fn() -> bool,
-    ) -> Result<Passing<'a>, Held> {
+    ) -> Result<Permit<'a>, Held> {
         let until = Instant::now() + LONGEST;
         let mut inner = self.lock();
         if inner.closed.contains(&card) {
@@ -103,8 +103,8 @@ impl Gates {
             }
             inner.waiting -= 1;
         }
-        *inner.passing_on(card) += 1;
-        Ok(Passing {
+        *inner.permits_of(card) += 1;
+        Ok(Permit {
             gates: self,
             card,
             reported,
@@ -141,12 +141,12 @@ impl Gates {
 
     /// The gate is about to close: from now on calls wait, and those that passed are let end.
     pub fn begin_close(&self, card: CardSlot) {
-        let until = Instant::now() + PASSING;
+        let until = Instant::now() + PERMIT_FOR;
         let mut inner = self.lock();
         if !inner.closed.contains(&card) {
             inner.closed.push(card);
         }
-        while *inner.passing_on(card) > 0 {
+        while *inner.permits_of(card) > 0 {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -188,15 +188,15 @@ impl Gates {
 }
 
 impl Inner {
-    fn passing_on(&mut self, card: CardSlot) -> &mut usize {
-        self.passing.entry(card).or_default()
+    fn permits_of(&mut self, card: CardSlot) -> &mut usize {
+        self.permit.entry(card).or_default()
     }
 }
 
-impl Drop for Passing<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut inner = self.gates.lock();
-        *inner.passing_on(self.card) -= 1;
+        *inner.permits_of(self.card) -= 1;
         let disturbs = inner.closed.contains(&self.card);
         if disturbs && !inner.disturbed.contains(&self.card) {
             inner.disturbed.push(self.card);
@@ -230,7 +230,7 @@ mod tests {
     const CARD: CardSlot = CardSlot(0);
     const OTHER: CardSlot = CardSlot(1);
 
-    fn pass(gates: &Gates, card: CardSlot) -> Result<Passing<'_>, Held> {
+    fn pass(gates: &Gates, card: CardSlot) -> Result<Permit<'_>, Held> {
         gates.pass(card, None, || true)
     }
 
@@ -243,9 +243,9 @@ mod tests {
             let (reply, heard) = mpsc::channel();
             let gates = &gates;
             scope.spawn(move || {
-                let passing = pass(gates, CARD).unwrap();
+                let permit = pass(gates, CARD).unwrap();
                 reply.send(()).unwrap();
-                drop(passing);
+                drop(permit);
             });
             while gates.waiting() == 0 {
                 std::thread::yield_now();
@@ -278,11 +278,11 @@ mod tests {
     #[test]
     fn a_call_that_passed_and_ends_after_the_close_is_reported_once() {
         let (gates, count) = (Gates::default(), Count::default());
-        let passing = gates.pass(CARD, Some(&count), || true).unwrap();
+        let permit = gates.pass(CARD, Some(&count), || true).unwrap();
         // It does not wait for it: that would be the tenant's to draw out.
         gates.begin_close(CARD);
         assert!(gates.is_closed(CARD) && !gates.take_disturbed(CARD));
-        drop(passing);
+        drop(permit);
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert!(gates.take_disturbed(CARD) && !gates.take_disturbed(CARD));
         // One that ends while the gate is open disturbs nothing.

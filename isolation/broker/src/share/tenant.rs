@@ -15,7 +15,7 @@ use crate::container::Container;
 use crate::engines::{engine_of_channel, engine_of_group, is_group};
 use crate::journal;
 use crate::share::counted::{self, Adds, Counted};
-use crate::share::gates::{Held, Passing};
+use crate::share::gates::{Held, Permit};
 use crate::share::pace::{self, Paced};
 use crate::share::touched::{Part, Touched};
 use crate::state::scheduling::{Change, Name, Turned};
@@ -23,7 +23,7 @@ use crate::state::{Op, State};
 
 /// What becomes of a call before it is begun.
 #[derive(Debug)]
-pub(crate) enum Course<'a> {
+pub(crate) enum Disposition<'a> {
     /// It goes its way; gates know of it until it is executed.
     Goes(Passage<'a>),
     /// It is answered with success, and nobody executes it.
@@ -38,7 +38,7 @@ pub(crate) enum Course<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Passage<'a> {
     #[expect(dead_code, reason = "gates know of the call for as long as this lives")]
-    gates: Vec<Passing<'a>>,
+    gates: Vec<Permit<'a>>,
     #[expect(
         dead_code,
         reason = "what the call takes is counted when this is dropped"
@@ -46,7 +46,7 @@ pub(crate) struct Passage<'a> {
     paced: Option<Paced<'a>>,
 }
 
-impl<'a> Course<'a> {
+impl<'a> Disposition<'a> {
     /// Nothing is in its way.
     fn free() -> Self {
         Self::Goes(Passage::default())
@@ -65,11 +65,11 @@ impl<'a> Course<'a> {
 }
 
 /// Answers a call to the scheduler, lets it wait, or lets it through.
-pub(crate) fn course<'a>(
+pub(crate) fn disposition<'a>(
     container: &'a Container,
     effect: &Effect,
     still_waits: &dyn Fn() -> bool,
-) -> Course<'a> {
+) -> Disposition<'a> {
     let schedule = match Touched::by(effect) {
         Touched::Scheduled(schedule) => schedule,
         Touched::Made {
@@ -79,10 +79,10 @@ pub(crate) fn course<'a>(
         } => {
             let paced = match in_turn(container, client, parent, still_waits) {
                 Ok(paced) => paced,
-                Err(course) => return course,
+                Err(disposition) => return disposition,
             };
             return match part {
-                Part::Group | Part::Context => Course::free(),
+                Part::Group | Part::Context => Disposition::free(),
                 Part::Channel => {
                     let group = (client, parent);
                     let joins_what_runs = {
@@ -98,9 +98,9 @@ pub(crate) fn course<'a>(
         }
         Touched::Freed => {
             container.share.gates.let_turn();
-            return Course::free();
+            return Disposition::free();
         }
-        Touched::Duplicated { .. } | Touched::Nothing => return Course::free(),
+        Touched::Duplicated { .. } | Touched::Nothing => return Disposition::free(),
     };
     match schedule {
         Schedule::SetTimeslice {
@@ -118,13 +118,13 @@ pub(crate) fn course<'a>(
             switch: Switch::On,
         } => pass(container, channels, still_waits),
         Schedule::Preempt => match container.share.preempts.take(Instant::now()) {
-            Some(wait) if wait.is_zero() => Course::free(),
+            Some(wait) if wait.is_zero() => Disposition::free(),
             Some(wait) => {
                 let _held = container.share.wait_in_line();
                 std::thread::sleep(wait);
-                Course::free()
+                Disposition::free()
             }
-            None => Course::Refused(status::NV_ERR_TIMEOUT),
+            None => Disposition::Refused(status::NV_ERR_TIMEOUT),
         },
         Schedule::GetTimeslice { .. }
         | Schedule::Runlist {
@@ -134,7 +134,7 @@ pub(crate) fn course<'a>(
         | Schedule::Channels {
             switch: Switch::Off,
             ..
-        } => Course::free(),
+        } => Disposition::free(),
     }
 }
 
@@ -144,7 +144,7 @@ fn in_turn<'a>(
     client: u32,
     parent: u32,
     still_waits: &dyn Fn() -> bool,
-) -> Result<Option<Paced<'a>>, Course<'a>> {
+) -> Result<Option<Paced<'a>>, Disposition<'a>> {
     let card = card_of(&container.journal.change(), (client, parent));
     if !card.is_some_and(|card| container.share.is_governed(card)) {
         return Ok(None);
@@ -152,8 +152,8 @@ fn in_turn<'a>(
     let _held = container.share.wait_in_line();
     match container.share.pace.take(still_waits) {
         Ok(paced) => Ok(Some(paced)),
-        Err(pace::Held::GivenUp) => Err(Course::GivenUp),
-        Err(pace::Held::TooLong) => Err(Course::Refused(status::NV_ERR_TIMEOUT)),
+        Err(pace::Held::GivenUp) => Err(Disposition::GivenUp),
+        Err(pace::Held::TooLong) => Err(Disposition::Refused(status::NV_ERR_TIMEOUT)),
     }
 }
 
@@ -162,9 +162,11 @@ pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Passa
     match Touched::by(effect) {
         Touched::Made { .. }
         | Touched::Scheduled(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
-            match course(container, effect, &|| true) {
-                Course::Goes(passage) => passage,
-                Course::Answered | Course::Refused(_) | Course::GivenUp => Passage::default(),
+            match disposition(container, effect, &|| true) {
+                Disposition::Goes(passage) => passage,
+                Disposition::Answered | Disposition::Refused(_) | Disposition::GivenUp => {
+                    Passage::default()
+                }
             }
         }
         Touched::Scheduled(
@@ -177,23 +179,23 @@ pub(crate) fn pass_again<'a>(container: &'a Container, effect: &Effect) -> Passa
 }
 
 /// Under a governor a tenant's timeslice is noted, and the governor's stays.
-fn remember(container: &Container, group: Name, micros: u64) -> Course<'static> {
+fn remember(container: &Container, group: Name, micros: u64) -> Disposition<'static> {
     let mut change = container.journal.change();
     let Some(card) = card_of(&change, group) else {
         // The driver says what is wrong with it.
-        return Course::free();
+        return Disposition::free();
     };
     if !container.share.is_governed(card) {
-        return Course::free();
+        return Disposition::free();
     }
     let object = change
         .ledger
         .object(ClientHandle(group.0), ObjectHandle(group.1));
     if object.is_none_or(|object| object.kind != ObjectKind::ChannelGroup) {
-        return Course::Refused(status::NV_ERR_NOT_SUPPORTED);
+        return Disposition::Refused(status::NV_ERR_NOT_SUPPORTED);
     }
     change.record_op(Op::Schedule(Change::Timeslice(group, micros)));
-    Course::Answered
+    Disposition::Answered
 }
 
 /// Setting channels running waits for the gates of their cards. Copies and the rest are not gated.
@@ -201,7 +203,7 @@ fn pass<'a>(
     container: &'a Container,
     names: &[Name],
     still_waits: &dyn Fn() -> bool,
-) -> Course<'a> {
+) -> Disposition<'a> {
     let mut cards: Vec<CardSlot> = {
         let change = container.journal.change();
         let is_gated =
@@ -212,17 +214,17 @@ fn pass<'a>(
     // In one order, whatever order a tenant lists them in: what passes one gate keeps the others from nothing.
     cards.sort_unstable();
     cards.dedup();
-    let mut passing = Vec::new();
+    let mut permit = Vec::new();
     for card in cards {
         let share = &container.share;
         match share.gates.pass(card, Some(share), still_waits) {
-            Ok(passed) => passing.push(passed),
-            Err(Held::GivenUp) => return Course::GivenUp,
-            Err(Held::TooLong) => return Course::Refused(status::NV_ERR_TIMEOUT),
+            Ok(passed) => permit.push(passed),
+            Err(Held::GivenUp) => return Disposition::GivenUp,
+            Err(Held::TooLong) => return Disposition::Refused(status::NV_ERR_TIMEOUT),
         }
     }
-    Course::Goes(Passage {
-        gates: passing,
+    Disposition::Goes(Passage {
+        gates: permit,
         paced: None,
     })
 }

@@ -91,7 +91,7 @@ pub(super) fn hurry(socket: &OwnedFd) -> nix::Result<()> {
 pub(super) enum Step {
     Starting,
     Standby,
-    TakingOver,
+    Resuming,
     Serving,
 }
 

@@ -230,13 +230,13 @@ fn beyond_each_maximum() {
     }
     assert_eq!((range(1), range(2)), (rm::OK, FULL));
     // Exports.
-    let carrier = tenant.open(&fixture.path("nvidiactl"));
+    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
     let export = || {
         let mut params = vec![0; 24];
         put_u32(&mut params, export_object::TYPE, export_object::TYPE_RM);
         put_u32(&mut params, export_object::H_DEVICE, device);
         put_u32(&mut params, export_object::H_OBJECT, 5);
-        put(&mut params, export_object::FD, &carrier.to_le_bytes());
+        put(&mut params, export_object::FD, &transfer_file.to_le_bytes());
         let cmd = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
         tenant.control(fd, (client, client), cmd, &params).0
     };

@@ -46,27 +46,27 @@ fn control(tenant: &Tenant, on: &Device, cmd: u32, params: &[u8]) -> u32 {
     tenant.call(on.fd, rm::CONTROL, &arg, params).status()
 }
 
-fn export(tenant: &Tenant, on: &Device, object: u32, carrier: i32) -> u32 {
+fn export(tenant: &Tenant, on: &Device, object: u32, transfer_file: i32) -> u32 {
     let mut params = vec![0; 24];
     put_u32(&mut params, export_object::TYPE, export_object::TYPE_RM);
     put_u32(&mut params, export_object::H_DEVICE, on.device);
     put_u32(&mut params, export_object::H_OBJECT, object);
-    put(&mut params, export_object::FD, &carrier.to_le_bytes());
+    put(&mut params, export_object::FD, &transfer_file.to_le_bytes());
     control(tenant, on, EXPORT, &params)
 }
 
-fn import(tenant: &Tenant, on: &Device, handle: u32, carrier: i32) -> u32 {
+fn import(tenant: &Tenant, on: &Device, handle: u32, transfer_file: i32) -> u32 {
     let mut params = vec![0; 20];
-    put(&mut params, import_object::FD, &carrier.to_le_bytes());
+    put(&mut params, import_object::FD, &transfer_file.to_le_bytes());
     put_u32(&mut params, import_object::TYPE, export_object::TYPE_RM);
     put_u32(&mut params, import_object::H_PARENT, on.device);
     put_u32(&mut params, import_object::H_OBJECT, handle);
     control(tenant, on, IMPORT, &params)
 }
 
-fn info(tenant: &Tenant, on: &Device, carrier: i32) -> u32 {
+fn info(tenant: &Tenant, on: &Device, transfer_file: i32) -> u32 {
     let mut params = vec![0; 80];
-    put(&mut params, 0, &carrier.to_le_bytes());
+    put(&mut params, 0, &transfer_file.to_le_bytes());
     control(tenant, on, INFO, &params)
 }
 
@@ -76,13 +76,13 @@ fn is_counted_once() {
     let ours = Device { fd, client, device };
     let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
     assert_eq!(memory.status(), rm::OK);
-    let carrier = tenant.open(&fixture.path("nvidiactl"));
-    assert_eq!(export(&tenant, &ours, 5, carrier), rm::OK);
-    assert_eq!(info(&tenant, &ours, carrier), rm::OK);
+    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
+    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
+    assert_eq!(info(&tenant, &ours, transfer_file), rm::OK);
     assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
     assert_eq!(fixture.used_bytes(), 3 * MIB, "the file holds it");
 
-    let (other, _pid) = tenant.process(&[carrier]);
+    let (other, _pid) = tenant.process(&[transfer_file]);
     let own = other.open(&fixture.path("nvidiactl"));
     let theirs = Device {
         fd: own,
@@ -93,15 +93,15 @@ fn is_counted_once() {
         device: other.device(own, theirs.client),
         ..theirs
     };
-    assert_eq!(import(&other, &theirs, 6, carrier), rm::OK);
-    assert_eq!(import(&other, &theirs, 8, carrier), rm::OK);
+    assert_eq!(import(&other, &theirs, 6, transfer_file), rm::OK);
+    assert_eq!(import(&other, &theirs, 8, transfer_file), rm::OK);
     assert_eq!(fixture.used_bytes(), 3 * MIB, "it is one piece of memory");
     // What the driver refuses leaves nothing pinned.
-    let taken = import(&other, &theirs, 6, carrier);
+    let taken = import(&other, &theirs, 6, transfer_file);
     assert_eq!(taken, status::NV_ERR_INSERT_DUPLICATE_NAME);
     assert_eq!(fixture.container.journal.change().ledger.snapshot().pins, 0);
 
-    tenant.close(carrier);
+    tenant.close(transfer_file);
     for handle in [6, 8] {
         let freed = other.free(own, theirs.client, theirs.device, handle);
         assert_eq!(freed, rm::OK);
@@ -135,14 +135,14 @@ fn not_ours() {
     let fixture = Fixture::new(4 * MIB);
     let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let carrier = tenant.open(&fixture.path("nvidiactl"));
-    let unknown = export(&tenant, &ours, 0x99, carrier);
+    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
+    let unknown = export(&tenant, &ours, 0x99, transfer_file);
     assert_eq!(unknown, status::NV_ERR_INVALID_OBJECT_HANDLE);
     let foreign = Device {
         client: 0xc1d0_ffff,
         ..ours
     };
-    let refused = export(&tenant, &foreign, 5, carrier);
+    let refused = export(&tenant, &foreign, 5, transfer_file);
     assert_eq!(refused, status::NV_ERR_INVALID_CLIENT);
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
     let card = tenant.open(&fixture.path("nvidia0"));
@@ -155,13 +155,13 @@ fn an_address_space_is_not_exported() {
     let fixture = Fixture::new(4 * MIB);
     let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let carrier = tenant.open(&fixture.path("nvidiactl"));
+    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
     let arg = rm::alloc(client, device, 0, 0x90f1, tenant.params_address());
     let space = tenant.call(fd, rm::ALLOC, &arg, &[0; 48]);
     assert_eq!(space.status(), rm::OK);
     let before = fixture.fake.seen().len();
     for object in [rm::new_handle(&space.arg), device] {
-        let refused = export(&tenant, &ours, object, carrier);
+        let refused = export(&tenant, &ours, object, transfer_file);
         assert_eq!(refused, status::NV_ERR_INVALID_ARGUMENT, "{object:#x}");
     }
     assert_eq!(fixture.fake.seen().len(), before, "no driver heard of it");
@@ -177,14 +177,14 @@ fn outlive_a_broker() {
     let ours = Device { fd, client, device };
     let memory = tenant.memory(fd, client, device, 5, 2 * MIB);
     assert_eq!(memory.status(), rm::OK);
-    let carrier = tenant.open(&kept.node("nvidiactl"));
-    assert_eq!(export(&tenant, &ours, 5, carrier), rm::OK);
+    let transfer_file = tenant.open(&kept.node("nvidiactl"));
+    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
     let first = kept.broker_pid().unwrap();
     kept.signal(first, Signal::SIGKILL);
     assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
-    assert_eq!(import(&tenant, &ours, 6, carrier), rm::OK);
+    assert_eq!(import(&tenant, &ours, 6, transfer_file), rm::OK);
     assert_eq!(kept.used_bytes(), 2 * MIB);
-    tenant.close(carrier);
+    tenant.close(transfer_file);
     assert_eq!(tenant.free(fd, client, device, 6), rm::OK);
     until("the file is given up", || kept.used_bytes() == 0);
 }

@@ -139,7 +139,7 @@ fn what_was_too_much_is_given_back_at_once_and_what_was_missed_is_given_in_parts
 }
 
 #[test]
-fn a_bias_that_cannot_be_is_not_taken_up() {
+fn a_bias_that_cannot_be_is_not_resumed() {
     const SEGMENT: u64 = 20_000_000;
     let worst = DriftCorrection::resumed(i64::MIN, SEGMENT).next_length_ns(SEGMENT);
     assert_eq!(worst, SEGMENT + SEGMENT / 50 + 300_000);

@@ -116,7 +116,7 @@ fn version_1_has_a_group_for_each_limit_and_none_to_freeze() {
 }
 
 #[test]
-fn weight_and_the_least_quota_of_all_parents_are_taken_over() {
+fn weight_and_the_least_quota_of_all_parents_are_adopted() {
     let fake = Fake::v1();
     let group = OwnGroup::of(&fake.config, &key("a"));
     group.make().unwrap();

@@ -359,7 +359,7 @@ pub(super) fn fd_to_other_container(fixture: &mut Fixture) -> Result<Value> {
     };
     tally.count(Answer::Done(memory), PIECE_BYTES);
     let shared = share_with_all(&mut seat, memory);
-    let (carrier, exported) = export(&mut seat, memory)?;
+    let (transfer_file, exported) = export(&mut seat, memory)?;
     let listener = socket(
         AddressFamily::Unix,
         SockType::SeqPacket,
@@ -379,7 +379,7 @@ pub(super) fn fd_to_other_container(fixture: &mut Fixture) -> Result<Value> {
     let files = [
         seat.ctl.as_raw_fd(),
         seat.node.as_raw_fd(),
-        carrier.as_raw_fd(),
+        transfer_file.as_raw_fd(),
     ];
     let message = [IoSlice::new(&names)];
     let control = [ControlMessage::ScmRights(&files)];
@@ -390,7 +390,7 @@ pub(super) fn fd_to_other_container(fixture: &mut Fixture) -> Result<Value> {
         MsgFlags::empty(),
         None,
     )?;
-    fixture.keep((seat, connection, carrier));
+    fixture.keep((seat, connection, transfer_file));
     Ok(json!({"tally": tally.json(), "shared": shared.text(), "exported": exported.text()}))
 }
 
@@ -422,8 +422,8 @@ pub(super) fn fd_from_other_container(fixture: &mut Fixture) -> Result<Value> {
     for object in [memory, device, client] {
         foreign.count(seat.duplicate(Target { client, object }), 0);
     }
-    for carrier in &files {
-        foreign.count(import(&mut seat, carrier.as_raw_fd()), 0);
+    for transfer_file in &files {
+        foreign.count(import(&mut seat, transfer_file.as_raw_fd()), 0);
     }
     // A client of its own on the file that it was given, and one on a file of its own.
     let given = File::from(file.try_clone()?);

@@ -12,7 +12,7 @@ use nvabi::status::{
 use super::control::Requested;
 use super::objects::{Object, Resource};
 use super::{Context, Refusal, State};
-use crate::export::{Carrier, Contents, Exported, METADATA_BYTES};
+use crate::export::{Contents, Exported, METADATA_BYTES, TransferFile};
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// What names no file, or one that carries nothing.
@@ -36,7 +36,7 @@ pub(super) fn export_one(requested: &mut Requested<'_>) -> Result<(), Refusal> {
     }
     let (card, exported) = exportable(state, context, client, params, 12)?;
     // A file carries one object of this call, or those of the other.
-    if carrier(state, context, 16).is_ok() {
+    if transfer_file(state, context, 16).is_ok() {
         return Err(INVALID);
     }
     let mut contents = Contents::new(card, 1, [0; METADATA_BYTES]);
@@ -51,11 +51,19 @@ pub(super) fn import_one(requested: &mut Requested<'_>) -> Result<(), Refusal> {
     if u32_at(params, 4) != Some(TYPE_RM) {
         return Err(NO_PARAMETER);
     }
-    let carrier = carrier(state, context, 0)?;
-    let exported = carrier.contents().get(0)?;
+    let transfer_file = transfer_file(state, context, 0)?;
+    let exported = transfer_file.contents().get(0)?;
     let parent = u32_at(params, 12).ok_or(INVALID)?;
     let needed = u32_at(params, 16).ok_or(INVALID)?;
-    let handle = import(state, context, client, &carrier, parent, needed, exported)?;
+    let handle = import(
+        state,
+        context,
+        client,
+        &transfer_file,
+        parent,
+        needed,
+        exported,
+    )?;
     put_u32(params, 16, handle);
     Ok(())
 }
@@ -69,8 +77,8 @@ pub(super) fn info(requested: &mut Requested<'_>) -> Result<(), Refusal> {
         &mut *requested.params,
     );
     const BYTES_535: usize = 76;
-    let carrier = carrier(state, context, 0)?;
-    let contents = carrier.contents();
+    let transfer_file = transfer_file(state, context, 0)?;
+    let contents = transfer_file.contents();
     let most_at = if params.len() == BYTES_535 {
         8
     } else {
@@ -117,8 +125,8 @@ pub(super) fn export_many(requested: &mut Requested<'_>) -> Result<(), Refusal> 
         }
         objects.push(exported);
     }
-    if let Ok(carrier) = carrier(state, context, 0) {
-        let mut contents = carrier.contents();
+    if let Ok(transfer_file) = transfer_file(state, context, 0) {
+        let mut contents = transfer_file.contents();
         if contents.card.index != card.index || contents.most != most {
             return Err(INVALID);
         }
@@ -143,7 +151,7 @@ pub(super) fn import_many(requested: &mut Requested<'_>) -> Result<(), Refusal> 
         u16_at(params, 650).ok_or(INVALID)?,
     );
     let parent = u32_at(params, 4).ok_or(INVALID)?;
-    let carrier = carrier(state, context, 0)?;
+    let transfer_file = transfer_file(state, context, 0)?;
     if count > MOST_IMPORTED {
         return Err(NO_PARAMETER);
     }
@@ -158,14 +166,22 @@ pub(super) fn import_many(requested: &mut Requested<'_>) -> Result<(), Refusal> 
         let result = index
             .checked_add(at)
             .ok_or(INVALID)
-            .and_then(|index| carrier.contents().get(index))
+            .and_then(|index| transfer_file.contents().get(index))
             .and_then(|exported| {
                 kinds.push(if exported.memory.charge.is_some() {
                     IMPORTED_VIDMEM
                 } else {
                     IMPORTED_SYSMEM
                 });
-                import(state, context, client, &carrier, parent, needed, exported)
+                import(
+                    state,
+                    context,
+                    client,
+                    &transfer_file,
+                    parent,
+                    needed,
+                    exported,
+                )
             });
         match result {
             Ok(handle) => made.push(handle),
@@ -214,17 +230,21 @@ fn named_file<'a>(context: &Context<'a>, at: usize) -> Result<(&'a WireFd, FileI
 }
 
 /// What the file of a descriptor in the parameters carries. A session that asks has it open from now on.
-fn carrier(state: &mut State, context: &Context<'_>, at: usize) -> Result<Arc<Carrier>, Refusal> {
+fn transfer_file(
+    state: &mut State,
+    context: &Context<'_>,
+    at: usize,
+) -> Result<Arc<TransferFile>, Refusal> {
     let (slot, file) = named_file(context, at)?;
-    if let Some(carrier) = state.exports.get(&file) {
-        return Ok(carrier.clone());
+    if let Some(transfer_file) = state.exports.get(&file) {
+        return Ok(transfer_file.clone());
     }
-    let carrier = context
+    let transfer_file = context
         .sent(slot)
         .and_then(|fd| context.hardware.exports.of(fd))
         .ok_or(NO_PARAMETER)?;
-    state.exports.insert(file, carrier.clone());
-    Ok(carrier)
+    state.exports.insert(file, transfer_file.clone());
+    Ok(transfer_file)
 }
 
 /// Lets the file of a descriptor carry exports.
@@ -239,8 +259,8 @@ fn carry(
         .sent(slot)
         .and_then(|fd| fd.try_clone().ok())
         .ok_or(Refusal(NV_ERR_NOT_SUPPORTED))?;
-    let carrier = context.hardware.exports.add(fd, contents);
-    state.exports.insert(file, carrier);
+    let transfer_file = context.hardware.exports.add(fd, contents);
+    state.exports.insert(file, transfer_file);
     Ok(())
 }
 
@@ -249,12 +269,12 @@ fn import(
     state: &mut State,
     context: &Context<'_>,
     client: u32,
-    carrier: &Carrier,
+    transfer_file: &TransferFile,
     parent: u32,
     needed: u32,
     exported: Exported,
 ) -> Result<u32, Refusal> {
-    let card = carrier.contents().card.clone();
+    let card = transfer_file.contents().card.clone();
     card.alive()?;
     state.destination(context, client, parent)?;
     let client = state.client(context, client)?;

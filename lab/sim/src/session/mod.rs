@@ -26,7 +26,7 @@ use nvabi::layout::nvos54;
 use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_OBJECT_NOT_FOUND};
 
 use crate::card::{Charge, SimCard};
-use crate::export::Carrier;
+use crate::export::TransferFile;
 use crate::fifo::Runner;
 use crate::gate::Gate;
 use crate::locked;
@@ -142,7 +142,7 @@ struct State {
     /// What the call under way asks of a card's scheduler: done when this state is let go of.
     scheduler: Option<scheduler::Call>,
     /// Of each file that carries exports: as long as the session has it open, they live.
-    exports: HashMap<FileId, Arc<Carrier>>,
+    exports: HashMap<FileId, Arc<TransferFile>>,
     /// Files that a mapping for the CPU has been made ready in.
     mmap_contexts: HashSet<FileId>,
     /// Mappings for the CPU ever made.
