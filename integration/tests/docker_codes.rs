@@ -186,7 +186,7 @@ fn read_only_mounts_of_docker_are_recursive_where_it_asks_for_features() -> Resu
 /// What `cgpu set` has changed ends with a `docker restart`, and is said to.
 #[test]
 fn a_restart_begins_with_what_was_requested() -> Result<()> {
-    let test = "a_restart_begins_with_what_was_asked_for";
+    let test = "a_restart_begins_with_what_was_requested";
     let rig = match rig::start(Suite::Host)? {
         Ok(rig) => rig,
         Err(reason) => skip!(test, "{reason}"),

@@ -221,9 +221,9 @@ mod bodies {
             ("cgpu-broker", "broker", "missing"),
             ("containerd-shim-cgpu-v2", "programs", "broken"),
             ("cgpu-runtime", "programs", "broken"),
-            ("cgpu-hook", "programs", "note"),
-            ("cgpu-executor", "programs", "note"),
-            ("cgpu-limits", "programs", "note"),
+            ("cgpu-hook", "programs", "hint"),
+            ("cgpu-executor", "programs", "hint"),
+            ("cgpu-limits", "programs", "hint"),
         ] {
             let away = folder.join("away");
             fs::rename(folder.join(name), &away)?;

@@ -142,50 +142,47 @@ fn limits_are_shown_set_and_unset() -> Result<()> {
 
 /// The end of the container and its reason come within the same instant: in ten of ten the reason is known with the end.
 #[test]
-fn who_goes_beyond_its_memory_is_reported_have() -> Result<()> {
-    with_docker(
-        "who_goes_beyond_its_memory_is_said_to_have",
-        |rig, docker| {
-            let hungry = ["sh", "-c", "x=y; while true; do x=$x$x; done"];
-            let ids: Vec<String> = (0..10).map(|number| format!("oom-{number}")).collect();
-            for id in &ids {
-                run(
-                    rig,
-                    docker,
-                    id,
-                    &["--memory", "16m", "--memory-swap", "16m"],
-                    &hungry,
-                )?;
-            }
-            for id in &ids {
-                docker.docker(&["wait", id])?.success()?;
-                let state = docker
-                    .docker(&["inspect", "--format", "{{json .State}}", id])?
-                    .success()?
-                    .json()?;
-                assert_eq!(state["OOMKilled"], true, "{id}: {state}");
-                assert_eq!(state["ExitCode"], 137, "{id}: {state}");
-            }
-            // One that is killed otherwise is not said to have.
+fn who_goes_beyond_its_memory_is_reported() -> Result<()> {
+    with_docker("who_goes_beyond_its_memory_is_reported", |rig, docker| {
+        let hungry = ["sh", "-c", "x=y; while true; do x=$x$x; done"];
+        let ids: Vec<String> = (0..10).map(|number| format!("oom-{number}")).collect();
+        for id in &ids {
             run(
                 rig,
                 docker,
-                "killed",
-                &["--memory", "16m"],
-                &["sleep", "100000"],
+                id,
+                &["--memory", "16m", "--memory-swap", "16m"],
+                &hungry,
             )?;
-            docker.docker(&["kill", "killed"])?.success()?;
-            docker.docker(&["wait", "killed"])?.success()?;
+        }
+        for id in &ids {
+            docker.docker(&["wait", id])?.success()?;
             let state = docker
-                .docker(&["inspect", "--format", "{{.State.OOMKilled}}", "killed"])?
-                .success()?;
-            assert_eq!(state.stdout.trim(), "false");
-            for id in ids.iter().map(String::as_str).chain(["killed"]) {
-                docker.docker(&["rm", id])?.success()?;
-            }
-            Ok(())
-        },
-    )
+                .docker(&["inspect", "--format", "{{json .State}}", id])?
+                .success()?
+                .json()?;
+            assert_eq!(state["OOMKilled"], true, "{id}: {state}");
+            assert_eq!(state["ExitCode"], 137, "{id}: {state}");
+        }
+        // One that is killed otherwise is not said to have.
+        run(
+            rig,
+            docker,
+            "killed",
+            &["--memory", "16m"],
+            &["sleep", "100000"],
+        )?;
+        docker.docker(&["kill", "killed"])?.success()?;
+        docker.docker(&["wait", "killed"])?.success()?;
+        let state = docker
+            .docker(&["inspect", "--format", "{{.State.OOMKilled}}", "killed"])?
+            .success()?;
+        assert_eq!(state.stdout.trim(), "false");
+        for id in ids.iter().map(String::as_str).chain(["killed"]) {
+            docker.docker(&["rm", id])?.success()?;
+        }
+        Ok(())
+    })
 }
 
 #[test]

@@ -503,7 +503,7 @@ async fn statistics_are_answered_until_the_container_is_deleted() {
 /// A runc that notes what it is asked of checkpoints, and restores by making the container anew.
 fn recording_runc(dir: &Path) -> PathBuf {
     let runc = dir.join("runc-recording");
-    let requested = dir.join("asked");
+    let requested = dir.join("requested");
     let script = format!(
         r#"#!/bin/sh
 for word; do
@@ -595,7 +595,8 @@ async fn a_checkpoint_is_requested_of_runc_with_all_options() {
     shim.start("").await.expect("start");
     let checkpoint = shim.task.checkpoint(limit(), &request).await;
     checkpoint.expect("a checkpoint");
-    let requested = || fs::read_to_string(shim.dir.path().join("asked")).expect("what was asked");
+    let requested =
+        || fs::read_to_string(shim.dir.path().join("requested")).expect("what was asked");
     let work = shim.dir.path().join("criu");
     let expected = format!(
         "checkpoint --image-path /images --work-path {} --manage-cgroups-mode soft --empty-ns network \
@@ -660,7 +661,7 @@ async fn a_container_from_a_checkpoint_is_restored_by_its_start() {
         (state.pid, state.status.enum_value()),
         (pid, Ok(api::Status::RUNNING))
     );
-    let requested = fs::read_to_string(shim.dir.path().join("asked")).expect("what was asked");
+    let requested = fs::read_to_string(shim.dir.path().join("requested")).expect("what was asked");
     let bundle = shim.bundle();
     let expected = format!(
         "restore --image-path /images --work-path {at}/work --parent-path /before --bundle {at} \

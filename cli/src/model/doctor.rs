@@ -186,7 +186,7 @@ pub enum Level {
     /// As it should be.
     Ok,
     /// Works, but worse than it could.
-    Remark,
+    Hint,
     /// Something that was there is broken. Other containers may run, and start.
     Broken,
     /// No GPU container can start.
@@ -205,7 +205,7 @@ impl Check {
 
     fn hint(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
-            level: Level::Remark,
+            level: Level::Hint,
             remedy: Some(remedy.into()),
             ..Self::ok(name, found)
         }
@@ -255,7 +255,7 @@ pub fn assess(facts: &Facts) -> Doctor {
         // What the broker alone needs does not stop another.
         for check in &mut checks {
             if BROKER_S.contains(&check.name) && check.level == Level::Missing {
-                check.level = Level::Remark;
+                check.level = Level::Hint;
             }
         }
     }
@@ -889,7 +889,7 @@ mod tests {
         assert!(reported(&facts).is_none());
         facts.installed_driver = Some((version, Err("it is not known".to_owned())));
         let check = reported(&facts).unwrap();
-        assert_eq!(check.level, Level::Remark);
+        assert_eq!(check.level, Level::Hint);
         assert!(check.found.contains("610.43.02") && check.found.contains("not known"));
     }
 
@@ -913,7 +913,7 @@ mod tests {
         let hints = document
             .checks
             .iter()
-            .filter(|check| check.level == Level::Remark);
+            .filter(|check| check.level == Level::Hint);
         assert_eq!(hints.count(), 7);
     }
 
@@ -963,11 +963,11 @@ mod tests {
         facts.isolation.mode = Mode::Compat;
         facts.isolation.allow = Allow::of(&[Weakness::Dri]);
         facts.isolation.io_uring = IoUring::Deny;
-        for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Remark)] {
+        for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Hint)] {
             facts.uvm_disable_hmm = Some(text.to_owned());
             assert_eq!(found(&facts, "HMM").unwrap().level, level, "{text:?}");
         }
-        assert_eq!(found(&facts, "mode").unwrap().level, Level::Remark);
+        assert_eq!(found(&facts, "mode").unwrap().level, Level::Hint);
         let allowed = found(&facts, "allowed beside a quota").unwrap();
         assert!(allowed.found.starts_with("dri:"), "{allowed:?}");
         assert!(

@@ -366,8 +366,6 @@ struct BrokerStatus {
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Pids {
     pid: i32,
-    /// A broker that was started by an older program calls it by another name.
-    #[serde(alias = "keeper_pid")]
     supervisor_pid: i32,
 }
 

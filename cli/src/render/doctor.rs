@@ -11,7 +11,7 @@ pub fn render(doctor: &Doctor) -> String {
     for check in &doctor.checks {
         let sign = match check.level {
             Level::Ok => "ok",
-            Level::Remark => "note",
+            Level::Hint => "hint",
             Level::Broken => "BROKEN",
             Level::Missing => "MISSING",
         };

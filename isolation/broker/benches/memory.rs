@@ -380,10 +380,10 @@ fn found(things: u64, memfd: &OwnedFd, ms: f64) -> Found {
     let mut is_journal = false;
     let mut private_kib = 0;
     for line in text.lines() {
-        let mut words = line.split_whitespace();
-        let first = words.next().unwrap_or_default();
+        let mut parts = line.split_whitespace();
+        let first = parts.next().unwrap_or_default();
         if first.starts_with("Private_") && !is_journal {
-            private_kib += words.next().unwrap().parse::<u64>().unwrap();
+            private_kib += parts.next().unwrap().parse::<u64>().unwrap();
         }
         if !first.ends_with(':') {
             is_journal = line.contains("cgpu-journal");

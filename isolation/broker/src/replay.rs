@@ -220,11 +220,11 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The answer that the same call was given, which may have been dropped unseen, if `stands` finds its result in place.
+    /// The answer that the same call was given, which may have been dropped unseen, if `is_current` finds its result in place.
     #[must_use]
-    pub fn answered(&self, stands: impl FnOnce(&Finished) -> bool) -> Option<Finished> {
+    pub fn answered(&self, is_current: impl FnOnce(&Finished) -> bool) -> Option<Finished> {
         let kept = self.earlier.as_ref()?;
-        (kept.end == End::Answered && stands(&kept.finished)).then(|| kept.finished.clone())
+        (kept.end == End::Answered && is_current(&kept.finished)).then(|| kept.finished.clone())
     }
 
     /// Nobody waited for the result: it is kept for the repetition.
@@ -441,14 +441,14 @@ mod tests {
 
     #[test]
     fn an_answer_is_given_again_only_where_it_still_stands() {
-        for (stands, arg, given) in [(true, 2, true), (false, 2, false), (true, 1, false)] {
+        for (is_current, arg, given) in [(true, 2, true), (false, 2, false), (true, 1, false)] {
             let fixture = Fixture::new();
             let turn = fixture.enter(call(7, CALL));
             let finished = fixture.execute(call(7, CALL));
             turn.delivered(&finished);
             let mut turn = fixture.enter(call(7, CALL));
             assert!(turn.undelivered(&[arg; 4]).is_none());
-            assert_eq!(turn.answered(|_| stands).is_some(), given);
+            assert_eq!(turn.answered(|_| is_current).is_some(), given);
         }
     }
 

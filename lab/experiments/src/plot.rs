@@ -152,7 +152,7 @@ mod tests {
             x: "cap, %",
             y: "share, %",
             series: vec![
-                Series::new("promised", vec![(1.0, 1.0), (50.0, 50.0)]),
+                Series::new("entitled", vec![(1.0, 1.0), (50.0, 50.0)]),
                 Series::new("measured", vec![(1.0, 1.01), (50.0, 49.9)]),
             ],
         }

@@ -15,7 +15,7 @@ use crate::tally::Tally;
 
 /// The subcommand of a program that asks for everything by its environment.
 pub(crate) const ASKING: &str = "asking-for-all";
-const REPORT: &str = "asked-for-all.json";
+const REPORT: &str = "requested-for-all.json";
 
 /// Every class, control and engine of video and graphics, and the lists of classes and engines; and the same by a program whose environment
 /// asks for all of them, which no container's own programs can.

@@ -104,10 +104,10 @@ fn lost_without(program: &str, facts: &Facts) -> (Level, &'static str) {
             Level::Missing,
             "no container of a real card starts in mode strict",
         ),
-        "cgpu-executor" => (Level::Remark, "mode strict on a real card needs it"),
-        "cgpu-limits" => (Level::Remark, "the backend driver-limit needs it"),
+        "cgpu-executor" => (Level::Hint, "mode strict on a real card needs it"),
+        "cgpu-limits" => (Level::Hint, "the backend driver-limit needs it"),
         "cgpu-hook" => (
-            Level::Remark,
+            Level::Hint,
             "podman's hook (`cgpu install --engine podman-hook`) needs it",
         ),
         "cgpu-runtime" => (
@@ -355,7 +355,7 @@ mod tests {
     fn each_state_of_a_container_has_its_check_and_its_remedy() {
         for (state, name, level, part) in [
             (State::Running, "stale grants", Level::Ok, "none"),
-            (State::Stale, "stale grants", Level::Remark, "--repair"),
+            (State::Stale, "stale grants", Level::Hint, "--repair"),
             (
                 State::BrokerGone,
                 "brokers",
@@ -368,7 +368,7 @@ mod tests {
                 Level::Broken,
                 "start cgpu-sim again",
             ),
-            (State::Silent, "brokers", Level::Remark, "look again"),
+            (State::Silent, "brokers", Level::Hint, "look again"),
         ] {
             let container = Container {
                 name: "default/c1".to_owned(),
@@ -392,7 +392,7 @@ mod tests {
         };
         one(
             &engine(&docker),
-            Level::Remark,
+            Level::Hint,
             &["not registered", "cgpu install --engine docker"],
         );
         let named = |standing| {
@@ -412,10 +412,10 @@ mod tests {
         docker.unread = Some("systemctl reload docker".to_owned());
         one(
             &engine(&docker),
-            Level::Remark,
+            Level::Hint,
             &["changed since", "systemctl reload docker"],
         );
         docker.names = Err("a comma".to_owned());
-        one(&engine(&docker), Level::Remark, &["a comma"]);
+        one(&engine(&docker), Level::Hint, &["a comma"]);
     }
 }

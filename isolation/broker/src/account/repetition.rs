@@ -10,7 +10,7 @@ use crate::state::State;
 impl JudgedCall<'_> {
     /// Whether what the call made, or undid, is still so; it has its answer's blocks.
     #[must_use]
-    pub fn stands(&self, state: &State) -> bool {
+    pub fn is_current(&self, state: &State) -> bool {
         let file = self.origin.file;
         let made = self.new_handle();
         let ledger = &state.ledger;

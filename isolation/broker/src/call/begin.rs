@@ -99,7 +99,7 @@ impl<'c> ReceivedCall<'c> {
         let call = request.judged(before, None);
         let first = self
             .turn
-            .answered(|first| call.with(&first.after).stands(&state))?;
+            .answered(|first| call.with(&first.after).is_current(&state))?;
         container.counters.count(Counter::Replayed);
         Some(first)
     }

@@ -121,7 +121,7 @@ impl ExecutedCall<'_> {
             .request
             .judged(&self.before, transfer_file_of(&self.fds));
         let first = turn.answered(|first| {
-            is_same(call.effect, &self.before, first) && call.with(&first.after).stands(change)
+            is_same(call.effect, &self.before, first) && call.with(&first.after).is_current(change)
         });
         let Some(first) = first else {
             return ChangesAccount::No;

@@ -217,7 +217,7 @@ impl Reconciler {
     }
 
     /// Notes whether there is anything to compare with; what was noted before, if that was something else.
-    pub(super) fn stands(&self, standing: Standing) -> Option<Standing> {
+    pub(super) fn confirmed(&self, standing: Standing) -> Option<Standing> {
         let mut inner = self.lock();
         let before = std::mem::replace(&mut inner.standing, standing);
         (before != inner.standing).then_some(before)
@@ -274,8 +274,8 @@ impl Reconciler {
         if look.is_at_rest() || inner.drift.is_empty() {
             inner.drift.clone_from(&drift);
         }
-        let stands = inner.last.as_ref().map(|last| look.confirms(last));
-        let stands = stands.unwrap_or_default();
+        let confirmed = inner.last.as_ref().map(|last| look.confirms(last));
+        let confirmed = confirmed.unwrap_or_default();
         let unseen = inner.last.as_ref().and_then(|last| look.unseen_since(last));
         // It stays until the driver counts something there: a ledger without memory has nothing to see.
         let sees = |card: usize| look.counts.get(card) == Some(&true);
@@ -287,12 +287,12 @@ impl Reconciler {
         inner.last = Some(look);
         let violations: Vec<Drift> = drift
             .iter()
-            .zip(&stands)
+            .zip(&confirmed)
             .filter(|(_, excess)| **excess > 0)
             .map(|(drift, _)| drift.clone())
             .collect();
-        let is_news = stands != inner.reported && !violations.is_empty();
-        inner.reported = stands;
+        let is_news = confirmed != inner.reported && !violations.is_empty();
+        inner.reported = confirmed;
         Ok(Some(Comparison {
             drift,
             violations,
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    fn stands(first: &Look, second: &Look) -> u64 {
+    fn confirmed(first: &Look, second: &Look) -> u64 {
         second.confirms(first)[0]
     }
 
@@ -376,37 +376,37 @@ mod tests {
     fn a_difference_stands_when_nothing_has_happened_in_between() {
         let still = moment(5, 40, 0);
         let more = look(&still, 60, &still);
-        assert_eq!(stands(&more, &more), 20);
+        assert_eq!(confirmed(&more, &more), 20);
         let same = look(&still, 40, &still);
-        assert_eq!(stands(&more, &same), 0);
-        assert_eq!(stands(&same, &more), 0);
-        assert_eq!(stands(&same, &same), 0);
+        assert_eq!(confirmed(&more, &same), 0);
+        assert_eq!(confirmed(&same, &more), 0);
+        assert_eq!(confirmed(&same, &same), 0);
         // Memory that only a map keeps is the ledger's alone.
         let less = look(&still, 10, &still);
-        assert_eq!(stands(&less, &less), 0);
+        assert_eq!(confirmed(&less, &less), 0);
     }
 
     #[test]
     fn calls_under_way_excuse_what_they_may_have_done() {
         let allocating = moment(5, 40, 30);
         let done = look(&allocating, 70, &allocating);
-        assert_eq!(stands(&done, &done), 0);
+        assert_eq!(confirmed(&done, &done), 0);
         // Freed between the driver's answer and the second look at the ledger.
         let freed = look(&moment(5, 40, 0), 40, &moment(6, 0, 0));
-        assert_eq!(stands(&freed, &freed), 0);
+        assert_eq!(confirmed(&freed, &freed), 0);
         let rest = moment(9, 0, 0);
-        assert_eq!(stands(&freed, &look(&rest, 0, &rest)), 0);
+        assert_eq!(confirmed(&freed, &look(&rest, 0, &rest)), 0);
     }
 
     #[test]
     fn a_busy_container_hides_nothing_beyond_its_quota() {
         let busy = |driver| look(&moment(5, 40, 0), driver, &moment(9, 80, 0));
-        assert_eq!(stands(&busy(100), &busy(100)), 0);
-        assert_eq!(stands(&busy(130), &busy(110)), 10);
+        assert_eq!(confirmed(&busy(100), &busy(100)), 0);
+        assert_eq!(confirmed(&busy(130), &busy(110)), 10);
         // At rest each time, with calls between the two.
         let (early, late) = (moment(5, 40, 0), moment(9, 50, 0));
         let (early, late) = (look(&early, 120, &early), look(&late, 120, &late));
-        assert_eq!(stands(&early, &late), 20);
+        assert_eq!(confirmed(&early, &late), 20);
     }
 
     #[test]
@@ -440,6 +440,6 @@ mod tests {
         let mut held = moment(5, 80, 0);
         held.cards[0].quota_bytes = 10;
         let busy = look(&held, 80, &moment(6, 80, 0));
-        assert_eq!(stands(&busy, &busy), 0);
+        assert_eq!(confirmed(&busy, &busy), 0);
     }
 }

@@ -197,13 +197,13 @@ impl Share {
 }
 
 fn formatted(terms: &Terms) -> String {
-    let mut words = vec![terms.policy.name().to_owned()];
-    words.extend(terms.percent.map(|percent| format!("{percent} %")));
+    let mut parts = vec![terms.policy.name().to_owned()];
+    parts.extend(terms.percent.map(|percent| format!("{percent} %")));
     if terms.weight != 1 {
-        words.push(format!("weight {}", terms.weight));
+        parts.push(format!("weight {}", terms.weight));
     }
     if terms.priority != plan::Priority::Normal {
-        words.push(format!("priority {}", terms.priority.name()));
+        parts.push(format!("priority {}", terms.priority.name()));
     }
-    words.join(", ")
+    parts.join(", ")
 }

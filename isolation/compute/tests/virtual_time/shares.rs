@@ -332,7 +332,7 @@ fn a_gang_runs_on_all_its_cards_at_the_same_time() {
 }
 
 #[test]
-fn the_meter_takes_off_what_late_closes_add() {
+fn the_account_takes_off_what_late_closes_add() {
     for (metered, low, high) in [(false, 125, 140), (true, 97, 103)] {
         let mut fixture = Fixture::new(10, 1);
         fixture.faults.close_lag_ns = 4 * MS;

@@ -26,10 +26,10 @@ pub(crate) const TESTS: &[Test] = &[
         plays("cuMemHostRegister", 0);
     }),
     ("no_step_of_sharing_memory_is_refused", || plays("ipc", 0)),
-    ("what_nccl_is_refused_is_what_its_table_says", || {
+    ("what_nccl_is_refused_is_in_its_table", || {
         plays("nccl", 5);
     }),
-    ("what_nvml_is_refused_is_what_its_table_says", || {
+    ("what_nvml_is_refused_is_in_its_table", || {
         plays("nvml", 5);
     }),
     ("every_program_has_a_test", every_program_has_a_test),

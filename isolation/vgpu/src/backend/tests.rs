@@ -107,7 +107,7 @@ proptest! {
             .collect();
         let expected = fake.iter().find(|backend| backend.offered && backend.strength >= min);
         let backends = fake.iter().map(|backend| -> Box<dyn Backend> { Box::new(*backend) });
-        match (pick(backends.collect(), &simulated(), min, "asked"), expected) {
+        match (pick(backends.collect(), &simulated(), min, "requested"), expected) {
             (Ok(choice), Some(expected)) => {
                 prop_assert_eq!(choice.backend.kind(), expected.kind);
                 // Whatever is stronger is named with what it lacks.

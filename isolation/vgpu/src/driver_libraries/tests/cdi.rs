@@ -316,7 +316,7 @@ fn other_vendors_specs_are_not_read_and_not_judged() {
         "other.yaml",
         "cdiVersion: 9.9.9\nkind: vendor.com/net\ndevices: 7\n",
     );
-    host.write("notes.txt", "kind: nvidia.com/gpu");
+    host.write("readme.txt", "kind: nvidia.com/gpu");
     host.with(&host.document()).unwrap();
 }
 

@@ -422,7 +422,7 @@ fn put_samples(hardware: &Hardware, card: &SimCard, block: &mut [u8]) -> Result<
                 100 * (u32::try_from(place).unwrap_or(0) + 1),
             );
             put(sample, at + perfmon::PROCESS, &pid.to_le_bytes());
-            put(sample, at + 16, b"played");
+            put(sample, at + 16, b"faked");
             if engine_bytes == 128 {
                 put_u64(sample, at + 120, KERNEL_ADDRESS);
             }
