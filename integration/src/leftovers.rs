@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the shims of every containerd on a machine put their sockets; the path is fixed in containerd.
-const SHIM_SOCKETS: &str = "/run/containerd/s";
+/// Where the shims of every containerd put their sockets; the path is fixed in containerd. Each node has its own.
+pub const SHIM_SOCKETS: &str = "/run/containerd/s";
 /// Where shims keep runc's state, one folder a namespace.
 const RUNC_STATE: &str = "/run/containerd/runc";
 
@@ -274,6 +274,40 @@ mod tests {
             .unwrap();
         daemon.stop(Duration::from_secs(5)).unwrap();
         assert_eq!(belongings.report(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_dead_socket_is_reported_of_ones_own_node_alone() -> anyhow::Result<()> {
+        if let Some(reason) = crate::skip::lacks_root() {
+            crate::skip!(
+                "a_dead_socket_is_reported_of_ones_own_node_alone",
+                "{reason}"
+            );
+        }
+        // On threads of their own, as tests are: the second node begins before the first one's shim is killed.
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (killed, is_killed) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let node = crate::node::Node::bare().unwrap();
+            begun.send(()).unwrap();
+            is_killed.recv().unwrap();
+            let left = node.leftovers();
+            node.finish().unwrap();
+            left
+        });
+        let killed_shims = std::thread::spawn(move || {
+            let node = crate::node::Node::bare().unwrap();
+            begins.recv().unwrap();
+            let socket = Path::new(SHIM_SOCKETS).join("0123");
+            drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+            killed.send(()).unwrap();
+            (socket, node.leftovers())
+        });
+        let (socket, left) = killed_shims.join().unwrap();
+        assert_eq!(left, [format!("dead shim socket {}", socket.display())]);
+        assert_eq!(other.join().unwrap(), Vec::<String>::new());
+        assert!(!socket.exists());
+        Ok(())
     }
 
     #[test]

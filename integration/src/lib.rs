@@ -33,6 +33,7 @@ pub mod go;
 pub mod image;
 pub mod leftovers;
 pub mod matrix;
+pub mod mounts;
 pub mod nerdctl;
 pub mod node;
 pub mod oci;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ use serde_json::Value;
 use crate::command::{LIMIT, Outcome, capture};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
-use crate::leftovers::{Belongings, grants};
+use crate::leftovers::{Belongings, SHIM_SOCKETS, grants};
+use crate::mounts;
 use crate::programs::Programs;
 
 /// How long processes that are already told to end may take.
@@ -36,10 +37,14 @@ pub struct Node {
     programs: Option<Programs>,
     sim: Option<Daemon>,
     belongings: Belongings,
+    mounts: File,
 }
 
 impl Node {
     /// Only a folder and a namespace: engines run on it as if cgpu did not exist.
+    ///
+    /// The thread enters a mount namespace of its own, where no other node's shims have sockets: one whose
+    /// test kills shims leaves them, and would take away those of others.
     pub fn bare() -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let folder = |prefix: &str, at: &str| {
@@ -49,6 +54,7 @@ impl Node {
                 .tempdir_in(at)
                 .with_context(|| format!("folder of the node in {at}"))
         };
+        mounts::ensure_own(Path::new(SHIM_SOCKETS))?;
         let root = folder("cgpu-", "/tmp")?;
         // As short as the shipped one is: below it stand sockets, whose paths end at 107 bytes, under a namespace and
         // an identity of 64 digits.
@@ -78,6 +84,7 @@ impl Node {
             programs: None,
             sim: None,
             belongings,
+            mounts: mounts::current()?,
         })
     }
 
@@ -137,6 +144,11 @@ kind = "sim"
     /// SIGKILL to the simulated cards.
     pub fn kill_sim(&mut self) -> Result<()> {
         self.sim.as_mut().context("no simulated cards run")?.kill()
+    }
+
+    /// Takes this thread to where the node's folders and sockets are: for a thread that its maker did not start.
+    pub fn enter(&self) -> Result<()> {
+        mounts::enter(&self.mounts)
     }
 
     /// The node's own folder.

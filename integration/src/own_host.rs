@@ -22,12 +22,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 
 use crate::containerd::Containerd;
 use crate::docker::Docker;
 use crate::engines::Engines;
 use crate::image::{self, Image};
+use crate::mounts;
 use crate::node::Node;
 use crate::programs::Programs;
 use crate::rig;
@@ -154,9 +154,7 @@ impl OwnHost {
 }
 
 fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace")?;
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).context("private mounts")?;
+    mounts::enter_new()?;
     mount(
         Some("own-host"),
         RUN,
