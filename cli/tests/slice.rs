@@ -503,7 +503,7 @@ fn what_happens_to_any_container_is_followed_as_it_happens() {
     first.share();
     let first_name = first.name();
     set(&first_name, "2Gi");
-    // What stands there already comes first.
+    // What is there already comes first.
     let followed = Followed::start(&host);
     reported(&followed, &first_name, 2 * GIB);
     let mut second = Requested::start(&host, &one);

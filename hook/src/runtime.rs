@@ -138,7 +138,7 @@ struct Runtime {
     root: Option<PathBuf>,
     /// Of the container that the command is about.
     bundle: Option<PathBuf>,
-    /// So many of `arguments` stand before the subcommand.
+    /// So many of `arguments` are before the subcommand.
     global_arguments: usize,
 }
 

@@ -24,7 +24,7 @@ const STATIC: [(&str, &str); 5] = [
 /// These load the vendor's libraries, which a static C library cannot.
 const DYNAMIC: [&str; 2] = ["cgpu", "cgpu-cuda"];
 
-/// The profile of the simulated cards that lies in the bundle.
+/// The profile of the simulated cards that is in the bundle.
 pub const PROFILE: &str = "two-ada.toml";
 
 /// A gathered bundle.

@@ -218,7 +218,7 @@ pub fn succeed(command: &mut Command) -> Result<Outcome> {
     capture(command, LIMIT)?.success()
 }
 
-/// Where `program` stands in `PATH`.
+/// Where `program` is in `PATH`.
 pub fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)

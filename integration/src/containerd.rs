@@ -121,7 +121,7 @@ impl Containerd {
         self.daemon.pid()
     }
 
-    /// Its `PATH`, for programs that stand beside it.
+    /// Its `PATH`, for programs that are beside it.
     pub fn search_path(&self) -> &std::ffi::OsStr {
         &self.path
     }

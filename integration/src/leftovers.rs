@@ -18,7 +18,7 @@ pub struct Belongings {
 }
 
 impl Belongings {
-    /// Everything of the node stands below one of `roots` or in one of `namespaces`, both used by nobody else.
+    /// Everything of the node is below one of `roots` or in one of `namespaces`, both used by nobody else.
     pub fn new(roots: &[&Path], namespaces: &[&str]) -> Self {
         Self {
             roots: roots.iter().map(|root| root.to_path_buf()).collect(),
@@ -213,7 +213,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Grants and vGPU folders that stand in a state folder of cgpu.
+/// Grants and vGPU folders that are in a state folder of cgpu.
 pub fn grants(state_dir: &Path) -> Vec<String> {
     let mut left = Vec::new();
     for namespace in entries(&state_dir.join("vgpus")) {

@@ -61,7 +61,7 @@ impl Node {
         let state = folder("cg", "/run")?;
         let path = root.path().to_path_buf();
         let state_path = state.path().to_path_buf();
-        // State is written with fsync, and stands on a tmpfs on every host with systemd; not every machine that runs tests
+        // State is written with fsync, and is on a tmpfs on every host with systemd; not every machine that runs tests
         // has one at /run.
         mount(
             Some("cgpu-test"),
@@ -214,7 +214,7 @@ kind = "sim"
         capture(self.command("cgpu")?.args(args), LIMIT)
     }
 
-    /// What stands in the state folder: vGPUs and grants.
+    /// What is in the state folder: vGPUs and grants.
     pub fn grants(&self) -> Vec<String> {
         grants(&self.state_dir())
     }

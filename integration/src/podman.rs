@@ -1,6 +1,6 @@
 //! A private podman: its own storage, configuration, control group and, for crun, its own view of the control groups.
 //!
-//! podman hands neither its runtime nor its hooks the environment that it was started with, so a script stands before
+//! podman hands neither its runtime nor its hooks the environment that it was started with, so a script is before
 //! `cgpu-runtime`, and the hook's file names the configuration.
 
 use std::fs;
@@ -19,7 +19,7 @@ use crate::image::Image;
 use crate::node::Node;
 use crate::packages::{Suite, unpacked};
 
-/// Where the programs of our own libraries' loader stand in a package.
+/// Where the programs of our own libraries' loader are in a package.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Which way a container comes to its vGPU.

@@ -74,7 +74,7 @@ pub struct PodsSetup {
 }
 
 impl PodsSetup {
-    /// Writes what stands on the node and fetches the plugins. An error is a reason to skip aloud.
+    /// Writes what is on the node and fetches the plugins. An error is a reason to skip aloud.
     pub fn new(node: &Node, engines: &Engines) -> Result<Self> {
         let plugins = unpacked(Suite::Host, "engines/cni", &["containernetworking-plugins"])?;
         let networks = node.root().join("cni");

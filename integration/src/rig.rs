@@ -1,4 +1,4 @@
-//! What most tests and the demo stand on: a node with two simulated cards, a containerd, and an image with
+//! What most tests and the demo are on: a node with two simulated cards, a containerd, and an image with
 //! our client programs in it.
 
 use anyhow::Result;

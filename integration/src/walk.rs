@@ -189,7 +189,7 @@ fn quoted(text: &str) -> String {
 pub struct Normaliser {
     exact: Vec<(String, String)>,
     patterns: Vec<(Regex, &'static str)>,
-    /// Headings of tables, and what stands in every cell below that is not `-`.
+    /// Headings of tables, and what is in every cell below that is not `-`.
     columns: Vec<(&'static str, &'static str)>,
 }
 
@@ -237,7 +237,7 @@ impl Normaliser {
         text
     }
 
-    /// A table whose columns are as wide as what stands in them now.
+    /// A table whose columns are as wide as what is in them now.
     fn table(&self, lines: &[&str]) -> String {
         // Cells may contain bars, so a rule gives the columns. A part of a table may have no rule.
         let borders: Option<Vec<usize>> =

@@ -328,7 +328,7 @@ fn podman_takes_what_is_written() -> Result<()> {
     Ok(())
 }
 
-/// Everything that runs while a node's containerd and dockerd stand on files below `root`.
+/// Everything that runs while a node's containerd and dockerd are on files below `root`.
 struct Installed {
     crictl: Crictl,
     containerd: Containerd,

@@ -1,4 +1,4 @@
-//! What a person reads when a container is refused, through each kind of engine: whole, whatever stands in it.
+//! What a person reads when a container is refused, through each kind of engine: whole, whatever is in it.
 
 use std::process::Command;
 use std::time::Duration;

@@ -112,7 +112,7 @@ impl Invocation {
 
     fn checked(self) -> Result<Self> {
         let needed = match self.action {
-            // What `start` is for may stand on its standard input.
+            // What `start` is for may be on its standard input.
             Action::Help | Action::Version | Action::Info | Action::Start => return Ok(self),
             Action::Delete | Action::Serve => [("namespace", &self.namespace), ("id", &self.id)],
         };

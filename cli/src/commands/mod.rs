@@ -129,7 +129,7 @@ enum Command {
     },
 }
 
-/// What stands in the table of `cgpu ps`.
+/// What is in the table of `cgpu ps`.
 const PS_COLUMNS: &str = "\
 Columns:
   CONTAINER         Namespace and id; an id of 64 digits by its first 12, which other commands take as well
@@ -148,7 +148,7 @@ Columns with --wide:
   BACKEND           What enforces its quota, and the driver
   BROKER, ITS ...   Pid of its broker; CPU time and memory of cgpu's own processes for it";
 
-/// What stands in the table of `cgpu cards`.
+/// What is in the table of `cgpu cards`.
 const CARDS_COLUMNS: &str = "\
 Columns:
   GRANTED        Memory that is reserved for containers, whether they use it or not

@@ -521,7 +521,7 @@ fn plain_beside(engine: &mut dyn Engine) -> Result<()> {
 /// Ends with 6 when [`TELL_TO_END`] has been run beside it and its process is gone. Gone is reaped: the exec's own end has been
 /// seen by then, and the container's, which would kill it, cannot take its place.
 pub(super) const UNTIL_REPORTED_TO_END: &str = "until pid=$(cat /tmp/told 2>/dev/null) && ! kill -0 $pid 2>/dev/null; do sleep 0.1; done; exit 6";
-/// What an exec does to end [`UNTIL_REPORTED_TO_END`]; the exec ends with 0. The file appears with what stands in it.
+/// What an exec does to end [`UNTIL_REPORTED_TO_END`]; the exec ends with 0. The file appears with what is in it.
 pub(super) const TELL_TO_END: &[&str] = &[
     "sh",
     "-c",

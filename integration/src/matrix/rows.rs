@@ -65,7 +65,7 @@ impl Family {
 pub struct Absent {
     /// The engine, as far as it is known.
     pub title: String,
-    /// What stands in the way.
+    /// What is in the way.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! How many calls took which way. The figures lie in the shared state, so that they outlive a broker.
+//! How many calls took which way. The figures are in the shared state, so that they outlive a broker.
 
 use std::sync::Arc;
 

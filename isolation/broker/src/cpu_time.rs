@@ -93,7 +93,7 @@ impl Bucket {
         i128::from(self.rate_ppm) * i128::from(ns)
     }
 
-    /// By now so much was used in all. A clock or a count that goes backwards is one that stands still.
+    /// By now so much was used in all. A clock or a count that goes backwards is one that does not move.
     fn see(&mut self, now_ns: u64, used_ns: u64) {
         let filled = self.in_time(Duration::from_nanos(now_ns.saturating_sub(self.seen_ns)));
         let used = i128::from(used_ns.saturating_sub(self.used_ns)) * PPM;

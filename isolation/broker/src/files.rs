@@ -356,7 +356,7 @@ impl FileTable {
         Ok(Found::Ours(in_use))
     }
 
-    /// The file that is held and stands under a number of another process, or of a thread.
+    /// The file that is held and is under a number of another process, or of a thread.
     ///
     /// # Errors
     /// The process is gone, has no such descriptor, or may not be looked at.
@@ -411,7 +411,7 @@ fn most_files(descriptors: u64) -> usize {
         .min(MOST_FILES)
 }
 
-/// Where a file stands among others in the order of `kcmp`, or where it would; `order` compares one of them with it.
+/// Where a file is among others in the order of `kcmp`, or where it would; `order` compares one of them with it.
 ///
 /// # Errors
 /// The first that `order` meets.
@@ -429,7 +429,7 @@ pub(crate) fn position<T>(
     failed.map_or(Ok(at), Err)
 }
 
-/// Where an open file of this process stands among others in the order of `kcmp`, or where it would.
+/// Where an open file of this process is among others in the order of `kcmp`, or where it would.
 ///
 /// # Errors
 /// A descriptor that is none.
@@ -440,7 +440,7 @@ pub(crate) fn own_position(
     position(files, |file| sys::kcmp::own_files(file.fd.as_fd(), fd))
 }
 
-/// The one of these files, which are in the order of `kcmp`, that stands under a number of a thread.
+/// The one of these files, which are in the order of `kcmp`, that is under a number of a thread.
 ///
 /// # Errors
 /// The thread is gone, has no such descriptor, or may not be looked at.

@@ -85,7 +85,7 @@ fn run(held: &mut Option<OwnedFd>) -> anyhow::Result<()> {
 }
 
 /// When memory is short the broker goes first: it is replaced, and no call fails. The supervisor is never chosen, since with it
-/// goes all that outlives a broker; an executor, which cannot be replaced, stands between them.
+/// goes all that outlives a broker; an executor, which cannot be replaced, is between them.
 const SUPERVISOR_OOM_SCORE: &str = "-1000";
 const BROKER_OOM_SCORE: &str = "500";
 

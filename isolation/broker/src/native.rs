@@ -182,7 +182,7 @@ impl NativeCalls {
                 Ok(())
             }
             Err(Without::GivenUp) => Ok(()),
-            // As the filter would have had it: the kernel asks whatever stands under the number.
+            // As the filter would have had it: the kernel asks whatever is under the number.
             Err(Without::Foreign) => listener.proceed(call.id),
             Err(Without::Errno(errno)) => listener.fail(call.id, errno),
             Err(Without::Driver(error)) => {

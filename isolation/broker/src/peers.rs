@@ -34,7 +34,7 @@ pub struct Peers {
     pace: Arc<Pace>,
 }
 
-/// What a broker asks another one: what its container has exported by the file that stands under a number in the asking process.
+/// What a broker asks another one: what its container has exported by the file that is under a number in the asking process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportsOf {

@@ -1,7 +1,7 @@
 //! What a broker's threads write where a successor finds it: calls received and not finished, counters, the heartbeat.
 //!
 //! A thread waits for its next call with the kernel writing into the thread's *call slot*, in a shared memfd. So a call whose
-//! broker is killed in the very moment of receiving it is not lost: its identity stands in the call slot, and whoever knows it may
+//! broker is killed in the very moment of receiving it is not lost: its identity is in the call slot, and whoever knows it may
 //! answer.
 //!
 //! ```text

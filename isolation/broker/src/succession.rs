@@ -120,7 +120,7 @@ impl Succession {
     }
 }
 
-/// The program that runs, whatever lies at its place by now.
+/// The program that runs, whatever is at its place by now.
 fn execute(dir: &Path, stdin: OwnedFd) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg0("cgpu-broker")

@@ -128,13 +128,13 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
         .collect()
 }
 
-/// Whether anything stands in a folder's log.
+/// Whether anything is in a folder's log.
 #[must_use]
 pub fn has_any(folder: &Path) -> bool {
     fs::symlink_metadata(folder.join(NAME)).is_ok_and(|file| file.len() > 0)
 }
 
-/// What stands in a folder's log, oldest first; no log is an empty one. A line that is no event is left out, as is the one that is
+/// What is in a folder's log, oldest first; no log is an empty one. A line that is no event is left out, as is the one that is
 /// being written.
 ///
 /// # Errors

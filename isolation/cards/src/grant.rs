@@ -364,7 +364,7 @@ pub enum OnShareLost {
     /// It goes on, without a bound.
     #[default]
     Open,
-    /// It stands still until somebody holds it again.
+    /// It does not move until somebody holds it again.
     Closed,
 }
 

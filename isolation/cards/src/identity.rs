@@ -147,7 +147,7 @@ impl FromStr for ContainerKey {
     }
 }
 
-/// The key as it stands in files: checked again when it is read.
+/// The key as it is in files: checked again when it is read.
 #[derive(Serialize, Deserialize)]
 struct KeyText {
     namespace: String,

@@ -62,7 +62,7 @@ pub struct SimulatedInventory {
 }
 
 impl SimulatedInventory {
-    /// Where it stands below a state folder.
+    /// Where it is below a state folder.
     #[must_use]
     pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join("sim/cards.json")

@@ -504,7 +504,7 @@ impl Card {
 
     fn leads(&self, extra_ns: u64) -> Leads {
         let calls = self.channel_states.calls();
-        // Calls that once took longer than a segment, or than what lies between two, must not keep the gate as it is: only calls tell that they
+        // Calls that once took longer than a segment, or than what is between two, must not keep the gate as it is: only calls tell that they
         // are fast again.
         let shortest_ns = match &self.view.cycle {
             Some(cycle) => cycle.shortest_ns(),

@@ -29,7 +29,7 @@ impl FileTable {
     /// [`TableError::Held`]: another broker of this container lives. [`TableError::Version`]: a living peer's record is of another version. The system's.
     pub fn take(dir: &Path, key: &str) -> Result<Self, TableError> {
         let (files, left) = RecordFiles::take(dir, key)?;
-        // Peers skip a record whose sequence they know: the next one is past whatever stands there, torn or not, and past that of any owner before,
+        // Peers skip a record whose sequence they know: the next one is past whatever is there, torn or not, and past that of any owner before,
         // whose file may be gone.
         let seq = left.as_deref().and_then(sequence).unwrap_or(0);
         let seq = seq.max(unix_ns()) & !1;

@@ -29,7 +29,7 @@ const FILES_MAX: usize = 512;
 /// NAME_MAX of every file system that matters.
 const NAME_BYTES_MAX: usize = 255;
 
-/// One's own record, held, and the folder that it lies in.
+/// One's own record, held, and the folder that it is in.
 #[derive(Debug)]
 pub(crate) struct RecordFiles {
     dir: PathBuf,
@@ -52,13 +52,13 @@ struct PeerFile {
 pub(crate) struct Read<'a> {
     /// Name of its file.
     pub(crate) name: &'a OsStr,
-    /// What stands in it, cut short if the file is.
+    /// What is in it, cut short if the file is.
     pub(crate) bytes: &'a [u8],
     file: &'a File,
 }
 
 impl Read<'_> {
-    /// What stands in it now.
+    /// What is in it now.
     pub(crate) fn again(&self) -> Vec<u8> {
         let mut bytes = vec![0; SIZE_BYTES];
         let count = read_record(self.file, &mut bytes).unwrap_or(0);

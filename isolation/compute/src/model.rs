@@ -1,7 +1,7 @@
 //! A model of join, leave and crash: brokers as threads that a scheduler of shuttle's interleaves at every step of reading and writing records.
 //!
 //! Records are memory that is written and read a quarter at a time, so that a reader may find a record half written and a broker may die half-way through
-//! one. What reads them, decides and publishes is the real [`Roster`] and [`Governor`]. Time stands still while brokers run, but goes on by up to
+//! one. What reads them, decides and publishes is the real [`Roster`] and [`Governor`]. Time does not move while brokers run, but goes on by up to
 //! [`LATE_NS`] without one that is slow. Checked is, in every run:
 //!
 //! - brokers that live and count have the same layout, but for one window after a change;

@@ -104,7 +104,7 @@ impl Peers {
         self.touched = true;
     }
 
-    /// Where admission can be asked: its word stands before a record's. Says whether it is another than before.
+    /// Where admission can be asked: its word is before a record's. Says whether it is another than before.
     fn ask_admission(&mut self, card: usize, world: &mut dyn Environment) -> bool {
         let keys: Vec<String> = {
             let peers = world.table(card).peers();

@@ -152,7 +152,7 @@ impl Probe {
         };
     }
 
-    /// What was found out on a group that the container cannot touch stands before whatever its own have answered.
+    /// What was found out on a group that the container cannot touch is before whatever its own have answered.
     pub(crate) fn take(&mut self, found: &Found) {
         self.resume(Some(found.enforcement_level));
         self.step = Step::Done;

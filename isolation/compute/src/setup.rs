@@ -15,7 +15,7 @@ pub enum Fail {
 pub struct Setup {
     /// `<namespace>/<container>`, the name of its records.
     pub key: String,
-    /// How many cards it has. More than one: a gang, whose segments lie at the same time on all of them.
+    /// How many cards it has. More than one: a gang, whose segments are at the same time on all of them.
     pub cards: usize,
     /// When it joined, on the clock of [`crate::Environment::now_ns`]; a broker that follows another gives the first one's.
     pub join_ns: u64,

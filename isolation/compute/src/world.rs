@@ -69,7 +69,7 @@ pub trait Environment {
     /// The records of the card.
     fn table(&mut self, card: usize) -> &mut dyn Table;
 
-    /// The terms that admission granted to another container of the card, where that can be looked up: they stand before what its record says.
+    /// The terms that admission granted to another container of the card, where that can be looked up: they are before what its record says.
     fn admitted(&self, card: usize, key: &str) -> Option<Terms> {
         let _ = (card, key);
         None

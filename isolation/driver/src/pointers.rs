@@ -214,7 +214,7 @@ fn linked(call: &Call, segment: u8, at: usize) -> Option<usize> {
     })
 }
 
-/// The driver believes the lengths that stand in the structs.
+/// The driver believes the lengths that are in the structs.
 fn check_lengths(kind: FileKind, call: &Call, release: Release) -> Result<(), Error> {
     const SHORT: Error = Error::Unsupported("a call whose blocks are shorter than it says");
     if !matches!(kind, FileKind::Ctl | FileKind::Card { .. }) {

@@ -97,7 +97,7 @@ pub struct WireFd {
 /// A descriptor of the tenant that gets another file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replaces {
-    /// The one of this number, which stands in the call's struct.
+    /// The one of this number, which is in the call's struct.
     Number(i32),
     /// The one that the call is made on.
     CalledOn,

@@ -51,7 +51,7 @@ pub fn record(bytes: &str) -> Option<Record<'_>> {
     let mut fields = head.split(',');
     let priority: u32 = fields.next()?.parse().ok()?;
     let sequence = fields.next()?.parse().ok()?;
-    // The facility stands above the three bits of the level; the kernel's is 0.
+    // The facility is above the three bits of the level; the kernel's is 0.
     let is_kernels = priority >> 3 == 0;
     let text = rest.lines().next().unwrap_or_default();
     is_kernels.then_some(Record { sequence, text })
@@ -89,7 +89,7 @@ pub fn line(text: &str) -> Option<Line> {
 ///
 /// Only what follows the last `, ` counts. The driver writes its own text there, behind the name of the process, which a tenant
 /// chooses: a program that calls itself `IN= OUT=` must not hide its Xids. netfilter writes no `, `, and a prefix with one
-/// stands before the fields. The names of interfaces may end with a comma, so any of the fields is enough.
+/// is before the fields. The names of interfaces may end with a comma, so any of the fields is enough.
 fn ends_with_a_packet(detail: &str) -> bool {
     const FIELDS: [&str; 10] = [
         "IN=",

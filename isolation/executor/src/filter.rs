@@ -104,7 +104,7 @@ pub(crate) fn program() -> Vec<Instruction> {
         jump(JUMP_IF_BITS, PROT_EXEC, 1, 0),
         give(ALLOW),
         give(ERRNO | EPERM),
-        // Threads. The C library falls back to `clone`, whose flags stand in a register.
+        // Threads. The C library falls back to `clone`, whose flags are in a register.
         jump(JUMP_IF_EQUAL, CLONE3, 0, 1),
         give(ERRNO | ENOSYS),
         jump(JUMP_IF_EQUAL, CLONE, 0, 4),

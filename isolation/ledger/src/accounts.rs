@@ -12,7 +12,7 @@ use crate::usage::Usages;
 /// One allocation of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Allocation {
-    /// The card it lies on.
+    /// The card it is on.
     pub card: CardSlot,
     /// Its exact size.
     pub bytes: u64,

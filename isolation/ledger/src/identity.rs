@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 pub struct CardSlot(pub u8);
 
 impl CardSlot {
-    /// No card: the host's own memory, as far as a driver allocates it for the container. Its pages stand in no control group.
+    /// No card: the host's own memory, as far as a driver allocates it for the container. Its pages are in no control group.
     pub const HOST: Self = Self(127);
 }
 

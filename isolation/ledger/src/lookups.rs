@@ -29,7 +29,7 @@ impl Ledger {
         self.clients.get(&client).map(|it| it.file)
     }
 
-    /// The card of an object: the one it says itself (a device), else the one its memory lies on, else
+    /// The card of an object: the one it says itself (a device), else the one its memory is on, else
     /// that of what it hangs below.
     #[must_use]
     pub fn card_of(&self, client: ClientHandle, handle: ObjectHandle) -> Option<CardSlot> {

@@ -13,7 +13,7 @@ pub(crate) type ManagedPieces = BTreeMap<u64, ManagedPiece>;
 pub(crate) struct ManagedPiece {
     pub(crate) last: u64,
     pub(crate) process: ProcessId,
-    /// The cards that it may lie on: it is charged on each of them.
+    /// The cards that it may be on: it is charged on each of them.
     pub(crate) cards: CardSet,
 }
 

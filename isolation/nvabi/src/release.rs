@@ -245,7 +245,7 @@ impl Release {
         }
     }
 
-    /// Where its number stands in a table with one for each release.
+    /// Where its number is in a table with one for each release.
     pub(crate) const fn place(self) -> usize {
         self.place as usize
     }

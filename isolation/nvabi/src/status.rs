@@ -1,4 +1,4 @@
-//! `NV_STATUS` codes (`nvstatuscodes.h`). The ioctl itself returns 0; the code stands in the call's struct.
+//! `NV_STATUS` codes (`nvstatuscodes.h`). The ioctl itself returns 0; the code is in the call's struct.
 
 /// `NV_OK`
 pub const NV_OK: u32 = 0x0;

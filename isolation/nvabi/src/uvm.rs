@@ -105,7 +105,7 @@ uvms! {
     PageableMemAccessOnGpu UVM_PAGEABLE_MEM_ACCESS_ON_GPU = 70, [24], Native, Any, status [20];
     /// Asks whether a range is valid.
     ValidateVaRange UVM_VALIDATE_VA_RANGE = 72, [24], Native, Any, status [16];
-    /// Reserves a range for external mappings. It holds no memory; its end ends every mapping that lies in it.
+    /// Reserves a range for external mappings. It holds no memory; its end ends every mapping that is in it.
     CreateExternalRange UVM_CREATE_EXTERNAL_RANGE = 73, [24], Notified, Any, status [16];
     /// Binds a second file to the caller's address space.
     MmInitialize UVM_MM_INITIALIZE = 75, [8], Native, Caller, status [4], descriptor Resolved(MM_INITIALIZE_FD);

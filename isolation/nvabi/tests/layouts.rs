@@ -55,7 +55,7 @@ fn struct_sizes_match_the_headers() {
     }
 }
 
-/// What the row of an escape says of fields stands in its struct: the status where a field has that name, pointers where fields of
+/// What the row of an escape says of fields is in its struct: the status where a field has that name, pointers where fields of
 /// eight bytes are, descriptors where one has that name.
 #[test]
 fn the_columns_of_an_escape_match_the_headers() {

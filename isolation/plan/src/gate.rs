@@ -127,7 +127,7 @@ impl Gate {
                 .iter()
                 .map(|segment| {
                     let end = segment.offset_ns + segment.length_ns;
-                    // What reaches over the window's end lies at the beginning of this one.
+                    // What reaches over the window's end is at the beginning of this one.
                     let wrapped = end.saturating_sub(window_ns).min(phase);
                     wrapped + phase.clamp(segment.offset_ns, end) - segment.offset_ns
                 })

@@ -211,7 +211,7 @@ impl ShareRecord {
         Ok(())
     }
 
-    /// The record as it stands in its file. `seq` is even and rises with every writing.
+    /// The record as it is in its file. `seq` is even and rises with every writing.
     ///
     /// # Errors
     /// Something does not fit: the key, or the number of clients, channels or groups.

@@ -43,7 +43,7 @@ pub enum Engine {
     ThreeD,
     /// 2D.
     TwoD,
-    /// Data that stand in the commands.
+    /// Data that are in the commands.
     InlineToMemory,
     /// A copy engine.
     Copy,

@@ -114,7 +114,7 @@ impl Error {
         self.status() == Some(Status::NO_MEMORY)
     }
 
-    /// Whether a fault of the card stands behind it, after which the objects it hit must be made anew: a dead channel, a
+    /// Whether a fault of the card is behind it, after which the objects it hit must be made anew: a dead channel, a
     /// lost card, or work that does not come to its end.
     #[must_use]
     pub fn is_fault(&self) -> bool {

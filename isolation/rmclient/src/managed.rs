@@ -46,7 +46,7 @@ impl Uvm<'_> {
     /// Maps managed memory.
     ///
     /// # Errors
-    /// [`Error::Mapping`]: the driver, or whoever stands before it, has refused the mmap.
+    /// [`Error::Mapping`]: the driver, or whoever is before it, has refused the mmap.
     pub fn managed(&self, size_bytes: u64) -> Result<Managed, Error> {
         let failed = |source| Error::Mapping {
             path: self.file().path().to_owned(),

@@ -251,7 +251,7 @@ impl Ring {
         }
     }
 
-    /// The entry that the next commands go to: what is kept for each entry stands at this place.
+    /// The entry that the next commands go to: what is kept for each entry is at this place.
     pub(crate) fn slot(&self) -> usize {
         usize::try_from(self.put).unwrap_or(0)
     }

@@ -42,7 +42,7 @@ pub fn raw(fd: BorrowedFd<'_>, cmd: u32, arg: &mut [u8]) -> io::Result<i32> {
 /// `nvabi`'s rows, which say where a length stands.
 ///
 /// # Errors
-/// The system's; `InvalidInput` when a pointer lies outside its parent block.
+/// The system's; `InvalidInput` when a pointer is outside its parent block.
 pub fn with_pointers(
     fd: BorrowedFd<'_>,
     cmd: u32,
@@ -94,7 +94,7 @@ pub fn with_pointers(
     result
 }
 
-/// Writes a pointer into the struct (parent 0) or a block, and returns what stood there; `None` out of bounds.
+/// Writes a pointer into the struct (parent 0) or a block, and returns what was there; `None` out of bounds.
 fn exchange_pointer(
     arg: &mut [u8],
     blocks: &mut [Block<'_>],

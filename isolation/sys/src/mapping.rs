@@ -115,7 +115,7 @@ impl Mapping {
         if !at.is_multiple_of(4) || at.checked_add(4)? > self.bytes {
             return None;
         }
-        // SAFETY: `at` lies inside the mapping, by the check above.
+        // SAFETY: `at` is inside the mapping, by the check above.
         Some(unsafe { self.start.add(at) }.cast())
     }
 }

@@ -70,7 +70,7 @@ pub fn install_nothing(flags: u64) -> io::Result<()> {
     }
 }
 
-/// What lies behind the writable pages of [`Pages`].
+/// What is behind the writable pages of [`Pages`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// A page that can be neither read nor written.

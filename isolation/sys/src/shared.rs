@@ -80,7 +80,7 @@ impl Shared {
         if !at.is_multiple_of(align_of::<AtomicU64>()) || end > self.bytes {
             return None;
         }
-        // SAFETY: `at` lies inside the mapping, by the check above.
+        // SAFETY: `at` is inside the mapping, by the check above.
         let first = unsafe { self.start.add(at) }.cast::<AtomicU64>();
         // SAFETY: aligned and inside the mapping, which lives as long as `self`; bytes are only written through `&mut self`.
         Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), count) })

@@ -57,7 +57,7 @@ fn alloc_params(op: &Op, arg: &[u8], release: Release) -> Result<Option<Block>, 
     let address = u64_at(arg, nvos21::P_PARAMS).ok_or(Refusal::Errno(EFAULT))?;
     let bytes = class.params.of(release);
     if address == 0 || bytes == 0 {
-        // Rights stand behind the parameters in the order of segments; alone they could be taken for them.
+        // Rights are behind the parameters in the order of segments; alone they could be taken for them.
         return if rights(op, arg, release).is_some() {
             Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))
         } else {

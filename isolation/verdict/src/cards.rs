@@ -25,7 +25,7 @@ pub enum Outcome {
     Unread,
 }
 
-/// Where ids of cards stand in the parameters.
+/// Where ids of cards are in the parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requested {
     /// One id, at this offset.

@@ -106,7 +106,7 @@ pub enum Effect {
         /// Where the number of the file stands.
         file: Descriptor,
     },
-    /// The UVM file gets a managed range: charged as if all of it lay on the card. Executed by the caller. Ranges that overlap
+    /// The UVM file gets a managed range: charged as if all of it was on the card. Executed by the caller. Ranges that overlap
     /// or are mapped again are charged once: the unmapping is no call, so the broker looks at what is mapped.
     Managed {
         /// First address.
@@ -426,7 +426,7 @@ pub struct Export {
 pub enum Onto {
     /// The file must hold none.
     Fresh,
-    /// A file that holds none gets this many slots; what stands in the slots named is replaced.
+    /// A file that holds none gets this many slots; what is in the slots named is replaced.
     Slots {
         /// Slots of a fresh file.
         capacity: u16,

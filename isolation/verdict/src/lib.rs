@@ -44,7 +44,7 @@ pub use unknown::Unknown;
 pub enum Refusal {
     /// The ioctl fails with this errno.
     Errno(i32),
-    /// The ioctl returns 0 and this `NV_STATUS` stands in the struct, at this offset.
+    /// The ioctl returns 0 and this `NV_STATUS` is in the struct, at this offset.
     Status {
         /// The status.
         status: u32,

@@ -23,7 +23,7 @@ use crate::Op;
 pub enum What {
     /// A client.
     Client,
-    /// An object of the client whose handle stands at this offset of the struct.
+    /// An object of the client whose handle is at this offset of the struct.
     Object(PerRelease),
     /// The parent of an object that the call makes: 0 is the client itself.
     Parent(PerRelease),
@@ -121,7 +121,7 @@ macro_rules! handles {
     };
 }
 
-/// Of the calls of `/dev/nvidiactl` and `/dev/nvidia<N>`. What an allocation's or a control's parameters name stands in [`of_class`] and
+/// Of the calls of `/dev/nvidiactl` and `/dev/nvidia<N>`. What an allocation's or a control's parameters name is in [`of_class`] and
 /// [`CONTROLS`].
 const fn of_escape(id: esc::Id) -> &'static [Handle] {
     match id {

@@ -8,7 +8,7 @@ pub enum Managed {
     /// None can be made, and none moved: `mmap` gets `EINVAL`.
     #[default]
     Deny,
-    /// Charged by its length in address space, as if all of it lay on the card.
+    /// Charged by its length in address space, as if all of it was on the card.
     Charge,
     /// Not charged: the driver evicts it when another allocation needs the room.
     Allow,

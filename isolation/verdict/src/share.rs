@@ -50,7 +50,7 @@ pub struct Narrowing {
     pub segment: u8,
     /// Offset.
     pub at: usize,
-    /// What stands there while the driver looks.
+    /// What is there while the driver looks.
     pub bytes: Replacement,
 }
 
@@ -135,7 +135,7 @@ fn cleared_word(class: &Class) -> Option<usize> {
 
 impl Narrowing {
     /// Puts the narrowed bytes into the copy that is executed; `None`, and nothing written, beyond the block's end.
-    /// What stood there is returned, to be put back before the copy is written to the tenant.
+    /// What was there is returned, to be put back before the copy is written to the tenant.
     pub fn apply(&self, block: &mut [u8]) -> Option<Self> {
         let before = match self.bytes {
             Replacement::U16(value) => {

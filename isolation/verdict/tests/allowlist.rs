@@ -1,7 +1,7 @@
 //! What is admitted, beside what gVisor's nvproxy forwards for compute and utility clients, by driver version.
 //!
 //! nvproxy runs the same user space against the same drivers, so its lists are the best public word on what is needed. Every difference
-//! stands below with its reason; one that does not fails here, whichever side it is on.
+//! is below with its reason; one that does not fails here, whichever side it is on.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;

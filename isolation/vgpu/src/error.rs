@@ -141,7 +141,7 @@ pub enum Error {
     Exposed {
         /// Where in the spec.
         key: String,
-        /// What stands there, cut.
+        /// What is there, cut.
         value: String,
         /// Why it leads out.
         reason: &'static str,
@@ -155,7 +155,7 @@ pub enum Error {
     OtherCard {
         /// Where in the spec.
         key: &'static str,
-        /// What stands there, cut.
+        /// What is there, cut.
         value: String,
         /// The nodes of the granted cards.
         granted: String,

@@ -1,6 +1,6 @@
 //! How much of the host's memory a driver may take for one container.
 //!
-//! A driver allocates pinned memory by itself (class `NV01_MEMORY_SYSTEM`): its pages stand in no control group, so nothing but the broker's
+//! A driver allocates pinned memory by itself (class `NV01_MEMORY_SYSTEM`): its pages are in no control group, so nothing but the broker's
 //! ledger limits them. The limit is what the configuration says, else the container's own memory limit, else a part of the machine's memory.
 
 use serde_json::Value;

@@ -78,7 +78,7 @@ pub fn run(
     .context("report")
 }
 
-/// What stands at the beginning of a page.
+/// What is at the beginning of a page.
 fn word(at: usize) -> u32 {
     u32::try_from(at / STRIDE_BYTES)
         .unwrap_or(u32::MAX)

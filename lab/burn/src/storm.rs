@@ -1,7 +1,7 @@
 //! Allocating under a storm of signals.
 //!
 //! A signal ends a notified call before its answer arrives, and the program (or the kernel) makes it again. Whatever
-//! stands between must execute it once: after every call the driver's own figure must equal what this process holds.
+//! is between must execute it once: after every call the driver's own figure must equal what this process holds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

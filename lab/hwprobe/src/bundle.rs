@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// What lies beside `cgpu-card`.
+/// What is beside `cgpu-card`.
 #[derive(Debug, Clone)]
 pub(crate) struct Bundle {
     folder: PathBuf,

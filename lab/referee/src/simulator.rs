@@ -85,7 +85,7 @@ impl Player {
         vec![0; usize::try_from(row.size.of(self.release)).unwrap_or(0)]
     }
 
-    /// Makes a call: the status that stands at an offset of its block, and its blocks.
+    /// Makes a call: the status that is at an offset of its block, and its blocks.
     fn ioctl(
         &self,
         call: &Call,

@@ -45,7 +45,7 @@ pub(crate) struct Group {
     pub(crate) used_ns: u64,
 }
 
-/// Whether a group stands on the runlist.
+/// Whether a group is on the runlist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     Scheduled,

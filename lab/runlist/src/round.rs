@@ -6,7 +6,7 @@
 //!   [all high] m1  [all high] m2 … [all high] mM  [all high] l
 //! ```
 //!
-//! so a low group stands on it once, a medium one L times, a high one (M+1)L times, and every other group waits behind each high one
+//! so a low group is on it once, a medium one L times, a high one (M+1)L times, and every other group waits behind each high one
 //! that has work. That list is long (L·M·H), so it is never written down: a place on it is three sort keys, and the next group with
 //! work is found from there in O(log n). Keys, not indices: a group that comes or goes does not move the pointer.
 

@@ -98,7 +98,7 @@ pub enum Mode {
     Wfi,
 }
 
-/// How often a group stands on the runlist (NVA06C SET_INTERLEAVE_LEVEL).
+/// How often a group is on the runlist (NVA06C SET_INTERLEAVE_LEVEL).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interleave {

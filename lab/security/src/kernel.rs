@@ -1,4 +1,4 @@
-//! The kernel as a hostile program meets it: no wrapper that checks anything stands between.
+//! The kernel as a hostile program meets it: no wrapper that checks anything is between.
 //!
 //! UNSAFETY: an attacker spells system calls wrong on purpose, through other tables of system calls, with foreign
 //! pointers, from forked copies of itself. All of it touches this process and its children alone; memory that a call

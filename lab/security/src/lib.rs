@@ -1,4 +1,4 @@
-//! A hostile tenant → program `cgpu-tenant`: one attack a subcommand, each against whatever stands between a container
+//! A hostile tenant → program `cgpu-tenant`: one attack a subcommand, each against whatever is between a container
 //! and the card.
 //!
 //! ```text

@@ -20,7 +20,7 @@ use sys::probe::{Guard, PAGE_BYTES, Pages};
 pub(crate) enum Answer {
     /// The driver has done it. For an allocation: the handle.
     Done(u32),
-    /// The driver, or who stands before it, has refused it with a status.
+    /// The driver, or who is before it, has refused it with a status.
     Status(u32),
     /// The system call failed.
     Errno(i32),
@@ -64,7 +64,7 @@ pub(crate) const DUP: u32 = 0xc01c_4634;
 /// A free.
 pub(crate) const FREE: u32 = 0xc010_4629;
 
-/// Where structs and parameters lie in a seat's memory.
+/// Where structs and parameters are in a seat's memory.
 pub(crate) const ARGUMENT_AT: usize = 0;
 /// Parameters have the pages behind the first.
 pub(crate) const PARAMS_AT: usize = PAGE_BYTES;

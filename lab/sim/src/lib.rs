@@ -80,9 +80,9 @@ pub enum Error {
         path: PathBuf,
         /// The key, with its table.
         key: String,
-        /// What stands there.
+        /// What is there.
         value: String,
-        /// What may stand there.
+        /// What may be there.
         allowed: String,
     },
     /// Another simulator holds the folder.

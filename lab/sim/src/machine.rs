@@ -67,7 +67,7 @@ impl Hardware {
     }
 
     /// Nobody is answered any more, on the whole machine: what some drivers come to when a second handle is made below an object
-    /// that is not there. Whoever stands between a tenant and a driver must not let it come to that.
+    /// that is not there. Whoever is between a tenant and a driver must not let it come to that.
     pub(crate) fn wedge(&self, session: &Arc<str>) {
         if self.wedged_by.set(session.clone()).is_ok() {
             tracing::error!(

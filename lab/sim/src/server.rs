@@ -32,7 +32,7 @@ pub struct Server {
     _files: Files,
 }
 
-/// What stands below the root, and goes with the simulator.
+/// What is below the root, and goes with the simulator.
 #[derive(Debug)]
 struct Files {
     root: PathBuf,

@@ -30,7 +30,7 @@ const ARCHITECTURES: [&str; 9] = [
     "gb100",
     "blackwell",
 ];
-/// Where the ring and its commands lie on the card, with a place for fences and one for data.
+/// Where the ring and its commands are on the card, with a place for fences and one for data.
 const AREA: u64 = 0x10_0000_0000;
 const COMMANDS: u64 = 0x1_0000;
 const FENCE: u64 = 0x8_0000;

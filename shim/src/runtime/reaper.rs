@@ -275,7 +275,7 @@ mod tests {
         assert!(reaper.watches().strays.is_empty());
     }
 
-    // `waitpid(-1)` takes every child of the process, so all that forks in this test binary stands in this one test.
+    // `waitpid(-1)` takes every child of the process, so all that forks in this test binary is in this one test.
     #[test]
     fn exits_reach_their_watchers_even_when_they_come_first() {
         let reaper = Reaper::default();

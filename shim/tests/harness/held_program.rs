@@ -1,4 +1,4 @@
-//! A file system (FUSE) of one program, which is held where it is being read: a process that executes it stands still within
+//! A file system (FUSE) of one program, which is held where it is being read: a process that executes it does not move within
 //! `execve`, before it has let go of its former program or after.
 //!
 //! Layouts: `include/uapi/linux/fuse.h` of Linux, protocol 7.31.

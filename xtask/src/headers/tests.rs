@@ -162,7 +162,7 @@ fn every_command_and_file_of_the_document_exists() {
     }
 }
 
-/// Every number of the releases stands in the list of what is asked.
+/// Every number of the releases is in the list of what is asked.
 #[test]
 fn releases_differ_from_each_other_and_not_from_themselves() {
     for release in Release::ALL {

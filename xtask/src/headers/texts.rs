@@ -148,7 +148,7 @@ fn names_something(token: &str) -> bool {
         .any(|part| small.contains(part))
 }
 
-/// Behind `typedef struct`: what stands in the braces, and the name.
+/// Behind `typedef struct`: what is in the braces, and the name.
 fn body_and_name(tokens: &[String]) -> Option<(&[String], &String)> {
     let opens = tokens.iter().take(2).position(|token| token == "{")?;
     let mut depth = 0_usize;

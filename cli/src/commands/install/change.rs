@@ -15,7 +15,7 @@ pub(super) enum Format {
     Toml,
 }
 
-/// One thing that is to stand in a file.
+/// One thing that is to be in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum Change {
@@ -56,7 +56,7 @@ pub(super) fn owned(path: &[&str]) -> Vec<String> {
 pub(super) struct Made {
     #[serde(flatten)]
     change: Change,
-    /// What stood at the path before; absent: nothing did.
+    /// What was at the path before; absent: nothing did.
     former: Option<Value>,
     /// How many of the path's names were there before.
     depth_before: usize,

@@ -358,7 +358,7 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]);
     let mut staged = text;
     if let Some(request) = subject.request {
-        // Podman looks for the program, which stands below the root.
+        // Podman looks for the program, which is below the root.
         let path = subject
             .root
             .join(request.program(plan::WRAPPER).trim_start_matches('/'));
@@ -463,7 +463,7 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     }
 }
 
-/// An engine's helpers stand beside it (`docker-proxy`, `conmon`).
+/// An engine's helpers are beside it (`docker-proxy`, `conmon`).
 fn with_own_folder(program: &Path) -> Command {
     let mut command = Command::new(program);
     let mut folders: Vec<PathBuf> = program.parent().map(Path::to_owned).into_iter().collect();

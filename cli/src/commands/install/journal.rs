@@ -6,7 +6,7 @@
 //!      └──────── journal removed ◄────┴──────────────── files, one by one, last first ◄──────────────┘
 //! ```
 //!
-//! An entry stands in the journal, and its original beside it, before the file is touched. A file is then one of: as it was
+//! An entry is in the journal, and its original beside it, before the file is touched. A file is then one of: as it was
 //! (nothing to do), as it was left (the original comes back, byte for byte), or changed by somebody since (our keys are
 //! taken out).
 
@@ -55,7 +55,7 @@ pub(super) struct Entry {
     pub(super) format: Format,
     /// The runtime's name.
     pub(super) runtime: String,
-    /// The fingerprint of what stood there; absent: no file did.
+    /// The fingerprint of what was there; absent: no file did.
     before: Option<String>,
     /// Fingerprints of what it was left as; several while a run replaces one by another.
     left: Vec<String>,
@@ -123,7 +123,7 @@ impl Entry {
         self.left.truncate(1);
     }
 
-    /// The file's original, from what stands there now.
+    /// The file's original, from what is there now.
     ///
     /// # Errors
     /// A changed file that cannot be read as what it is.

@@ -165,7 +165,7 @@ impl JsonText {
             Some(index) => members[index].span.end,
             None => at.span.start + 1,
         };
-        // What stands before the last member, without the comma: a line break and its indentation, or a space.
+        // What is before the last member, without the comma: a line break and its indentation, or a space.
         let gap: String = self.text[from..last.span.start]
             .chars()
             .filter(|character| *character != ',')

@@ -11,7 +11,7 @@ use super::journal::{self, Entry, FOLDER, How, Journal, Lock, Original, Phase};
 use super::place::{self, Found, Writer};
 use super::plan::{self, InstallRequest, Plan, Texts};
 
-/// A file system's top, and what stands below it.
+/// A file system's top, and what is below it.
 #[derive(Debug, Clone)]
 pub(super) struct Site {
     pub(super) root: PathBuf,
@@ -75,7 +75,7 @@ impl FileWork {
     }
 }
 
-/// The file's original: what stands there, without what an earlier run did.
+/// The file's original: what is there, without what an earlier run did.
 fn original(
     site: &Site,
     journal: &Journal,

@@ -86,7 +86,7 @@ impl Account {
     /// Charges what another container has exported and this one is about to import.
     ///
     /// # Errors
-    /// No memory for what does not fit; insufficient permissions for what lies on a card that is not granted.
+    /// No memory for what does not fit; insufficient permissions for what is on a card that is not granted.
     pub fn adopt(
         &self,
         change: &mut Change<'_>,

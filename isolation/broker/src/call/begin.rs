@@ -91,7 +91,7 @@ impl<'c> ReceivedCall<'c> {
         }
     }
 
-    /// The first try may stand in its own way: what it took is charged.
+    /// The first try may be in its own way: what it took is charged.
     fn first_answer(&self, request: &Request<'_>, before: &[Segment]) -> Option<Finished> {
         let container = self.call.container;
         let state = container.journal.change();

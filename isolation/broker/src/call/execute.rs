@@ -146,7 +146,7 @@ fn are_shown(container: &Container, file: &OpenFile, fds: &[FdSlot]) -> Result<(
 }
 
 /// Replaces what would take more of a card's time than a tenant may have, what would make a real driver reach beyond the container,
-/// and what it would answer about others; what stood there is returned.
+/// and what it would answer about others; what was there is returned.
 fn narrow(
     container: &Container,
     request: &Request<'_>,

@@ -11,7 +11,7 @@ use crate::account::{HOST, PeerExport, PeerMemory};
 use crate::container::Container;
 use crate::peers::{ExportsOf, PeerExports, Peers};
 
-/// Answers another broker: what this container has exported by the file that stands under a number in the asking process.
+/// Answers another broker: what this container has exported by the file that is under a number in the asking process.
 pub(super) fn answer(
     container: &Container,
     asker: &UnixStream,

@@ -55,7 +55,7 @@ pub(super) fn ask(container: &Container) {
     }
 }
 
-/// The number of the last incident lies among the counters, where a successor finds it.
+/// The number of the last incident is among the counters, where a successor finds it.
 fn proceed_after(container: &Container, last: Option<&Incident>) {
     if let Some(incident) = last {
         let before = container.counters.value(Counter::LastIncident);

@@ -1,4 +1,4 @@
-//! What admission has granted to the other containers of a card: their terms by the card's reservations, which stand before what their own share records
+//! What admission has granted to the other containers of a card: their terms by the card's reservations, which are before what their own share records
 //! say. A broker that has been taken over can lie about its demand, and not about its part.
 
 use std::collections::BTreeMap;

@@ -30,7 +30,7 @@ impl CallKey {
         Self::new(call.tid, call.nr, [first, second, third])
     }
 
-    /// The kernel truncates the descriptor and the command; what lies above them in the registers is the caller's dirt.
+    /// The kernel truncates the descriptor and the command; what is above them in the registers is the caller's dirt.
     #[must_use]
     pub fn new(tid: i32, nr: i32, [fd, cmd, pointer]: [u64; 3]) -> Self {
         let low = |register: u64| u32::try_from(register & 0xffff_ffff).unwrap_or_default();

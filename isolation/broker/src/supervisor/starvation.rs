@@ -1,4 +1,4 @@
-//! Whether a broker whose heartbeat stands still is hung, or has had no CPU time.
+//! Whether a broker whose heartbeat does not move is hung, or has had no CPU time.
 //!
 //! A broker is starved where many processes want few cores, and throttled where a group above its own has a quota. Another one in its place would
 //! fare no better, and ending it costs more of what is scarce. So time counts against a broker only where it could have run:

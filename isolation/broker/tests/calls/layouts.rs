@@ -1,4 +1,4 @@
-//! A driver that this cgpu has no release for, and whose layouts stand in the grant.
+//! A driver that this cgpu has no release for, and whose layouts are in the grant.
 
 use nvabi::control::{NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_GET_PIDS};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED};

@@ -197,7 +197,7 @@ impl ExecutorDriver {
         Ok(())
     }
 
-    /// Sends what stands in `out`; the answer, and where the blocks' bytes begin and end in `buffer`. `None`: it is waited for
+    /// Sends what is in `out`; the answer, and where the blocks' bytes begin and end in `buffer`. `None`: it is waited for
     /// as long as it takes.
     fn exchange(
         &self,

@@ -1,6 +1,6 @@
 //! What the driver itself counts for the executor's process: RM's sums by process, asked for by the executor about itself.
 //!
-//! RM counts a memory object for the process that made the root client that it lies below (`RmClient.ProcID` and `pOsPidInfo`,
+//! RM counts a memory object for the process that made the root client that it is below (`RmClient.ProcID` and `pOsPidInfo`,
 //! rmapi/client.c), which in strict mode is the executor, whoever asked. The control is open to every client
 //! (`RMCTRL_FLAGS_NON_PRIVILEGED`), but where the card is divided into instances. The number that it takes is compared with
 //! the host's own before 565, and with the one in the asking thread's namespace from then on

@@ -1,4 +1,4 @@
-//! Where each segment stands on the cyclic schedule.
+//! Where each segment is on the cyclic schedule.
 
 use crate::WHOLE_PPM;
 use crate::circle::{Arc, Circle};

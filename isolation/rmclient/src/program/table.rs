@@ -22,9 +22,9 @@ pub enum TableError {
         program: String,
         /// The line, from 1.
         line: usize,
-        /// What stands there.
+        /// What is there.
         value: String,
-        /// What may stand there.
+        /// What may be there.
         allowed: &'static str,
     },
     /// No table has this name.

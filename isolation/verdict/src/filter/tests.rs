@@ -288,7 +288,7 @@ fn foreign_system_call_tables_are_closed() {
     for (_, filter) in filters() {
         assert_eq!(run(&filter, 54, 0x4000_0003, [0; 6]), 0x8000_0000);
         assert_eq!(run(&filter, 0x4000_0202, X86_64, [0; 6]), 0x8000_0000);
-        // x32's ioctl is 514, its native number with the bit is 16: both are closed, and so is what lies above.
+        // x32's ioctl is 514, its native number with the bit is 16: both are closed, and so is what is above.
         for nr in [0x4000_0010, 0x4000_0000, 0xffff_ffff] {
             assert_eq!(
                 run(&filter, nr, X86_64, [3, 0xc020_462a, 0, 0, 0, 0]),

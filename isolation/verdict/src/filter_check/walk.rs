@@ -197,7 +197,7 @@ impl<'a> Start<'a> {
         self.point = Point::start_of(self.point.filter + 1, self.point.notified || notified);
     }
 
-    /// One instruction; the point stands behind it afterwards.
+    /// One instruction; the point is behind it afterwards.
     fn step(&mut self, state: &State) -> Result<Next, Hole> {
         let code = self.filters.get(self.point.filter);
         let insn = code

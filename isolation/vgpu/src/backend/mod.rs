@@ -72,7 +72,7 @@ impl Strength {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhyNot {
-    /// Only a broker stands before the simulator.
+    /// Only a broker is before the simulator.
     #[error("the cards are simulated, which works with a broker only")]
     Simulated,
     /// The driver's calls cannot be decoded.

@@ -2,7 +2,7 @@
 //!
 //! The layout is that of glibc's `dl-cache.h`: a head of 48 bytes, entries of 24 bytes in descending order of their names
 //! (digits compare as numbers), strings, and since glibc 2.33 extensions, all of which name strings by their offset from
-//! the head. Before glibc 2.32 an older table stands in front; glibc reads a file without it as well.
+//! the head. Before glibc 2.32 an older table is in front; glibc reads a file without it as well.
 
 use std::cmp::Ordering;
 
@@ -86,7 +86,7 @@ pub(crate) fn with(bytes: &[u8], libraries: &[Entry]) -> Option<Vec<u8>> {
     let shift = added.len().checked_mul(ENTRY_BYTES)?;
     let table_end = HEAD_BYTES + cache.count * ENTRY_BYTES;
 
-    // New strings stand behind all else: what is there keeps its place relative to each other.
+    // New strings are behind all else: what is there keeps its place relative to each other.
     let mut strings: Vec<u8> = Vec::new();
     let strings_at = cache.bytes.len().checked_add(shift)?;
     let mut place = |text: &str| -> Option<u32> {

@@ -29,7 +29,7 @@ pub(crate) struct Found {
     metadata: Metadata,
 }
 
-/// What stands at the end of a path.
+/// What is at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastLink {
     /// Followed, inside the root.

@@ -40,7 +40,7 @@ pub(crate) struct Finding {
     pub(crate) weakness: Weakness,
     /// Where, in the spec's own words.
     pub(crate) key: String,
-    /// What stands there.
+    /// What is there.
     pub(crate) value: String,
 }
 

@@ -187,7 +187,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// Parts between a separator that no backslash stands before.
+/// Parts between a separator that no backslash is before.
 fn split(text: &str, separator: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut is_escaped = false;

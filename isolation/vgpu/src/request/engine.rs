@@ -1,6 +1,6 @@
 //! What an orchestrator's engine says of a container: whether it is a pod's sandbox, which pod it is in, under which name.
 //!
-//! In `config.json` an engine's own annotations stand beside those that a pod's author wrote. containerd writes its own last;
+//! In `config.json` an engine's own annotations are beside those that a pod's author wrote. containerd writes its own last;
 //! CRI-O passes on all of a pod's, writes a container's own over them, and a sandbox's below them. So neither may be asked
 //! for what the other one writes, and what can be compared with something that no pod can know or change (the container's own
 //! id, what CRI-O says twice) is compared.

@@ -113,7 +113,7 @@ impl Request {
         }
     }
 
-    /// Reads terms as they stand in annotations, for example `("cgpu.io/memory", "4Gi")`; what `cgpu run` builds from its
+    /// Reads terms as they are in annotations, for example `("cgpu.io/memory", "4Gi")`; what `cgpu run` builds from its
     /// options.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! What a container that makes no request says that is nearly one: misspelt names, half a request, and what other systems call
 //! it. Such a container starts without a card, and nobody would learn why.
 //!
-//! A misspelt name is found by its distance from the names that there are; what others write stands in [`FOREIGN`]. Nothing
+//! A misspelt name is found by its distance from the names that there are; what others write is in [`FOREIGN`]. Nothing
 //! here grants anything: what is found becomes a text, for an event or a refusal.
 
 use std::fmt;

@@ -11,7 +11,7 @@ use nvabi::{PerRelease, Release};
 use verdict::effect::{Engines, List, View};
 use verdict::view::{self, Holder, Slice};
 
-/// Rewrites what stands in the blocks, as if a driver had answered so.
+/// Rewrites what is in the blocks, as if a driver had answered so.
 pub(super) fn check(
     shown: View,
     segments: &[Vec<u8>],

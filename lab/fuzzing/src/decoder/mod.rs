@@ -434,7 +434,7 @@ impl Call {
         }
     }
 
-    /// What stands in a struct while the driver looks lies inside it, and makes a call that is admitted as it is.
+    /// What is in a struct while the driver looks is inside it, and makes a call that is admitted as it is.
     fn check_narrowing(&self, op: &Op, segments: &[Vec<u8>]) {
         let slices: Vec<&[u8]> = segments.iter().map(Vec::as_slice).collect();
         if let Some(found) = blocks::descriptor(op, &slices) {

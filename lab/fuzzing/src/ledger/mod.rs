@@ -1,6 +1,6 @@
 //! Everything that a broker can tell a ledger, in any order, against the ledger's own naive model.
 
-// The model stands with the ledger's property tests: one opinion of what a ledger is, driven in two ways.
+// The model is with the ledger's property tests: one opinion of what a ledger is, driven in two ways.
 mod input;
 #[path = "../../../../isolation/ledger/tests/model/mod.rs"]
 mod model;

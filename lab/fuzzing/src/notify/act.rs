@@ -25,7 +25,7 @@ pub(super) struct Act {
     pub(super) pointed: Vec<Pointed>,
     /// Where the handle of what it makes stands: block and offset.
     pub(super) makes: Option<(usize, usize)>,
-    /// Where its status stands in the struct.
+    /// Where its status is in the struct.
     pub(super) status_at: usize,
 }
 

@@ -10,7 +10,7 @@ use rmclient::{Card, Client, Form, GpuRange, Handle, Uvm};
 use sys::ioctl::Block;
 
 const MIB: u64 = 1 << 20;
-/// Where the ring stands in the GPU's address space.
+/// Where the ring is in the GPU's address space.
 const AREA: GpuRange = GpuRange {
     base: 0x10_0000_0000,
     length_bytes: 2 * MIB,

@@ -12,7 +12,7 @@ const QUOTA_BYTES: u64 = 4 << 30;
 
 pub(super) fn probe(bundle: &Bundle) -> anyhow::Result<End> {
     let modes: &[&[&str]] = if bundle.is_simulated() {
-        // One executor stands behind a simulated card, whatever the mode.
+        // One executor is behind a simulated card, whatever the mode.
         &[&[]]
     } else {
         &[&["--mode", "strict"], &["--mode", "compat"]]

@@ -287,7 +287,7 @@ impl Tenant {
     }
 }
 
-/// Parts of the card's time that loads had while all of them ran, percent: the whole seconds of each that lie in the seconds common to all, without
+/// Parts of the card's time that loads had while all of them ran, percent: the whole seconds of each that are in the seconds common to all, without
 /// the first of these.
 pub(super) fn shares(answers: &[Value]) -> Option<Vec<f64>> {
     let field = |answer: &Value, key: &str| answer.get(key).and_then(Value::as_u64);

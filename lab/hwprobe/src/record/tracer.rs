@@ -50,7 +50,7 @@ struct Begun {
     what: What,
     /// An ioctl's command and argument.
     ioctl: Option<(u32, u64)>,
-    /// The blocks of one whose bytes are kept, struct first, and what stood in them.
+    /// The blocks of one whose bytes are kept, struct first, and what was in them.
     blocks: Vec<(Place, Vec<u8>)>,
     at: Instant,
 }

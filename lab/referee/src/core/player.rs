@@ -72,7 +72,7 @@ pub(super) struct Ioctl {
     pub(super) row: &'static Escape,
     pub(super) cmd: u32,
     pub(super) blocks: Vec<Block>,
-    /// Where the number of a file stands in the first block, and which.
+    /// Where the number of a file is in the first block, and which.
     pub(super) fd: Option<(usize, u32)>,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Program {
     name: &'static str,
     /// What is defined for it besides.
     defined: Option<&'static str>,
-    /// The first have what stands before the core's own.
+    /// The first have what is before the core's own.
     harness: &'static [(&'static str, &'static str)],
 }
 

@@ -28,7 +28,7 @@ const QUOTA_BYTES: u64 = 512 * MIB;
 const NEIGHBOUR_BYTES: u64 = 2048 * MIB;
 /// An attack that has not reported by then is left to itself: brokers are being killed under it.
 const ATTACK_LIMIT: Duration = Duration::from_secs(20);
-/// How long a container may take to be there again once nothing stands in its way.
+/// How long a container may take to be there again once nothing is in its way.
 const RESTART: Duration = Duration::from_secs(60);
 /// How long accounts may differ by what has just ended.
 const SETTLE: Duration = Duration::from_secs(40);
@@ -187,7 +187,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes what is left of a container and makes it again, as often as trouble stands in the way.
+    /// Removes what is left of a container and makes it again, as often as trouble is in the way.
     fn restart(&self, guest: &Guest) -> Result<()> {
         self.count("containers made again");
         let until = Instant::now() + RESTART;

@@ -147,7 +147,7 @@ pub(super) fn map_memory(
     }))
 }
 
-/// The file that an object is mapped by: the card's own for what lies in one of its BARs, the control file for the host's memory
+/// The file that an object is mapped by: the card's own for what is in one of its BARs, the control file for the host's memory
 /// (`RmCreateMmapContextLocked`, osapi.c). A file has room for one mapping, for as long as it is open
 /// (`nv_add_mapping_context_to_file`, nv-usermap.c).
 fn file_of(object: &Object) -> FileKind {

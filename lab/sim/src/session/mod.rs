@@ -87,7 +87,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The descriptor that stands at an offset of a segment.
+    /// The descriptor that is at an offset of a segment.
     fn fd_at(&self, segment: u8, at: usize) -> Option<&WireFd> {
         self.fds
             .iter()

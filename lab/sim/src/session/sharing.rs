@@ -168,7 +168,7 @@ pub(super) fn rm_share(
         return set(state.client(context, client)?, object, policy);
     }
     // The client to share with is looked for before the object is, and nobody asks whose file the other client is of
-    // (`_serverShareResourceAccessClient`): whoever stands before the driver has to.
+    // (`_serverShareResourceAccessClient`): whoever is before the driver has to.
     if !state.clients.contains_key(&policy.target) {
         return Err(Refusal(NV_ERR_INVALID_OBJECT_HANDLE));
     }

@@ -207,7 +207,7 @@ impl UvmFile {
         space.forget_managed(&self.managed);
     }
 
-    /// The external range that a span lies in.
+    /// The external range that a span is in.
     pub(super) fn range_around(&self, base: u64, last: u64) -> Option<(u64, u64)> {
         let (from, to) = self.ranges.range(..=base).next_back()?;
         (last <= *to).then_some((*from, *to))

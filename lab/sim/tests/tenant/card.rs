@@ -19,7 +19,7 @@ pub(crate) const AREA: u64 = 0x10_0000_0000;
 pub(crate) const COMMANDS: u64 = 0x10_1000_0000;
 pub(crate) const HOST: u64 = 0x10_2000_0000;
 pub(crate) const BUFFER: u64 = 0x20_0000_0000;
-/// Ring entries, and where USERD stands after them.
+/// Ring entries, and where USERD is after them.
 pub(crate) const ENTRIES: u32 = 1024;
 pub(crate) const USERD: u64 = 8 * ENTRIES as u64;
 pub(crate) const GP_PUT: u64 = USERD + 0x8c;

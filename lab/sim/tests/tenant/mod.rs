@@ -501,7 +501,7 @@ impl Tenant {
             private: Some(file.metadata().unwrap().ino()),
             ..open(FileKind::Uvm)
         };
-        // As a broker does: nobody holds the node any more, and what stands in its place is a file of its own.
+        // As a broker does: nobody holds the node any more, and what is in its place is a file of its own.
         self.session.closed(node.id);
         (own, file)
     }

@@ -68,7 +68,7 @@ pub struct RdmaDevice {
     pub objects: u32,
 }
 
-/// What of the machine, beside the control group, stands in the numbers.
+/// What of the machine, beside the control group, is in the numbers.
 #[derive(Debug, Clone, Copy)]
 struct Machine<'a> {
     /// `/proc/partitions`: the names of block devices.

@@ -14,7 +14,7 @@ pub(super) fn over_itself(target: &Path, users: &OwnedFd) -> Result<()> {
     mapped(target, target, users, Writing::AsBefore)
 }
 
-/// Mounts what stands at `source` at `target` too, read-only and with owners as `users` maps them.
+/// Mounts what is at `source` at `target` too, read-only and with owners as `users` maps them.
 pub(super) fn read_only_copy(source: &Path, target: &Path, users: &OwnedFd) -> Result<()> {
     mapped(source, target, users, Writing::Forbidden)
 }

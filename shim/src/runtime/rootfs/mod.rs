@@ -64,7 +64,7 @@ pub fn unmount(rootfs: &Path) -> Result<()> {
     }
 }
 
-/// What stood at a path that was to be unmounted.
+/// What was at a path that was to be unmounted.
 #[derive(PartialEq, Eq)]
 enum Found {
     Mount,

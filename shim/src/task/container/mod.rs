@@ -1,4 +1,4 @@
-//! The state machine of one container; the drawing stands in the module above.
+//! The state machine of one container; the drawing is in the module above.
 
 mod exec;
 mod init;

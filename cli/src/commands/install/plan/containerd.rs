@@ -89,7 +89,7 @@ fn cri_is_off(document: &Document) -> anyhow::Result<Option<String>> {
     }))
 }
 
-/// 1.x: the handler stands in `config.toml`.
+/// 1.x: the handler is in `config.toml`.
 fn in_place(
     version: Version,
     request: &InstallRequest,

@@ -50,7 +50,7 @@ fn a_grant() -> Grant {
 }
 
 impl Loads {
-    /// As `struct sock_filter` lies in memory.
+    /// As `struct sock_filter` is in memory.
     fn program(self) -> Vec<u8> {
         let program = match self {
             Self::Ours => verdict::filter::program(&host::filter_of(&a_grant()).unwrap()),

@@ -67,7 +67,7 @@ fn shares_are_reserved_once_and_free_again_when_their_container_goes() {
         assert!(error.contains(part), "{error} lacks {part}");
     }
     assert!(!ContainerDir::of(&config.state_dir, &key("c4")).exists());
-    // What shares the rest stands beside the others.
+    // What shares the rest is beside the others.
     let shares = create_with(&config, "c4", json!({"weight": "2"}));
     assert_eq!(shares.unwrap().unwrap().grant.cards[0].minor, 1);
     for id in ["c1", "c3"] {

@@ -379,7 +379,7 @@ fn a_broker_that_refuses_takes_the_card_s_rules_back_for_everybody() {
     assert_eq!(reported(&refuses)[0].1, "native");
     // All are asked at once, and all are told their former terms again.
     assert_eq!(reported(&obeys_too)[0].1, "native");
-    // A broker that has gone holds nobody, and stands in nobody's way.
+    // A broker that has gone holds nobody, and is in nobody's way.
     drop(refuses);
     let done = set_rules(&fixture.config, "0", &policy("soft")).unwrap();
     assert_eq!(done.containers.len(), 2);
