@@ -1,6 +1,6 @@
 //! `cgpu run` with backend `driver-limit`: a real cgroup, a library that plays NVML, and a driver that is played by a mount
 //! over `/proc/driver` in a mount namespace of the call's own. Skips aloud without what it needs.
-#![cfg(feature = "nvml")]
+#![cfg(feature = "host")]
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 

@@ -40,7 +40,7 @@ fn smi_without_a_driver_names_the_node_and_fails() {
     assert!(output.stdout.is_empty());
 }
 
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 #[test]
 fn smi_on_a_host_reports_that_neither_driver_nor_simulator_answers() {
     if std::path::Path::new("/dev/nvidiactl").exists() {
@@ -73,7 +73,7 @@ fn smi_on_a_host_reports_that_neither_driver_nor_simulator_answers() {
     );
 }
 
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod host {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
@@ -306,7 +306,7 @@ mod host {
     }
 }
 
-#[cfg(not(feature = "nvml"))]
+#[cfg(not(feature = "host"))]
 #[test]
 fn a_build_for_containers_reports_what_it_does_not_have() {
     for arguments in [

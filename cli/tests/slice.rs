@@ -1,5 +1,5 @@
 //! `cgpu run` with simulated cards of its own, and `cgpu-burn` in the slice: filter, broker, simulator, all real.
-#![cfg(feature = "nvml")]
+#![cfg(feature = "host")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,23 +1,23 @@
 //! What a command line of `cgpu` does.
 
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod cards;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod doctor;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod events;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod install;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod metrics;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod ps;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod run;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod set;
 mod smi;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 mod upgrade;
 
 use std::path::PathBuf;
@@ -69,58 +69,58 @@ enum Command {
         repair: bool,
     },
     /// Show what happened to containers and cards: refused starts, Xid errors, lost cards, hung calls, changed quotas.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(after_help = events::EXAMPLES)]
     Events(events::Options),
     /// Print metrics of all containers and cards for Prometheus, once.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(after_help = metrics::EXAMPLES)]
     Metrics(metrics::Options),
     /// Change the memory or the compute share of a running container, or the rules of a card.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(after_help = set::EXAMPLES)]
     Set(Box<set::Options>),
     /// Replace the brokers of running containers by the installed version, one at a time.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(
         after_help = "The containers keep running: their GPU calls wait for some milliseconds, and none fails."
     )]
     Upgrade(upgrade::Options),
     /// Register cgpu's runtime with containerd, docker, podman and CRI-O; show what changes and what to reload.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(after_help = install::INSTALL_EXAMPLES)]
     Install(Box<install::InstallOptions>),
     /// Restore the engines' configuration files as they were before `install`.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(after_help = install::UNINSTALL_EXAMPLES)]
     Uninstall(Box<install::UninstallOptions>),
     /// Run a command with a vGPU, without a container engine.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(after_help = run::EXAMPLES)]
     Run(Box<run::Options>),
     /// Run a command with a vGPU, without a container engine.
-    #[cfg(not(feature = "nvml"))]
+    #[cfg(not(feature = "host"))]
     Run {
         /// Not in this build.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         rest: Vec<String>,
     },
     /// The process of `run`, before it becomes the command.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(hide = true)]
     RunInside {
         /// What is prepared, as JSON.
         plan: String,
     },
     /// What ends the processes of a `run` that was killed.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(hide = true)]
     RunGuard {
         /// Their control group.
         group: PathBuf,
     },
     /// A program that ends with this one.
-    #[cfg(feature = "nvml")]
+    #[cfg(feature = "host")]
     #[command(hide = true)]
     WithParent {
         /// The program and its arguments.
@@ -187,7 +187,7 @@ impl Form {
 ///
 /// # Errors
 /// The step that failed.
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     use std::io::ErrorKind;
     // Bound in wherever a broker holds the container; the host has none.
@@ -220,7 +220,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Smi { form, dev } => smi::run(form, &dev),
@@ -258,7 +258,7 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// The step that failed; a command that this build does not have.
-#[cfg(not(feature = "nvml"))]
+#[cfg(not(feature = "host"))]
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let absent = match arguments.command {
         Command::Smi { form, dev } => return smi::run(form, &dev),

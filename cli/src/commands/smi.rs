@@ -46,7 +46,7 @@ pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
 }
 
 /// The simulated cards of this host, which have no nodes; `None` where it simulates none.
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 fn simulated() -> anyhow::Result<Option<Smi>> {
     use crate::model::host_driver::HostDriver;
     use crate::model::{cards, ps, smi};
@@ -63,7 +63,7 @@ fn simulated() -> anyhow::Result<Option<Smi>> {
 }
 
 /// A container knows nothing of its host.
-#[cfg(not(feature = "nvml"))]
+#[cfg(not(feature = "host"))]
 fn simulated() -> anyhow::Result<Option<Smi>> {
     Ok(None)
 }

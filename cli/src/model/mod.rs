@@ -3,15 +3,15 @@
 pub mod share;
 pub mod smi;
 
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod cards;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod doctor;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod host_driver;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod metrics;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod ps;
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.

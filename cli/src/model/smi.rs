@@ -193,7 +193,7 @@ fn one(index: usize, card: &Card<'_>, record: &SliceRecord) -> Result<SmiCard, r
 }
 
 /// The simulated cards of this host: there all memory in use is containers', whose brokers say what they hold.
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 #[must_use]
 pub fn simulated(cards: &super::cards::Cards, vgpus: &super::ps::Ps) -> Smi {
     let of_card = |(index, card): (usize, &super::cards::CardRow)| {

@@ -1,12 +1,12 @@
 //! Tables for people. Their shape is no contract; scripts read the JSON.
 
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod cards;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod doctor;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod metrics;
-#[cfg(feature = "nvml")]
+#[cfg(feature = "host")]
 pub mod ps;
 pub mod smi;
 

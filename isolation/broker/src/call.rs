@@ -40,7 +40,7 @@ use crate::files::{InUse, Lookup};
 use crate::native::{self, NativeCalls};
 use crate::processes::FirstSeen;
 use crate::reaper::Reaper;
-use crate::replay::Turn;
+use crate::replay::ThreadTurn;
 use crate::scarce;
 use crate::shared_state::CallSlot;
 use crate::state::{CallKey, Finished};
@@ -73,7 +73,7 @@ pub struct NotifiedCall<'a> {
 pub(crate) struct ReceivedCall<'a> {
     call: NotifiedCall<'a>,
     caller: Caller,
-    turn: Turn<'a>,
+    turn: ThreadTurn<'a>,
 }
 
 impl<'a> NotifiedCall<'a> {

@@ -11,6 +11,7 @@ use nvabi::Release;
 
 use crate::account::{Account, Slot};
 use crate::answer_files::AnswerFiles;
+use crate::call_rules::CallRules;
 use crate::counters::Counters;
 use crate::cpu_time::Allowance;
 use crate::files::FileTable;
@@ -27,7 +28,6 @@ use crate::processes::Processes;
 use crate::replay::Replay;
 use crate::share::Share;
 use crate::shared_state::SharedState;
-use crate::terms::Terms;
 
 /// The container behind this broker.
 pub struct Container {
@@ -64,7 +64,7 @@ pub struct Container {
     /// What goes wrong.
     pub health: Health,
     /// What its grant says beside the cards.
-    pub terms: Terms,
+    pub call_rules: CallRules,
     /// Calls that are refused after a look.
     pub looked: Looked,
     /// Where its calls' answers are written.
@@ -107,7 +107,7 @@ pub struct Parts {
     /// What is looked for.
     pub health: Health,
     /// What its grant says beside the cards.
-    pub terms: Terms,
+    pub call_rules: CallRules,
     /// Its share of its cards' time.
     pub share: Share,
     /// CPU time that may be spent on it.
@@ -125,7 +125,7 @@ impl Parts {
             slots,
             host_memory_bytes: None,
             health: Health::default(),
-            terms: Terms::default(),
+            call_rules: CallRules::default(),
             share: Share::default(),
             cpu_time: Allowance::default(),
         }
@@ -156,7 +156,7 @@ impl Container {
             slots,
             host_memory_bytes,
             health,
-            terms,
+            call_rules,
             share,
             cpu_time,
         } = parts;
@@ -201,7 +201,7 @@ impl Container {
             supervisor,
             session: Mutex::new(session),
             health,
-            terms,
+            call_rules,
             looked: Looked::default(),
             memories: Memories::default(),
             managed: ManagedMappings::default(),

@@ -28,6 +28,7 @@
 pub mod account;
 pub mod answer_files;
 pub mod call;
+pub mod call_rules;
 mod close_files;
 pub mod container;
 pub mod control;
@@ -69,6 +70,5 @@ pub mod state;
 mod succession;
 pub mod supervisor;
 mod syscall;
-pub mod terms;
 pub mod usage_report;
 pub mod workers;

@@ -239,7 +239,7 @@ impl ManagedMappings {
     /// At an interval as much is done as is allowed now, and the next one goes on with it. Before a refusal a whole look is
     /// waited for, unless that takes too long.
     pub fn look(&self, container: &Container, reason: Reason) -> bool {
-        if container.terms.policy.managed == Managed::Allow {
+        if container.call_rules.policy.managed == Managed::Allow {
             return false;
         }
         match reason {

@@ -128,13 +128,13 @@ impl Replay {
         call_slot: &'a CallSlot,
         call: CallKey,
         is_waiting: impl Fn() -> bool,
-    ) -> Option<Turn<'a>> {
+    ) -> Option<ThreadTurn<'a>> {
         let served = self.threads.enter(call.tid, &is_waiting)?;
         let kept = journal.change().kept(call.tid).cloned();
         if (served.has_waited || kept.is_some()) && !is_waiting() {
             return None;
         }
-        Some(Turn::new(journal, call_slot, call, kept, served))
+        Some(ThreadTurn::new(journal, call_slot, call, kept, served))
     }
 
     /// Goes on with a call that a former broker began: nobody else serves its thread yet.
@@ -143,10 +143,10 @@ impl Replay {
         journal: &'a Journal,
         call_slot: &'a CallSlot,
         call: CallKey,
-    ) -> Turn<'a> {
+    ) -> ThreadTurn<'a> {
         let served = self.threads.resume(call.tid);
         let kept = journal.change().kept(call.tid).cloned();
-        Turn::new(journal, call_slot, call, kept, served)
+        ThreadTurn::new(journal, call_slot, call, kept, served)
     }
 
     /// Forgets what is kept for threads that are gone.
@@ -163,7 +163,7 @@ impl Replay {
 /// The right to serve a thread's call. Dropped without an end, it leaves what is kept as it was: the caller had given up.
 #[must_use = "the thread's next call waits until it is dropped"]
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct ThreadTurn<'a> {
     journal: &'a Journal,
     call_slot: &'a CallSlot,
     call: CallKey,
@@ -175,7 +175,7 @@ pub struct Turn<'a> {
     _served: Served<'a>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> ThreadTurn<'a> {
     fn new(
         journal: &'a Journal,
         call_slot: &'a CallSlot,
@@ -270,7 +270,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ThreadTurn<'_> {
     fn drop(&mut self) {
         if self.had && self.earlier.is_none() {
             self.journal
@@ -331,7 +331,7 @@ mod tests {
             }
         }
 
-        fn enter(&self, call: CallKey) -> Turn<'_> {
+        fn enter(&self, call: CallKey) -> ThreadTurn<'_> {
             self.replay
                 .enter(&self.journal, &self.call_slot, call, || true)
                 .unwrap()

@@ -27,7 +27,7 @@ use crate::call::commit::end;
 use crate::container::Container;
 use crate::files::Lookup;
 use crate::files::surface;
-use crate::replay::Turn;
+use crate::replay::ThreadTurn;
 use crate::scarce;
 use crate::share::tenant;
 use crate::shared_state::{CallSlot, Phase};
@@ -163,7 +163,7 @@ fn ask_again(
     container: &Container,
     call_slot: &CallSlot,
     begun: Begun,
-    turn: &Turn<'_>,
+    turn: &ThreadTurn<'_>,
     in_place: &dyn Fn(),
 ) -> Finished {
     let release = container.release;
@@ -172,7 +172,7 @@ fn ask_again(
         .iter()
         .map(|segment| segment.bytes.as_slice())
         .collect();
-    let policy = &container.terms.policy;
+    let policy = &container.call_rules.policy;
     let decoded = verdict::op(surface(begun.kind), begun.cmd, release)
         .ok()
         .and_then(

@@ -19,6 +19,7 @@ use nvabi::{DriverVersion, Release};
 use releases::Known;
 
 use crate::account::{Slot, uuid_bytes};
+use crate::call_rules::CallRules;
 use crate::container::{Container, Inheritance, Parts, ResumeError};
 use crate::cpu_time::Allowance;
 use crate::grant;
@@ -29,7 +30,6 @@ use crate::resume::resume;
 use crate::serving::Broker;
 use crate::share::{self, Share, Sources};
 use crate::supervisor;
-use crate::terms::Terms;
 use crate::workers::{Session, WAKE_SIGNAL};
 
 mod capabilities;
@@ -140,7 +140,7 @@ impl Standby {
         let parts = Parts {
             host_memory_bytes: grant.isolation.host_memory_bytes,
             health: Health::new(plan),
-            terms: Terms::of(&grant.isolation, dir, driver.binding()),
+            call_rules: CallRules::of(&grant.isolation, dir, driver.binding()),
             share: Share::new(sources.with_nodes(grant::nodes_of(&grant.driver))),
             cpu_time: Allowance::of(dir.to_owned()),
             ..Parts::new(name, release, driver, slots)

@@ -56,5 +56,6 @@ pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid};
 pub use inventory::{Card, Inventory, SimulatedInventory};
 pub use modes::{Modes, Programs};
-pub use reserved_time::{CardKind, ReservedTime, TimeRefusal};
+pub use plan::CardKind;
+pub use reserved_time::{ReservedTime, TimeRefusal};
 pub use rules::CardRules;

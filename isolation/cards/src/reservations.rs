@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plan::{CardRules, Terms};
+use plan::{CardKind, CardRules, Terms};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -15,7 +15,7 @@ use crate::identity::{ContainerKey, GpuUuid};
 use crate::inventory::Card;
 use crate::lock::StateLock;
 use crate::placement::Candidate;
-use crate::reserved_time::{self, CardKind, ReservedTime};
+use crate::reserved_time::{self, ReservedTime};
 use crate::rules::{self, OwnRules, Stay};
 use crate::store::{self, Store};
 

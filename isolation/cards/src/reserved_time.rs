@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use plan::{CardRules, PERCENT_PPM, Policy, RequestedTerms, RulesError, Terms, TermsError};
+use plan::{
+    CardKind, CardRules, PERCENT_PPM, Policy, RequestedTerms, RulesError, Terms, TermsError,
+};
 
 use crate::grant::ComputeTerms;
 
@@ -15,15 +17,6 @@ pub struct ReservedTime {
     pub holders: Vec<Terms>,
     /// What kind of card it is.
     pub kind: CardKind,
-}
-
-/// Whether a card is real: a simulated one takes more containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CardKind {
-    /// NVIDIA's.
-    Real,
-    /// `cgpu-sim`'s.
-    Simulated,
 }
 
 /// Why a card's time cannot be promised so.
@@ -124,17 +117,13 @@ impl ReservedTime {
     /// # Errors
     /// Why it cannot be promised them.
     pub fn admit(&self, compute: &ComputeTerms) -> Result<Terms, TimeRefusal> {
-        self.rules.validate(self.kind == CardKind::Simulated)?;
+        self.rules.validate(self.kind)?;
         let terms = resolve(compute, &self.rules)?;
-        plan::admit(
-            &self.rules,
-            &self.holders,
-            &terms,
-            self.kind == CardKind::Simulated,
-        )
-        .map_err(|refusal| TimeRefusal::Full {
-            refusal,
-            left_ppm: self.left_ppm(),
+        plan::admit(&self.rules, &self.holders, &terms, self.kind).map_err(|refusal| {
+            TimeRefusal::Full {
+                refusal,
+                left_ppm: self.left_ppm(),
+            }
         })?;
         Ok(terms)
     }

@@ -73,7 +73,7 @@ pub(crate) fn of_card(cards_dir: &Path, uuid: &GpuUuid) -> Result<Option<OwnRule
     let rules: CardRules = store::parse_versioned(WHAT, &path, &bytes, CardRules::VERSION)?;
     // How many containers it may have at most is judged where the kind of card is known.
     rules
-        .validate(true)
+        .validate(plan::CardKind::Simulated)
         .map_err(|source| Error::Rules { path, source })?;
     Ok(Some(OwnRules {
         rules,

@@ -316,7 +316,7 @@ fn read_record(file: &File, into: &mut [u8]) -> io::Result<usize> {
     Ok(count)
 }
 
-/// `records` in the card's folder; the folder itself may not be there yet either.
+/// `shares` in the card's folder; the folder itself may not be there yet either.
 fn create_dir(dir: &Path) -> Result<(), TableError> {
     DirBuilder::new()
         .mode(0o700)

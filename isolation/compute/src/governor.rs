@@ -5,7 +5,7 @@ use plan::{Claim, Gang, Tenant, epochs};
 use crate::card::{Card, Purpose};
 use crate::knob::{Answer, Knob, Spent};
 use crate::setup::Setup;
-use crate::status::{Gate, Status};
+use crate::status::{GateStatus, Status};
 use crate::world::{Action, Environment, Event};
 
 /// Holds one container to its share of each of its cards. It makes no call and reads no clock: see [`Governor::next`].
@@ -141,13 +141,13 @@ impl Governor {
 
     /// Whether channels may run now, as of the last event. While it is closed, a tenant's own call that would set one running waits.
     #[must_use]
-    pub fn gate(&self, card: usize) -> Gate {
+    pub fn gate(&self, card: usize) -> GateStatus {
         match self.state {
-            State::Done => Gate::Open,
+            State::Done => GateStatus::Open,
             _ => self
                 .cards
                 .get(card)
-                .map_or(Gate::Open, |card| card.gate(self.now_ns)),
+                .map_or(GateStatus::Open, |card| card.gate(self.now_ns)),
         }
     }
 

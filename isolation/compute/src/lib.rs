@@ -46,7 +46,7 @@ pub use plan::EnforcementLevel;
 pub use probe::{Found, try_knobs};
 pub use reason::Reason;
 pub use setup::{Fail, Setup};
-pub use status::{Counts, Gate, Latency, Status};
+pub use status::{Counts, GateStatus, Latency, Status};
 pub use table::{Changes, Owner, Seen, Table, TableError};
 pub use world::{Action, Confirmed, Environment, Event, Used};
 

@@ -8,7 +8,7 @@ use crate::reason::Reason;
 /// Whether a container's channels on a card may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
-pub enum Gate {
+pub enum GateStatus {
     /// Nothing closes them.
     Open,
     /// They wait for their segment.
@@ -64,7 +64,7 @@ pub struct Status {
     /// Share of the card in the present layout, parts of a million.
     pub entitlement_ppm: u32,
     /// Now.
-    pub gate: Gate,
+    pub gate: GateStatus,
     /// Length of a window; 0 where nothing is gated.
     pub window_ns: u64,
     /// Timeslice of each of the container's groups, microseconds; 0: the driver's own.

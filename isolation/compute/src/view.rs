@@ -1,7 +1,7 @@
 //! What a layout means for one container on one card.
 
+use plan::GateSchedule;
 use plan::Policy;
-use plan::gate::Gate as Turns;
 use plan::share_record::Next;
 use plan::terms::{Priority, WEIGHT_MAX};
 use plan::{CardRules, Layout, Promise, Share, ShareRecord, Tenant, Terms, epochs, layout};
@@ -191,7 +191,7 @@ fn early(
 
 fn cycle(share: &Share, layout: &Layout, tenants: &[Tenant]) -> Option<Cycle> {
     let segments = match &share.gate {
-        Turns::Open => return None,
+        GateSchedule::Open => return None,
         closed_or_cyclic => closed_or_cyclic.segments(),
     };
     let window_ns = layout.window_ns.max(1);

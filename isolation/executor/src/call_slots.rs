@@ -32,8 +32,8 @@ enum CallSlot {
 /// What is to be done with a ticket.
 #[derive(Debug)]
 pub enum Begun<'a> {
-    /// The call is to be made, and its answer given to [`Turn::finish`].
-    Turn(Turn<'a>),
+    /// The call is to be made, and its answer given to [`SlotTurn::finish`].
+    Turn(SlotTurn<'a>),
     /// It was made: this is its answer.
     Answered(Answer),
     /// The call slot has answered a later call: whoever asks is a broker of the past.
@@ -44,7 +44,7 @@ pub enum Begun<'a> {
 
 /// A call under way. Dropped unfinished, nothing was made, and the call slot is free.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct SlotTurn<'a> {
     call_slots: &'a CallSlots,
     ticket: Ticket,
 }
@@ -52,7 +52,7 @@ pub struct Turn<'a> {
 impl CallSlots {
     /// Takes a ticket's turn, waiting for what is under way on its call slot.
     pub fn begin(&self, ticket: Ticket) -> Begun<'_> {
-        let turn = Turn {
+        let turn = SlotTurn {
             call_slots: self,
             ticket,
         };
@@ -89,7 +89,7 @@ impl CallSlots {
     }
 }
 
-impl Turn<'_> {
+impl SlotTurn<'_> {
     /// Ends the turn; the call slot remembers the answer until its next ticket.
     pub fn finish(self, answer: &Answer) {
         if self.ticket.call != 0 {
@@ -99,7 +99,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SlotTurn<'_> {
     fn drop(&mut self) {
         if self.ticket.call == 0 {
             return;
@@ -123,7 +123,7 @@ mod tests {
         Ticket { call_slot, call }
     }
 
-    fn turn(begun: Begun<'_>) -> Turn<'_> {
+    fn turn(begun: Begun<'_>) -> SlotTurn<'_> {
         match begun {
             Begun::Turn(turn) => turn,
             other => panic!("{other:?}"),

@@ -1,7 +1,7 @@
 //! Whether a card can keep its promises to one more container.
 
 use crate::policy::Policy;
-use crate::rules::{CardRules, RulesError};
+use crate::rules::{CardKind, CardRules, RulesError};
 use crate::terms::{Priority, Terms, TermsError};
 use crate::{PERCENT_PPM, WHOLE_PPM};
 
@@ -18,20 +18,20 @@ pub fn admit(
     rules: &CardRules,
     live: &[Terms],
     newcomer: &Terms,
-    simulated: bool,
+    kind: CardKind,
 ) -> Result<(), Refusal> {
     newcomer.validate().map_err(Refusal::Terms)?;
     let mut all = live.to_vec();
     all.push(*newcomer);
-    check(rules, &all, newcomer, simulated)
+    check(rules, &all, newcomer, kind)
 }
 
 /// Whether a card can keep all these promises at once: before its rules change.
 ///
 /// # Errors
 /// As [`admit`].
-pub fn admit_all(rules: &CardRules, all: &[Terms], simulated: bool) -> Result<(), Refusal> {
-    rules.validate(simulated).map_err(Refusal::Rules)?;
+pub fn admit_all(rules: &CardRules, all: &[Terms], kind: CardKind) -> Result<(), Refusal> {
+    rules.validate(kind).map_err(Refusal::Rules)?;
     for terms in all {
         terms.validate().map_err(Refusal::Terms)?;
     }
@@ -39,7 +39,7 @@ pub fn admit_all(rules: &CardRules, all: &[Terms], simulated: bool) -> Result<()
     let Some(largest) = all.iter().max_by_key(|terms| needed_ppm(terms, rules)) else {
         return Ok(());
     };
-    check(rules, all, largest, simulated)
+    check(rules, all, largest, kind)
 }
 
 /// Free time of a card that can still be reserved, parts of a million.
@@ -60,8 +60,8 @@ fn needed_ppm(terms: &Terms, rules: &CardRules) -> u32 {
     }
 }
 
-fn check(rules: &CardRules, all: &[Terms], asking: &Terms, simulated: bool) -> Result<(), Refusal> {
-    rules.validate(simulated).map_err(Refusal::Rules)?;
+fn check(rules: &CardRules, all: &[Terms], asking: &Terms, kind: CardKind) -> Result<(), Refusal> {
+    rules.validate(kind).map_err(Refusal::Rules)?;
     let has_owner = all.iter().any(Terms::owns_segment);
     if has_owner && all.iter().any(|terms| terms.policy == Policy::Native) {
         return Err(Refusal::NativeBesideSegments);

@@ -1,7 +1,7 @@
 //! Room on the cyclic schedule: a window as a circle of a million parts.
 
 use crate::WHOLE_PPM;
-use crate::gate::{Gate, Segment};
+use crate::gate::{GateSchedule, Segment};
 
 /// A part of the circle that does not reach over its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,7 +152,7 @@ fn split_at_end(start_ppm: u32, length_ppm: u32) -> Vec<Arc> {
 
 /// The gate that is open in these arcs. Both ends of an arc are rounded the same way as its neighbours', so that what abuts in
 /// parts of a million abuts in nanoseconds.
-pub(crate) fn gate(window_ns: u64, arcs: &[Arc]) -> Gate {
+pub(crate) fn gate(window_ns: u64, arcs: &[Arc]) -> GateSchedule {
     let at_ns = |ppm: u32| window_ns * u64::from(ppm) / u64::from(WHOLE_PPM);
     let mut arcs = arcs.to_vec();
     arcs.sort();
@@ -167,10 +167,10 @@ pub(crate) fn gate(window_ns: u64, arcs: &[Arc]) -> Gate {
         }
     }
     match (spans.first().copied(), spans.last().copied()) {
-        (None, _) | (_, None) => return Gate::Closed,
+        (None, _) | (_, None) => return GateSchedule::Closed,
         (Some((0, _)), Some((_, end))) if end == window_ns => {
             if spans.len() == 1 {
-                return Gate::Open;
+                return GateSchedule::Open;
             }
             let (_, head_end) = spans.remove(0);
             if let Some(tail) = spans.last_mut() {
@@ -179,7 +179,7 @@ pub(crate) fn gate(window_ns: u64, arcs: &[Arc]) -> Gate {
         }
         _ => {}
     }
-    Gate::Cyclic(
+    GateSchedule::Cyclic(
         spans
             .into_iter()
             .map(|(begin, end)| Segment {

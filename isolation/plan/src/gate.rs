@@ -11,7 +11,7 @@ pub struct Segment {
 
 /// When a container's channels are enabled. Windows start at the multiples of [`crate::Layout::window_ns`] of the clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Gate {
+pub enum GateSchedule {
     /// Always.
     Open,
     /// Not before another layout says so: a container that the cyclic schedule does not count yet. Never for longer than until the epoch
@@ -24,7 +24,7 @@ pub enum Gate {
 
 /// What happens to a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
+pub enum EdgeKind {
     /// A segment ends.
     Close,
     /// A segment begins.
@@ -37,10 +37,10 @@ pub struct Edge {
     /// When.
     pub at_ns: u64,
     /// What.
-    pub turn: Turn,
+    pub kind: EdgeKind,
 }
 
-impl Gate {
+impl GateSchedule {
     /// Whether it ever changes within a layout.
     #[must_use]
     pub fn is_gated(&self) -> bool {
@@ -81,19 +81,19 @@ impl Gate {
             .iter()
             .flat_map(|segment| {
                 [
-                    (segment.offset_ns, Turn::Open),
-                    (segment.offset_ns + segment.length_ns, Turn::Close),
+                    (segment.offset_ns, EdgeKind::Open),
+                    (segment.offset_ns + segment.length_ns, EdgeKind::Close),
                 ]
             })
-            .map(|(at, turn)| {
+            .map(|(at, kind)| {
                 let ahead = (at % window_ns + window_ns - phase) % window_ns;
                 let ahead = if ahead == 0 { window_ns } else { ahead };
                 Edge {
                     at_ns: after_ns.saturating_add(ahead),
-                    turn,
+                    kind,
                 }
             })
-            .min_by_key(|edge| (edge.at_ns, edge.turn))
+            .min_by_key(|edge| (edge.at_ns, edge.kind))
     }
 
     /// When it is open next: this time itself if it is open then. `None` where it stays closed.

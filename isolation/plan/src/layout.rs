@@ -6,7 +6,7 @@
 //!   share one more segment, and divide it by slices.
 //! - **online**: containers of high priority are never gated and have long slices; the others take turns on a cyclic schedule of their own.
 
-use crate::gate::Gate;
+use crate::gate::GateSchedule;
 use crate::policy::Policy;
 use crate::rules::{CardRules, Costs};
 use crate::terms::Terms;
@@ -87,7 +87,7 @@ pub struct Share {
     /// High priority: the slice of each of its groups while it is held to its part of the card's prio_ratio.
     pub capped_slice_us: Option<u64>,
     /// When its channels are enabled.
-    pub gate: Gate,
+    pub gate: GateSchedule,
     /// Whether others may use its segment while it has nothing to do, and it theirs.
     pub lends: bool,
     /// Where its segment begins, parts of a window, if it must not move while the container lives (fair-share): its broker
@@ -187,10 +187,10 @@ pub fn layout(rules: &CardRules, costs: &Costs, tenants: &[Tenant]) -> Layout {
         .zip(&placed.own)
         .map(|(member, arcs)| {
             let gate = match member.part {
-                Part::Open => Gate::Open,
+                Part::Open => GateSchedule::Open,
                 Part::Own => circle::gate(window_ns, arcs),
                 Part::Pool => pool_gate.clone(),
-                Part::Waiting => Gate::Closed,
+                Part::Waiting => GateSchedule::Closed,
             };
             let (slice_us, bent) = plan.slice_us(member, rules, round, gate.open_ns(window_ns));
             Share {

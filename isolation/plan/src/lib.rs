@@ -39,10 +39,10 @@ mod window;
 pub use admission::{Refusal, admit, admit_all};
 pub use drift_correction::{Demand, DriftCorrection};
 pub use enforcement_level::EnforcementLevel;
-pub use gate::{Edge, Gate, Segment, Turn};
+pub use gate::{Edge, EdgeKind, GateSchedule, Segment};
 pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};
 pub use policy::Policy;
-pub use rules::{CardRules, Costs, Idle, RulesError};
+pub use rules::{CardKind, CardRules, Costs, Idle, RulesError};
 pub use share_record::{Claim, GateState, Recovery, ShareRecord, ShareRecordError};
 pub use terms::{Priority, RequestedTerms, Terms, TermsError};
 

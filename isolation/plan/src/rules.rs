@@ -69,6 +69,15 @@ pub struct CardRules {
     pub costs: Costs,
 }
 
+/// Whether a card is real: a simulated one takes more containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CardKind {
+    /// NVIDIA's.
+    Real,
+    /// `cgpu-sim`'s.
+    Simulated,
+}
+
 impl CardRules {
     /// [`CardRules::version`] of this cgpu.
     pub const VERSION: u32 = 1;
@@ -81,16 +90,15 @@ impl CardRules {
     ///
     /// # Errors
     /// The first value that is out of its range.
-    pub fn validate(&self, simulated: bool) -> Result<(), RulesError> {
+    pub fn validate(&self, kind: CardKind) -> Result<(), RulesError> {
         if self.version != Self::VERSION {
             return Err(RulesError::Version {
                 found: self.version,
             });
         }
-        let most = if simulated {
-            Self::MAX_TENANTS_SIMULATED
-        } else {
-            Self::MAX_TENANTS
+        let most = match kind {
+            CardKind::Real => Self::MAX_TENANTS,
+            CardKind::Simulated => Self::MAX_TENANTS_SIMULATED,
         };
         for (key, value, least, most) in [
             ("max_tenants", self.max_tenants, 1, most),

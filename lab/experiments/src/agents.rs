@@ -14,7 +14,7 @@ use runlist::world::{
 };
 use runlist::{Enable, Interleave};
 
-use crate::scenario::{Refusal, Rescue, Tenant, Turn};
+use crate::scenario::{Change, Refusal, Rescue, Tenant};
 
 /// More actions than this at one instant are a loop without progress.
 const ACTIONS_MAX: u32 = 100_000;
@@ -26,7 +26,7 @@ pub(crate) struct Agents {
     /// Whoever opens the gates of dead brokers' containers.
     watchdog: Option<AgentId>,
     /// What follows from what happened, and when.
-    follows: Vec<(u64, Turn)>,
+    follows: Vec<(u64, Change)>,
     seats: Vec<Option<Seat>>,
     by_agent: BTreeMap<AgentId, usize>,
     calls: Vec<(u64, u64)>,
@@ -201,22 +201,22 @@ impl Agents {
         self.tell(world, index, Event::Stopping)
     }
 
-    pub(crate) fn turn(&mut self, world: &mut World, turn: &Turn) -> Result<()> {
-        match turn {
-            Turn::Terms { tenant, terms } => {
+    pub(crate) fn change(&mut self, world: &mut World, change: &Change) -> Result<()> {
+        match change {
+            Change::Terms { tenant, terms } => {
                 if let Some(seat) = self.seats[*tenant].as_mut() {
                     seat.facts.terms = *terms;
                 }
                 self.tell(world, *tenant, Event::TermsChanged)
             }
-            Turn::Rules(rules) => {
+            Change::Rules(rules) => {
                 self.rules = rules.clone();
                 for index in 0..self.seats.len() {
                     self.tell(world, index, Event::TermsChanged)?;
                 }
                 Ok(())
             }
-            Turn::Kill { tenant, then } => {
+            Change::Kill { tenant, then } => {
                 if let Some(broker) = self.broker(*tenant) {
                     broker.killed = Some(then.clone());
                     if !broker.inside {
@@ -225,18 +225,18 @@ impl Agents {
                 }
                 Ok(())
             }
-            Turn::Rescue {
+            Change::Rescue {
                 tenant,
                 rescue: Rescue::Restart,
             } => self.start(world, *tenant),
-            Turn::Rescue {
+            Change::Rescue {
                 tenant,
                 rescue: Rescue::Watchdog,
             } => {
                 self.watchdog(world, *tenant);
                 Ok(())
             }
-            Turn::Strike(fault) => {
+            Change::Strike(fault) => {
                 world.inject(world.now_ns(), fault.clone());
                 Ok(())
             }
@@ -256,7 +256,7 @@ impl Agents {
         for (after_ns, rescue) in broker.killed.into_iter().flatten() {
             self.follows.push((
                 world.now_ns() + after_ns,
-                Turn::Rescue {
+                Change::Rescue {
                     tenant: index,
                     rescue,
                 },
@@ -284,7 +284,7 @@ impl Agents {
     }
 
     /// What follows from what has happened since the last time, with when.
-    pub(crate) fn follows(&mut self) -> Vec<(u64, Turn)> {
+    pub(crate) fn follows(&mut self) -> Vec<(u64, Change)> {
         std::mem::take(&mut self.follows)
     }
 

@@ -5,7 +5,7 @@ use plan::{CardRules, Policy, Terms};
 
 use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scenario::{MS, Record, S, Scenario, Steering, Tenant, Turn};
+use crate::scenario::{Change, MS, Record, S, Scenario, Steering, Tenant};
 use crate::terms::{BUSY, fixed, preemptive, weighted};
 
 /// When the change comes.
@@ -49,17 +49,17 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let until_ns = effort.pick(10, 20) * S;
 
     let mut scenario = two(61, until_ns, fixed(60), fixed(30));
-    scenario.turns = vec![
+    scenario.changes = vec![
         (
             CHANGE_NS,
-            Turn::Terms {
+            Change::Terms {
                 tenant: 0,
                 terms: fixed(20),
             },
         ),
         (
             CHANGE_NS,
-            Turn::Terms {
+            Change::Terms {
                 tenant: 1,
                 terms: fixed(70),
             },
@@ -98,9 +98,9 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     });
 
     let mut scenario = two(62, until_ns, weighted(1), weighted(1));
-    scenario.turns = vec![(
+    scenario.changes = vec![(
         CHANGE_NS,
-        Turn::Terms {
+        Change::Terms {
             tenant: 1,
             terms: weighted(3),
         },
@@ -132,11 +132,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         max_tenants: 4,
         ..CardRules::default()
     };
-    scenario.turns = vec![(CHANGE_NS, Turn::Rules(rules))];
+    scenario.changes = vec![(CHANGE_NS, Change::Rules(rules))];
     for tenant in 0..2 {
-        scenario.turns.push((
+        scenario.changes.push((
             CHANGE_NS,
-            Turn::Terms {
+            Change::Terms {
                 tenant,
                 terms: crate::terms::fair_share(),
             },

@@ -6,7 +6,7 @@ use runlist::world::{Source, Stream};
 
 use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scenario::{MS, Rescue, S, Scenario, Steering, Tenant, Turn};
+use crate::scenario::{Change, MS, Rescue, S, Scenario, Steering, Tenant};
 use crate::terms::{BUSY, HEAVY, fair_share, fixed, preemptive};
 
 /// No gate stays closed for longer.
@@ -86,8 +86,8 @@ fn run_of(seed: u64) -> Run {
             then.push((20 * MS + chance.below(80 * MS), Rescue::Watchdog));
         }
         scenario
-            .turns
-            .push((killed_ns, Turn::Kill { tenant, then }));
+            .changes
+            .push((killed_ns, Change::Kill { tenant, then }));
         last_ns = last_ns.max(killed_ns + restart_ns);
     }
     if chance.chance(250_000) {
@@ -122,7 +122,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         let record = harness
             .play(&run.scenario, Steering::Governed)
             .with_context(|| format!("seed {seed}"))?;
-        kills += run.scenario.turns.len();
+        kills += run.scenario.changes.len();
         let gap_ns = record.gap_max_ns.iter().copied().max().unwrap_or(0);
         gaps_ms.push(gap_ns as f64 / MS as f64);
         closed += u32::from(gap_ns > CLOSED_MAX_NS);

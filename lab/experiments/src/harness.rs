@@ -9,7 +9,7 @@ use runlist::{Mode, world};
 use crate::agents::Agents;
 use crate::measure::Curve;
 use crate::report::Findings;
-use crate::scenario::{Load, Record, Scenario, Steering, Tenant, Throttle, Trick, Turn};
+use crate::scenario::{Change, Load, Record, Scenario, Steering, Tenant, Throttle, Trick};
 
 /// From the start of a container's broker to its program's first channel group.
 const START_NS: u64 = 5_000_000;
@@ -58,7 +58,7 @@ enum Cue {
     /// A container's decoys are others.
     Decoys(usize),
     Leave(usize),
-    Turn(Turn),
+    Change(Change),
     /// A period of a throttle begins.
     Period {
         tenant: usize,
@@ -108,9 +108,9 @@ impl<'s> Play<'s> {
         }
         cues.extend(
             scenario
-                .turns
+                .changes
                 .iter()
-                .map(|(at_ns, turn)| (*at_ns, Cue::Turn(turn.clone()))),
+                .map(|(at_ns, change)| (*at_ns, Cue::Change(change.clone()))),
         );
         let named = cues.len();
         let cues = cues
@@ -169,8 +169,8 @@ impl<'s> Play<'s> {
     }
 
     fn follow(&mut self) {
-        for (at_ns, turn) in self.agents.follows() {
-            self.name(at_ns, Cue::Turn(turn));
+        for (at_ns, change) in self.agents.follows() {
+            self.name(at_ns, Cue::Change(change));
         }
     }
 
@@ -283,9 +283,9 @@ impl<'s> Play<'s> {
                     self.world.inject(now_ns, Fault::Freeze(client));
                 }
             }
-            Cue::Turn(turn) => {
+            Cue::Change(change) => {
                 if self.steering == Steering::Governed {
-                    self.agents.turn(&mut self.world, &turn)?;
+                    self.agents.change(&mut self.world, &change)?;
                 }
             }
         }

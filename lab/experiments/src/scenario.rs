@@ -199,7 +199,7 @@ pub enum Rescue {
 
 /// Something that happens to a scene.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
+pub enum Change {
     /// A tenant gets other terms.
     Terms {
         /// Whose.
@@ -245,7 +245,7 @@ pub struct Scenario {
     /// A program on every card that makes this call again and again, with so much time between an answer and the next.
     pub storm: Option<(Control, u64)>,
     /// What happens, and when.
-    pub turns: Vec<(u64, Turn)>,
+    pub changes: Vec<(u64, Change)>,
     /// When it ends.
     pub until_ns: u64,
     /// How often use is sampled.
@@ -267,7 +267,7 @@ impl Scenario {
             },
             tenants: Vec::new(),
             storm: None,
-            turns: Vec::new(),
+            changes: Vec::new(),
             until_ns,
             step_ns: 10 * MS,
         }

@@ -6,7 +6,7 @@ mod turns;
 use std::collections::VecDeque;
 
 use crate::costs::Costs;
-use crate::queue::{Channel, Condition, Gate, Group, Item};
+use crate::queue::{Channel, ChannelGate, Condition, Group, Item};
 use crate::round::{Place, Round};
 use crate::slab::Slab;
 use crate::work::{
@@ -225,7 +225,7 @@ impl Runlist {
                 generation: 0,
             },
             group: position,
-            gate: Gate::Open,
+            gate: ChannelGate::Open,
             queue: VecDeque::new(),
             ready_as: None,
             put: 0,
@@ -250,7 +250,7 @@ impl Runlist {
         }
         self.drop_queue(position);
         let Channel { group, gate, .. } = *self.channels.at(position);
-        self.groups.at_mut(group).expiring -= usize::from(gate == Gate::OpenUntilSliceEnd);
+        self.groups.at_mut(group).expiring -= usize::from(gate == ChannelGate::OpenUntilSliceEnd);
         self.groups
             .at_mut(group)
             .channels

@@ -6,7 +6,7 @@ use crate::work::{ChannelId, GroupId, Interleave, Kind, Mode, Work};
 
 /// A channel's gate, as its group sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
+pub(crate) enum ChannelGate {
     Open,
     /// Disabled without preemption during its group's stay: open until the slice ends.
     OpenUntilSliceEnd,
@@ -17,10 +17,10 @@ pub(crate) enum Gate {
 pub(crate) struct Channel {
     pub(crate) id: ChannelId,
     pub(crate) group: usize,
-    pub(crate) gate: Gate,
+    pub(crate) gate: ChannelGate,
     pub(crate) queue: VecDeque<Item>,
     /// The key under which its group has it in `ready`.
-    pub(crate) ready_as: Option<(u64, Gate)>,
+    pub(crate) ready_as: Option<(u64, ChannelGate)>,
     /// Entries ever submitted and ever taken by the engine: GP_PUT and GP_GET before the ring's modulus.
     pub(crate) put: u64,
     pub(crate) got: u64,

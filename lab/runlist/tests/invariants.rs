@@ -18,7 +18,7 @@ enum Op {
     Channel(usize),
     Submit(usize, Work),
     Slice(usize, u64),
-    Gate(usize, Enable),
+    ChannelGate(usize, Enable),
     Scheduled(usize, Enable),
     Level(usize, Interleave),
     Stop(usize, Mode),
@@ -58,7 +58,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => which.clone().prop_map(Op::Channel),
         30 => (which.clone(), work()).prop_map(|(which, work)| Op::Submit(which, work)),
         3 => (which.clone(), 1..3 * MS).prop_map(|(which, slice)| Op::Slice(which, slice)),
-        8 => (which.clone(), enable()).prop_map(|(which, enable)| Op::Gate(which, enable)),
+        8 => (which.clone(), enable()).prop_map(|(which, enable)| Op::ChannelGate(which, enable)),
         3 => (which.clone(), enable()).prop_map(|(which, enable)| Op::Scheduled(which, enable)),
         2 => (which.clone(), prop_oneof![Just(Interleave::Low), Just(Interleave::Medium), Just(Interleave::High)])
             .prop_map(|(which, level)| Op::Level(which, level)),
@@ -150,7 +150,7 @@ impl Watched {
                         .expect("it is there");
                 }
             }
-            Op::Gate(which, enable) => {
+            Op::ChannelGate(which, enable) => {
                 let Some((channel, _)) = channel(which) else {
                     return;
                 };

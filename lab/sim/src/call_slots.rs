@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use driver::Ticket;
 
-use crate::gate::{Gate, Waited};
+use crate::latch::{Latch, Waited};
 use crate::locked;
 
 /// Call slots that one session may use: more than a broker has threads.
@@ -34,7 +34,7 @@ struct CallSlot<A> {
 #[derive(Debug)]
 enum State<A> {
     /// Executed by some thread; the gate, once somebody waits for it, opens at its end.
-    UnderWay(Option<Arc<Gate>>),
+    UnderWay(Option<Arc<Latch>>),
     Done(A),
     /// Its thread went without an answer.
     Lost,
@@ -111,12 +111,12 @@ impl<A: Clone> CallSlots<A> {
                     now,
                 });
             }
-            let gate = match &mut known.state {
+            let latch = match &mut known.state {
                 State::Done(answer) => return Begun::Answered(answer.clone()),
                 State::Lost => return Begun::Refused(Refused::Lost { call_slot, call }),
-                State::UnderWay(Some(gate)) => gate.clone(),
-                State::UnderWay(gate @ None) => match Gate::closed() {
-                    Ok(new) => gate.insert(Arc::new(new)).clone(),
+                State::UnderWay(Some(latch)) => latch.clone(),
+                State::UnderWay(latch @ None) => match Latch::closed() {
+                    Ok(new) => latch.insert(Arc::new(new)).clone(),
                     Err(error) => {
                         tracing::error!(%error, "a call under way cannot be waited for");
                         return Begun::Refused(Refused::NoGate { call_slot, call });
@@ -124,7 +124,7 @@ impl<A: Clone> CallSlots<A> {
                 },
             };
             drop(call_slots);
-            if gate.wait(peer) == Waited::PeerGone {
+            if latch.wait(peer) == Waited::PeerGone {
                 return Begun::PeerGone;
             }
         }
@@ -148,8 +148,8 @@ impl<A> UnderWay<'_, A> {
                 })
                 .map(|call_slot| std::mem::replace(&mut call_slot.state, state))
         };
-        if let Some(State::UnderWay(Some(gate))) = before {
-            gate.open();
+        if let Some(State::UnderWay(Some(latch))) = before {
+            latch.open();
         }
     }
 }

@@ -149,7 +149,7 @@ struct Beside {
 }
 
 /// What the same work gave beside attackers and beside plain containers.
-struct Turn<T> {
+struct Round<T> {
     attacked: T,
     plain: T,
     cores: Cores,
@@ -193,7 +193,7 @@ fn mean(values: impl Iterator<Item = f64> + Clone) -> f64 {
 }
 
 /// Of all turns.
-fn remark<T>(turns: &[Turn<T>]) -> String {
+fn remark<T>(turns: &[Round<T>]) -> String {
     let of = |value: fn(&Cores) -> f64| mean(turns.iter().map(|turn| value(&turn.cores)));
     let rounds: usize = turns.iter().map(|turn| turn.rounds).sum();
     format!(
@@ -213,12 +213,12 @@ fn remark<T>(turns: &[Turn<T>]) -> String {
 
 /// Median and p99 beside attackers, to those beside plain containers: the medians turn by turn, with the interval in which their median
 /// lies, since one attack's differ by a third from turn to turn; the tails of all turns together, since one turn has few of them.
-fn ratios(turns: &[Turn<Vec<f64>>]) -> (Value, f64) {
-    let of_each = |values: fn(&Turn<Vec<f64>>) -> &Vec<f64>| -> Vec<f64> {
+fn ratios(turns: &[Round<Vec<f64>>]) -> (Value, f64) {
+    let of_each = |values: fn(&Round<Vec<f64>>) -> &Vec<f64>| -> Vec<f64> {
         let median = |turn| quantile(&sorted(values(turn).clone()), 0.5);
         turns.iter().map(median).collect()
     };
-    let of_all = |values: fn(&Turn<Vec<f64>>) -> &Vec<f64>| -> f64 {
+    let of_all = |values: fn(&Round<Vec<f64>>) -> &Vec<f64>| -> f64 {
         quantile(
             &sorted(turns.iter().flat_map(values).copied().collect()),
             0.99,
@@ -236,8 +236,8 @@ fn ratios(turns: &[Turn<Vec<f64>>]) -> (Value, f64) {
 }
 
 /// Median and p99 of all turns, for people.
-fn latencies(turns: &[Turn<Vec<f64>>]) -> String {
-    let of = |values: fn(&Turn<Vec<f64>>) -> &Vec<f64>| {
+fn latencies(turns: &[Round<Vec<f64>>]) -> String {
+    let of = |values: fn(&Round<Vec<f64>>) -> &Vec<f64>| {
         let all = sorted(turns.iter().flat_map(values).copied().collect());
         let (median, p99) = (quantile(&all, 0.5), quantile(&all, 0.99));
         let mean = mean(all.iter().copied());
@@ -382,7 +382,7 @@ impl<'a> Field<'a> {
         attacks: impl Fn(usize) -> Vec<&'static str>,
         count: usize,
         mut work: impl FnMut(&Self) -> Result<T>,
-    ) -> Result<Turn<T>> {
+    ) -> Result<Round<T>> {
         self.play(attacks, count)?;
         let (attacked, needed, beside) = self.watched(&self.hostile, count, &mut work)?;
         let rounds = self.stop(count)?;
@@ -426,7 +426,7 @@ impl<'a> Field<'a> {
         let sum = |values: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| -> f64 {
             values.iter().map(part).sum()
         };
-        Ok(Turn {
+        Ok(Round {
             attacked,
             plain,
             cores: Cores {
@@ -779,7 +779,7 @@ fn starts(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Result
             turns.push(one);
         }
     }
-    let times = |of: fn(&Turn<f64>) -> f64| -> Vec<f64> { turns.iter().map(of).collect() };
+    let times = |of: fn(&Round<f64>) -> f64| -> Vec<f64> { turns.iter().map(of).collect() };
     let (attacked, plain) = (times(|turn| turn.attacked), times(|turn| turn.plain));
     let ratio = pairs(&attacked, &plain, |attacked, plain| attacked / plain);
     let tail = quantile(&sorted(ratio.clone()), 0.99);
@@ -838,7 +838,7 @@ fn listings(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Resu
     let listed = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
     let vgpus = listed["vgpus"].as_array().map_or(0, Vec::len);
     ensure!(vgpus == VGPUS, "`cgpu ps` shows {vgpus} vGPUs, not {VGPUS}");
-    let of = |values: fn(&Turn<Vec<f64>>) -> &Vec<f64>| {
+    let of = |values: fn(&Round<Vec<f64>>) -> &Vec<f64>| {
         sorted(turns.iter().flat_map(values).copied().collect())
     };
     let (attacked, plain) = (of(|turn| &turn.attacked), of(|turn| &turn.plain));
@@ -864,8 +864,8 @@ fn listings(field: &mut Field<'_>, extent: &Extent, rows: &mut Vec<Row>) -> Resu
 mod tests {
     use super::*;
 
-    fn turn(attacked: &[f64], plain: &[f64]) -> Turn<Vec<f64>> {
-        Turn {
+    fn turn(attacked: &[f64], plain: &[f64]) -> Round<Vec<f64>> {
+        Round {
             attacked: attacked.to_vec(),
             plain: plain.to_vec(),
             cores: Cores::default(),
@@ -913,7 +913,7 @@ mod tests {
     fn cores_are_time_used_over_time_passed() {
         let half = cores(Duration::from_millis(350), Duration::from_millis(700));
         assert!((half - 0.5).abs() < 1e-9);
-        let turn = |container, vgpu, driver, plain| Turn {
+        let turn = |container, vgpu, driver, plain| Round {
             attacked: (),
             plain: (),
             cores: Cores {

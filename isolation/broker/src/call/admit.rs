@@ -130,7 +130,7 @@ impl NotifiedCall<'_> {
             .iter()
             .map(|segment| segment.bytes.as_slice())
             .collect();
-        match verdict::decide_under(op, &views, release, &container.terms.policy) {
+        match verdict::decide_under(op, &views, release, &container.call_rules.policy) {
             Verdict::Execute(effect) => Ok(effect),
             Verdict::Refuse(refusal) => Err(refusal),
         }

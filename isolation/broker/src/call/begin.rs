@@ -210,7 +210,7 @@ fn check_imports(
     }
     let slot = fds.iter().find(|slot| slot.segment == 1);
     let (Some(peers), Some(slot), Some((file, FileKind::Ctl))) =
-        (&container.terms.peers, slot, transfer_file)
+        (&container.call_rules.peers, slot, transfer_file)
     else {
         return Err(account.foreign(call.op));
     };

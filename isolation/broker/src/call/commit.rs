@@ -19,14 +19,14 @@ use crate::counters::Counter;
 use crate::journal::Change;
 use crate::managed;
 use crate::numbering;
-use crate::replay::Turn;
+use crate::replay::ThreadTurn;
 use crate::share::tenant;
 use crate::state::ChangesAccount;
 use crate::state::{self, Answer, Finished};
 
 impl ExecutedCall<'_> {
     /// Commits the call's reservation if it has succeeded, else rolls it back, and notes what the caller gets.
-    pub(crate) fn commit(mut self, container: &Container, turn: &Turn<'_>) -> Finished {
+    pub(crate) fn commit(mut self, container: &Container, turn: &ThreadTurn<'_>) -> Finished {
         let release = container.release;
         let transfer_file = transfer_file_of(&self.fds);
         let (executor, asker) = (container.driver.process(), self.request.caller.tgid);
@@ -110,7 +110,7 @@ impl ExecutedCall<'_> {
         &mut self,
         container: &Container,
         change: &mut Change<'_>,
-        turn: &Turn<'_>,
+        turn: &ThreadTurn<'_>,
     ) -> ChangesAccount {
         // What the kernel may have given for all that stays reserved as long as the container lives: its executor, without which
         // nothing can be freed, is gone.

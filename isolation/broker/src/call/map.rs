@@ -17,7 +17,7 @@ impl ReceivedCall<'_> {
     /// on other files: what the kernel finds under the number then may be another file than was found here.
     pub(super) fn map(&self, lookup: &Lookup) -> Reply {
         let container = self.call.container;
-        let policy = container.terms.policy.managed;
+        let policy = container.call_rules.policy.managed;
         let [address, length, _access, flags, _fd, offset] = self.call.notification.args;
         let mapping = Mapping {
             length,

@@ -15,7 +15,7 @@ use crate::container::Container;
 use crate::counters::Counter;
 use crate::fetch::Blocks;
 use crate::memories::Target;
-use crate::replay::Turn;
+use crate::replay::ThreadTurn;
 use crate::shared_state::Phase;
 use crate::state::ChangesAccount;
 use crate::state::Finished;
@@ -65,7 +65,7 @@ impl Reply {
 
 impl NotifiedCall<'_> {
     /// Gives the caller its reply. Of a refusal nothing is kept.
-    pub(super) fn reply(self, turn: Turn<'_>, reply: Reply) {
+    pub(super) fn reply(self, turn: ThreadTurn<'_>, reply: Reply) {
         let container = self.container;
         match reply {
             Reply::Finished(finished) => self.deliver(turn, &finished),
@@ -106,7 +106,7 @@ impl NotifiedCall<'_> {
     }
 
     /// Gives a call its status; nothing of it is kept.
-    fn give_status(&self, turn: Turn<'_>, argument: Segment, (at, status): (usize, u32)) {
+    fn give_status(&self, turn: ThreadTurn<'_>, argument: Segment, (at, status): (usize, u32)) {
         let container = self.container;
         let mut answered = argument.clone();
         put_u32(&mut answered.bytes, at, status);
@@ -130,7 +130,7 @@ impl NotifiedCall<'_> {
     }
 
     /// Gives a finished call its answer, if it still waits.
-    pub(crate) fn deliver(&self, turn: Turn<'_>, finished: &Finished) {
+    pub(crate) fn deliver(&self, turn: ThreadTurn<'_>, finished: &Finished) {
         let container = self.container;
         // Before the look whether it waits: then it is this caller's.
         let target = container.memories.of(self.notification.tid);
@@ -197,7 +197,7 @@ impl NotifiedCall<'_> {
 
     /// A caller that waits must not wait for ever because its file cannot be given to it: its call fails. One that waits no more has
     /// not seen that, and asks again.
-    fn fail_without_file(&self, turn: Turn<'_>, errno: i32) {
+    fn fail_without_file(&self, turn: ThreadTurn<'_>, errno: i32) {
         self.call_slot.set_phase(Phase::Answering);
         match self.listener.fail(self.notification.id, errno) {
             Ok(()) => turn.failed(),

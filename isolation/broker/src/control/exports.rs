@@ -17,7 +17,7 @@ pub(super) fn answer(
     asker: &UnixStream,
     request: &ExportsOf,
 ) -> PeerExports {
-    let ours = container.terms.peers.as_ref().map(Peers::group);
+    let ours = container.call_rules.peers.as_ref().map(Peers::group);
     let asker = getsockopt(&asker.as_fd(), PeerCredentials).map(|peer| peer.pid());
     let (true, Ok(pid)) = (ours == Some(request.group.as_str()), asker) else {
         return PeerExports {

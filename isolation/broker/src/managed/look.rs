@@ -443,7 +443,7 @@ impl Look {
             (_, Some(over_bytes)) => Some(format!(
                 "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
             )),
-            (_, None) if container.terms.policy.managed == Managed::Deny => Some(format!(
+            (_, None) if container.call_rules.policy.managed == Managed::Deny => Some(format!(
                 "process {pid} has mapped {charged_bytes} bytes of managed memory, which is denied"
             )),
             (_, None) => {

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use compute::{
-    Action, Answer, Confirmed, Environment, Event, Gate, Governor, Knob, Objects, Setup, Table,
-    Used,
+    Action, Answer, Confirmed, Environment, Event, GateStatus, Governor, Knob, Objects, Setup,
+    Table, Used,
 };
 use ledger::CardSlot;
 use nix::time::{ClockId, clock_gettime};
@@ -265,7 +265,7 @@ impl Running {
     fn let_pass(&self) {
         let gates = &self.container.share.gates;
         for (index, card) in self.container.account.card_slots().into_iter().enumerate() {
-            if gates.is_closed(card) && self.governor.gate(index) == Gate::Open {
+            if gates.is_closed(card) && self.governor.gate(index) == GateStatus::Open {
                 gates.opened(card);
             }
         }

@@ -178,9 +178,9 @@ impl ProbeError {
 }
 
 /// The right to try a card's knobs: one start at a time, on this host.
-pub(super) struct Turn(#[expect(dead_code, reason = "the lock goes with the file")] File);
+pub(super) struct ProbeLock(#[expect(dead_code, reason = "the lock goes with the file")] File);
 
-impl Turn {
+impl ProbeLock {
     /// Waits for it, as long as another start may take.
     pub(super) fn take(folder: &Path) -> Result<Self, ProbeError> {
         let path = folder.join(LOCK_NAME);

@@ -15,7 +15,7 @@ use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
-use crate::share::probe::{self, ProbeError, Turn};
+use crate::share::probe::{self, ProbeError, ProbeLock};
 use crate::share::{Beginning, is_native};
 
 const FILE_NAME: &str = "enforcement.json";
@@ -157,7 +157,7 @@ pub(super) fn check(
 /// Tries the card's knobs and writes down what was found; one start at a time, and whoever comes second takes what the first has found.
 fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeError> {
     let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
-    let _turn = Turn::take(path.parent().unwrap_or(&path))?;
+    let _lock = ProbeLock::take(path.parent().unwrap_or(&path))?;
     if let Some(record) = read(container, card) {
         return Ok(record);
     }
@@ -168,7 +168,7 @@ fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeErro
 /// Tries the card's knobs anew, whatever is written, and writes down what was found.
 pub(super) fn confirm(container: &Arc<Container>, card: usize) -> Result<Found, ProbeError> {
     let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
-    let _turn = Turn::take(path.parent().unwrap_or(&path))?;
+    let _lock = ProbeLock::take(path.parent().unwrap_or(&path))?;
     let found = probe::find_out(container, card)?;
     written(container, card, &path, &found);
     Ok(found)

@@ -129,7 +129,7 @@ impl Fixture {
         let release = Release::R570;
         let name = "tests/calls".to_owned();
         let mut parts = Parts::new(name, release, Box::new(driver), vec![slot]);
-        parts.terms.policy = policy;
+        parts.call_rules.policy = policy;
         parts.health = Health::new(plan);
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());

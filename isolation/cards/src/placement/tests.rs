@@ -6,7 +6,7 @@ use plan::CardRules;
 
 use super::*;
 use crate::grant::ComputePolicy;
-use crate::reserved_time::CardKind;
+use plan::CardKind;
 
 /// A container without terms for compute time.
 fn place(candidates: &[Candidate], request: &RequestedCards) -> Result<Vec<Slice>, Refusal> {

@@ -6,15 +6,15 @@ use super::Card;
 use crate::CLOSED_MAX_NS;
 use crate::cycle::Phase;
 use crate::reason::Reason;
-use crate::status::{Gate, Status};
+use crate::status::{GateStatus, Status};
 
 impl Card {
     /// What the card's gate is now.
-    pub(crate) fn gate(&self, now_ns: u64) -> Gate {
+    pub(crate) fn gate(&self, now_ns: u64) -> GateStatus {
         if self.wants_open(now_ns) {
-            return Gate::Open;
+            return GateStatus::Open;
         }
-        Gate::Closed {
+        GateStatus::Closed {
             opens_at_ns: match self.phase {
                 Phase::Closed { start_ns, .. } if start_ns < u64::MAX => start_ns,
                 _ => self.view.until_ns.min(now_ns.saturating_add(CLOSED_MAX_NS)),

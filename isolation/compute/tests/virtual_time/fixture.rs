@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use compute::{
-    Action, Answer, Channel, Confirmed, Engine, Environment, Event, Fail, Found, Gate, Governor,
-    Group, Knob, KnobError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status, Table, Used,
-    try_knobs,
+    Action, Answer, Channel, Confirmed, Engine, Environment, Event, Fail, Found, GateStatus,
+    Governor, Group, Knob, KnobError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status,
+    Table, Used, try_knobs,
 };
 use plan::{CardRules, Policy, Priority, Terms};
 
@@ -740,7 +740,7 @@ impl Fixture {
             .expect("a broker and a card")
     }
 
-    pub(crate) fn gate(&self, at: usize, card: usize) -> Gate {
+    pub(crate) fn gate(&self, at: usize, card: usize) -> GateStatus {
         let governor = self.tenants[at].governor.as_ref();
         governor.expect("a broker").gate(card)
     }

@@ -271,7 +271,10 @@ fn what_a_call_has_set_running_past_the_gate_is_stopped_again() {
         .flat_map(|group| group.channels.clone())
         .collect();
     attack.holds(|fixture, attacker| {
-        let closes = matches!(fixture.gate(attacker, 0), compute::Gate::Closed { .. });
+        let closes = matches!(
+            fixture.gate(attacker, 0),
+            compute::GateStatus::Closed { .. }
+        );
         if closes {
             // A call that had passed before the gate closed comes back after it.
             fixture.enable(attacker, 0, &channels);

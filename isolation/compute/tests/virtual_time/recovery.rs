@@ -1,6 +1,6 @@
 //! Brokers that are killed: what their containers got while nobody turned the gate is made even by those that follow.
 
-use compute::Gate;
+use compute::GateStatus;
 use plan::{Policy, Priority};
 
 use crate::fixture::{Fixture, MS, S, fixed, terms};
@@ -29,7 +29,7 @@ fn ahead_ns(seed: u64, percent: u32, killed: Killed, kills: u64) -> (i64, i64, i
         let pause_ms = 200 + fixture.random.below(500);
         fixture.run_ms(pause_ms);
         for _ in 0..500 {
-            let open = matches!(fixture.gate(one, 0), Gate::Open);
+            let open = matches!(fixture.gate(one, 0), GateStatus::Open);
             if killed == Killed::Anywhere || open == (killed == Killed::WhileOpen) {
                 break;
             }
@@ -82,7 +82,7 @@ fn one_that_had_the_card_for_long_has_its_share_again_within_a_second() {
         let one = fixture.join("one", fixed(5), 1);
         fixture.tenants[one].metered = true;
         fixture.run_ms(SETTLED_MS);
-        while matches!(fixture.gate(one, 0), Gate::Closed { .. }) {
+        while matches!(fixture.gate(one, 0), GateStatus::Closed { .. }) {
             fixture.run_ms(1);
         }
         fixture.kill(one);

@@ -1,7 +1,7 @@
 //! Governors in virtual time: what each container could use of its cards.
 
 use crate::fixture::{Fixture, MS, S, fixed, name, terms};
-use compute::{EnforcementLevel, Event, Fail, Gate, Knob};
+use compute::{EnforcementLevel, Event, Fail, GateStatus, Knob};
 use plan::{Claim, Idle, Policy, Priority, ShareRecord};
 
 /// Everybody has joined, has been probed, and windows are under way.
@@ -144,7 +144,7 @@ fn channels_that_come_while_the_gate_is_closed_are_closed_too() {
     let mut fixture = Fixture::new(4, 1);
     let one = fixture.join("one", fixed(10), 1);
     fixture.run_ms(SETTLED_MS);
-    while matches!(fixture.gate(one, 0), Gate::Open) {
+    while matches!(fixture.gate(one, 0), GateStatus::Open) {
         fixture.run_ms(1);
     }
     fixture.run_ms(2);

@@ -275,7 +275,7 @@ impl Fixture {
         let name = "tests/strict".to_owned();
         let mut parts = Parts::new(name, release, Box::new(front), vec![slot]);
         parts.health = Health::new(extras.plan);
-        parts.terms.policy = extras.policy;
+        parts.call_rules.policy = extras.policy;
         if let Some(requests) = extras.requests {
             let state_dir = Some(folder.path().to_owned());
             let sources = Sources::new(state_dir, requests, cards);

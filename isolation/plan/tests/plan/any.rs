@@ -1,6 +1,8 @@
 //! Any card: rules, and tenants that it admits.
 
-use plan::{CardRules, Costs, Gang, Idle, Policy, Priority, RequestedTerms, Tenant, Terms, admit};
+use plan::{
+    CardKind, CardRules, Costs, Gang, Idle, Policy, Priority, RequestedTerms, Tenant, Terms, admit,
+};
 use proptest::prelude::*;
 
 pub(crate) fn tenant(key: &str, terms: Terms) -> Tenant {
@@ -120,7 +122,7 @@ pub(crate) fn admitted(most: usize) -> impl Strategy<Value = (CardRules, Vec<Ten
                 .iter()
                 .map(|tenant| tenant.terms)
                 .collect::<Vec<_>>();
-            if admit(&rules, &live, &terms, true).is_err() {
+            if admit(&rules, &live, &terms, CardKind::Simulated).is_err() {
                 continue;
             }
             let key = format!("default.{}", number * 7919 % 1000);

@@ -1,4 +1,4 @@
-use plan::{CardRules, Gang, Gate, Policy, Tenant, gang_place, layout};
+use plan::{CardKind, CardRules, Gang, GateSchedule, Policy, Tenant, gang_place, layout};
 use proptest::prelude::*;
 
 use crate::any::{fixed, of, tenant, weighted};
@@ -49,7 +49,7 @@ fn settle(rules: &CardRules, cards: &mut [Vec<Tenant>]) -> usize {
 fn begins(rules: &CardRules, card: &[Tenant], key: &str) -> Option<(u64, u64)> {
     let layout = layout(rules, &rules.costs, card);
     match &layout.share(key)?.gate {
-        Gate::Cyclic(segments) => Some((layout.window_ns, segments.first()?.offset_ns)),
+        GateSchedule::Cyclic(segments) => Some((layout.window_ns, segments.first()?.offset_ns)),
         _ => None,
     }
 }
@@ -157,7 +157,7 @@ proptest! {
 }
 
 /// The segments of a share, as spans of a window in parts that do not reach over its end.
-fn spans(window_ns: u64, gate: &Gate) -> Vec<(u64, u64)> {
+fn spans(window_ns: u64, gate: &GateSchedule) -> Vec<(u64, u64)> {
     gate.segments()
         .iter()
         .flat_map(|segment| {
@@ -248,7 +248,12 @@ fn a_gang_of_a_card_with_caps_has_its_time_on_its_other_cards_as_well() {
         settle(&rules, &mut cards);
         assert_eq!(begins(&rules, &cards[1], "g"), None);
         let layout = layout(&rules, &rules.costs, &cards[1]);
-        assert!(layout.shares.iter().all(|share| share.gate == Gate::Open));
+        assert!(
+            layout
+                .shares
+                .iter()
+                .all(|share| share.gate == GateSchedule::Open)
+        );
     }
 }
 
@@ -353,7 +358,7 @@ fn gangs_leave_the_place_of_fair_share_on_all_their_cards() {
 
 /// Where every gang would be in phase if the one called `key` had that place.
 fn is_possible(rules: &CardRules, cards: &[Vec<Tenant>], key: &str, place: u32) -> bool {
-    let phases = |cards: &[Vec<Tenant>]| -> Vec<Option<Gate>> {
+    let phases = |cards: &[Vec<Tenant>]| -> Vec<Option<GateSchedule>> {
         let others = |tenant: &&Tenant| tenant.gang.is_some() && tenant.key != key;
         let gates = |card: &Vec<Tenant>| {
             let layout = layout(rules, &rules.costs, card);
@@ -401,7 +406,7 @@ proptest! {
         };
         let admits = |card: &[Tenant], terms: &plan::Terms| {
             let live = card.iter().map(|tenant: &Tenant| tenant.terms).collect::<Vec<_>>();
-            plan::admit(&rules, &live, terms, true).is_ok()
+            plan::admit(&rules, &live, terms, CardKind::Simulated).is_ok()
         };
         for (number, (kind, weight, on, join_ns, groups)) in gangs.into_iter().enumerate() {
             let terms = terms_of(kind, weight);
@@ -441,7 +446,7 @@ proptest! {
         for card in &cards {
             let layout = layout(&rules, &rules.costs, card);
             let mut all = Vec::new();
-            let mut known: Vec<Gate> = Vec::new();
+            let mut known: Vec<GateSchedule> = Vec::new();
             for share in &layout.shares {
                 let one = card.iter().find(|tenant| tenant.key == share.key).unwrap();
                 if one.groups > 0 {

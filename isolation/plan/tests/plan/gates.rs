@@ -1,11 +1,11 @@
-use plan::{Edge, Gate, Segment, Turn, layout};
+use plan::{Edge, EdgeKind, GateSchedule, Segment, layout};
 use proptest::prelude::*;
 
 use crate::any::admitted;
 
 #[test]
 fn a_segment_over_the_windows_end_is_one_segment() {
-    let gate = Gate::Cyclic(vec![Segment {
+    let gate = GateSchedule::Cyclic(vec![Segment {
         offset_ns: 80,
         length_ns: 40,
     }]);
@@ -24,29 +24,29 @@ fn a_segment_over_the_windows_end_is_one_segment() {
         gate.next_edge(100, 80),
         Some(Edge {
             at_ns: 120,
-            turn: Turn::Close
+            kind: EdgeKind::Close
         })
     );
     assert_eq!(
         gate.next_edge(100, 120),
         Some(Edge {
             at_ns: 180,
-            turn: Turn::Open
+            kind: EdgeKind::Open
         })
     );
     assert_eq!(
         gate.next_edge(100, 119),
         Some(Edge {
             at_ns: 120,
-            turn: Turn::Close
+            kind: EdgeKind::Close
         })
     );
     assert_eq!(gate.segment_at(100, 110), Some((80, 120)));
     assert_eq!(gate.segment_at(100, 10), Some((0, 20)));
     assert_eq!(gate.next_open(100, 130), Some(180));
     assert_eq!(gate.next_open(100, 185), Some(185));
-    assert_eq!(Gate::Closed.next_open(100, 0), None);
-    assert_eq!(Gate::Open.next_edge(100, 0), None);
+    assert_eq!(GateSchedule::Closed.next_open(100, 0), None);
+    assert_eq!(GateSchedule::Open.next_edge(100, 0), None);
 }
 
 proptest! {
@@ -66,7 +66,7 @@ proptest! {
                 prop_assert!(edge.at_ns > at && edge.at_ns <= at + window_ns);
                 let open = share.gate.is_open(window_ns, at);
                 prop_assert_eq!(share.gate.is_open(window_ns, edge.at_ns - 1), open);
-                prop_assert_eq!(share.gate.is_open(window_ns, edge.at_ns), edge.turn == Turn::Open);
+                prop_assert_eq!(share.gate.is_open(window_ns, edge.at_ns), edge.kind == EdgeKind::Open);
                 if open {
                     open_ns += edge.at_ns.min(start + window_ns) - at;
                 }
@@ -85,7 +85,7 @@ proptest::proptest! {
         from_ns in 0_u64..500,
         elapsed_ns in 0_u64..500,
     ) {
-        let gate = Gate::Cyclic(vec![Segment { offset_ns, length_ns }]);
+        let gate = GateSchedule::Cyclic(vec![Segment { offset_ns, length_ns }]);
         let to_ns = from_ns + elapsed_ns;
         let open = (from_ns..to_ns).filter(|at_ns| gate.is_open(100, *at_ns)).count() as u64;
         proptest::prop_assert_eq!(gate.open_between_ns(100, from_ns, to_ns), open);

@@ -1,6 +1,6 @@
 use plan::{
-    CardRules, Gate, Idle, Layout, Policy, Priority, Promise, Segment, Share, Tenant, WHOLE_PPM,
-    layout, slice,
+    CardRules, GateSchedule, Idle, Layout, Policy, Priority, Promise, Segment, Share, Tenant,
+    WHOLE_PPM, layout, slice,
 };
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn fixed_shares_are_segments_and_the_rest_is_nobodys() {
     assert_eq!(entitlements(&layout), [100_000, 300_000]);
     assert_eq!(
         layout.shares[0].gate,
-        Gate::Cyclic(vec![Segment {
+        GateSchedule::Cyclic(vec![Segment {
             offset_ns: 0,
             // Its 10 % and the switch that it begins with.
             length_ns: 12_600_000
@@ -53,7 +53,7 @@ fn fixed_shares_are_segments_and_the_rest_is_nobodys() {
     );
     assert_eq!(
         layout.shares[1].gate,
-        Gate::Cyclic(vec![Segment {
+        GateSchedule::Cyclic(vec![Segment {
             offset_ns: 12_600_000,
             length_ns: 37_600_000
         }])
@@ -111,7 +111,7 @@ fn a_container_alone_with_the_whole_card_has_no_gate() {
     ] {
         for rules in [CardRules::default(), strict()] {
             let layout = of_card(&rules, &named(&[terms]));
-            assert_eq!(layout.shares[0].gate, Gate::Open, "{terms:?}");
+            assert_eq!(layout.shares[0].gate, GateSchedule::Open, "{terms:?}");
             assert_eq!(layout.calls_per_s, 0);
         }
     }
@@ -199,7 +199,12 @@ fn those_who_share_by_weight_have_slices_in_proportion_and_no_gates() {
         [3_744, 3_744, 7_488]
     );
     assert_eq!(layout.round_us, 15_000);
-    assert!(layout.shares.iter().all(|share| share.gate == Gate::Open));
+    assert!(
+        layout
+            .shares
+            .iter()
+            .all(|share| share.gate == GateSchedule::Open)
+    );
     let layout = plain(&named(&[of(Policy::Preemptive); 3]));
     assert_eq!(entitlements(&layout), [333_334, 333_333, 333_333]);
     // Four groups of one container are one container, which pays for the switches among them.
@@ -241,7 +246,11 @@ fn strict_policies_have_segments_over_those_that_are_there() {
     let open = |at: usize| layout.shares[at].gate.open_ns(layout.window_ns);
     assert_eq!(open(0), EDGE_NS + parts / 4);
     assert_eq!(open(1), EDGE_NS + parts * 3 / 4);
-    assert_eq!(layout.shares[2].gate, Gate::Closed, "not before it counts");
+    assert_eq!(
+        layout.shares[2].gate,
+        GateSchedule::Closed,
+        "not before it counts"
+    );
 }
 
 #[test]
@@ -272,7 +281,7 @@ fn online_ones_are_never_gated_and_offline_ones_take_turns() {
         of(Policy::Native),
     ]));
     let online = &layout.shares[0];
-    assert_eq!(online.gate, Gate::Open);
+    assert_eq!(online.gate, GateSchedule::Open);
     assert_eq!(online.slice_us, 999_424);
     assert_eq!(online.capped_slice_us, Some(512));
     assert_eq!(
@@ -295,7 +304,7 @@ fn online_ones_are_never_gated_and_offline_ones_take_turns() {
     }
     // One that is alone among them needs no gate.
     let layout = plain(&named(&[with(Priority::High), with(Priority::Low)]));
-    assert_eq!(layout.shares[1].gate, Gate::Open);
+    assert_eq!(layout.shares[1].gate, GateSchedule::Open);
     assert_eq!(layout.calls_per_s, 0);
     // Twenty milliseconds each, on the average, while the longest window allows it.
     let mut many = vec![with(Priority::High)];
@@ -358,7 +367,7 @@ fn low_priority_without_high_gets_what_others_leave() {
 fn native_ones_alone_keep_the_drivers_slice() {
     let layout = plain(&named(&[of(Policy::Native); 3]));
     assert!(layout.shares.iter().all(|share| share.slice_us == 1_024
-        && share.gate == Gate::Open
+        && share.gate == GateSchedule::Open
         && share.promise == Promise::Nothing));
 }
 
@@ -367,12 +376,12 @@ fn more_reserved_than_there_is_harms_everyone_alike_and_is_reported() {
     let layout = plain(&named(&[fixed(100), fixed(60), weighted(1)]));
     assert!(layout.oversubscribed);
     assert_eq!(entitlements(&layout), [625_000, 375_000, 0]);
-    assert_eq!(layout.shares[2].gate, Gate::Closed);
+    assert_eq!(layout.shares[2].gate, GateSchedule::Closed);
 }
 
 /// The distinct gates of a layout: those who share one are one.
-fn gates(layout: &Layout, tenants: &[Tenant]) -> Vec<Gate> {
-    let mut gates: Vec<Gate> = Vec::new();
+fn gates(layout: &Layout, tenants: &[Tenant]) -> Vec<GateSchedule> {
+    let mut gates: Vec<GateSchedule> = Vec::new();
     for share in layout.shares.iter().filter(|share| share.gate.is_gated()) {
         let sharing = share.promise == Promise::AtLeast
             || tenants.iter().any(|tenant| {

@@ -196,7 +196,7 @@ struct Parts<'a> {
     spec: &'a Value,
     annotations: Vec<(&'a str, &'a str)>,
     variables: Vec<(&'a str, &'a str)>,
-    terms: pod::Terms<'a>,
+    terms: pod::PodTerms<'a>,
 }
 
 impl<'a> Parts<'a> {

@@ -40,7 +40,7 @@ pub enum AmountOf {
 
 /// The terms of one container.
 #[derive(Debug)]
-pub(super) struct Terms<'a> {
+pub(super) struct PodTerms<'a> {
     /// Without the containers' names.
     pub(super) annotations: Vec<(&'a str, &'a str)>,
     pub(super) place: Option<PodPlace>,
@@ -57,9 +57,9 @@ pub(super) struct Terms<'a> {
 pub(super) fn terms<'a>(
     annotations: &[(&'a str, &'a str)],
     place: Option<InPod<'_>>,
-) -> Result<Terms<'a>, Error> {
+) -> Result<PodTerms<'a>, Error> {
     let Some(InPod { sandbox, container }) = place else {
-        return Ok(Terms {
+        return Ok(PodTerms {
             annotations: annotations.to_vec(),
             place: None,
             ask: true,
@@ -94,7 +94,7 @@ pub(super) fn terms<'a>(
     let ask = is_pod_s || !own.is_empty();
     of_pod.retain(|(key, _)| !own.iter().any(|(own, _)| own == key));
     own.extend(of_pod);
-    Ok(Terms {
+    Ok(PodTerms {
         annotations: own,
         place: Some(PodPlace {
             sandbox: sandbox.to_owned(),

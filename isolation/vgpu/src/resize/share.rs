@@ -11,7 +11,7 @@ use cards::placement::CardName;
 use cards::reservations::Reservations;
 use cards::rules::{OwnRules, Stay};
 use cards::store::DiskStore;
-use cards::{Backend, Card, CardKind, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant};
+use cards::{Backend, Card, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant};
 use plan::{Idle, Terms};
 use serde::Deserialize;
 use serde_json::json;
@@ -158,7 +158,7 @@ pub fn set_rules(
     let own_before = reservations.rules(&card.uuid)?;
     let rules = requested.over(&before.rules, &defaults.rules)?;
     rules
-        .validate(defaults.kind == CardKind::Simulated)
+        .validate(defaults.kind)
         .map_err(|error| out_of_range(error, requested))?;
     let then = reservations.under(&card.uuid, &before.rules, defaults.kind);
     let now = reservations.under(&card.uuid, &rules, defaults.kind)?;

@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
 
 fn choose(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let way = input.int_in_range(0..=5_u8)?;
-    let terms = Terms::read(input)?;
+    let terms = EditedFor::read(input)?;
     match way {
         0 => {
             let text = input.bytes(input.len())?;
@@ -49,7 +49,7 @@ fn choose(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 }
 
 /// Text of any kind where JSON or TOML is read.
-fn raw(text: &[u8], terms: &Terms) {
+fn raw(text: &[u8], terms: &EditedFor) {
     if let Ok(text) = std::str::from_utf8(text) {
         drop(Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), text));
     }
@@ -59,7 +59,7 @@ fn raw(text: &[u8], terms: &Terms) {
 }
 
 /// Everything that reads a specification, over one.
-fn judge(spec: &Value, terms: &Terms) {
+fn judge(spec: &Value, terms: &EditedFor) {
     let before = spec.to_string();
     for config in configurations() {
         let first = Request::from_spec(&config, Whose::default(), spec);
@@ -124,7 +124,7 @@ fn check_request(request: &Request) {
 }
 
 /// A request with known keys; annotations and environment meet.
-fn request(input: &mut Unstructured<'_>, terms: &Terms) -> arbitrary::Result<()> {
+fn request(input: &mut Unstructured<'_>, terms: &EditedFor) -> arbitrary::Result<()> {
     let annotations = json::terms(input, &json::ANNOTATIONS)?;
     let variables = json::terms(input, &json::VARIABLES)?;
     let spec = |variables: &[(String, String)]| {
@@ -197,7 +197,7 @@ fn configuration(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 }
 
 /// A specification like an engine's, with anything in any place.
-fn edits(input: &mut Unstructured<'_>, terms: &Terms) -> arbitrary::Result<()> {
+fn edits(input: &mut Unstructured<'_>, terms: &EditedFor) -> arbitrary::Result<()> {
     let mut spec = json::specification(input)?;
     for _change in 0..input.int_in_range(0..=3_u8)? {
         json::change(&mut spec, input)?;
@@ -206,7 +206,7 @@ fn edits(input: &mut Unstructured<'_>, terms: &Terms) -> arbitrary::Result<()> {
     Ok(())
 }
 
-fn check_edits(spec: &Value, terms: &Terms) {
+fn check_edits(spec: &Value, terms: &EditedFor) {
     let Some(once) = edited(spec, terms) else {
         return;
     };
@@ -226,13 +226,13 @@ fn check_edits(spec: &Value, terms: &Terms) {
 }
 
 /// What a specification is edited for.
-struct Terms {
+struct EditedFor {
     driver: DriverSpec,
     seccomp: SeccompRules,
     other_cards: OtherCards,
 }
 
-impl Terms {
+impl EditedFor {
     fn read(input: &mut Unstructured<'_>) -> arbitrary::Result<Self> {
         let is_kernel = input.arbitrary()?;
         let all = all_rules(is_kernel);
@@ -288,7 +288,7 @@ fn all_rules(is_kernel: bool) -> &'static [IoctlRule] {
 }
 
 /// The specification after all edits; `None` where it was refused.
-fn edited(spec: &Value, terms: &Terms) -> Option<Value> {
+fn edited(spec: &Value, terms: &EditedFor) -> Option<Value> {
     let grant = Grant {
         version: grant::VERSION,
         key: ContainerKey::new("n", "c").expect("a name"),

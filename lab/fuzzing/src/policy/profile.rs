@@ -4,7 +4,7 @@ use arbitrary::Unstructured;
 use serde_json::{Value, json};
 use verdict::filter::{self, Action};
 
-use super::{Terms, compiled, edited};
+use super::{EditedFor, compiled, edited};
 use crate::bpf::{self, Entry};
 
 pub(super) const ACTIONS: [(&str, u32); 9] = [
@@ -82,7 +82,7 @@ fn rule(input: &mut Unstructured<'_>) -> arbitrary::Result<Value> {
 }
 
 /// A profile of the right shape, edited, and compiled where there is a compiler of profiles.
-pub(super) fn seccomp(input: &mut Unstructured<'_>, terms: &Terms) -> arbitrary::Result<()> {
+pub(super) fn seccomp(input: &mut Unstructured<'_>, terms: &EditedFor) -> arbitrary::Result<()> {
     let mut profile = json!({"defaultAction": input.choose(&ACTIONS)?.0});
     if input.ratio(1, 3)? {
         profile["defaultErrnoRet"] = json!(*input.choose(&[1, 16, 22, 25, 38])?);
@@ -150,7 +150,7 @@ fn lets_go(answer: u32) -> bool {
 fn check_effect(
     before: &Value,
     after: &Value,
-    terms: &Terms,
+    terms: &EditedFor,
     input: &mut Unstructured<'_>,
 ) -> arbitrary::Result<()> {
     // runc itself refuses what cannot be compiled: no container, no hole.

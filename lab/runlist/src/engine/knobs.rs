@@ -1,7 +1,7 @@
 //! What a driver can do to groups and channels that have work: slices, gates, levels, modes.
 
 use super::{Phase, Runlist, Step, Why};
-use crate::queue::{Condition, Gate};
+use crate::queue::{ChannelGate, Condition};
 use crate::work::{ChannelId, Enable, Error, Finished, GroupId, Interleave, Mode, Outcome};
 
 impl Runlist {
@@ -150,15 +150,15 @@ impl Runlist {
         let group = self.channels.at(channel).group;
         let stays = matches!(self.phase, Phase::Stay(residence) if residence.group == group);
         let gate = match enable {
-            Enable::On => Gate::Open,
-            Enable::OffNow => Gate::Closed,
-            Enable::OffAfterSlice if stays => Gate::OpenUntilSliceEnd,
-            Enable::OffAfterSlice => Gate::Closed,
+            Enable::On => ChannelGate::Open,
+            Enable::OffNow => ChannelGate::Closed,
+            Enable::OffAfterSlice if stays => ChannelGate::OpenUntilSliceEnd,
+            Enable::OffAfterSlice => ChannelGate::Closed,
         };
         let before = std::mem::replace(&mut self.channels.at_mut(channel).gate, gate);
         let expiring = &mut self.groups.at_mut(group).expiring;
-        *expiring -= usize::from(before == Gate::OpenUntilSliceEnd);
-        *expiring += usize::from(gate == Gate::OpenUntilSliceEnd);
+        *expiring -= usize::from(before == ChannelGate::OpenUntilSliceEnd);
+        *expiring += usize::from(gate == ChannelGate::OpenUntilSliceEnd);
         self.refresh(channel);
         match enable {
             Enable::On => Some(self.now_ns),
@@ -206,8 +206,8 @@ impl Runlist {
         }
         self.groups.at_mut(group).expiring = 0;
         for channel in self.groups.at(group).channels.clone() {
-            if self.channels.at(channel).gate == Gate::OpenUntilSliceEnd {
-                self.channels.at_mut(channel).gate = Gate::Closed;
+            if self.channels.at(channel).gate == ChannelGate::OpenUntilSliceEnd {
+                self.channels.at_mut(channel).gate = ChannelGate::Closed;
                 self.refresh(channel);
             }
         }
@@ -217,7 +217,7 @@ impl Runlist {
     pub(super) fn refresh(&mut self, channel: usize) {
         let waiting = self.channels.at_mut(channel);
         let ready = match (waiting.gate, waiting.queue.front()) {
-            (Gate::Closed, _) | (_, None) => None,
+            (ChannelGate::Closed, _) | (_, None) => None,
             (gate, Some(item)) => Some((item.submission, gate)),
         };
         let before = std::mem::replace(&mut waiting.ready_as, ready);
@@ -231,13 +231,13 @@ impl Runlist {
             if let Ok(index) = group.ready.binary_search(&(submission, channel)) {
                 group.ready.remove(index);
             }
-            group.open -= usize::from(gate == Gate::Open);
+            group.open -= usize::from(gate == ChannelGate::Open);
         }
         if let Some((submission, gate)) = ready {
             if let Err(index) = group.ready.binary_search(&(submission, channel)) {
                 group.ready.insert(index, (submission, channel));
             }
-            group.open += usize::from(gate == Gate::Open);
+            group.open += usize::from(gate == ChannelGate::Open);
         }
         if group.is_runnable() != was_runnable {
             self.place(position);

@@ -259,7 +259,7 @@ impl World {
             let attack = draws.one(&attacks).context("no attack")?;
             let hold = Duration::from_millis(draws.below(400));
             let tried = {
-                let _turn = Turn::taken(self);
+                let _turn = HostTurn::taken(self);
                 self.attack(guest, attack, hold)?
             };
             match tried {
@@ -482,9 +482,9 @@ impl World {
 }
 
 /// An attacker's turn, until it is dropped.
-struct Turn<'a>(&'a World);
+struct HostTurn<'a>(&'a World);
 
-impl<'a> Turn<'a> {
+impl<'a> HostTurn<'a> {
     fn taken(world: &'a World) -> Self {
         let none_left = |turns: &mut u64| *turns == 0;
         let waited = world
@@ -495,7 +495,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for HostTurn<'_> {
     fn drop(&mut self) {
         *locked(&self.0.turns) += 1;
         self.0.turn_is_over.notify_one();

@@ -28,7 +28,7 @@ use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_
 use crate::card::{Charge, SimCard};
 use crate::export::TransferFile;
 use crate::fifo::Runner;
-use crate::gate::Gate;
+use crate::latch::Latch;
 use crate::locked;
 use crate::machine::{Called, Hardware, ObjectEntry};
 use crate::session::objects::{Client, Object};
@@ -125,7 +125,7 @@ struct Faults {
 #[derive(Debug)]
 struct Hang {
     calls: u32,
-    gate: Arc<Gate>,
+    latch: Arc<Latch>,
 }
 
 /// All that a container has in the driver.
@@ -274,11 +274,11 @@ impl Session {
     }
 
     /// The gate that the next call waits behind, where calls are to hang.
-    pub(crate) fn hangs(&self) -> Option<Arc<Gate>> {
+    pub(crate) fn hangs(&self) -> Option<Arc<Latch>> {
         let mut faults = locked(&self.faults);
         let hang = faults.hang.as_mut()?;
         hang.calls = hang.calls.checked_sub(1)?;
-        Some(hang.gate.clone())
+        Some(hang.latch.clone())
     }
 
     /// Lets the next calls hang; those that hang already go on doing so.
@@ -287,8 +287,8 @@ impl Session {
         match &mut faults.hang {
             Some(hang) => hang.calls = calls,
             None => {
-                let gate = Arc::new(Gate::closed()?);
-                faults.hang = Some(Hang { calls, gate });
+                let latch = Arc::new(Latch::closed()?);
+                faults.hang = Some(Hang { calls, latch });
             }
         }
         Ok(())
@@ -309,7 +309,7 @@ impl Session {
     pub(crate) fn end_faults(&self) {
         let faults = std::mem::take(&mut *locked(&self.faults));
         if let Some(hang) = faults.hang {
-            hang.gate.open();
+            hang.latch.open();
         }
     }
 

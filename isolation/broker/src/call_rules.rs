@@ -12,14 +12,14 @@ use crate::peers::Peers;
 
 /// The terms. The default refuses all that can be refused.
 #[derive(Debug, Default)]
-pub struct Terms {
+pub struct CallRules {
     /// What verdicts choose between.
     pub policy: Policy,
     /// The containers with which it shares exported memory; `None`: with none.
     pub peers: Option<Peers>,
 }
 
-impl Terms {
+impl CallRules {
     /// Those of a grant; `dir` is the container's folder, beside which are those of the others.
     #[must_use]
     pub fn of(isolation: &Isolation, dir: &Path, binding: Binding) -> Self {
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_grants_capabilities_are_the_policys_and_an_older_grant_has_none() {
         let policy = |isolation: &Isolation| {
-            Terms::of(
+            CallRules::of(
                 isolation,
                 Path::new("/run/cgpu/vgpus/k8s/c1"),
                 Binding::None,

@@ -9,7 +9,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// Closed when it is made; once opened it stays open.
 #[derive(Debug)]
-pub(crate) struct Gate(EventFd);
+pub(crate) struct Latch(EventFd);
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Waited {
     PeerGone,
 }
 
-impl Gate {
+impl Latch {
     pub(crate) fn closed() -> io::Result<Self> {
         Ok(Self(EventFd::from_flags(
             EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
