@@ -101,7 +101,7 @@ fn names(tokens: TokenStream, into: &mut BTreeSet<String>) {
                 let text = literal.to_string();
                 let name = text.trim_start_matches('b').trim_matches('"');
                 let is_name =
-                    |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
+                    |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
                 if text.ends_with('"') && name.chars().all(is_name) {
                     into.insert(name.to_owned());
                 }

@@ -585,7 +585,7 @@ fn setuid_exec() -> Result<()> {
     for (attacker, uid) in [(Attacker::MayGain, "0"), (Attacker::Unprivileged, "1000")] {
         let observed = fixture.attack(attacker, "setuid_exec")?;
         // `Uid:` begins with the real one; what was gained shows in the capabilities.
-        let gained = observed.text("/told/identity/capabilities")? != "0000000000000000";
+        let gained = observed.text("/reported/identity/capabilities")? != "0000000000000000";
         ensure!(gained == (uid == "0"), "{}", observed.facts);
         ensure!(observed.card_bytes > QUOTA_BYTES / 2, "{}", observed.facts);
         observed.reported_is_held()?;

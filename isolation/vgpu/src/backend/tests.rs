@@ -28,7 +28,7 @@ impl Backend for Fake {
             Ok(())
         } else {
             Err(WhyNot::CgroupV1 {
-                root: "/played".into(),
+                root: "/fake".into(),
             })
         }
     }
