@@ -11,6 +11,7 @@
 //! ```
 
 mod checks;
+mod client;
 mod containerd;
 mod cri;
 mod docker;

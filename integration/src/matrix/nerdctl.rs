@@ -1,8 +1,10 @@
 //! containerd by nerdctl.
 
-use anyhow::{Context, Result};
+use std::process::Command;
 
-use crate::command::{LIMIT, Outcome, in_terminal};
+use anyhow::Result;
+
+use crate::command::Outcome;
 use crate::containerd::CGPU;
 use crate::engines::Engines;
 use crate::nerdctl::Nerdctl;
@@ -10,8 +12,8 @@ use crate::node::Node;
 use crate::programs::Programs;
 use crate::rig::Rig;
 
-use super::docker::usage_of;
-use super::engine::{Container, Engine, Lacks, Restarts, Usage, reported_code};
+use super::client::{ByClient, Client};
+use super::engine::{Lacks, reported_code};
 use super::rows::Frontend;
 
 /// nerdctl on a containerd of its own.
@@ -29,7 +31,7 @@ impl NerdctlRow {
         engines: &Engines,
         frontend: Frontend,
         below: String,
-    ) -> Result<Self> {
+    ) -> Result<ByClient<Self>> {
         let rig = Rig::start(programs, engines)?;
         let nerdctl = Nerdctl::new(&rig.node, &rig.containerd)?;
         let reply = nerdctl.nerdctl(&["--version"])?.success()?.stdout;
@@ -42,59 +44,16 @@ impl NerdctlRow {
                 .into_owned(),
         };
         nerdctl.load(&rig.image)?;
-        Ok(Self {
+        Ok(ByClient(Self {
             title: format!("nerdctl {}, {below}", version.trim_start_matches('v')),
             nerdctl,
             rig,
             runtime,
-        })
-    }
-
-    fn run(&self, how: &[&str], container: &Container<'_>) -> Result<Outcome> {
-        let mut args: Vec<String> = ["run", "--network=none", "--name", container.name]
-            .map(str::to_owned)
-            .to_vec();
-        args.extend(["--runtime".into(), self.runtime.clone()]);
-        args.extend(how.iter().map(|&argument| argument.to_owned()));
-        if let Some(amount) = container.ask.amount() {
-            args.extend(["--annotation".into(), format!("cgpu.io/memory={amount}")]);
-        }
-        if let Some(bytes) = container.memory_bytes {
-            args.extend([
-                format!("--memory={bytes}b"),
-                format!("--memory-swap={bytes}b"),
-            ]);
-        }
-        match container.restarts {
-            Restarts::Never => {}
-            Restarts::OnFailure(times) => args.push(format!("--restart=on-failure:{times}")),
-            Restarts::Always => args.push("--restart=always".into()),
-        }
-        if container.health.is_some() {
-            return Err(Lacks("nerdctl 2.0 has no health checks").into());
-        }
-        args.push(self.rig.image.name.clone());
-        args.extend(
-            container
-                .program
-                .iter()
-                .map(|&argument| argument.to_owned()),
-        );
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        self.nerdctl.nerdctl(&args)
-    }
-
-    fn reported(&self, args: &[&str]) -> Result<String> {
-        let reply = self.nerdctl.nerdctl(args)?.success()?.stdout;
-        Ok(reply.trim().to_owned())
-    }
-
-    fn inspect(&self, name: &str, what: &str) -> Result<String> {
-        self.reported(&["inspect", "-f", what, name])
+        }))
     }
 }
 
-impl Engine for NerdctlRow {
+impl Client for NerdctlRow {
     fn title(&self) -> String {
         self.title.clone()
     }
@@ -107,94 +66,30 @@ impl Engine for NerdctlRow {
         self.rig.containerd.pid().into_iter().collect()
     }
 
-    fn once(&self, container: &Container<'_>) -> Result<Outcome> {
-        self.run(&["--rm"], container)
+    fn command(&self, args: &[&str]) -> Command {
+        self.nerdctl.command(args)
     }
 
-    fn start(&self, container: &Container<'_>) -> Result<()> {
-        self.run(&["-d"], container)?.success()?;
-        Ok(())
+    fn run(&self, options: &[&str], program: &[&str]) -> Result<Outcome> {
+        let runtime = ["run", "--network=none", "--runtime", &self.runtime];
+        let args = [&runtime, options, &[&self.rig.image.name], program].concat();
+        self.nerdctl.nerdctl(&args)
     }
 
-    fn exec(&self, name: &str, program: &[&str]) -> Result<Outcome> {
-        let mut args = vec!["exec", name];
-        args.extend(program);
-        Ok(reported_code(self.nerdctl.nerdctl(&args)?))
+    fn health_check(&self, _command: &str) -> Result<Vec<String>> {
+        Err(Lacks("nerdctl 2.0 has no health checks").into())
     }
 
-    fn exec_in_terminal(&self, name: &str, program: &[&str]) -> Result<Outcome> {
-        let mut args = vec!["exec", "-it", name];
-        args.extend(program);
-        let reply = in_terminal(&mut self.nerdctl.command(&args), 123, 45, LIMIT)?;
-        Ok(reported_code(reply))
+    fn with_code(&self, reply: Outcome) -> Outcome {
+        reported_code(reply)
     }
 
-    fn logs(&self, name: &str) -> Result<String> {
-        let reply = self.nerdctl.nerdctl(&["logs", name])?.success()?;
-        Ok(format!("{}{}", reply.stdout, reply.stderr))
+    fn shows_pause(&self) -> bool {
+        false
     }
 
-    fn usage(&self, name: &str) -> Result<Usage> {
-        usage_of(&self.reported(&["stats", "--no-stream", "--format", "{{.MemUsage}}", name])?)
-    }
-
-    fn processes(&self, name: &str) -> Result<String> {
-        self.reported(&["top", name])
-    }
-
-    fn pause(&self, name: &str) -> Result<()> {
-        self.reported(&["pause", name]).map(drop)
-    }
-
-    fn resume(&self, name: &str) -> Result<()> {
-        self.reported(&["unpause", name]).map(drop)
-    }
-
-    fn set_memory(&self, name: &str, bytes: u64) -> Result<()> {
-        let (memory, swap) = (
-            format!("--memory={bytes}b"),
-            format!("--memory-swap={bytes}b"),
-        );
-        self.reported(&["update", &memory, &swap, name]).map(drop)
-    }
-
-    fn signal(&self, name: &str, signal: &str) -> Result<()> {
-        self.reported(&["kill", "-s", signal, name]).map(drop)
-    }
-
-    fn end_of(&self, name: &str) -> Result<i32> {
-        let reply = self.reported(&["wait", name])?;
-        reply.parse().with_context(|| format!("no code: {reply:?}"))
-    }
-
-    fn runs(&self, name: &str) -> Result<bool> {
-        Ok(self.inspect(name, "{{.State.Running}}")? == "true")
-    }
-
-    fn oom_killed(&self, _name: &str) -> Result<bool> {
-        Err(Lacks("nerdctl 2.0 does not tell").into())
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        self.reported(&["rm", "-f", name]).map(drop)
-    }
-
-    fn remove_all(&self) -> Result<()> {
-        for id in self.reported(&["ps", "-aq"])?.lines() {
-            self.remove(id)?;
-        }
-        Ok(())
-    }
-
-    fn restart(&self, name: &str) -> Result<()> {
-        self.reported(&["restart", "-t", "0", name]).map(drop)
-    }
-
-    fn restarted(&self, name: &str) -> Result<u32> {
-        let reply = self.inspect(name, "{{.RestartCount}}")?;
-        reply
-            .parse()
-            .with_context(|| format!("no count: {reply:?}"))
+    fn lacks_oom(&self) -> Option<&'static str> {
+        Some("nerdctl 2.0 does not tell")
     }
 
     fn crash_and_restart(&mut self) -> Result<()> {
@@ -202,7 +97,11 @@ impl Engine for NerdctlRow {
         self.rig.containerd.restart()
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
+    fn codes_of_no_program(&self) -> Option<(i32, i32)> {
+        None
+    }
+
+    fn finish(self) -> Result<()> {
         self.rig.finish()
     }
 }
