@@ -1,14 +1,17 @@
 //! One card of a container: what is there, what it is to be, and the next call that brings the one to the other.
 
 mod account;
+mod layout;
+mod openings;
 mod record;
-mod words;
+mod refusals;
+mod retries;
+mod status;
+mod timing;
 
 use plan::{CardRules, DriftCorrection, GateState, Priority, ShareRecord, Terms};
 
-use crate::CLOSED_MAX_NS;
 use crate::appeal::{Appeal, Refused};
-use crate::breaker::{Breaker, SLOW_NS, Verdict};
 use crate::carry_over::CarryOver;
 use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
 use crate::cycle::{Leads, Phase, Progress};
@@ -20,42 +23,18 @@ use crate::probe::Probe;
 use crate::settings::{First, Needed, Settings};
 use crate::setup::{Fail, Setup};
 use crate::status::Counts;
-use crate::usage::{Capped, Usage};
+use crate::usage::Capped;
 use crate::view::{Means, View};
-use crate::world::{Confirmed, Environment};
+use crate::world::Environment;
 
-/// How often the table and the usage are looked at. Every window's start is a multiple of this: all brokers look at about the same time, shortly before
-/// it, so that nearly always all have seen the same records when it comes.
-const LOOK_NS: u64 = 31_250_000;
-
-/// On a card with more peers than this, every other time.
-const PEERS_MANY: usize = 32;
-
-/// How long before a multiple of [`LOOK_NS`].
-const LOOK_AHEAD_NS: u64 = 2_500_000;
-
-/// How long a gate that was closed for too long is open.
-const RESCUED_NS: u64 = 50_000_000;
-
-/// How long before [`CLOSED_MAX_NS`] a gate is opened in spite of the layout: a call has to be made by then.
-const RESCUE_NS: u64 = 200_000_000;
-
-/// A lost call is made again after this, and after twice as long each time, up to [`RETRY_MAX_NS`].
-const RETRY_NS: u64 = 10_000_000;
-const RETRY_MAX_NS: u64 = 160_000_000;
-
-/// NV_ERR_NOT_SUPPORTED (nvstatuscodes.h): asking again is no use.
-const NOT_SUPPORTED: u32 = 0x56;
-
-/// So many refusals of the gate in a row make it a doubtful one: the driver is asked on a group of the broker's own.
-const REFUSALS: u32 = 3;
+use account::Account;
+use openings::Openings;
+use record::OwnRecord;
+use retries::Retries;
+use timing::CallTimes;
 
 /// What a container has had too much because its gate closed late is taken off up to this time of its share.
 const LATE_MOST_NS: u64 = 1_500_000_000;
-
-/// First guesses, before calls were measured: section 2.3 of the design.
-const OPEN_NS: u64 = 160_000;
-const CLOSE_NS: u64 = 220_000;
 
 /// Why a knob was pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,39 +53,20 @@ pub(crate) struct Card {
     objects: Objects,
     /// The objects have to be asked for whatever their generation says.
     stale: bool,
-    /// The container's own record, as it is to be.
-    pub(crate) record: ShareRecord,
-    published: Option<ShareRecord>,
-    /// The last record could not be written.
-    mute: bool,
+    pub(crate) own: OwnRecord,
     pub(crate) peers: Peers,
     view: View,
     phase: Phase,
-    closed_since_ns: Option<u64>,
-    forced_until_ns: u64,
-    borrowed_until_ns: u64,
-    look_at_lenders_ns: u64,
+    openings: Openings,
     poll_at_ns: u64,
     channel_states: ChannelStates,
     settings: Settings,
     probe: Probe,
-    refusals: u32,
     appeal: Appeal,
-    /// When what the driver refused alone is tried again.
-    parked_until_ns: u64,
+    retries: Retries,
     lateness: Lateness,
-    breaker: Breaker,
-    resting: bool,
-    opening: Timing,
-    closing: Timing,
-    all: Timing,
-    retry_at_ns: u64,
-    retry_ns: u64,
-    usage: Usage,
-    metered: bool,
-    drift: DriftCorrection,
-    carry_over: CarryOver,
-    capped: Capped,
+    times: CallTimes,
+    account: Account,
     counts: Counts,
     stopping: bool,
     /// It had channels, and no record, when the governor started: until it counts, it runs as it did.
@@ -160,36 +120,20 @@ impl Card {
             rules,
             objects,
             stale: false,
-            record,
-            published: None,
-            mute: false,
+            own: OwnRecord::new(record),
             peers,
             view,
             phase: Phase::Free,
-            closed_since_ns: None,
-            forced_until_ns: 0,
-            borrowed_until_ns: 0,
-            look_at_lenders_ns: u64::MAX,
+            openings: Openings::default(),
             poll_at_ns: 0,
             channel_states,
             settings: Settings::default(),
             probe,
-            refusals: 0,
             appeal: Appeal::default(),
-            parked_until_ns: u64::MAX,
+            retries: Retries::default(),
             lateness: Lateness::default(),
-            breaker: Breaker::default(),
-            resting: false,
-            opening: Timing::new(OPEN_NS),
-            closing: Timing::new(CLOSE_NS),
-            all: Timing::new(OPEN_NS),
-            retry_at_ns: 0,
-            retry_ns: RETRY_NS,
-            usage: Usage::default(),
-            metered: false,
-            drift: DriftCorrection::resumed(bias_ns, length_ns),
-            carry_over,
-            capped: Capped::No,
+            times: CallTimes::default(),
+            account: Account::resumed(carry_over, DriftCorrection::resumed(bias_ns, length_ns)),
             counts: Counts::default(),
             stopping: false,
             ran_before: false,
@@ -251,7 +195,7 @@ impl Card {
         }
         if now_ns >= self.poll_at_ns || peers_changed {
             self.poll_at_ns = self.next_look_ns(now_ns);
-            changed |= self.peers.look(self.index, &self.record, world);
+            changed |= self.peers.look(self.index, &self.own.record, world);
             self.counts.bad_records = self.peers.bad_records();
             self.read_usage(now_ns, world);
             self.make_even(now_ns);
@@ -264,17 +208,13 @@ impl Card {
     pub(crate) fn advance(&mut self, now_ns: u64, extra_ns: u64, peers: &[ShareRecord]) {
         self.review(now_ns, extra_ns);
         let leads = self.leads(extra_ns);
-        let (view, drift) = (&self.view, &mut self.drift);
-        let corrected = view.is_corrected();
-        let mut lengths = |length_ns: u64| match corrected {
-            true => drift.next_length_ns(length_ns),
-            false => length_ns,
+        let view = &self.view;
+        let progress = {
+            let mut lengths = self.account.lengths(view.is_corrected());
+            self.phase
+                .advance(view.cycle.as_ref(), now_ns, leads, &mut lengths)
         };
-        if self
-            .phase
-            .advance(view.cycle.as_ref(), now_ns, leads, &mut lengths)
-            == Progress::Missed
-        {
+        if progress == Progress::Missed {
             self.counts.late += 1;
         }
         if let Phase::Open { start_ns, end_ns } = self.phase {
@@ -286,11 +226,10 @@ impl Card {
 
     /// The call that the gate needs now.
     pub(crate) fn gate_knob(&mut self, now_ns: u64) -> Option<Knob> {
-        if now_ns < self.retry_at_ns {
+        if !self.retries.are_over(now_ns) {
             return None;
         }
-        if now_ns >= self.parked_until_ns && self.channel_states.any_parked() {
-            self.parked_until_ns = u64::MAX;
+        if self.channel_states.any_parked() && self.retries.unpark(now_ns) {
             self.channel_states.reconsider();
         }
         let toward = match self.wants_open(now_ns) {
@@ -303,7 +242,7 @@ impl Card {
     /// The question that the driver is still to be asked.
     pub(crate) fn probe_knob(&mut self, now_ns: u64) -> Option<Knob> {
         let asks = !self.probe.is_done() && !self.appeal.is_open();
-        if !asks || now_ns < self.retry_at_ns || self.stopping {
+        if !asks || !self.retries.are_over(now_ns) || self.stopping {
             return None;
         }
         let slice_us = self.view.slice_us;
@@ -318,7 +257,7 @@ impl Card {
 
     /// The call that a group's slice or place needs.
     pub(crate) fn setting_knob(&mut self, now_ns: u64) -> Option<Knob> {
-        if now_ns < self.retry_at_ns || self.stopping {
+        if !self.retries.are_over(now_ns) || self.stopping {
             return None;
         }
         let needed = self.needed();
@@ -346,19 +285,16 @@ impl Card {
         }
         let moved = Moved::by(answer);
         self.channel_states.moved(knob, moved);
-        if self.channel_states.any_parked() && self.parked_until_ns == u64::MAX {
-            self.parked_until_ns = now_ns.saturating_add(self.retry_ns);
-            self.retry_ns = (self.retry_ns * 2).min(RETRY_MAX_NS);
+        let any_parked = self.channel_states.any_parked();
+        if any_parked {
+            self.retries.park(now_ns);
         }
+        self.retries.moved(moved, any_parked, now_ns);
         match moved {
-            Moved::Yes if self.channel_states.any_parked() => self.retry_at_ns = 0,
-            Moved::Yes => (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS),
+            Moved::Yes => {}
             Moved::Gone => self.stale = true,
             Moved::Refused => self.counts.refused += 1,
-            Moved::Lost => {
-                self.settings.lost(knob);
-                self.back_off(now_ns);
-            }
+            Moved::Lost => self.settings.lost(knob),
         }
         let status = match answer {
             Err(KnobError::Status(status)) => Some(*status),
@@ -368,7 +304,7 @@ impl Card {
             // What it is about may be the container's doing: the step is made again unless the driver is found to mean it.
             Purpose::Probe if status.is_some() && self.probe.would_weaken() => {
                 self.appeal.raise(now_ns, Refused::Probe(answer.clone()));
-                self.back_off(now_ns);
+                self.retries.back_off(now_ns);
             }
             Purpose::Probe => {
                 self.probe.answered(answer);
@@ -396,35 +332,6 @@ impl Card {
         }
     }
 
-    /// Takes in what the driver was found to let be held, on a group that the container cannot touch.
-    fn settle(&mut self, now_ns: u64, confirmed: &Confirmed) {
-        let before = self.probe.learnt();
-        let Some(refused) = self.appeal.settle(now_ns, confirmed) else {
-            return;
-        };
-        match (confirmed, refused) {
-            (Confirmed::Found(found), _) => self.probe.take(found),
-            (_, Refused::Probe(answer)) => self.probe.answered(&answer),
-            (_, Refused::Gate { knob, status }) => self.probe.demote(knob, status),
-            (_, Refused::Slices { status }) => self.probe.refuse_slices(status),
-        }
-        self.refusals = 0;
-        (self.retry_at_ns, self.retry_ns) = (0, RETRY_NS);
-        let learnt = self.probe.learnt();
-        if learnt.gate_call != before.gate_call {
-            self.counts.alarms += 1;
-            tracing::warn!(
-                card = self.index,
-                reason = ?learnt.reason().map(|reason| reason.to_string()),
-                "the driver refuses the gate"
-            );
-            self.view.until_ns = now_ns;
-        }
-        self.channel_states.follow(&self.objects, learnt.gate_call);
-        self.channel_states.reconsider();
-        self.peers.touch();
-    }
-
     /// The gate has moved: what the container had outside of its segment is taken off the next ones.
     fn turned(&mut self, knob: &Knob, now_ns: u64) {
         let opens = matches!(knob, Knob::Open { .. } | Knob::Schedule { on: true, .. });
@@ -444,7 +351,7 @@ impl Card {
             let passed = cycle.between(start_ns, closed_ns);
             self.lateness.passed(passed, closed_ns);
         }
-        let ahead_ns = self.lateness.closed(closed_ns, self.metered);
+        let ahead_ns = self.lateness.closed(closed_ns, self.account.metered);
         if ahead_ns > 0 && self.view.is_corrected() {
             let ppm = self
                 .view
@@ -453,11 +360,18 @@ impl Card {
                 .map_or(0, |share| share.entitlement_ppm);
             let most = u128::from(LATE_MOST_NS) * u128::from(ppm) / 1_000_000;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let carried = self.drift.carried_ns().saturating_add(ahead_ns).min(most);
-            self.drift.carry(carried, self.view.free_ns());
+            let carried = self
+                .account
+                .drift
+                .carried_ns()
+                .saturating_add(ahead_ns)
+                .min(most);
+            self.account.drift.carry(carried, self.view.free_ns());
             // The usage would take it off a second time.
             let window_ns = self.view.layout.window_ns;
-            self.usage.restart(now_ns.saturating_add(2 * window_ns));
+            self.account
+                .usage
+                .restart(now_ns.saturating_add(2 * window_ns));
         }
     }
 
@@ -471,22 +385,20 @@ impl Card {
         if self.view.until_ns < u64::MAX {
             wake_ns = wake_ns.min(self.view.until_ns.saturating_sub(leads.open_ns));
         }
-        for at_ns in [
-            self.forced_until_ns,
-            self.borrowed_until_ns.saturating_sub(leads.close_ns),
-            self.look_at_lenders_ns,
-            self.retry_at_ns,
-            self.settings.again_ns().unwrap_or(0),
-        ] {
+        let openings = self.openings.next_ns(leads.close_ns);
+        for at_ns in [self.retries.at_ns(), self.settings.again_ns().unwrap_or(0)]
+            .into_iter()
+            .chain(openings)
+        {
             if at_ns > now_ns {
                 wake_ns = wake_ns.min(at_ns);
             }
         }
         if self.channel_states.any_parked() {
-            wake_ns = wake_ns.min(self.parked_until_ns);
+            wake_ns = wake_ns.min(self.retries.parked_until_ns());
         }
-        if let Some(since_ns) = self.closed_since_ns {
-            wake_ns = wake_ns.min(since_ns.saturating_add(CLOSED_MAX_NS - RESCUE_NS));
+        if let Some(rescue_ns) = self.openings.rescue_ns() {
+            wake_ns = wake_ns.min(rescue_ns);
         }
         // Time goes on even where one of these was due and nothing could be done.
         wake_ns.max(now_ns.saturating_add(1_000))
@@ -521,9 +433,9 @@ impl Card {
         // A close is answered when what ran is saved; it stopped running before that.
         let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
         Leads {
-            open_ns: lead(&self.opening, shortest_ns / 4),
+            open_ns: lead(&self.times.opening, shortest_ns / 4),
             // A container with so much to close that it takes long closes early, and not in its neighbours' segments.
-            close_ns: lead(&self.closing, shortest_ns / 2).saturating_sub(save_ns),
+            close_ns: lead(&self.times.closing, shortest_ns / 2).saturating_sub(save_ns),
         }
     }
 
@@ -531,7 +443,7 @@ impl Card {
     fn means(&self) -> Means {
         match self.probe.learnt().gate_call {
             GateCall::None => Means::Slices,
-            _ if self.resting => Means::Slices,
+            _ if self.times.is_resting => Means::Slices,
             _ => Means::Gate,
         }
     }
@@ -540,11 +452,7 @@ impl Card {
         self.stopping
             || self.means() == Means::Slices
             || !matches!(self.phase, Phase::Closed { .. })
-            || now_ns < self.forced_until_ns
-            || now_ns
-                < self
-                    .borrowed_until_ns
-                    .saturating_sub(self.closing.lead_ns())
+            || self.openings.is_open(now_ns, self.times.closing.lead_ns())
     }
 
     fn needed(&self) -> Needed {
@@ -552,7 +460,7 @@ impl Card {
         let share = self.view.share.as_ref();
         let slice_us = share
             .and_then(|share| share.capped_slice_us)
-            .filter(|_| self.capped == Capped::Yes)
+            .filter(|_| self.account.capped == Capped::Yes)
             .unwrap_or_else(|| match self.terms.priority {
                 Priority::High => self.view.slice_us,
                 _ => self.view.slice_us(self.groups()),
@@ -560,186 +468,29 @@ impl Card {
         Needed {
             slice_us: learnt.slices_refused.is_none().then_some(slice_us),
             first: match self.terms.priority {
-                Priority::High if self.capped == Capped::No => First::Yes,
+                Priority::High if self.account.capped == Capped::No => First::Yes,
                 _ => First::No,
             },
         }
     }
 
-    /// Reckons the layout again where it has to be: when somebody begins to count as something else, and, where that was not announced, at the next
-    /// start of a window, so that all who have noticed by then switch together.
-    fn review(&mut self, now_ns: u64, extra_ns: u64) {
-        let at_ns = now_ns.saturating_add(self.leads(extra_ns).open_ns);
-        let resting = self.breaker.resting(now_ns).is_some() && self.resting;
-        if resting != self.resting {
-            self.resting = resting;
-            self.peers.touch();
-        }
-        if self.peers.take_touched() {
-            let window_ns = self.view.layout.window_ns.max(1);
-            let start_ns = at_ns.div_ceil(window_ns).saturating_mul(window_ns);
-            self.view.until_ns = self.view.until_ns.min(start_ns);
-        }
-        let first = self.published.is_none();
-        if at_ns < self.view.until_ns && !first {
-            return;
-        }
-        let mut view = View::at(
-            &self.rules,
-            self.peers.records(),
-            &self.record.key,
-            at_ns,
-            self.means(),
-        );
-        if view.share.is_none() && self.ran_before {
-            view.cycle = None;
-        }
-        let before = std::mem::replace(&mut self.view, view);
-        let same_share = match (&before.share, &self.view.share) {
-            (Some(before), Some(after)) => before.entitlement_ppm == after.entitlement_ppm,
-            _ => false,
-        };
-        if !same_share
-            || before.layout.window_ns != self.view.layout.window_ns
-            || before.is_full() != self.view.is_full()
-        {
-            // What it has had too much it gives back under any layout.
-            let carried_ns = self.drift.carried_ns().max(0);
-            self.drift.reset();
-            self.drift.carry(carried_ns, 0);
-            self.carry_over.forget(self.usage.last());
-        }
-        if !same_share
-            || before.layout.window_ns != self.view.layout.window_ns
-            || before.cycle != self.view.cycle
-        {
-            // The first window may be used as the former layout left it.
-            self.usage
-                .restart(at_ns.max(now_ns) + self.view.layout.window_ns);
-        }
-        if before.cycle != self.view.cycle || first {
-            let leads = self.leads(extra_ns);
-            let (view, drift) = (&self.view, &mut self.drift);
-            let corrected = view.is_corrected();
-            let mut lengths = |length_ns: u64| match corrected {
-                true => drift.next_length_ns(length_ns),
-                false => length_ns,
-            };
-            self.phase = Phase::begin(view.cycle.as_ref(), now_ns, leads, &mut lengths);
-            self.lateness.cut(now_ns);
-            self.borrowed_until_ns = 0;
-        }
-        self.look_at_lenders_ns = if self.lends() { now_ns } else { u64::MAX };
-    }
-
-    fn next_look_ns(&self, now_ns: u64) -> u64 {
-        let many = self.peers.records().len() > PEERS_MANY;
-        let step_ns = if many { 2 * LOOK_NS } else { LOOK_NS };
-        // One that was woken for something else just before its time does not look twice.
-        let after_ns = now_ns.saturating_add(2 * LOOK_AHEAD_NS);
-        (after_ns / step_ns)
-            .saturating_add(1)
-            .saturating_mul(step_ns)
-            .saturating_sub(LOOK_AHEAD_NS)
-    }
-
-    fn lends(&self) -> bool {
-        self.view.share.as_ref().is_some_and(|share| share.lends)
-    }
-
-    /// Opens in the segment of a neighbour that has no work and lends it.
-    fn borrow(&mut self, now_ns: u64, leads: Leads, peers: &[ShareRecord]) {
-        if !self.lends() || !matches!(self.phase, Phase::Closed { .. }) {
-            self.borrowed_until_ns = 0;
-            return;
-        }
-        let at_ns = now_ns.saturating_add(leads.open_ns);
-        let idle = |key: &str| {
-            if key == self.record.key {
-                return self.record.busy_at(now_ns) != Some(true);
-            }
-            peers
-                .iter()
-                .find(|record| record.key == key)
-                .is_some_and(|record| record.busy_at(now_ns) == Some(false))
-        };
-        self.borrowed_until_ns = if self.view.layout.borrows(&self.record.key, at_ns, idle) {
-            self.view.lent_until_ns(at_ns).unwrap_or(0)
-        } else {
-            0
-        };
-        self.look_at_lenders_ns = self
-            .view
-            .next_lender_ns(at_ns)
-            .map_or(u64::MAX, |edge_ns| edge_ns.saturating_sub(leads.open_ns));
-    }
-
-    /// No gate stays closed for longer than [`CLOSED_MAX_NS`], whatever the table or the drift correction says.
-    fn watch(&mut self, now_ns: u64) {
-        if self.wants_open(now_ns) {
-            self.closed_since_ns = None;
-            return;
-        }
-        let since_ns = *self.closed_since_ns.get_or_insert(now_ns);
-        if now_ns.saturating_sub(since_ns) >= CLOSED_MAX_NS - RESCUE_NS {
-            self.closed_since_ns = None;
-            self.counts.late += 1;
-            self.forced_until_ns = now_ns.saturating_add(RESCUED_NS);
-        }
-    }
-
     fn time(&mut self, knob: &Knob, spent: Spent, now_ns: u64, beside_own: bool, fail: Fail) {
-        // A knob that made no call says nothing of the driver.
-        let Some(took_ns) = spent.each_ns() else {
+        let Some(timed) = self.times.record(knob, spent, now_ns, beside_own) else {
             return;
         };
-        self.all.record(took_ns);
-        match knob {
-            Knob::Open { .. } | Knob::Schedule { on: true, .. } => self.opening.record(took_ns),
-            Knob::Close {
-                after_slice: false, ..
-            }
-            | Knob::Schedule { on: false, .. } => self.closing.record(took_ns),
-            _ => {}
-        }
-        let longest_ns = spent.longest_ns;
-        if longest_ns > SLOW_NS {
-            self.counts.slow += 1;
-        }
-        if self.breaker.record(now_ns, longest_ns, beside_own) == Verdict::Broken {
+        self.counts.slow += u64::from(timed.is_slow);
+        if timed.is_broken {
             self.counts.alarms += 1;
             tracing::warn!(
                 card = self.index,
-                took_ms = longest_ns / 1_000_000,
+                took_ms = spent.longest_ns / 1_000_000,
                 "calls to the driver are slow"
             );
             if fail == Fail::Open {
-                self.resting = true;
+                self.times.is_resting = true;
                 self.peers.touch();
                 self.view.until_ns = now_ns;
             }
         }
-    }
-
-    fn gate_answered(&mut self, status: Option<u32>, now_ns: u64) {
-        let Some(status) = status else {
-            self.refusals = 0;
-            return;
-        };
-        self.refusals = self.refusals.saturating_add(1);
-        // One that is refused alone is left alone, and must not keep the others from being closed.
-        if self.refusals >= REFUSALS || status == NOT_SUPPORTED {
-            self.back_off(now_ns);
-            let gate_call = self.probe.learnt().gate_call;
-            if gate_call != GateCall::None {
-                let knob = gate_call.knob();
-                self.appeal.raise(now_ns, Refused::Gate { knob, status });
-            }
-        }
-    }
-
-    fn back_off(&mut self, now_ns: u64) {
-        self.retry_at_ns = now_ns.saturating_add(self.retry_ns);
-        self.retry_ns = (self.retry_ns * 2).min(RETRY_MAX_NS);
     }
 }

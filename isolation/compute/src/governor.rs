@@ -204,11 +204,17 @@ impl Governor {
 
     /// Says in the records what the container is to count as, where that is another than what was said.
     fn announce(&mut self, now_ns: u64) {
-        let reply = |card: &Card| card.record.next.map(|next| next.claim).or(card.record.now);
+        let reply = |card: &Card| {
+            card.own
+                .record
+                .next
+                .map(|next| next.claim)
+                .or(card.own.record.now)
+        };
         let pending_ns = self
             .cards
             .iter()
-            .filter_map(|card| card.record.next)
+            .filter_map(|card| card.own.record.next)
             .map(|next| next.at_ns)
             .filter(|at_ns| *at_ns > now_ns)
             .max();
@@ -249,8 +255,8 @@ impl Governor {
             return;
         };
         for (card, claim) in self.cards.iter_mut().zip(&claims) {
-            if changed(card, claim) && card.record.announce(now_ns, at_ns, *claim).is_ok() {
-                card.peers.report(&card.record);
+            if changed(card, claim) && card.own.record.announce(now_ns, at_ns, *claim).is_ok() {
+                card.peers.report(&card.own.record);
             }
         }
     }
@@ -265,7 +271,7 @@ impl Governor {
                 // As everybody will count when all that was announced has come about.
                 let mut tenants = epochs::tenants(card.peers.records(), u64::MAX);
                 tenants.retain(|tenant| tenant.key != self.setup.key);
-                tenants.push(claim.tenant(&self.setup.key, card.record.join_ns));
+                tenants.push(claim.tenant(&self.setup.key, card.own.record.join_ns));
                 tenants
             })
             .collect();

@@ -1,25 +1,58 @@
 //! What the card's account says that the container has had, and what follows from it.
 
-use plan::{Priority, Promise, ShareRecord};
+use plan::{DriftCorrection, Priority, Promise, ShareRecord};
 
 use super::Card;
-use crate::usage::Capped;
+use crate::carry_over::CarryOver;
+use crate::usage::{Capped, Usage};
 use crate::world::Environment;
 
 /// What a container was kept from is made up for in this time, as far as there is room then.
 const MADE_UP_NS: u64 = 300_000_000;
 
+/// What the container has had, and what it is corrected by.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) usage: Usage,
+    /// The card keeps an account of the container.
+    pub(super) metered: bool,
+    pub(super) drift: DriftCorrection,
+    pub(super) carry_over: CarryOver,
+    pub(super) capped: Capped,
+}
+
+impl Account {
+    /// That of a container whose former governor left these.
+    pub(super) fn resumed(carry_over: CarryOver, drift: DriftCorrection) -> Self {
+        Self {
+            usage: Usage::default(),
+            metered: false,
+            drift,
+            carry_over,
+            capped: Capped::No,
+        }
+    }
+
+    /// How long segments are to be, each asked for once.
+    pub(super) fn lengths(&mut self, corrected: bool) -> impl FnMut(u64) -> u64 {
+        move |length_ns| match corrected {
+            true => self.drift.next_length_ns(length_ns),
+            false => length_ns,
+        }
+    }
+}
+
 impl Card {
     pub(super) fn read_usage(&mut self, now_ns: u64, world: &mut dyn Environment) {
         let used = world.used(self.index);
-        self.metered = used.is_some();
+        self.account.metered = used.is_some();
         if let Some(used) = used {
-            self.usage.sample(used, world.busy(self.index));
+            self.account.usage.sample(used, world.busy(self.index));
         }
         let online = self.terms.priority == Priority::High;
-        self.capped = if online && self.metered {
+        self.account.capped = if online && self.account.metered {
             let bound_ppm = self.bound_ppm(now_ns, world.table(self.index).peers());
-            self.usage.capped(bound_ppm)
+            self.account.usage.capped(bound_ppm)
         } else {
             Capped::No
         };
@@ -39,7 +72,7 @@ impl Card {
             .map_or(0, |share| share.entitlement_ppm);
         let shares = self.view.layout.shares.iter();
         let others_ppm: u64 = shares
-            .filter(|share| share.promise == Promise::UpTo && share.key != self.record.key)
+            .filter(|share| share.promise == Promise::UpTo && share.key != self.own.record.key)
             .filter(|share| !is_idle(&share.key))
             .map(|share| u64::from(share.entitlement_ppm))
             .sum();
@@ -53,13 +86,13 @@ impl Card {
 
     /// After a close. The account's times need not lie between segments: what is compared is the time that the gate was meant to be open.
     pub(crate) fn after_close(&mut self, world: &mut dyn Environment) {
-        if !self.view.is_corrected() || !self.metered {
+        if !self.view.is_corrected() || !self.account.metered {
             return;
         }
         if let Some(used) = world.used(self.index) {
-            self.usage.sample(used, world.busy(self.index));
+            self.account.usage.sample(used, world.busy(self.index));
         }
-        let Some(measured) = self.usage.measured() else {
+        let Some(measured) = self.account.usage.measured() else {
             return;
         };
         let Some(share) = &self.view.share else {
@@ -74,7 +107,7 @@ impl Card {
         if full && measured.used_ns.abs_diff(entitled_ns).saturating_mul(100) < entitled_ns {
             return;
         }
-        self.drift.measure(
+        self.account.drift.measure(
             measured.used_ns,
             windows_ns,
             target_ppm,
@@ -83,46 +116,52 @@ impl Card {
         );
         if full {
             // What one adds there, another loses, and adds in turn.
-            self.drift.add_nothing();
+            self.account.drift.add_nothing();
         }
     }
 
     /// After the container's former broker has died: what it had too much meanwhile is taken off its next segments, what it was kept from is
     /// added where there is room. Until that is done the slow drift correction learns nothing.
     pub(super) fn make_even(&mut self, now_ns: u64) {
-        if self.published.is_none() {
+        if self.own.published.is_none() {
             // The segment under way, if one is, runs to its end: most of it may be over.
             return;
         }
-        let last = self.usage.last();
+        let last = self.account.usage.last();
         let (true, Some(share), Some(used)) = (
-            self.view.is_corrected() && self.metered,
+            self.view.is_corrected() && self.account.metered,
             &self.view.share,
             last,
         ) else {
-            self.carry_over.forget(last);
+            self.account.carry_over.forget(last);
             return;
         };
         let (view, rules) = (&self.view, &self.rules);
         let entitled = |from_ns, to_ns| view.entitled_ns(rules, from_ns, to_ns).1;
-        if let Some(carried) = self
-            .carry_over
-            .settle(used, share.entitlement_ppm, &entitled)
+        if let Some(carried) =
+            self.account
+                .carry_over
+                .settle(used, share.entitlement_ppm, &entitled)
         {
             tracing::debug!(card = self.index, ?carried, "while there was no governor");
             let free_ns = view.free_ns();
             let windows = (MADE_UP_NS / view.layout.window_ns.max(1)).max(1);
             let most = i64::try_from(free_ns.saturating_mul(windows)).unwrap_or(i64::MAX);
-            self.drift.carry(carried.ahead_ns.max(-most), free_ns);
+            self.account
+                .drift
+                .carry(carried.ahead_ns.max(-most), free_ns);
         }
-        if self.drift.carried_ns() != 0 {
+        if self.account.drift.carried_ns() != 0 {
             // A segment that was made shorter may be one of the next window.
-            self.carry_over
+            self.account
+                .carry_over
                 .not_before(now_ns + 2 * view.layout.window_ns);
         }
-        if self.carry_over.is_uneven(now_ns) {
-            self.usage.restart(now_ns + 2 * view.layout.window_ns);
+        if self.account.carry_over.is_uneven(now_ns) {
+            self.account
+                .usage
+                .restart(now_ns + 2 * view.layout.window_ns);
         }
-        self.carry_over.follow(last);
+        self.account.carry_over.follow(last);
     }
 }

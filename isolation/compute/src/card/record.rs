@@ -11,6 +11,27 @@ use crate::world::Environment;
 /// How long a container says that it is busy, ahead.
 const BUSY_NS: u64 = 200_000_000;
 
+/// The container's own record.
+#[derive(Debug)]
+pub(crate) struct OwnRecord {
+    /// As it is to be.
+    pub(crate) record: ShareRecord,
+    /// As it was written last.
+    pub(super) published: Option<ShareRecord>,
+    /// The last one could not be written.
+    is_mute: bool,
+}
+
+impl OwnRecord {
+    pub(super) fn new(record: ShareRecord) -> Self {
+        Self {
+            record,
+            published: None,
+            is_mute: false,
+        }
+    }
+}
+
 impl Card {
     /// Brings the container's own record up to date, before a call is made that it speaks of.
     pub(crate) fn publish(&mut self, now_ns: u64, world: &mut dyn Environment) {
@@ -19,49 +40,49 @@ impl Card {
         } else {
             GateState::Open
         };
-        if gate != self.record.gate {
-            self.record.gate = gate;
-            self.record.gate_since_ns = now_ns;
+        if gate != self.own.record.gate {
+            self.own.record.gate = gate;
+            self.own.record.gate_since_ns = now_ns;
         }
-        self.record.enforcement_level = self.probe.is_done().then(|| self.enforcement_level());
-        let alike = self.published.as_ref().is_some_and(|published| {
-            published.gate == self.record.gate
-                && published.now == self.record.now
-                && published.next == self.record.next
-                && published.enforcement_level == self.record.enforcement_level
-                && published.busy_until_ns == self.record.busy_until_ns
+        self.own.record.enforcement_level = self.probe.is_done().then(|| self.enforcement_level());
+        let alike = self.own.published.as_ref().is_some_and(|published| {
+            published.gate == self.own.record.gate
+                && published.now == self.own.record.now
+                && published.next == self.own.record.next
+                && published.enforcement_level == self.own.record.enforcement_level
+                && published.busy_until_ns == self.own.record.busy_until_ns
                 && (gate == GateState::Open || self.recovery_is_whole())
         });
         if alike {
             return;
         }
         self.write_recovery(world);
-        let even = self.carry_over.even();
-        self.record.used_ns = even.map(|even| even.used_ns);
-        self.record.used_at_ns = even.map_or(0, |even| even.at_ns);
-        self.record.bias_ns = self.drift.bias_ns();
-        self.record.latency_ns = self.all.lead_ns();
-        let published = world.table(self.index).publish(&self.record);
+        let even = self.account.carry_over.even();
+        self.own.record.used_ns = even.map(|even| even.used_ns);
+        self.own.record.used_at_ns = even.map_or(0, |even| even.at_ns);
+        self.own.record.bias_ns = self.account.drift.bias_ns();
+        self.own.record.latency_ns = self.times.all.lead_ns();
+        let published = world.table(self.index).publish(&self.own.record);
         if let Err(error) = &published
-            && !self.mute
+            && !self.own.is_mute
         {
             // Peers see it late; whoever has to open the gate knows the channels from the journal.
             tracing::warn!(card = self.index, "{}", chain(error));
         }
         // Said once, until it works again.
-        self.mute = published.is_err();
-        self.published = Some(self.record.clone());
+        self.own.is_mute = published.is_err();
+        self.own.published = Some(self.own.record.clone());
     }
 
     /// Says in the record whether there is work, where anybody may lend by it.
     pub(super) fn report_busy(&mut self, now_ns: u64, busy: Option<bool>) {
         if !self.lends() {
-            self.record.busy_until_ns = None;
+            self.own.record.busy_until_ns = None;
             return;
         }
-        let busy = busy.or_else(|| self.usage.seems_busy(now_ns));
-        let until_ns = self.record.busy_until_ns;
-        self.record.busy_until_ns = match (busy, until_ns) {
+        let busy = busy.or_else(|| self.account.usage.seems_busy(now_ns));
+        let until_ns = self.own.record.busy_until_ns;
+        self.own.record.busy_until_ns = match (busy, until_ns) {
             (None, _) => None,
             // Said anew only when it is about to lapse.
             (Some(true), Some(until_ns)) if until_ns > now_ns.saturating_add(BUSY_NS / 2) => {
@@ -75,7 +96,7 @@ impl Card {
 
     /// Whether the record names every channel that may be closed.
     pub(super) fn recovery_is_whole(&self) -> bool {
-        let Some(published) = &self.published else {
+        let Some(published) = &self.own.published else {
             return false;
         };
         let named = &published.recovery.channels;
@@ -84,7 +105,7 @@ impl Card {
     }
 
     pub(super) fn write_recovery(&mut self, world: &dyn Environment) {
-        let recovery = &mut self.record.recovery;
+        let recovery = &mut self.own.record.recovery;
         recovery.channels.clear();
         recovery
             .channels

@@ -25,7 +25,7 @@ impl Card {
     /// See [`Status`].
     pub(crate) fn status(&self, now_ns: u64) -> Status {
         let learnt = self.probe.learnt();
-        let resting = self.breaker.resting(now_ns).filter(|_| self.resting);
+        let resting = self.times.resting_until(now_ns);
         let enforcement_level = self.probe.is_done().then(|| match resting {
             Some(_) => self.enforcement_level().min(EnforcementLevel::Slices),
             None => self.enforcement_level(),
@@ -49,8 +49,8 @@ impl Card {
             slice_us: self.needed().slice_us.unwrap_or(0),
             tenants: u32::try_from(self.view.layout.shares.len()).unwrap_or(u32::MAX),
             ratio_enforced: (self.terms.priority == Priority::High)
-                .then(|| self.metered && learnt.slices_refused.is_none()),
-            latency: self.all.summary(),
+                .then(|| self.account.metered && learnt.slices_refused.is_none()),
+            latency: self.times.all.summary(),
             counts: self.counts,
         }
     }
