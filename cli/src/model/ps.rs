@@ -5,7 +5,8 @@ use std::path::Path;
 use cards::grant::{ComputeMode, ComputeTerms, Priority};
 use cards::lock::FileLock;
 use cards::{
-    Backend, DriverSpec, FrontendKind, Grant, IoUring, ManagedMemory, Mode, OnViolation, Weakness,
+    Backend, CardGrant, DriverSpec, FrontendKind, Grant, IoUring, ManagedMemory, Mode, OnViolation,
+    Weakness,
 };
 use serde::{Deserialize, Serialize};
 use vgpu::{BrokerState, Config, Life, OwnUsage, VgpuState};
@@ -448,6 +449,52 @@ fn named_pid(container_dir: &Path) -> Option<i32> {
     Some(written.pid)
 }
 
+fn state(vgpu: &VgpuState, status: Option<&BrokerStatus>, frontend_lives: bool) -> State {
+    match (vgpu.broker, status) {
+        (BrokerState::None, _) if vgpu.life == Life::Live => State::Running,
+        (BrokerState::None, _) => State::Stale,
+        (BrokerState::Alive, Some(status)) if status.health.unreachable.is_some() => {
+            State::DriverUnreachable
+        }
+        (BrokerState::Alive, Some(_)) => State::Running,
+        (BrokerState::Alive, None) => State::Silent,
+        (BrokerState::Gone, _) if frontend_lives => State::BrokerGone,
+        (BrokerState::Gone, _) => State::Stale,
+    }
+}
+
+fn card(slice: &CardGrant, status: Option<&BrokerStatus>, reserved: Share) -> PsCard {
+    let reported = status.and_then(|status| {
+        let mut cards = status.cards.iter();
+        cards.find(|card| card.uuid == slice.uuid.as_str())
+    });
+    PsCard {
+        uuid: slice.uuid.to_string(),
+        minor: slice.minor,
+        quota_bytes: slice.quota_bytes,
+        used_bytes: reported.map(|card| card.used_bytes),
+        peak_bytes: reported.map(|card| card.peak_bytes),
+        refused: reported.map(|card| card.refused),
+        share: match reported {
+            Some(card) => Share::reported(reserved, &card.compute),
+            None => reserved,
+        },
+    }
+}
+
+fn host_memory(grant: &Grant, status: Option<&BrokerStatus>) -> Option<PsHostMemory> {
+    let reported = status.and_then(|status| status.host_memory);
+    let limit_bytes = reported
+        .map(|reported| reported.limit_bytes)
+        .or(grant.isolation.host_memory_bytes)?;
+    (grant.backend == Backend::Broker).then(|| PsHostMemory {
+        limit_bytes,
+        used_bytes: reported.map(|reported| reported.used_bytes),
+        peak_bytes: reported.map(|reported| reported.peak_bytes),
+        refused: reported.map(|reported| reported.refused),
+    })
+}
+
 fn one(
     vgpu: &VgpuState,
     frontend_lives: bool,
@@ -459,43 +506,11 @@ fn one(
         .status
         .clone()
         .and_then(|status| serde_json::from_value(status).ok());
-    let state = match (vgpu.broker, &status) {
-        (BrokerState::None, _) if vgpu.life == Life::Live => State::Running,
-        (BrokerState::None, _) => State::Stale,
-        (BrokerState::Alive, Some(status)) if status.health.unreachable.is_some() => {
-            State::DriverUnreachable
-        }
-        (BrokerState::Alive, Some(_)) => State::Running,
-        (BrokerState::Alive, None) => State::Silent,
-        (BrokerState::Gone, _) if frontend_lives => State::BrokerGone,
-        (BrokerState::Gone, _) => State::Stale,
-    };
-    let cards = grant
-        .cards
-        .iter()
-        .enumerate()
-        .map(|(at, slice)| {
-            let reserved = reserved.get(at).cloned().unwrap_or_default();
-            let reported = status.as_ref().and_then(|status| {
-                status
-                    .cards
-                    .iter()
-                    .find(|card| card.uuid == slice.uuid.as_str())
-            });
-            PsCard {
-                uuid: slice.uuid.to_string(),
-                minor: slice.minor,
-                quota_bytes: slice.quota_bytes,
-                used_bytes: reported.map(|card| card.used_bytes),
-                peak_bytes: reported.map(|card| card.peak_bytes),
-                refused: reported.map(|card| card.refused),
-                share: match reported {
-                    Some(card) => Share::reported(reserved, &card.compute),
-                    None => reserved,
-                },
-            }
-        })
-        .collect();
+    let cards = grant.cards.iter().enumerate().map(|(at, slice)| {
+        let reserved = reserved.get(at).cloned().unwrap_or_default();
+        card(slice, status.as_ref(), reserved)
+    });
+    let cards = cards.collect();
     let incidents = status
         .as_ref()
         .map(|status| PsIncidents::from(&status.health));
@@ -510,18 +525,6 @@ fn one(
         Some(pids) => Some(pids.supervisor_pid).filter(|pid| *pid != 0),
         None => named_pid.filter(|_| vgpu.broker == BrokerState::Alive),
     };
-    let reported = status.as_ref().and_then(|status| status.host_memory);
-    let granted = grant.isolation.host_memory_bytes;
-    let is_limited = grant.backend == Backend::Broker;
-    let limit_bytes = reported.map(|reported| reported.limit_bytes).or(granted);
-    let host_memory = limit_bytes
-        .filter(|_| is_limited)
-        .map(|limit_bytes| PsHostMemory {
-            limit_bytes,
-            used_bytes: reported.map(|reported| reported.used_bytes),
-            peak_bytes: reported.map(|reported| reported.peak_bytes),
-            refused: reported.map(|reported| reported.refused),
-        });
     PsVgpu {
         health: status
             .as_ref()
@@ -538,7 +541,7 @@ fn one(
             DriverSpec::Sim { .. } => HostDriver::Sim,
         },
         driver_version: grant.driver_version.clone(),
-        state,
+        state: state(vgpu, status.as_ref(), frontend_lives),
         broker_pid: pids.map(|pids| pids.pid),
         supervisor_pid,
         own_processes: vgpu.own,
@@ -550,7 +553,7 @@ fn one(
         on_violation: grant.isolation.on_violation,
         share_group: grant.isolation.share_group.clone(),
         compute: PsCompute::from(&grant.compute),
-        host_memory,
+        host_memory: host_memory(grant, status.as_ref()),
         cards,
         calls: status.as_ref().map(|status| status.calls),
         other_processes: status
@@ -562,164 +565,4 @@ fn one(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn granted(status: Option<serde_json::Value>, broker: BrokerState) -> VgpuState {
-        let grant = serde_json::from_value(json!({
-            "version": 1,
-            "key": {"namespace": "default", "id": "c1"},
-            "driver": {"kind": "sim", "socket": "/run/cgpu/sim/sim.sock"},
-            "driver_version": "570.195.03",
-            "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30}],
-            "compute": {"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"},
-            "frontend": {"kind": "shim", "pid": 7},
-            "bundle": "/bundle",
-            "created_at_unix_ms": 1,
-        }))
-        .unwrap();
-        VgpuState {
-            grant,
-            broker,
-            life: Life::Live,
-            status,
-            own: Some(OwnUsage {
-                cpu_ns: Some(1_250_000_000),
-                memory_bytes: Some(6 << 20),
-                threads: Some(14),
-            }),
-        }
-    }
-
-    fn status() -> serde_json::Value {
-        json!({
-            "version": 1, "container": "default/c1",
-            "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30, "used_bytes": 64 << 20,
-                       "peak_bytes": 128 << 20, "refused": 2, "compute": {
-                           "terms": {"policy": "fixed", "percent": 30, "weight": 1, "priority": "normal"}, "enforcement_level": "three", "reason": null,
-                           "holds": true, "entitlement_ppm": 300_000, "gate": {"state": "open"}, "window_ns": 100_000_000, "slice_us": 0,
-                           "tenants": 2, "ratio_enforced": null, "latency": {"mean_ns": 160_000},
-                           "counts": {"calls": 40, "alarms": 0}, "used_ns": 1_500_000_000_u64, "used_ppm": 299_000}}],
-            "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
-            "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
-            "listeners": 1, "something_newer": true,
-            "broker": {"supervisor_pid": 98, "pid": 99, "replaced": 0, "started_at_unix_ms": 1},
-            "host_memory": {"limit_bytes": 8u64 << 30, "used_bytes": 32 << 20, "peak_bytes": 48 << 20, "refused": 1},
-            "health": {"hung_calls": 1, "violations": 0, "incidents": {"xid": 2, "card_lost": 0, "hung_call": 3}},
-            "watching": {"sums": false, "sums_reason": "the driver has not answered within 10000 ms", "incidents": "kernel log"},
-        })
-    }
-
-    #[test]
-    fn the_document_is_as_scripts_know_it() {
-        let mut loose = granted(None, BrokerState::Gone);
-        loose.grant.isolation = serde_json::from_value(json!({
-            "mode": "compat", "managed": "deny", "share_group": "default/train",
-            "weakened": ["cap-sys-admin", "dri"],
-        }))
-        .unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let config = Config {
-            state_dir: folder.path().to_owned(),
-            ..Config::default()
-        };
-        let reserved = reserved(&config, &loose.grant).unwrap();
-        let running = granted(Some(status()), BrokerState::Alive);
-        let document = Ps {
-            version: JSON_VERSION,
-            vgpus: vec![
-                one(&running, true, Some(99), &reserved),
-                one(&loose, false, Some(99), &reserved),
-            ],
-        };
-        crate::model::snapshot::check(&document, "ps");
-    }
-
-    #[test]
-    fn what_a_broker_lacks_is_reported_and_what_others_hold_comes_through() {
-        let mut status = status();
-        status["broker"]["supervisor_pid"] = json!(0);
-        status["health"]["unwritten"] = json!("No space left on device");
-        status["health"]["short_of"] = json!("no descriptor: Too many open files");
-        status["health"]["unreachable"] = json!("executor at /x: connect");
-        status["folded"] = json!({
-            "living": [],
-            "ended": [{"uuid": "GPU-1", "used_bytes": 7, "processes": 19_998}],
-        });
-        let vgpu = one(&granted(Some(status), BrokerState::Alive), true, None, &[]);
-        let health = vgpu.health.unwrap();
-        assert_eq!(vgpu.state, State::DriverUnreachable);
-        for part in [
-            "driver unreachable (executor at /x",
-            "no descriptor",
-            "state not written (No space",
-            "2 Xids",
-            "no supervisor",
-        ] {
-            assert!(health.contains(part), "{health}");
-        }
-        assert_eq!(vgpu.other_processes.unwrap().ended[0].processes, 19_998);
-    }
-
-    #[test]
-    fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
-        use crate::render::ps::{Width, render};
-        let mut running = granted(Some(status()), BrokerState::Alive);
-        let mut table = |ids: &[String], width| {
-            let vgpus = ids.iter().map(|id| {
-                running.grant.key = vgpu::ContainerKey::new("moby", id.as_str()).unwrap();
-                one(&running, true, Some(99), &[])
-            });
-            let ps = Ps {
-                version: JSON_VERSION,
-                vgpus: vgpus.collect(),
-            };
-            render(&ps, width)
-        };
-        let id = format!("e95e304dafa2{}", "0".repeat(52));
-        let narrow = table(std::slice::from_ref(&id), Width::Narrow);
-        assert!(narrow.contains("| moby/e95e304dafa2 |"), "{narrow}");
-        assert!(
-            !narrow.contains("LEVEL") && narrow.contains("HEALTH"),
-            "{narrow}"
-        );
-        let wide = table(std::slice::from_ref(&id), Width::Wide);
-        assert!(
-            wide.contains(&id) && wide.contains("LEVEL") && wide.contains("0 GPU-1"),
-            "{wide}"
-        );
-        // Two that begin alike are not told apart by twelve digits; and not every long id is a digest.
-        let other = format!("e95e304dafa2{}", "1".repeat(52));
-        let both = table(&[id.clone(), other.clone()], Width::Narrow);
-        assert!(both.contains(&id) && both.contains(&other), "{both}");
-        let name = "x".repeat(64);
-        assert!(table(std::slice::from_ref(&name), Width::Narrow).contains(&name));
-    }
-
-    #[test]
-    fn the_state_follows_the_locks_and_the_answer() {
-        for (answer, broker, frontend_lives, state) in [
-            (Some(status()), BrokerState::Alive, true, State::Running),
-            (None, BrokerState::Alive, true, State::Silent),
-            (
-                Some(json!({"version": 1})),
-                BrokerState::Alive,
-                true,
-                State::Silent,
-            ),
-            (None, BrokerState::Gone, true, State::BrokerGone),
-            (None, BrokerState::Gone, false, State::Stale),
-        ] {
-            assert_eq!(
-                one(&granted(answer, broker), frontend_lives, None, &[]).state,
-                state
-            );
-        }
-        for (life, state) in [(Life::Live, State::Running), (Life::Stale, State::Stale)] {
-            let mut vgpu = granted(None, BrokerState::None);
-            vgpu.life = life;
-            assert_eq!(one(&vgpu, false, None, &[]).state, state);
-        }
-    }
-}
+mod tests;

@@ -337,42 +337,15 @@ pub fn place(
     request: &RequestedCards,
     compute: &ComputeTerms,
 ) -> Result<Vec<Slice>, Refusal> {
-    let allowed = allowed_candidates(candidates, request.among.as_deref())?;
     let needed = match &request.cards {
         Choice::Count(count) => *count,
         Choice::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
     };
-    if needed == 0 {
-        return Err(Refusal::NoCards);
-    }
-    // A refusal says what the cards have left that were asked for.
-    let mut in_question = allowed.clone();
-    let candidates = match &request.cards {
-        Choice::Named(names) => {
-            in_question = named_candidates(candidates, &allowed, names)?;
-            in_question.clone()
-        }
-        Choice::Count(count) => {
-            let enough = usize::try_from(*count).is_ok_and(|count| count <= allowed.len());
-            if !enough {
-                return Err(Refusal::TooManyCards {
-                    requested: *count,
-                    exist: allowed.len(),
-                    restricted: request.among.is_some(),
-                });
-            }
-            let usable: Vec<&Candidate> = allowed
-                .into_iter()
-                .filter(|candidate| candidate.unusable().is_none())
-                .collect();
-            if usize::try_from(*count).map_or(true, |count| count > usable.len()) {
-                return Err(does_not_fit(&in_question, request, compute));
-            }
-            by_preference(usable, request.policy)
-        }
-    };
+    let Eligible {
+        in_question,
+        candidates,
+    } = eligible(candidates, request, compute, needed)?;
     let total_part = part_of_total(&request.amount, needed)?;
-
     let quota_on = |card: &Card| match request.amount {
         Amount::TotalBytes(_) => total_part,
         Amount::Share(share) => share.of(card.memory_bytes),
@@ -383,24 +356,15 @@ pub fn place(
         refuse_contradiction(&candidates, total_part, share)?;
     }
     let is_measured = request.amount != Amount::Unmeasured;
-    if is_measured
-        && candidates
-            .iter()
-            .all(|candidate| quota_on(&candidate.card) == 0)
-    {
+    let quotas = || candidates.iter().map(|candidate| quota_on(&candidate.card));
+    if is_measured && quotas().all(|quota_bytes| quota_bytes == 0) {
         return Err(Refusal::NoMemory);
     }
-    let largest_bytes = candidates
+    let sizes = candidates
         .iter()
-        .map(|candidate| candidate.card.memory_bytes)
-        .max()
-        .unwrap_or(0);
-    if let Some(requested_bytes) = candidates
-        .iter()
-        .map(|candidate| quota_on(&candidate.card))
-        .min()
-        .filter(|requested| *requested > largest_bytes)
-    {
+        .map(|candidate| candidate.card.memory_bytes);
+    let largest_bytes = sizes.max().unwrap_or(0);
+    if let Some(requested_bytes) = quotas().min().filter(|bytes| *bytes > largest_bytes) {
         return Err(Refusal::AboveCard {
             requested_bytes,
             left: left(&in_question, compute),
@@ -409,7 +373,6 @@ pub fn place(
     if let Some(refusal) = refused_by_all(&candidates, compute) {
         return Err(Refusal::Time(refusal));
     }
-
     let slices: Vec<Slice> = candidates
         .iter()
         .map(|candidate| (*candidate, quota_on(&candidate.card)))
@@ -426,12 +389,57 @@ pub fn place(
         })
         .take(usize::try_from(needed).unwrap_or(usize::MAX))
         .collect();
-    let complete = u32::try_from(slices.len()) == Ok(needed);
-    if complete {
+    if u32::try_from(slices.len()) == Ok(needed) {
         Ok(slices)
     } else {
         Err(does_not_fit(&in_question, request, compute))
     }
+}
+
+/// The cards that a request may have.
+struct Eligible<'a> {
+    /// A refusal says what these have left.
+    in_question: Vec<&'a Candidate>,
+    /// In the order in which they are taken.
+    candidates: Vec<&'a Candidate>,
+}
+
+fn eligible<'a>(
+    candidates: &'a [Candidate],
+    request: &RequestedCards,
+    compute: &ComputeTerms,
+    needed: u32,
+) -> Result<Eligible<'a>, Refusal> {
+    let allowed = allowed_candidates(candidates, request.among.as_deref())?;
+    if needed == 0 {
+        return Err(Refusal::NoCards);
+    }
+    if let Choice::Named(names) = &request.cards {
+        let named = named_candidates(candidates, &allowed, names)?;
+        return Ok(Eligible {
+            in_question: named.clone(),
+            candidates: named,
+        });
+    }
+    let are_enough = |cards: usize| usize::try_from(needed).is_ok_and(|needed| needed <= cards);
+    if !are_enough(allowed.len()) {
+        return Err(Refusal::TooManyCards {
+            requested: needed,
+            exist: allowed.len(),
+            restricted: request.among.is_some(),
+        });
+    }
+    let usable = allowed.iter().copied();
+    let usable: Vec<&Candidate> = usable
+        .filter(|candidate| candidate.unusable().is_none())
+        .collect();
+    if !are_enough(usable.len()) {
+        return Err(does_not_fit(&allowed, request, compute));
+    }
+    Ok(Eligible {
+        candidates: by_preference(usable, request.policy),
+        in_question: allowed,
+    })
 }
 
 /// Terms that contradict themselves, or the rules of every card, are no matter of what is left: one refusal says it.

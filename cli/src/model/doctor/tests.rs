@@ -1,0 +1,311 @@
+use cards::Weakness;
+use vgpu::backend::Strength;
+use vgpu::config::Allow;
+
+use super::*;
+use crate::model::ps::State;
+
+fn healthy() -> Facts {
+    Facts {
+        configuration: Ok("/etc/cgpu/cgpu.toml".to_owned()),
+        kernel_release: "6.1.0".to_owned(),
+        is_root: true,
+        seccomp_notify: Ok(()),
+        wait_killable: true,
+        pidfd_getfd: Ok(()),
+        filters: Ok(()),
+        mmap_min_addr: Ok(65536),
+        cgroup: Cgroup::V2,
+        runc: Ok(Runc {
+            path: PathBuf::from("/usr/bin/runc"),
+            version: "runc version 1.1.5".to_owned(),
+            notify: true,
+        }),
+        broker: Ok(PathBuf::from("/usr/bin/cgpu-broker")),
+        programs: Vec::new(),
+        engines: Vec::new(),
+        driver: HostDriver::Sim,
+        driver_version: Ok("570.195.03".parse().unwrap()),
+        driver_file: None,
+        installed_driver: None,
+        cards: Ok(2),
+        simulator: Ok(()),
+        unhealthy: Ok(Vec::new()),
+        unshareable: Vec::new(),
+        libraries: None,
+        uvm: None,
+        node_differences: Vec::new(),
+        uvm_disable_hmm: None,
+        isolation: IsolationConfig::default(),
+        backends: Ok(survey(Kind::Broker)),
+        state_dir: PathBuf::from("/run/cgpu"),
+        state_dir_usable: Ok(()),
+        containers: Ok(Vec::new()),
+        forsaken: Vec::new(),
+    }
+}
+
+#[test]
+fn the_document_is_as_scripts_know_it() {
+    let mut document = assess(&healthy());
+    document.reclaimed = Some(vec!["default/c1".to_owned()]);
+    crate::model::snapshot::check(&document, "doctor");
+}
+
+fn survey(chosen: Kind) -> Survey {
+    let offer = |backend: Kind, strength, why_not: Option<&str>| Offer {
+        backend,
+        strength,
+        why_not: why_not.filter(|_| backend != chosen).map(str::to_owned),
+    };
+    Survey {
+        offers: vec![
+            offer(
+                Kind::Broker,
+                Strength::Exact,
+                Some("driver 615.71.09 is not supported"),
+            ),
+            offer(
+                Kind::DriverLimit,
+                Strength::Hard,
+                Some("the cards are simulated"),
+            ),
+            offer(Kind::Share, Strength::None, Some("the cards are simulated")),
+        ],
+        chosen: Ok((chosen, "auto".to_owned())),
+    }
+}
+
+#[test]
+fn a_driver_that_only_its_own_limit_can_hold_is_enough() {
+    let mut facts = healthy();
+    facts.driver = HostDriver::Kernel;
+    facts.driver_version = Ok("615.71.09".parse().unwrap());
+    facts.broker = Err("why".into());
+    facts.backends = Ok(survey(Kind::DriverLimit));
+    let document = assess(&facts);
+    let choice = document.choice.unwrap();
+    assert_eq!((document.can_start, choice.backend), (true, "driver-limit"));
+    assert!(choice.memory.contains("NVIDIA's driver"));
+    assert_eq!(
+        document.backends[0].why_not.as_deref(),
+        Some("driver 615.71.09 is not supported")
+    );
+    assert_eq!(document.backends[1].why_not, None);
+
+    let mut nothing = survey(Kind::Broker);
+    nothing.chosen = Err("driver-limit is not offered (…)".to_owned());
+    facts.backends = Ok(nothing);
+    let document = assess(&facts);
+    assert!(!document.can_start);
+    let missing = document
+        .checks
+        .iter()
+        .filter(|check| check.level == Level::Missing);
+    assert_eq!(
+        missing.map(|check| check.name).collect::<Vec<_>>(),
+        ["broker", "driver", "backend"]
+    );
+}
+
+type Damage = fn(&mut Facts);
+
+#[test]
+fn each_missing_thing_stops_a_start_and_reports_how_to_get_it() {
+    let damages: [(&str, Damage); 16] = [
+        ("card modes", |f| {
+            f.unshareable = ["GPU-0", "GPU-1"]
+                .map(|uuid| (uuid.to_owned(), "why".to_owned()))
+                .to_vec()
+        }),
+        ("nvidia-uvm", |f| {
+            f.uvm = Some(Ok(UvmModule::Missing("why".to_owned())))
+        }),
+        ("read seccomp filters", |f| {
+            f.filters = Err(FiltersUnread::NoTrace("why".into()))
+        }),
+        ("read seccomp filters", |f| {
+            f.filters = Err(FiltersUnread::NoFilters("why".into()))
+        }),
+        ("user libraries", |f| f.libraries = Some(Err("why".into()))),
+        ("seccomp user notification", |f| {
+            f.seccomp_notify = Err("why".into())
+        }),
+        ("pidfd_getfd", |f| f.pidfd_getfd = Err("why".into())),
+        ("runc", |f| f.runc = Err("why".into())),
+        ("runc", |f| f.runc.as_mut().unwrap().notify = false),
+        ("broker", |f| f.broker = Err("why".into())),
+        ("driver", |f| f.driver = HostDriver::None),
+        ("driver", |f| {
+            f.driver_version = Ok("470.1.1".parse().unwrap())
+        }),
+        ("simulator", |f| f.simulator = Err("why".into())),
+        ("cards", |f| f.cards = Ok(0)),
+        ("state folder", |f| f.state_dir_usable = Err("why".into())),
+        ("configuration", |f| f.configuration = Err("why".into())),
+    ];
+    for (name, damage) in damages {
+        let mut facts = healthy();
+        damage(&mut facts);
+        let document = assess(&facts);
+        assert!(!document.can_start, "{name}");
+        assert_eq!(document.choice, None, "{name}");
+        let missing: Vec<&Check> = document
+            .checks
+            .iter()
+            .filter(|check| check.level == Level::Missing)
+            .collect();
+        assert_eq!(missing.len(), 1, "{name}: {missing:?}");
+        assert_eq!(missing[0].name, name);
+        assert!(missing[0].remedy.is_some(), "{name}");
+    }
+}
+
+#[test]
+fn an_unknown_driver_version_is_reported_with_the_known_ones_and_how_one_is_added() {
+    let mut facts = healthy();
+    facts.driver_version = Ok("610.43.02".parse().unwrap());
+    let checks = assess(&facts).checks;
+    let check = checks.iter().find(|check| check.name == "driver").unwrap();
+    assert_eq!(check.level, Level::Missing);
+    for part in ["610.43.02", "535 from 535.86.05", "595.44.02"] {
+        assert!(check.found.contains(part), "{part}: {}", check.found);
+    }
+    let remedy = check.remedy.as_ref().unwrap();
+    assert!(
+        remedy.contains("docs/internals/adding-a-driver-version.md"),
+        "{remedy}"
+    );
+}
+
+#[test]
+fn a_file_of_the_operators_makes_a_version_known_or_reports_why_not() {
+    let mut facts = healthy();
+    facts.driver_version = Ok("610.43.02".parse().unwrap());
+    let path = PathBuf::from("/etc/cgpu/drivers.d/610.43.02.json");
+    let found = |facts: &Facts| {
+        let mut checks = assess(facts).checks;
+        checks.retain(|check| check.name == "driver");
+        checks.remove(0)
+    };
+    facts.driver_file = Some((path.clone(), Ok("as R595".to_owned())));
+    let check = found(&facts);
+    assert_eq!(check.level, Level::Ok);
+    assert!(
+        check.found.ends_with("610.43.02.json as R595"),
+        "{}",
+        check.found
+    );
+    facts.driver_file = Some((path, Err("no release has its layouts".to_owned())));
+    let check = found(&facts);
+    assert_eq!(check.level, Level::Missing);
+    assert!(
+        check.found.contains("no release has its layouts"),
+        "{}",
+        check.found
+    );
+}
+
+#[test]
+fn an_installed_driver_that_the_next_boot_cannot_use_is_reported() {
+    let mut facts = healthy();
+    let version = "610.43.02".parse().unwrap();
+    facts.installed_driver = Some((version, Ok(())));
+    let reported = |facts: &Facts| {
+        let document = assess(facts);
+        assert!(document.can_start);
+        let mut checks = document.checks.into_iter();
+        checks.find(|check| check.name == "installed driver")
+    };
+    assert!(reported(&facts).is_none());
+    facts.installed_driver = Some((version, Err("it is not known".to_owned())));
+    let check = reported(&facts).unwrap();
+    assert_eq!(check.level, Level::Hint);
+    assert!(check.found.contains("610.43.02") && check.found.contains("not known"));
+}
+
+#[test]
+fn what_only_makes_it_worse_does_not_stop_a_start() {
+    let mut facts = healthy();
+    facts.wait_killable = false;
+    facts.cgroup = Cgroup::None;
+    facts.containers = Ok(vec![Container {
+        name: "default/c1".to_owned(),
+        state: State::Stale,
+    }]);
+    facts.filters = Err(FiltersUnread::NotTried("why".into()));
+    facts.node_differences = vec!["/dev/nvidia-uvm is 510:0".to_owned()];
+    facts.unshareable = vec![("GPU-1".to_owned(), "is in MIG mode".to_owned())];
+    facts.uvm = Some(Ok(UvmModule::Loadable {
+        modprobe: "/sbin/modprobe".into(),
+    }));
+    let document = assess(&facts);
+    assert!(document.can_start);
+    let hints = document
+        .checks
+        .iter()
+        .filter(|check| check.level == Level::Hint);
+    assert_eq!(hints.count(), 7);
+}
+
+#[test]
+fn user_libraries_are_named_by_source_and_what_is_left_out() {
+    let mut facts = healthy();
+    let found = |facts: &Facts| {
+        let check = assess(facts)
+            .checks
+            .into_iter()
+            .find(|check| check.name == "user libraries");
+        check.map(|check| (check.level, check.found))
+    };
+    assert_eq!(found(&facts), None);
+    let mut libraries = Libraries {
+        source: "CDI spec /etc/cdi/nvidia.yaml".to_owned(),
+        libraries: vec![
+            "libcuda.so.570.195.03".to_owned(),
+            "libnvidia-ml.so.570.195.03".to_owned(),
+        ],
+        left_out: vec![
+            "/dev/dri/card0".to_owned(),
+            "/dev/nvidia-modeset".to_owned(),
+        ],
+    };
+    facts.libraries = Some(Ok(libraries.clone()));
+    let text = "CDI spec /etc/cdi/nvidia.yaml: 2; containers do not get /dev/dri/card0, /dev/nvidia-modeset";
+    assert_eq!(found(&facts), Some((Level::Ok, text.to_owned())));
+    libraries.libraries.clear();
+    libraries.source = "none (driver.libraries = none)".to_owned();
+    facts.libraries = Some(Ok(libraries.clone()));
+    assert_eq!(found(&facts), Some((Level::Ok, libraries.source)));
+}
+
+#[test]
+fn what_loosens_isolation_is_recorded() {
+    let found = |facts: &Facts, name: &str| {
+        assess(facts)
+            .checks
+            .into_iter()
+            .find(|check| check.name == name)
+    };
+    let mut facts = healthy();
+    assert_eq!(found(&facts, "mode").unwrap().level, Level::Ok);
+    assert_eq!(found(&facts, "HMM"), None);
+    assert_eq!(found(&facts, "allowed beside a quota"), None);
+    facts.isolation.mode = Mode::Compat;
+    facts.isolation.allow = Allow::of(&[Weakness::Dri]);
+    facts.isolation.io_uring = IoUring::Deny;
+    for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Hint)] {
+        facts.uvm_disable_hmm = Some(text.to_owned());
+        assert_eq!(found(&facts, "HMM").unwrap().level, level, "{text:?}");
+    }
+    assert_eq!(found(&facts, "mode").unwrap().level, Level::Hint);
+    let allowed = found(&facts, "allowed beside a quota").unwrap();
+    assert!(allowed.found.starts_with("dri:"), "{allowed:?}");
+    assert!(
+        found(&facts, "io_uring")
+            .unwrap()
+            .found
+            .starts_with("denied")
+    );
+    assert!(assess(&facts).can_start);
+}

@@ -1,0 +1,159 @@
+use super::*;
+use serde_json::json;
+
+fn granted(status: Option<serde_json::Value>, broker: BrokerState) -> VgpuState {
+    let grant = serde_json::from_value(json!({
+        "version": 1,
+        "key": {"namespace": "default", "id": "c1"},
+        "driver": {"kind": "sim", "socket": "/run/cgpu/sim/sim.sock"},
+        "driver_version": "570.195.03",
+        "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30}],
+        "compute": {"policy": "fixed", "percent": 30, "weight": null, "priority": "normal"},
+        "frontend": {"kind": "shim", "pid": 7},
+        "bundle": "/bundle",
+        "created_at_unix_ms": 1,
+    }))
+    .unwrap();
+    VgpuState {
+        grant,
+        broker,
+        life: Life::Live,
+        status,
+        own: Some(OwnUsage {
+            cpu_ns: Some(1_250_000_000),
+            memory_bytes: Some(6 << 20),
+            threads: Some(14),
+        }),
+    }
+}
+
+fn status() -> serde_json::Value {
+    json!({
+        "version": 1, "container": "default/c1",
+        "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30, "used_bytes": 64 << 20,
+                   "peak_bytes": 128 << 20, "refused": 2, "compute": {
+                       "terms": {"policy": "fixed", "percent": 30, "weight": 1, "priority": "normal"}, "enforcement_level": "three", "reason": null,
+                       "holds": true, "entitlement_ppm": 300_000, "gate": {"state": "open"}, "window_ns": 100_000_000, "slice_us": 0,
+                       "tenants": 2, "ratio_enforced": null, "latency": {"mean_ns": 160_000},
+                       "counts": {"calls": 40, "alarms": 0}, "used_ns": 1_500_000_000_u64, "used_ppm": 299_000}}],
+        "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
+        "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
+        "listeners": 1, "something_newer": true,
+        "broker": {"supervisor_pid": 98, "pid": 99, "replaced": 0, "started_at_unix_ms": 1},
+        "host_memory": {"limit_bytes": 8u64 << 30, "used_bytes": 32 << 20, "peak_bytes": 48 << 20, "refused": 1},
+        "health": {"hung_calls": 1, "violations": 0, "incidents": {"xid": 2, "card_lost": 0, "hung_call": 3}},
+        "watching": {"sums": false, "sums_reason": "the driver has not answered within 10000 ms", "incidents": "kernel log"},
+    })
+}
+
+#[test]
+fn the_document_is_as_scripts_know_it() {
+    let mut loose = granted(None, BrokerState::Gone);
+    loose.grant.isolation = serde_json::from_value(json!({
+        "mode": "compat", "managed": "deny", "share_group": "default/train",
+        "weakened": ["cap-sys-admin", "dri"],
+    }))
+    .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        state_dir: folder.path().to_owned(),
+        ..Config::default()
+    };
+    let reserved = reserved(&config, &loose.grant).unwrap();
+    let running = granted(Some(status()), BrokerState::Alive);
+    let document = Ps {
+        version: JSON_VERSION,
+        vgpus: vec![
+            one(&running, true, Some(99), &reserved),
+            one(&loose, false, Some(99), &reserved),
+        ],
+    };
+    crate::model::snapshot::check(&document, "ps");
+}
+
+#[test]
+fn what_a_broker_lacks_is_reported_and_what_others_hold_comes_through() {
+    let mut status = status();
+    status["broker"]["supervisor_pid"] = json!(0);
+    status["health"]["unwritten"] = json!("No space left on device");
+    status["health"]["short_of"] = json!("no descriptor: Too many open files");
+    status["health"]["unreachable"] = json!("executor at /x: connect");
+    status["folded"] = json!({
+        "living": [],
+        "ended": [{"uuid": "GPU-1", "used_bytes": 7, "processes": 19_998}],
+    });
+    let vgpu = one(&granted(Some(status), BrokerState::Alive), true, None, &[]);
+    let health = vgpu.health.unwrap();
+    assert_eq!(vgpu.state, State::DriverUnreachable);
+    for part in [
+        "driver unreachable (executor at /x",
+        "no descriptor",
+        "state not written (No space",
+        "2 Xids",
+        "no supervisor",
+    ] {
+        assert!(health.contains(part), "{health}");
+    }
+    assert_eq!(vgpu.other_processes.unwrap().ended[0].processes, 19_998);
+}
+
+#[test]
+fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
+    use crate::render::ps::{Width, render};
+    let mut running = granted(Some(status()), BrokerState::Alive);
+    let mut table = |ids: &[String], width| {
+        let vgpus = ids.iter().map(|id| {
+            running.grant.key = vgpu::ContainerKey::new("moby", id.as_str()).unwrap();
+            one(&running, true, Some(99), &[])
+        });
+        let ps = Ps {
+            version: JSON_VERSION,
+            vgpus: vgpus.collect(),
+        };
+        render(&ps, width)
+    };
+    let id = format!("e95e304dafa2{}", "0".repeat(52));
+    let narrow = table(std::slice::from_ref(&id), Width::Narrow);
+    assert!(narrow.contains("| moby/e95e304dafa2 |"), "{narrow}");
+    assert!(
+        !narrow.contains("LEVEL") && narrow.contains("HEALTH"),
+        "{narrow}"
+    );
+    let wide = table(std::slice::from_ref(&id), Width::Wide);
+    assert!(
+        wide.contains(&id) && wide.contains("LEVEL") && wide.contains("0 GPU-1"),
+        "{wide}"
+    );
+    // Two that begin alike are not told apart by twelve digits; and not every long id is a digest.
+    let other = format!("e95e304dafa2{}", "1".repeat(52));
+    let both = table(&[id.clone(), other.clone()], Width::Narrow);
+    assert!(both.contains(&id) && both.contains(&other), "{both}");
+    let name = "x".repeat(64);
+    assert!(table(std::slice::from_ref(&name), Width::Narrow).contains(&name));
+}
+
+#[test]
+fn the_state_follows_the_locks_and_the_answer() {
+    for (answer, broker, frontend_lives, state) in [
+        (Some(status()), BrokerState::Alive, true, State::Running),
+        (None, BrokerState::Alive, true, State::Silent),
+        (
+            Some(json!({"version": 1})),
+            BrokerState::Alive,
+            true,
+            State::Silent,
+        ),
+        (None, BrokerState::Gone, true, State::BrokerGone),
+        (None, BrokerState::Gone, false, State::Stale),
+    ] {
+        assert_eq!(
+            one(&granted(answer, broker), frontend_lives, None, &[]).state,
+            state
+        );
+    }
+    for (life, state) in [(Life::Live, State::Running), (Life::Stale, State::Stale)] {
+        let mut vgpu = granted(None, BrokerState::None);
+        vgpu.life = life;
+        assert_eq!(one(&vgpu, false, None, &[]).state, state);
+    }
+}
