@@ -210,7 +210,7 @@ fn the_document_reports_what_was_done_and_what_comes_next() {
 }
 
 #[test]
-fn engines_are_found_by_their_programs_and_requested_their_version() {
+fn engines_are_found_by_their_programs_and_give_their_version() {
     let root = root();
     let root = root.path();
     program(
@@ -275,7 +275,7 @@ fn an_engine_that_refuses_the_new_file_keeps_the_old_one() {
 }
 
 #[test]
-fn cri_o_is_requested_with_the_new_drop_in_among_the_others() {
+fn cri_o_checks_the_new_drop_in_among_the_others() {
     let root = root();
     let root = root.path();
     put(root, "etc/crio/crio.conf", "[crio]\n");

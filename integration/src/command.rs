@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// What a program says in a terminal before it waits for a line: see [`in_terminal`].
-pub const ALL_IS_REPLY: &[u8] = b"all is said";
+pub const ALL_IS_PRINTED: &[u8] = b"all is said";
 
 /// How long a command of a test may take before it counts as hung.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -145,7 +145,7 @@ pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
 /// The terminal is read to its end, which is when its last holder has closed it: `script(1)` stops 10 ms after the
 /// program's end, and on a busy machine loses what comes later.
 ///
-/// A program that says [`ALL_IS_REPLY`] and then waits for a line gets one: `ctr` stops copying, busy machine or not, when it hears
+/// A program that says [`ALL_IS_PRINTED`] and then waits for a line gets one: `ctr` stops copying, busy machine or not, when it hears
 /// that the program has ended, and loses what it has not read by then (seen with strace, and under containerd's own shim).
 pub fn in_terminal(
     command: &mut Command,
@@ -183,12 +183,12 @@ pub fn in_terminal(
         // The end of a terminal is an error, EIO.
         while let Ok(count @ 1..) = terminal.read(&mut chunk) {
             bytes.extend_from_slice(chunk.get(..count).unwrap_or_default());
-            let tail = bytes.len().saturating_sub(count + ALL_IS_REPLY.len());
-            let is_reply = |text: &[u8]| {
-                text.windows(ALL_IS_REPLY.len())
-                    .any(|part| part == ALL_IS_REPLY)
+            let tail = bytes.len().saturating_sub(count + ALL_IS_PRINTED.len());
+            let is_printed = |text: &[u8]| {
+                text.windows(ALL_IS_PRINTED.len())
+                    .any(|part| part == ALL_IS_PRINTED)
             };
-            if !answered && is_reply(bytes.get(tail..).unwrap_or_default()) {
+            if !answered && is_printed(bytes.get(tail..).unwrap_or_default()) {
                 answered = true;
                 drop(terminal.write_all(b"\n"));
             }

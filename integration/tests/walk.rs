@@ -334,7 +334,7 @@ fn subcommands(help: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_subcommand_is_requested_its_help() -> Result<()> {
+fn every_subcommand_has_help() -> Result<()> {
     let programs = Programs::for_tests()?;
     let walk = read("help.md")?;
     let requested: Vec<&str> = walk.commands().collect();

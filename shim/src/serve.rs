@@ -115,7 +115,7 @@ async fn serve_on(
     let ttrpc = |doing| move |source| Error::Ttrpc { doing, source };
     server.start().await.map_err(ttrpc("start the server"))?;
 
-    end_requested(&supervisor, &shutdown, start).await?;
+    end_on_request(&supervisor, &shutdown, start).await?;
     // First, so that no new `start` finds a server that is about to end.
     if let Some(socket) = socket {
         vgpu::sockets::remove(&socket).map_err(file("remove", socket))?;
@@ -131,7 +131,7 @@ async fn serve_on(
 
 /// Ends at containerd's Shutdown, or when containerd never heard of it; a signal ends the shim only when it has no
 /// containers, which would be lost.
-async fn end_requested(
+async fn end_on_request(
     supervisor: &Supervisor,
     shutdown: &Notify,
     start: Option<UnixStream>,

@@ -175,7 +175,7 @@ impl NativeCalls {
         let Some(_served) = self.threads.enter(call.tid, is_waiting) else {
             return Ok(());
         };
-        let mut requested_for = Ok(());
+        let mut fetched = Ok(());
         let answered = match self.answer(requested, call) {
             Ok(answer) => {
                 self.deliver(listener, call, answer);
@@ -187,13 +187,13 @@ impl NativeCalls {
             Err(Without::Errno(errno)) => listener.fail(call.id, errno),
             Err(Without::Driver(error)) => {
                 let failed = listener.fail(call.id, error.errno());
-                requested_for = Err(error);
+                fetched = Err(error);
                 failed
             }
         };
         // Whoever waits no more asks again.
         let _gone = answered;
-        requested_for
+        fetched
     }
 
     fn answer(&self, requested: &Requested<'_>, call: &Notification) -> Result<Answer, Without> {

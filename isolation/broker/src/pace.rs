@@ -181,7 +181,7 @@ mod tests {
 
     /// Sixty-four calls at once, and as many more while the first run goes on: two runs serve them all.
     #[test]
-    fn one_run_serves_all_that_requested_before_it() {
+    fn one_run_serves_all_that_came_before_it() {
         const CALLS: usize = 64;
         let requested = Requested::default();
         let (runs, go) = (AtomicUsize::new(0), std::sync::Barrier::new(CALLS));

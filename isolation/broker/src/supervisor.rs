@@ -367,7 +367,7 @@ impl Supervisor {
             let Some(child) = self.child(number) else {
                 return Ok(());
             };
-            if !child.has_reply_something() {
+            if !child.has_printed() {
                 return Ok(());
             }
             match link::receive::<FromBroker>(child.socket()) {

@@ -153,7 +153,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn files_are_reported_apart_by_what_they_are_and_not_by_name() {
+    fn files_differ_by_what_they_are_and_not_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         for name in [

@@ -285,7 +285,7 @@ pub const NAMING: &[(u32, &[Field])] = &[
 ///
 /// A list is read as far as RM reads it, at most to the length of the longest that it takes.
 #[must_use]
-pub fn requested_about(cmd: u32, params: &[u8], release: Release) -> Option<(Vec<u32>, u32)> {
+pub fn cards_in_question(cmd: u32, params: &[u8], release: Release) -> Option<(Vec<u32>, u32)> {
     let (_, fields) = NAMING.iter().find(|(of, _)| *of == cmd)?;
     let mut found = None;
     for field in *fields {
@@ -448,7 +448,7 @@ mod tests {
             for (at, word) in (0..).step_by(4).zip(words) {
                 put_u32(&mut params, at, *word);
             }
-            requested_about(cmd, &params, release).unwrap().0
+            cards_in_question(cmd, &params, release).unwrap().0
         };
         let attach = ctl::NV0000_CTRL_CMD_GPU_ATTACH_IDS;
         let none = attached_ids::NONE;

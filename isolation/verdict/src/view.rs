@@ -52,7 +52,7 @@ fn info_list(list: &mut [u8], entries: u32, shown: impl Fn(u32, u32) -> Option<u
 /// What FB_GET_INFO is asked instead: of BAR1 its length for what is free of it, since that tells what neighbours have mapped. What a
 /// tenant has mapped is no part of its slice, so nothing of BAR1 is shown as used.
 #[must_use]
-pub fn requested_instead(view: &View, segments: &[&[u8]]) -> Vec<Narrowing> {
+pub fn narrowings(view: &View, segments: &[&[u8]]) -> Vec<Narrowing> {
     let View::FbInfo { list, .. } = view else {
         return Vec::new();
     };

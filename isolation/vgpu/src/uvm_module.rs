@@ -30,7 +30,7 @@ const PATIENCE_MS: u16 = 10_000;
 const KILL_MS: u16 = 500;
 
 /// What modprobe writes is a line or two.
-const REPLY_MAX_BYTES: u64 = 400;
+const MESSAGE_MAX_BYTES: u64 = 400;
 
 /// Why the module could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -233,7 +233,7 @@ fn one_line(mut reply: File) -> String {
     let mut bytes = Vec::new();
     let read = reply
         .rewind()
-        .and_then(|()| reply.take(REPLY_MAX_BYTES).read_to_end(&mut bytes));
+        .and_then(|()| reply.take(MESSAGE_MAX_BYTES).read_to_end(&mut bytes));
     match read {
         Ok(0) => "it reports nothing".to_owned(),
         Ok(_) => String::from_utf8_lossy(&bytes)

@@ -33,7 +33,7 @@ pub(crate) fn ungranted_capabilities(fixture: &mut Fixture) -> Result<Value> {
         .context("start a program that asks")?;
     ensure!(status.success(), "a program that asks: {status}");
     let report = std::fs::read_to_string(fixture.out.join(REPORT)).context("read its report")?;
-    facts["requested_for"] = serde_json::from_str(&report).context("understand its report")?;
+    facts["requested"] = serde_json::from_str(&report).context("understand its report")?;
     facts["tally"] = Tally::default().json();
     fixture.keep(seat);
     Ok(facts)

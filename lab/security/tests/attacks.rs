@@ -245,7 +245,7 @@ fn nothing_is_given(observed: &Observed) -> Result<()> {
 
 /// Neither by itself nor by a program whose environment asks for all.
 fn no_capability_is_given(observed: &Observed) -> Result<()> {
-    for requested in ["", "/requested_for"] {
+    for requested in ["", "/requested"] {
         let at = |name: &str| format!("{requested}/{name}");
         for name in ["classes", "controls", "channels"] {
             ensure!(

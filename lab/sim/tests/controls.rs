@@ -10,7 +10,7 @@ use tenant::card::Card;
 use tenant::{ada, open};
 
 #[test]
-fn every_control_of_a_tenants_is_answered_unless_the_table_reports_that_it_is_not_fake() {
+fn every_control_of_a_tenants_is_answered_unless_the_table_has_it_unmodelled() {
     let card = Card::open(&ada("570.195.03", 64, 1));
     let tenant = &card.tenant;
     let alloc = |parent, number| tenant.alloc(parent, number, 0, Some(&mut vec![0; 512]));

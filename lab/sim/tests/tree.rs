@@ -414,7 +414,7 @@ fn a_client_has_the_handle_that_it_asks_for_unless_that_is_taken() {
 }
 
 #[test]
-fn what_is_single_below_its_parent_is_in_use_there_and_what_needs_parameters_is_requested_first() {
+fn what_is_single_below_its_parent_is_in_use_there_and_what_needs_parameters_fails_first() {
     let machine = ada("580.95.05", 64, 1);
     let tenant = Tenant::new(&machine, "a/b");
     let mps = || tenant.alloc(tenant.root, class::MPS_COMPUTE, 0, None);

@@ -889,7 +889,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_behind_is_requested_more_within_bounds() {
+    fn what_stays_behind_is_given_more_within_bounds() {
         assert!((requested(0.5, None) - 0.5).abs() < 1e-9);
         assert!((requested(0.5, Some((0.44, 0.4))) - 0.55).abs() < 1e-9);
         // A machine that was full gave less than can be made up for.

@@ -161,7 +161,7 @@ fn narrow(
     narrowings.extend(verdict::cleared(op, &views));
     narrowings.extend(verdict::own_space(op, &views));
     if let Effect::View(view) = &request.effect {
-        narrowings.extend(verdict::view::requested_instead(view, &views));
+        narrowings.extend(verdict::view::narrowings(view, &views));
     }
     // A simulated driver has nobody beyond its sessions.
     if container.driver.binding() != Binding::None {

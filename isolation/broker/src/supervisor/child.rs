@@ -198,7 +198,7 @@ impl Child {
         }
     }
 
-    pub(super) fn has_reply_something(&self) -> bool {
+    pub(super) fn has_printed(&self) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }

@@ -52,8 +52,8 @@ pub(crate) const TESTS: &[Test] = &[
         an_answer_that_does_not_come_holds_up_nothing,
     ),
     (
-        "sums::a_node_that_is_another_file_is_not_requested_by",
-        a_node_that_is_another_file_is_not_requested_by,
+        "sums::a_node_that_is_another_file_answers_no_sums",
+        a_node_that_is_another_file_answers_no_sums,
     ),
 ];
 
@@ -438,7 +438,7 @@ fn an_answer_that_does_not_come_holds_up_nothing() {
     });
 }
 
-fn a_node_that_is_another_file_is_not_requested_by() {
+fn a_node_that_is_another_file_answers_no_sums() {
     let fixture = fixture();
     let folder = tempfile::tempdir().unwrap();
     let connect = || {

@@ -59,8 +59,8 @@ pub(crate) const TESTS: &[Test] = &[
         links_to_cards_that_are_not_granted_are_not_there,
     ),
     (
-        "views::peers_are_requested_among_granted_cards_alone",
-        peers_are_requested_among_granted_cards_alone,
+        "views::peers_are_looked_for_among_granted_cards_alone",
+        peers_are_looked_for_among_granted_cards_alone,
     ),
 ];
 
@@ -367,7 +367,7 @@ fn only_granted_cards_are_listed() {
 }
 
 /// The older form points to tables of all pairs; a card that is not granted is one that is not there.
-fn peers_are_requested_among_granted_cards_alone() {
+fn peers_are_looked_for_among_granted_cards_alone() {
     let fixture = Fixture::of_two_cards(64 * MIB);
     let asking = Program::new(&fixture);
     let [granted, foreign] = [0, 1].map(|at| fixture.kernel.sim().cards()[at].gpu_id);

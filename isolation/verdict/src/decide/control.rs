@@ -40,7 +40,7 @@ pub(super) fn decide(
     };
     let exported =
         |effect: Result<Effect, exports::Fault>| effect.map_err(|fault| fault.refusal(refused));
-    if let Some((ids, absent)) = cards::requested_about(cmd, params_or_none, release) {
+    if let Some((ids, absent)) = cards::cards_in_question(cmd, params_or_none, release) {
         return Ok(Effect::NamesCards { ids, absent });
     }
     match control.decision {

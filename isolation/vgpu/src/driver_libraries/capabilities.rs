@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broker_refuses_is_named_where_it_is_requested_by_name() {
+    fn what_a_broker_refuses_is_named_where_it_is_named_in_the_request() {
         let none = BTreeSet::new();
         let refused = |value: &str| Capabilities::parse(value).unwrap().refused(&none);
         assert_eq!(

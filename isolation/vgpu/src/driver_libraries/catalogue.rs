@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_reported_apart_from_those_that_begin_alike() {
+    fn names_differ_from_those_that_begin_alike() {
         let of = |name| library_of(name).map(|(library, rest)| (library.name, rest));
         assert_eq!(
             of("libcuda.so.570.195.03"),

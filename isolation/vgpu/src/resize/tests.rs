@@ -278,7 +278,7 @@ fn what_is_held_above_a_shrunken_quota_stays_reserved_until_it_is_given_up() {
 }
 
 #[test]
-fn no_broker_is_requested_its_status_under_the_lock_that_every_start_needs() {
+fn no_status_is_fetched_under_the_lock_that_every_start_needs() {
     let fixture = Fixture::new();
     *fixture.used_bytes.lock().unwrap() = 3 * GIB;
     let other = fixture.join("c2", &ComputeTerms::default(), 2);

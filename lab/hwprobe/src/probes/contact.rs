@@ -250,7 +250,7 @@ struct Ended {
 }
 
 /// Of what a program said; a report is no log.
-const MOST_REPLY: usize = 2000;
+const MOST_PRINTED: usize = 2000;
 
 /// A program under the recorder: on the card itself, or in a slice with these options.
 fn recorded(bundle: &Bundle, program: &Program, way: &Way, folder: &Path) -> anyhow::Result<Ended> {
@@ -280,7 +280,7 @@ fn recorded(bundle: &Bundle, program: &Program, way: &Way, folder: &Path) -> any
         let status = serde_json::from_str(status).context("the recording's head")?;
         let reply = [&output.stdout[..], &output.stderr[..]].concat();
         let reply = String::from_utf8_lossy(&reply).into_owned();
-        let last = reply.char_indices().rev().nth(MOST_REPLY);
+        let last = reply.char_indices().rev().nth(MOST_PRINTED);
         let last = last.map_or(0, |(at, _)| at);
         Ok(Ended {
             status,

@@ -455,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_are_reported_and_heard_as_they_are(ret in -22..=0_i32, blocks: Vec<Vec<u8>>, is_whole: bool) {
+        fn blocks_are_sent_and_received_as_they_are(ret in -22..=0_i32, blocks: Vec<Vec<u8>>, is_whole: bool) {
             let mut reply = ret.to_string();
             for block in &blocks {
                 reply.push(' ');

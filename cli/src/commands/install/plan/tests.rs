@@ -202,7 +202,7 @@ fn containerd_1_keeps_its_own_runc_beside_the_first_runtime() {
 }
 
 #[test]
-fn what_cannot_be_reported_an_engine_is_refused_with_the_reason() {
+fn what_an_engine_cannot_be_given_is_refused_with_the_reason() {
     let main = |text| texts(&[(CONTAINERD_MAIN, text)]);
     let one = Version(1, 7);
     for (version, text, reply) in [

@@ -236,7 +236,7 @@ fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_repo
 }
 
 #[test]
-fn who_has_infiniband_beside_a_quota_is_reported_that_it_does_not_reach_card_memory() {
+fn infiniband_beside_a_quota_is_reported_not_to_reach_card_memory() {
     let fake = TestHost::new();
     for (id, path, reported) in [
         ("c1", "/dev/infiniband/uverbs0", true),
