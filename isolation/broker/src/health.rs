@@ -413,7 +413,8 @@ impl Health {
         let Some(state_dir) = &self.plan.state_dir else {
             return;
         };
-        let reported = GpuUuid::new(uuid).and_then(|uuid| {
+        let uuid_of_card = GpuUuid::new(uuid).map_err(cards::Error::from);
+        let reported = uuid_of_card.and_then(|uuid| {
             let health = CardHealth {
                 version: cards::health::VERSION,
                 uuid,

@@ -2,28 +2,16 @@
 
 use std::path::PathBuf;
 
-use crate::identity::GpuUuid;
-use crate::placement::Bytes;
-use crate::reserved_time::TimeRefusal;
+use crate::identity::{GpuUuid, NameError};
+use crate::refusal::{Bytes, Refusal, TimeRefusal};
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Text that is no card's UUID.
-    #[error("{text:?} is not a card UUID: GPU- or MIG- and letters, digits and hyphens")]
-    Uuid {
-        /// What was given.
-        text: String,
-    },
-    /// A namespace or container id that cannot be a folder's name.
-    #[error("{part} {text:?} is not allowed: 1 to 128 of [A-Za-z0-9_.-], not . or ..")]
-    Name {
-        /// Which of the two.
-        part: &'static str,
-        /// What was given, cut at the limit.
-        text: String,
-    },
+    /// Text that is no card's UUID, or a name that cannot be a folder's.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// A file operation failed.
     #[error("cannot {operation} {}", path.display())]
     Io {
@@ -175,7 +163,7 @@ pub enum Error {
     },
     /// The request cannot be placed.
     #[error(transparent)]
-    Placement(#[from] crate::placement::Refusal),
+    Placement(#[from] Refusal),
 }
 
 impl Error {

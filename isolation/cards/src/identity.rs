@@ -6,13 +6,30 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-
 /// The longest name of a namespace or container. containerd allows 76 characters, podman and plain runc more.
 const NAME_CHARS_MAX: usize = 128;
 
 /// The longest UUID. NVIDIA's are `GPU-` and 36 characters, a MIG instance's `MIG-` and 36.
 const UUID_CHARS_MAX: usize = 64;
+
+/// A name that is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Text that is no card's UUID.
+    #[error("{text:?} is not a card UUID: GPU- or MIG- and letters, digits and hyphens")]
+    Uuid {
+        /// What was given.
+        text: String,
+    },
+    /// A namespace or container id that cannot be a folder's name.
+    #[error("{part} {text:?} is not allowed: 1 to 128 of [A-Za-z0-9_.-], not . or ..")]
+    Name {
+        /// Which of the two.
+        part: &'static str,
+        /// What was given, cut at the limit.
+        text: String,
+    },
+}
 
 /// A card's name for life: `GPU-` and a UUID, as the driver prints it.
 ///
@@ -25,8 +42,8 @@ impl GpuUuid {
     /// Checks the spelling; whether such a card exists is the inventory's to say.
     ///
     /// # Errors
-    /// [`Error::Uuid`] names the text and what is allowed.
-    pub fn new(text: impl Into<String>) -> Result<Self, Error> {
+    /// [`NameError::Uuid`] names the text and what is allowed.
+    pub fn new(text: impl Into<String>) -> Result<Self, NameError> {
         let text = text.into();
         let prefixed = ["GPU-", "MIG-"]
             .iter()
@@ -37,7 +54,7 @@ impl GpuUuid {
         if prefixed && plain && text.len() <= UUID_CHARS_MAX {
             Ok(Self(text))
         } else {
-            Err(Error::Uuid { text })
+            Err(NameError::Uuid { text })
         }
     }
 
@@ -55,15 +72,15 @@ impl fmt::Display for GpuUuid {
 }
 
 impl FromStr for GpuUuid {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self, Error> {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
         Self::new(text)
     }
 }
 
 impl TryFrom<String> for GpuUuid {
-    type Error = Error;
-    fn try_from(text: String) -> Result<Self, Error> {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
         Self::new(text)
     }
 }
@@ -86,8 +103,8 @@ impl ContainerKey {
     /// Both names become folders: `[A-Za-z0-9_.-]`, 1 to 128 characters, and neither `.` nor `..`.
     ///
     /// # Errors
-    /// [`Error::Name`] names the offending part.
-    pub fn new(namespace: impl Into<String>, id: impl Into<String>) -> Result<Self, Error> {
+    /// [`NameError::Name`] names the offending part.
+    pub fn new(namespace: impl Into<String>, id: impl Into<String>) -> Result<Self, NameError> {
         let (namespace, id) = (namespace.into(), id.into());
         for (part, text) in [("namespace", &namespace), ("container id", &id)] {
             let plain = text
@@ -99,7 +116,7 @@ impl ContainerKey {
                 || text == "."
                 || text == ".."
             {
-                return Err(Error::Name {
+                return Err(NameError::Name {
                     part,
                     text: text.chars().take(NAME_CHARS_MAX).collect(),
                 });
@@ -134,12 +151,12 @@ impl fmt::Display for ContainerKey {
 }
 
 impl FromStr for ContainerKey {
-    type Err = Error;
+    type Err = NameError;
     /// Reads what [`fmt::Display`] writes.
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, NameError> {
         match text.split_once('/') {
             Some((namespace, id)) => Self::new(namespace, id),
-            None => Err(Error::Name {
+            None => Err(NameError::Name {
                 part: "container key",
                 text: text.chars().take(NAME_CHARS_MAX).collect(),
             }),
@@ -155,8 +172,8 @@ struct KeyText {
 }
 
 impl TryFrom<KeyText> for ContainerKey {
-    type Error = Error;
-    fn try_from(text: KeyText) -> Result<Self, Error> {
+    type Error = NameError;
+    fn try_from(text: KeyText) -> Result<Self, NameError> {
         Self::new(text.namespace, text.id)
     }
 }

@@ -40,6 +40,7 @@ pub mod inventory;
 pub mod lock;
 pub mod modes;
 pub mod placement;
+pub mod refusal;
 pub mod reservations;
 pub mod reserved_time;
 pub mod rules;
@@ -53,7 +54,7 @@ pub use grant::{
     Weakness,
 };
 pub use health::CardHealth;
-pub use identity::{ContainerKey, GpuUuid};
+pub use identity::{ContainerKey, GpuUuid, NameError};
 pub use inventory::{Card, Inventory, SimulatedInventory};
 pub use modes::{Modes, Programs};
 pub use plan::CardKind;

@@ -1,12 +1,10 @@
 //! What of a card's time is promised to whom, and whether one more fits.
 
-use std::fmt;
-
-use plan::{
-    CardKind, CardRules, PERCENT_PPM, Policy, RequestedTerms, RulesError, Terms, TermsError,
-};
+use plan::{CardKind, CardRules, Policy, RequestedTerms, Terms};
 
 use crate::grant::ComputeTerms;
+
+pub use crate::refusal::TimeRefusal;
 
 /// The promises of one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,61 +15,6 @@ pub struct ReservedTime {
     pub holders: Vec<Terms>,
     /// What kind of card it is.
     pub kind: CardKind,
-}
-
-/// Why a card's time cannot be promised so.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TimeRefusal {
-    /// Terms that are wrong, or that the card's rules leave no meaning.
-    #[error(transparent)]
-    Terms(#[from] TermsError),
-    /// Rules that no card can have.
-    #[error("rules of the card: {0}")]
-    Rules(#[from] RulesError),
-    /// It does not fit beside those that are there.
-    #[error("{}", Full(refusal, *left_ppm))]
-    Full {
-        /// Why not.
-        refusal: plan::Refusal,
-        /// What can still be reserved, parts of a million.
-        left_ppm: u32,
-    },
-}
-
-/// Says what is left, where `plan` does not.
-struct Full<'a>(&'a plan::Refusal, u32);
-
-impl fmt::Display for Full<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(refusal, left_ppm) = self;
-        match refusal {
-            plan::Refusal::Reserved { .. } => refusal.fmt(f),
-            plan::Refusal::NativeBesideSegments => write!(
-                f,
-                "{refusal} ({} % of its time can still be reserved; a container with policy preemptive, weighted or soft shares the rest)",
-                left_ppm / PERCENT_PPM
-            ),
-            plan::Refusal::Rules(_)
-            | plan::Refusal::Terms(_)
-            | plan::Refusal::Full { .. }
-            | plan::Refusal::HighBesideReserved => write!(
-                f,
-                "{refusal} ({} % of its time can still be reserved)",
-                left_ppm / PERCENT_PPM
-            ),
-        }
-    }
-}
-
-impl TimeRefusal {
-    /// Whether another card with the same rules would refuse it too, however empty.
-    #[must_use]
-    pub fn is_of_terms(&self) -> bool {
-        match self {
-            Self::Terms(_) | Self::Rules(_) => true,
-            Self::Full { .. } => false,
-        }
-    }
 }
 
 impl ComputeTerms {
@@ -155,6 +98,8 @@ impl ReservedTime {
 
 #[cfg(test)]
 mod tests {
+    use plan::PERCENT_PPM;
+
     use super::*;
     use crate::grant::Priority;
 

@@ -94,7 +94,7 @@ pub const ALL: &[Path] = &[
     path("10", "external mapping", "UVM_MAP_EXTERNAL_ALLOCATION", Outcome::Referenced,
         "one reference for each card that maps it, until it is unmapped, replaced or its file closed"),
     path("11", "managed memory", "mmap of /dev/nvidia-uvm", Outcome::Charged,
-        "by address space, as if all of it lay on the card; the policies deny and allow stand beside charge"),
+        "by address space, as if all of it were on the card; the other policies are deny and allow"),
     path("11a", "moving managed memory", "UVM_MIGRATE, UVM_MIGRATE_RANGE_GROUP, UVM_SET_PREFERRED_LOCATION, UVM_SET_ACCESSED_BY and the like", Outcome::NoCardMemory,
         "what moves is charged already; refused where managed memory is denied"),
     path("12", "pageable memory that moves (HMM)", "page faults", Outcome::ClosedOutside,

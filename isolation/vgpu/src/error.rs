@@ -626,6 +626,12 @@ pub enum Error {
     },
 }
 
+impl From<cards::NameError> for Error {
+    fn from(error: cards::NameError) -> Self {
+        Self::Cards(error.into())
+    }
+}
+
 impl Error {
     /// Of a request that nobody but the host's configuration has made.
     pub(crate) fn of_default(self) -> Self {

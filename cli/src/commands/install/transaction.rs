@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use serde_json::Value;
 
 use super::change::changed;
 use super::check::{self, Checked, Subject, Tree};
@@ -164,95 +165,48 @@ fn plan_engine(
     let mut originals = Vec::new();
     for path in plan::files_of(engine) {
         let (now, original) = original(site, journal, path)?;
-        texts.insert(
-            *path,
-            original.found.as_ref().map(|found| found.text.clone()),
-        );
+        let text = original.found.as_ref().map(|found| found.text.clone());
+        texts.insert(*path, text);
         originals.push((*path, now, original));
-    }
-    let effective = match (engine, program) {
-        (Engine::Containerd, Some(program)) => {
-            let tree = texts
-                .iter()
-                .map(|(path, text)| ((*path).to_owned(), text.clone()))
-                .collect();
-            check::containerd_reads(&site.root, program, &tree)?.ok()
-        }
-        _ => None,
-    };
-    let needed = match plan::plan(engine, version, request, &texts, effective.as_ref())? {
-        Plan::Files(needed) => needed,
-        Plan::Nothing(reason) => {
-            return Ok(Work {
-                engine,
-                version,
-                files: Vec::new(),
-                checked: None,
-                skipped: Some(reason),
-                remarks: Vec::new(),
-            });
-        }
-    };
-    programs_are_there(site, engine, version, request)?;
-    let mut files = Vec::new();
-    let mut remarks = Vec::new();
-    remarks.extend(plan::remark(engine, version, request));
-    for needed in &needed {
-        let at = originals
-            .iter()
-            .position(|(path, ..)| *path == needed.path)
-            .context("a plan names files that were read")?;
-        let (_, now, original) = originals.swap_remove(at);
-        let text = match &original.found {
-            Some(found) => found.text.as_str(),
-            None => needed.fresh.as_str(),
-        };
-        let (after, made) = changed(needed.format, text, &needed.changes)
-            .with_context(|| needed.path.to_owned())?;
-        let mut entry = Entry::new(
-            engine,
-            needed.path,
-            needed.format,
-            &request.runtime,
-            original.found.as_ref(),
-            &after,
-            &needed.fresh,
-            made,
-        );
-        if let Some(earlier) = journal.entry(needed.path) {
-            entry.also_left(earlier);
-        }
-        // An engine that has the runtime already, from the admin's own hand, is left alone.
-        let ours = entry.changes_something() || journal.entry(needed.path).is_some();
-        files.push(FileWork {
-            path: needed.path.to_owned(),
-            before: now,
-            after: Some(after),
-            entry: ours.then_some(entry),
-            original: original.found.filter(|_| ours),
-            how: original.how,
-        });
-        remarks.extend(
-            original
-                .remarks
-                .into_iter()
-                .filter(|remark| remark.contains("original")),
-        );
-    }
-    // What an earlier install needed and this one does not.
-    for (path, now, original) in originals {
-        if journal.entry(path).is_some() {
-            files.push(restoration(path, now, original, &mut remarks));
-        }
     }
     let mut work = Work {
         engine,
         version,
-        files,
+        files: Vec::new(),
         checked: None,
         skipped: None,
-        remarks,
+        remarks: Vec::new(),
     };
+    let effective = effective(site, engine, program, &texts)?;
+    let needed = match plan::plan(engine, version, request, &texts, effective.as_ref())? {
+        Plan::Files(needed) => needed,
+        Plan::Nothing(reason) => {
+            work.skipped = Some(reason);
+            return Ok(work);
+        }
+    };
+    programs_are_there(site, engine, version, request)?;
+    work.remarks.extend(plan::remark(engine, version, request));
+    for needed in &needed {
+        let mut originals_left = originals.iter();
+        let at = originals_left
+            .position(|(path, ..)| *path == needed.path)
+            .context("a plan names files that were read")?;
+        let (_, now, original) = originals.swap_remove(at);
+        let of_original = original.remarks.iter();
+        let of_original = of_original.filter(|remark| remark.contains("original"));
+        work.remarks.extend(of_original.cloned());
+        let earlier = journal.entry(needed.path);
+        let file = file_work(engine, request, needed, (now, original), earlier)?;
+        work.files.push(file);
+    }
+    // What an earlier install needed and this one does not.
+    for (path, now, original) in originals {
+        if journal.entry(path).is_some() {
+            let file = restoration(path, now, original, &mut work.remarks);
+            work.files.push(file);
+        }
+    }
     let gone: Vec<String> = journal
         .files
         .iter()
@@ -261,6 +215,60 @@ fn plan_engine(
         .collect();
     work.checked = Some(checked(site, &work, program, Some(request), &gone)?);
     Ok(work)
+}
+
+/// How containerd reads its files as they are.
+fn effective(
+    site: &Site,
+    engine: Engine,
+    program: Option<&Path>,
+    texts: &Texts,
+) -> anyhow::Result<Option<Value>> {
+    let (Engine::Containerd, Some(program)) = (engine, program) else {
+        return Ok(None);
+    };
+    let files = texts.iter();
+    let tree = files.map(|(path, text)| ((*path).to_owned(), text.clone()));
+    Ok(check::containerd_reads(&site.root, program, &tree.collect())?.ok())
+}
+
+/// A file with what it needs; `earlier`: what an earlier install did to it.
+fn file_work(
+    engine: Engine,
+    request: &InstallRequest,
+    needed: &plan::Needed,
+    (before, original): (Option<Found>, Original),
+    earlier: Option<&Entry>,
+) -> anyhow::Result<FileWork> {
+    let text = match &original.found {
+        Some(found) => found.text.as_str(),
+        None => needed.fresh.as_str(),
+    };
+    let (after, made) =
+        changed(needed.format, text, &needed.changes).with_context(|| needed.path.to_owned())?;
+    let mut entry = Entry::new(
+        engine,
+        needed.path,
+        needed.format,
+        &request.runtime,
+        original.found.as_ref(),
+        &after,
+        &needed.fresh,
+        made,
+    );
+    if let Some(earlier) = earlier {
+        entry.also_left(earlier);
+    }
+    // An engine that has the runtime already, from the admin's own hand, is left alone.
+    let ours = entry.changes_something() || earlier.is_some();
+    Ok(FileWork {
+        path: needed.path.to_owned(),
+        before,
+        after: Some(after),
+        entry: ours.then_some(entry),
+        original: original.found.filter(|_| ours),
+        how: original.how,
+    })
 }
 
 /// Works out an uninstall of these engines, or of all; nothing is changed.

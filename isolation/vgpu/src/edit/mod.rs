@@ -91,10 +91,10 @@ pub fn apply_to_exec(process: &mut Value) -> Result<(), Error> {
     environment::hide_in_process(process)
 }
 
-/// Whose mark the spec carries.
+/// Whose `cgpu.io/applied` the spec carries.
 ///
 /// # Errors
-/// A spec of the wrong shape, or a mark that is no container's name.
+/// A spec of the wrong shape, or an annotation that is no container's name.
 pub fn applied_for(spec: &Value) -> Result<Option<ContainerKey>, Error> {
     let annotations = spec::annotations(spec)?;
     let applied = annotations.iter().find(|(key, _)| *key == APPLIED_KEY);

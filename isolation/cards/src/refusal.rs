@@ -1,0 +1,267 @@
+//! Why a card, or its time, cannot be had: in words for the person who asked.
+
+use std::fmt;
+
+use plan::{PERCENT_PPM, RulesError, TermsError};
+
+use crate::identity::GpuUuid;
+use crate::modes::Unshareable;
+
+/// One MiB in bytes.
+pub const MIB: u64 = 1 << 20;
+
+/// Why nothing is placed on a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unusable {
+    /// What was seen of a card that is not well.
+    Unhealthy(String),
+    /// How it is set.
+    Unshareable(Unshareable),
+}
+
+/// `container` units of a card that counts as `device` units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Units for the container, at least 1.
+    pub container: u64,
+    /// Units of the whole card, at least 1.
+    pub device: u64,
+}
+
+impl Share {
+    /// `floor(card's MiB × container / device)`, in bytes: the formula that fits all samples that the vendor printed.
+    #[must_use]
+    pub fn of(self, card_memory_bytes: u64) -> u64 {
+        let card_mib = u128::from(card_memory_bytes / MIB);
+        let share_mib = card_mib * u128::from(self.container) / u128::from(self.device.max(1));
+        u64::try_from(share_mib)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(MIB)
+    }
+}
+
+/// Why a request cannot be placed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nothing asked for.
+    #[error("0 bytes of card memory are requested: at least 1 MiB on each card is needed")]
+    NoMemory,
+    /// No cards asked for.
+    #[error("0 cards are requested: at least 1 is needed")]
+    NoCards,
+    /// More cards than there are.
+    #[error("{requested} cards are requested, and {} has {exist}", if *.restricted { "the allowed list" } else { "this host" })]
+    TooManyCards {
+        /// How many were asked for.
+        requested: u32,
+        /// How many there are to choose from.
+        exist: usize,
+        /// Whether a list of allowed cards made them fewer.
+        restricted: bool,
+    },
+    /// A name that no card has.
+    #[error("no card {name} on this host, which has: {present}")]
+    UnknownCard {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        present: String,
+    },
+    /// A card named twice.
+    #[error("card {name} is named twice")]
+    NamedTwice {
+        /// The second name.
+        name: String,
+    },
+    /// A named card that another part of the request excludes.
+    #[error("card {name} is not among the cards that the environment allows")]
+    Excluded {
+        /// The card.
+        name: String,
+    },
+    /// A named card that is not well.
+    #[error(
+        "card {name} is unhealthy: {reason}; nothing is placed on it until `cgpu doctor --repair` clears it"
+    )]
+    Unhealthy {
+        /// The card.
+        name: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// A named card that is set so that containers cannot share it.
+    #[error("card {name} {why}")]
+    Unshareable {
+        /// The card.
+        name: String,
+        /// How it is set, and what to do.
+        why: Unshareable,
+    },
+    /// Equal parts would not be whole MiB.
+    #[error("{} does not split over {cards} cards: {total_bytes} bytes / {cards} is not a whole number of MiB", Bytes(*total_bytes))]
+    Indivisible {
+        /// What was asked for in all.
+        total_bytes: u64,
+        /// Over how many cards.
+        cards: u32,
+    },
+    /// More than a whole card.
+    #[error("{} on one card is requested, more than any usable card has; free: {}", Bytes(*requested_bytes), listed(left))]
+    AboveCard {
+        /// What was asked for on each card.
+        requested_bytes: u64,
+        /// What each card has left.
+        left: Vec<Left>,
+    },
+    /// Two dialects that differ by more than cGPU's rounding.
+    #[error(
+        "{} on a card is requested, and the environment's {}/{} of card {index} is {}: they contradict each other",
+        Bytes(*requested_bytes), share.container, share.device, Bytes(share.of(*memory_bytes))
+    )]
+    Contradiction {
+        /// What the caller asked for on each card.
+        requested_bytes: u64,
+        /// What the environment asks for.
+        share: Share,
+        /// The card on which they were compared.
+        index: u32,
+        /// Its memory.
+        memory_bytes: u64,
+    },
+    /// Terms for compute time that none of the cards in question takes, for one reason.
+    #[error(transparent)]
+    Time(TimeRefusal),
+    /// Not enough left.
+    #[error("{needed} does not fit; free: {}", listed(left))]
+    DoesNotFit {
+        /// What was asked for, in words.
+        needed: String,
+        /// What each card has left.
+        left: Vec<Left>,
+    },
+}
+
+/// What a card has left, for the person who reads the refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The card's index.
+    pub index: u32,
+    /// The card.
+    pub uuid: GpuUuid,
+    /// Its memory less all grants.
+    pub free_bytes: u64,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Why nothing may be placed on it.
+    pub unusable: Option<Unusable>,
+    /// Why the terms for compute time do not fit on it; `None`: they do.
+    pub time: Option<TimeRefusal>,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.unusable {
+            None => {}
+            Some(Unusable::Unhealthy(reason)) => {
+                return write!(
+                    f,
+                    "card {} ({}) none, it is unhealthy: {reason}",
+                    self.index, self.uuid
+                );
+            }
+            Some(Unusable::Unshareable(why)) => {
+                return write!(f, "card {} ({}) none, it {why}", self.index, self.uuid);
+            }
+        }
+        write!(
+            f,
+            "card {} ({}) {} of {}",
+            self.index,
+            self.uuid,
+            Bytes(self.free_bytes),
+            Bytes(self.memory_bytes)
+        )?;
+        match &self.time {
+            None => Ok(()),
+            Some(refusal) => write!(f, ", but its compute time does not fit: {refusal}"),
+        }
+    }
+}
+
+fn listed(left: &[Left]) -> String {
+    left.iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Bytes as people write them: whole GiB as GiB, else MiB.
+#[derive(Debug, Clone, Copy)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 && self.0.is_multiple_of(1 << 30) {
+            write!(f, "{} GiB", self.0 >> 30)
+        } else if self.0.is_multiple_of(MIB) {
+            write!(f, "{} MiB", self.0 / MIB)
+        } else {
+            write!(f, "{} bytes", self.0)
+        }
+    }
+}
+
+/// Why a card's time cannot be promised so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimeRefusal {
+    /// Terms that are wrong, or that the card's rules leave no meaning.
+    #[error(transparent)]
+    Terms(#[from] TermsError),
+    /// Rules that no card can have.
+    #[error("rules of the card: {0}")]
+    Rules(#[from] RulesError),
+    /// It does not fit beside those that are there.
+    #[error("{}", Full(refusal, *left_ppm))]
+    Full {
+        /// Why not.
+        refusal: plan::Refusal,
+        /// What can still be reserved, parts of a million.
+        left_ppm: u32,
+    },
+}
+
+/// Says what is left, where `plan` does not.
+struct Full<'a>(&'a plan::Refusal, u32);
+
+impl fmt::Display for Full<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(refusal, left_ppm) = self;
+        match refusal {
+            plan::Refusal::Reserved { .. } => refusal.fmt(f),
+            plan::Refusal::NativeBesideSegments => write!(
+                f,
+                "{refusal} ({} % of its time can still be reserved; a container with policy preemptive, weighted or soft shares the rest)",
+                left_ppm / PERCENT_PPM
+            ),
+            plan::Refusal::Rules(_)
+            | plan::Refusal::Terms(_)
+            | plan::Refusal::Full { .. }
+            | plan::Refusal::HighBesideReserved => write!(
+                f,
+                "{refusal} ({} % of its time can still be reserved)",
+                left_ppm / PERCENT_PPM
+            ),
+        }
+    }
+}
+
+impl TimeRefusal {
+    /// Whether another card with the same rules would refuse it too, however empty.
+    #[must_use]
+    pub fn is_of_terms(&self) -> bool {
+        match self {
+            Self::Terms(_) | Self::Rules(_) => true,
+            Self::Full { .. } => false,
+        }
+    }
+}
