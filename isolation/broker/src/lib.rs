@@ -71,4 +71,5 @@ mod succession;
 pub mod supervisor;
 mod syscall;
 pub mod usage_report;
+pub mod watch;
 pub mod workers;

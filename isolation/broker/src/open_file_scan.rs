@@ -22,9 +22,9 @@ use std::sync::Arc;
 use driver::FileKind;
 use nix::sys::stat::{fstat, major, minor};
 
-use crate::container::Container;
 use crate::files::{OpenFile, position};
 use crate::maps::{self, has_gone};
+use crate::processes::Processes;
 use crate::scarce::is_scarcity;
 
 /// In which order the processes are looked at.
@@ -228,19 +228,20 @@ fn set_mapped(files: &mut [Sought], pid: i32, explained: &HashSet<(u64, u64)>) -
     table.map(drop)
 }
 
-/// The processes of a container that may have anything of the driver's. Without a cgroup they are those that have made calls, these
-/// `further` ones, and what descends from either.
+/// The processes of a container that may have anything of the driver's, but for the `executor`. Without a cgroup they are the `known` ones,
+/// which have made calls, these `further` ones, and what descends from either.
 ///
 /// # Errors
 /// They cannot be listed, or not all.
 pub(crate) fn processes_of_container<'a>(
-    container: &Container,
+    cgroup: Option<&Path>,
+    known: &Processes,
+    executor: Option<i32>,
     further: impl Iterator<Item = &'a i32>,
 ) -> io::Result<Vec<i32>> {
-    let cgroup = container.journal.change().cgroup().cloned();
-    let mut pids: BTreeSet<i32> = match &cgroup {
+    let mut pids: BTreeSet<i32> = match cgroup {
         Some(folder) => list_group(folder)?.into_iter().collect(),
-        None => container.processes.known().into_iter().collect(),
+        None => known.known().into_iter().collect(),
     };
     pids.extend(further);
     if cgroup.is_none() {
@@ -261,7 +262,7 @@ pub(crate) fn processes_of_container<'a>(
     let ours = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
     Ok(pids
         .into_iter()
-        .filter(|pid| !ours.contains(pid) && container.driver.process() != Some(*pid))
+        .filter(|pid| !ours.contains(pid) && executor != Some(*pid))
         .collect())
 }
 

@@ -30,6 +30,7 @@ use crate::resume::resume;
 use crate::serving::Broker;
 use crate::share::{self, Share, Sources};
 use crate::supervisor;
+use crate::watch;
 use crate::workers::{Session, WAKE_SIGNAL};
 
 mod capabilities;
@@ -186,7 +187,7 @@ impl Standby {
             .map(|(token, pid, listener)| broker.add_session(token, pid, listener))
             .collect();
         let container = &broker.container;
-        health::start(container, replaced).map_err(failed("starting a thread"))?;
+        watch::start(container, replaced).map_err(failed("starting a thread"))?;
         resume(container, &sessions).map_err(failed("taking up calls"))?;
         start_share(container, replaced)?;
         container

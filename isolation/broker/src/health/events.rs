@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cards::events as log;
-pub(super) use cards::events::now_unix_ms;
+pub(crate) use cards::events::now_unix_ms;
 use serde::{Deserialize, Serialize};
 
 /// As many are in the status.

@@ -9,7 +9,6 @@ use std::sync::{Mutex, PoisonError};
 use driver::xid::{self, Line};
 use driver::{Incident, IncidentKind};
 
-use crate::container::Container;
 use crate::pci;
 
 /// A record is a line of 1 KiB at most, with its dictionary.
@@ -47,8 +46,8 @@ impl KernelLog {
         })
     }
 
-    /// What was written since the last look and concerns the container's cards.
-    pub(super) fn read(&self, container: &Container) -> Vec<Incident> {
+    /// What was written since the last look and concerns the container's cards; `is_own`: whether a process is the container's.
+    pub(crate) fn read(&self, is_own: impl Fn(i32) -> bool) -> Vec<Incident> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffer = [0; RECORD_BYTES];
         let mut incidents = Vec::new();
@@ -61,7 +60,7 @@ impl KernelLog {
                 Err(_nothing_new) => break,
             };
             let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
-            incidents.extend(self.incident(&text, |pid| is_own(container, pid)));
+            incidents.extend(self.incident(&text, &is_own));
         }
         incidents
     }
@@ -96,15 +95,6 @@ fn addresses(folder: &Path, uuids: &[String]) -> Vec<(String, String)> {
     functions
         .filter_map(|(function, uuid)| Some((xid::address(&function)?, uuid)))
         .collect()
-}
-
-/// The process that makes the container's calls, or one of the container's own.
-fn is_own(container: &Container, pid: i32) -> bool {
-    if container.driver.process() == Some(pid) || container.processes.known().contains(&pid) {
-        return true;
-    }
-    let cgroup = container.journal.change().cgroup().cloned();
-    cgroup.is_some_and(|folder| crate::open_file_scan::processes_of_group(&folder).contains(&pid))
 }
 
 #[cfg(test)]

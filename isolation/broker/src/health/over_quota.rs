@@ -15,11 +15,11 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// When each card was last told of, and how many refusals have not been told since. The container's cards bound it.
 #[derive(Debug, Default)]
-pub(super) struct OverQuota(Mutex<BTreeMap<CardSlot, (Instant, u64)>>);
+pub(crate) struct OverQuota(Mutex<BTreeMap<CardSlot, (Instant, u64)>>);
 
 impl OverQuota {
     /// The event's text; `None` where it was told a moment ago, or is no matter of a quota.
-    pub(super) fn reported(&self, slots: &[Slot], why: &Refusal) -> Option<String> {
+    pub(crate) fn reported(&self, slots: &[Slot], why: &Refusal) -> Option<String> {
         let Refusal::OverQuota {
             card,
             requested_bytes,

@@ -19,11 +19,12 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use driver::RequestedCard;
+use driver::{Driver, RequestedCard};
 use ledger::CardSlot;
 use serde::{Deserialize, Serialize};
 
-use crate::container::Container;
+use crate::account::Account;
+use crate::journal::Journal;
 use crate::state::State;
 
 /// One card's comparison.
@@ -61,7 +62,7 @@ pub struct Comparison {
 
 /// Whether there is anything to compare the ledger with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// The driver has not been asked yet.
     #[default]
     Unasked,
@@ -72,7 +73,7 @@ pub(super) enum Standing {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Reconciler(Mutex<Inner>);
+pub(crate) struct Reconciler(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -208,34 +209,36 @@ fn smaller(one: &[u64], other: &[u64]) -> Vec<u64> {
 }
 
 impl Reconciler {
-    pub(super) fn drift(&self) -> Vec<Drift> {
+    pub(crate) fn drift(&self) -> Vec<Drift> {
         self.lock().drift.clone()
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Standing {
         self.lock().standing.clone()
     }
 
     /// Notes whether there is anything to compare with; what was noted before, if that was something else.
-    pub(super) fn confirmed(&self, standing: Standing) -> Option<Standing> {
+    pub(crate) fn confirmed(&self, standing: Standing) -> Option<Standing> {
         let mut inner = self.lock();
         let before = std::mem::replace(&mut inner.standing, standing);
         (before != inner.standing).then_some(before)
     }
 
     /// The card for which the driver counts nothing although there is something to count.
-    pub(super) fn unseen(&self) -> Option<String> {
+    pub(crate) fn unseen(&self) -> Option<String> {
         let inner = self.lock();
         inner.unseen.as_ref().map(|(_, uuid)| uuid.clone())
     }
 
     /// Compares once; `None` where the driver does not say.
-    pub(super) fn compare(
+    pub(crate) fn compare(
         &self,
-        container: &Container,
+        account: &Account,
+        journal: &Journal,
+        driver: &dyn Driver,
     ) -> Result<Option<Comparison>, driver::Error> {
-        let slots = container.account.slots();
-        let moment = || Moment::of(&container.journal.change(), slots.len());
+        let slots = account.slots();
+        let moment = || Moment::of(&journal.change(), slots.len());
         let requested: Vec<RequestedCard<'_>> = slots
             .iter()
             .map(|slot| RequestedCard {
@@ -244,7 +247,7 @@ impl Reconciler {
             })
             .collect();
         let before = moment();
-        let sums = container.driver.sums(&requested)?;
+        let sums = driver.sums(&requested)?;
         let after = moment();
         let Some(sums) = sums else {
             return Ok(None);

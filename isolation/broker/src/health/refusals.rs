@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const MOST_REASONS: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(crate) struct Refusals {
     inner: Mutex<Inner>,
 }
 
@@ -42,7 +42,7 @@ impl Write for Key {
 
 impl Refusals {
     /// Whether this is to be said now, and how many of its like were not said before it.
-    pub(super) fn admit(&self, call: &dyn Display, reason: &dyn Display) -> Option<u64> {
+    pub(crate) fn admit(&self, call: &dyn Display, reason: &dyn Display) -> Option<u64> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { reply, key } = &mut *inner;
         key.0.clear();

@@ -3,9 +3,6 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use super::EventKind;
-use crate::container::Container;
-
 /// What can be lacking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
@@ -65,24 +62,13 @@ impl Shortage {
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Reports a change.
-pub(super) fn look(container: &Container) {
-    let shortage = &container.health.shortage;
-    let mut inner = shortage.lock();
-    let now = inner.text();
-    if now.is_some() == inner.is_reported {
-        return;
+    /// What is lacking now, if that has come or gone since this was asked last.
+    pub(crate) fn news(&self) -> Option<Option<String>> {
+        let mut inner = self.lock();
+        let now = inner.text();
+        let is_news = now.is_some() != inner.is_reported;
+        inner.is_reported = now.is_some();
+        is_news.then_some(now)
     }
-    inner.is_reported = now.is_some();
-    drop(inner);
-    let (kind, text) = match now {
-        Some(why) => (EventKind::Shortage, format!("calls wait or fail: {why}")),
-        None => (
-            EventKind::ShortageOver,
-            "the broker has what it needs again".to_owned(),
-        ),
-    };
-    container.health.tell(container, kind, text);
 }

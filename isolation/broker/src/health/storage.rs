@@ -1,52 +1,22 @@
-//! Whether the container's folder takes what is written there: the log, and the events.
-//!
-//! A disk that is full, or a folder that has become read-only, is no reason to answer no calls. It is reported in the status and
-//! by an event, which is in memory alone until it can be written.
+//! Whether the container's folder takes what is written there.
 
 use std::sync::{Mutex, PoisonError};
 
-use super::events::Recovered;
-use super::{EventKind, Events};
-use crate::container::Container;
+use super::Events;
 
 /// What was reported last.
 #[derive(Debug, Default)]
-pub(super) struct Storage(Mutex<Option<String>>);
+pub(crate) struct Storage(Mutex<Option<String>>);
 
 /// Why something could not be written, and has not been since.
-pub(super) fn trouble(events: &Events) -> Option<String> {
+pub(crate) fn trouble(events: &Events) -> Option<String> {
     events.trouble().or_else(logfile::trouble)
 }
 
-/// Writes what can be written again, and reports a change.
-pub(super) fn look(container: &Container) {
-    let health = &container.health;
-    let recovered = health.events.retry();
-    logfile::settle();
-    let now = trouble(&health.events);
-    let mut last = health
-        .storage
-        .0
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let was = std::mem::replace(&mut *last, now.clone());
-    drop(last);
-    match (was, now, recovered) {
-        (None, Some(why), _) => {
-            let text = format!("log or events cannot be written to the container's folder: {why}");
-            health.tell(container, EventKind::StateUnwritten, text);
-        }
-        (_, None, Some(Recovered { why, lost })) => {
-            let mut text = format!("log and events can be written again; before: {why}");
-            if lost > 0 {
-                text.push_str(&format!("; {lost} events were not written"));
-            }
-            health.tell(container, EventKind::StateWritten, text);
-        }
-        (Some(why), None, None) => {
-            let text = format!("log and events can be written again; before: {why}");
-            health.tell(container, EventKind::StateWritten, text);
-        }
-        (Some(_), Some(_), _) | (None, None, None) => {}
+impl Storage {
+    /// Keeps what is known now, and gives what was known before.
+    pub(crate) fn replace(&self, now: Option<String>) -> Option<String> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *last, now)
     }
 }

@@ -10,11 +10,11 @@ const MOST: usize = 16;
 
 /// Those that were named.
 #[derive(Debug, Default)]
-pub(super) struct UnknownCalls(Mutex<BTreeSet<Unknown>>);
+pub(crate) struct UnknownCalls(Mutex<BTreeSet<Unknown>>);
 
 impl UnknownCalls {
     /// The event's text; `None` where it was named before, or too many were.
-    pub(super) fn reported(&self, call: Unknown) -> Option<String> {
+    pub(crate) fn reported(&self, call: Unknown) -> Option<String> {
         let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if reported.len() >= MOST || !reported.insert(call) {
             return None;

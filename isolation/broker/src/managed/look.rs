@@ -266,9 +266,13 @@ impl Look {
             return None;
         }
         self.rounds = self.rounds.saturating_add(1);
-        let Ok(everybody) =
-            open_file_scan::processes_of_container(container, self.by_process.keys())
-        else {
+        let cgroup = container.journal.change().cgroup().cloned();
+        let Ok(everybody) = open_file_scan::processes_of_container(
+            cgroup.as_deref(),
+            &container.processes,
+            container.driver.process(),
+            self.by_process.keys(),
+        ) else {
             self.is_inconclusive = true;
             return None;
         };

@@ -6,8 +6,8 @@ use driver::{Incident, IncidentKind};
 
 use crate::container::Container;
 use crate::counters::Counter;
-
-use super::EventKind;
+use crate::health::EventKind;
+use crate::open_file_scan::processes_of_group;
 
 /// Where incidents come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,4 +105,13 @@ pub(super) fn take(container: &Container, incidents: Vec<Incident>) {
             }
         }
     }
+}
+
+/// The process that makes the container's calls, or one of the container's own.
+pub(super) fn is_own(container: &Container, pid: i32) -> bool {
+    if container.driver.process() == Some(pid) || container.processes.known().contains(&pid) {
+        return true;
+    }
+    let cgroup = container.journal.change().cgroup().cloned();
+    cgroup.is_some_and(|folder| processes_of_group(&folder).contains(&pid))
 }
