@@ -349,7 +349,11 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
     let cards = slots
         .iter()
         .zip(sums)
-        .zip(container.share.status(container))
+        .zip(
+            container
+                .share
+                .status(&container.account, &*container.driver),
+        )
         .map(|((slot, (card, sums)), compute)| CardStatus {
             uuid: slot.uuid.clone(),
             minor: slot.minor,

@@ -37,6 +37,7 @@ pub mod cpu_time;
 mod engines;
 pub mod fetch;
 pub mod files;
+pub mod govern;
 pub mod grant;
 pub mod health;
 pub mod journal;

@@ -36,9 +36,11 @@ use driver::{FileId, FileKind};
 use ledger::{Operation, ProcessId, Span};
 use verdict::policy::Managed;
 
-use crate::container::Container;
-use crate::journal::Change;
+use crate::account::Account;
+use crate::files::FileTable;
+use crate::journal::{Change, Journal};
 use crate::pace::Pace;
+use crate::processes::Processes;
 use look::{Looking, Step};
 
 /// So many stretches may be on their way, or wait for a look, at once: the threads of a large program.
@@ -126,6 +128,35 @@ struct Suspicion {
     ended_in: u64,
 }
 
+/// What a look needs of the container, and whom it tells.
+#[derive(Clone, Copy)]
+pub struct Scope<'a> {
+    /// `namespace/container`
+    pub name: &'a str,
+    /// What is done with managed memory.
+    pub policy: Managed,
+    /// The cards.
+    pub account: &'a Account,
+    /// What is charged.
+    pub journal: &'a Journal,
+    /// Its open files of the driver.
+    pub files: &'a FileTable,
+    /// Its processes.
+    pub processes: &'a Processes,
+    /// The process that makes its calls, where that is another one.
+    pub executor: Option<i32>,
+    /// Told of memory that is beyond the quota.
+    pub violated: &'a dyn Fn(String),
+}
+
+impl std::fmt::Debug for Scope<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
 /// When a look is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -196,7 +227,7 @@ impl ManagedMappings {
     /// [`Refused`]; nothing is charged then.
     pub fn charge(
         &self,
-        container: &Container,
+        (account, journal): (&Account, &Journal),
         file: FileId,
         (base, length): (u64, u64),
         mapper: Mapper<'_>,
@@ -208,9 +239,9 @@ impl ManagedMappings {
             uvm_file: ledger::FileId(file.0),
             span,
             process: ProcessId(mapper.tgid),
-            cards: container.account.card_slots(),
+            cards: account.card_slots(),
         };
-        let mut change = container.journal.change();
+        let mut change = journal.change();
         change.ledger(operation).map_err(Refused::Ledger)?;
         drop(change);
         inner.record_charge(mapper.tgid, file, span);
@@ -238,13 +269,13 @@ impl ManagedMappings {
     ///
     /// At an interval as much is done as is allowed now, and the next one goes on with it. Before a refusal a whole look is
     /// waited for, unless that takes too long.
-    pub fn look(&self, container: &Container, reason: Reason) -> bool {
-        if container.call_rules.policy.managed == Managed::Allow {
+    pub fn look(&self, scope: Scope<'_>, reason: Reason) -> bool {
+        if scope.policy == Managed::Allow {
             return false;
         }
         match reason {
-            Reason::Interval => self.reconcile(container),
-            Reason::Refusal => self.before_refusal(container),
+            Reason::Interval => self.reconcile(scope),
+            Reason::Refusal => self.before_refusal(scope),
         }
     }
 
@@ -265,18 +296,18 @@ impl ManagedMappings {
         }
     }
 
-    fn reconcile(&self, container: &Container) -> bool {
+    fn reconcile(&self, scope: Scope<'_>) -> bool {
         let mut looking = match self.looking.try_lock() {
             Ok(looking) => looking,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // A refused call takes the look.
             Err(TryLockError::WouldBlock) => return false,
         };
-        if !looking.is_under_way() && !self.is_due(container, &mut looking) {
+        if !looking.is_under_way() && !self.is_due(scope, &mut looking) {
             return false;
         }
         while self.pace.wait().is_none() {
-            if let Step::Done { found } = self.step(container, &mut looking) {
+            if let Step::Done { found } = self.step(scope, &mut looking) {
                 return found;
             }
         }
@@ -284,8 +315,8 @@ impl ManagedMappings {
     }
 
     /// Whether a look is to be begun at this interval.
-    fn is_due(&self, container: &Container, looking: &mut Looking) -> bool {
-        if !container.files.has(FileKind::Uvm) {
+    fn is_due(&self, scope: Scope<'_>, looking: &mut Looking) -> bool {
+        if !scope.files.has(FileKind::Uvm) {
             self.forget();
             return false;
         }
@@ -294,7 +325,7 @@ impl ManagedMappings {
             let inner = self.lock();
             !inner.on_their_way.is_empty() || !inner.suspected.is_empty()
         };
-        let is_charged = || container.journal.change().ledger.managed().next().is_some();
+        let is_charged = || scope.journal.change().ledger.managed().next().is_some();
         if !is_busy && looking.intervals < SLOW && !is_charged() {
             return false;
         }
@@ -318,22 +349,22 @@ impl ManagedMappings {
     }
 
     /// When too many mappings are on their way: waits for those that are not any more to be known.
-    pub fn settle(&self, container: &Container) {
-        if container.files.has(FileKind::Uvm) {
-            self.whole_look(container);
+    pub fn settle(&self, scope: Scope<'_>) {
+        if scope.files.has(FileKind::Uvm) {
+            self.whole_look(scope);
         } else {
             self.forget();
         }
     }
 
-    fn before_refusal(&self, container: &Container) -> bool {
+    fn before_refusal(&self, scope: Scope<'_>) -> bool {
         // What is not charged is not uncharged either.
-        let is_charged = container.journal.change().ledger.managed().next().is_some();
-        is_charged && self.whole_look(container)
+        let is_charged = scope.journal.change().ledger.managed().next().is_some();
+        is_charged && self.whole_look(scope)
     }
 
     /// A whole look that begins after this moment, in which others may share; whether anything was uncharged.
-    fn whole_look(&self, container: &Container) -> bool {
+    fn whole_look(&self, scope: Scope<'_>) -> bool {
         let deadline = Instant::now() + LONGEST_WAIT;
         let needed = self.looking().begun().saturating_add(1);
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -348,7 +379,7 @@ impl ManagedMappings {
             };
             match self.pace.wait() {
                 None => {
-                    self.step(container, &mut looking);
+                    self.step(scope, &mut looking);
                 }
                 Some(wait) => {
                     drop(looking);
@@ -361,12 +392,12 @@ impl ManagedMappings {
     }
 
     /// One piece of a look, which is begun if there is none.
-    fn step(&self, container: &Container, looking: &mut Looking) -> Step {
+    fn step(&self, scope: Scope<'_>, looking: &mut Looking) -> Step {
         let begun = Instant::now();
-        let (step, violations) = looking.step(self, container);
+        let (step, violations) = looking.step(self, scope);
         self.pace.spent(begun.elapsed());
         for text in violations {
-            container.health.violated(container, text);
+            (scope.violated)(text);
         }
         step
     }

@@ -38,6 +38,7 @@ use crate::managed::Reason;
 use crate::open_file_scan::{Look, without_holder};
 use crate::pace::Requested;
 use crate::state::Op;
+use crate::watch;
 
 /// So many times as long as a round has worked, exits begin no other: they take a tenth of one core at most.
 const REST: u32 = 9;
@@ -171,7 +172,7 @@ impl Reaper {
     pub fn reconcile(&self, container: &Container) {
         let before = cpu_time();
         container.processes.forget_ended();
-        container.managed.look(container, Reason::Interval);
+        watch::managed::look(container, Reason::Interval);
         container.replay.retain(&container.journal, |tid| {
             fs::exists(format!("/proc/{tid}")).unwrap_or(true)
         });

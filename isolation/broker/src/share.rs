@@ -1,4 +1,5 @@
-//! The container's share of its cards' time: what its tenants may do to their scheduler, and the governor that holds it.
+//! The container's share of its cards' time, as far as it is known: terms, gates, and who waits. Who holds it is above the container:
+//! [`crate::govern`].
 //!
 //! ```text
 //! call ───▶ tenant ──▶ gates ◀── knobs ◀── governor ◀── terms (grant, journal, cards/<uuid>/rules.json)
@@ -9,20 +10,15 @@
 //! A container whose terms are the driver's own (native, normal priority) has no governor: no thread, no share record, no call of the
 //! broker's own.
 
-mod admission;
-mod counted;
+pub(crate) mod admission;
+pub(crate) mod counted;
 pub mod gates;
-mod governor;
-pub mod knobs;
-mod pace;
+pub(crate) mod mailbox;
+pub(crate) mod pace;
 mod preempts;
-mod probe;
-mod record;
 mod status;
-mod tables;
-pub(crate) mod tenant;
 mod terms;
-mod touched;
+pub(crate) mod touched;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,13 +29,10 @@ use compute::Fail;
 use ledger::CardSlot;
 use plan::{CardRules, Policy, Priority, Terms};
 
-use crate::container::Container;
 use gates::Gates;
-use governor::{Mailbox, Tell};
+use mailbox::{Mailbox, Tell};
 use pace::Pace;
 use preempts::Preempts;
-pub use probe::ProbeError;
-pub use record::{NotStrict, TooLow};
 pub use status::ComputeStatus;
 use status::Shown;
 pub use terms::{NewTerms, Sources, TermsRefused};
@@ -54,52 +47,32 @@ const HAND_OVER: Duration = Duration::from_millis(10);
 pub struct Share {
     /// See [`Gates`].
     pub gates: Gates,
-    preempts: Preempts,
-    pace: Pace,
-    held: AtomicUsize,
-    sources: Sources,
-    inner: Mutex<Inner>,
-    shown: Mutex<Shown>,
+    pub(crate) preempts: Preempts,
+    pub(crate) pace: Pace,
+    pub(crate) held: AtomicUsize,
+    pub(crate) sources: Sources,
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) shown: Mutex<Shown>,
     /// One change of terms at a time.
-    changing: Mutex<()>,
+    pub(crate) changing: Mutex<()>,
     /// A card's knobs are being tried: one trial at a time, also where a driver does not answer any more.
-    trying: Arc<AtomicBool>,
+    pub(crate) trying: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+pub(crate) struct Inner {
     /// By card, in the grant's order.
-    cards: Vec<OnCard>,
+    pub(crate) cards: Vec<OnCard>,
     /// [`crate::state::Scheduling::generation`], as it was last seen.
-    generation: u64,
-    mailbox: Option<Arc<Mailbox>>,
+    pub(crate) generation: u64,
+    pub(crate) mailbox: Option<Arc<Mailbox>>,
 }
 
 /// What holds on one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct OnCard {
-    terms: Terms,
-    rules: CardRules,
-}
-
-/// Why a container's share cannot be held.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Its share record, or the thread.
-    #[error("the container's share of its cards' time cannot be held")]
-    Start(#[source] std::io::Error),
-    /// The grant says that the terms must be held, and that is not so, or not known to be.
-    #[error(transparent)]
-    NotStrict(#[from] NotStrict),
-}
-
-/// When a broker begins to hold a share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beginning {
-    /// Before the container starts: there is time to find out what the card's knobs can hold.
-    First,
-    /// After another broker, while the container runs.
-    TakenOver,
+pub(crate) struct OnCard {
+    pub(crate) terms: Terms,
+    pub(crate) rules: CardRules,
 }
 
 /// Whether terms leave everything to the driver.
@@ -109,7 +82,7 @@ pub fn is_native(terms: &Terms) -> bool {
 }
 
 /// A call that waits for its time.
-struct Held<'a>(&'a AtomicUsize);
+pub(crate) struct Held<'a>(&'a AtomicUsize);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -126,37 +99,12 @@ impl gates::Reported for Share {
 }
 
 impl Share {
-    /// The share of a container whose terms come from there. Nothing is held before [`Share::start`].
+    /// The share of a container whose terms come from there. Nothing is held before a governor is started.
     #[must_use]
     pub fn new(sources: Sources) -> Self {
         Self {
             sources,
             ..Self::default()
-        }
-    }
-
-    /// Begins to hold the share.
-    ///
-    /// # Errors
-    /// [`Error`]; nothing holds it then.
-    pub fn start(&self, container: &Arc<Container>, beginning: Beginning) -> Result<(), Error> {
-        self.read_terms(container);
-        if self.sources.requests.mode == ComputeMode::Strict {
-            // Not with the state at hand: what is not known yet takes calls of the driver.
-            let cards = self.lock().cards.clone();
-            for (card, on) in cards.iter().enumerate() {
-                record::check(container, card, &on.terms, beginning)?;
-            }
-        }
-        self.govern(container).map_err(Error::Start)
-    }
-
-    /// Looks whether the cards' rules are others than before, and whether a governor is wanted that is not there. Called
-    /// every second.
-    pub fn reconcile(&self, container: &Arc<Container>) {
-        if self.sources.have_changed() || self.is_wanting() {
-            self.read_terms(container);
-            self.hold(container);
         }
     }
 
@@ -210,7 +158,7 @@ impl Share {
             .unwrap_or_default()
     }
 
-    fn fail(&self) -> Fail {
+    pub(crate) fn fail(&self) -> Fail {
         match self.sources.requests.fail {
             OnShareLost::Open => Fail::Open,
             OnShareLost::Closed => Fail::Closed,
@@ -218,18 +166,18 @@ impl Share {
     }
 
     /// Whether the grant wants its terms held in full, and they are known not to be.
-    fn is_broken(&self, card: CardSlot) -> bool {
+    pub(crate) fn is_broken(&self, card: CardSlot) -> bool {
         self.sources.requests.mode == ComputeMode::Strict
             && self.shown().holds(usize::from(card.0)) == Some(false)
     }
 
-    fn wait_in_line(&self) -> Held<'_> {
+    pub(crate) fn wait_in_line(&self) -> Held<'_> {
         self.held.fetch_add(1, Ordering::SeqCst);
         Held(&self.held)
     }
 
     /// The container's channel groups and channels are of this generation.
-    fn objects_are(&self, generation: u64) {
+    pub(crate) fn objects_are(&self, generation: u64) {
         let mut inner = self.lock();
         if inner.generation != generation {
             inner.generation = generation;
@@ -239,53 +187,24 @@ impl Share {
         }
     }
 
-    /// As [`Share::govern`], while the container runs: what fails is tried again a second later.
-    fn hold(&self, container: &Arc<Container>) {
-        if let Err(error) = self.govern(container) {
-            tracing::error!(
-                container = container.name,
-                %error,
-                "nobody holds the container's share"
-            );
-        }
-    }
-
-    /// Has a governor where the terms want one, and none where they do not.
-    fn govern(&self, container: &Arc<Container>) -> std::io::Result<()> {
-        let mailbox = self.lock().mailbox.clone();
-        match (mailbox, self.wants_governor()) {
-            (Some(mailbox), true) => mailbox.tell(Tell::Terms),
-            (None, true) => {
-                let mailbox = governor::start(container)?;
-                self.lock().mailbox = Some(mailbox);
-            }
-            (Some(_), false) => {
-                self.stop();
-                self.shown().clear();
-            }
-            (None, false) => {}
-        }
-        Ok(())
-    }
-
-    fn wants_governor(&self) -> bool {
+    pub(crate) fn wants_governor(&self) -> bool {
         let inner = self.lock();
         inner.cards.iter().any(|on| !is_native(&on.terms))
     }
 
-    fn is_wanting(&self) -> bool {
+    pub(crate) fn is_wanting(&self) -> bool {
         self.wants_governor() && self.lock().mailbox.is_none()
     }
 
-    fn take_mailbox(&self) -> Option<Arc<Mailbox>> {
+    pub(crate) fn take_mailbox(&self) -> Option<Arc<Mailbox>> {
         self.lock().mailbox.take()
     }
 
-    fn shown(&self) -> MutexGuard<'_, Shown> {
+    pub(crate) fn shown(&self) -> MutexGuard<'_, Shown> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

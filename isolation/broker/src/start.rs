@@ -22,13 +22,14 @@ use crate::account::{Slot, uuid_bytes};
 use crate::call_rules::CallRules;
 use crate::container::{Container, Inheritance, Parts, ResumeError};
 use crate::cpu_time::Allowance;
+use crate::govern;
 use crate::grant;
 use crate::health::{self, Health, KernelLog};
 use crate::journal;
 use crate::link::{FromBroker, PROTOCOL, SupervisorLink};
 use crate::resume::resume;
 use crate::serving::Broker;
-use crate::share::{self, Share, Sources};
+use crate::share::{Share, Sources};
 use crate::supervisor;
 use crate::watch;
 use crate::workers::{Session, WAKE_SIGNAL};
@@ -97,7 +98,7 @@ pub enum Error {
     Resume(#[from] ResumeError),
     /// The container's share.
     #[error(transparent)]
-    Share(#[from] share::Error),
+    Share(#[from] govern::Error),
 }
 
 /// A broker that could take over at once.
@@ -209,8 +210,8 @@ fn failed(step: &'static str) -> impl FnOnce(std::io::Error) -> Error {
 
 fn start_share(container: &Arc<Container>, replaced: u64) -> Result<(), Error> {
     let beginning = match replaced {
-        0 => share::Beginning::First,
-        _ => share::Beginning::TakenOver,
+        0 => govern::Beginning::First,
+        _ => govern::Beginning::TakenOver,
     };
     match container.share.start(container, beginning) {
         // A container that runs must not wait for its calls as well; the share is tried again.

@@ -6,6 +6,7 @@
 mod hung;
 mod incidents;
 mod kill;
+pub mod managed;
 mod reach;
 mod shortage;
 mod storage;

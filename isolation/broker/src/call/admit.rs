@@ -12,7 +12,7 @@ use crate::counters::Counter;
 use crate::fetch;
 use crate::files::OpenFile;
 use crate::files::surface;
-use crate::share::tenant::{self, Disposition, Passage};
+use crate::govern::tenant::{self, Disposition, Passage};
 
 /// What a call is, and what it does: for the first time, or after a former broker has sent it.
 pub(crate) struct Request<'a> {

@@ -14,9 +14,9 @@ use crate::account::{Account, Denied, JudgedCall, TransferFile};
 use crate::container::Container;
 use crate::counters::Counter;
 use crate::files::InUse;
+use crate::govern::tenant::{self, Passage};
 use crate::order::InOrder;
 use crate::reservation::Reservation;
-use crate::share::tenant::{self, Passage};
 use crate::state::{self, Begun, Finished, NamedFd, State};
 
 /// A call that the journal knows.

@@ -16,11 +16,11 @@ use crate::account::{self, Denied, Numbers, Why};
 use crate::close_files;
 use crate::container::Container;
 use crate::counters::Counter;
+use crate::govern::tenant;
 use crate::journal::Change;
 use crate::managed;
 use crate::numbering;
 use crate::replay::ThreadTurn;
-use crate::share::tenant;
 use crate::state::ChangesAccount;
 use crate::state::{self, Answer, Finished};
 

@@ -11,6 +11,7 @@ use crate::account::{Denied, Why};
 use crate::files::Lookup;
 use crate::managed::{self, Mapper, Reason};
 use crate::scarce;
+use crate::watch;
 
 impl ReceivedCall<'_> {
     /// `mmap` with an offset changes nothing on any file but UVM's, where it makes managed memory. The caller executes it, also
@@ -61,7 +62,12 @@ impl ReceivedCall<'_> {
         };
         self.call.let_map(|| {
             let managed = &container.managed;
-            managed.charge(container, file.id, (base, length), mapper)
+            managed.charge(
+                (&container.account, &container.journal),
+                file.id,
+                (base, length),
+                mapper,
+            )
         })
     }
 }
@@ -78,7 +84,7 @@ impl NotifiedCall<'_> {
                 }
             }
             Err(managed::Refused::TooMany) => {
-                container.managed.settle(container);
+                watch::managed::settle(container);
                 remembered = remember();
             }
             Ok(()) | Err(_) => {}
@@ -108,7 +114,7 @@ impl NotifiedCall<'_> {
         if container.looked.has(key) {
             return false;
         }
-        let unmapped = container.managed.look(container, Reason::Refusal);
+        let unmapped = watch::managed::look(container, Reason::Refusal);
         let found = self.reaper.reap_now(container) || unmapped;
         container.looked.record(key);
         found

@@ -21,8 +21,7 @@ use nix::sys::stat::{fstat, major, minor};
 use verdict::policy::Managed;
 
 use super::spans::Stretches;
-use super::{ManagedMappings, OnItsWay, Suspicion, What, evidence};
-use crate::container::Container;
+use super::{ManagedMappings, OnItsWay, Scope, Suspicion, What, evidence};
 use crate::maps::{self, Table};
 use crate::open_file_scan;
 use crate::privilege;
@@ -93,9 +92,9 @@ struct Files {
 }
 
 impl Files {
-    fn of(container: &Container) -> Self {
+    fn of(scope: Scope<'_>) -> Self {
         let mut files = Self::default();
-        for file in container.files.held() {
+        for file in scope.files.held() {
             if file.kind == FileKind::Uvm
                 && let Ok(stat) = fstat(file.fd.as_fd())
             {
@@ -139,11 +138,11 @@ impl Looking {
     pub(super) fn step(
         &mut self,
         managed: &ManagedMappings,
-        container: &Container,
+        scope: Scope<'_>,
     ) -> (Step, Vec<String>) {
         let Some(look) = &mut self.under_way else {
             self.begun = self.begun.saturating_add(1);
-            self.under_way = Some(Look::begin(managed, container));
+            self.under_way = Some(Look::begin(managed, scope));
             return (Step::More, Vec::new());
         };
         let mut violations = Vec::new();
@@ -152,11 +151,11 @@ impl Looking {
             false => managed.lock().next_suspect(),
         };
         self.is_others_turn = suspect.is_some();
-        if let Some(pid) = suspect.or_else(|| look.next(container)) {
-            look.examine(managed, container, (pid, self.begun), &mut violations);
+        if let Some(pid) = suspect.or_else(|| look.next(scope)) {
+            look.examine(managed, scope, (pid, self.begun), &mut violations);
             return (Step::More, violations);
         }
-        let found = look.end(managed, container);
+        let found = look.end(managed, scope);
         managed.lock().end_of_look(self.begun);
         managed.work.looks.fetch_add(1, Ordering::Relaxed);
         self.under_way = None;
@@ -219,14 +218,14 @@ impl super::Inner {
 }
 
 impl Look {
-    fn begin(managed: &ManagedMappings, container: &Container) -> Self {
+    fn begin(managed: &ManagedMappings, scope: Scope<'_>) -> Self {
         // Before the picture: what is charged and on its way stays so, whatever is found of the thread.
         settle(managed);
-        resume(managed, container);
-        let files = Files::of(container);
+        resume(managed, scope);
+        let files = Files::of(scope);
         let mut inner = managed.lock();
         inner.charged_meanwhile = Some(Vec::new());
-        let charged: Vec<ManagedSpan> = container.journal.change().ledger.managed().collect();
+        let charged: Vec<ManagedSpan> = scope.journal.change().ledger.managed().collect();
         let processes: BTreeSet<i32> = charged.iter().map(|it| it.process.0).collect();
         inner
             .charged_at
@@ -257,7 +256,7 @@ impl Look {
     }
 
     /// Who is to be looked at next; `None` when everybody has been.
-    fn next(&mut self, container: &Container) -> Option<i32> {
+    fn next(&mut self, scope: Scope<'_>) -> Option<i32> {
         if let Some(pid) = self.todo.pop() {
             return Some(pid);
         }
@@ -266,11 +265,11 @@ impl Look {
             return None;
         }
         self.rounds = self.rounds.saturating_add(1);
-        let cgroup = container.journal.change().cgroup().cloned();
+        let cgroup = scope.journal.change().cgroup().cloned();
         let Ok(everybody) = open_file_scan::processes_of_container(
             cgroup.as_deref(),
-            &container.processes,
-            container.driver.process(),
+            scope.processes,
+            scope.executor,
             self.by_process.keys(),
         ) else {
             self.is_inconclusive = true;
@@ -289,7 +288,7 @@ impl Look {
     fn examine(
         &mut self,
         managed: &ManagedMappings,
-        container: &Container,
+        scope: Scope<'_>,
         (pid, number): (i32, u64),
         violations: &mut Vec<String>,
     ) {
@@ -334,7 +333,7 @@ impl Look {
             let found = self.unexplained((*inode, &uncharged), &suspicions, &mut steps);
             if !found.is_empty() {
                 managed.lock().charged_at.insert(pid, evidence::now());
-                violations.extend(self.charge(container, (pid, *inode), &found, &suspicions));
+                violations.extend(self.charge(scope, (pid, *inode), &found, &suspicions));
             }
         }
         managed.work.steps.fetch_add(steps, Ordering::Relaxed);
@@ -377,7 +376,7 @@ impl Look {
     /// Charges what is mapped and is not charged; says what is beyond the quota then, or should not be there at all.
     fn charge(
         &self,
-        container: &Container,
+        scope: Scope<'_>,
         (pid, inode): (i32, Inode),
         found: &Stretches,
         suspicions: &Stretches,
@@ -388,7 +387,7 @@ impl Look {
         let found: Vec<Span> = found.iter().collect();
         let (mut charged_bytes, mut beyond) = (0_u64, None);
         for chunk in found.chunks(CHUNK) {
-            let mut change = container.journal.change();
+            let mut change = scope.journal.change();
             // What has been charged since the picture was taken, and pools, which are the host's memory.
             let mut of_file: BTreeMap<FileId, Vec<Span>> = BTreeMap::new();
             let mut pools = Vec::new();
@@ -432,7 +431,7 @@ impl Look {
                         uvm_file: ledger::FileId(file.0),
                         span,
                         process: ProcessId(pid),
-                        cards: container.account.card_slots(),
+                        cards: scope.account.card_slots(),
                     });
                     let bytes = span.last().saturating_sub(span.base()).saturating_add(1);
                     charged_bytes = charged_bytes.saturating_add(bytes);
@@ -447,12 +446,12 @@ impl Look {
             (_, Some(over_bytes)) => Some(format!(
                 "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
             )),
-            (_, None) if container.call_rules.policy.managed == Managed::Deny => Some(format!(
+            (_, None) if scope.policy == Managed::Deny => Some(format!(
                 "process {pid} has mapped {charged_bytes} bytes of managed memory, which is denied"
             )),
             (_, None) => {
                 tracing::warn!(
-                    container = container.name,
+                    container = scope.name,
                     pid,
                     charged_bytes,
                     "managed memory was found that no call had been charged for"
@@ -464,12 +463,9 @@ impl Look {
     }
 
     /// Uncharges what nobody has mapped, and nobody is on its way to.
-    fn end(&mut self, managed: &ManagedMappings, container: &Container) -> bool {
+    fn end(&mut self, managed: &ManagedMappings, scope: Scope<'_>) -> bool {
         if self.is_inconclusive {
-            tracing::debug!(
-                container = container.name,
-                "not everybody could be looked at"
-            );
+            tracing::debug!(container = scope.name, "not everybody could be looked at");
             return false;
         }
         let elsewhere: Mapped = std::mem::take(&mut self.elsewhere)
@@ -517,7 +513,7 @@ impl Look {
                 .into_iter()
                 .map(|(file, spans)| (file, Stretches::of(spans)))
                 .collect();
-            let mut change = container.journal.change();
+            let mut change = scope.journal.change();
             for (it, span) in chunk {
                 if of_former.contains(&it.process.0) {
                     continue;
@@ -602,12 +598,12 @@ pub(super) fn settle(managed: &ManagedMappings) {
 }
 
 /// A former broker may have let threads map that have not done so yet: which, nobody knows.
-fn resume(managed: &ManagedMappings, container: &Container) {
+fn resume(managed: &ManagedMappings, scope: Scope<'_>) {
     if std::mem::replace(&mut managed.lock().is_resumed, true) {
         return;
     }
     let charged: BTreeSet<i32> = {
-        let state = container.journal.change();
+        let state = scope.journal.change();
         state.ledger.managed().map(|it| it.process.0).collect()
     };
     for tgid in charged {

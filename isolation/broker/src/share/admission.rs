@@ -12,7 +12,7 @@ use crate::share::terms::Sources;
 
 /// The reservations as they were read last.
 #[derive(Debug, Default)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     cards: BTreeMap<usize, Read>,
 }
 
@@ -25,7 +25,7 @@ struct Read {
 
 impl Admission {
     /// By container; nobody where there are none. What cannot be read leaves what is known.
-    pub(super) fn terms(&mut self, sources: &Sources, card: usize) -> &BTreeMap<String, Terms> {
+    pub(crate) fn terms(&mut self, sources: &Sources, card: usize) -> &BTreeMap<String, Terms> {
         let read = self.cards.entry(card).or_default();
         if let (Some(state_dir), Some(uuid)) = (&sources.state_dir, sources.cards.get(card)) {
             read.follow(state_dir, uuid);

@@ -20,7 +20,7 @@ use crate::state::scheduling::Name;
 
 /// What a card's gate has to turn.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(crate) struct Counted {
     groups: usize,
     channels: usize,
     clients: BTreeSet<u32>,
@@ -41,7 +41,7 @@ struct UnderWay {
 
 /// What a call would add to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Adds {
+pub(crate) enum Adds {
     /// A channel group or channel that is not gated.
     Other,
     /// A group of the compute engine for this client, with so many channels.
@@ -58,7 +58,7 @@ pub(super) enum Adds {
 type Refused = (u32, Why);
 
 impl Counted {
-    pub(super) fn on(state: &State, card: CardSlot, release: Release) -> Self {
+    pub(crate) fn on(state: &State, card: CardSlot, release: Release) -> Self {
         let scheduling = state.scheduling();
         let groups = scheduling.objects(&state.ledger, card).groups;
         let graphics = || groups.iter().filter(|it| it.engine == Engine::Graphics);
@@ -72,7 +72,7 @@ impl Counted {
     }
 
     /// Whether one more may be made.
-    pub(super) fn admit(&self, adds: Adds) -> Result<(), Refused> {
+    pub(crate) fn admit(&self, adds: Adds) -> Result<(), Refused> {
         let full = |why| Err((status::NV_ERR_INSUFFICIENT_RESOURCES, why));
         let under_way = &self.under_way;
         let coming = under_way.groups + under_way.channels + under_way.duplicates;
@@ -138,7 +138,7 @@ impl UnderWay {
 }
 
 /// What another handle for an object adds; `None`: nothing that is scheduled.
-pub(super) fn duplicate(state: &State, client: u32, source: Name) -> Option<(CardSlot, Adds)> {
+pub(crate) fn duplicate(state: &State, client: u32, source: Name) -> Option<(CardSlot, Adds)> {
     let scheduling = state.scheduling();
     if !scheduling.knows(source) {
         return None;
@@ -160,7 +160,7 @@ pub(super) fn duplicate(state: &State, client: u32, source: Name) -> Option<(Car
 }
 
 /// How many channels a group has.
-pub(super) fn channels_of(groups: &[Group], name: Name) -> usize {
+pub(crate) fn channels_of(groups: &[Group], name: Name) -> usize {
     let found = groups.iter().find(|it| (it.client, it.handle) == name);
     found.map_or(0, |group| group.channels.len())
 }

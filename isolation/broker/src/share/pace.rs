@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The allowance of one container.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Paced<'a> {
 
 /// Why a call was not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
+pub(crate) enum Held {
     /// Nobody waits for it any more.
     GivenUp,
     /// It has waited for too long.
@@ -57,7 +57,7 @@ pub(super) enum Held {
 
 impl Pace {
     /// Lets a call through once something is left.
-    pub(super) fn take(&self, still_waits: &dyn Fn() -> bool) -> Result<Paced<'_>, Held> {
+    pub(crate) fn take(&self, still_waits: &dyn Fn() -> bool) -> Result<Paced<'_>, Held> {
         let until = Instant::now() + LONGEST;
         let mut inner = self.lock();
         loop {
@@ -89,7 +89,7 @@ impl Pace {
 
 impl Paced<'_> {
     /// What it has waited for until now was a gate, and none of the driver's time.
-    pub(super) fn begins_now(self) -> Self {
+    pub(crate) fn begins_now(self) -> Self {
         let mut paced = self;
         paced.since = Instant::now();
         paced

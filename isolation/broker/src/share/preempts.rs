@@ -13,14 +13,14 @@ const LONGEST: Duration = Duration::from_millis(250);
 
 /// The bucket of one container.
 #[derive(Debug, Default)]
-pub(super) struct Preempts {
+pub(crate) struct Preempts {
     /// When the bucket will be full again; `None`: it is.
     full_at: Mutex<Option<Instant>>,
 }
 
 impl Preempts {
     /// For how long a call of this moment has to wait; `None`: too many wait already.
-    pub(super) fn take(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn take(&self, now: Instant) -> Option<Duration> {
         let token = Duration::from_secs(1) / PER_SECOND;
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));

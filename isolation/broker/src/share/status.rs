@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use compute::Status;
-use driver::CardTime;
+use driver::{CardTime, Driver};
 use serde::{Deserialize, Serialize};
 
-use crate::container::Container;
+use crate::account::Account;
 use crate::share::Share;
 
 /// Over how long the used share is counted, nanoseconds.
@@ -30,17 +30,17 @@ pub struct ComputeStatus {
 
 /// What the governor has said last, and what the container has used lately.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(crate) struct Shown {
     statuses: Vec<Option<Status>>,
     readings: VecDeque<Vec<CardTime>>,
 }
 
 impl Shown {
-    pub(super) fn holds(&self, card: usize) -> Option<bool> {
+    pub(crate) fn holds(&self, card: usize) -> Option<bool> {
         Some(self.statuses.get(card)?.as_ref()?.holds)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
@@ -76,7 +76,7 @@ impl Shown {
 }
 
 impl Share {
-    pub(super) fn publish(&self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {
+    pub(crate) fn publish(&self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {
         let mut shown = self.shown();
         shown.statuses = statuses;
         shown.read(times);
@@ -84,13 +84,13 @@ impl Share {
 
     /// What is to be said of each card; `None` for one whose share nobody holds.
     #[must_use]
-    pub fn status(&self, container: &Container) -> Vec<Option<ComputeStatus>> {
-        let slots = container.account.slots();
+    pub fn status(&self, account: &Account, driver: &dyn Driver) -> Vec<Option<ComputeStatus>> {
+        let slots = account.slots();
         if self.shown().statuses.iter().all(Option::is_none) {
             return vec![None; slots.len()];
         }
         // Not under the lock: a driver may take its time, and the governor must not wait for it.
-        let times = container.driver.engine_times().ok().flatten();
+        let times = driver.engine_times().ok().flatten();
         let mut shown = self.shown();
         shown.read(times.unwrap_or_default());
         slots

@@ -1,7 +1,7 @@
 //! Where the terms of a share come from: the grant, what was changed since, and the cards' rules.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use cards::{ComputeTerms, GpuUuid};
@@ -9,11 +9,8 @@ use ledger::CardSlot;
 use plan::{CardRules, Terms, TermsError};
 use serde::{Deserialize, Serialize};
 
-use crate::container::Container;
-use crate::health::EventKind;
+use crate::journal::Journal;
 use crate::share::{OnCard, Share};
-use crate::state::Op;
-use crate::state::scheduling::Change;
 
 /// What a grant says, and where the cards' rules are.
 #[derive(Debug, Default)]
@@ -80,7 +77,7 @@ impl Sources {
     }
 
     /// Whether a card's rules were written since they were read.
-    pub(super) fn have_changed(&self) -> bool {
+    pub(crate) fn have_changed(&self) -> bool {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         *read != self.written()
     }
@@ -112,7 +109,7 @@ impl Sources {
 
 impl Share {
     /// Reads rules and terms anew. What cannot be read stays as it was.
-    pub fn read_terms(&self, container: &Container) {
+    pub fn read_terms(&self, journal: &Journal) {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let written = self.sources.written();
         let before = self.lock().cards.clone();
@@ -127,7 +124,7 @@ impl Share {
                 before.get(index).cloned().unwrap_or_else(native)
             });
             let slot = u8::try_from(index).ok().map(CardSlot);
-            let changed = slot.and_then(|slot| container.journal.change().scheduling().terms(slot));
+            let changed = slot.and_then(|slot| journal.change().scheduling().terms(slot));
             if let Some(terms) = changed {
                 on.terms = terms;
             }
@@ -140,70 +137,4 @@ impl Share {
             .unwrap_or_else(PoisonError::into_inner) = written;
         self.lock().cards = now;
     }
-
-    /// Gives the container other terms, all of them or none.
-    ///
-    /// # Errors
-    /// [`TermsRefused`]
-    pub fn set(
-        &self,
-        container: &Arc<Container>,
-        cards: &[NewTerms],
-    ) -> Result<Vec<NewTerms>, TermsRefused> {
-        let mut named = Vec::new();
-        for card in cards {
-            let index = self
-                .sources
-                .cards
-                .iter()
-                .position(|uuid| uuid.as_str() == card.uuid);
-            let slot = index.and_then(|index| u8::try_from(index).ok());
-            let slot = slot.map(CardSlot).ok_or_else(|| TermsRefused::NoCard {
-                uuid: card.uuid.clone(),
-            })?;
-            card.terms
-                .validate()
-                .map_err(|source| TermsRefused::Meaningless {
-                    uuid: card.uuid.clone(),
-                    source,
-                })?;
-            named.push((slot, card));
-        }
-        let mut reported = Vec::new();
-        {
-            let mut change = container.journal.change();
-            for (slot, card) in &named {
-                let before = self.terms(usize::from(slot.0));
-                if before != card.terms {
-                    reported.push(format!(
-                        "card {}: {} -> {}",
-                        card.uuid,
-                        formatted(&before),
-                        formatted(&card.terms)
-                    ));
-                }
-                change.record_op(Op::Schedule(Change::Terms(*slot, card.terms)));
-            }
-        }
-        self.read_terms(container);
-        self.hold(container);
-        if !reported.is_empty() {
-            let text = reported.join("; ");
-            let health = &container.health;
-            health.tell(container, EventKind::ShareChanged, text);
-        }
-        Ok(cards.to_vec())
-    }
-}
-
-fn formatted(terms: &Terms) -> String {
-    let mut parts = vec![terms.policy.name().to_owned()];
-    parts.extend(terms.percent.map(|percent| format!("{percent} %")));
-    if terms.weight != 1 {
-        parts.push(format!("weight {}", terms.weight));
-    }
-    if terms.priority != plan::Priority::Normal {
-        parts.push(format!("priority {}", terms.priority.name()));
-    }
-    parts.join(", ")
 }

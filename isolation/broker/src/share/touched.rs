@@ -7,7 +7,7 @@ use crate::state::scheduling::Name;
 
 /// An object that is scheduled, or makes something be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// A channel group (TSG).
     Group,
     /// A channel.
@@ -18,7 +18,7 @@ pub(super) enum Part {
 
 /// What a call does to what is scheduled.
 #[derive(Debug)]
-pub(super) enum Touched<'a> {
+pub(crate) enum Touched<'a> {
     /// Makes a part.
     Made {
         part: Part,
@@ -43,7 +43,7 @@ pub(super) enum Touched<'a> {
 }
 
 impl<'a> Touched<'a> {
-    pub(super) fn by(effect: &'a Effect) -> Self {
+    pub(crate) fn by(effect: &'a Effect) -> Self {
         match effect {
             Effect::Object {
                 class,

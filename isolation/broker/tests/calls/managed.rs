@@ -63,7 +63,7 @@ fn unmap(tenant: &Tenant, address: i64) {
 }
 
 fn look(fixture: &Fixture, reason: Reason) -> bool {
-    fixture.container.managed.look(&fixture.container, reason)
+    broker::watch::managed::look(&fixture.container, reason)
 }
 
 fn is_charged() {

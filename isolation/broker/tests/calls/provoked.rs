@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::Instant;
 
-use broker::share::{Beginning, ComputeStatus, knobs};
+use broker::govern::{Beginning, knobs};
+use broker::share::ComputeStatus;
 use compute::{Channel, Knob, KnobError};
 use nvabi::layout::engine_type;
 use nvabi::{class, control, status};
@@ -58,7 +59,10 @@ fn governed() -> Fixture {
 }
 
 fn seen(fixture: &Fixture) -> ComputeStatus {
-    let statuses = fixture.container.share.status(&fixture.container);
+    let statuses = fixture
+        .container
+        .share
+        .status(&fixture.container.account, &*fixture.container.driver);
     statuses.into_iter().next().flatten().unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::share::knobs;
+use broker::govern::knobs;
 use cards::ComputeTerms;
 use compute::{Channel, Engine, Group, Knob, KnobError};
 use driver::ImplicitBytes;
@@ -96,7 +96,10 @@ pub(crate) fn fixed() -> ComputeTerms {
 /// A stage whose terms are read, and whose governor does not run: the test pulls the knobs.
 pub(crate) fn ungoverned(requests: ComputeTerms) -> Fixture {
     let fixture = Fixture::sharing(requests);
-    fixture.container.share.read_terms(&fixture.container);
+    fixture
+        .container
+        .share
+        .read_terms(&fixture.container.journal);
     fixture
 }
 
@@ -394,7 +397,10 @@ fn draws() {
     for class in [0xc797, 0x902d, 0xa140] {
         for capabilities in [Capabilities::default(), graphics] {
             let fixture = Fixture::capable(capabilities, ImplicitBytes::default(), fixed());
-            fixture.container.share.read_terms(&fixture.container);
+            fixture
+                .container
+                .share
+                .read_terms(&fixture.container.journal);
             let tenant = computing(&fixture);
             let make = |parent, class, engine| {
                 let name = (tenant.client, parent);

@@ -1,7 +1,7 @@
 //! The knobs of a share, pulled as a broker pulls them, on their way to the driver: through the executor, and in the broker's own
 //! process.
 
-use broker::share::{Beginning, knobs};
+use broker::govern::{Beginning, knobs};
 use cards::ComputeTerms;
 use compute::{Channel, Knob, KnobError};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
@@ -140,7 +140,10 @@ fn compat() {
 /// Every knob, as the driver gets it.
 fn pulled(mode: Mode) {
     let fixture = Fixture::sharing(mode, third());
-    fixture.container.share.read_terms(&fixture.container);
+    fixture
+        .container
+        .share
+        .read_terms(&fixture.container.journal);
     let tenant = Computing::on(&fixture);
     assert_eq!(tenant.set_running(), rm::OK);
     let pull = |knob: &Knob| knobs::pull(&fixture.container, knob);
@@ -263,7 +266,10 @@ fn turned(mode: Mode) {
         let closed = closes.iter().filter(|is_close| **is_close).count();
         closed > 4 && closes.len() - closed > 4
     });
-    let status = fixture.container.share.status(&fixture.container);
+    let status = fixture
+        .container
+        .share
+        .status(&fixture.container.account, &*fixture.container.driver);
     let status = json!(status[0]);
     assert_eq!(status["enforcement_level"], json!("gate"), "{status}");
     assert_eq!(status["holds"], true);

@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -21,14 +21,14 @@ use compute::{
     Table, Used,
 };
 use ledger::CardSlot;
-use nix::time::{ClockId, clock_gettime};
 use plan::{CardRules, Terms};
 
 use crate::container::Container;
 use crate::health::EventKind;
 use crate::share::admission::Admission;
-use crate::share::tables;
-use crate::share::{knobs, record};
+use crate::share::mailbox::{Mailbox, now_ns};
+
+use super::{knobs, record, tables};
 use crate::state::Op;
 use crate::state::scheduling::Change;
 
@@ -40,105 +40,6 @@ const TIMER_SLACK_NS: u64 = 1;
 const NICENESS: i32 = -20;
 /// The card's account is asked for no more often.
 const ACCOUNTS_EVERY: Duration = Duration::from_millis(100);
-
-/// What the rest of the broker tells the thread.
-#[derive(Debug, Default)]
-pub(super) struct Mailbox {
-    reported: Mutex<Reported>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Reported {
-    objects: bool,
-    terms: bool,
-    stopping: bool,
-    handing_over: bool,
-    ended: bool,
-}
-
-/// What is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tell {
-    Objects,
-    Terms,
-    Stop,
-    HandOver,
-}
-
-impl Mailbox {
-    pub(super) fn tell(&self, what: Tell) {
-        let mut reported = self.lock();
-        match what {
-            Tell::Objects => reported.objects = true,
-            Tell::Terms => reported.terms = true,
-            Tell::Stop => reported.stopping = true,
-            Tell::HandOver => reported.handing_over = true,
-        }
-        drop(reported);
-        self.changed.notify_all();
-    }
-
-    /// Waits until the thread has ended; says whether it has.
-    pub(super) fn wait_for_end(&self, longest: Duration) -> bool {
-        let until = Instant::now() + longest;
-        let mut reported = self.lock();
-        while !reported.ended {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            reported = self.wait(reported, left);
-        }
-        true
-    }
-
-    fn is_handing_over(&self) -> bool {
-        self.lock().handing_over
-    }
-
-    /// The next event, no later than the time that is asked for.
-    fn next(&self, at_ns: u64) -> Event {
-        let mut reported = self.lock();
-        loop {
-            if reported.handing_over {
-                return Event::Woke;
-            }
-            if std::mem::take(&mut reported.stopping) {
-                return Event::Stopping;
-            }
-            if std::mem::take(&mut reported.terms) {
-                return Event::TermsChanged;
-            }
-            if std::mem::take(&mut reported.objects) {
-                return Event::ObjectsChanged;
-            }
-            let left = Duration::from_nanos(at_ns.saturating_sub(now_ns()));
-            if left.is_zero() {
-                return Event::Woke;
-            }
-            reported = self.wait(reported, left);
-        }
-    }
-
-    fn end(&self) {
-        self.lock().ended = true;
-        self.changed.notify_all();
-    }
-
-    fn wait<'a>(
-        &'a self,
-        reported: MutexGuard<'a, Reported>,
-        longest: Duration,
-    ) -> MutexGuard<'a, Reported> {
-        let waited = self.changed.wait_timeout(reported, longest);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Reported> {
-        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Starts the thread of a container.
 ///
@@ -544,10 +445,4 @@ impl CardAccounts {
     fn lock(&self) -> MutexGuard<'_, ReadAccounts> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// CLOCK_MONOTONIC, which is also [`Instant`]'s.
-pub(super) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -15,8 +15,10 @@ use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
-use crate::share::probe::{self, ProbeError, ProbeLock};
-use crate::share::{Beginning, is_native};
+use crate::share::is_native;
+
+use super::Beginning;
+use super::probe::{self, ProbeError, ProbeLock};
 
 const FILE_NAME: &str = "enforcement.json";
 const VERSION: u32 = 1;

@@ -1,0 +1,112 @@
+//! What the rest of the broker tells the governor's thread.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use compute::Event;
+use nix::time::{ClockId, clock_gettime};
+
+/// What the rest of the broker tells the thread.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    reported: Mutex<Reported>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Reported {
+    objects: bool,
+    terms: bool,
+    stopping: bool,
+    handing_over: bool,
+    ended: bool,
+}
+
+/// What is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tell {
+    Objects,
+    Terms,
+    Stop,
+    HandOver,
+}
+
+impl Mailbox {
+    pub(crate) fn tell(&self, what: Tell) {
+        let mut reported = self.lock();
+        match what {
+            Tell::Objects => reported.objects = true,
+            Tell::Terms => reported.terms = true,
+            Tell::Stop => reported.stopping = true,
+            Tell::HandOver => reported.handing_over = true,
+        }
+        drop(reported);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread has ended; says whether it has.
+    pub(crate) fn wait_for_end(&self, longest: Duration) -> bool {
+        let until = Instant::now() + longest;
+        let mut reported = self.lock();
+        while !reported.ended {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            reported = self.wait(reported, left);
+        }
+        true
+    }
+
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.lock().handing_over
+    }
+
+    /// The next event, no later than the time that is asked for.
+    pub(crate) fn next(&self, at_ns: u64) -> Event {
+        let mut reported = self.lock();
+        loop {
+            if reported.handing_over {
+                return Event::Woke;
+            }
+            if std::mem::take(&mut reported.stopping) {
+                return Event::Stopping;
+            }
+            if std::mem::take(&mut reported.terms) {
+                return Event::TermsChanged;
+            }
+            if std::mem::take(&mut reported.objects) {
+                return Event::ObjectsChanged;
+            }
+            let left = Duration::from_nanos(at_ns.saturating_sub(now_ns()));
+            if left.is_zero() {
+                return Event::Woke;
+            }
+            reported = self.wait(reported, left);
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    fn wait<'a>(
+        &'a self,
+        reported: MutexGuard<'a, Reported>,
+        longest: Duration,
+    ) -> MutexGuard<'a, Reported> {
+        let waited = self.changed.wait_timeout(reported, longest);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// CLOCK_MONOTONIC, which is also [`Instant`]'s.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+}
