@@ -243,9 +243,15 @@ fn only_root_sets_and_a_broken_question_has_no_answer() {
     let Some(driver) = is_root().then(|| Driver::new(&[])).flatten() else {
         return;
     };
-    // A copy that the other user can reach wherever the build stands.
+    // A copy that the other user can reach wherever the build is. Another process writes it: what this one has open for writing is open in
+    // what other tests' threads start meanwhile too, and cannot be executed then.
     let copy = driver.0.path().join("cgpu-limits");
-    fs::copy(program(), &copy).unwrap();
+    let copied = Command::new("cp")
+        .arg(program())
+        .arg(&copy)
+        .status()
+        .unwrap();
+    assert!(copied.success(), "{copied}");
     fs::set_permissions(driver.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let spoken = |bytes: &[u8], user: u32| {
         let mut child = Command::new(&copy)
