@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
+#[path = "fake/one_card.rs"]
+mod one_card;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -11,9 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
+use cards::Grant;
 use cards::lock::FileLock;
-use cards::store::DiskStore;
-use cards::{Card, GpuUuid, Grant, SimulatedInventory};
 use serde_json::{Value, json};
 
 const PLAY_BROKER: &str = "CGPU_TEST_PLAY_BROKER";
@@ -75,26 +77,7 @@ impl Host {
         }
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
-        fs::create_dir_all(state.join("sim/dev")).unwrap();
-        for name in ["nvidiactl", "nvidia0", "nvidia-uvm", "nvidia-uvm-tools"] {
-            fs::write(state.join("sim/dev").join(name), "").unwrap();
-        }
-        let card = Card {
-            uuid: GpuUuid::new("GPU-0").unwrap(),
-            name: "Simulated Ada".to_owned(),
-            memory_bytes: 24 << 30,
-            minor: 0,
-            index: 0,
-            pci: "00000000:01:00.0".to_owned(),
-            modes: cards::Modes::default(),
-        };
-        SimulatedInventory {
-            version: 1,
-            driver_version: "570.195.03".to_owned(),
-            cards: vec![card],
-        }
-        .write(&DiskStore, &state)
-        .unwrap();
+        one_card::simulate(&state);
         let broker = dir.path().join("broker");
         let me = std::env::current_exe().unwrap();
         fs::write(&broker, format!("#!/bin/sh\nexec 3>&1 >/dev/null; {PLAY_BROKER}=\"$2\" exec '{}' --exact play_broker\n", me.display())).unwrap();

@@ -1,15 +1,16 @@
 //! A host with one simulated card in a file, a broker that is played by the test program, and a runtime that is a script.
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
+mod one_card;
+
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
 
+use cards::Grant;
 use cards::lock::FileLock;
-use cards::store::DiskStore;
-use cards::{Card, GpuUuid, Grant, SimulatedInventory};
 use serde_json::{Value, json};
 
 const PLAY_BROKER: &str = "CGPU_TEST_PLAY_BROKER";
@@ -48,26 +49,7 @@ impl Host {
             .tempdir_in("/tmp")
             .unwrap();
         let state = dir.path().join(STATE);
-        fs::create_dir_all(state.join("sim/dev")).unwrap();
-        for name in ["nvidiactl", "nvidia0", "nvidia-uvm", "nvidia-uvm-tools"] {
-            fs::write(state.join("sim/dev").join(name), "").unwrap();
-        }
-        let card = Card {
-            uuid: GpuUuid::new("GPU-0").unwrap(),
-            name: "Simulated Ada".to_owned(),
-            memory_bytes: 24 << 30,
-            minor: 0,
-            index: 0,
-            pci: "00000000:01:00.0".to_owned(),
-            modes: cards::Modes::default(),
-        };
-        SimulatedInventory {
-            version: 1,
-            driver_version: "570.195.03".to_owned(),
-            cards: vec![card],
-        }
-        .write(&DiskStore, &state)
-        .unwrap();
+        one_card::simulate(&state);
         let host = Self { dir };
         let me = std::env::current_exe().unwrap();
         let broker = host.script(

@@ -1,7 +1,7 @@
 //! The broker: one process per container that receives the container's NVIDIA system calls and answers them.
 //!
 //! ```text
-//! notify.sock ─ intake ─▶ workers ─▶ call: receive ─▶ admit ─▶ begin ─▶ execute ─▶ commit ─▶ reply
+//! notify.sock ─ listener ▶ workers ─▶ call: receive ─▶ admit ─▶ begin ─▶ execute ─▶ commit ─▶ reply
 //!                                          │           │        │          │          │
 //!                                     replay, files  fetch,  account,   driver     account,
 //!                                                    verdict journal               journal
@@ -9,6 +9,9 @@
 //!
 //! It decides nothing itself: what a call may do is `verdict`'s, what still fits is `ledger`'s, what executes is `driver`'s.
 //! It must not know engines, bundles or annotations: it is started from a grant and sees files and calls.
+//!
+//! `container` has what is known; who acts on it is above: `call` answers calls, `watch` looks whether the container is well, `govern`
+//! holds its share of its cards' time.
 //!
 //! Lock order: a thread's turn (`replay`) → a gate that is passed (`share`) → `order` → `Reaper`'s round or `ManagedMappings` →
 //! `FileTable` → `Journal` → `Share`; the last three are never held across a driver call. The governor's thread holds none of them while

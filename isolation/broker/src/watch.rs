@@ -241,7 +241,7 @@ impl Health {
         Some(comparison)
     }
 
-    /// A container whose ledger is compared with nothing must not be taken for one whose ledger is: it is told once, and once
+    /// A container whose ledger is compared with nothing must not be taken for one whose ledger is: it is reported once, and once
     /// more when it is over. That a driver never says anything is its nature, and is in the status alone.
     fn report_whether_compared(&self, container: &Container, standing: Standing) {
         let Some(before) = self.reconciler.confirmed(standing.clone()) else {

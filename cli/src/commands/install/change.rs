@@ -151,7 +151,7 @@ impl Document {
         }))
     }
 
-    /// Takes a change back, in a document that may have changed since. What is not as it was left is told in `remarks`.
+    /// Takes a change back, in a document that may have changed since. What is not as it was left is reported in `remarks`.
     pub(super) fn undo(&mut self, made: &Made, remarks: &mut Vec<String>) -> anyhow::Result<()> {
         let path = made.change.path();
         let name = path.join(".");

@@ -124,7 +124,7 @@ pub enum ProbeError {
         status: u32,
     },
     /// A call whose parameters have no known size with this driver.
-    #[error("{call} is not known of this driver")]
+    #[error("this driver version does not support {call}")]
     Unknown {
         /// Which.
         call: &'static str,

@@ -22,7 +22,7 @@ struct Reported {
     ended: bool,
 }
 
-/// What is told.
+/// A message to the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tell {
     Objects,

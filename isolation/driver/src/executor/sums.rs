@@ -89,7 +89,7 @@ pub enum SumsError {
         status: u32,
     },
     /// A call whose parameters have no known size with this driver.
-    #[error("{call} is not known of this driver's version")]
+    #[error("this driver version does not support {call}")]
     Unknown {
         /// Which.
         call: &'static str,
