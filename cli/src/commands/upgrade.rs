@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use control::Upgraded;
 use serde::Serialize;
-use vgpu::broker::Upgraded;
 use vgpu::{BrokerState, Config, Container, ContainerKey};
 
 use super::Form;

@@ -3,7 +3,7 @@
 //! Names end in their unit; counters live as long as the container's broker remembers them, which outlives its replacement.
 
 use cards::DriverSpec;
-use serde::Deserialize;
+use control::HealthStatus;
 use vgpu::{BrokerState, Config, OwnUsage, VgpuState};
 
 use super::cards::{Cards, collect as collect_cards};
@@ -39,7 +39,7 @@ pub struct ContainerMetrics {
     /// How often its broker was replaced.
     pub replaced: u64,
     /// What went wrong.
-    pub health: Health,
+    pub health: HealthStatus,
     /// Whether its ledger is compared with what the driver counts; absent where no broker has said.
     pub is_reconciled: Option<bool>,
 }
@@ -81,106 +81,6 @@ pub struct CardMetrics {
     pub left_ppm: u32,
 }
 
-/// What a broker says went wrong. A field that it does not know is 0.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Health {
-    /// Comparisons of the ledger with the driver's own sums.
-    pub reconciled: u64,
-    /// Comparisons in which the driver counted more.
-    pub violations: u64,
-    /// The last comparison, by card.
-    pub drift: Vec<Drift>,
-    /// What the card reported.
-    pub incidents: Incidents,
-    /// Calls that have not come back from the driver, now.
-    pub hung_calls: u64,
-    /// Log lines left out for their number.
-    pub suppressed_logs: u64,
-    /// Refused calls that were made to wait for their number.
-    pub throttled: u64,
-    /// Refused calls that no row knows.
-    pub unknown_calls: u64,
-    /// What could not be in its account, and was left out.
-    pub inconsistencies: u64,
-    /// Why its log or events cannot be written.
-    pub unwritten: Option<String>,
-    /// What the system does not give it.
-    pub short_of: Option<String>,
-    /// Why the executor or the simulator cannot be reached.
-    pub unreachable: Option<String>,
-}
-
-/// One card's comparison.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Drift {
-    /// `GPU-…`
-    pub uuid: String,
-    /// What the driver counts, bytes.
-    pub driver_bytes: u64,
-    /// What the ledger has of the same kind, bytes.
-    pub ledger_bytes: u64,
-}
-
-/// Counts of incidents.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Incidents {
-    /// Xids of the container's own.
-    pub xid: u64,
-    /// Cards that were lost under it.
-    pub card_lost: u64,
-    /// Calls that did not come back in time.
-    pub hung_call: u64,
-}
-
-/// What a broker answers to `status`, as far as it matters here.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    cards: Vec<StatusCard>,
-    calls: Calls,
-    broker: Broker,
-    health: Health,
-    watching: Watching,
-}
-
-/// Where a broker looks.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Watching {
-    sums: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct StatusCard {
-    uuid: String,
-    quota_bytes: u64,
-    used_bytes: u64,
-    peak_bytes: u64,
-    #[serde(default)]
-    refused: u64,
-    #[serde(default)]
-    compute: serde_json::Value,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Calls {
-    answered: u64,
-    executed: u64,
-    continued: u64,
-    refused: u64,
-    replayed: u64,
-    unreached: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Broker {
-    replaced: u64,
-}
-
 /// Asks the state folder, the brokers and the reservations.
 ///
 /// # Errors
@@ -213,12 +113,8 @@ fn of_cards(cards: Cards) -> Vec<CardMetrics> {
 
 fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
     let grant = &vgpu.grant;
-    let answered = vgpu
-        .status
-        .clone()
-        .and_then(|status| serde_json::from_value::<Status>(status).ok());
-    let is_up = vgpu.broker == BrokerState::Alive && answered.is_some();
-    let status = answered.unwrap_or_default();
+    let is_up = vgpu.broker == BrokerState::Alive && vgpu.status.is_some();
+    let status = vgpu.status.clone().unwrap_or_default();
     let slices = grant
         .cards
         .iter()
@@ -235,10 +131,7 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
                 used_bytes: reported.map(|card| card.used_bytes),
                 peak_bytes: reported.map(|card| card.peak_bytes),
                 refused: reported.map(|card| card.refused),
-                share: match reported {
-                    Some(card) => Share::reported(reserved, &card.compute),
-                    None => reserved,
-                },
+                share: Share::reported(reserved, reported.and_then(|card| card.compute.as_ref())),
             }
         })
         .collect();
@@ -269,10 +162,12 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use control::{BrokerStatus, CallCounts, CardStatus, IncidentCounts, Status};
     use serde_json::json;
 
-    fn state(status: Option<serde_json::Value>) -> VgpuState {
+    use super::*;
+
+    fn state(status: Option<Status>) -> VgpuState {
         let grant = serde_json::from_value(json!({
             "version": 1,
             "key": {"namespace": "default", "id": "c1"},
@@ -302,31 +197,42 @@ mod tests {
             (silent.slices[0].quota_bytes, silent.slices[0].used_bytes),
             (4096, None)
         );
-        let reported = one(
-            &state(Some(json!({
-                "cards": [{"uuid": "GPU-1", "quota_bytes": 8192, "used_bytes": 10, "peak_bytes": 20, "refused": 3,
-                           "compute": {"enforcement_level": "three", "used_ns": 9, "counts": {"calls": 4}}}],
-                "calls": {"total": 7, "answered": 5, "refused": 2},
-                "broker": {"replaced": 1, "pid": 5},
-                "health": {"violations": 1, "incidents": {"xid": 2},
-                           "drift": [{"uuid": "GPU-1", "driver_bytes": 9, "ledger_bytes": 8}]},
-            }))),
-            &[],
-        );
+        let status = Status {
+            cards: vec![CardStatus {
+                uuid: "GPU-1".to_owned(),
+                quota_bytes: 8192,
+                used_bytes: 10,
+                peak_bytes: 20,
+                refused: 3,
+                ..CardStatus::default()
+            }],
+            calls: CallCounts {
+                total: 7,
+                answered: 5,
+                refused: 2,
+                ..CallCounts::default()
+            },
+            broker: BrokerStatus {
+                replaced: 1,
+                pid: 5,
+                ..BrokerStatus::default()
+            },
+            health: HealthStatus {
+                violations: 1,
+                incidents: IncidentCounts {
+                    xid: 2,
+                    ..IncidentCounts::default()
+                },
+                ..HealthStatus::default()
+            },
+            ..Status::default()
+        };
+        let reported = one(&state(Some(status)), &[]);
         assert!(reported.is_up);
         assert_eq!(reported.mode, "strict");
         assert_eq!(
             (reported.slices[0].quota_bytes, reported.slices[0].refused),
             (8192, Some(3))
-        );
-        let share = &reported.slices[0].share;
-        assert_eq!(
-            (
-                share.enforcement_level.as_deref(),
-                share.used_ns,
-                share.knob_calls
-            ),
-            (Some("3"), Some(9), Some(4))
         );
         assert_eq!(
             reported.calls.iter().map(|(_, count)| count).sum::<u64>(),

@@ -8,12 +8,12 @@ use cards::{
     Backend, CardGrant, DriverSpec, FrontendKind, Grant, IoUring, ManagedMemory, Mode, OnViolation,
     Weakness,
 };
+use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
 use serde::{Deserialize, Serialize};
 use vgpu::{BrokerState, Config, Life, OwnUsage, VgpuState};
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
-use super::metrics::Health;
 use super::share::Share;
 
 /// What `cgpu ps` shows.
@@ -72,12 +72,12 @@ pub struct PsVgpu {
     /// Its slices.
     pub cards: Vec<PsCard>,
     /// What the broker says of its processes, the largest that live; absent where it has not answered.
-    pub processes: Option<Vec<PsProcess>>,
+    pub processes: Option<Vec<ProcessStatus>>,
     /// What all others hold, those that have ended among them; absent where there are none, or it has not answered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub other_processes: Option<PsFolded>,
+    pub other_processes: Option<Folded>,
     /// What the broker says of its calls; absent where it has not answered.
-    pub calls: Option<PsCalls>,
+    pub calls: Option<CallCounts>,
     /// What went wrong, in a few words; `ok` where nothing did. Absent where no broker has answered.
     pub health: Option<String>,
     /// The same as figures.
@@ -123,8 +123,8 @@ pub struct PsIncidents {
     pub violations: u64,
 }
 
-impl From<&Health> for PsIncidents {
-    fn from(health: &Health) -> Self {
+impl From<&HealthStatus> for PsIncidents {
+    fn from(health: &HealthStatus) -> Self {
         Self {
             xid: health.incidents.xid,
             card_lost: health.incidents.card_lost,
@@ -161,7 +161,7 @@ impl PsIncidents {
 const OK: &str = "ok";
 
 /// What went wrong, what the broker lacks, and that nothing vouches for the figures but the ledger itself.
-fn health_text(status: &BrokerStatus, reconciled: Option<&PsReconciled>) -> String {
+fn health_text(status: &Status, reconciled: Option<&PsReconciled>) -> String {
     let health = &status.health;
     let unwatched = (status.broker.supervisor_pid == 0).then(|| "no supervisor".to_owned());
     let incidents = Some(PsIncidents::from(health).text())
@@ -276,126 +276,6 @@ pub struct PsCard {
     pub share: Share,
 }
 
-/// A process of a container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PsProcess {
-    /// On the host.
-    pub pid: i64,
-    /// Its name.
-    #[serde(default)]
-    pub name: Option<String>,
-    /// What it holds.
-    #[serde(default)]
-    pub cards: Vec<PsProcessCard>,
-}
-
-/// What a process holds of a card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PsProcessCard {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Bytes.
-    pub used_bytes: u64,
-}
-
-/// What processes that are not listed hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PsFolded {
-    /// Smaller ones that live.
-    pub living: Vec<PsFoldedCard>,
-    /// Ended ones, whose files others have.
-    pub ended: Vec<PsFoldedCard>,
-}
-
-/// What several processes hold of a card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PsFoldedCard {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Bytes.
-    pub used_bytes: u64,
-    /// How many processes.
-    pub processes: u64,
-}
-
-/// A broker's calls since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PsCalls {
-    /// All.
-    pub total: u64,
-    /// Answered without the driver.
-    #[serde(default)]
-    pub answered: u64,
-    /// Executed by the driver.
-    #[serde(default)]
-    pub executed: u64,
-    /// Left to the kernel.
-    #[serde(default)]
-    pub continued: u64,
-    /// Refused.
-    #[serde(default)]
-    pub refused: u64,
-    /// Answered from a result that a signal had kept from being delivered.
-    #[serde(default)]
-    pub replayed: u64,
-    /// Failed with EIO: the executor or the simulator did not answer.
-    #[serde(default)]
-    pub unreached: u64,
-}
-
-/// What a broker answers to `status`. Fields that a newer broker adds are ignored.
-#[derive(Debug, Deserialize)]
-struct BrokerStatus {
-    #[serde(default)]
-    cards: Vec<BrokerCard>,
-    #[serde(default)]
-    processes: Vec<PsProcess>,
-    #[serde(default)]
-    folded: PsFolded,
-    calls: PsCalls,
-    #[serde(default)]
-    health: Health,
-    #[serde(default)]
-    watching: Watching,
-    #[serde(default)]
-    host_memory: Option<BrokerHostMemory>,
-    broker: Pids,
-}
-
-/// Which processes serve; 0: none.
-#[derive(Debug, Clone, Copy, Deserialize)]
-struct Pids {
-    pid: i32,
-    supervisor_pid: i32,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Watching {
-    sums: Option<bool>,
-    sums_reason: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct BrokerCard {
-    uuid: String,
-    used_bytes: u64,
-    peak_bytes: u64,
-    #[serde(default)]
-    refused: u64,
-    #[serde(default)]
-    compute: serde_json::Value,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-struct BrokerHostMemory {
-    limit_bytes: u64,
-    used_bytes: u64,
-    peak_bytes: u64,
-    refused: u64,
-}
-
 /// `broker.pid` of a container's folder: the supervisor, or a broker that has just lost it.
 #[derive(Debug, Deserialize)]
 struct NamedPid {
@@ -449,7 +329,7 @@ fn named_pid(container_dir: &Path) -> Option<i32> {
     Some(written.pid)
 }
 
-fn state(vgpu: &VgpuState, status: Option<&BrokerStatus>, frontend_lives: bool) -> State {
+fn state(vgpu: &VgpuState, status: Option<&Status>, frontend_lives: bool) -> State {
     match (vgpu.broker, status) {
         (BrokerState::None, _) if vgpu.life == Life::Live => State::Running,
         (BrokerState::None, _) => State::Stale,
@@ -463,7 +343,7 @@ fn state(vgpu: &VgpuState, status: Option<&BrokerStatus>, frontend_lives: bool) 
     }
 }
 
-fn card(slice: &CardGrant, status: Option<&BrokerStatus>, reserved: Share) -> PsCard {
+fn card(slice: &CardGrant, status: Option<&Status>, reserved: Share) -> PsCard {
     let reported = status.and_then(|status| {
         let mut cards = status.cards.iter();
         cards.find(|card| card.uuid == slice.uuid.as_str())
@@ -475,14 +355,11 @@ fn card(slice: &CardGrant, status: Option<&BrokerStatus>, reserved: Share) -> Ps
         used_bytes: reported.map(|card| card.used_bytes),
         peak_bytes: reported.map(|card| card.peak_bytes),
         refused: reported.map(|card| card.refused),
-        share: match reported {
-            Some(card) => Share::reported(reserved, &card.compute),
-            None => reserved,
-        },
+        share: Share::reported(reserved, reported.and_then(|card| card.compute.as_ref())),
     }
 }
 
-fn host_memory(grant: &Grant, status: Option<&BrokerStatus>) -> Option<PsHostMemory> {
+fn host_memory(grant: &Grant, status: Option<&Status>) -> Option<PsHostMemory> {
     let reported = status.and_then(|status| status.host_memory);
     let limit_bytes = reported
         .map(|reported| reported.limit_bytes)
@@ -502,25 +379,22 @@ fn one(
     reserved: &[Share],
 ) -> PsVgpu {
     let grant = &vgpu.grant;
-    let status: Option<BrokerStatus> = vgpu
-        .status
-        .clone()
-        .and_then(|status| serde_json::from_value(status).ok());
+    let status = vgpu.status.as_ref();
     let cards = grant.cards.iter().enumerate().map(|(at, slice)| {
         let reserved = reserved.get(at).cloned().unwrap_or_default();
-        card(slice, status.as_ref(), reserved)
+        card(slice, status, reserved)
     });
     let cards = cards.collect();
     let incidents = status
         .as_ref()
         .map(|status| PsIncidents::from(&status.health));
-    let reconciled = status.as_ref().and_then(|status| {
+    let reconciled = status.and_then(|status| {
         Some(PsReconciled {
             by_driver: status.watching.sums?,
             reason: status.watching.sums_reason.clone(),
         })
     });
-    let pids = status.as_ref().map(|status| status.broker);
+    let pids = status.map(|status| &status.broker);
     let supervisor_pid = match pids {
         Some(pids) => Some(pids.supervisor_pid).filter(|pid| *pid != 0),
         None => named_pid.filter(|_| vgpu.broker == BrokerState::Alive),
@@ -541,7 +415,7 @@ fn one(
             DriverSpec::Sim { .. } => HostDriver::Sim,
         },
         driver_version: grant.driver_version.clone(),
-        state: state(vgpu, status.as_ref(), frontend_lives),
+        state: state(vgpu, status, frontend_lives),
         broker_pid: pids.map(|pids| pids.pid),
         supervisor_pid,
         own_processes: vgpu.own,
@@ -553,14 +427,14 @@ fn one(
         on_violation: grant.isolation.on_violation,
         share_group: grant.isolation.share_group.clone(),
         compute: PsCompute::from(&grant.compute),
-        host_memory: host_memory(grant, status.as_ref()),
+        host_memory: host_memory(grant, status),
         cards,
-        calls: status.as_ref().map(|status| status.calls),
+        calls: status.map(|status| status.calls),
         other_processes: status
             .as_ref()
             .map(|status| status.folded.clone())
-            .filter(|folded| *folded != PsFolded::default()),
-        processes: status.map(|status| status.processes),
+            .filter(|folded| *folded != Folded::default()),
+        processes: status.map(|status| status.processes.clone()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! A container's share of a card's time: what it was promised, and what its broker says has become of it.
 
+use control::ComputeStatus;
 use plan::{CardRules, Policy, Terms};
 use serde::Serialize;
-use serde_json::Value;
 
 /// A share as documents have it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -50,38 +50,32 @@ impl Share {
         }
     }
 
-    /// What a broker says (`compute::Status` as JSON, with `used_ns` and `used_ppm`), over what was promised. A field of another
-    /// form is one that it does not say.
+    /// What a broker says, over what was promised.
     #[must_use]
-    pub fn reported(reserved: Self, status: &Value) -> Self {
-        let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64);
-        let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str);
-        let policy = text("/terms/policy");
-        // The broker's terms are those that hold; a percentage that they do not have is none.
-        let (percent, weight) = match policy {
-            Some(_) => (number("/terms/percent"), number("/terms/weight")),
-            None => (reserved.percent, reserved.weight),
+    pub fn reported(reserved: Self, status: Option<&ComputeStatus>) -> Self {
+        let Some(ComputeStatus {
+            governor,
+            used_ns,
+            used_ppm,
+        }) = status
+        else {
+            return reserved;
         };
         Self {
-            policy: policy
-                .map(|name| name.replace('_', "-"))
-                .or(reserved.policy),
-            percent,
-            weight,
-            priority: text("/terms/priority")
-                .map(str::to_owned)
-                .or(reserved.priority),
-            entitlement_ppm: number("/entitlement_ppm"),
-            enforcement_level: text("/enforcement_level")
-                .map(|name| enforcement_level_name(name).to_owned()),
-            reason: reason(status),
-            holds: status.pointer("/holds").and_then(Value::as_bool),
-            gate: text("/gate/state").map(str::to_owned),
-            used_ns: number("/used_ns"),
-            used_ppm: number("/used_ppm"),
-            knob_calls: number("/counts/calls"),
-            knob_latency_ns: number("/latency/mean_ns"),
-            alarms: number("/counts/alarms"),
+            entitlement_ppm: Some(u64::from(governor.entitlement_ppm)),
+            enforcement_level: governor
+                .enforcement_level
+                .map(|level| level.name().to_owned()),
+            reason: governor.reason.as_ref().map(ToString::to_string),
+            holds: Some(governor.holds),
+            gate: Some(governor.gate.name().to_owned()),
+            used_ns: *used_ns,
+            used_ppm: used_ppm.map(u64::from),
+            knob_calls: Some(governor.counts.calls),
+            knob_latency_ns: Some(governor.latency.mean_ns),
+            alarms: Some(governor.counts.alarms),
+            // The terms that the broker has are those that hold.
+            ..Self::reserved(&governor.terms)
         }
     }
 
@@ -104,32 +98,6 @@ impl Share {
             text.push_str(&format!(", {priority}"));
         }
         text
-    }
-}
-
-/// As tables print it.
-fn enforcement_level_name(name: &str) -> &str {
-    match name {
-        "untried" => "-",
-        "zero" | "freezer" => "0",
-        "doorbell" => "0.5",
-        "one" | "slices" => "1",
-        "two" | "schedule" => "2",
-        "three" | "gate" => "3",
-        other => other,
-    }
-}
-
-fn reason(status: &Value) -> Option<String> {
-    let reason = status.get("reason")?;
-    match reason.get("kind")?.as_str()? {
-        "refused" => Some(format!(
-            "the driver refused {} with status {:#x}",
-            reason.get("knob")?.as_str()?,
-            reason.get("status")?.as_u64()?
-        )),
-        "slow" => Some("calls to the driver are slow: the gate rests".to_owned()),
-        other => Some(other.to_owned()),
     }
 }
 
@@ -201,13 +169,17 @@ mod tests {
     #[test]
     fn what_a_broker_reports_goes_over_what_was_reserved() {
         assert_eq!(fixed().text(), "fixed 30 %");
-        let reported = Share::reported(
-            fixed(),
-            &json!({"terms": {"policy": "weighted", "percent": null, "weight": 3, "priority": "high"},
-                    "entitlement_ppm": 333_333, "enforcement_level": "three", "holds": true, "gate": {"state": "closed", "opens_at_ns": 1},
-                    "reason": {"kind": "refused", "knob": "SET_TIMESLICE", "status": 86},
-                    "latency": {"mean_ns": 160_000}, "counts": {"calls": 9, "alarms": 1}, "used_ns": 7, "used_ppm": 250_000}),
-        );
+        let status: ComputeStatus = serde_json::from_value(json!({
+            "terms": {"policy": "weighted", "percent": null, "weight": 3, "priority": "high"},
+            "entitlement_ppm": 333_333, "enforcement_level": "gate", "holds": true, "window_ns": 0, "slice_us": 0, "tenants": 2,
+            "gate": {"state": "closed", "opens_at_ns": 1}, "ratio_enforced": null,
+            "reason": {"kind": "refused", "knob": "SET_TIMESLICE", "status": 86},
+            "latency": {"mean_ns": 160_000, "p50_ns": 1, "p99_ns": 2, "max_ns": 3},
+            "counts": {"calls": 9, "slow": 0, "refused": 0, "lost": 0, "bad_records": 0, "late": 0, "alarms": 1},
+            "used_ns": 7, "used_ppm": 250_000
+        }))
+        .unwrap();
+        let reported = Share::reported(fixed(), Some(&status));
         assert_eq!(reported.text(), "weighted weight 3, high");
         assert_eq!(
             (reported.enforcement_level.as_deref(), reported.used_ns),
@@ -223,19 +195,8 @@ mod tests {
                 .unwrap()
                 .contains("SET_TIMESLICE with status 0x56")
         );
-        // Silence, and forms that are not known, leave the promise.
-        for nothing in [
-            json!(null),
-            json!({}),
-            json!("x"),
-            json!({"enforcement_level": {"a": 1}, "terms": 3}),
-        ] {
-            let reported = Share::reported(fixed(), &nothing);
-            assert_eq!(reported, fixed(), "{nothing}");
-        }
-        let fair = json!({"terms": {"policy": "fair_share"}, "enforcement_level": "0.5"});
-        let fair = Share::reported(fixed(), &fair);
-        assert_eq!((fair.text().as_str(), fair.percent), ("fair-share", None));
+        // Silence leaves the promise.
+        assert_eq!(Share::reported(fixed(), None), fixed());
     }
 
     #[test]

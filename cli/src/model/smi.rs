@@ -210,7 +210,7 @@ pub fn simulated(cards: &super::cards::Cards, vgpus: &super::ps::Ps) -> Smi {
             let held = process.cards.iter().find(|held| held.uuid == card.uuid)?;
             Some(SmiProcess {
                 pid: u32::try_from(process.pid).ok()?,
-                name: process.name.clone(),
+                name: Some(process.name.clone()),
                 used_bytes: Some(held.used_bytes),
             })
         });

@@ -19,8 +19,7 @@ mod translation;
 mod why;
 
 pub use answers::Numbers;
-pub(crate) use exports::HOST;
-pub use exports::{PeerExport, PeerMemory, TransferFile};
+pub use exports::TransferFile;
 use translation::card_slot;
 pub use translation::{changes_account, uuid_bytes};
 pub use why::Why;

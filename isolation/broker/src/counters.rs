@@ -21,6 +21,8 @@ pub enum Counter {
     Replayed,
     /// Failed with EIO: whoever makes the calls did not answer.
     Unreached,
+    /// Answered with success, without the driver.
+    Answered,
     /// Comparisons of the ledger with the driver's sums.
     Reconciled,
     /// Those in which the driver counted more.
@@ -54,6 +56,7 @@ impl Counter {
             Self::Refused => 3,
             Self::Replayed => 4,
             Self::Unreached => 5,
+            Self::Answered => 6,
             Self::Reconciled => 32,
             Self::Violations => 33,
             Self::Xid => 34,

@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use cards::CpuTime;
 use cards::cpu_time::UsageFile;
+use control::CpuTimeStatus;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
-use serde::{Deserialize, Serialize};
 
 /// What calls leave of the container's quota, millionths of a core; of a small one a quarter. The governor of a container with one channel
 /// takes 10,000 in a debug build, the heartbeat and the looks of every second 2,000.
@@ -182,15 +182,6 @@ impl Limit {
         }
         self.bucket.wait()
     }
-}
-
-/// `cpu_time` in the status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CpuTimeStatus {
-    /// What supervisor, broker and executor may use before calls wait: the container's quota less [`RESERVE_PPM`], millionths of a core.
-    pub allowed_ppm: u64,
-    /// How long threads have waited for it since this broker began, all together, milliseconds.
-    pub waited_ms: u64,
 }
 
 /// The allowance of one container. The default has no limit.

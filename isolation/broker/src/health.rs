@@ -26,12 +26,11 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
 use cards::{CardHealth, GpuUuid, OnViolation, Watch};
-use serde::{Deserialize, Serialize};
 
-pub use events::{Event, EventKind, Events};
+pub use events::Events;
 pub use kernel_log::KernelLog;
 pub(crate) use over_quota::Mib;
-pub use reconcile::{Comparison, Drift};
+pub use reconcile::Comparison;
 pub use shortage::{Lack, Shortage};
 pub use throttle::Throttle;
 
@@ -75,65 +74,6 @@ pub struct Health {
     pub(crate) hung: Hung,
     pub(crate) storage: storage::Storage,
     pub(crate) reach: reach::Reach,
-}
-
-/// `health` of the status.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HealthStatus {
-    /// Comparisons of the ledger with the driver's own sums.
-    pub reconciled: u64,
-    /// Those in which the driver counted more.
-    pub violations: u64,
-    /// The last comparison, by card.
-    pub drift: Vec<Drift>,
-    /// What the cards reported.
-    pub incidents: IncidentCounts,
-    /// Calls that have not come back from the driver in time, now.
-    pub hung_calls: u64,
-    /// Log lines and events that were left out for their number.
-    pub suppressed_logs: u64,
-    /// Refused calls that were made to wait for their number.
-    pub throttled: u64,
-    /// Refused calls that no row knows.
-    #[serde(default)]
-    pub unknown_calls: u64,
-    /// What could not be in the account, and was left out: a bug of cgpu's.
-    #[serde(default)]
-    pub inconsistencies: u64,
-    /// Why log or events cannot be written to the container's folder at this moment; absent while they can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unwritten: Option<String>,
-    /// What the system does not give the broker at this moment, so that calls wait or fail; absent while nothing is lacking.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub short_of: Option<String>,
-    /// Why the process that makes the calls, the executor or the simulator, cannot be reached: calls fail with EIO. Absent while it
-    /// can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unreachable: Option<String>,
-}
-
-/// Counts of incidents.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IncidentCounts {
-    /// Xids of the container's own.
-    pub xid: u64,
-    /// Cards lost under it.
-    pub card_lost: u64,
-    /// Calls that did not come back in time.
-    pub hung_call: u64,
-}
-
-/// `watching` of the status: where the broker looks.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Watching {
-    /// Whether the driver says what it counts for this container; without that there is nothing to compare the ledger with.
-    /// `None`: it has not been asked yet.
-    pub sums: Option<bool>,
-    /// Why it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sums_reason: Option<String>,
-    /// Where incidents come from.
-    pub incidents: String,
 }
 
 impl Health {

@@ -34,7 +34,7 @@ pub mod call;
 pub mod call_rules;
 mod close_files;
 pub mod container;
-pub mod control;
+pub mod control_socket;
 pub mod counters;
 pub mod cpu_time;
 mod engines;

@@ -8,22 +8,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use control::{AskError, ExportsOf, PeerExport, PeerExports, Request, client};
 
-use crate::account::PeerExport;
 use crate::pace::Pace;
 
 /// A tenant waits meanwhile, and so does its call: far below what a program takes for a hang.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The objects of a file, 512 at most, with room to spare.
-const MOST_ANSWER_BYTES: u64 = 256 * 1024;
 
 /// The other containers of the group.
 #[derive(Debug, Clone)]
@@ -32,45 +27,6 @@ pub struct Peers {
     group: String,
     /// What it costs the others to be asked.
     pace: Arc<Pace>,
-}
-
-/// What a broker asks another one: what its container has exported by the file that is under a number in the asking process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ExportsOf {
-    /// The asking process's number.
-    pub fd: i32,
-    /// The share group that its container names.
-    pub group: String,
-}
-
-/// A request of the control socket's, which knows it by `op`.
-#[derive(Serialize)]
-struct Requested<'a> {
-    op: &'static str,
-    #[serde(flatten)]
-    request: &'a ExportsOf,
-}
-
-impl ExportsOf {
-    /// As one line of the other broker's control socket.
-    pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
-        let requested = Requested {
-            op: "exports_of",
-            request: self,
-        };
-        let mut line = serde_json::to_vec(&requested)?;
-        line.push(b'\n');
-        Ok(line)
-    }
-}
-
-/// The answer to [`ExportsOf`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PeerExports {
-    /// Empty: the file is none by which the container has exported, or the group is another.
-    pub exports: Vec<PeerExport>,
 }
 
 impl Peers {
@@ -141,18 +97,12 @@ impl Peers {
             .collect()
     }
 
-    fn ask(&self, socket: &Path, file: BorrowedFd<'_>) -> io::Result<Vec<PeerExport>> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let request = ExportsOf {
+    fn ask(&self, socket: &Path, file: BorrowedFd<'_>) -> Result<Vec<PeerExport>, AskError> {
+        let request = Request::ExportsOf(ExportsOf {
             fd: file.as_raw_fd(),
             group: self.group.clone(),
-        };
-        stream.write_all(&request.line()?)?;
-        let mut answer = String::new();
-        BufReader::new(stream.take(MOST_ANSWER_BYTES)).read_line(&mut answer)?;
-        let answer: PeerExports = serde_json::from_str(&answer)?;
+        });
+        let answer: PeerExports = client::ask(socket, &request)?;
         Ok(answer.exports)
     }
 }

@@ -13,7 +13,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::container::Container;
-use crate::control::BrokerStatus;
 use crate::health::Lack;
 use crate::link::{self, Estate, FromSupervisor};
 use crate::reaper::Reaper;
@@ -21,6 +20,7 @@ use crate::scarce::{Spares, Watched};
 use crate::succession::Succession;
 use crate::supervisor::Abandonment;
 use crate::workers::Session;
+use control::BrokerStatus;
 
 mod alone;
 mod answer;

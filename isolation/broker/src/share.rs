@@ -33,9 +33,8 @@ use gates::Gates;
 use mailbox::{Mailbox, Tell};
 use pace::Pace;
 use preempts::Preempts;
-pub use status::ComputeStatus;
 use status::Shown;
-pub use terms::{NewTerms, Sources, TermsRefused};
+pub use terms::{Sources, TermsRefused};
 
 /// How long the end of a broker waits for its gates to open: a knob takes a fraction of a millisecond, or the driver hangs.
 const STOP: Duration = Duration::from_millis(500);

@@ -217,7 +217,7 @@ fn start_share(container: &Arc<Container>, replaced: u64) -> Result<(), Error> {
         // A container that runs must not wait for its calls as well; the share is tried again.
         Err(error) if replaced > 0 => {
             let (health, text) = (&container.health, format!("{error}"));
-            health.tell(container, health::EventKind::Share, text);
+            health.tell(container, control::EventKind::Share, text);
             Ok(())
         }
         started => Ok(started?),

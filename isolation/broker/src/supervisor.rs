@@ -30,12 +30,12 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use cards::Grant;
 
-use crate::control::Upgraded;
 use crate::grant;
 use crate::journal::{self, Journal};
 use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL, Stored};
 use crate::scarce::{Spares, Watched};
 use crate::shared_state::SharedState;
+use control::Upgraded;
 
 mod adoption;
 mod child;

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use control::{Folded, FoldedCard, ProcessCard, ProcessStatus};
 use ledger::{CardSlot, Ledger, ProcessId};
-use serde::{Deserialize, Serialize};
 
 use crate::account::Slot;
 use crate::open_file_scan;
@@ -21,48 +21,6 @@ pub const MOST_LOOKED_AT: usize = 4096;
 pub const MOST_NAMED: usize = 4 * MOST_LISTED;
 /// So many folders of a control group are looked into.
 const MOST_FOLDERS: usize = 256;
-
-/// One process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessStatus {
-    /// In the host's pid namespace.
-    pub pid: i32,
-    /// The program's name.
-    pub name: String,
-    /// By card.
-    pub cards: Vec<ProcessCard>,
-}
-
-/// What a process has allocated on a card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessCard {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Bytes.
-    pub used_bytes: u64,
-}
-
-/// What is held by processes that are not listed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Folded {
-    /// Processes that live.
-    #[serde(default)]
-    pub living: Vec<FoldedCard>,
-    /// Processes that have ended: others have their files. And those that were not looked up.
-    #[serde(default)]
-    pub ended: Vec<FoldedCard>,
-}
-
-/// What several processes hold of a card.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoldedCard {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Bytes.
-    pub used_bytes: u64,
-    /// How many.
-    pub processes: u64,
-}
 
 /// The living processes of a container: of its control group, else those that have made calls.
 pub(crate) fn living(cgroup: Option<&Path>, known: Vec<i32>) -> BTreeSet<i32> {

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cards::OnViolation;
+use control::{EventKind, HealthStatus, IncidentCounts, Watching};
 use verdict::Unknown;
 
 pub use incidents::Source;
@@ -24,7 +25,7 @@ pub use incidents::Source;
 use crate::container::Container;
 use crate::counters::Counter;
 use crate::health::reconcile::Standing;
-use crate::health::{Comparison, EventKind, Health, HealthStatus, IncidentCounts, Watching};
+use crate::health::{Comparison, Health};
 
 /// The threads look at least so often.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);

@@ -18,6 +18,17 @@ pub enum GateStatus {
     },
 }
 
+impl GateStatus {
+    /// As documents have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed { .. } => "closed",
+        }
+    }
+}
+
 /// How long calls to the driver take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {

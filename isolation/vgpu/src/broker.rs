@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
 use cards::{FrontendKind, Grant};
+use control::{Request, Upgraded, client};
 
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
@@ -283,39 +284,18 @@ fn stop_recorded(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a replacement of a container's broker came to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Upgraded {
-    /// The broker that served until now.
-    pub old_pid: i32,
-    /// The broker that serves now.
-    pub pid: i32,
-    /// For how long calls waited, microseconds.
-    pub pause_us: u64,
-}
-
 /// Replaces the container's broker by the program that [`start`] would start now, while the container runs.
 ///
 /// # Errors
 /// The broker does not answer, or says why it was not replaced; the former program serves on then.
 pub fn upgrade(container: &Container) -> Result<Upgraded, Error> {
     let program = program(container.config())?;
-    let failed = |problem: String| Error::BrokerUpgrade {
+    let socket = container.dir().control_socket();
+    let request = Request::Upgrade { program };
+    client::ask_for(&socket, &request, UPGRADE_PATIENCE).map_err(|error| Error::BrokerUpgrade {
         key: container.key().clone(),
-        problem,
-    };
-    let request = serde_json::json!({"op": "upgrade", "program": program});
-    let answer = crate::control::ask_for(
-        &container.dir().control_socket(),
-        &request,
-        UPGRADE_PATIENCE,
-    )
-    .map_err(|error| failed(format!("its broker does not answer: {error}")))?;
-    if let Some(problem) = answer.get("error").and_then(serde_json::Value::as_str) {
-        return Err(failed(problem.to_owned()));
-    }
-    serde_json::from_value(answer)
-        .map_err(|error| failed(format!("its answer is not understood: {error}")))
+        problem: error.to_string(),
+    })
 }
 
 /// The broker that was recorded, if that very process still lives.

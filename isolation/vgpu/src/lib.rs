@@ -41,7 +41,6 @@ pub mod broker;
 mod bundle;
 pub mod config;
 mod container;
-mod control;
 pub mod driver_libraries;
 pub mod drivers;
 pub mod edit;

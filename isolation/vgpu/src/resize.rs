@@ -19,14 +19,13 @@ use cards::placement::MIB;
 use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{ContainerKey, Grant, Inventory};
-use serde::Deserialize;
-use serde_json::json;
+use control::{NewQuota, Quotas, Request, Status, client};
 
 pub use self::requested::Requested;
 pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, backend, control, request, slice_record};
+use crate::{Config, Container, Error, backend, request, slice_record};
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,25 +47,6 @@ pub struct Resized {
     pub quota_bytes: u64,
     /// What is held now, bytes. Above the quota: new allocations are refused until it fits.
     pub used_bytes: u64,
-}
-
-/// What a broker answers.
-#[derive(Debug, Deserialize)]
-struct Answer {
-    #[serde(default)]
-    cards: Vec<AnswerCard>,
-    #[serde(default)]
-    error: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct AnswerCard {
-    uuid: String,
-    quota_bytes: u64,
-    used_bytes: u64,
-    /// In a status: for allocations under way, which may yet become used.
-    #[serde(default)]
-    reserved_bytes: u64,
 }
 
 /// Changes a container as asked: all of it, or nothing.
@@ -177,7 +157,7 @@ impl Unsettled {
     /// Asks their brokers. Without the state lock: a broker may be slow, and nobody else is to wait for it. One that does not
     /// answer may still hold it all, and neither do reservations that cannot be read stop anybody here.
     pub(crate) fn ask(config: &Config) -> Self {
-        let mut questions = Vec::new();
+        let mut sockets = Vec::new();
         let mut unsettled = Vec::new();
         for CardReservations { uuid, grants, .. } in
             cards::reservations::look(&config.state_dir).unwrap_or_default()
@@ -185,7 +165,7 @@ impl Unsettled {
             for entry in grants {
                 if let Some(retained_bytes) = entry.retained_bytes {
                     let dir = ContainerDir::of(&config.state_dir, &entry.key);
-                    questions.push((dir.control_socket(), json!({"op": "status"})));
+                    sockets.push(dir.control_socket());
                     unsettled.push(Seen {
                         key: entry.key,
                         uuid: uuid.clone(),
@@ -196,11 +176,11 @@ impl Unsettled {
                 }
             }
         }
-        let answers = control::ask_all(&questions);
+        let answers = client::statuses(&sockets);
         let seen = unsettled.into_iter().zip(answers);
         Self(
             seen.filter_map(|(seen, answer)| {
-                let used_bytes = used_of(answer.ok()?, seen.uuid.as_str())?;
+                let used_bytes = used_of(&answer.ok()?, seen.uuid.as_str())?;
                 Some(Seen { used_bytes, ..seen })
             })
             .collect(),
@@ -243,9 +223,8 @@ impl Unsettled {
     }
 }
 
-fn used_of(status: serde_json::Value, uuid: &str) -> Option<u64> {
-    let answer: Answer = serde_json::from_value(status).ok()?;
-    let card = answer.cards.iter().find(|card| card.uuid == uuid)?;
+fn used_of(status: &Status, uuid: &str) -> Option<u64> {
+    let card = status.cards.iter().find(|card| card.uuid == uuid)?;
     Some(card.used_bytes.saturating_add(card.reserved_bytes))
 }
 
@@ -427,19 +406,15 @@ pub(crate) fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<backend::Hel
         key: grant.key.clone(),
         problem,
     };
-    let cards: Vec<serde_json::Value> = grant
-        .cards
-        .iter()
-        .map(|slice| json!({"uuid": slice.uuid.as_str(), "quota_bytes": slice.quota_bytes}))
-        .collect();
-    let request = json!({"op": "set_quota", "cards": cards});
-    let answer = control::ask(&dir.control_socket(), &request)
-        .map_err(|error| failed(format!("it does not answer: {error}")))?;
-    let answer: Answer = serde_json::from_value(answer)
-        .map_err(|error| failed(format!("its answer is none: {error}")))?;
-    if let Some(problem) = answer.error {
-        return Err(failed(problem));
-    }
+    let cards = grant.cards.iter().map(|slice| NewQuota {
+        uuid: slice.uuid.to_string(),
+        quota_bytes: slice.quota_bytes,
+    });
+    let request = Request::SetQuota {
+        cards: cards.collect(),
+    };
+    let answer: Quotas =
+        client::ask(&dir.control_socket(), &request).map_err(|error| failed(error.to_string()))?;
     let agrees = grant.cards.iter().all(|slice| {
         answer
             .cards

@@ -57,8 +57,8 @@ fn texts(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let which = input.int_in_range(0..=4_u8)?;
     let text = input.bytes(input.len())?;
     match which {
-        0 => json::<broker::control::Request>(text),
-        1 => json::<broker::control::Status>(text),
+        0 => json::<control::Request>(text),
+        1 => json::<control::Status>(text),
         2 => json::<Grant>(text),
         3 => json::<CardReservations>(text),
         _ => json::<SimulatedInventory>(text),

@@ -1,7 +1,9 @@
+use control::FoldedCard;
+
 use super::*;
 use serde_json::json;
 
-fn granted(status: Option<serde_json::Value>, broker: BrokerState) -> VgpuState {
+fn granted(status: Option<Status>, broker: BrokerState) -> VgpuState {
     let grant = serde_json::from_value(json!({
         "version": 1,
         "key": {"namespace": "default", "id": "c1"},
@@ -27,15 +29,15 @@ fn granted(status: Option<serde_json::Value>, broker: BrokerState) -> VgpuState 
     }
 }
 
-fn status() -> serde_json::Value {
-    json!({
-        "version": 1, "container": "default/c1",
+fn status() -> Status {
+    serde_json::from_value(json!({
+        "version": 2, "container": "default/c1", "driver": "sim 570.195.03",
         "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4u64 << 30, "used_bytes": 64 << 20,
                    "peak_bytes": 128 << 20, "refused": 2, "compute": {
-                       "terms": {"policy": "fixed", "percent": 30, "weight": 1, "priority": "normal"}, "enforcement_level": "three", "reason": null,
+                       "terms": {"policy": "fixed", "percent": 30, "weight": 1, "priority": "normal"}, "enforcement_level": "gate", "reason": null,
                        "holds": true, "entitlement_ppm": 300_000, "gate": {"state": "open"}, "window_ns": 100_000_000, "slice_us": 0,
-                       "tenants": 2, "ratio_enforced": null, "latency": {"mean_ns": 160_000},
-                       "counts": {"calls": 40, "alarms": 0}, "used_ns": 1_500_000_000_u64, "used_ppm": 299_000}}],
+                       "tenants": 2, "ratio_enforced": null, "latency": {"mean_ns": 160_000, "p50_ns": 1, "p99_ns": 1, "max_ns": 1},
+                       "counts": {"calls": 40, "slow": 0, "refused": 0, "lost": 0, "bad_records": 0, "late": 0, "alarms": 0}, "used_ns": 1_500_000_000_u64, "used_ppm": 299_000}}],
         "processes": [{"pid": 42, "name": "train", "cards": [{"uuid": "GPU-1", "used_bytes": 64 << 20}]}],
         "calls": {"total": 9, "answered": 1, "executed": 8, "continued": 0, "refused": 0, "replayed": 0},
         "listeners": 1, "something_newer": true,
@@ -43,7 +45,9 @@ fn status() -> serde_json::Value {
         "host_memory": {"limit_bytes": 8u64 << 30, "used_bytes": 32 << 20, "peak_bytes": 48 << 20, "refused": 1},
         "health": {"hung_calls": 1, "violations": 0, "incidents": {"xid": 2, "card_lost": 0, "hung_call": 3}},
         "watching": {"sums": false, "sums_reason": "the driver has not answered within 10000 ms", "incidents": "kernel log"},
-    })
+        "events": [{"at_unix_ms": 1, "kind": "of_a_newer_version", "text": ""}],
+    }))
+    .unwrap()
 }
 
 #[test]
@@ -74,14 +78,15 @@ fn the_document_is_as_scripts_know_it() {
 #[test]
 fn what_a_broker_lacks_is_reported_and_what_others_hold_comes_through() {
     let mut status = status();
-    status["broker"]["supervisor_pid"] = json!(0);
-    status["health"]["unwritten"] = json!("No space left on device");
-    status["health"]["short_of"] = json!("no descriptor: Too many open files");
-    status["health"]["unreachable"] = json!("executor at /x: connect");
-    status["folded"] = json!({
-        "living": [],
-        "ended": [{"uuid": "GPU-1", "used_bytes": 7, "processes": 19_998}],
-    });
+    status.broker.supervisor_pid = 0;
+    status.health.unwritten = Some("No space left on device".to_owned());
+    status.health.short_of = Some("no descriptor: Too many open files".to_owned());
+    status.health.unreachable = Some("executor at /x: connect".to_owned());
+    status.folded.ended = vec![FoldedCard {
+        uuid: "GPU-1".to_owned(),
+        used_bytes: 7,
+        processes: 19_998,
+    }];
     let vgpu = one(&granted(Some(status), BrokerState::Alive), true, None, &[]);
     let health = vgpu.health.unwrap();
     assert_eq!(vgpu.state, State::DriverUnreachable);
@@ -137,12 +142,6 @@ fn the_state_follows_the_locks_and_the_answer() {
     for (answer, broker, frontend_lives, state) in [
         (Some(status()), BrokerState::Alive, true, State::Running),
         (None, BrokerState::Alive, true, State::Silent),
-        (
-            Some(json!({"version": 1})),
-            BrokerState::Alive,
-            true,
-            State::Silent,
-        ),
         (None, BrokerState::Gone, true, State::BrokerGone),
         (None, BrokerState::Gone, false, State::Stale),
     ] {

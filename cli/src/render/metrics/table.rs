@@ -2,12 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 
+use control::Drift;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::model::metrics::{CardMetrics, ContainerMetrics, Drift, MODES, SliceMetrics};
+use crate::model::metrics::{CardMetrics, ContainerMetrics, MODES, SliceMetrics};
 
 /// Names and values, in the order in which they are written.
 pub(super) type Labels = Vec<(&'static str, String)>;

@@ -1,7 +1,7 @@
+use control::{Drift, HealthStatus, IncidentCounts};
+
 use super::*;
-use crate::model::metrics::{
-    CardMetrics, ContainerMetrics, Drift, Health, Incidents, SliceMetrics,
-};
+use crate::model::metrics::{CardMetrics, ContainerMetrics, SliceMetrics};
 use crate::model::share::Share;
 
 /// Of every kind of metric something, of some nothing.
@@ -39,18 +39,18 @@ fn sample() -> Metrics {
             }],
             calls: vec![("executed", 9)],
             replaced: 1,
-            health: Health {
+            health: HealthStatus {
                 violations: 1,
                 drift: vec![Drift {
                     uuid: "GPU-1".to_owned(),
                     driver_bytes: 7,
                     ledger_bytes: 6,
                 }],
-                incidents: Incidents {
+                incidents: IncidentCounts {
                     xid: 3,
-                    ..Incidents::default()
+                    ..IncidentCounts::default()
                 },
-                ..Health::default()
+                ..HealthStatus::default()
             },
             is_reconciled: Some(false),
         }],

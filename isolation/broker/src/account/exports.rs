@@ -5,13 +5,13 @@
 //! group has exported is charged to this one as well, once, before the first import of it: neither of the two knows when the other lets go,
 //! and memory that both pay for is never too little.
 
+use control::{HOST, PeerExport};
 use driver::{FileId, FileKind};
 use ledger::{
     Adopted, CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, Operation, PinFor,
     ProcessId, Purpose,
 };
 use nvabi::status;
-use serde::{Deserialize, Serialize};
 use verdict::{Export, Import, Op, TakenOut};
 
 use super::commit::unpin;
@@ -23,33 +23,6 @@ use crate::state::State;
 
 /// The file that a control's parameters name, as far as it is one of the driver's.
 pub type TransferFile = Option<(FileId, FileKind)>;
-
-/// An object that a container has exported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PeerExport {
-    /// The place in the file's list.
-    pub index: u32,
-    /// The driver's class number.
-    pub class: u32,
-    /// The memory; `None` for what is on no card.
-    pub memory: Option<PeerMemory>,
-    /// By which the exporter knows it; never used again for other memory.
-    pub origin: u64,
-}
-
-/// In the place of a card: the host's memory.
-pub(crate) const HOST: &str = "host";
-
-/// Card memory of another container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PeerMemory {
-    /// `GPU-…`
-    pub card: String,
-    /// Bytes.
-    pub bytes: u64,
-}
 
 /// Memory, and what stands for memory of several cards.
 fn may_be_exported(kind: ObjectKind) -> bool {

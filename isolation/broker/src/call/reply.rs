@@ -86,7 +86,10 @@ impl NotifiedCall<'_> {
                 self.hold_up();
                 self.give_status(turn, argument, (at, status));
             }
-            Reply::Answered { argument, at } => self.give_status(turn, argument, (at, NV_OK)),
+            Reply::Answered { argument, at } => {
+                container.counters.count(Counter::Answered);
+                self.give_status(turn, argument, (at, NV_OK));
+            }
             Reply::Proceed => {
                 container.counters.count(Counter::Continued);
                 self.call_slot.set_phase(Phase::Refusing);

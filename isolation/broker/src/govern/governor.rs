@@ -20,11 +20,11 @@ use compute::{
     Action, Answer, Confirmed, Environment, Event, GateStatus, Governor, Knob, Objects, Setup,
     Table, Used,
 };
+use control::EventKind;
 use ledger::CardSlot;
 use plan::{CardRules, Terms};
 
 use crate::container::Container;
-use crate::health::EventKind;
 use crate::share::admission::Admission;
 use crate::share::mailbox::{Mailbox, now_ns};
 

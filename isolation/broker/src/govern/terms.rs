@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use control::{EventKind, NewTerms};
 use ledger::CardSlot;
 use plan::Terms;
 
 use crate::container::Container;
-use crate::health::EventKind;
-use crate::share::{NewTerms, Share, TermsRefused};
+use crate::share::{Share, TermsRefused};
 use crate::state::Op;
 use crate::state::scheduling::Change;
 

@@ -8,99 +8,13 @@ use std::time::{Duration, Instant};
 
 use cards::events as log;
 pub(crate) use cards::events::now_unix_ms;
-use serde::{Deserialize, Serialize};
+use control::{Event, EventKind};
 
 /// As many are in the status.
 const KEPT: usize = 32;
 /// So many may come at once; then one a second.
 const BURST: u32 = 64;
 const PERIOD: Duration = Duration::from_secs(1);
-
-/// One thing that happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
-    /// When, milliseconds since 1970.
-    pub at_unix_ms: u64,
-    /// What.
-    pub kind: EventKind,
-    /// For people.
-    pub text: String,
-}
-
-/// Kinds of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EventKind {
-    /// The driver counts more than the ledger.
-    Violation,
-    /// The ledger cannot be compared with what the driver counts.
-    NotReconciled,
-    /// It can again.
-    Reconciled,
-    /// The driver reported an Xid.
-    Xid,
-    /// A card is lost.
-    CardLost,
-    /// A call does not come back from the driver.
-    HungCall,
-    /// It has come back.
-    HungCallOver,
-    /// Another broker serves.
-    BrokerReplaced,
-    /// The supervisor was killed, and another one watches.
-    SupervisorReplaced,
-    /// Memory was asked for that does not fit.
-    OverQuota,
-    /// A call that no row knows was refused.
-    UnknownCall,
-    /// A quota was changed.
-    QuotaChanged,
-    /// The share of a card's time: a driver that does not let it be held, or a gate that does not hold.
-    Share,
-    /// Its terms were changed.
-    ShareChanged,
-    /// Log or events cannot be written to the container's folder.
-    StateUnwritten,
-    /// They can again.
-    StateWritten,
-    /// The system gives the broker no descriptors or threads.
-    Shortage,
-    /// It does again.
-    ShortageOver,
-    /// The process that makes the calls, the executor or the simulator, does not answer.
-    DriverUnreachable,
-    /// It does again.
-    DriverReachable,
-}
-
-impl EventKind {
-    /// As the status and the file spell it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Violation => "violation",
-            Self::NotReconciled => "not_reconciled",
-            Self::Reconciled => "reconciled",
-            Self::Xid => "xid",
-            Self::CardLost => "card_lost",
-            Self::HungCall => "hung_call",
-            Self::HungCallOver => "hung_call_over",
-            Self::BrokerReplaced => "broker_replaced",
-            Self::SupervisorReplaced => "supervisor_replaced",
-            Self::OverQuota => "over_quota",
-            Self::UnknownCall => "unknown_call",
-            Self::QuotaChanged => "quota_changed",
-            Self::Share => "share",
-            Self::ShareChanged => "share_changed",
-            Self::StateUnwritten => "state_unwritten",
-            Self::StateWritten => "state_written",
-            Self::Shortage => "shortage",
-            Self::ShortageOver => "shortage_over",
-            Self::DriverUnreachable => "driver_unreachable",
-            Self::DriverReachable => "driver_reachable",
-        }
-    }
-}
 
 /// Events can be written again.
 #[derive(Debug, Clone, PartialEq, Eq)]

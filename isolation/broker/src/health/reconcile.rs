@@ -16,9 +16,9 @@
 //! Unasked ──▶ Compared ◀──▶ Uncompared(why): told when it comes, when the reason changes, and when it goes
 //! ```
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use control::Drift;
 use driver::{Driver, RequestedCard};
 use ledger::CardSlot;
 use serde::{Deserialize, Serialize};
@@ -26,27 +26,6 @@ use serde::{Deserialize, Serialize};
 use crate::account::Account;
 use crate::journal::Journal;
 use crate::state::State;
-
-/// One card's comparison.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drift {
-    /// `GPU-…`
-    pub uuid: String,
-    /// What the driver counts, bytes.
-    pub driver_bytes: u64,
-    /// What the ledger has of the same kind, bytes.
-    pub ledger_bytes: u64,
-}
-
-impl fmt::Display for Drift {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the driver counts {} bytes on card {}, the ledger {}",
-            self.driver_bytes, self.uuid, self.ledger_bytes
-        )
-    }
-}
 
 /// What a comparison has shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

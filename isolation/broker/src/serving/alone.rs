@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 
 use super::{Broker, SESSIONS_FROM, TOKEN_NOTIFY, TOKEN_SUPERVISOR};
-use crate::{health, supervisor};
+use crate::supervisor;
 
 impl Broker {
     /// The supervisor was killed. This broker serves on, and takes the supervisor's place for the frontend until the next one watches: by
@@ -76,7 +76,11 @@ impl Broker {
         self.is_unnamed = false;
         let text = format!("the supervisor was killed, and process {pid} has taken its place");
         let health = &self.container.health;
-        health.tell(&self.container, health::EventKind::SupervisorReplaced, text);
+        health.tell(
+            &self.container,
+            control::EventKind::SupervisorReplaced,
+            text,
+        );
     }
 
     /// Tried again until it succeeds: who cannot be named cannot be ended by a frontend.

@@ -3,8 +3,10 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use control::BrokerStatus;
+
 use super::Broker;
-use crate::control::{self, BrokerStatus, Serving};
+use crate::control_socket::{self, Serving};
 use crate::health::Lack;
 use crate::scarce;
 
@@ -41,7 +43,7 @@ impl Broker {
             .name("control".to_owned())
             .stack_size(128 * 1024)
             .spawn(move || {
-                if let Err(error) = control::serve(stream, &container, &serving) {
+                if let Err(error) = control_socket::serve(stream, &container, &serving) {
                     tracing::debug!(error = %error, "a control connection ended");
                 }
             });

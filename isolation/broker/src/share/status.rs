@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use compute::Status;
+use control::ComputeStatus;
 use driver::{CardTime, Driver};
-use serde::{Deserialize, Serialize};
 
 use crate::account::Account;
 use crate::share::Share;
@@ -13,20 +13,6 @@ use crate::share::Share;
 const SPAN_NS: u64 = 1_000_000_000;
 /// So many readings cover that.
 const MOST_READINGS: usize = 32;
-
-/// `compute` of a card in the status.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ComputeStatus {
-    /// What the governor says.
-    #[serde(flatten)]
-    pub governor: Status,
-    /// The card's time that the container has had since it began, nanoseconds; `None` where the driver does not say.
-    #[serde(default)]
-    pub used_ns: Option<u64>,
-    /// Its part of the last second or so, parts of a million.
-    #[serde(default)]
-    pub used_ppm: Option<u32>,
-}
 
 /// What the governor has said last, and what the container has used lately.
 #[derive(Debug, Default)]

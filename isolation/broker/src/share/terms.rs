@@ -7,7 +7,6 @@ use std::time::SystemTime;
 use cards::{ComputeTerms, GpuUuid};
 use ledger::CardSlot;
 use plan::{CardRules, Terms, TermsError};
-use serde::{Deserialize, Serialize};
 
 use crate::journal::Journal;
 use crate::share::{OnCard, Share};
@@ -25,16 +24,6 @@ pub struct Sources {
     pub nodes: PathBuf,
     /// When the rules' files were written that were read last.
     read: Mutex<Vec<Option<SystemTime>>>,
-}
-
-/// A card's terms, in a request and its answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NewTerms {
-    /// `GPU-…`
-    pub uuid: String,
-    /// From the next epoch on.
-    pub terms: Terms,
 }
 
 /// Terms that a container cannot be given.

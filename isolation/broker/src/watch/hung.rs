@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::container::Container;
 use crate::counters::Counter;
-use crate::health::EventKind;
 use crate::health::hung::Known;
 use crate::shared_state::AtDriver;
+use control::EventKind;
 
 pub(super) fn look(container: &Container, limit: Duration) {
     let health = &container.health;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use control::EventKind;
 use driver::{Incident, IncidentKind};
 
 use crate::container::Container;
 use crate::counters::Counter;
-use crate::health::EventKind;
 use crate::open_file_scan::processes_of_group;
 
 /// Where incidents come from.

@@ -6,11 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
+use control::EventKind;
 use driver::Binding;
 
 use super::reported;
 use crate::container::Container;
-use crate::health::EventKind;
 
 /// Takes note of how a request to the driver ended, and reports a change.
 pub(super) fn take<T>(container: &Container, result: &Result<T, driver::Error>) {

@@ -1,7 +1,7 @@
 //! What the system does not give the broker.
 
 use crate::container::Container;
-use crate::health::EventKind;
+use control::EventKind;
 
 /// Reports a change.
 pub(super) fn look(container: &Container) {

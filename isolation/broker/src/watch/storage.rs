@@ -4,9 +4,9 @@
 //! by an event, which is in memory alone until it can be written.
 
 use crate::container::Container;
-use crate::health::EventKind;
 use crate::health::events::Recovered;
 use crate::health::storage::trouble;
+use control::EventKind;
 
 /// Writes what can be written again, and reports a change.
 pub(super) fn look(container: &Container) {

@@ -1,5 +1,6 @@
 //! Controls that act on the whole card: they are answered, and no driver hears of them.
 
+use broker::counters::Counter;
 use nvabi::status::{NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND};
 use nvabi::{Release, control};
 
@@ -19,6 +20,8 @@ fn what_acts_on_the_whole_card_is_answered() {
     let arg = rm::alloc(client, device, 0x20, 0x2080, tenant.params_address());
     assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[0; 4]).status(), rm::OK);
     let before = fixture.fake.seen().len();
+    let answered_calls = || fixture.container.counters.value(Counter::Answered);
+    let answered_before = answered_calls();
     let card_wide = |spec: &&control::Spec| spec.decision == control::Decision::CardWide;
     let commands: Vec<u32> = control::ALL
         .iter()
@@ -26,7 +29,7 @@ fn what_acts_on_the_whole_card_is_answered() {
         .map(|spec| spec.cmd)
         .collect();
     assert_eq!(commands.len(), 7);
-    for cmd in commands {
+    for &cmd in &commands {
         let bytes = control::row(cmd, Release::R570).unwrap().params_bytes;
         let params = vec![1; bytes as usize];
         let ask = |object| tenant.control(fd, (client, object), cmd, &params);
@@ -39,4 +42,5 @@ fn what_acts_on_the_whole_card_is_answered() {
         assert_eq!(ask(0xbad).0, NV_ERR_OBJECT_NOT_FOUND, "{cmd:#x}");
     }
     assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
+    assert_eq!(answered_calls() - answered_before, commands.len() as u64);
 }

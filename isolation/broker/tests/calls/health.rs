@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use broker::counters::Counter;
-use broker::health::{Event, EventKind, HealthStatus, Plan};
+use broker::health::Plan;
 use cards::{OnViolation, Watch};
+use control::{Event, EventKind, HealthStatus};
 use driver::{Incident, IncidentKind};
 
 use crate::Test;

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Instant;
 
+use ::control::ComputeStatus;
 use broker::govern::{Beginning, knobs};
-use broker::share::ComputeStatus;
 use compute::{Channel, Knob, KnobError};
 use nvabi::layout::engine_type;
 use nvabi::{class, control, status};

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use broker::counters::Counter;
-use broker::health::EventKind;
+use control::EventKind;
 use driver::executor::ExecutorDriver;
 use driver::nodes::Nodes;
 use driver::{Binding, Call, Caller, Driver, FileId, FileKind, FileRef, Link, Segment, Ticket};

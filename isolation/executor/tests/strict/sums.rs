@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use broker::health::{Event, EventKind, Plan, Watching};
+use ::control::{Event, EventKind, Watching};
+use broker::health::Plan;
 use cards::OnViolation;
 use driver::executor::ExecutorDriver;
 use driver::{

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cards::{Grant, IoUring};
+use control::{Request, Status, client};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
@@ -21,7 +22,7 @@ use verdict::filter::Insn;
 use verdict::filter_check;
 
 use crate::state::ContainerDir;
-use crate::{Error, control, host};
+use crate::{Error, host};
 
 /// What is known of a container's filter, in its folder.
 pub(crate) const FILE: &str = "filter.json";
@@ -113,10 +114,12 @@ fn await_listener(control: &Path) -> Result<(), Error> {
     let deadline = Instant::now() + LISTENER_PATIENCE;
     let mut pause = FIRST_PAUSE;
     loop {
-        let status = control::status(control);
-        let listeners = status.and_then(|status| status.get("listeners")?.as_u64());
-        if listeners.is_some_and(|count| count > 0) {
-            return Ok(());
+        match client::ask::<Status>(control, &Request::Status) {
+            Ok(status) if status.listeners > 0 => return Ok(()),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, socket = %control.display(), "no status");
+            }
         }
         if Instant::now() >= deadline {
             return Err(Error::NoListener);

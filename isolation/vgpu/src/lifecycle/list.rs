@@ -1,11 +1,11 @@
 //! All vGPUs of the host, as `cgpu ps` shows them.
 
 use cards::Grant;
-use serde_json::Value;
+use control::{Status, client};
 
 use crate::own_group::{OwnGroup, OwnUsage};
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, control};
+use crate::{Config, Error};
 
 /// A vGPU as others see it.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub struct VgpuState {
     pub broker: BrokerState,
     /// Whether anybody of it lives.
     pub life: Life,
-    /// The broker's own answer to `status`, if it gave one in time.
-    pub status: Option<Value>,
+    /// The broker's own answer, if it gave one in time.
+    pub status: Option<Status>,
     /// What its own processes use; absent where they have no control group.
     pub own: Option<OwnUsage>,
 }
@@ -48,7 +48,7 @@ pub enum BrokerState {
 /// A state folder or grant that cannot be read.
 pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
     let mut states = Vec::new();
-    let mut questions = Vec::new();
+    let mut sockets = Vec::new();
     for key in state::containers(&config.state_dir)? {
         let dir = ContainerDir::of(&config.state_dir, &key);
         let grant = match Grant::read(dir.path()) {
@@ -62,8 +62,7 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
         };
         let alive = dir.has_broker()?;
         if alive {
-            let status = serde_json::json!({"op": "status"});
-            questions.push((dir.control_socket(), status));
+            sockets.push(dir.control_socket());
         }
         states.push(VgpuState {
             broker: match grant.backend {
@@ -81,7 +80,7 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
             status: None,
         });
     }
-    let answers = control::ask_all(&questions);
+    let answers = client::statuses(&sockets);
     let requested = states
         .iter_mut()
         .filter(|state| state.broker == BrokerState::Alive);

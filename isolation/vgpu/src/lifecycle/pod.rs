@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use cards::ContainerKey;
 use cards::lock::{FileLock, StateLock};
+use control::client;
 use serde::{Deserialize, Serialize};
 
 use crate::request::{AmountOf, PodPlace};
 use crate::state::{self, ContainerDir};
-use crate::{Container, Error, control};
+use crate::{Container, Error};
 
 /// Which pod a container belongs to, in its folder.
 const FILE: &str = "pod.json";
@@ -105,7 +106,7 @@ impl Neighbours {
     /// Those that have ended, and whether one has not that has what this container takes.
     fn look(container: &Container, place: &PodPlace) -> Result<(Vec<Neighbour>, bool), Error> {
         let (mut ended, mut is_waited_for) = (Vec::new(), false);
-        let mut questions = Vec::new();
+        let mut sockets = Vec::new();
         let mut requested = Vec::new();
         for (other, record) in others(container, place)? {
             let Ok(grant) = other.grant() else {
@@ -122,15 +123,12 @@ impl Neighbours {
                 is_waited_for |= takes_from && dir.is_live()?;
                 continue;
             }
-            questions.push((dir.control_socket(), serde_json::json!({"op": "status"})));
+            sockets.push(dir.control_socket());
             requested.push((neighbour, takes_from));
         }
-        let answers = control::ask_all(&questions);
+        let answers = client::statuses(&sockets);
         for ((neighbour, takes_from), answer) in requested.into_iter().zip(answers) {
-            let listeners = answer
-                .ok()
-                .and_then(|status| status.get("listeners")?.as_u64());
-            if listeners == Some(0) {
+            if answer.is_ok_and(|status| status.listeners == 0) {
                 ended.push(neighbour);
             } else {
                 is_waited_for |= takes_from;

@@ -12,13 +12,12 @@ use cards::reservations::Reservations;
 use cards::rules::{OwnRules, Stay};
 use cards::store::DiskStore;
 use cards::{Backend, Card, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant};
+use control::{AskError, NewShares, NewTerms, Request, client};
 use plan::{Idle, Terms};
-use serde::Deserialize;
-use serde_json::json;
 
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, control, request, slice_record};
+use crate::{Config, Container, Error, request, slice_record};
 
 /// Terms on one card.
 pub(super) type OnCard = (GpuUuid, Terms);
@@ -61,21 +60,6 @@ pub struct RulesChanged {
     pub containers: Vec<(ContainerKey, Reshared)>,
 }
 
-/// What a broker answers.
-#[derive(Debug, Deserialize)]
-struct Answer {
-    #[serde(default)]
-    cards: Vec<AnswerCard>,
-    #[serde(default)]
-    error: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct AnswerCard {
-    uuid: String,
-    terms: Terms,
-}
-
 /// A container without a broker has nobody who could hold it to a share.
 pub(super) fn require_broker(grant: &Grant) -> Result<(), Error> {
     match grant.backend {
@@ -89,33 +73,30 @@ pub(super) fn require_broker(grant: &Grant) -> Result<(), Error> {
 
 /// Tells a broker the terms that it has to hold.
 pub(super) fn tell(dir: &ContainerDir, key: &ContainerKey, terms: &[OnCard]) -> Result<(), Error> {
-    let answer = control::ask(&dir.control_socket(), &question(terms));
+    let answer = client::ask(&dir.control_socket(), &request(terms));
     agreed(key, terms, answer)
 }
 
-fn question(terms: &[OnCard]) -> serde_json::Value {
-    let cards: Vec<serde_json::Value> = terms
-        .iter()
-        .map(|(uuid, terms)| json!({"uuid": uuid.as_str(), "terms": terms}))
-        .collect();
-    json!({"op": "set_compute", "cards": cards})
+fn request(terms: &[OnCard]) -> Request {
+    let cards = terms.iter().map(|(uuid, terms)| NewTerms {
+        uuid: uuid.to_string(),
+        terms: *terms,
+    });
+    Request::SetCompute {
+        cards: cards.collect(),
+    }
 }
 
 fn agreed(
     key: &ContainerKey,
     terms: &[OnCard],
-    answer: std::io::Result<serde_json::Value>,
+    answer: Result<NewShares, AskError>,
 ) -> Result<(), Error> {
     let failed = |problem: String| Error::BrokerKeepsTerms {
         key: key.clone(),
         problem,
     };
-    let answer = answer.map_err(|error| failed(format!("it does not answer: {error}")))?;
-    let answer: Answer = serde_json::from_value(answer)
-        .map_err(|error| failed(format!("its answer is none: {error}")))?;
-    if let Some(problem) = answer.error {
-        return Err(failed(problem));
-    }
+    let answer = answer.map_err(|error| failed(error.to_string()))?;
     let agrees = terms.iter().all(|(uuid, terms)| {
         answer
             .cards
@@ -248,10 +229,10 @@ fn answers_of(
         .iter()
         .map(|(key, terms)| {
             let dir = ContainerDir::of(&config.state_dir, key);
-            (dir.control_socket(), question(terms))
+            (dir.control_socket(), request(terms))
         })
         .collect();
-    let answers = control::ask_all(&questions).into_iter();
+    let answers = client::ask_all(&questions).into_iter();
     reported
         .iter()
         .zip(answers)

@@ -9,7 +9,8 @@ use std::thread;
 
 use cards::lock::{Attempt, FileLock};
 use cards::{Card, CardGrant, ComputeTerms, GpuUuid, SimulatedInventory};
-use serde_json::Value;
+use control::CardStatus;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::lifecycle::tests::container;
@@ -218,11 +219,15 @@ fn play(
                 .collect();
             json!({"version": 1, "cards": cards})
         } else {
-            let cards: Vec<Value> = ["GPU-0", "GPU-1"]
-                .iter()
-                .map(|uuid| json!({"uuid": uuid, "quota_bytes": 0, "used_bytes": used_bytes}))
-                .collect();
-            json!({"version": 1, "cards": cards, "calls": {}})
+            let cards = ["GPU-0", "GPU-1"].map(|uuid| CardStatus {
+                uuid: uuid.to_owned(),
+                used_bytes,
+                ..CardStatus::default()
+            });
+            json!(Status {
+                cards: cards.to_vec(),
+                ..Status::default()
+            })
         };
         heard.lock().unwrap().push(request);
         if changes && mood == Mood::Hangs {

@@ -3,209 +3,26 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use control::{
+    BrokerStatus, CallCounts, CardStatus, EventKind, HostMemoryStatus, NewQuota, NewShares, Quota,
+    Quotas, Request, Status, VERSION,
+};
 use ledger::{CardSlot, Operation};
-use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::counters::Counter;
-use crate::cpu_time::CpuTimeStatus;
-use crate::health::{Event, EventKind, HealthStatus, Mib, Watching};
+use crate::health::Mib;
 use crate::link::FromBroker;
-use crate::peers::ExportsOf;
 use crate::scarce;
-use crate::share::{ComputeStatus, NewTerms};
-use crate::usage_report::{self, Folded, Holding, ProcessStatus};
+use crate::usage_report::{self, Holding};
 
 mod exports;
 
-/// Raised when an answer changes its shape.
-pub const VERSION: u32 = 2;
-
 const MOST_REQUEST_BYTES: u64 = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What may be asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Request {
-    /// The account as it stands.
-    Status,
-    /// Other quotas from now on; see [`Quotas`]. Cards that are not named keep theirs.
-    SetQuota {
-        /// By card.
-        cards: Vec<NewQuota>,
-    },
-    /// Other terms for the container's share from now on, which admission has agreed to; see [`NewShares`]. Cards that are not
-    /// named keep theirs.
-    SetCompute {
-        /// By card.
-        cards: Vec<NewTerms>,
-    },
-    /// Compare the ledger with what the driver counts, now; see [`crate::health::Comparison`].
-    Reconcile,
-    /// From another broker: see [`PeerExports`](crate::peers::PeerExports).
-    ExportsOf(ExportsOf),
-    /// Replace the broker by this program, which the supervisor takes from root only; see [`Upgraded`].
-    Upgrade {
-        /// Its absolute path.
-        program: PathBuf,
-    },
-}
-
-/// A card's quota.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NewQuota {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Bytes.
-    pub quota_bytes: u64,
-}
-
-/// The answer to [`Request::SetQuota`]: the cards that were named, as they stand.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quotas {
-    /// As they were named.
-    pub cards: Vec<Quota>,
-}
-
-/// One of [`Quotas`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quota {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Quota, bytes.
-    pub quota_bytes: u64,
-    /// Held and reserved, bytes; it may be more than the quota, and new allocations are refused then.
-    pub used_bytes: u64,
-}
-
-/// The answer to [`Request::SetCompute`]: the cards that were named, as they stand.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NewShares {
-    /// As they were named.
-    pub cards: Vec<NewTerms>,
-}
-
-/// The answer to [`Request::Upgrade`], from the supervisor; anything else is `{"error": "…"}`, and the former program serves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Upgraded {
-    /// The broker that served until now.
-    pub old_pid: i32,
-    /// The broker that serves now.
-    pub pid: i32,
-    /// For how long calls waited, microseconds.
-    pub pause_us: u64,
-}
-
-/// Which processes serve a container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BrokerStatus {
-    /// The one that starts brokers; 0: it was killed, and the next one does not watch yet.
-    pub supervisor_pid: i32,
-    /// The one that answers.
-    pub pid: i32,
-    /// How many have served before it.
-    pub replaced: u64,
-    /// When it began, milliseconds since 1970.
-    pub started_at_unix_ms: u64,
-}
-
-/// The answer to [`Request::Status`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// [`VERSION`]
-    pub version: u32,
-    /// `namespace/container`
-    pub container: String,
-    /// Who executes: `kernel` or `sim`, with its version.
-    pub driver: String,
-    /// The slices.
-    pub cards: Vec<CardStatus>,
-    /// What the driver has taken of the host's memory; absent where that is not limited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_memory: Option<HostMemoryStatus>,
-    /// Its CPU time; absent where its container has no quota of that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_time: Option<CpuTimeStatus>,
-    /// What each of the largest living processes has allocated.
-    pub processes: Vec<ProcessStatus>,
-    /// What all others have.
-    #[serde(default)]
-    pub folded: Folded,
-    /// Calls.
-    pub calls: CallCounts,
-    /// Listeners that are served: the container's init and its execs.
-    pub listeners: usize,
-    /// Who serves.
-    pub broker: BrokerStatus,
-    /// What went wrong.
-    #[serde(default)]
-    pub health: HealthStatus,
-    /// Where the broker looks for what goes wrong.
-    #[serde(default)]
-    pub watching: Watching,
-    /// What happened lately, oldest first.
-    #[serde(default)]
-    pub events: Vec<Event>,
-}
-
-/// One slice.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardStatus {
-    /// `GPU-…`
-    pub uuid: String,
-    /// N of `/dev/nvidia<N>`
-    pub minor: u32,
-    /// Quota, bytes.
-    pub quota_bytes: u64,
-    /// Held, bytes; allocations under way are not in it.
-    pub used_bytes: u64,
-    /// Reserved for allocations under way, bytes.
-    #[serde(default)]
-    pub reserved_bytes: u64,
-    /// Most ever held, bytes.
-    pub peak_bytes: u64,
-    /// Allocations that did not fit.
-    pub refused: u64,
-    /// Its share of the card's time; absent where nobody holds one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compute: Option<ComputeStatus>,
-}
-
-/// What the driver has taken of the host's memory for the container, in pages that no control group counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostMemoryStatus {
-    /// The most that it may take, bytes.
-    pub limit_bytes: u64,
-    /// Held, bytes.
-    pub used_bytes: u64,
-    /// Most ever held, bytes.
-    pub peak_bytes: u64,
-    /// Allocations that did not fit.
-    pub refused: u64,
-}
-
-/// How many calls took which way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CallCounts {
-    /// All.
-    pub total: u64,
-    /// Executed by the driver.
-    pub executed: u64,
-    /// Handed back to the kernel.
-    pub continued: u64,
-    /// Refused.
-    pub refused: u64,
-    /// Answered from an undelivered result.
-    pub replayed: u64,
-    /// Failed with EIO: the executor or the simulator did not answer.
-    pub unreached: u64,
-}
 
 /// What the serving process itself knows.
 #[derive(Debug, Clone)]
@@ -383,6 +200,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
         folded,
         calls: CallCounts {
             total: counters.value(Counter::Total),
+            answered: counters.value(Counter::Answered),
             executed: counters.value(Counter::Executed),
             continued: counters.value(Counter::Continued),
             refused: counters.value(Counter::Refused),
@@ -410,28 +228,4 @@ fn name_of(pid: i32) -> Option<String> {
     // The name can hold anything.
     let (name, fields) = rest.rsplit_once(") ")?;
     (!fields.starts_with(['Z', 'X'])).then(|| name.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_broker_asks_another_one_is_a_request_of_this_socket() {
-        let requested = ExportsOf {
-            fd: 7,
-            group: "default/pair".to_owned(),
-        };
-        let line = requested.line().unwrap();
-        let text = str::from_utf8(&line).unwrap();
-        assert_eq!(
-            text,
-            "{\"op\":\"exports_of\",\"fd\":7,\"group\":\"default/pair\"}\n"
-        );
-        let request: Request = serde_json::from_str(text).unwrap();
-        assert_eq!(request, Request::ExportsOf(requested));
-        // As before: a word that no request has is refused.
-        let other = text.replace("\"fd\"", "\"more\":1,\"fd\"");
-        serde_json::from_str::<Request>(&other).unwrap_err();
-    }
 }

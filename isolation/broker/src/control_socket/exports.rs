@@ -3,13 +3,13 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
+use control::{ExportsOf, HOST, PeerExport, PeerExports, PeerMemory};
 use ledger::Exported;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
-use crate::account::{HOST, PeerExport, PeerMemory};
 use crate::container::Container;
-use crate::peers::{ExportsOf, PeerExports, Peers};
+use crate::peers::Peers;
 
 /// Answers another broker: what this container has exported by the file that is under a number in the asking process.
 pub(super) fn answer(

@@ -3,7 +3,7 @@
 //! Every question has one deadline, from connecting to the last byte, and several brokers are asked at once: who does not answer
 //! costs the others nothing. No question is asked under the state lock but one that changes the asked container itself.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket};
 use nix::sys::time::{TimeVal, TimeValLike};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Request, Status};
 
 /// A broker answers within microseconds unless it hangs; `list` must not hang with it.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -23,34 +26,62 @@ const ANSWER_MAX_BYTES: usize = 1 << 20;
 /// As many are asked at the same time.
 const MOST_AT_ONCE: usize = 64;
 
-/// The broker's status; nothing if it does not answer, or not in time.
-pub(crate) fn status(socket: &Path) -> Option<Value> {
-    ask(socket, &json!({"op": "status"}))
-        .inspect_err(|error| tracing::debug!(%error, socket = %socket.display(), "no status"))
-        .ok()
+/// Why a question has no answer. After [`Silent`](Self::Silent) it is not known whether the broker has done what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// It was not reached, or not in time, or what it sent is too long.
+    #[error("it does not answer: {0}")]
+    Silent(io::Error),
+    /// It has not done it, and says why.
+    #[error("{0}")]
+    Refused(String),
+    /// What it sent is not the answer to the question.
+    #[error("its answer is none: {0}")]
+    Unknown(serde_json::Error),
 }
 
-/// The broker's answer to a request.
+/// The broker's answer to a request, which it has half a second for.
 ///
 /// # Errors
-/// The system's; it is not known then whether the broker has done it.
-pub(crate) fn ask(socket: &Path, request: &Value) -> std::io::Result<Value> {
+/// See [`AskError`].
+pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> Result<T, AskError> {
     ask_for(socket, request, PATIENCE)
 }
 
+/// [`ask`], with another patience.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_for<T: DeserializeOwned>(
+    socket: &Path,
+    request: &Request,
+    patience: Duration,
+) -> Result<T, AskError> {
+    ask_until(socket, request, Instant::now() + patience)
+}
+
+/// The status of several brokers; see [`ask_all`].
+pub fn statuses<P: AsRef<Path> + Sync>(sockets: &[P]) -> Vec<Result<Status, AskError>> {
+    let questions: Vec<(&Path, Request)> = sockets
+        .iter()
+        .map(|socket| (socket.as_ref(), Request::Status))
+        .collect();
+    ask_all(&questions)
+}
+
 /// [`ask`] of several at once, with one deadline for all; the answers come in the order of the questions.
-pub(crate) fn ask_all<P: AsRef<Path> + Sync>(
-    questions: &[(P, Value)],
-) -> Vec<std::io::Result<Value>> {
+pub fn ask_all<P: AsRef<Path> + Sync, T: DeserializeOwned + Send>(
+    questions: &[(P, Request)],
+) -> Vec<Result<T, AskError>> {
     let deadline = Instant::now() + PATIENCE;
-    let one = |(socket, request): &(P, Value)| ask_until(socket.as_ref(), request, deadline);
+    let one = |(socket, request): &(P, Request)| ask_until(socket.as_ref(), request, deadline);
     let most = questions.len().min(MOST_AT_ONCE);
     if most < 2 {
         return questions.iter().map(one).collect();
     }
     // Each thread takes the next one that is left.
     let next = std::sync::atomic::AtomicUsize::new(0);
-    let mut answers: Vec<(usize, std::io::Result<Value>)> = std::thread::scope(|scope| {
+    let mut answers: Vec<(usize, Result<T, AskError>)> = std::thread::scope(|scope| {
         let asking = || {
             let mut answers = Vec::new();
             loop {
@@ -78,22 +109,31 @@ pub(crate) fn ask_all<P: AsRef<Path> + Sync>(
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// [`ask`], with another patience.
-///
-/// # Errors
-/// As [`ask`].
-pub(crate) fn ask_for(
-    socket: &Path,
-    request: &Value,
-    patience: Duration,
-) -> std::io::Result<Value> {
-    ask_until(socket, request, Instant::now() + patience)
+/// What every request may get in the place of its own answer.
+#[derive(Deserialize)]
+struct Refusal {
+    error: String,
 }
 
-fn ask_until(socket: &Path, request: &Value, deadline: Instant) -> std::io::Result<Value> {
+fn ask_until<T: DeserializeOwned>(
+    socket: &Path,
+    request: &Request,
+    deadline: Instant,
+) -> Result<T, AskError> {
+    let line = line_until(socket, request, deadline).map_err(AskError::Silent)?;
+    // No answer has a field of this name.
+    if let Ok(Refusal { error }) = serde_json::from_slice(&line) {
+        return Err(AskError::Refused(error));
+    }
+    serde_json::from_slice(&line).map_err(AskError::Unknown)
+}
+
+fn line_until(socket: &Path, request: &Request, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut stream = connected(socket, deadline)?;
     stream.set_write_timeout(Some(left(deadline)?))?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut question = serde_json::to_vec(request)?;
+    question.push(b'\n');
+    stream.write_all(&question)?;
     let mut line = Vec::new();
     let mut piece = vec![0; 16 << 10];
     while !line.ends_with(b"\n") {
@@ -104,14 +144,14 @@ fn ask_until(socket: &Path, request: &Value, deadline: Instant) -> std::io::Resu
         }
         line.extend(piece.iter().take(count));
         if line.len() > ANSWER_MAX_BYTES {
-            return Err(std::io::ErrorKind::InvalidData.into());
+            return Err(io::ErrorKind::InvalidData.into());
         }
     }
-    Ok(serde_json::from_slice(&line)?)
+    Ok(line)
 }
 
 /// A broker that is stopped accepts nobody, and once its queue is full connecting waits as well.
-fn connected(path: &Path, deadline: Instant) -> std::io::Result<UnixStream> {
+fn connected(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let stream = socket(
         AddressFamily::Unix,
         SockType::Stream,
@@ -127,10 +167,10 @@ fn connected(path: &Path, deadline: Instant) -> std::io::Result<UnixStream> {
     Ok(stream.into())
 }
 
-fn left(deadline: Instant) -> std::io::Result<Duration> {
+fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(std::io::ErrorKind::TimedOut.into());
+        return Err(io::ErrorKind::TimedOut.into());
     }
     Ok(left.max(Duration::from_micros(1)))
 }
@@ -140,7 +180,10 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
 
+    use serde_json::Value;
+
     use super::*;
+    use crate::Quotas;
 
     #[test]
     fn those_who_are_silent_are_waited_for_together() {
@@ -150,7 +193,7 @@ mod tests {
             .map(|number| UnixListener::bind(path(number)).unwrap())
             .collect();
         let questions: Vec<_> = (0..100)
-            .map(|number| (path(number), json!({"op": number})))
+            .map(|number| (path(number), Request::Status))
             .collect();
         let talkative = |number: usize| !number.is_multiple_of(10);
         let (silent, answering): (Vec<_>, Vec<_>) = listeners
@@ -168,7 +211,7 @@ mod tests {
                 }
             });
         }
-        let answers = ask_all(&questions);
+        let answers = ask_all::<_, Value>(&questions);
         assert_eq!(answers.len(), 100);
         for (number, answer) in answers.into_iter().enumerate() {
             if talkative(number) {
@@ -187,18 +230,45 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
         let patience = Duration::from_millis(20);
-        let queued: Vec<_> = (0..3)
-            .map(|_| ask_for(&path, &json!({}), patience).unwrap_err().kind())
-            .collect();
-        assert_eq!(queued.len(), 3);
+        for _ in 0..3 {
+            let answer = ask_for::<Value>(&path, &Request::Status, patience);
+            assert!(matches!(answer, Err(AskError::Silent(_))), "{answer:?}");
+        }
         let path = folder.path().join("endless");
         let listener = UnixListener::bind(&path).unwrap();
         let endless = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             while stream.write_all(b"xxxxxxxx").is_ok() {}
         });
-        let error = ask_for(&path, &json!({}), Duration::from_secs(60)).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+        match ask_for::<Value>(&path, &Request::Status, Duration::from_secs(60)) {
+            Err(AskError::Silent(error)) => assert_eq!(error.kind(), io::ErrorKind::InvalidData),
+            other => panic!("{other:?}"),
+        }
         endless.join().unwrap();
+    }
+
+    #[test]
+    fn a_refusal_is_neither_an_answer_nor_nonsense() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("broker");
+        let listener = UnixListener::bind(&path).unwrap();
+        let broker = std::thread::spawn(move || {
+            for line in [r#"{"error":"no such card"}"#, r#"{"cards":[]}"#, "[1]", ""] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut question = String::new();
+                BufReader::new(&stream).read_line(&mut question).unwrap();
+                assert_eq!(question, "{\"op\":\"set_quota\",\"cards\":[]}\n");
+                writeln!(stream, "{line}").unwrap();
+            }
+        });
+        let request = Request::SetQuota { cards: Vec::new() };
+        let next = || ask::<Quotas>(&path, &request);
+        assert_eq!(next().unwrap_err().to_string(), "no such card");
+        assert_eq!(next().unwrap().cards, []);
+        for _ in 0..2 {
+            let answer = next();
+            assert!(matches!(answer, Err(AskError::Unknown(_))), "{answer:?}");
+        }
+        broker.join().unwrap();
     }
 }
