@@ -6,6 +6,7 @@ mod card;
 mod demo;
 mod engines;
 mod headers;
+mod lines;
 mod long;
 mod machine;
 mod table;
@@ -38,6 +39,8 @@ enum Task {
     Long(long::Options),
     /// What a driver version changes in the ABI that cgpu decodes, from its public headers.
     Headers(headers::Options),
+    /// Lines of the product that carry code, by crate, and against another commit.
+    Lines(lines::Options),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Engines(options) => engines::run(&options),
         Task::Long(options) => long::run(&options),
         Task::Headers(options) => headers::run(&options),
+        Task::Lines(options) => lines::run(&options),
     };
     match done {
         Ok(code) => code,
