@@ -94,7 +94,7 @@ fn brokers_and_supervisors_are_killed_in_turn_under_load() -> Result<()> {
     std::thread::scope(|scope| -> Result<()> {
         let load = scope.spawn(|| churn(&rig, "c0"));
         for round in 0..24 {
-            let before = pids(&rig)?;
+            let before = answered_pids(&rig)?;
             ensure!(serving(&rig) == [before.broker], "{before:?}");
             ensure!(watching(&rig) == [before.supervisor], "{before:?}");
             let is_broker = round % 3 == 0;
@@ -163,6 +163,16 @@ fn pids(rig: &Rig) -> Result<Pids> {
         broker: pid("broker_pid")?,
         supervisor: pid("supervisor_pid")?,
     })
+}
+
+/// [`pids`] of the next answer: on a loaded machine a broker may have no CPU in the time that `cgpu ps` waits for it.
+fn answered_pids(rig: &Rig) -> Result<Pids> {
+    let mut answered = None;
+    wait_until("a healthy broker's answer", LIMIT, || {
+        answered = pids(rig).ok();
+        Ok(answered.is_some())
+    })?;
+    answered.context("an answer")
 }
 
 /// The brokers, by their command line.
