@@ -275,7 +275,7 @@ impl Kept {
 }
 
 fn drop_oldest(state_dir: &Path, ended: Vec<Kept>, most: usize) -> io::Result<()> {
-    let mut excess = ended.len().saturating_sub(most);
+    let excess = ended.len().saturating_sub(most);
     let mut by_tenant: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
     for kept in ended {
         by_tenant.entry(kept.tenant.clone()).or_default().push(kept);
@@ -284,13 +284,12 @@ fn drop_oldest(state_dir: &Path, ended: Vec<Kept>, most: usize) -> io::Result<()
         // The oldest is last.
         kept.sort_by_key(|kept| std::cmp::Reverse(kept.at_unix_ms));
     }
-    while excess > 0 {
+    for _ in 0..excess {
         let most = by_tenant.values_mut().max_by_key(|kept| kept.len());
         let Some(oldest) = most.and_then(Vec::pop) else {
             break;
         };
         remove(state_dir, &oldest.key)?;
-        excess -= 1;
     }
     Ok(())
 }

@@ -331,7 +331,7 @@ fn refuse_contradiction(
         .iter()
         .map(|candidate| &candidate.card)
         .find(|card| {
-            let unit_bytes = card.memory_bytes / share.device.max(1);
+            let unit_bytes = card.memory_bytes.checked_div(share.device).unwrap_or(0);
             share.of(card.memory_bytes) > requested_bytes.saturating_add(unit_bytes)
         });
     match contradicting {
@@ -354,10 +354,10 @@ fn part_of_total(amount: &Amount, cards: u32) -> Result<u64, Refusal> {
     if total_bytes == 0 {
         return Err(Refusal::NoMemory);
     }
-    if !total_bytes.is_multiple_of(u64::from(cards) * MIB) {
-        return Err(Refusal::Indivisible { total_bytes, cards });
-    }
-    Ok(total_bytes / u64::from(cards))
+    let part_bytes = total_bytes.checked_div(u64::from(cards));
+    part_bytes
+        .filter(|_| total_bytes.is_multiple_of(u64::from(cards) * MIB))
+        .ok_or(Refusal::Indivisible { total_bytes, cards })
 }
 
 fn allowed_candidates<'a>(

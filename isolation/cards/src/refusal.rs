@@ -33,7 +33,8 @@ impl Share {
     #[must_use]
     pub fn of(self, card_memory_bytes: u64) -> u64 {
         let card_mib = u128::from(card_memory_bytes / MIB);
-        let share_mib = card_mib * u128::from(self.container) / u128::from(self.device.max(1));
+        let units = card_mib.saturating_mul(u128::from(self.container));
+        let share_mib = units.checked_div(u128::from(self.device)).unwrap_or(units);
         u64::try_from(share_mib)
             .unwrap_or(u64::MAX)
             .saturating_mul(MIB)

@@ -157,7 +157,7 @@ impl<'a> Reservations<'a> {
         let after_bytes = entry.reserved_bytes();
         let reserved_bytes = of_card.reserved_bytes();
         if after_bytes > before_bytes && reserved_bytes > card.memory_bytes {
-            let others_bytes = reserved_bytes - after_bytes;
+            let others_bytes = reserved_bytes.saturating_sub(after_bytes);
             return Err(Error::NotEnoughFree {
                 uuid: card.uuid.clone(),
                 requested_bytes: quota_bytes,

@@ -55,7 +55,7 @@ pub fn issue(
         .collect();
     let result = sys::ioctl::with_pointers(file, cmd, &mut first.bytes, &mut blocks);
     Executed {
-        ret: result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(EIO)),
+        ret: result.unwrap_or_else(|error| error.raw_os_error().unwrap_or(EIO).saturating_neg()),
         new_file: None,
     }
 }

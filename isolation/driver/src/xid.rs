@@ -132,7 +132,7 @@ fn pid(detail: &str) -> Option<i32> {
 fn cut(text: &str) -> String {
     let mut end = text.len().min(MOST_DETAIL_BYTES);
     while !text.is_char_boundary(end) {
-        end -= 1;
+        end = end.saturating_sub(1);
     }
     text.get(..end).unwrap_or_default().to_owned()
 }

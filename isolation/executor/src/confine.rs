@@ -79,7 +79,7 @@ pub fn confine() -> Result<(), Error> {
     empty(CapSet::Bounding)?;
     empty(CapSet::Ambient)?;
     empty(CapSet::Inheritable)?;
-    let own = UID_BASE + std::process::id();
+    let own = UID_BASE.saturating_add(std::process::id());
     let (uid, gid) = (Uid::from_raw(own), Gid::from_raw(own));
     setgroups(&[]).map_err(step("leaving all groups"))?;
     setresgid(gid, gid, gid).map_err(step("becoming a group of its own"))?;

@@ -21,7 +21,7 @@ const NR: u32 = 0;
 const ARCH: u32 = 4;
 /// The low half of an argument.
 const fn arg(index: u32) -> u32 {
-    16 + 8 * index
+    16_u32.saturating_add(index.saturating_mul(8))
 }
 
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;

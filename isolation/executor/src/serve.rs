@@ -236,7 +236,7 @@ fn execute(
     let total: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
     let answer = encode(
         &Answer::Done { ret: executed.ret },
-        Vec::with_capacity(total + 8),
+        Vec::with_capacity(total.saturating_add(8)),
     );
     let mut answer = answer.map_err(|_too_long| refused("an answer that cannot be written"))?;
     for segment in &segments {

@@ -220,7 +220,7 @@ impl ExecutorDriver {
         let message = connection.buffer.get(..length).unwrap_or_default();
         let (answer, rest) = postcard::take_from_bytes(message)
             .map_err(|error| self.malformed(format!("not an answer: {error}")))?;
-        Ok((answer, (length - rest.len(), length)))
+        Ok((answer, (length.saturating_sub(rest.len()), length)))
     }
 
     /// The call without what is the tenant's own: executed, and its answer in the segments.
@@ -241,7 +241,7 @@ impl ExecutorDriver {
         patience: Option<Duration>,
     ) -> Result<i32, Error> {
         // Once more where the executor turns out not to have a file: it is then sent.
-        for _attempt in 0..=1 + call.fds.len() {
+        for _attempt in 0..call.fds.len().saturating_add(2) {
             let (head, fds) = self.head(file, ticket, call);
             connection.out.clear();
             self.encode(&Request::Execute(head), &mut connection.out)?;

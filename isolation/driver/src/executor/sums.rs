@@ -277,8 +277,10 @@ impl Asking<'_> {
         let cmd = control::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS;
         let root = self.root;
         let table = self.control(ctl, root, cmd, |_zeroed| ())?;
-        let ids = (0..attached_ids::MOST)
-            .filter_map(|at| u32_at(&table, attached_ids::IDS + 4 * at))
+        let ids = (attached_ids::IDS..)
+            .step_by(4)
+            .take(attached_ids::MOST)
+            .filter_map(|at| u32_at(&table, at))
             .take_while(|id| *id != attached_ids::NONE);
         let (mut cards, mut all_reported) = (Vec::new(), true);
         for id in ids {
@@ -468,7 +470,7 @@ impl Asking<'_> {
         if ret < 0 {
             return Err(SumsError::Failed {
                 call: name,
-                errno: -ret,
+                errno: ret.saturating_neg(),
             }
             .into());
         }
