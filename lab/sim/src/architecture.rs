@@ -10,8 +10,6 @@
 use nvabi::Release;
 use serde::Deserialize;
 
-use crate::engine::Kind;
-
 /// The architectures that can be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -74,19 +72,6 @@ pub(crate) enum Methods {
     InlineToMemory,
     Copy,
     Falcon(Unit),
-}
-
-impl Methods {
-    /// Whether the engine is one of a runlist: the graphics engine's has a copy engine beside it.
-    pub(crate) fn run_on(self, kind: Kind) -> bool {
-        match self {
-            Self::Compute | Self::ThreeD | Self::TwoD | Self::InlineToMemory => {
-                kind == Kind::Compute
-            }
-            Self::Copy => matches!(kind, Kind::Compute | Kind::Copies),
-            Self::Falcon(unit) => matches!(kind, Kind::Falcon(of, _) if of == unit),
-        }
-    }
 }
 
 /// An architecture.

@@ -12,8 +12,7 @@ use nvabi::status::{NV_ERR_GPU_IS_LOST, NV_ERR_NO_MEMORY};
 use crate::engine::Engine;
 use crate::locked;
 use crate::profile::{CardProfile, SchedulerProfile, uuid_text};
-use crate::session::Refusal;
-use crate::vaspace::VaSpace;
+use crate::refusal::Refusal;
 
 /// Length of BAR1 that every simulated card shows, bytes.
 pub(crate) const BAR1_BYTES: u64 = 256 << 20;
@@ -34,8 +33,6 @@ pub struct SimCard {
     lost: AtomicBool,
     /// Of BAR1, bytes.
     bar1_used: AtomicU64,
-    /// That of all devices that name nobody to share one with.
-    pub(crate) global_space: Arc<VaSpace>,
     state: Mutex<State>,
 }
 
@@ -83,7 +80,6 @@ impl SimCard {
             channels_made: AtomicU32::new(1),
             lost: AtomicBool::new(false),
             bar1_used: AtomicU64::new(0),
-            global_space: Arc::default(),
             state: Mutex::default(),
         })
     }

@@ -1,35 +1,16 @@
 //! One connection of a broker: requests in, answers out, one at a time.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use driver::Ticket;
 use driver::wire::{Answer, MAX_MESSAGE_BYTES, PROTOCOL, Request};
 
 use crate::call_slots::Begun;
-use crate::machine::{Called, Machine, SessionHandle};
-
-/// An answer as it is sent, and may be sent again.
-#[derive(Debug)]
-pub(crate) struct Sealed {
-    message: Vec<u8>,
-    file: Option<OwnedFd>,
-}
-
-impl Sealed {
-    fn new(answer: &Answer, file: Option<OwnedFd>) -> io::Result<Self> {
-        let message = postcard::to_stdvec(answer).map_err(io::Error::other)?;
-        Ok(Self { message, file })
-    }
-
-    fn send(&self, connection: BorrowedFd<'_>) -> io::Result<()> {
-        match &self.file {
-            Some(file) => sys::fd_passing::send(connection, &self.message, &[file.as_fd()]),
-            None => sys::fd_passing::send(connection, &self.message, &[]),
-        }
-    }
-}
+use crate::machine::{Machine, SessionHandle};
+use crate::sealed::Sealed;
+use crate::session::Called;
 
 /// Serves a connection until its other side closes it.
 ///

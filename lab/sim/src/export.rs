@@ -14,7 +14,7 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_OBJECT_NOT_FOUND};
 use crate::card::SimCard;
 use crate::locked;
 use crate::memory::Memory;
-use crate::session::Refusal;
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `NV0000_OS_UNIX_EXPORT_OBJECT_FD_BUFFER_SIZE`

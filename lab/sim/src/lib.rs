@@ -15,6 +15,10 @@
 //!               └──── Channel ×K ── VaSpace  rings, read by one thread a session
 //! ```
 //!
+//! Modules import those that are before them: what a card is (`architecture`, `profile`), when it works (`engine`), its memory (`card`,
+//! `memory`, `managed`, `vaspace`), its rings (`fifo`), what a machine's sessions share (`hardware`), the calls of one (`session`), all
+//! sessions (`machine`), and who asks (`connection`, `server`).
+//!
 //! Locks, in the order they may be taken: session list, session state, a channel's execution, VA space, card, engine; a session's
 //! faults, its call slots, the incidents, a ring thread's list and what a channel was told are taken alone. The ring thread takes a channel's
 //! execution and below it a VA space for reading, never a session's state, so that a tenant's pages that block cannot stop calls. The
@@ -30,24 +34,29 @@ mod connection;
 mod engine;
 mod export;
 mod fifo;
+mod hardware;
 mod incident;
 mod latch;
 mod machine;
 mod mallocs;
 mod managed;
 mod memory;
+mod os_event;
 mod profile;
+mod refusal;
+mod sealed;
 mod server;
 mod session;
 mod vaspace;
 
 pub use architecture::Architecture;
 pub use card::SimCard;
-pub use machine::{Called, Machine, ObjectEntry, Outcome, Processes, SessionHandle};
+pub use hardware::Processes;
+pub use machine::{Machine, Outcome, SessionHandle};
 pub use mallocs::{MallocsError, mallocs};
 pub use profile::{CardProfile, Profile};
 pub use server::Server;
-pub use session::plays;
+pub use session::{Called, ObjectEntry, plays};
 
 use std::path::PathBuf;
 

@@ -2,93 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use driver::wire::{CardAccount, Fault, Greeting, Replaces, WireFd};
-use driver::{Caller, CardSum, CardTime, FileId, FileKind, ImplicitBytes, Incident, IncidentKind};
-use nvabi::Release;
-use nvabi::class::CLIENT_HANDLE_BASE;
+use driver::wire::{CardAccount, Fault, Greeting, Replaces};
+use driver::{CardSum, CardTime, FileId, Incident, IncidentKind};
 
 use crate::call_slots::CallSlots;
 use crate::card::SimCard;
-use crate::connection::Sealed;
-use crate::export::Exports;
-use crate::incident::Incidents;
+use crate::hardware::{Hardware, Processes, Slow};
 use crate::latch::Waited;
 use crate::locked;
-use crate::profile::{NvLink, Profile};
-use crate::session::event::OsEvents;
-use crate::session::{Refusal, Replacement, Session};
-
-/// What all sessions share.
-#[derive(Debug)]
-pub(crate) struct Hardware {
-    pub(crate) version: String,
-    pub(crate) release: Release,
-    pub(crate) implicit: ImplicitBytes,
-    pub(crate) cards: Vec<Arc<SimCard>>,
-    pub(crate) links: Vec<NvLink>,
-    pub(crate) boost_groups: Vec<Vec<u32>>,
-    pub(crate) incidents: Arc<Incidents>,
-    pub(crate) exports: Exports,
-    pub(crate) os_events: OsEvents,
-    pub(crate) processes: Processes,
-    /// The session whose call has left the driver unable to answer anybody, if one has.
-    wedged_by: OnceLock<Arc<str>>,
-    clients_made: AtomicU32,
-    slow: Mutex<Slow>,
-}
-
-/// Whose process's a session's clients are, as far as the driver can tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Processes {
-    /// All of one: an executor makes every call of a container.
-    One,
-    /// Each of the process that has made it.
-    Each,
-}
-
-#[derive(Debug, Default)]
-struct Slow {
-    millis: u32,
-    calls: u32,
-}
-
-impl Hardware {
-    pub(crate) fn card_by_gpu_id(&self, gpu_id: u32) -> Option<&Arc<SimCard>> {
-        self.cards.iter().find(|card| card.gpu_id() == gpu_id)
-    }
-
-    /// A handle that no client of the machine has had.
-    pub(crate) fn next_client(&self) -> u32 {
-        CLIENT_HANDLE_BASE.wrapping_add(self.clients_made.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Nobody is answered any more, on the whole machine: what some drivers come to when a second handle is made below an object
-    /// that is not there. Whoever is between a tenant and a driver must not let it come to that.
-    pub(crate) fn wedge(&self, session: &Arc<str>) {
-        if self.wedged_by.set(session.clone()).is_ok() {
-            tracing::error!(
-                session = &**session,
-                "the driver is wedged: no call is answered any more"
-            );
-        }
-    }
-
-    /// Whose call has wedged the driver.
-    pub(crate) fn wedged_by(&self) -> Option<&Arc<str>> {
-        self.wedged_by.get()
-    }
-
-    /// How long the next call is to take, by an injected fault.
-    fn delay(&self) -> Option<Duration> {
-        let mut slow = locked(&self.slow);
-        slow.calls = slow.calls.checked_sub(1)?;
-        Some(Duration::from_millis(u64::from(slow.millis)))
-    }
-}
+use crate::profile::Profile;
+use crate::refusal::Refusal;
+use crate::sealed::Sealed;
+use crate::session::{Called, ObjectEntry, Replacement, Session};
 
 /// Simulated cards and their driver.
 #[derive(Debug)]
@@ -103,42 +32,6 @@ struct Joined {
     session: Arc<Session>,
     call_slots: Arc<CallSlots<Arc<Sealed>>>,
     handles: u32,
-}
-
-/// An ioctl on a file of a session's.
-#[derive(Debug)]
-pub struct Called<'a> {
-    /// The file.
-    pub file: FileId,
-    /// What it is.
-    pub kind: FileKind,
-    /// Its inode, where the simulator has put it in the place of a node.
-    pub private: Option<u64>,
-    /// Who calls.
-    pub caller: Caller,
-    /// The command.
-    pub cmd: u32,
-    /// The descriptors in its struct.
-    pub fds: &'a [WireFd],
-    /// Duplicates of those that were sent, in their order.
-    pub files: Vec<OwnedFd>,
-}
-
-/// An RM object of a session's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ObjectEntry {
-    /// The client's handle.
-    pub client: u32,
-    /// Its own; the client's for the client itself.
-    pub handle: u32,
-    /// Its parent's; 0 for the client itself.
-    pub parent: u32,
-    /// Its class.
-    pub class: u32,
-    /// What its client may do with it, of `RS_ACCESS_DUP_OBJECT` (bit 0) and `RS_ACCESS_DEBUG` (bit 2).
-    pub rights: u32,
-    /// Mappings for the CPU.
-    pub mappings: usize,
 }
 
 /// What came of an ioctl.
@@ -160,29 +53,8 @@ impl Machine {
     /// The same, whose clients are of one process or of several.
     #[must_use]
     pub fn with_processes(profile: Profile, processes: Processes) -> Arc<Self> {
-        let cards = profile
-            .cards
-            .into_iter()
-            .zip(0..)
-            .map(|(card, index)| SimCard::new(index, card, &profile.scheduler))
-            .collect();
-        let hardware = Hardware {
-            version: profile.driver_version,
-            release: profile.release,
-            implicit: profile.implicit,
-            cards,
-            links: profile.links,
-            boost_groups: profile.boost_groups,
-            incidents: Arc::default(),
-            exports: Exports::default(),
-            os_events: OsEvents::default(),
-            processes,
-            wedged_by: OnceLock::new(),
-            clients_made: AtomicU32::new(1),
-            slow: Mutex::default(),
-        };
         Arc::new(Self {
-            hardware: Arc::new(hardware),
+            hardware: Arc::new(Hardware::new(profile, processes)),
             started_unix_ns: now_unix_ns(),
             sessions: Mutex::default(),
         })
@@ -252,13 +124,9 @@ impl Machine {
     /// The text says which card or session does not exist.
     pub fn fault(&self, fault: &Fault) -> Result<(), String> {
         let card = |uuid: &str| {
-            self.hardware
-                .cards
-                .iter()
-                .find(|card| card.uuid() == uuid)
-                .ok_or_else(|| {
-                    format!("no card {uuid}; `cgpu-sim account` lists those that there are")
-                })
+            self.hardware.card_by_uuid(uuid).ok_or_else(|| {
+                format!("no card {uuid}; `cgpu-sim account` lists those that there are")
+            })
         };
         match fault {
             Fault::OutOfMemory { uuid, calls } => card(uuid)?.fail_allocations(*calls),
@@ -269,12 +137,10 @@ impl Machine {
                     .incidents
                     .add(card, IncidentKind::CardLost, None);
             }
-            Fault::Slow { millis, calls } => {
-                *locked(&self.hardware.slow) = Slow {
-                    millis: *millis,
-                    calls: *calls,
-                }
-            }
+            Fault::Slow { millis, calls } => self.hardware.slow_down(Slow {
+                millis: *millis,
+                calls: *calls,
+            }),
             Fault::Xid {
                 uuid,
                 session,
@@ -307,10 +173,7 @@ impl Machine {
                 for joined in locked(&self.sessions).values() {
                     joined.session.end_faults();
                 }
-                *locked(&self.hardware.slow) = Slow::default();
-                for card in &self.hardware.cards {
-                    card.end_faults();
-                }
+                self.hardware.end_faults();
             }
         }
         Ok(())

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use driver::wire::UVM_FILE_NAME;
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use crate::memory::{Backing, sealed_memfd};
-use crate::vaspace::Place;
+use crate::memory::{Backing, Place, sealed_memfd};
 
 /// User space of x86-64 with four levels of page tables: every address is an offset of the file.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 47;

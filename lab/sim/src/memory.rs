@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -18,7 +18,7 @@ const FILE_NAME: &str = "cgpu-sim-memory";
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) bytes: u64,
-    pub(crate) backing: std::sync::Arc<Backing>,
+    pub(crate) backing: Arc<Backing>,
     /// `None` for system memory.
     pub(crate) charge: Option<Charge>,
 }
@@ -31,6 +31,15 @@ pub(crate) enum Backing {
     /// The client's pages. Its `/proc/<pid>/mem` names the address space itself, so that neither the end of the process
     /// nor another one with its number can be mistaken for it.
     Client { memory: File, base: u64, bytes: u64 },
+}
+
+/// A place in memory that an address leads to.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) backing: Arc<Backing>,
+    pub(crate) offset: u64,
+    /// Bytes that follow without a gap.
+    pub(crate) bytes: u64,
 }
 
 impl Backing {

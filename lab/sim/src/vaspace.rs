@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use driver::FileId;
 
 use crate::managed::Managed;
-use crate::memory::{Backing, Memory};
+use crate::memory::{Memory, Place};
 
 /// Where addresses begin that RM chooses itself (MAP_MEMORY_DMA without a fixed address).
 const CHOSEN_BASE: u64 = 0x0000_7e00_0000_0000;
@@ -42,15 +42,6 @@ struct Maps {
 /// A GPU address space.
 #[derive(Debug, Default)]
 pub(crate) struct VaSpace(RwLock<Maps>);
-
-/// A place in memory that an address leads to.
-#[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) backing: Arc<Backing>,
-    pub(crate) offset: u64,
-    /// Bytes that follow without a gap.
-    pub(crate) bytes: u64,
-}
 
 impl VaSpace {
     fn read(&self) -> RwLockReadGuard<'_, Maps> {
@@ -208,6 +199,7 @@ fn last_of(base: u64, bytes: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Backing;
 
     const UVM: MadeBy = MadeBy::Uvm(FileId(1));
 

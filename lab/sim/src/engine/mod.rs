@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use runlist::{Costs, Enable, Interleave, Mode, Work};
 
-use crate::architecture::{self, Unit};
+use crate::architecture::{self, Methods, Unit};
 use crate::clock::monotonic_ns;
 use crate::locked;
 use state::{ChannelState, GroupState, State};
@@ -48,6 +48,19 @@ impl From<architecture::Engine> for Kind {
             architecture::Engine::Graphics => Self::Compute,
             architecture::Engine::Copy(_) => Self::Copies,
             architecture::Engine::Falcon(unit, instance) => Self::Falcon(unit, instance),
+        }
+    }
+}
+
+impl Kind {
+    /// Whether the engine of these methods is one of the runlist: the graphics engine's has a copy engine beside it.
+    pub(crate) fn runs(self, methods: Methods) -> bool {
+        match methods {
+            Methods::Compute | Methods::ThreeD | Methods::TwoD | Methods::InlineToMemory => {
+                self == Self::Compute
+            }
+            Methods::Copy => matches!(self, Self::Compute | Self::Copies),
+            Methods::Falcon(unit) => matches!(self, Self::Falcon(of, _) if of == unit),
         }
     }
 }

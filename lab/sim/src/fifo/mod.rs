@@ -34,7 +34,7 @@ use crate::fifo::execution::{Due, Execution, Method, Release, Words};
 use crate::incident::Incidents;
 use crate::locked;
 use crate::memory::Backing;
-use crate::session::Refusal;
+use crate::refusal::Refusal;
 use crate::vaspace::VaSpace;
 
 pub(crate) use group::Group;
@@ -521,7 +521,7 @@ impl Channel {
         let architecture = self.spec.card.profile.architecture;
         let methods = architecture
             .methods_of(state.class)
-            .filter(|methods| methods.run_on(self.spec.group.kind()));
+            .filter(|methods| self.spec.group.kind().runs(*methods));
         let call = (method, value);
         match methods {
             Some(Methods::Copy) => self.copy_method(execution, subchannel, method, value, now),

@@ -21,12 +21,13 @@ use super::heap::{
     card_memory, system_memory,
 };
 use super::objects::{Client, Object, Resource, end_all, require_class};
-use super::{Context, Refusal, Segments, State, class_table, event, sharing};
+use super::{Context, Segments, State, class_table, event, sharing};
 use crate::architecture::{Engine, Methods, Unit};
 use crate::card::SimCard;
 use crate::engine::Kind as EngineKind;
 use crate::fifo::{Channel, ChannelSpec, Group, UserdOwner};
 use crate::memory::Backing;
+use crate::refusal::Refusal;
 use crate::vaspace::VaSpace;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
@@ -335,7 +336,7 @@ impl New {
         let methods = architecture
             .methods_of(self.class)
             .ok_or(Refusal(NV_ERR_INVALID_CLASS))?;
-        let runs_here = methods.run_on(runlist);
+        let runs_here = runlist.runs(methods);
         if architecture.has_per_runlist_channels() {
             return match runs_here {
                 true => Ok(()),
@@ -433,14 +434,15 @@ impl New {
         if !tells.is_some_and(Object::can_notify) {
             return Err(Refusal(NV_ERR_INVALID_OBJECT));
         }
-        if !event::is_registered(context, self.client, number) {
+        let os_events = &context.hardware.os_events;
+        if !os_events.is_registered(self.client, number) {
             return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
         }
         let object = self.object(card, Resource::Plain);
         let handle = state
             .client(context, self.client)?
             .insert(self.needed, object)?;
-        event::attach(context, self.client, handle, number);
+        os_events.attach(context.runner, self.client, handle, number);
         Ok(handle)
     }
 
@@ -468,7 +470,7 @@ impl New {
         context: &Context<'_>,
         params: &[u8],
     ) -> Result<Arc<VaSpace>, Refusal> {
-        let card = card_of(context, params)?;
+        let (card, global_space) = card_of(context, params)?;
         let share = u32_at(params, device_params::H_CLIENT_SHARE).ok_or(INVALID)?;
         let theirs = |of: &Client| {
             of.objects
@@ -486,7 +488,7 @@ impl New {
                 })
         };
         Ok(match share {
-            0 => card.global_space.clone(),
+            0 => global_space.clone(),
             own if own == self.client => Arc::default(),
             other => state
                 .clients
@@ -503,7 +505,7 @@ impl New {
         params: &[u8],
         space: Arc<VaSpace>,
     ) -> Result<u32, Refusal> {
-        let card = card_of(context, params)?;
+        let (card, _global_space) = card_of(context, params)?;
         // Not played here: that the calling process has the card's node open (`osIsGpuAccessible`, device.c). No process makes a
         // session's calls, and its open files are only what a broker says of them. The played kernel of the executor's tests looks.
         // Lists the process on the card.
@@ -733,11 +735,15 @@ pub(super) fn free(
     Ok(())
 }
 
-fn card_of<'a>(context: &'a Context<'_>, params: &[u8]) -> Result<&'a Arc<SimCard>, Refusal> {
+/// The card of a new device, and the address space of all devices of that card which name nobody.
+fn card_of<'a>(
+    context: &'a Context<'_>,
+    params: &[u8],
+) -> Result<(&'a Arc<SimCard>, &'a Arc<VaSpace>), Refusal> {
     let instance = u32_at(params, device_params::DEVICE_ID).ok_or(INVALID)?;
-    usize::try_from(instance)
-        .ok()
-        .and_then(|index| context.hardware.cards.get(index))
+    context
+        .hardware
+        .card(instance)
         .ok_or(Refusal(NV_ERR_INVALID_CLASS))
 }
 

@@ -7,10 +7,11 @@ use nvabi::layout::{api_version, card_info, nvos21};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_NOT_SUPPORTED, NV_OK};
 
 use super::{
-    Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State, alloc, control, event,
-    heap, mapping, sharing,
+    Context, EFAULT, EINVAL, Ioctl, Replacement, Segments, State, alloc, control, event, heap,
+    mapping, sharing,
 };
 use crate::card::BAR1_BYTES;
+use crate::refusal::Refusal;
 
 /// NVIDIA's PCI vendor id.
 const PCI_VENDOR: u16 = 0x10de;

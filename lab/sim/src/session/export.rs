@@ -11,8 +11,9 @@ use nvabi::status::{
 
 use super::control::Requested;
 use super::objects::{Object, Resource};
-use super::{Context, Refusal, State};
+use super::{Context, State};
 use crate::export::{Contents, Exported, METADATA_BYTES, TransferFile};
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// What names no file, or one that carries nothing.

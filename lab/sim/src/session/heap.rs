@@ -13,9 +13,10 @@ use nvabi::status::{
 };
 
 use super::objects::{Client, Object, Resource};
-use super::{Context, Refusal, Replacement, Segments, State, alloc};
+use super::{Context, Replacement, Segments, State, alloc};
 use crate::card::SimCard;
 use crate::memory::{Backing, Memory};
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const MIB2: u64 = 2 << 20;

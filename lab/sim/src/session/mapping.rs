@@ -19,9 +19,10 @@ use nvabi::status::{
 
 use super::heap::PAGE_BYTES;
 use super::objects::{CpuMapping, Object, Resource};
-use super::{Context, Refusal, Replacement, Segments, State};
+use super::{Context, Replacement, Segments, State};
 use crate::fifo::UserdOwner;
 use crate::memory::{Backing, Memory};
+use crate::refusal::Refusal;
 use crate::vaspace::{MadeBy, VaSpace};
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);

@@ -4,7 +4,7 @@ mod alloc;
 mod class_table;
 mod control;
 mod escape;
-pub(crate) mod event;
+mod event;
 mod export;
 mod heap;
 mod mapping;
@@ -28,17 +28,14 @@ use nvabi::status::{NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_
 use crate::card::{Charge, SimCard};
 use crate::export::TransferFile;
 use crate::fifo::Runner;
+use crate::hardware::Hardware;
 use crate::latch::Latch;
 use crate::locked;
-use crate::machine::{Called, Hardware, ObjectEntry};
+use crate::refusal::Refusal;
 use crate::session::objects::{Client, Object};
 use crate::session::uvm_files::UvmFiles;
 
 pub use control::plays;
-
-/// An `NV_STATUS` that is not `NV_OK`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refusal(pub(crate) u32);
 
 /// `EIO`: the session is over.
 const EIO: i32 = -5;
@@ -55,6 +52,42 @@ pub(crate) type Segments = Vec<Vec<u8>>;
 pub(crate) struct Replacement {
     pub(crate) replaces: Replaces,
     pub(crate) fd: OwnedFd,
+}
+
+/// An ioctl on a file of a session's.
+#[derive(Debug)]
+pub struct Called<'a> {
+    /// The file.
+    pub file: FileId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its inode, where the simulator has put it in the place of a node.
+    pub private: Option<u64>,
+    /// Who calls.
+    pub caller: Caller,
+    /// The command.
+    pub cmd: u32,
+    /// The descriptors in its struct.
+    pub fds: &'a [WireFd],
+    /// Duplicates of those that were sent, in their order.
+    pub files: Vec<OwnedFd>,
+}
+
+/// An RM object of a session's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectEntry {
+    /// The client's handle.
+    pub client: u32,
+    /// Its own; the client's for the client itself.
+    pub handle: u32,
+    /// Its parent's; 0 for the client itself.
+    pub parent: u32,
+    /// Its class.
+    pub class: u32,
+    /// What its client may do with it, of `RS_ACCESS_DUP_OBJECT` (bit 0) and `RS_ACCESS_DEBUG` (bit 2).
+    pub rights: u32,
+    /// Mappings for the CPU.
+    pub mappings: usize,
 }
 
 /// What came of an ioctl.

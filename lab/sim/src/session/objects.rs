@@ -14,13 +14,14 @@ use nvabi::status::{
 };
 use nvabi::{Release, class};
 
+use super::Context;
 use super::event::NV01_EVENT_OS_EVENT;
 use super::sharing::{Policy, Rights};
-use super::{Context, Refusal};
 use crate::card::{Bar1, Charge, SimCard};
 use crate::fifo::{Channel, Group, Runner};
-use crate::machine::Processes;
+use crate::hardware::Processes;
 use crate::memory::Memory;
+use crate::refusal::Refusal;
 use crate::vaspace::{MadeBy, VaSpace};
 
 /// The first handle that RM makes up for an object (`RS_UNIQUE_HANDLE_BASE`).

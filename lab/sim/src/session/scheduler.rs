@@ -8,10 +8,11 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_OBJECT_HANDLE};
 use runlist::{Enable, Interleave, Mode};
 
 use super::objects::Resource;
-use super::{Context, Refusal, State};
+use super::{Context, State};
 use crate::card::SimCard;
 use crate::engine::{ChannelKey, Settles};
 use crate::fifo::{Channel, Group};
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `NV_ERR_TIMEOUT`

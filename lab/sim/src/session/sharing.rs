@@ -15,8 +15,9 @@ use nvabi::status::{
 };
 
 use super::objects::{Client, Object};
-use super::{Context, Refusal, Segments, State};
-use crate::machine::Processes;
+use super::{Context, Segments, State};
+use crate::hardware::Processes;
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `accessMask` of `RS_SHARE_POLICY` (rs_access.h).

@@ -18,9 +18,10 @@ use nvabi::uvm::{self, Id, map_external};
 
 use super::heap::system_memory;
 use super::objects::Resource;
-use super::{Context, EFAULT, EINVAL, Ioctl, Refusal, Replacement, Segments, State};
+use super::{Context, EFAULT, EINVAL, Ioctl, Replacement, Segments, State};
 use crate::card::SimCard;
 use crate::managed::Managed;
+use crate::refusal::Refusal;
 use crate::vaspace::MadeBy;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);

@@ -14,7 +14,7 @@ use nvabi::status::{
 use nvabi::uvm;
 
 use crate::managed::Managed;
-use crate::session::Refusal;
+use crate::refusal::Refusal;
 use crate::vaspace::{MadeBy, VaSpace};
 
 /// The initialised files of a session, by the number that each was initialised under.

@@ -7,10 +7,11 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_OK};
 
 use super::card::{GPCS, SMS_PER_TPC, tpcs_per_gpc};
 use super::lists::fill_list;
-use super::{Refusal, Requested, UNSUPPORTED};
+use super::{Requested, UNSUPPORTED};
 use crate::architecture::Engine;
 use crate::card::SimCard;
-use crate::machine::Hardware;
+use crate::hardware::Hardware;
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `NV2080_CTRL_PERF_PSTATES_P0` (ctrl2080perf.h).

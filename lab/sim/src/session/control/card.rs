@@ -8,12 +8,13 @@ use nvabi::layout::{atomics, fabric_probe, nvlink_device, nvlink_status, perfmon
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_OK};
 
 use super::lists::{fill_info, fill_list, put_words};
-use super::{Refusal, Requested, UNSUPPORTED};
+use super::{Requested, UNSUPPORTED};
 use crate::architecture::Engine;
 use crate::card::{BAR1_BYTES, Process, SimCard};
 use crate::clock::monotonic_ns;
-use crate::machine::Hardware;
+use crate::hardware::Hardware;
 use crate::profile::uuid_text;
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// PCI vendor in the low half of a device id, device in the high one (ctrl2080bus.h).

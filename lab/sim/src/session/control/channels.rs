@@ -11,9 +11,10 @@ use nvabi::status::{
 use super::super::alloc;
 use super::super::objects::Resource;
 use super::super::scheduler::Call;
-use super::{Refusal, Requested, UNSUPPORTED};
+use super::{Requested, UNSUPPORTED};
 use crate::card::SimCard;
 use crate::fifo::{Channel, Group};
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 

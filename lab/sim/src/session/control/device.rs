@@ -6,9 +6,10 @@ use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_PARAM_STRUCT};
 
 use super::super::objects::Resource;
+use super::Requested;
 use super::lists::put_words;
-use super::{Refusal, Requested};
 use crate::card::SimCard;
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 /// `NV0080_CTRL_FB_CAPS_*` (ctrl0080fb.h): rendering to the host's memory and blocks of 512 bytes; memory that was cleared.

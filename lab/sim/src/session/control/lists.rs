@@ -1,9 +1,8 @@
 //! Lists in parameters, and in blocks of their own.
 
+use crate::refusal::Refusal;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::status::NV_ERR_INVALID_ARGUMENT;
-
-use super::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 

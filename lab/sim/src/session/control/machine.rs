@@ -5,8 +5,9 @@ use nvabi::layout::{boost_groups, p2p_caps, p2p_matrix};
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_OBJECT_NOT_FOUND};
 
 use super::card::put_uuid;
-use super::{Context, Refusal, Requested};
+use super::{Context, Requested};
 use crate::card::SimCard;
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const NOT_FOUND: Refusal = Refusal(NV_ERR_OBJECT_NOT_FOUND);

@@ -25,8 +25,9 @@ use nvabi::status::{
 
 use self::table::Modelled;
 use super::objects::Resource;
-use super::{Context, Refusal, Segments, State};
+use super::{Context, Segments, State};
 use crate::fifo::{Channel, Group};
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const UNSUPPORTED: Refusal = Refusal(NV_ERR_NOT_SUPPORTED);

@@ -5,7 +5,8 @@ use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_OBJECT};
 
 use super::super::objects::{Object, Resource};
 use super::super::sharing;
-use super::{Refusal, Requested, UNSUPPORTED};
+use super::{Requested, UNSUPPORTED};
+use crate::refusal::Refusal;
 
 const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 

@@ -6,9 +6,10 @@ use nvabi::class;
 use nvabi::control::Id;
 
 use super::super::export;
-use super::{Refusal, Requested, board, card, channels, device, machine, others};
+use super::{Requested, board, card, channels, device, machine, others};
 use crate::card::SimCard;
 use crate::fifo::{Channel, Group};
+use crate::refusal::Refusal;
 
 type Answer = fn(&mut Requested<'_>) -> Result<(), Refusal>;
 type CardAnswer = fn(&Arc<SimCard>, &mut Requested<'_>) -> Result<(), Refusal>;
