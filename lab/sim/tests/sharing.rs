@@ -18,8 +18,12 @@ const MS: u64 = 1_000_000;
 /// Blocks that the cards of these tests run at once, and how long they take.
 const MULTIPROCESSORS: u32 = 8;
 const BLOCK_US: u64 = 100;
-/// Kernels that have ended before it is measured.
-const SETTLED: u64 = 20;
+/// Kernels that have ended before it is measured, and how long they take.
+const SETTLED: u64 = 4;
+const KERNEL_MS: u64 = 10;
+/// Longer than any test: the last kernel of a load that must have work for as long as it is looked at. The card's time passes while a test's
+/// threads wait for a processor, so no number of short kernels is enough on every machine.
+const ENDLESS_MS: u64 = 100_000;
 /// Where kernels report, in the host's memory; 16 bytes each.
 const REPORTS: u64 = 0x1_0000;
 const DESCRIPTORS: u64 = 0x10_0000;
@@ -75,6 +79,11 @@ impl Load {
         }
     }
 
+    /// Launches a kernel that does not end while the test looks.
+    fn launch_endless(&mut self) {
+        self.launch(1, ENDLESS_MS);
+    }
+
     /// When a kernel has ended, by the card; `None`: it has not.
     fn ended_ns(&self, number: u64) -> Option<u64> {
         let at = REPORTS + number * 16;
@@ -127,7 +136,9 @@ fn used_ns(account: &CardAccount, session: &str) -> u64 {
 fn shares(machine: &Machine, loads: &mut [Load], milliseconds: u64) -> Vec<u64> {
     for load in loads.iter_mut() {
         load.disable(1, 0);
-        load.launch(milliseconds + SETTLED, 2);
+        // As many as have their turn on a machine that is not late, so that kernels end while it is measured.
+        load.launch(milliseconds / KERNEL_MS + SETTLED, KERNEL_MS);
+        load.launch_endless();
     }
     for load in loads.iter() {
         load.disable(0, 0);
@@ -213,7 +224,8 @@ fn nothing_completes_while_the_gate_is_closed_and_nothing_is_lost() {
     let mut gated = Load::new(&machine, "a/gated");
     let mut other = Load::new(&machine, "a/other");
     gated.launch(40, 2);
-    other.launch(500, 4);
+    other.launch(10, 4);
+    other.launch_endless();
     // By then the rings have been read, however late their threads came to it.
     until("kernels of both", || gated.ended() > 0 && other.ended() > 5);
     gated.disable(1, 0);
@@ -272,8 +284,10 @@ fn the_work_of_a_client_that_is_killed_is_gone_at_once() {
     let machine = one_card("");
     let mut stays = Load::new(&machine, "a/stays");
     let mut goes = Load::new(&machine, "a/goes");
-    stays.launch(500, 4);
-    goes.launch(200, 2);
+    stays.launch(10, 4);
+    stays.launch_endless();
+    goes.launch(10, 2);
+    goes.launch_endless();
     until("both run", || stays.ended() > 5 && goes.ended() > 5);
     // The process goes, and its session with other processes would stay.
     goes.card.tenant.close_linked();
