@@ -251,172 +251,197 @@ impl Profile {
     /// # Errors
     /// As [`Profile::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, Error> {
-        let syntax = |error: toml::de::Error| Error::ProfileSyntax {
+        let text = toml::from_str(text).map_err(|error: toml::de::Error| Error::ProfileSyntax {
             path: path.to_owned(),
             reason: error.to_string().trim_end().to_owned(),
-        };
-        let ProfileText {
-            driver,
-            implicit,
-            scheduler,
-            card,
-            nvlink,
-            boost_group,
-        } = toml::from_str(text).map_err(syntax)?;
-        let wrong = |key: String, value: String, allowed: &str| Error::ProfileValue {
-            path: path.to_owned(),
-            key,
-            value,
-            allowed: allowed.to_owned(),
-        };
-        let release = driver
-            .version
-            .parse::<DriverVersion>()
-            .ok()
-            .and_then(|version| Release::of(version).ok())
-            .ok_or_else(|| {
-                wrong(
-                    "driver.version".to_owned(),
-                    format!("{:?}", driver.version),
-                    &format!("must be of a known branch: {}", nvabi::Known),
-                )
-            })?;
-        let scheduler = SchedulerProfile::of(&scheduler).map_err(
+        })?;
+        Self::of(text).map_err(
             |Wrong {
-                 name,
+                 key,
                  value,
                  allowed,
-             }| wrong(format!("scheduler.{name}"), value, allowed),
-        )?;
-        let mut cards = Vec::new();
-        for (at, text) in card.iter().enumerate() {
-            let key = |name: &str| format!("card[{at}].{name}");
-            if text.count == 0 || text.count > MAX_CARDS {
-                return Err(wrong(
-                    key("count"),
-                    text.count.to_string(),
-                    "must be 1 to 32",
-                ));
-            }
-            for _copy in 0..text.count {
-                let card = CardProfile::of(text, cards.len()).map_err(
-                    |Wrong {
-                         name,
-                         value,
-                         allowed,
-                     }| { wrong(key(name), value, allowed) },
-                )?;
-                let named = || format!("{:?}", text.architecture).to_lowercase();
-                if text.architecture.since() > release {
-                    let allowed = "needs driver.version 570.86.15 or later";
-                    return Err(wrong(key("architecture"), named(), allowed));
-                }
-                if text.architecture.until().is_some_and(|last| last < release) {
-                    let allowed =
-                        "needs driver.version of branch 580 or before: later drivers have left it";
-                    return Err(wrong(key("architecture"), named(), allowed));
-                }
-                if cards
-                    .iter()
-                    .any(|other: &CardProfile| other.uuid == card.uuid)
-                {
-                    return Err(wrong(
-                        key("uuid"),
-                        uuid_text(&card.uuid),
-                        "must differ from that of every other card",
-                    ));
-                }
-                cards.push(card);
-            }
-        }
-        if cards.is_empty() || u32::try_from(cards.len()).is_ok_and(|count| count > MAX_CARDS) {
-            return Err(wrong(
-                "card".to_owned(),
-                format!("{} cards", cards.len()),
-                "must be 1 to 32 cards",
-            ));
-        }
-        let is_card = |index: &u32| (*index as usize) < cards.len();
-        let mut links = Vec::new();
-        for (at, text) in nvlink.iter().enumerate() {
-            let (from, to) = match text.cards[..] {
-                [from] => (from, None),
-                [from, to] if from != to => (from, Some(to)),
-                [..] => (u32::MAX, None),
-            };
-            if !std::iter::once(from).chain(to).all(|card| is_card(&card)) {
-                return Err(wrong(
-                    format!("nvlink[{at}].cards"),
-                    format!("{:?}", text.cards),
-                    "must be two cards by number, or one that has a link to a switch",
-                ));
-            }
-            if links.len() + text.count as usize > MAX_LINKS {
-                return Err(wrong(
-                    format!("nvlink[{at}].count"),
-                    text.count.to_string(),
-                    "must not make more than 18 links",
-                ));
-            }
-            links.extend((0..text.count).map(|_| NvLink { from, to }));
-        }
-        for (at, group) in boost_group.iter().enumerate() {
-            if !group.cards.iter().all(is_card) {
-                return Err(wrong(
-                    format!("boost_group[{at}].cards"),
-                    format!("{:?}", group.cards),
-                    "must be cards by number",
-                ));
-            }
-        }
-        if boost_group.len() > MAX_BOOST_GROUPS {
-            return Err(wrong(
-                "boost_group".to_owned(),
-                format!("{} groups", boost_group.len()),
-                "must be at most 16 groups",
-            ));
-        }
-        let least = cards
-            .iter()
-            .map(|card| card.memory_bytes)
-            .min()
-            .unwrap_or(0);
-        for (name, bytes) in [
-            ("implicit.channel_group_bytes", implicit.channel_group_bytes),
-            ("implicit.other_group_bytes", implicit.other_group_bytes),
-            ("implicit.channel_bytes", implicit.channel_bytes),
-            ("implicit.va_space_bytes", implicit.va_space_bytes),
-        ] {
-            if bytes > least {
-                return Err(wrong(
-                    name.to_owned(),
-                    bytes.to_string(),
-                    "must not pass the memory of the smallest card",
-                ));
-            }
-        }
-        let implicit = ImplicitBytes {
-            channel_group: implicit.channel_group_bytes,
-            other_group: implicit.other_group_bytes,
-            channel: implicit.channel_bytes,
-            va_space: implicit.va_space_bytes,
-        };
+             }| Error::ProfileValue {
+                path: path.to_owned(),
+                key,
+                value,
+                allowed,
+            },
+        )
+    }
+
+    fn of(text: ProfileText) -> Result<Self, Wrong> {
+        let release = release_of(&text.driver)?;
+        let scheduler =
+            SchedulerProfile::of(&text.scheduler).map_err(|wrong| wrong.within("scheduler"))?;
+        let cards = cards_of(&text.card, release)?;
         Ok(Self {
-            driver_version: driver.version,
+            links: links_of(&text.nvlink, cards.len())?,
+            boost_groups: boost_groups_of(text.boost_group, cards.len())?,
+            implicit: implicit_of(&text.implicit, &cards)?,
+            driver_version: text.driver.version,
             release,
-            implicit,
             scheduler,
             cards,
-            links,
-            boost_groups: boost_group.into_iter().map(|group| group.cards).collect(),
         })
     }
 }
 
+fn release_of(text: &DriverText) -> Result<Release, Wrong> {
+    let version = text.version.parse::<DriverVersion>().ok();
+    version
+        .and_then(|version| Release::of(version).ok())
+        .ok_or_else(|| {
+            let allowed = format!("must be of a known branch: {}", nvabi::Known);
+            Wrong::new("driver.version", format!("{:?}", text.version), allowed)
+        })
+}
+
+/// All cards, each row of the profile as often as it counts.
+fn cards_of(rows: &[CardText], release: Release) -> Result<Vec<CardProfile>, Wrong> {
+    let mut cards: Vec<CardProfile> = Vec::new();
+    for (at, text) in rows.iter().enumerate() {
+        let within = |wrong: Wrong| wrong.within(&format!("card[{at}]"));
+        if text.count == 0 || text.count > MAX_CARDS {
+            return Err(within(Wrong::new("count", text.count, "must be 1 to 32")));
+        }
+        for _copy in 0..text.count {
+            let card = CardProfile::of(text, cards.len()).map_err(within)?;
+            is_driven(text.architecture, release).map_err(within)?;
+            if cards.iter().any(|other| other.uuid == card.uuid) {
+                return Err(within(Wrong::new(
+                    "uuid",
+                    uuid_text(&card.uuid),
+                    "must differ from that of every other card",
+                )));
+            }
+            cards.push(card);
+        }
+    }
+    if cards.is_empty() || u32::try_from(cards.len()).is_ok_and(|count| count > MAX_CARDS) {
+        let count = format!("{} cards", cards.len());
+        return Err(Wrong::new("card", count, "must be 1 to 32 cards"));
+    }
+    Ok(cards)
+}
+
+/// Whether drivers of a release have an architecture.
+fn is_driven(architecture: Architecture, release: Release) -> Result<(), Wrong> {
+    let wrong = |allowed| {
+        let name = format!("{architecture:?}").to_lowercase();
+        Err(Wrong::new("architecture", name, allowed))
+    };
+    if architecture.since() > release {
+        return wrong("needs driver.version 570.86.15 or later");
+    }
+    if architecture.until().is_some_and(|last| last < release) {
+        return wrong("needs driver.version of branch 580 or before: later drivers have left it");
+    }
+    Ok(())
+}
+
+fn is_card(index: u32, count: usize) -> bool {
+    usize::try_from(index).is_ok_and(|index| index < count)
+}
+
+/// The links of a machine with that many cards.
+fn links_of(rows: &[NvLinkText], cards: usize) -> Result<Vec<NvLink>, Wrong> {
+    let mut links = Vec::new();
+    for (at, text) in rows.iter().enumerate() {
+        let (from, to) = match text.cards[..] {
+            [from] => (from, None),
+            [from, to] if from != to => (from, Some(to)),
+            [..] => (u32::MAX, None),
+        };
+        if !std::iter::once(from)
+            .chain(to)
+            .all(|card| is_card(card, cards))
+        {
+            return Err(Wrong::new(
+                format!("nvlink[{at}].cards"),
+                format!("{:?}", text.cards),
+                "must be two cards by number, or one that has a link to a switch",
+            ));
+        }
+        if links.len() + text.count as usize > MAX_LINKS {
+            return Err(Wrong::new(
+                format!("nvlink[{at}].count"),
+                text.count,
+                "must not make more than 18 links",
+            ));
+        }
+        links.extend((0..text.count).map(|_| NvLink { from, to }));
+    }
+    Ok(links)
+}
+
+/// The boost groups of a machine with that many cards.
+fn boost_groups_of(rows: Vec<BoostGroupText>, cards: usize) -> Result<Vec<Vec<u32>>, Wrong> {
+    for (at, group) in rows.iter().enumerate() {
+        if !group.cards.iter().all(|card| is_card(*card, cards)) {
+            return Err(Wrong::new(
+                format!("boost_group[{at}].cards"),
+                format!("{:?}", group.cards),
+                "must be cards by number",
+            ));
+        }
+    }
+    if rows.len() > MAX_BOOST_GROUPS {
+        let count = format!("{} groups", rows.len());
+        return Err(Wrong::new(
+            "boost_group",
+            count,
+            "must be at most 16 groups",
+        ));
+    }
+    Ok(rows.into_iter().map(|group| group.cards).collect())
+}
+
+fn implicit_of(text: &ImplicitText, cards: &[CardProfile]) -> Result<ImplicitBytes, Wrong> {
+    let memories = cards.iter().map(|card| card.memory_bytes);
+    let least = memories.min().unwrap_or(0);
+    for (name, bytes) in [
+        ("channel_group_bytes", text.channel_group_bytes),
+        ("other_group_bytes", text.other_group_bytes),
+        ("channel_bytes", text.channel_bytes),
+        ("va_space_bytes", text.va_space_bytes),
+    ] {
+        if bytes > least {
+            let allowed = "must not pass the memory of the smallest card";
+            return Err(Wrong::new(name, bytes, allowed).within("implicit"));
+        }
+    }
+    Ok(ImplicitBytes {
+        channel_group: text.channel_group_bytes,
+        other_group: text.other_group_bytes,
+        channel: text.channel_bytes,
+        va_space: text.va_space_bytes,
+    })
+}
+
+/// A value that is out of range.
 struct Wrong {
-    name: &'static str,
+    /// With its tables.
+    key: String,
     value: String,
-    allowed: &'static str,
+    allowed: String,
+}
+
+impl Wrong {
+    fn new(key: impl Into<String>, value: impl ToString, allowed: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            value: value.to_string(),
+            allowed: allowed.into(),
+        }
+    }
+
+    /// The key with the table that it is in.
+    fn within(self, table: &str) -> Self {
+        Self {
+            key: format!("{table}.{}", self.key),
+            ..self
+        }
+    }
 }
 
 /// Most that a step of a switch may take: a slice of the longest round.
@@ -438,26 +463,18 @@ impl SchedulerProfile {
             ("gap_ns", text.gap_ns),
         ] {
             if cost_ns > MAX_COST_NS {
-                return Err(Wrong {
-                    name,
-                    value: cost_ns.to_string(),
-                    allowed: "must be 0 to 50000000",
-                });
+                return Err(Wrong::new(name, cost_ns, "must be 0 to 50000000"));
             }
         }
         if text.rpc_us > MAX_RPC_US {
-            return Err(Wrong {
-                name: "rpc_us",
-                value: text.rpc_us.to_string(),
-                allowed: "must be 0 to 1000000",
-            });
+            return Err(Wrong::new("rpc_us", text.rpc_us, "must be 0 to 1000000"));
         }
         if !(1..=LONGEST_SLICE_US).contains(&text.default_slice_us) {
-            return Err(Wrong {
-                name: "default_slice_us",
-                value: text.default_slice_us.to_string(),
-                allowed: "must be 1 to 8355840",
-            });
+            return Err(Wrong::new(
+                "default_slice_us",
+                text.default_slice_us,
+                "must be 1 to 8355840",
+            ));
         }
         Ok(Self {
             costs: Costs {
@@ -482,76 +499,45 @@ impl CardProfile {
             .bytes()
             .all(|byte| byte == b' ' || byte.is_ascii_graphic());
         if text.name.is_empty() || text.name.len() > MAX_NAME_BYTES || !printable {
-            return Err(Wrong {
-                name: "name",
-                value: format!("{:?}", text.name),
-                allowed: "must be 1 to 63 printable ASCII characters",
-            });
+            return Err(Wrong::new(
+                "name",
+                format!("{:?}", text.name),
+                "must be 1 to 63 printable ASCII characters",
+            ));
         }
         if text.memory_mib == 0 || text.memory_mib > MAX_MEMORY_MIB {
-            return Err(Wrong {
-                name: "memory_mib",
-                value: text.memory_mib.to_string(),
-                allowed: "must be 1 to 1048576",
-            });
+            return Err(Wrong::new(
+                "memory_mib",
+                text.memory_mib,
+                "must be 1 to 1048576",
+            ));
         }
-        let kernels = match (text.block_us, text.kernel_duration_us) {
-            (None, us) => KernelTime::Fixed { us },
-            (Some(us), 0) if (1..=MAX_BLOCK_US).contains(&us) => KernelTime::OfBlocks { us },
-            (Some(us), 0) => {
-                return Err(Wrong {
-                    name: "block_us",
-                    value: us.to_string(),
-                    allowed: "must be 1 to 60000000",
-                });
-            }
-            (Some(us), _fixed) => {
-                return Err(Wrong {
-                    name: "block_us",
-                    value: us.to_string(),
-                    allowed: "cannot stand beside kernel_duration_us",
-                });
-            }
-        };
+        let kernels = kernels_of(text)?;
         if !(MULTIPROCESSORS_STEP..=MAX_MULTIPROCESSORS).contains(&text.multiprocessors)
             || !text.multiprocessors.is_multiple_of(MULTIPROCESSORS_STEP)
         {
-            return Err(Wrong {
-                name: "multiprocessors",
-                value: text.multiprocessors.to_string(),
-                allowed: "must be 4 to 128, in steps of 4",
-            });
+            return Err(Wrong::new(
+                "multiprocessors",
+                text.multiprocessors,
+                "must be 4 to 128, in steps of 4",
+            ));
         }
         let memory_bytes = text.memory_mib << 20;
         if let Some(bytes) = text.context_bytes.filter(|bytes| *bytes > memory_bytes) {
-            return Err(Wrong {
-                name: "context_bytes",
-                value: bytes.to_string(),
-                allowed: "must not pass the card's memory",
-            });
+            return Err(Wrong::new(
+                "context_bytes",
+                bytes,
+                "must not pass the card's memory",
+            ));
         }
         if text.video_frame_us > MAX_BLOCK_US {
-            return Err(Wrong {
-                name: "video_frame_us",
-                value: text.video_frame_us.to_string(),
-                allowed: "must be 0 to 60000000",
-            });
+            return Err(Wrong::new(
+                "video_frame_us",
+                text.video_frame_us,
+                "must be 0 to 60000000",
+            ));
         }
-        let uuid = match &text.uuid {
-            None => made_uuid(&text.name, index),
-            Some(uuid) if text.count == 1 => parsed_uuid(uuid).ok_or_else(|| Wrong {
-                name: "uuid",
-                value: format!("{uuid:?}"),
-                allowed: "must be GPU- and a UUID, e.g. GPU-8d8a6b0f-31c1-4a2c-9a40-0a2b5b1f0001",
-            })?,
-            Some(uuid) => {
-                return Err(Wrong {
-                    name: "uuid",
-                    value: format!("{uuid:?}"),
-                    allowed: "cannot stand beside a count above 1",
-                });
-            }
-        };
+        let uuid = uuid_of(text, index)?;
         Ok(Self {
             name: text.name.clone(),
             uuid,
@@ -568,6 +554,39 @@ impl CardProfile {
             },
             context_bytes: text.context_bytes,
         })
+    }
+}
+
+/// How long a card's kernels run.
+fn kernels_of(text: &CardText) -> Result<KernelTime, Wrong> {
+    match (text.block_us, text.kernel_duration_us) {
+        (None, us) => Ok(KernelTime::Fixed { us }),
+        (Some(us), 0) if (1..=MAX_BLOCK_US).contains(&us) => Ok(KernelTime::OfBlocks { us }),
+        (Some(us), 0) => Err(Wrong::new("block_us", us, "must be 1 to 60000000")),
+        (Some(us), _fixed) => Err(Wrong::new(
+            "block_us",
+            us,
+            "cannot stand beside kernel_duration_us",
+        )),
+    }
+}
+
+/// The UUID of the card that has that many before it.
+fn uuid_of(text: &CardText, index: usize) -> Result<[u8; 16], Wrong> {
+    match &text.uuid {
+        None => Ok(made_uuid(&text.name, index)),
+        Some(uuid) if text.count == 1 => parsed_uuid(uuid).ok_or_else(|| {
+            Wrong::new(
+                "uuid",
+                format!("{uuid:?}"),
+                "must be GPU- and a UUID, e.g. GPU-8d8a6b0f-31c1-4a2c-9a40-0a2b5b1f0001",
+            )
+        }),
+        Some(uuid) => Err(Wrong::new(
+            "uuid",
+            format!("{uuid:?}"),
+            "cannot stand beside a count above 1",
+        )),
     }
 }
 

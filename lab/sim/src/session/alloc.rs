@@ -197,129 +197,206 @@ impl New {
         if self.kind != Kind::Subdevice && !class_table::may_be_below_anything(row) {
             require_class(&card, self.class, context.hardware.release)?;
         }
-        let object = match self.kind {
-            Kind::Subdevice => {
-                // Each number is the one card's, and has one sub-device of a device (`subdeviceConstruct_IMPL`, subdevice.c;
-                // `gpugrpGetGpuFromSubDeviceInstance_IMPL`, gpu_group.c).
-                let id = u32_at(params, SUBDEVICE_ID).unwrap_or(0);
-                if id >= MAX_SUBDEVICES {
-                    return Err(Refusal(NV_ERR_INVALID_CLASS));
-                }
-                if client.has_subdevice(self.parent, id) {
-                    return Err(Refusal(NV_ERR_INSUFFICIENT_RESOURCES));
-                }
-                self.object(Some(card), Resource::Subdevice(id))
-            }
-            Kind::Vidmem | Kind::Sysmem => self.memory(client, context, card, params)?,
-            Kind::Virtual => {
-                let at = if self.class == class::NV01_MEMORY_VIRTUAL {
-                    virtual_params::H_VA_SPACE
-                } else {
-                    memory_params::H_VA_SPACE
-                };
-                let (space, depends_on) =
-                    self.named_space(client, u32_at(params, at).unwrap_or(0))?;
-                Object {
-                    depends_on,
-                    ..self.object(Some(card), Resource::Virtual(space))
-                }
-            }
-            Kind::VaSpace => {
-                let implicit = Some(Arc::new(card.charge(
-                    context.session,
-                    client.pid,
-                    context.hardware.implicit.va_space,
-                )?));
-                Object {
-                    implicit,
-                    ..self.object(Some(card), Resource::VaSpace(Arc::default()))
-                }
-            }
-            Kind::ChannelGroup => {
-                let number = u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(engine_type::NULL);
-                if number == engine_type::NULL
-                    && card.profile.architecture.compares_engines_of_channels()
-                {
-                    // (`kchangrpapiConstruct_IMPL`, kernel_channel_group_api.c)
-                    return Err(INVALID);
-                }
-                let engine = engine_named(&card, number)?.into();
-                let (space, depends_on) =
-                    self.named_space(client, u32_at(params, GROUP_H_VA_SPACE).unwrap_or(0))?;
-                let implicit = Some(Arc::new(card.charge(
-                    context.session,
-                    client.pid,
-                    group_bytes(context, &card, engine),
-                )?));
-                let group = Group::new(&card, context.session, engine);
-                Object {
-                    implicit,
-                    depends_on,
-                    ..self.object(Some(card), Resource::ChannelGroup(group, space))
-                }
-            }
-            Kind::ContextShare => {
-                // A copy of a group may be below something else (`kctxshareapiConstruct_IMPL`, kernel_ctxshare.c).
-                let below = client.parent(parent.parent)?;
-                if !matches!(below.resource, Resource::Device(_)) {
-                    return Err(INVALID);
-                }
-                let handle = u32_at(params, CONTEXT_SHARE_H_VA_SPACE).ok_or(INVALID)?;
-                let (space, depends_on) = self.named_space(client, handle)?;
-                Object {
-                    depends_on,
-                    ..self.object(Some(card), Resource::ContextShare(space))
-                }
-            }
-            Kind::Channel => return self.channel(client, context, card, params),
+        if self.kind == Kind::Channel {
+            return self.channel(client, context, card, params);
+        }
+        let object = self.below_card(client, context, card, row, params)?;
+        let handle = client.insert(self.needed, object)?;
+        if self.kind == Kind::ChannelGroup {
+            with_graphics_context(client, handle)?;
+        }
+        Ok(handle)
+    }
+
+    /// The object of a class that is on a card.
+    fn below_card(
+        &self,
+        client: &Client,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+        row: &class::Class,
+        params: &mut [u8],
+    ) -> Result<Object, Refusal> {
+        match self.kind {
+            Kind::Subdevice => self.subdevice(client, card, params),
+            Kind::Vidmem | Kind::Sysmem => self.memory(client, context, card, params),
+            Kind::Virtual => self.virtual_memory(client, card, params),
+            Kind::VaSpace => self.va_space(client, context, card),
+            Kind::ChannelGroup => self.channel_group(client, context, card, params),
+            Kind::ContextShare => self.context_share(client, card, params),
             Kind::Graphics | Kind::Copy | Kind::Video | Kind::OtherEngine => {
-                let Resource::Channel(channel) = &parent.resource else {
-                    return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT));
-                };
-                self.on_runlist(context, &card, channel.group().kind(), params)?;
-                self.object(Some(card), Resource::Plain)
+                self.engine_object(client, context, card, params)
             }
-            Kind::Usermode => {
-                let memory = Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new());
-                Object {
-                    // `bBar1Mapping` of NV_HOPPER_USERMODE_A_PARAMS (`usrmodeConstruct_IMPL`, usermode_api.c).
-                    internal_mmio: row.params.of(context.hardware.release) > 0
-                        && params.first().is_some_and(|bar1| *bar1 != 0),
-                    ..self.object(Some(card), memory)
-                }
+            Kind::Usermode => self.doorbell(context, card, row, params),
+            Kind::Plain(plain) => self.plain(plain, client, card, params),
+            Kind::OsDescriptor | Kind::Fabric => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+            Kind::Root | Kind::Device | Kind::Event | Kind::Channel => {
+                Err(Refusal(NV_ERR_INVALID_CLASS))
             }
-            Kind::Plain(Plain::SharedData) => {
+        }
+    }
+
+    /// Each number is the one card's, and has one sub-device of a device (`subdeviceConstruct_IMPL`, subdevice.c;
+    /// `gpugrpGetGpuFromSubDeviceInstance_IMPL`, gpu_group.c).
+    fn subdevice(
+        &self,
+        client: &Client,
+        card: Arc<SimCard>,
+        params: &[u8],
+    ) -> Result<Object, Refusal> {
+        let id = u32_at(params, SUBDEVICE_ID).unwrap_or(0);
+        if id >= MAX_SUBDEVICES {
+            return Err(Refusal(NV_ERR_INVALID_CLASS));
+        }
+        if client.has_subdevice(self.parent, id) {
+            return Err(Refusal(NV_ERR_INSUFFICIENT_RESOURCES));
+        }
+        Ok(self.object(Some(card), Resource::Subdevice(id)))
+    }
+
+    fn virtual_memory(
+        &self,
+        client: &Client,
+        card: Arc<SimCard>,
+        params: &[u8],
+    ) -> Result<Object, Refusal> {
+        let at = if self.class == class::NV01_MEMORY_VIRTUAL {
+            virtual_params::H_VA_SPACE
+        } else {
+            memory_params::H_VA_SPACE
+        };
+        let (space, depends_on) = self.named_space(client, u32_at(params, at).unwrap_or(0))?;
+        Ok(Object {
+            depends_on,
+            ..self.object(Some(card), Resource::Virtual(space))
+        })
+    }
+
+    fn va_space(
+        &self,
+        client: &Client,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+    ) -> Result<Object, Refusal> {
+        let bytes = context.hardware.implicit.va_space;
+        let charge = card.charge(context.session, client.pid, bytes)?;
+        Ok(Object {
+            implicit: Some(Arc::new(charge)),
+            ..self.object(Some(card), Resource::VaSpace(Arc::default()))
+        })
+    }
+
+    fn channel_group(
+        &self,
+        client: &Client,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+        params: &[u8],
+    ) -> Result<Object, Refusal> {
+        let number = u32_at(params, GROUP_ENGINE_TYPE).unwrap_or(engine_type::NULL);
+        if number == engine_type::NULL && card.profile.architecture.compares_engines_of_channels() {
+            // (`kchangrpapiConstruct_IMPL`, kernel_channel_group_api.c)
+            return Err(INVALID);
+        }
+        let engine = engine_named(&card, number)?.into();
+        let (space, depends_on) =
+            self.named_space(client, u32_at(params, GROUP_H_VA_SPACE).unwrap_or(0))?;
+        let bytes = group_bytes(context, &card, engine);
+        let charge = card.charge(context.session, client.pid, bytes)?;
+        let group = Group::new(&card, context.session, engine);
+        Ok(Object {
+            implicit: Some(Arc::new(charge)),
+            depends_on,
+            ..self.object(Some(card), Resource::ChannelGroup(group, space))
+        })
+    }
+
+    fn context_share(
+        &self,
+        client: &Client,
+        card: Arc<SimCard>,
+        params: &[u8],
+    ) -> Result<Object, Refusal> {
+        // A copy of a group may be below something else (`kctxshareapiConstruct_IMPL`, kernel_ctxshare.c).
+        let group = client.parent(self.parent)?;
+        let below = client.parent(group.parent)?;
+        if !matches!(below.resource, Resource::Device(_)) {
+            return Err(INVALID);
+        }
+        let handle = u32_at(params, CONTEXT_SHARE_H_VA_SPACE).ok_or(INVALID)?;
+        let (space, depends_on) = self.named_space(client, handle)?;
+        Ok(Object {
+            depends_on,
+            ..self.object(Some(card), Resource::ContextShare(space))
+        })
+    }
+
+    /// An engine's object on a channel.
+    fn engine_object(
+        &self,
+        client: &Client,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+        params: &[u8],
+    ) -> Result<Object, Refusal> {
+        let Resource::Channel(channel) = &client.parent(self.parent)?.resource else {
+            return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT));
+        };
+        self.on_runlist(context, &card, channel.group().kind(), params)?;
+        Ok(self.object(Some(card), Resource::Plain))
+    }
+
+    /// The doorbell page.
+    fn doorbell(
+        &self,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+        row: &class::Class,
+        params: &[u8],
+    ) -> Result<Object, Refusal> {
+        let memory = Resource::Memory(system_memory(USERMODE_BYTES)?, Vec::new());
+        Ok(Object {
+            // `bBar1Mapping` of NV_HOPPER_USERMODE_A_PARAMS (`usrmodeConstruct_IMPL`, usermode_api.c).
+            internal_mmio: row.params.of(context.hardware.release) > 0
+                && params.first().is_some_and(|bar1| *bar1 != 0),
+            ..self.object(Some(card), memory)
+        })
+    }
+
+    /// What needs only to exist.
+    fn plain(
+        &self,
+        plain: Plain,
+        client: &Client,
+        card: Arc<SimCard>,
+        params: &[u8],
+    ) -> Result<Object, Refusal> {
+        match plain {
+            Plain::SharedData => {
                 // Pages of the host that the driver writes and programs read; nothing is in them here, and nothing is polled
                 // (`gpushareddataConstruct_IMPL`, gpu_user_shared_data.c).
                 if u64_at(params, 0).ok_or(INVALID)? != 0 {
                     return Err(Refusal(NV_ERR_NOT_SUPPORTED));
                 }
                 let memory = system_memory(PAGE_BYTES)?;
-                self.object(Some(card), Resource::Memory(memory, Vec::new()))
+                Ok(self.object(Some(card), Resource::Memory(memory, Vec::new())))
             }
-            Kind::Plain(Plain::SubdeviceMaster)
+            Plain::SubdeviceMaster
                 if client.has_child_of(self.parent, class::GF100_SUBDEVICE_MASTER) =>
             {
                 // (`genapiConstruct_IMPL`, generic_engine.c)
-                return Err(Refusal(NV_ERR_STATE_IN_USE));
+                Err(Refusal(NV_ERR_STATE_IN_USE))
             }
             // Of the three types two are for others' devices; the last is for cards whose memory the host has in its own
             // (`thirdpartyp2pConstruct_IMPL`, third_party_p2p.c).
-            Kind::Plain(Plain::ThirdParty) => match u32_at(params, 0).unwrap_or(0) & 3 {
-                0 => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
-                1 => self.object(Some(card), Resource::Plain),
-                2 => return Err(Refusal(NV_ERR_INVALID_STATE)),
-                _no_type => return Err(INVALID),
+            Plain::ThirdParty => match u32_at(params, 0).unwrap_or(0) & 3 {
+                0 => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
+                1 => Ok(self.object(Some(card), Resource::Plain)),
+                2 => Err(Refusal(NV_ERR_INVALID_STATE)),
+                _no_type => Err(INVALID),
             },
-            Kind::Plain(_) => self.object(Some(card), Resource::Plain),
-            Kind::OsDescriptor | Kind::Fabric => return Err(Refusal(NV_ERR_NOT_SUPPORTED)),
-            Kind::Root | Kind::Device | Kind::Event => return Err(Refusal(NV_ERR_INVALID_CLASS)),
-        };
-        let handle = client.insert(self.needed, object)?;
-        if self.kind == Kind::ChannelGroup {
-            with_graphics_context(client, handle)?;
+            _only_there => Ok(self.object(Some(card), Resource::Plain)),
         }
-        Ok(handle)
     }
 
     /// An engine's object is for its own runlist. Where every runlist has channels of its own, a class is looked for on the engine of the channel;
@@ -594,33 +671,32 @@ impl New {
         }
     }
 
-    fn channel(
+    /// The group of a new channel, its address space, and what a group takes where the channel gets one of its own
+    /// (`kchannelConstruct_IMPL`, kernel_channel.c).
+    fn group_of_channel(
         &self,
-        client: &mut Client,
+        client: &Client,
         context: &Context<'_>,
-        card: Arc<SimCard>,
-        params: &mut [u8],
-    ) -> Result<u32, Refusal> {
-        let word = |at| u32_at(params, at).ok_or(INVALID);
-        let parent = client.parent(self.parent)?;
-        // A channel without a group gets one of its own (`kchannelConstruct_IMPL`), with what a group takes.
-        let (group, group_space, own_group_bytes) = match &parent.resource {
+        card: &Arc<SimCard>,
+        params: &[u8],
+    ) -> Result<(Arc<Group>, Arc<VaSpace>, u64), Refusal> {
+        let number = || u32_at(params, channel_params::ENGINE_TYPE).ok_or(INVALID);
+        match &client.parent(self.parent)?.resource {
             Resource::ChannelGroup(group, space) => {
-                let number = word(channel_params::ENGINE_TYPE)?;
-                let named = (number != engine_type::NULL).then(|| engine_named(&card, number));
+                let number = number()?;
+                let named = (number != engine_type::NULL).then(|| engine_named(card, number));
                 let is_another = named
                     .transpose()?
                     .is_some_and(|engine| EngineKind::from(engine) != group.kind());
                 if is_another && card.profile.architecture.compares_engines_of_channels() {
-                    // (`kchannelConstruct_IMPL`, kernel_channel.c)
                     return Err(INVALID);
                 }
-                (group.clone(), space.clone(), 0)
+                Ok((group.clone(), space.clone(), 0))
             }
             Resource::Device(space) => {
-                let engine = engine_named(&card, word(channel_params::ENGINE_TYPE)?)?.into();
-                let group = Group::new(&card, context.session, engine);
-                (group, space.clone(), group_bytes(context, &card, engine))
+                let engine = engine_named(card, number()?)?.into();
+                let group = Group::new(card, context.session, engine);
+                Ok((group, space.clone(), group_bytes(context, card, engine)))
             }
             Resource::Client
             | Resource::Subdevice(_)
@@ -630,8 +706,20 @@ impl New {
             | Resource::ContextShare(_)
             | Resource::Channel(_)
             | Resource::Plain
-            | Resource::Invalidated => return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT)),
-        };
+            | Resource::Invalidated => Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT)),
+        }
+    }
+
+    fn channel(
+        &self,
+        client: &mut Client,
+        context: &Context<'_>,
+        card: Arc<SimCard>,
+        params: &mut [u8],
+    ) -> Result<u32, Refusal> {
+        let word = |at| u32_at(params, at).ok_or(INVALID);
+        let (group, group_space, own_group_bytes) =
+            self.group_of_channel(client, context, &card, params)?;
         let named = [
             word(channel_params::H_CONTEXT_SHARE)?,
             word(channel_params::H_VA_SPACE)?,
@@ -646,22 +734,7 @@ impl New {
         if entries == 0 {
             return Err(INVALID);
         }
-        let architecture = card.profile.architecture;
-        let requested_offset = u64_at(params, channel_params::USERD_OFFSET).ok_or(INVALID)?;
-        // Before Volta USERD is RM's: nothing else is known of clients there (nv_gpu_ops.c). That a handle is ignored is a guess.
-        let (userd, userd_offset, userd_owner) = match word(channel_params::H_USERD_MEMORY)? {
-            handle if handle != 0 && !architecture.is_before_usermode() => {
-                let memory = client.object(handle)?.memory()?.backing.clone();
-                (memory, requested_offset, UserdOwner::Client)
-            }
-            _none => {
-                let owner = match architecture.has_per_runlist_channels() {
-                    true => UserdOwner::Hidden,
-                    false => UserdOwner::Driver,
-                };
-                (Arc::new(Backing::own(USERD_BYTES)), 0, owner)
-            }
-        };
+        let (userd, userd_offset, userd_owner) = userd_of_channel(client, &card, params)?;
         let error_notifier = match word(CHANNEL_H_ERROR)? {
             0 => None,
             handle => client
@@ -703,6 +776,30 @@ impl New {
         put_u32(params, channel_params::CID, channel.id());
         context.runner.add(channel);
         Ok(handle)
+    }
+}
+
+/// Where a new channel's USERD is, and whose it is.
+fn userd_of_channel(
+    client: &Client,
+    card: &SimCard,
+    params: &[u8],
+) -> Result<(Arc<Backing>, u64, UserdOwner), Refusal> {
+    let architecture = card.profile.architecture;
+    let offset = u64_at(params, channel_params::USERD_OFFSET).ok_or(INVALID)?;
+    // Before Volta USERD is RM's: nothing else is known of clients there (nv_gpu_ops.c). That a handle is ignored is a guess.
+    match u32_at(params, channel_params::H_USERD_MEMORY).ok_or(INVALID)? {
+        handle if handle != 0 && !architecture.is_before_usermode() => {
+            let memory = client.object(handle)?.memory()?.backing.clone();
+            Ok((memory, offset, UserdOwner::Client))
+        }
+        _none => {
+            let owner = match architecture.has_per_runlist_channels() {
+                true => UserdOwner::Hidden,
+                false => UserdOwner::Driver,
+            };
+            Ok((Arc::new(Backing::own(USERD_BYTES)), 0, owner))
+        }
     }
 }
 
@@ -796,21 +893,7 @@ pub(super) fn dup_object(
         return Err(Refusal(NV_ERR_INVALID_OBJECT_PARENT));
     };
     may_be?;
-    let resource = match &source.resource {
-        Resource::Memory(memory, _spaces) => Resource::Memory(memory.clone(), Vec::new()),
-        Resource::Virtual(space) => Resource::Virtual(space.clone()),
-        Resource::VaSpace(space) => Resource::VaSpace(space.clone()),
-        Resource::ChannelGroup(group, space) => {
-            Resource::ChannelGroup(group.clone(), space.clone())
-        }
-        Resource::ContextShare(space) => Resource::ContextShare(space.clone()),
-        Resource::Client
-        | Resource::Device(_)
-        | Resource::Subdevice(_)
-        | Resource::Channel(_)
-        | Resource::Plain
-        | Resource::Invalidated => return Err(INVALID),
-    };
+    let resource = source.resource.copied()?;
     let (class, card, implicit) = (source.class, source.card.clone(), source.implicit.clone());
     let internal_mmio = source.internal_mmio;
     let is_another =

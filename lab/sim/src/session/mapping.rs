@@ -59,42 +59,12 @@ pub(super) fn map_memory(
             // The mapping is taken from a list of its device's that it was never put in (`refAddMapping` and `refRemoveMapping`, rs_resource.c).
             context.hardware.wedge(context.session);
         }
-        // Registers of the card, which no user is shown (`gpuresMap_IMPL`, gpu_resource.c).
-        return Err(match &object.resource {
-            Resource::Device(_) => INVALID,
-            Resource::Client
-            | Resource::Subdevice(_)
-            | Resource::Memory(..)
-            | Resource::Virtual(_)
-            | Resource::VaSpace(_)
-            | Resource::ChannelGroup(..)
-            | Resource::ContextShare(_)
-            | Resource::Channel(_)
-            | Resource::Plain
-            | Resource::Invalidated => Refusal(NV_ERR_NOT_SUPPORTED),
-        });
+        return Err(unmappable(&object.resource));
     }
     if let Some(card) = &object.card {
         card.alive()?;
     }
-    let backing: Arc<Backing> = match &object.resource {
-        Resource::Channel(channel) => match channel.userd() {
-            (userd, UserdOwner::Driver) => userd.clone(),
-            // (`kchannelMap_IMPL`, kernel_channel.c)
-            (_, UserdOwner::Client) => return Err(Refusal(NV_ERR_INVALID_REQUEST)),
-            (_, UserdOwner::Hidden) => return Err(Refusal(NV_ERR_INVALID_BASE)),
-        },
-        Resource::Memory(..)
-        | Resource::Client
-        | Resource::Device(_)
-        | Resource::Subdevice(_)
-        | Resource::Virtual(_)
-        | Resource::VaSpace(_)
-        | Resource::ChannelGroup(..)
-        | Resource::ContextShare(_)
-        | Resource::Plain
-        | Resource::Invalidated => object.memory()?.backing.clone(),
-    };
+    let backing = shown(object)?;
     if length == 0
         || offset
             .checked_add(length)
@@ -146,6 +116,45 @@ pub(super) fn map_memory(
         replaces: Replaces::Number(slot.number),
         fd,
     }))
+}
+
+/// Why an object that has nothing to map is not mapped: registers of the card are shown to no user (`gpuresMap_IMPL`, gpu_resource.c).
+fn unmappable(resource: &Resource) -> Refusal {
+    match resource {
+        Resource::Device(_) => INVALID,
+        Resource::Client
+        | Resource::Subdevice(_)
+        | Resource::Memory(..)
+        | Resource::Virtual(_)
+        | Resource::VaSpace(_)
+        | Resource::ChannelGroup(..)
+        | Resource::ContextShare(_)
+        | Resource::Channel(_)
+        | Resource::Plain
+        | Resource::Invalidated => Refusal(NV_ERR_NOT_SUPPORTED),
+    }
+}
+
+/// What a mapping of an object shows.
+fn shown(object: &Object) -> Result<Arc<Backing>, Refusal> {
+    match &object.resource {
+        Resource::Channel(channel) => match channel.userd() {
+            (userd, UserdOwner::Driver) => Ok(userd.clone()),
+            // (`kchannelMap_IMPL`, kernel_channel.c)
+            (_, UserdOwner::Client) => Err(Refusal(NV_ERR_INVALID_REQUEST)),
+            (_, UserdOwner::Hidden) => Err(Refusal(NV_ERR_INVALID_BASE)),
+        },
+        Resource::Memory(..)
+        | Resource::Client
+        | Resource::Device(_)
+        | Resource::Subdevice(_)
+        | Resource::Virtual(_)
+        | Resource::VaSpace(_)
+        | Resource::ChannelGroup(..)
+        | Resource::ContextShare(_)
+        | Resource::Plain
+        | Resource::Invalidated => Ok(object.memory()?.backing.clone()),
+    }
 }
 
 /// The file that an object is mapped by: the card's own for what is in one of its BARs, the control file for the host's memory

@@ -101,6 +101,27 @@ pub(super) enum Resource {
     Invalidated,
 }
 
+impl Resource {
+    /// The same by another handle, where there can be one.
+    pub(super) fn copied(&self) -> Result<Self, Refusal> {
+        match self {
+            Self::Memory(memory, _spaces) => Ok(Self::Memory(memory.clone(), Vec::new())),
+            Self::Virtual(space) => Ok(Self::Virtual(space.clone())),
+            Self::VaSpace(space) => Ok(Self::VaSpace(space.clone())),
+            Self::ChannelGroup(group, space) => {
+                Ok(Self::ChannelGroup(group.clone(), space.clone()))
+            }
+            Self::ContextShare(space) => Ok(Self::ContextShare(space.clone())),
+            Self::Client
+            | Self::Device(_)
+            | Self::Subdevice(_)
+            | Self::Channel(_)
+            | Self::Plain
+            | Self::Invalidated => Err(Refusal(NV_ERR_INVALID_ARGUMENT)),
+        }
+    }
+}
+
 impl Object {
     pub(super) fn new(
         class: u32,

@@ -18,6 +18,7 @@ use nvabi::uvm::{self, Id, map_external};
 
 use super::heap::system_memory;
 use super::objects::Resource;
+use super::uvm_files::UvmFile;
 use super::{Context, EFAULT, EINVAL, Ioctl, Replacement, Segments, State};
 use crate::card::SimCard;
 use crate::managed::Managed;
@@ -126,47 +127,12 @@ fn run(
         .get_mut(context.file)
         .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
     match id {
-        Id::RegisterGpu => {
-            let card = card_at(context, block, 0)?;
-            card.alive()?;
-            if !file.takes_work() {
-                return Err(Refusal(NV_ERR_PAGE_TABLE_NOT_AVAIL));
-            }
-            file.cards.entry(card.index).or_default();
-            // {numaEnabled 16:1, numaNodeId 20}
-            put(block, 16, &[0]);
-            put_u32(block, 20, u32::MAX);
-            Ok(())
-        }
-        Id::UnregisterGpu => {
-            let card = card_at(context, block, 0)?;
-            let space = file
-                .cards
-                .remove(&card.index)
-                .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
-            if let Some(space) = space {
-                file.leave(&space, context.file);
-            }
-            Ok(())
-        }
-        Id::UnregisterGpuVaspace => {
-            let card = card_at(context, block, 0)?;
-            let space = file
-                .cards
-                .get_mut(&card.index)
-                .and_then(Option::take)
-                .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
-            file.leave(&space, context.file);
-            Ok(())
-        }
+        Id::RegisterGpu => register_card(file, context, block),
+        Id::UnregisterGpu => unregister_card(file, context, block),
+        Id::UnregisterGpuVaspace => unregister_space(file, context, block),
         Id::EnablePeerAccess | Id::DisablePeerAccess => {
-            for at in [0, 16] {
-                let card = card_at(context, block, at)?;
-                if !file.cards.contains_key(&card.index) {
-                    return Err(Refusal(NV_ERR_INVALID_DEVICE));
-                }
-            }
-            Ok(())
+            file.require_card(card_at(context, block, 0)?)?;
+            file.require_card(card_at(context, block, 16)?)
         }
         Id::UnregisterChannel => Ok(()),
         Id::PageableMemAccess => {
@@ -174,10 +140,7 @@ fn run(
             Ok(())
         }
         Id::PageableMemAccessOnGpu => {
-            let card = card_at(context, block, 0)?;
-            if !file.cards.contains_key(&card.index) {
-                return Err(Refusal(NV_ERR_INVALID_DEVICE));
-            }
+            file.require_card(card_at(context, block, 0)?)?;
             put(block, 16, &[0]);
             Ok(())
         }
@@ -185,18 +148,7 @@ fn run(
             let (base, last) = span(block)?;
             file.reserve(base, last)
         }
-        // {base 0:8, length 8:8, attributes of cards 24, their count}: the host's memory in a range of its own, which every card with an
-        // address space reaches (`uvm_api_alloc_semaphore_pool`, uvm_map_external.c).
-        Id::AllocSemaphorePool => {
-            let (base, last) = span(block)?;
-            let memory = system_memory(last - base + 1)?;
-            file.reserve(base, last)?;
-            for space in file.spaces() {
-                let made_by = MadeBy::Uvm(context.file);
-                space.map(base, last - base + 1, memory.clone(), 0, made_by);
-            }
-            Ok(())
-        }
+        Id::AllocSemaphorePool => alloc_semaphore_pool(file, context, block),
         // {rangeGroupId 0:8} (uvm_range_group.c)
         Id::CreateRangeGroup => {
             file.groups_made += 1;
@@ -211,60 +163,9 @@ fn run(
                 false => Err(Refusal(NV_ERR_OBJECT_NOT_FOUND)),
             }
         }
-        // {rangeGroupId 0:8, requestedBase 8:8, length 16:8}; 0 is no group.
-        Id::SetRangeGroup => {
-            let group = u64_at(block, 0).ok_or(INVALID)?;
-            let (base, last) = span(block.get(8..).ok_or(INVALID)?)?;
-            if group != 0 && !file.groups.contains(&group) {
-                return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
-            }
-            match file.managed.covers(base, last) {
-                true => Ok(()),
-                false => Err(BAD_ADDRESS),
-            }
-        }
-        Id::Free => {
-            // Only a whole range is freed, named by its base and, before 595, its length.
-            let base = u64_at(block, 0).ok_or(INVALID)?;
-            let last = if size >= FREE_WITH_LENGTH_BYTES {
-                span(block)?.1
-            } else if let Some(last) = file.ranges.get(&base) {
-                *last
-            } else {
-                // Where managed memory ends is not known, since the kernel joins maps: its pages stay until they are unmapped.
-                return file.managed.place(base).map(drop).ok_or(BAD_ADDRESS);
-            };
-            if file.ranges.get(&base) != Some(&last) {
-                if file.range_around(base, last).is_some() || !file.managed.covers(base, last) {
-                    return Err(BAD_ADDRESS);
-                }
-                return file
-                    .managed
-                    .discard(base, last - base + 1)
-                    .map_err(|_failed| BAD_ADDRESS);
-            }
-            file.ranges.remove(&base);
-            for space in file.spaces() {
-                space.unmap(base, last - base + 1, |made_by| {
-                    made_by == MadeBy::Uvm(context.file)
-                });
-            }
-            Ok(())
-        }
-        Id::UnmapExternal => {
-            let (base, last) = span(block)?;
-            let card = card_at(context, block, 16)?;
-            file.range_around(base, last).ok_or(BAD_ADDRESS)?;
-            let space = file
-                .cards
-                .get(&card.index)
-                .and_then(Option::as_ref)
-                .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
-            space.unmap(base, last - base + 1, |made_by| {
-                made_by == MadeBy::Uvm(context.file)
-            });
-            Ok(())
-        }
+        Id::SetRangeGroup => set_range_group(file, block),
+        Id::Free => free(file, context, size, block),
+        Id::UnmapExternal => unmap_external(file, context, block),
         Id::ValidateVaRange => {
             let (base, last) = span(block)?;
             if file.range_around(base, last).is_some() || file.managed.covers(base, last) {
@@ -273,42 +174,13 @@ fn run(
                 Err(BAD_ADDRESS)
             }
         }
-        // What is to become of managed pages (`base 0:8, length 8:8`, then a processor where there is one).
         Id::SetPreferredLocation
         | Id::UnsetPreferredLocation
         | Id::EnableReadDuplication
         | Id::DisableReadDuplication
         | Id::SetAccessedBy
         | Id::UnsetAccessedBy
-        | Id::Migrate => {
-            let (base, last) = span(block)?;
-            if !file.managed.covers(base, last) {
-                return Err(BAD_ADDRESS);
-            }
-            // Every processor but a card is the host.
-            let to = [
-                Id::SetPreferredLocation,
-                Id::SetAccessedBy,
-                Id::UnsetAccessedBy,
-                Id::Migrate,
-            ];
-            let card = to
-                .contains(&id)
-                .then(|| card_at(context, block, 16).ok())
-                .flatten();
-            if let Some(card) = card {
-                card.alive()?;
-                if !file.cards.contains_key(&card.index) {
-                    return Err(Refusal(NV_ERR_INVALID_DEVICE));
-                }
-            }
-            if id == Id::Migrate {
-                // {…, userSpaceStart 56:8, userSpaceLength 64:8}: nothing is left for user space to do.
-                put_u64(block, 56, 0);
-                put_u64(block, 64, 0);
-            }
-            Ok(())
-        }
+        | Id::Migrate => settle_managed(file, context, id, block),
         Id::AllocDeviceP2p | Id::MapDynamicParallelismRegion | Id::MigrateRangeGroup => {
             Err(Refusal(NV_ERR_NOT_SUPPORTED))
         }
@@ -319,6 +191,153 @@ fn run(
         | Id::MapExternalAllocation
         | Id::RegisterChannel => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
     }
+}
+
+/// `{uuid 0:16, numaEnabled 16:1, numaNodeId 20}`
+fn register_card(
+    file: &mut UvmFile,
+    context: &Context<'_>,
+    block: &mut [u8],
+) -> Result<(), Refusal> {
+    let card = card_at(context, block, 0)?;
+    card.alive()?;
+    if !file.takes_work() {
+        return Err(Refusal(NV_ERR_PAGE_TABLE_NOT_AVAIL));
+    }
+    file.cards.entry(card.index).or_default();
+    put(block, 16, &[0]);
+    put_u32(block, 20, u32::MAX);
+    Ok(())
+}
+
+fn unregister_card(file: &mut UvmFile, context: &Context<'_>, block: &[u8]) -> Result<(), Refusal> {
+    let card = card_at(context, block, 0)?;
+    let space = file
+        .cards
+        .remove(&card.index)
+        .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+    if let Some(space) = space {
+        file.leave(&space, context.file);
+    }
+    Ok(())
+}
+
+fn unregister_space(
+    file: &mut UvmFile,
+    context: &Context<'_>,
+    block: &[u8],
+) -> Result<(), Refusal> {
+    let card = card_at(context, block, 0)?;
+    let space = file
+        .cards
+        .get_mut(&card.index)
+        .and_then(Option::take)
+        .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+    file.leave(&space, context.file);
+    Ok(())
+}
+
+/// `{base 0:8, length 8:8, attributes of cards 24, their count}`: the host's memory in a range of its own, which every card with an
+/// address space reaches (`uvm_api_alloc_semaphore_pool`, uvm_map_external.c).
+fn alloc_semaphore_pool(
+    file: &mut UvmFile,
+    context: &Context<'_>,
+    block: &[u8],
+) -> Result<(), Refusal> {
+    let (base, last) = span(block)?;
+    let memory = system_memory(last - base + 1)?;
+    file.reserve(base, last)?;
+    for space in file.spaces() {
+        let made_by = MadeBy::Uvm(context.file);
+        space.map(base, last - base + 1, memory.clone(), 0, made_by);
+    }
+    Ok(())
+}
+
+/// `{rangeGroupId 0:8, requestedBase 8:8, length 16:8}`; 0 is no group.
+fn set_range_group(file: &UvmFile, block: &[u8]) -> Result<(), Refusal> {
+    let group = u64_at(block, 0).ok_or(INVALID)?;
+    let (base, last) = span(block.get(8..).ok_or(INVALID)?)?;
+    if group != 0 && !file.groups.contains(&group) {
+        return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND));
+    }
+    match file.managed.covers(base, last) {
+        true => Ok(()),
+        false => Err(BAD_ADDRESS),
+    }
+}
+
+/// Only a whole range is freed, named by its base and, before 595, its length.
+fn free(
+    file: &mut UvmFile,
+    context: &Context<'_>,
+    size: usize,
+    block: &[u8],
+) -> Result<(), Refusal> {
+    let base = u64_at(block, 0).ok_or(INVALID)?;
+    let last = if size >= FREE_WITH_LENGTH_BYTES {
+        span(block)?.1
+    } else if let Some(last) = file.ranges.get(&base) {
+        *last
+    } else {
+        // Where managed memory ends is not known, since the kernel joins maps: its pages stay until they are unmapped.
+        return file.managed.place(base).map(drop).ok_or(BAD_ADDRESS);
+    };
+    if file.ranges.get(&base) != Some(&last) {
+        if file.range_around(base, last).is_some() || !file.managed.covers(base, last) {
+            return Err(BAD_ADDRESS);
+        }
+        return file
+            .managed
+            .discard(base, last - base + 1)
+            .map_err(|_failed| BAD_ADDRESS);
+    }
+    file.ranges.remove(&base);
+    for space in file.spaces() {
+        space.unmap(base, last - base + 1, |made_by| {
+            made_by == MadeBy::Uvm(context.file)
+        });
+    }
+    Ok(())
+}
+
+fn unmap_external(file: &UvmFile, context: &Context<'_>, block: &[u8]) -> Result<(), Refusal> {
+    let (base, last) = span(block)?;
+    let card = card_at(context, block, 16)?;
+    file.range_around(base, last).ok_or(BAD_ADDRESS)?;
+    let space = file.space_of(card)?;
+    space.unmap(base, last - base + 1, |made_by| {
+        made_by == MadeBy::Uvm(context.file)
+    });
+    Ok(())
+}
+
+/// What is to become of managed pages (`base 0:8, length 8:8`, then a processor where there is one).
+fn settle_managed(
+    file: &UvmFile,
+    context: &Context<'_>,
+    id: Id,
+    block: &mut [u8],
+) -> Result<(), Refusal> {
+    let (base, last) = span(block)?;
+    if !file.managed.covers(base, last) {
+        return Err(BAD_ADDRESS);
+    }
+    let names_processor = matches!(
+        id,
+        Id::SetPreferredLocation | Id::SetAccessedBy | Id::UnsetAccessedBy | Id::Migrate
+    );
+    // Every processor but a card is the host.
+    if names_processor && let Ok(card) = card_at(context, block, 16) {
+        card.alive()?;
+        file.require_card(card)?;
+    }
+    if id == Id::Migrate {
+        // {…, userSpaceStart 56:8, userSpaceLength 64:8}: nothing is left for user space to do.
+        put_u64(block, 56, 0);
+        put_u64(block, 64, 0);
+    }
+    Ok(())
 }
 
 /// `base 0:8, length 8:8` as first and last address.
@@ -484,12 +503,7 @@ fn map_external_allocation(
             map_external::PER_GPU + entry * map_external::PER_GPU_BYTES,
         )?;
         card.alive()?;
-        let space = file
-            .cards
-            .get(&card.index)
-            .and_then(Option::as_ref)
-            .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
-        spaces.push(space);
+        spaces.push(file.space_of(card)?);
     }
     for space in spaces {
         space.map(

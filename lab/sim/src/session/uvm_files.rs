@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use driver::FileId;
 use nvabi::status::{
-    NV_ERR_IN_USE, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_STATE, NV_ERR_PAGE_TABLE_NOT_AVAIL,
-    NV_ERR_UVM_ADDRESS_IN_USE, NV_WARN_NOTHING_TO_DO,
+    NV_ERR_IN_USE, NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_STATE,
+    NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_ERR_UVM_ADDRESS_IN_USE, NV_WARN_NOTHING_TO_DO,
 };
 use nvabi::uvm;
 
+use crate::card::SimCard;
 use crate::managed::Managed;
 use crate::refusal::Refusal;
 use crate::vaspace::{MadeBy, VaSpace};
@@ -211,6 +212,22 @@ impl UvmFile {
     pub(super) fn range_around(&self, base: u64, last: u64) -> Option<(u64, u64)> {
         let (from, to) = self.ranges.range(..=base).next_back()?;
         (last <= *to).then_some((*from, *to))
+    }
+
+    /// A call names a card that must be registered.
+    pub(super) fn require_card(&self, card: &SimCard) -> Result<(), Refusal> {
+        match self.cards.contains_key(&card.index) {
+            true => Ok(()),
+            false => Err(Refusal(NV_ERR_INVALID_DEVICE)),
+        }
+    }
+
+    /// The address space that is registered of a card.
+    pub(super) fn space_of(&self, card: &SimCard) -> Result<&Arc<VaSpace>, Refusal> {
+        self.cards
+            .get(&card.index)
+            .and_then(Option::as_ref)
+            .ok_or(Refusal(NV_ERR_INVALID_DEVICE))
     }
 
     pub(super) fn spaces(&self) -> impl Iterator<Item = &Arc<VaSpace>> {
