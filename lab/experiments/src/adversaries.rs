@@ -15,8 +15,16 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("adversaries", "containers that want more than their share");
     let mut harness = Harness::default();
     let until_ns = SETTLED_NS + effort.pick(6, 20) * S;
+    by_channel_groups(&mut harness, &mut findings, until_ns)?;
+    by_channel_groups_under_caps(&mut harness, &mut findings, until_ns)?;
+    by_a_full_queue(&mut harness, &mut findings, until_ns)?;
+    by_a_long_slice(&mut harness, &mut findings, until_ns)?;
+    by_calls(&mut harness, &mut findings, until_ns)?;
+    harness.into_findings(findings)
+}
 
-    // Every channel group gets a turn of its own from the hardware.
+/// Every channel group gets a turn of its own from the hardware.
+fn by_channel_groups(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut ours_by_groups = Vec::new();
     let mut native_by_groups = Vec::new();
     for groups in [2_u32, 8, 16] {
@@ -52,7 +60,15 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             Series::new("native", native_by_groups),
         ],
     });
+    Ok(())
+}
 
+/// Sixteen channel groups under a small cap, beside one under a large one.
+fn by_channel_groups_under_caps(
+    harness: &mut Harness,
+    findings: &mut Findings,
+    until_ns: u64,
+) -> Result<()> {
     let mut scenario = Scenario::new(92, until_ns)
         .with(Tenant::new(fixed(20), BUSY))
         .with(Tenant::new(fixed(80), BUSY));
@@ -71,8 +87,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             .at_most(2.0),
         );
     }
+    Ok(())
+}
 
-    // A queue full to the brim with long kernels.
+/// A queue full to the brim with long kernels.
+fn by_a_full_queue(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let scenario = Scenario::new(93, until_ns)
         .with(Tenant::new(
             fixed(10),
@@ -93,8 +112,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         .native(theirs.share(0, SETTLED_NS, until_ns))
         .at_most(10.0 * 1.02),
     );
+    Ok(())
+}
 
-    // A slice of seconds.
+/// A slice of seconds.
+fn by_a_long_slice(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut scenario = Scenario::new(94, until_ns)
         .with(Tenant::new(preemptive(), BUSY))
         .with(Tenant::new(preemptive(), BUSY));
@@ -110,8 +132,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         .native(theirs.gap_max_ns[1] as f64 / MS as f64)
         .at_most(40.0),
     );
+    Ok(())
+}
 
-    // Calls that take the driver's locks from the governor: allocations without pause, and contexts.
+/// Calls that take the driver's locks from the governor: allocations without pause, and contexts.
+fn by_calls(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     for (name, control, gap_ns, limit) in [
         (
             "allocations without pause",
@@ -143,5 +168,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             None => row,
         });
     }
-    harness.into_findings(findings)
+    Ok(())
 }

@@ -478,113 +478,79 @@ fn place(handle: u32, base: u32) -> usize {
     usize::try_from(handle - base).unwrap_or(usize::MAX)
 }
 
+/// Opens or closes those of the channels that are there.
+fn gate(facts: &Facts, channels: &[Channel], enable: Enable) -> Control {
+    let channels = channels
+        .iter()
+        .filter_map(|channel| {
+            let place = place(channel.handle, CHANNEL_HANDLES);
+            facts.lanes.get(place).map(|lane| lane.id.channel)
+        })
+        .collect();
+    Control::Channels { channels, enable }
+}
+
+fn interleave(level: u32) -> Interleave {
+    match level {
+        0 => Interleave::Low,
+        1 => Interleave::Medium,
+        _ => Interleave::High,
+    }
+}
+
 /// A knob as the driver's call; one that is refused does nothing but take its time.
 fn control(facts: &Facts, knob: &Knob) -> (usize, Control) {
-    let group = |handle: u32| {
-        facts
-            .lanes
-            .get(place(handle, GROUP_HANDLES))
-            .map(|lane| lane.id.group)
+    let there = |group: &u32| {
+        let place = place(*group, GROUP_HANDLES);
+        facts.lanes.get(place).map(|lane| lane.id.group)
     };
-    let channels = |channels: &[Channel]| {
-        channels
-            .iter()
-            .filter_map(|channel| {
-                let place = place(channel.handle, CHANNEL_HANDLES);
-                facts.lanes.get(place).map(|lane| lane.id.channel)
-            })
-            .collect()
+    let (Knob::Open { card, .. }
+    | Knob::Close { card, .. }
+    | Knob::SetTimeslice { card, .. }
+    | Knob::GetTimeslice { card, .. }
+    | Knob::Schedule { card, .. }
+    | Knob::Interleave { card, .. }
+    | Knob::Preempt { card, .. }) = knob;
+    let control = match knob {
+        Knob::Open { channels, .. } => Some(gate(facts, channels, Enable::On)),
+        Knob::Close {
+            channels,
+            after_slice,
+            ..
+        } => {
+            let enable = if *after_slice {
+                Enable::OffAfterSlice
+            } else {
+                Enable::OffNow
+            };
+            Some(gate(facts, channels, enable))
+        }
+        Knob::SetTimeslice {
+            group, slice_us, ..
+        } => there(group).map(|group| Control::SetTimeslice {
+            group,
+            slice_ns: slice_us * 1_000,
+        }),
+        Knob::GetTimeslice { group, .. } => {
+            there(group).map(|group| Control::GetTimeslice { group })
+        }
+        Knob::Schedule { group, on, .. } => there(group).map(|group| Control::Schedule {
+            group,
+            enable: if *on { Enable::On } else { Enable::OffNow },
+        }),
+        Knob::Interleave { group, level, .. } => there(group).map(|group| Control::Interleave {
+            group,
+            level: interleave(*level),
+        }),
+        Knob::Preempt { group, .. } => there(group).map(|group| Control::Preempt {
+            group,
+            wait: Wait::Saved,
+        }),
     };
     // An object that has gone is answered so by the driver; here it has gone from the list.
     let gone = Control::Channels {
         channels: Vec::new(),
         enable: Enable::On,
-    };
-    let (card, control) = match knob {
-        Knob::Open {
-            card,
-            channels: opened,
-        } => (
-            card,
-            Some(Control::Channels {
-                channels: channels(opened),
-                enable: Enable::On,
-            }),
-        ),
-        Knob::Close {
-            card,
-            channels: closed,
-            after_slice,
-        } => (
-            card,
-            Some(Control::Channels {
-                channels: channels(closed),
-                enable: if *after_slice {
-                    Enable::OffAfterSlice
-                } else {
-                    Enable::OffNow
-                },
-            }),
-        ),
-        Knob::SetTimeslice {
-            card,
-            group: handle,
-            slice_us,
-            ..
-        } => (
-            card,
-            group(*handle).map(|group| Control::SetTimeslice {
-                group,
-                slice_ns: slice_us * 1_000,
-            }),
-        ),
-        Knob::GetTimeslice {
-            card,
-            group: handle,
-            ..
-        } => (
-            card,
-            group(*handle).map(|group| Control::GetTimeslice { group }),
-        ),
-        Knob::Schedule {
-            card,
-            group: handle,
-            on,
-            ..
-        } => (
-            card,
-            group(*handle).map(|group| Control::Schedule {
-                group,
-                enable: if *on { Enable::On } else { Enable::OffNow },
-            }),
-        ),
-        Knob::Interleave {
-            card,
-            group: handle,
-            level,
-            ..
-        } => (
-            card,
-            group(*handle).map(|group| Control::Interleave {
-                group,
-                level: match level {
-                    0 => Interleave::Low,
-                    1 => Interleave::Medium,
-                    _ => Interleave::High,
-                },
-            }),
-        ),
-        Knob::Preempt {
-            card,
-            group: handle,
-            ..
-        } => (
-            card,
-            group(*handle).map(|group| Control::Preempt {
-                group,
-                wait: Wait::Saved,
-            }),
-        ),
     };
     (facts.cards[*card], control.unwrap_or(gone))
 }

@@ -20,7 +20,21 @@ const BURSTS: Load = Load::Bursts {
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E5", "a tenant that works 300 of every 1000 ms");
     let mut harness = Harness::default();
-    let until_ns = SETTLED_NS + effort.pick(8, 30) * S;
+    sums(
+        &mut harness,
+        &mut findings,
+        SETTLED_NS + effort.pick(8, 30) * S,
+    )?;
+    waits(
+        &mut harness,
+        &mut findings,
+        SETTLED_NS + effort.pick(10, 40) * S,
+    )?;
+    harness.into_findings(findings)
+}
+
+/// What the others make of the time that one in bursts leaves.
+fn sums(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut plots = Vec::new();
     for (name, terms) in [
         ("soft 25 %", soft(25)),
@@ -77,10 +91,12 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         y: "% of the card",
         series: plots,
     });
+    Ok(())
+}
 
-    // How long the first kernel of a burst waits: its part of a round is given back at once.
+/// How long the first kernel of a burst waits: its part of a round is given back at once.
+fn waits(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     for count in [1_u32, 7] {
-        let until_ns = SETTLED_NS + effort.pick(10, 40) * S;
         let scenario = Scenario::new(52, until_ns).with(Tenant::new(
             soft(10),
             Load::Poisson {
@@ -108,5 +124,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             .at_most(41.0),
         );
     }
-    harness.into_findings(findings)
+    Ok(())
 }

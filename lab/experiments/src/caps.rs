@@ -1,6 +1,6 @@
 //! E2: caps, one by one and all around the cyclic schedule; how near they are over a tenth of a second, one second and ten.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use runlist::Mode;
 
 use crate::harness::Harness;
@@ -76,80 +76,118 @@ pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
             .collect(),
     );
     for neighbour in [Neighbour::Absent, Neighbour::Busy] {
-        let mut large = (Worst::default(), Worst::default());
-        let mut small = (Worst::default(), Worst::default());
-        let mut points = Vec::new();
-        for &cap in &caps {
-            let mut scenario =
-                Scenario::new(u64::from(20 + cap), until_ns).with(Tenant::new(fixed(cap), BUSY));
-            if neighbour == Neighbour::Busy {
-                scenario.tenants.push(Tenant::new(fixed(100 - cap), BUSY));
-            }
-            let ours = harness.play(&scenario, Steering::Governed)?;
-            let found = errors(&ours, 0, cap, SETTLED_NS, until_ns);
-            let theirs = harness.play(&scenario, Steering::Native)?;
-            let native = errors(&theirs, 0, cap, SETTLED_NS, until_ns);
-            points.push((f64::from(cap), usual(&found.seconds)));
-            let (worst, worst_native) = if cap >= 5 { &mut large } else { &mut small };
-            worst.add(&found);
-            worst_native.add(&native);
-            if neighbour == Neighbour::Busy && cap < 95 {
-                let other = errors(&ours, 1, 100 - cap, SETTLED_NS, until_ns);
-                large.0.add(&other);
-            }
-        }
-        let name = neighbour.name();
-        findings.rows.push(
-            Row::new(
-                format!("caps of 5 % and more, {name}: error of 99 % of all seconds, relative"),
-                "%",
-                usual(&large.0.seconds),
-            )
-            .native(usual(&large.1.seconds))
-            .at_most(2.0),
-        );
-        findings.rows.push(
-            Row::new(
-                format!("caps of 1–4 %, {name}: error of 99 % of all seconds, relative"),
-                "%",
-                usual(&small.0.seconds),
-            )
-            .native(usual(&small.1.seconds))
-            .at_most(10.0),
-        );
-        for (caps, worst) in [("5 % and more", &large.0), ("1–4 %", &small.0)] {
-            findings.rows.push(Row::new(
-                format!("caps of {caps}, {name}: error of the worst second, relative"),
-                "%",
-                last(&worst.seconds),
-            ));
-        }
-        findings.rows.push(
-            Row::new(
-                format!("caps of 1–4 %, {name}: error of 99 % of all 10 s, relative"),
-                "%",
-                usual(&small.0.tens),
-            )
-            .at_most(2.0),
-        );
-        findings.rows.push(
-            Row::new(
-                format!("all caps, {name}: error of 99 % of all 100 ms"),
-                "segments",
-                usual(&large.0.tenths).max(usual(&small.0.tenths)),
-            )
-            .at_most(1.0),
-        );
-        findings.plots.push(Plot {
-            file: neighbour.file(),
-            title: format!("E2: caps, {name}: error of 99 % of all windows of 1 s"),
-            x: "cap, %",
-            y: "% of the cap",
-            series: vec![Series::new("fixed by cgpu", points)],
-        });
+        let found = by_cap(&mut harness, &caps, neighbour, until_ns)?;
+        report_by_cap(&mut findings, neighbour, found);
     }
+    under_stalls(&mut harness, &mut findings, until_ns)?;
+    without_preemption(&mut harness, &mut findings, until_ns)?;
+    harness.into_findings(findings)
+}
 
-    // What stalls of the driver do to a cap.
+/// What caps of a tenant keep; of each by plan and governor, and natively.
+struct ByCap {
+    /// Caps of 5 % and more.
+    large: (Worst, Worst),
+    /// Those below.
+    small: (Worst, Worst),
+    /// The error of 99 % of all seconds by cap.
+    points: Vec<(f64, f64)>,
+}
+
+fn by_cap(
+    harness: &mut Harness,
+    caps: &[u32],
+    neighbour: Neighbour,
+    until_ns: u64,
+) -> Result<ByCap> {
+    let mut large = (Worst::default(), Worst::default());
+    let mut small = (Worst::default(), Worst::default());
+    let mut points = Vec::new();
+    for &cap in caps {
+        let mut scenario =
+            Scenario::new(u64::from(20 + cap), until_ns).with(Tenant::new(fixed(cap), BUSY));
+        if neighbour == Neighbour::Busy {
+            scenario.tenants.push(Tenant::new(fixed(100 - cap), BUSY));
+        }
+        let ours = harness.play(&scenario, Steering::Governed)?;
+        let found = errors(&ours, 0, cap, SETTLED_NS, until_ns);
+        let theirs = harness.play(&scenario, Steering::Native)?;
+        let native = errors(&theirs, 0, cap, SETTLED_NS, until_ns);
+        points.push((f64::from(cap), usual(&found.seconds)));
+        let (worst, worst_native) = if cap >= 5 { &mut large } else { &mut small };
+        worst.add(&found);
+        worst_native.add(&native);
+        if neighbour == Neighbour::Busy && cap < 95 {
+            let other = errors(&ours, 1, 100 - cap, SETTLED_NS, until_ns);
+            large.0.add(&other);
+        }
+    }
+    Ok(ByCap {
+        large,
+        small,
+        points,
+    })
+}
+
+fn report_by_cap(findings: &mut Findings, neighbour: Neighbour, found: ByCap) {
+    let ByCap {
+        large,
+        small,
+        points,
+    } = found;
+    let name = neighbour.name();
+    findings.rows.push(
+        Row::new(
+            format!("caps of 5 % and more, {name}: error of 99 % of all seconds, relative"),
+            "%",
+            usual(&large.0.seconds),
+        )
+        .native(usual(&large.1.seconds))
+        .at_most(2.0),
+    );
+    findings.rows.push(
+        Row::new(
+            format!("caps of 1–4 %, {name}: error of 99 % of all seconds, relative"),
+            "%",
+            usual(&small.0.seconds),
+        )
+        .native(usual(&small.1.seconds))
+        .at_most(10.0),
+    );
+    for (caps, worst) in [("5 % and more", &large.0), ("1–4 %", &small.0)] {
+        findings.rows.push(Row::new(
+            format!("caps of {caps}, {name}: error of the worst second, relative"),
+            "%",
+            last(&worst.seconds),
+        ));
+    }
+    findings.rows.push(
+        Row::new(
+            format!("caps of 1–4 %, {name}: error of 99 % of all 10 s, relative"),
+            "%",
+            usual(&small.0.tens),
+        )
+        .at_most(2.0),
+    );
+    findings.rows.push(
+        Row::new(
+            format!("all caps, {name}: error of 99 % of all 100 ms"),
+            "segments",
+            usual(&large.0.tenths).max(usual(&small.0.tenths)),
+        )
+        .at_most(1.0),
+    );
+    findings.plots.push(Plot {
+        file: neighbour.file(),
+        title: format!("E2: caps, {name}: error of 99 % of all windows of 1 s"),
+        x: "cap, %",
+        y: "% of the cap",
+        series: vec![Series::new("fixed by cgpu", points)],
+    });
+}
+
+/// What stalls of the driver do to a cap.
+fn under_stalls(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut scenario = Scenario::new(29, until_ns).with(Tenant::new(fixed(10), BUSY));
     scenario.delays.stalls_ppm = 10_000;
     let record = harness.play(&scenario, Steering::Governed)?;
@@ -172,8 +210,11 @@ pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
             .model(9.8, 11.0, 0.5),
         );
     }
+    Ok(())
+}
 
-    // Why the broker forces preemption within a kernel.
+/// Why the broker forces preemption within a kernel.
+fn without_preemption(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     for (cap, expected) in [(5, 20.0), (50, 60.0)] {
         let mut scenario = Scenario::new(28, until_ns).with(Tenant::new(fixed(cap), HEAVY));
         scenario.tenants[0].mode = Mode::Wfi;
@@ -197,7 +238,7 @@ pub(crate) fn one_by_one(effort: Effort) -> Result<Findings> {
             .model(expected, expected, 5.0),
         );
     }
-    harness.into_findings(findings)
+    Ok(())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -239,29 +280,102 @@ pub(crate) fn full_schedule(effort: Effort) -> Result<Findings> {
     for (name, caps, limit, expected_sum) in mixes {
         // A hundred brokers that come at once agree on windows of a second, a few of them ahead.
         let settled_ns = if caps.len() > 25 { 12 * S } else { SETTLED_NS };
-        let until_ns = settled_ns + effort.pick(30, 40) * S;
+        let mix = Mix {
+            name,
+            caps,
+            limit,
+            expected_sum,
+            settled_ns,
+            until_ns: settled_ns + effort.pick(30, 40) * S,
+        };
+        let kept = mix.play(&mut harness)?;
+        mix.report(&mut findings, &kept);
+        if name == "5/15/25/55" {
+            plots = mix.curves(&kept.ours);
+        }
+    }
+    findings.plots.push(Plot {
+        file: "e2b-schedule",
+        title: "E2b: four caps on one card, from the start: share of the last second".to_owned(),
+        x: "seconds",
+        y: "% of the card",
+        series: plots,
+    });
+    harness.into_findings(findings)
+}
+
+/// Caps that fill a card, and what is promised of them.
+struct Mix {
+    name: &'static str,
+    caps: Vec<u32>,
+    /// Of 99 % of all seconds, relative, percent.
+    limit: f64,
+    expected_sum: Option<f64>,
+    settled_ns: u64,
+    until_ns: u64,
+}
+
+/// How a mix was kept.
+struct Kept {
+    worst: Worst,
+    native: Worst,
+    /// By plan and governor, of the last seed.
+    ours: Record,
+    /// The same natively.
+    theirs: Record,
+}
+
+impl Mix {
+    fn play(&self, harness: &mut Harness) -> Result<Kept> {
         let mut worst = Worst::default();
         let mut native = Worst::default();
-        let mut fake = None;
+        let mut records = None;
         // A few tenants alone would not show what one second in a hundred is like.
-        let seeds = if caps.len() < 10 { 30..36 } else { 30..31 };
+        let seeds = if self.caps.len() < 10 { 30..36 } else { 30..31 };
         for seed in seeds {
-            let mut scenario = Scenario::new(seed, until_ns);
+            let mut scenario = Scenario::new(seed, self.until_ns);
             scenario.rules.max_tenants = 100;
-            for &cap in &caps {
+            for &cap in &self.caps {
                 scenario.tenants.push(Tenant::new(fixed(cap), BUSY));
             }
             let ours = harness.play(&scenario, Steering::Governed)?;
             let theirs = harness.play(&scenario, Steering::Native)?;
-            for (tenant, &cap) in caps.iter().enumerate() {
-                worst.add(&errors(&ours, tenant, cap, settled_ns, until_ns));
-                native.add(&errors(&theirs, tenant, cap, settled_ns, until_ns));
+            for (tenant, &cap) in self.caps.iter().enumerate() {
+                worst.add(&errors(&ours, tenant, cap, self.settled_ns, self.until_ns));
+                native.add(&errors(
+                    &theirs,
+                    tenant,
+                    cap,
+                    self.settled_ns,
+                    self.until_ns,
+                ));
             }
-            fake = Some((ours, theirs));
+            records = Some((ours, theirs));
         }
-        let Some((ours, theirs)) = fake else {
-            continue;
-        };
+        let (ours, theirs) = records.context("a mix has a seed")?;
+        Ok(Kept {
+            worst,
+            native,
+            ours,
+            theirs,
+        })
+    }
+
+    fn report(&self, findings: &mut Findings, kept: &Kept) {
+        let &Self {
+            name,
+            ref caps,
+            limit,
+            expected_sum,
+            settled_ns,
+            until_ns,
+        } = self;
+        let Kept {
+            worst,
+            native,
+            ours,
+            theirs,
+        } = kept;
         let shares = ours.shares(settled_ns, until_ns);
         findings.rows.push(
             Row::new(
@@ -315,32 +429,26 @@ pub(crate) fn full_schedule(effort: Effort) -> Result<Findings> {
             )
             .at_most(200.0),
         );
-        if name == "5/15/25/55" {
-            plots = caps
-                .iter()
-                .enumerate()
-                .map(|(tenant, cap)| {
-                    let curve = &ours.used[tenant][0];
-                    let points = curve
-                        .shares(S, 0, until_ns.min(12 * S))
-                        .iter()
-                        .enumerate()
-                        .step_by(10)
-                        .map(|(sample, &share)| {
-                            ((sample as u64 * curve.step_ns) as f64 / S as f64, share)
-                        })
-                        .collect();
-                    Series::new(format!("fixed {cap} %"), points)
-                })
-                .collect();
-        }
     }
-    findings.plots.push(Plot {
-        file: "e2b-schedule",
-        title: "E2b: four caps on one card, from the start: share of the last second".to_owned(),
-        x: "seconds",
-        y: "% of the card",
-        series: plots,
-    });
-    harness.into_findings(findings)
+
+    /// The share of each in the last second, from the start.
+    fn curves(&self, ours: &Record) -> Vec<Series> {
+        self.caps
+            .iter()
+            .enumerate()
+            .map(|(tenant, cap)| {
+                let curve = &ours.used[tenant][0];
+                let points = curve
+                    .shares(S, 0, self.until_ns.min(12 * S))
+                    .iter()
+                    .enumerate()
+                    .step_by(10)
+                    .map(|(sample, &share)| {
+                        ((sample as u64 * curve.step_ns) as f64 / S as f64, share)
+                    })
+                    .collect();
+                Series::new(format!("fixed {cap} %"), points)
+            })
+            .collect()
+    }
 }

@@ -47,7 +47,15 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("live", "changes while containers run");
     let mut harness = Harness::default();
     let until_ns = effort.pick(10, 20) * S;
+    of_caps(&mut harness, &mut findings, until_ns)?;
+    of_weights(&mut harness, &mut findings, until_ns)?;
+    of_policy(&mut harness, &mut findings, until_ns)?;
+    of_company(&mut harness, &mut findings, effort.pick(12, 30) * S)?;
+    harness.into_findings(findings)
+}
 
+/// Other caps for both.
+fn of_caps(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut scenario = two(61, until_ns, fixed(60), fixed(30));
     scenario.changes = vec![
         (
@@ -96,7 +104,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
             })
             .collect(),
     });
+    Ok(())
+}
 
+/// Another weight for one.
+fn of_weights(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut scenario = two(62, until_ns, weighted(1), weighted(1));
     scenario.changes = vec![(
         CHANGE_NS,
@@ -124,8 +136,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         )
         .at_most(3.0),
     );
+    Ok(())
+}
 
-    // The whole card from slices to a cyclic schedule and back.
+/// The whole card from slices to a cyclic schedule and back.
+fn of_policy(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut scenario = two(63, until_ns, preemptive(), preemptive());
     let rules = CardRules {
         policy: Policy::FairShare,
@@ -151,9 +166,11 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         )
         .at_most(2.0),
     );
+    Ok(())
+}
 
-    // Somebody comes, somebody goes: those who stay keep what they were promised in every window.
-    let until_ns = effort.pick(12, 30) * S;
+/// Somebody comes, somebody goes: those who stay keep what they were promised in every window.
+fn of_company(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut scenario = two(64, until_ns, fixed(30), fixed(20));
     let mut visitor = Tenant::new(fixed(40), BUSY);
     visitor.joins_ns = CHANGE_NS;
@@ -185,5 +202,5 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         )
         .at_most(2.0),
     );
-    harness.into_findings(findings)
+    Ok(())
 }

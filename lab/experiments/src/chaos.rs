@@ -6,7 +6,7 @@ use runlist::world::{Source, Stream};
 
 use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scenario::{Change, MS, Rescue, S, Scenario, Steering, Tenant};
+use crate::scenario::{Change, MS, Record, Rescue, S, Scenario, Steering, Tenant};
 use crate::terms::{BUSY, HEAVY, fair_share, fixed, preemptive};
 
 /// No gate stays closed for longer.
@@ -103,6 +103,27 @@ fn run_of(seed: u64) -> Run {
     }
 }
 
+impl Run {
+    /// How far the share of any container is from its own over a second after recovery, in its segments.
+    fn worst_error(&self, record: &Record) -> Result<f64> {
+        let mut worst = 0.0_f64;
+        for (tenant, &entitled) in self.entitled.iter().enumerate() {
+            let window_ns = record.windows_ns[tenant];
+            if entitled == 0.0 {
+                continue;
+            }
+            if window_ns == 0 {
+                bail!("tenant {tenant} has no gate after recovery");
+            }
+            let share = record.share(tenant, self.recovered_ns, self.scenario.until_ns);
+            let off_ns = (share - entitled).abs() / 100.0 * AFTERWARDS_NS as f64;
+            let segment_ns = entitled / 100.0 * window_ns as f64;
+            worst = worst.max(off_ns / segment_ns);
+        }
+        Ok(worst)
+    }
+}
+
 /// What went wrong in the worst of all runs.
 pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new(
@@ -126,20 +147,9 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         let gap_ns = record.gap_max_ns.iter().copied().max().unwrap_or(0);
         gaps_ms.push(gap_ns as f64 / MS as f64);
         closed += u32::from(gap_ns > CLOSED_MAX_NS);
-        let mut worst = 0.0_f64;
-        for (tenant, &entitled) in run.entitled.iter().enumerate() {
-            let window_ns = record.windows_ns[tenant];
-            if entitled == 0.0 {
-                continue;
-            }
-            if window_ns == 0 {
-                bail!("seed {seed}: tenant {tenant} has no gate after recovery");
-            }
-            let share = record.share(tenant, run.recovered_ns, run.scenario.until_ns);
-            let off_ns = (share - entitled).abs() / 100.0 * AFTERWARDS_NS as f64;
-            let segment_ns = entitled / 100.0 * window_ns as f64;
-            worst = worst.max(off_ns / segment_ns);
-        }
+        let worst = run
+            .worst_error(&record)
+            .with_context(|| format!("seed {seed}"))?;
         // A stall of 5 ms is as long as a segment may be, killed brokers or not: what is asked of such runs is that gates open.
         if run.scenario.delays.stalls_ppm > 0 {
             stalled.push(worst);

@@ -19,13 +19,26 @@ fn equal(seed: u64, until_ns: u64, count: u32, load: Load) -> Scenario {
     })
 }
 
+/// The part of the card that no tenant had, percent.
+fn lost(shares: &[f64]) -> f64 {
+    100.0 - shares.iter().sum::<f64>()
+}
+
 /// Equal tenants and weights by slices: loss and error, and what the card does by itself.
 pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E1", "busy tenants in turns: slices");
     let mut harness = Harness::default();
     let until_ns = effort.pick(6, 20) * S;
-    let lost = |shares: &[f64]| 100.0 - shares.iter().sum::<f64>();
+    of_the_plan(&mut harness, &mut findings, until_ns)?;
+    of_the_tenants(&mut harness, &mut findings, until_ns)?;
+    by_weight(&mut harness, &mut findings, until_ns)?;
+    beside_long_kernels(&mut harness, &mut findings, until_ns)?;
+    alone(&mut harness, &mut findings, until_ns)?;
+    harness.into_findings(findings)
+}
 
+/// Slices that the plan chooses, for more and more tenants.
+fn of_the_plan(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut governed = Vec::new();
     let mut native = Vec::new();
     for count in [2_u32, 4, 10, 20] {
@@ -77,8 +90,11 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
             Series::new("preemptive by cgpu", governed),
         ],
     });
+    Ok(())
+}
 
-    // What the card does with slices that its tenants choose: the simulated scheduler against the earlier model.
+/// What the card does with slices that its tenants choose: the simulated scheduler against the earlier model.
+fn of_the_tenants(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     for (slice_ns, expected) in [
         (200 * US, 33.0),
         (500 * US, 16.5),
@@ -101,8 +117,11 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
             .model(expected, expected, 0.5),
         );
     }
+    Ok(())
+}
 
-    // Weights.
+/// Weights of 1, 2 and 5.
+fn by_weight(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let weights = [1_u32, 2, 5];
     let scenario = weights
         .iter()
@@ -129,8 +148,15 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
         .at_most(3.0)
         .model(0.0, 1.0, 0.5),
     );
+    Ok(())
+}
 
-    // A tenant that has one kernel of 20 ms after the other and asked for preemption at kernel ends only.
+/// A tenant that has one kernel of 20 ms after the other and asked for preemption at kernel ends only.
+fn beside_long_kernels(
+    harness: &mut Harness,
+    findings: &mut Findings,
+    until_ns: u64,
+) -> Result<()> {
     let mut scenario = Scenario::new(14, until_ns)
         .with(Tenant::new(
             preemptive(),
@@ -167,8 +193,11 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
         )
         .model(9.0, 9.0, 0.5),
     );
+    Ok(())
+}
 
-    // Alone.
+/// One tenant that has the card for itself.
+fn alone(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     for (name, terms) in [
         ("preemptive", preemptive()),
         ("weighted", weighted(3)),
@@ -191,7 +220,7 @@ pub(crate) fn by_slices(effort: Effort) -> Result<Findings> {
             .at_most(0.5),
         );
     }
-    harness.into_findings(findings)
+    Ok(())
 }
 
 /// Equal tenants on the cyclic schedule, by the length of their segments; against the card's own round.

@@ -358,7 +358,6 @@ impl<'s> Play<'s> {
 
     fn record(mut self) -> Result<Record> {
         let scenario = self.scenario;
-        let step_ns = scenario.step_ns.max(1);
         let mut record = Record {
             calls: self.agents.calls(),
             windows_ns: self.agents.windows_ns(),
@@ -379,55 +378,9 @@ impl<'s> Play<'s> {
                 record.gap_max_ns.push(0);
                 continue;
             }
-            let curves = tenant
-                .cards
-                .iter()
-                .map(|&card| Curve {
-                    step_ns,
-                    used_ns: (0..=scenario.until_ns / step_ns)
-                        .map(|sample| {
-                            let until_ns = sample * step_ns;
-                            let used = clients.iter().map(|client| {
-                                self.world.client_used_between(*client, card, 0, until_ns)
-                            });
-                            used.sum()
-                        })
-                        .collect(),
-                })
-                .collect();
-            record.used.push(curves);
-            let groups: Vec<_> = clients
-                .iter()
-                .flat_map(|client| self.world.groups(*client))
-                .collect();
-            let end_ns = tenant.leaves_ns.unwrap_or(scenario.until_ns);
-            let gap_max_ns = tenant
-                .cards
-                .iter()
-                .map(|&card| {
-                    let stays = self.world.residency(card).stays().iter();
-                    let mut last_ns = tenant.joins_ns;
-                    let mut longest = 0;
-                    for stay in stays {
-                        if groups.iter().any(|lane| lane.group == stay.group) {
-                            longest = longest.max(stay.start_ns.saturating_sub(last_ns));
-                            last_ns = stay.end_ns;
-                        }
-                    }
-                    let running = self
-                        .world
-                        .runlist(card)
-                        .resident()
-                        .is_some_and(|(group, _)| groups.iter().any(|lane| lane.group == group));
-                    if running {
-                        longest
-                    } else {
-                        longest.max(end_ns.saturating_sub(last_ns))
-                    }
-                })
-                .max()
-                .unwrap_or(0);
-            record.gap_max_ns.push(gap_max_ns);
+            let curves = tenant.cards.iter().map(|&card| self.curve(card, clients));
+            record.used.push(curves.collect());
+            record.gap_max_ns.push(self.gap_max_ns(tenant, clients));
             let steps = clients.iter().map(|client| match tenant.load {
                 Load::Gang { .. } => self.world.done(*client).requests,
                 _ => 0,
@@ -439,5 +392,54 @@ impl<'s> Play<'s> {
             record.latencies_ns.push(latencies.collect());
         }
         Ok(record)
+    }
+
+    /// What a tenant's clients have used of a card, by time.
+    fn curve(&self, card: usize, clients: &[ClientId]) -> Curve {
+        let step_ns = self.scenario.step_ns.max(1);
+        let used_until = |until_ns| {
+            let used = clients
+                .iter()
+                .map(|client| self.world.client_used_between(*client, card, 0, until_ns));
+            used.sum()
+        };
+        Curve {
+            step_ns,
+            used_ns: (0..=self.scenario.until_ns / step_ns)
+                .map(|sample| used_until(sample * step_ns))
+                .collect(),
+        }
+    }
+
+    /// The longest that a tenant was without any of its cards.
+    fn gap_max_ns(&self, tenant: &Tenant, clients: &[ClientId]) -> u64 {
+        let groups: Vec<_> = clients
+            .iter()
+            .flat_map(|client| self.world.groups(*client))
+            .collect();
+        let end_ns = tenant.leaves_ns.unwrap_or(self.scenario.until_ns);
+        let gap_ns = |card: usize| {
+            let stays = self.world.residency(card).stays().iter();
+            let mut last_ns = tenant.joins_ns;
+            let mut longest = 0;
+            for stay in stays {
+                if groups.iter().any(|lane| lane.group == stay.group) {
+                    longest = longest.max(stay.start_ns.saturating_sub(last_ns));
+                    last_ns = stay.end_ns;
+                }
+            }
+            let running = self
+                .world
+                .runlist(card)
+                .resident()
+                .is_some_and(|(group, _)| groups.iter().any(|lane| lane.group == group));
+            if running {
+                longest
+            } else {
+                longest.max(end_ns.saturating_sub(last_ns))
+            }
+        };
+        let gaps = tenant.cards.iter().map(|&card| gap_ns(card));
+        gaps.max().unwrap_or(0)
     }
 }

@@ -64,6 +64,15 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
     let mut findings = Findings::new("E7", "requests of high priority beside batch work of low");
     let mut harness = Harness::default();
     let until_ns = 80 * S;
+    beside_batch_work(&mut harness, &mut findings, until_ns)?;
+    under_stalls(&mut harness, &mut findings, until_ns)?;
+    without_preemption(&mut harness, &mut findings, until_ns)?;
+    always_busy(&mut harness, &mut findings, effort.pick(15, 40) * S)?;
+    harness.into_findings(findings)
+}
+
+/// Requests beside more and more batch work.
+fn beside_batch_work(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut plot = Vec::new();
     for per_s in [50_u32, 150] {
         let load_percent = f64::from(per_s) * 40.0 * 0.1 / 1_000.0 * 100.0;
@@ -139,8 +148,11 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
         y: "ms",
         series: plot,
     });
+    Ok(())
+}
 
-    // Stalls of the driver hit the offline tenants alone.
+/// Stalls of the driver hit the offline tenants alone.
+fn under_stalls(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let alone = harness.play(&scenario(72, until_ns, 50, 0), Steering::Native)?;
     let mut stalled = scenario(72, until_ns, 50, 4);
     stalled.delays.stalls_ppm = 10_000;
@@ -154,8 +166,11 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
         .at_most(1.10)
         .model(1.01, 1.05, 0.05),
     );
+    Ok(())
+}
 
-    // A request's kernels cannot be stopped and neither can those of batch work: what forcing preemption saves.
+/// A request's kernels cannot be stopped and neither can those of batch work: what forcing preemption saves.
+fn without_preemption(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let mut stubborn = scenario(73, until_ns, 50, 1);
     stubborn.tenants[1].mode = Mode::Wfi;
     let forced = harness.play(&stubborn, Steering::Governed)?;
@@ -178,9 +193,11 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
         )
         .model(2.7, 2.7, 0.27),
     );
+    Ok(())
+}
 
-    // The bound of high priority: it wants everything and gets prio_ratio.
-    let until_ns = effort.pick(15, 40) * S;
+/// The bound of high priority: it wants everything and gets `prio_ratio`.
+fn always_busy(harness: &mut Harness, findings: &mut Findings, until_ns: u64) -> Result<()> {
     let greedy = Scenario::new(74, until_ns)
         .with(Tenant::new(online(), BUSY))
         .with(Tenant::new(offline(), BUSY))
@@ -201,5 +218,5 @@ pub(crate) fn by_priority(effort: Effort) -> Result<Findings> {
             error.least_percent,
         ));
     }
-    harness.into_findings(findings)
+    Ok(())
 }

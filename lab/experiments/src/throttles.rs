@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::harness::Harness;
 use crate::report::{Effort, Findings, Plot, Row, Series};
-use crate::scenario::{Load, MS, S, Scenario, Steering, Tenant, Throttle, US};
+use crate::scenario::{Load, MS, Record, S, Scenario, Steering, Tenant, Throttle, US};
 use crate::terms::fixed;
 
 const SETTLED_NS: u64 = 5 * S;
@@ -57,36 +57,7 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         let ours = harness.play(&scenario, Steering::Governed)?;
         scenario.tenants[0].throttle = Some(throttle);
         let throttled = harness.play(&scenario, Steering::Native)?;
-        let share = throttled.share(0, SETTLED_NS, until_ns);
-        let mut row = Row::new(format!("{name}: share"), "%", share);
-        if let Some((from, to, tolerance)) = expected {
-            row = row.model(from, to, tolerance);
-        }
-        findings.rows.push(row);
-        let error = |record: &crate::scenario::Record| {
-            record.used[0][0].error(f64::from(CAP), S, SETTLED_NS, until_ns)
-        };
-        if let (Some(gate), Some(other)) = (error(&ours), error(&throttled)) {
-            findings.rows.push(Row::new(
-                format!("{name}: least of any 1 s"),
-                "%",
-                other.least_percent,
-            ));
-            findings.rows.push(Row::new(
-                format!("{name}: most of any 1 s"),
-                "%",
-                other.most_percent,
-            ));
-            findings.rows.push(
-                Row::new(
-                    format!("cgpu's gate, the same load as {name}: worst error of any 1 s"),
-                    "%",
-                    gate.worst_percent,
-                )
-                .native(other.worst_percent)
-                .at_most(2.0),
-            );
-        }
+        report(&mut findings, name, [&ours, &throttled], expected, until_ns);
         let curve = &throttled.used[0][0];
         series.push(Series::new(
             name,
@@ -108,4 +79,42 @@ pub(crate) fn experiment(effort: Effort) -> Result<Findings> {
         series,
     });
     harness.into_findings(findings)
+}
+
+/// What a throttle makes of the cap, and cgpu's gate under the same load.
+fn report(
+    findings: &mut Findings,
+    name: &str,
+    [ours, throttled]: [&Record; 2],
+    expected: Option<(f64, f64, f64)>,
+    until_ns: u64,
+) {
+    let share = throttled.share(0, SETTLED_NS, until_ns);
+    let mut row = Row::new(format!("{name}: share"), "%", share);
+    if let Some((from, to, tolerance)) = expected {
+        row = row.model(from, to, tolerance);
+    }
+    findings.rows.push(row);
+    let error = |record: &Record| record.used[0][0].error(f64::from(CAP), S, SETTLED_NS, until_ns);
+    if let (Some(gate), Some(other)) = (error(ours), error(throttled)) {
+        findings.rows.push(Row::new(
+            format!("{name}: least of any 1 s"),
+            "%",
+            other.least_percent,
+        ));
+        findings.rows.push(Row::new(
+            format!("{name}: most of any 1 s"),
+            "%",
+            other.most_percent,
+        ));
+        findings.rows.push(
+            Row::new(
+                format!("cgpu's gate, the same load as {name}: worst error of any 1 s"),
+                "%",
+                gate.worst_percent,
+            )
+            .native(other.worst_percent)
+            .at_most(2.0),
+        );
+    }
 }
