@@ -192,20 +192,28 @@ enum Load {
     },
 }
 
+impl Arguments {
+    fn printed(&self) -> Printed {
+        if self.json {
+            Printed::Json
+        } else {
+            Printed::Text
+        }
+    }
+}
+
 /// Runs a command line.
 ///
 /// # Errors
 /// The step that failed; the load itself reports what the driver refused.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let nodes = Nodes::in_dir(&arguments.dev);
-    let printed = if arguments.json {
-        Printed::Json
-    } else {
-        Printed::Text
-    };
-    let finish = |outcome: Outcome| -> anyhow::Result<ExitCode> {
-        outcome.print(printed).context("write the report")?;
-        Ok(outcome.exit_code())
+    let printed = arguments.printed();
+    let finish = |outcome: Outcome| report(&outcome, printed);
+    let finish_and_hold = |outcome: Outcome, seconds: u64| -> anyhow::Result<ExitCode> {
+        let code = finish(outcome)?;
+        std::thread::sleep(Duration::from_secs(seconds));
+        Ok(code)
     };
     match &arguments.load {
         Load::Alloc {
@@ -220,9 +228,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 chunk_bytes: chunk.map_or(size.bytes, |chunk| chunk.bytes),
                 path: *path,
             };
-            let code = finish(allocate::allocate(card, &needed))?;
-            std::thread::sleep(Duration::from_secs(*hold));
-            Ok(code)
+            finish_and_hold(allocate::allocate(card, &needed), *hold)
         }),
         Load::Fill {
             card,
@@ -232,24 +238,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             hold,
         } => with_card(&nodes, *card, |card| {
             let smallest_bytes = down_to.map_or(chunk.bytes, |size| size.bytes);
-            let code = finish(allocate::fill(card, chunk.bytes, smallest_bytes, *path))?;
-            std::thread::sleep(Duration::from_secs(*hold));
-            Ok(code)
+            let outcome = allocate::fill(card, chunk.bytes, smallest_bytes, *path);
+            finish_and_hold(outcome, *hold)
         }),
         Load::Hold { size, card } => with_card(&nodes, *card, |card| {
-            let signals = allocate::ending_signals()?;
-            let needed = allocate::Needed {
-                total_bytes: size.bytes,
-                chunk_bytes: size.bytes,
-                path: Path::Short,
-            };
-            let outcome = allocate::allocate(card, &needed);
-            let held = outcome.code == 0;
-            let code = finish(outcome)?;
-            if held {
-                signals.wait().context("wait for a signal")?;
-            }
-            Ok(code)
+            hold_until_a_signal(card, size.bytes, finish)
         }),
         Load::Churn(options) => finish(churn::run(&arguments.dev, options)?),
         Load::ChurnWorker(options) => finish(churn::work(&nodes, options)?),
@@ -264,21 +257,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             finish(mallocs::measure(card, *count, size.bytes)?)
         }),
         Load::Managed { size, card, hold } => with_card(&nodes, *card, |card| {
-            managed::run(card, size.bytes, |outcome| {
-                let code = finish(outcome)?;
-                std::thread::sleep(Duration::from_secs(*hold));
-                Ok(code)
-            })
+            managed::run(card, size.bytes, |outcome| finish_and_hold(outcome, *hold))
         }),
         Load::Give { size, socket, card } => with_card(&nodes, *card, |card| {
             share::give(card, size.bytes, socket, finish)
         }),
         Load::Take { socket, card, hold } => with_card(&nodes, *card, |card| {
-            share::take(card, socket, |outcome| {
-                let code = finish(outcome)?;
-                std::thread::sleep(Duration::from_secs(*hold));
-                Ok(code)
-            })
+            share::take(card, socket, |outcome| finish_and_hold(outcome, *hold))
         }),
         Load::Storm {
             seconds,
@@ -295,12 +280,39 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Load::References { card } => {
             with_card(&nodes, *card, |card| finish(references::run(card)?))
         }
-        Load::Watch { card } => with_card(&nodes, *card, |card| {
-            watch::watch(card, printed)?;
+        Load::Watch { card } => {
+            with_card(&nodes, *card, |card| watch::watch(card, printed))?;
             Ok(ExitCode::SUCCESS)
-        }),
+        }
         Load::Vectors { on } => finish(vectors::run(on)?),
     }
+}
+
+/// Prints what came of a load; the program's exit code.
+fn report(outcome: &Outcome, printed: Printed) -> anyhow::Result<ExitCode> {
+    outcome.print(printed).context("write the report")?;
+    Ok(outcome.exit_code())
+}
+
+/// Allocates, and holds the memory until a signal comes.
+fn hold_until_a_signal(
+    card: &Card<'_>,
+    bytes: u64,
+    finish: impl FnOnce(Outcome) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
+    let signals = allocate::ending_signals()?;
+    let needed = allocate::Needed {
+        total_bytes: bytes,
+        chunk_bytes: bytes,
+        path: Path::Short,
+    };
+    let outcome = allocate::allocate(card, &needed);
+    let held = outcome.code == 0;
+    let code = finish(outcome)?;
+    if held {
+        signals.wait().context("wait for a signal")?;
+    }
+    Ok(code)
 }
 
 fn with_card<T>(

@@ -22,7 +22,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use nix::sys::signal::SigSet;
 use nix::time::{ClockId, clock_gettime};
-use rmclient::{Client, Nodes, PreemptionMode, Space};
+use rmclient::{Card, Client, Nodes, PreemptionMode, Space, Uvm};
 use serde_json::json;
 
 use super::Outcome;
@@ -30,7 +30,7 @@ use super::random::Random;
 use crate::JSON_VERSION;
 use lane::{Kernel, KernelTime, Lane};
 use pace::{Bursts, Pace};
-use tally::Tally;
+use tally::{Counted, Tally};
 
 /// What `load` is told.
 #[derive(Debug, Clone, Args)]
@@ -101,6 +101,37 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
     let stop = stop_on_signals()?;
     let client = Client::connect(nodes)?;
     let cards = client.cards()?;
+    let used = chosen(&cards, options)?;
+    let uvm = client.uvm()?;
+    let mut requested = Requested::default();
+    let mut lanes = lanes_on(&used, &uvm, options, &mut requested, &stop)?;
+    let churn = churn::Churn::start(nodes, options.card, options.churn)?;
+    let start_ns = now_ns()?;
+    let mut tally = Tally::new(start_ns)?;
+    let mut pace = Pace::new(options, start_ns);
+    let (end_ns, broken) = drive(&mut lanes, &mut pace, &mut tally, options, start_ns, &stop)?;
+    let (churned, not_churned) = churn.end();
+    let under_way: u64 = lanes.iter().map(|lane| lane.channel.under_way()).sum();
+    Ok(Ended {
+        start_ns,
+        end_ns,
+        kernel_ns: kernel_ns(&lanes),
+        cards: used.len(),
+        counted: tally.finish(end_ns),
+        unfinished: pace.backlog() + under_way,
+        requested,
+        churned,
+        not_churned,
+        broken,
+    }
+    .outcome(options))
+}
+
+/// The cards that the load is on.
+fn chosen<'card>(
+    cards: &'card [Card<'card>],
+    options: &Options,
+) -> anyhow::Result<Vec<&'card Card<'card>>> {
     let used: Vec<_> = if options.gang {
         cards.iter().collect()
     } else {
@@ -114,21 +145,26 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
         vec![card]
     };
     ensure!(!used.is_empty(), "no card of the driver has a node here");
-    let uvm = client.uvm()?;
+    Ok(used)
+}
+
+/// Makes the groups of the load on its cards.
+fn lanes_on<'card>(
+    cards: &[&'card Card<'card>],
+    uvm: &Uvm<'_>,
+    options: &Options,
+    requested: &mut Requested,
+    stop: &AtomicBool,
+) -> anyhow::Result<Vec<Lane<'card>>> {
     let mut lanes = Vec::new();
-    let mut requested = Requested::default();
     // Areas of all cards are in the addresses of one nvidia-uvm.
     let mut places = 1..;
-    for card in &used {
+    for card in cards {
         let uuid = card.uuid()?;
         uvm.register(uuid)?;
         let handle = card.va_space()?;
         uvm.register_va_space(uuid, handle)?;
-        let space = Space {
-            uvm: &uvm,
-            uuid,
-            handle,
-        };
+        let space = Space { uvm, uuid, handle };
         let multiprocessors = card.multiprocessors()?;
         let mut kernel = None;
         for place in places.by_ref().take(usize::try_from(options.groups)?) {
@@ -141,7 +177,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
                         Some(us) => KernelTime::OfBlocks {
                             wave_ns: u64::from(us) * 1000,
                         },
-                        None => lane::measure(&mut channel, multiprocessors, &stop)?,
+                        None => lane::measure(&mut channel, multiprocessors, stop)?,
                     };
                     *kernel.insert(Kernel::of(time, multiprocessors, options.kernel_us)?)
                 }
@@ -149,25 +185,36 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
             lanes.push(Lane::new(channel, kernel));
         }
     }
-    let churn = churn::Churn::start(nodes, options.card, options.churn)?;
-    let start_ns = now_ns()?;
+    Ok(lanes)
+}
+
+fn kernel_ns(lanes: &[Lane<'_>]) -> u64 {
+    lanes.first().map_or(0, |lane| lane.kernel.ns)
+}
+
+/// Launches until the time is over, a signal comes or a channel is broken: when that was, and what is broken.
+fn drive(
+    lanes: &mut [Lane<'_>],
+    pace: &mut Pace,
+    tally: &mut Tally,
+    options: &Options,
+    start_ns: u64,
+    stop: &AtomicBool,
+) -> anyhow::Result<(u64, Option<rmclient::Error>)> {
     let end_ns = match options.seconds {
         0 => u64::MAX,
         seconds => start_ns.saturating_add(seconds.saturating_mul(1_000_000_000)),
     };
-    let kernel_ns = lanes.first().map_or(0, |lane| lane.kernel.ns);
-    let mut tally = Tally::new(start_ns)?;
-    let mut pace = Pace::new(options, start_ns);
     let mut random = Random::seeded(options.seed);
     let mut broken = None;
     let mut next_check_ns = start_ns.saturating_add(CHECK_NS);
-    let look_ns = (kernel_ns / 4).clamp(LOOK_SHORTEST_NS, LOOK_LONGEST_NS);
+    let look_ns = (kernel_ns(lanes) / 4).clamp(LOOK_SHORTEST_NS, LOOK_LONGEST_NS);
     let mut now = start_ns;
     while now < end_ns && !stop.load(Ordering::Relaxed) {
-        for lane in &mut lanes {
-            lane.collect(end_ns, &mut tally);
+        for lane in lanes.iter_mut() {
+            lane.collect(end_ns, tally);
         }
-        let wait_ns = pace.drive(now, &mut lanes, &mut random, &mut tally);
+        let wait_ns = pace.drive(now, lanes, &mut random, tally);
         if now >= next_check_ns {
             next_check_ns = now.saturating_add(CHECK_NS);
             if let Some(error) = lanes.iter().find_map(|lane| lane.channel.check().err()) {
@@ -180,46 +227,66 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
         now = now_ns()?;
     }
     let end_ns = now.min(end_ns);
-    for lane in &mut lanes {
-        lane.collect(end_ns, &mut tally);
+    for lane in lanes {
+        lane.collect(end_ns, tally);
     }
-    let (churned, not_churned) = churn.end();
-    let counted = tally.finish(end_ns);
-    let error = broken.as_ref().map(ToString::to_string);
-    let share = counted.share(used.len());
-    Ok(Outcome {
-        text: format!(
-            "load: {} kernels of {} us, {:.2} % of the time, latency {}{}",
-            counted.kernels,
-            kernel_ns / 1000,
-            share * 100.0,
-            super::calls::line("of a request", &counted.latency),
-            error
-                .as_ref()
-                .map_or(String::new(), |error| format!("; ended by {error}")),
-        ),
-        json: json!({
-            "version": JSON_VERSION,
-            "load": "load",
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-            "kernel_ns": kernel_ns,
-            "cards": used.len(),
-            "groups": options.groups,
-            "kernels": counted.kernels,
-            "requests": counted.requests,
-            "busy_ns": counted.busy_ns,
-            "achieved_share": share,
-            "windows": counted.windows_json(used.len()),
-            "latency": counted.latency_json(),
-            "unfinished": pace.backlog() + lanes.iter().map(|lane| lane.channel.under_way()).sum::<u64>(),
-            "requested": requested.json(options),
-            "churned": churned,
-            "not_churned": not_churned,
-            "error": error,
-        }),
-        code: u8::from(broken.is_some()),
-    })
+    Ok((end_ns, broken))
+}
+
+/// What came of a load.
+struct Ended {
+    start_ns: u64,
+    end_ns: u64,
+    kernel_ns: u64,
+    cards: usize,
+    counted: Counted,
+    /// Kernels under way, and requests that were not launched.
+    unfinished: u64,
+    requested: Requested,
+    churned: u64,
+    not_churned: u64,
+    broken: Option<rmclient::Error>,
+}
+
+impl Ended {
+    fn outcome(self, options: &Options) -> Outcome {
+        let Self { counted, cards, .. } = &self;
+        let error = self.broken.as_ref().map(ToString::to_string);
+        let share = counted.share(*cards);
+        Outcome {
+            text: format!(
+                "load: {} kernels of {} us, {:.2} % of the time, latency {}{}",
+                counted.kernels,
+                self.kernel_ns / 1000,
+                share * 100.0,
+                super::calls::line("of a request", &counted.latency),
+                error
+                    .as_ref()
+                    .map_or(String::new(), |error| format!("; ended by {error}")),
+            ),
+            json: json!({
+                "version": JSON_VERSION,
+                "load": "load",
+                "start_ns": self.start_ns,
+                "end_ns": self.end_ns,
+                "kernel_ns": self.kernel_ns,
+                "cards": cards,
+                "groups": options.groups,
+                "kernels": counted.kernels,
+                "requests": counted.requests,
+                "busy_ns": counted.busy_ns,
+                "achieved_share": share,
+                "windows": counted.windows_json(*cards),
+                "latency": counted.latency_json(),
+                "unfinished": self.unfinished,
+                "requested": self.requested.json(options),
+                "churned": self.churned,
+                "not_churned": self.not_churned,
+                "error": error,
+            }),
+            code: u8::from(self.broken.is_some()),
+        }
+    }
 }
 
 fn check(options: &Options) -> anyhow::Result<()> {
