@@ -180,26 +180,7 @@ impl Pair {
                 self.model.quotas.insert(card, quota_bytes);
                 None
             }
-            1..=8 => {
-                let kind = kind(input)?;
-                let demand = if input.ratio(1, 5)? {
-                    None
-                } else {
-                    Some(demand(input)?)
-                };
-                let expected = self.model.reserve(kind, demand);
-                match self.apply(Operation::Reserve { kind, demand }) {
-                    Ok(applied) => {
-                        assert_eq!(expected, Ok(()));
-                        let Applied::Reserved(token) = applied else {
-                            panic!("{applied:?}")
-                        };
-                        self.reservations.push(token);
-                    }
-                    Err(refusal) => assert_eq!(expected, Err(refusal)),
-                }
-                None
-            }
+            1..=8 => self.reserve(input)?,
             9 => {
                 if let Some((at, reservation)) = self.reservation(input)? {
                     self.done(Operation::RollBack { reservation });
@@ -207,19 +188,7 @@ impl Pair {
                 }
                 None
             }
-            10 => {
-                let (file, client, process) = (file(input)?, client(input)?, process(input)?);
-                self.reservation(input)?.map(|(at, reservation)| {
-                    self.model.open_client(file, client, process, at);
-                    let recorded = self.recorded(Operation::OpenClient {
-                        file,
-                        client,
-                        process,
-                        reservation,
-                    });
-                    (recorded.replaced, 1)
-                })
-            }
+            10 => self.open_client(input)?,
             11 => {
                 let (file, client, process) = (file(input)?, client(input)?, process(input)?);
                 self.done(Operation::SeeClient {
@@ -231,37 +200,7 @@ impl Pair {
                 assert_eq!(self.ledger.owner_file(client) == Some(file), is_its_own);
                 None
             }
-            12..=19 => {
-                let (object, actual) = (Object::read(input)?, actual(input)?);
-                match self.reservation(input)? {
-                    Some((at, reservation)) => {
-                        let added = self.new_client(object.place) + 1;
-                        let over = self.model.add_object(
-                            object.place,
-                            object.fact(),
-                            &object.depends_on,
-                            at,
-                            actual,
-                        );
-                        let Recorded {
-                            over_quota_bytes,
-                            replaced,
-                            ..
-                        } = self.recorded(Operation::AddObject {
-                            place: object.place,
-                            class: object.class,
-                            kind: object.kind,
-                            card: object.card,
-                            depends_on: object.depends_on,
-                            reservation,
-                            actual,
-                        });
-                        assert_eq!(over_quota_bytes, over);
-                        Some((replaced, added))
-                    }
-                    None => None,
-                }
-            }
+            12..=19 => self.add_object(input)?,
             20 | 21 => {
                 let object = Object {
                     card: None,
@@ -293,48 +232,75 @@ impl Pair {
         })
     }
 
+    /// Reserves for a call, or is refused.
+    fn reserve(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let kind = kind(input)?;
+        let demand = if input.ratio(1, 5)? {
+            None
+        } else {
+            Some(demand(input)?)
+        };
+        let expected = self.model.reserve(kind, demand);
+        match self.apply(Operation::Reserve { kind, demand }) {
+            Ok(applied) => {
+                assert_eq!(expected, Ok(()));
+                let Applied::Reserved(token) = applied else {
+                    panic!("{applied:?}")
+                };
+                self.reservations.push(token);
+            }
+            Err(refusal) => assert_eq!(expected, Err(refusal)),
+        }
+        Ok(None)
+    }
+
+    /// A client is made by a call under way.
+    fn open_client(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let (file, client, process) = (file(input)?, client(input)?, process(input)?);
+        Ok(self.reservation(input)?.map(|(at, reservation)| {
+            self.model.open_client(file, client, process, at);
+            let recorded = self.recorded(Operation::OpenClient {
+                file,
+                client,
+                process,
+                reservation,
+            });
+            (recorded.replaced, 1)
+        }))
+    }
+
+    /// An object is made by a call under way.
+    fn add_object(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let (object, actual) = (Object::read(input)?, actual(input)?);
+        let Some((at, reservation)) = self.reservation(input)? else {
+            return Ok(None);
+        };
+        let added = self.new_client(object.place) + 1;
+        let over =
+            self.model
+                .add_object(object.place, object.fact(), &object.depends_on, at, actual);
+        let Recorded {
+            over_quota_bytes,
+            replaced,
+            ..
+        } = self.recorded(Operation::AddObject {
+            place: object.place,
+            class: object.class,
+            kind: object.kind,
+            card: object.card,
+            depends_on: object.depends_on,
+            reservation,
+            actual,
+        });
+        assert_eq!(over_quota_bytes, over);
+        Ok(Some((replaced, added)))
+    }
+
     /// Pins, duplicates, mappings, ranges and exports.
     fn references(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
         Ok(match input.int_in_range(0..=24_u8)? {
-            0..=7 => {
-                let (client, handle, purpose) = (client(input)?, handle(input)?, pin_for(input)?);
-                let expected = self.model.pin(client, handle, purpose);
-                match self.apply(Operation::Pin {
-                    client,
-                    object: handle,
-                    purpose,
-                }) {
-                    Ok(applied) => {
-                        assert_eq!(expected, Ok(()));
-                        let Applied::Pinned(token) = applied else {
-                            panic!("{applied:?}")
-                        };
-                        self.pins.push(token);
-                    }
-                    Err(refusal) => assert_eq!(expected, Err(refusal)),
-                }
-                None
-            }
-            8 | 9 => {
-                let (file, index, purpose) =
-                    (file(input)?, input.int_in_range(0..=1)?, pin_for(input)?);
-                let expected = self.model.pin_export(file, index, purpose);
-                match self.apply(Operation::PinExport {
-                    file,
-                    index,
-                    purpose,
-                }) {
-                    Ok(applied) => {
-                        assert_eq!(expected, Ok(()));
-                        let Applied::Pinned(token) = applied else {
-                            panic!("{applied:?}")
-                        };
-                        self.pins.push(token);
-                    }
-                    Err(refusal) => assert_eq!(expected, Err(refusal)),
-                }
-                None
-            }
+            0..=7 => self.pin_object(input)?,
+            8 | 9 => self.pin_export(input)?,
             10 => self.pin(input)?.map(|(at, pin)| {
                 self.model.pins.remove(at);
                 (self.freed(Operation::Unpin { pin }), 0)
@@ -359,37 +325,8 @@ impl Pair {
                 }
                 None
             }
-            15..=18 => {
-                let (file, span) = (file(input)?, span(input)?);
-                let cards = (0..input.int_in_range(0..=2_u8)?)
-                    .map(|_| card(input))
-                    .collect::<arbitrary::Result<Vec<_>>>()?;
-                self.pin(input)?.map(|(at, pin)| {
-                    self.model.map(at, file, span.base(), span.last(), &cards);
-                    let operation = Operation::MapExternal {
-                        pin,
-                        uvm_file: file,
-                        span,
-                        cards,
-                    };
-                    (self.freed(operation), 0)
-                })
-            }
-            19 | 20 => {
-                let (file, span) = (file(input)?, span(input)?);
-                let card = if input.arbitrary()? {
-                    Some(card(input)?)
-                } else {
-                    None
-                };
-                self.model.unmap(file, span.base(), span.last(), card);
-                let operation = Operation::UnmapExternal {
-                    uvm_file: file,
-                    span,
-                    card,
-                };
-                Some((self.freed(operation), 0))
-            }
+            15..=18 => self.map_external(input)?,
+            19 | 20 => self.unmap_external(input)?,
             21 => {
                 let (file, span) = (file(input)?, span(input)?);
                 self.model.free_range(file, span.base());
@@ -413,6 +350,83 @@ impl Pair {
                 })
             }
         })
+    }
+
+    /// Pins an object, or is refused.
+    fn pin_object(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let (client, handle, purpose) = (client(input)?, handle(input)?, pin_for(input)?);
+        let expected = self.model.pin(client, handle, purpose);
+        match self.apply(Operation::Pin {
+            client,
+            object: handle,
+            purpose,
+        }) {
+            Ok(applied) => {
+                assert_eq!(expected, Ok(()));
+                let Applied::Pinned(token) = applied else {
+                    panic!("{applied:?}")
+                };
+                self.pins.push(token);
+            }
+            Err(refusal) => assert_eq!(expected, Err(refusal)),
+        }
+        Ok(None)
+    }
+
+    /// Pins what a file exports, or is refused.
+    fn pin_export(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let (file, index, purpose) = (file(input)?, input.int_in_range(0..=1)?, pin_for(input)?);
+        let expected = self.model.pin_export(file, index, purpose);
+        match self.apply(Operation::PinExport {
+            file,
+            index,
+            purpose,
+        }) {
+            Ok(applied) => {
+                assert_eq!(expected, Ok(()));
+                let Applied::Pinned(token) = applied else {
+                    panic!("{applied:?}")
+                };
+                self.pins.push(token);
+            }
+            Err(refusal) => assert_eq!(expected, Err(refusal)),
+        }
+        Ok(None)
+    }
+
+    /// Maps what is pinned on some cards.
+    fn map_external(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let (file, span) = (file(input)?, span(input)?);
+        let cards = (0..input.int_in_range(0..=2_u8)?)
+            .map(|_| card(input))
+            .collect::<arbitrary::Result<Vec<_>>>()?;
+        Ok(self.pin(input)?.map(|(at, pin)| {
+            self.model.map(at, file, span.base(), span.last(), &cards);
+            let operation = Operation::MapExternal {
+                pin,
+                uvm_file: file,
+                span,
+                cards,
+            };
+            (self.freed(operation), 0)
+        }))
+    }
+
+    /// Ends maps of one card, or of all.
+    fn unmap_external(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let (file, span) = (file(input)?, span(input)?);
+        let card = if input.arbitrary()? {
+            Some(card(input)?)
+        } else {
+            None
+        };
+        self.model.unmap(file, span.base(), span.last(), card);
+        let operation = Operation::UnmapExternal {
+            uvm_file: file,
+            span,
+            card,
+        };
+        Ok(Some((self.freed(operation), 0)))
     }
 
     fn compare(&self) {

@@ -203,16 +203,7 @@ impl Tenant {
                 let (client, parent) = self.object(input)?;
                 act::alloc(false, [client, parent, handle, SUBDEVICE], Some(vec![0; 4]))
             }
-            5..=8 => {
-                let (client, parent) = self.object(input)?;
-                let params = act::memory(
-                    *input.choose(&SIZES)?,
-                    *input.choose(&[0, 0, 1, 0x8_0000])?,
-                    *input.choose(&[0, 0, 3 << 23, 1 << 25])?,
-                );
-                let ids = [client, parent, handle, class::NV01_MEMORY_LOCAL_USER];
-                act::alloc(input.arbitrary()?, ids, Some(params))
-            }
+            5..=8 => self.card_memory(input, handle)?,
             9 => {
                 let (client, parent) = self.object(input)?;
                 let flags = *input.choose(&[0, 0x8_0000])?;
@@ -223,25 +214,7 @@ impl Tenant {
                 let class = *input.choose(&[0x3e_u32, 0x40, 0x71])?;
                 act::system_memory(client, parent, handle, class, *input.choose(&SIZES)?)
             }
-            11 | 12 => {
-                let (client, parent) = self.object(input)?;
-                let row = input.choose(class::ALL)?;
-                let bytes = usize::try_from(row.params.of(RELEASE)).expect("small");
-                let mut params = vec![0; bytes];
-                if bytes > channel_group_params::ENGINE_TYPE + 4 {
-                    put_u32(
-                        &mut params,
-                        channel_group_params::ENGINE_TYPE,
-                        input.int_in_range(0..=2)?,
-                    );
-                }
-                let params = (bytes > 0).then_some(params);
-                act::alloc(
-                    input.arbitrary()?,
-                    [client, parent, handle, row.number],
-                    params,
-                )
-            }
+            11 | 12 => self.any_class(input, handle)?,
             13..=15 => {
                 let (client, object) = self.object(input)?;
                 let object = if input.ratio(1, 8)? { client } else { object };
@@ -279,6 +252,39 @@ impl Tenant {
         let is_uvm = act.cmd < 0x100 || act.cmd >> 28 == 3;
         let file = if is_uvm && file == 0 { 1 } else { file };
         Ok((file, act))
+    }
+
+    /// Memory of the card, in all sizes and places.
+    fn card_memory(&self, input: &mut Unstructured<'_>, handle: u32) -> arbitrary::Result<Act> {
+        let (client, parent) = self.object(input)?;
+        let params = act::memory(
+            *input.choose(&SIZES)?,
+            *input.choose(&[0, 0, 1, 0x8_0000])?,
+            *input.choose(&[0, 0, 3 << 23, 1 << 25])?,
+        );
+        let ids = [client, parent, handle, class::NV01_MEMORY_LOCAL_USER];
+        Ok(act::alloc(input.arbitrary()?, ids, Some(params)))
+    }
+
+    /// An object of any class, with parameters of its length.
+    fn any_class(&self, input: &mut Unstructured<'_>, handle: u32) -> arbitrary::Result<Act> {
+        let (client, parent) = self.object(input)?;
+        let row = input.choose(class::ALL)?;
+        let bytes = usize::try_from(row.params.of(RELEASE)).expect("small");
+        let mut params = vec![0; bytes];
+        if bytes > channel_group_params::ENGINE_TYPE + 4 {
+            put_u32(
+                &mut params,
+                channel_group_params::ENGINE_TYPE,
+                input.int_in_range(0..=2)?,
+            );
+        }
+        let params = (bytes > 0).then_some(params);
+        Ok(act::alloc(
+            input.arbitrary()?,
+            [client, parent, handle, row.number],
+            params,
+        ))
     }
 
     /// Exports and imports through files, questions about memory.
