@@ -133,23 +133,7 @@ impl Player {
 
     fn answer(&mut self, call: &Call) -> Result<String> {
         let (status, handle) = match call.what {
-            What::Client => {
-                let (status, segments) = self.by_words(
-                    call,
-                    &escape::NV_ESC_RM_ALLOC,
-                    &[(nvos21::H_CLASS, class::NV01_ROOT_CLIENT)],
-                    nvos21::STATUS,
-                )?;
-                let handle = segments
-                    .first()
-                    .and_then(|block| u32_at(block, nvos21::H_NEW))
-                    .context("a client's handle")?;
-                if status == 0 {
-                    self.made.insert(call.id, handle.into());
-                    self.clients.push((call.id, handle));
-                }
-                (status, None)
-            }
+            What::Client => self.client(call)?,
             What::Alloc {
                 client,
                 parent,
@@ -162,23 +146,7 @@ impl Player {
                 to,
                 parent,
                 handle,
-            } => {
-                let words = [
-                    (nvos55::H_CLIENT, self.handle(to)),
-                    (nvos55::H_PARENT, self.handle(parent)),
-                    (nvos55::H_OBJECT, self.handle(handle)),
-                    (nvos55::H_CLIENT_SRC, self.handle(from)),
-                    (nvos55::H_OBJECT_SRC, self.handle(object)),
-                ];
-                let row = &escape::NV_ESC_RM_DUP_OBJECT;
-                let (status, segments) = self.by_words(call, row, &words, nvos55::STATUS)?;
-                (
-                    status,
-                    segments
-                        .first()
-                        .and_then(|block| u32_at(block, nvos55::H_OBJECT)),
-                )
-            }
+            } => self.dup(call, [from, object], [to, parent, handle])?,
             What::Share {
                 client,
                 object,
@@ -187,19 +155,13 @@ impl Player {
                 rights,
                 action,
             } => {
-                let row = &escape::NV_ESC_RM_SHARE;
-                let mut block = self.block(row);
-                let at = nvos57::POLICY;
-                put_u32(&mut block, nvos57::H_CLIENT, self.handle(client));
-                put_u32(&mut block, nvos57::H_OBJECT, self.handle(object));
-                put_u32(&mut block, at + share_policy::TARGET, self.handle(target));
-                put_u32(&mut block, at + ACCESS_MASK, rights);
-                put(&mut block, at + share_policy::TYPE, &kind.to_le_bytes());
-                put(&mut block, at + share_policy::ACTION, &[action]);
-                (
-                    self.ioctl(call, row, vec![block], nvos57::STATUS, &[])?.0,
-                    None,
-                )
+                let policy = SharePolicy {
+                    kind,
+                    target,
+                    rights,
+                    action,
+                };
+                (self.share(call, [client, object], &policy)?, None)
             }
             What::Free { client, object } => {
                 let words = [
@@ -220,16 +182,8 @@ impl Player {
                 memory,
                 mapping,
             } => {
-                let row = &escape::NV_ESC_RM_UNMAP_MEMORY;
-                let mut block = self.block(row);
-                put_u32(&mut block, nvos34::H_CLIENT, self.handle(client));
-                put_u32(&mut block, nvos34::H_DEVICE, self.handle(device));
-                put_u32(&mut block, nvos34::H_MEMORY, self.handle(memory));
-                put_u64(&mut block, nvos34::P_LINEAR, self.wide(mapping));
-                (
-                    self.ioctl(call, row, vec![block], nvos34::STATUS, &[])?.0,
-                    None,
-                )
+                let handles = [client, device, memory];
+                (self.unmap(call, handles, mapping)?, None)
             }
         };
         let id = call.id;
@@ -240,6 +194,86 @@ impl Player {
             }
             None => Ok(format!("{id} {status:#x}")),
         }
+    }
+
+    fn client(&mut self, call: &Call) -> Result<(u32, Option<u32>)> {
+        let (status, segments) = self.by_words(
+            call,
+            &escape::NV_ESC_RM_ALLOC,
+            &[(nvos21::H_CLASS, class::NV01_ROOT_CLIENT)],
+            nvos21::STATUS,
+        )?;
+        let handle = segments
+            .first()
+            .and_then(|block| u32_at(block, nvos21::H_NEW))
+            .context("a client's handle")?;
+        if status == 0 {
+            self.made.insert(call.id, handle.into());
+            self.clients.push((call.id, handle));
+        }
+        Ok((status, None))
+    }
+
+    fn dup(
+        &self,
+        call: &Call,
+        [from, object]: [Handle; 2],
+        [to, parent, handle]: [Handle; 3],
+    ) -> Result<(u32, Option<u32>)> {
+        let words = [
+            (nvos55::H_CLIENT, self.handle(to)),
+            (nvos55::H_PARENT, self.handle(parent)),
+            (nvos55::H_OBJECT, self.handle(handle)),
+            (nvos55::H_CLIENT_SRC, self.handle(from)),
+            (nvos55::H_OBJECT_SRC, self.handle(object)),
+        ];
+        let row = &escape::NV_ESC_RM_DUP_OBJECT;
+        let (status, segments) = self.by_words(call, row, &words, nvos55::STATUS)?;
+        let handle = segments
+            .first()
+            .and_then(|block| u32_at(block, nvos55::H_OBJECT));
+        Ok((status, handle))
+    }
+
+    fn share(
+        &self,
+        call: &Call,
+        [client, object]: [Handle; 2],
+        policy: &SharePolicy,
+    ) -> Result<u32> {
+        let row = &escape::NV_ESC_RM_SHARE;
+        let mut block = self.block(row);
+        let at = nvos57::POLICY;
+        put_u32(&mut block, nvos57::H_CLIENT, self.handle(client));
+        put_u32(&mut block, nvos57::H_OBJECT, self.handle(object));
+        put_u32(
+            &mut block,
+            at + share_policy::TARGET,
+            self.handle(policy.target),
+        );
+        put_u32(&mut block, at + ACCESS_MASK, policy.rights);
+        put(
+            &mut block,
+            at + share_policy::TYPE,
+            &policy.kind.to_le_bytes(),
+        );
+        put(&mut block, at + share_policy::ACTION, &[policy.action]);
+        Ok(self.ioctl(call, row, vec![block], nvos57::STATUS, &[])?.0)
+    }
+
+    fn unmap(
+        &self,
+        call: &Call,
+        [client, device, memory]: [Handle; 3],
+        mapping: Handle,
+    ) -> Result<u32> {
+        let row = &escape::NV_ESC_RM_UNMAP_MEMORY;
+        let mut block = self.block(row);
+        put_u32(&mut block, nvos34::H_CLIENT, self.handle(client));
+        put_u32(&mut block, nvos34::H_DEVICE, self.handle(device));
+        put_u32(&mut block, nvos34::H_MEMORY, self.handle(memory));
+        put_u64(&mut block, nvos34::P_LINEAR, self.wide(mapping));
+        Ok(self.ioctl(call, row, vec![block], nvos34::STATUS, &[])?.0)
     }
 
     fn alloc(
@@ -308,6 +342,14 @@ impl Player {
             name(object.class).to_owned()
         })
     }
+}
+
+/// `RS_SHARE_POLICY`
+struct SharePolicy {
+    kind: u16,
+    target: Handle,
+    rights: u32,
+    action: u8,
 }
 
 /// `NVOS32_ATTR_LOCATION` (nvos.h): the host's.

@@ -447,13 +447,8 @@ impl<D: Driver> Player<D> {
                 source,
                 number,
             } => {
-                let mut params = vec![0; PARAMS_BYTES];
-                put_u32(&mut params, EVENT_CLIENT, of(notifier));
-                put_u32(&mut params, EVENT_SOURCE, of(source));
-                put_u32(&mut params, EVENT_CLASS, NV01_EVENT_OS_EVENT);
-                put_u64(&mut params, EVENT_DATA, number.into());
                 let handles = [of(client), of(parent), of(handle)];
-                self.alloc(handles, NV01_EVENT_OS_EVENT, Some(params), false)
+                self.event(handles, [of(notifier), of(source)], number)
             }
             Request::Dup {
                 from,
@@ -461,18 +456,7 @@ impl<D: Driver> Player<D> {
                 to,
                 parent,
                 handle,
-            } => {
-                let words = [
-                    (nvos55::H_CLIENT, of(to)),
-                    (nvos55::H_PARENT, of(parent)),
-                    (nvos55::H_OBJECT, of(handle)),
-                    (nvos55::H_CLIENT_SRC, of(from)),
-                    (nvos55::H_OBJECT_SRC, of(object)),
-                ];
-                let mut ready = self.words(&escape::NV_ESC_RM_DUP_OBJECT, &words, nvos55::STATUS);
-                ready.made_at = Some(nvos55::H_OBJECT);
-                ready
-            }
+            } => self.dup([of(from), of(object)], [of(to), of(parent), of(handle)]),
             Request::Share {
                 client,
                 object,
@@ -481,23 +465,13 @@ impl<D: Driver> Player<D> {
                 rights,
                 action,
             } => {
-                let at = nvos57::POLICY;
-                let words = [
-                    (nvos57::H_CLIENT, of(client)),
-                    (nvos57::H_OBJECT, of(object)),
-                    (at + share_policy::TARGET, of(target)),
-                    (at + ACCESS_MASK, rights),
-                ];
-                let mut ready = self.words(&escape::NV_ESC_RM_SHARE, &words, nvos57::STATUS);
-                for block in &mut ready.blocks {
-                    put(
-                        &mut block.bytes,
-                        at + share_policy::TYPE,
-                        &kind.to_le_bytes(),
-                    );
-                    put(&mut block.bytes, at + share_policy::ACTION, &[action]);
-                }
-                ready
+                let policy = SharePolicy {
+                    kind,
+                    target: of(target),
+                    rights,
+                    action,
+                };
+                self.share([of(client), of(object)], &policy)
             }
             Request::Free { client, object } => {
                 let words = [(nvos00::H_ROOT, of(client)), (nvos00::H_OLD, of(object))];
@@ -508,19 +482,7 @@ impl<D: Driver> Player<D> {
                 device,
                 memory,
                 by,
-            } => {
-                let words = [
-                    (nvos33::H_CLIENT, of(client)),
-                    (nvos33::H_DEVICE, of(device)),
-                    (nvos33::H_MEMORY, of(memory)),
-                    (nvos33::LENGTH, 4096),
-                    (nvos33::FD, by),
-                ];
-                Ready {
-                    fd: (by != 0).then_some((nvos33::FD, by)),
-                    ..self.words(&escape::NV_ESC_RM_MAP_MEMORY, &words, nvos33::STATUS)
-                }
-            }
+            } => self.map([of(client), of(device), of(memory)], by),
             Request::Unmap {
                 client,
                 device,
@@ -541,18 +503,8 @@ impl<D: Driver> Player<D> {
                 memory,
                 length_bytes,
             } => {
-                let words = [
-                    (nvos46::H_CLIENT, of(client)),
-                    (nvos46::H_DEVICE, of(device)),
-                    (nvos46::H_DMA, of(by)),
-                    (nvos46::H_MEMORY, of(memory)),
-                ];
-                let status_at = usize::try_from(nvos46::STATUS.of(self.release)).unwrap_or(0);
-                let mut ready = self.words(&escape::NV_ESC_RM_MAP_MEMORY_DMA, &words, status_at);
-                for block in &mut ready.blocks {
-                    put_u64(&mut block.bytes, nvos46::LENGTH, length_bytes);
-                }
-                ready
+                let handles = [of(client), of(device), of(by), of(memory)];
+                self.map_dma(handles, length_bytes)
             }
             Request::Control {
                 client,
@@ -581,6 +533,81 @@ impl<D: Driver> Player<D> {
             },
             Request::Close => self.words(&escape::NV_ESC_RM_FREE, &[], nvos00::STATUS),
         }
+    }
+
+    fn event(&self, handles: [u32; 3], [notifier, source]: [u32; 2], number: u32) -> Ready {
+        let mut params = vec![0; PARAMS_BYTES];
+        put_u32(&mut params, EVENT_CLIENT, notifier);
+        put_u32(&mut params, EVENT_SOURCE, source);
+        put_u32(&mut params, EVENT_CLASS, NV01_EVENT_OS_EVENT);
+        put_u64(&mut params, EVENT_DATA, number.into());
+        self.alloc(handles, NV01_EVENT_OS_EVENT, Some(params), false)
+    }
+
+    fn dup(&self, [from, object]: [u32; 2], [to, parent, handle]: [u32; 3]) -> Ready {
+        let words = [
+            (nvos55::H_CLIENT, to),
+            (nvos55::H_PARENT, parent),
+            (nvos55::H_OBJECT, handle),
+            (nvos55::H_CLIENT_SRC, from),
+            (nvos55::H_OBJECT_SRC, object),
+        ];
+        let mut ready = self.words(&escape::NV_ESC_RM_DUP_OBJECT, &words, nvos55::STATUS);
+        ready.made_at = Some(nvos55::H_OBJECT);
+        ready
+    }
+
+    fn share(&self, [client, object]: [u32; 2], policy: &SharePolicy) -> Ready {
+        let at = nvos57::POLICY;
+        let words = [
+            (nvos57::H_CLIENT, client),
+            (nvos57::H_OBJECT, object),
+            (at + share_policy::TARGET, policy.target),
+            (at + ACCESS_MASK, policy.rights),
+        ];
+        let mut ready = self.words(&escape::NV_ESC_RM_SHARE, &words, nvos57::STATUS);
+        for block in &mut ready.blocks {
+            put(
+                &mut block.bytes,
+                at + share_policy::TYPE,
+                &policy.kind.to_le_bytes(),
+            );
+            put(
+                &mut block.bytes,
+                at + share_policy::ACTION,
+                &[policy.action],
+            );
+        }
+        ready
+    }
+
+    fn map(&self, [client, device, memory]: [u32; 3], by: u32) -> Ready {
+        let words = [
+            (nvos33::H_CLIENT, client),
+            (nvos33::H_DEVICE, device),
+            (nvos33::H_MEMORY, memory),
+            (nvos33::LENGTH, 4096),
+            (nvos33::FD, by),
+        ];
+        Ready {
+            fd: (by != 0).then_some((nvos33::FD, by)),
+            ..self.words(&escape::NV_ESC_RM_MAP_MEMORY, &words, nvos33::STATUS)
+        }
+    }
+
+    fn map_dma(&self, [client, device, by, memory]: [u32; 4], length_bytes: u64) -> Ready {
+        let words = [
+            (nvos46::H_CLIENT, client),
+            (nvos46::H_DEVICE, device),
+            (nvos46::H_DMA, by),
+            (nvos46::H_MEMORY, memory),
+        ];
+        let status_at = usize::try_from(nvos46::STATUS.of(self.release)).unwrap_or(0);
+        let mut ready = self.words(&escape::NV_ESC_RM_MAP_MEMORY_DMA, &words, status_at);
+        for block in &mut ready.blocks {
+            put_u64(&mut block.bytes, nvos46::LENGTH, length_bytes);
+        }
+        ready
     }
 
     fn control(&self, [client, object, word]: [u32; 3], cmd: u32, size: Size, flags: u32) -> Ready {
@@ -621,6 +648,14 @@ impl<D: Driver> Player<D> {
             format!("{class:#x}")
         }))
     }
+}
+
+/// `RS_SHARE_POLICY`
+struct SharePolicy {
+    kind: u16,
+    target: u32,
+    rights: u32,
+    action: u8,
 }
 
 const fn broken(is_whole: bool) -> &'static str {

@@ -248,29 +248,8 @@ impl World {
         }
         match &program.plan {
             Plan::Gang(gang) => {
-                program.outstanding = program.outstanding.saturating_sub(1);
-                if program.outstanding == 0 {
-                    let barrier_ns = gang.barrier_ns;
-                    let begun_ns = program
-                        .lanes
-                        .first()
-                        .and_then(|lane| lane.requests.front())
-                        .map(|(at_ns, _)| *at_ns);
-                    program.done.requests += 1;
-                    program
-                        .done
-                        .latencies_ns
-                        .push(finished.at_ns - begun_ns.unwrap_or(finished.at_ns));
-                    if barrier_ns == 0 && program.life == Life::Runs {
-                        self.step_of_gang(client);
-                    } else {
-                        self.program_event(
-                            self.now_ns.saturating_add(barrier_ns),
-                            client,
-                            Due::Step,
-                        );
-                    }
-                }
+                let barrier_ns = gang.barrier_ns;
+                self.finished_of_gang(client, barrier_ns, finished.at_ns);
             }
             Plan::Single(single) => match single.load {
                 Load::Closed { host_gap_ns, .. } => {
@@ -310,6 +289,32 @@ impl World {
                 }
                 Load::Idle | Load::Persistent | Load::Calls { .. } => program.done.requests += 1,
             },
+        }
+    }
+
+    /// One lane of a step has ended: with the last one the step has, and the next one comes after the barrier.
+    fn finished_of_gang(&mut self, client: u32, barrier_ns: u64, at_ns: u64) {
+        let Some(program) = self.programs.get_mut(long(client)) else {
+            return;
+        };
+        program.outstanding = program.outstanding.saturating_sub(1);
+        if program.outstanding > 0 {
+            return;
+        }
+        let begun_ns = program
+            .lanes
+            .first()
+            .and_then(|lane| lane.requests.front())
+            .map(|(at_ns, _)| *at_ns);
+        program.done.requests += 1;
+        program
+            .done
+            .latencies_ns
+            .push(at_ns - begun_ns.unwrap_or(at_ns));
+        if barrier_ns == 0 && program.life == Life::Runs {
+            self.step_of_gang(client);
+        } else {
+            self.program_event(self.now_ns.saturating_add(barrier_ns), client, Due::Step);
         }
     }
 
