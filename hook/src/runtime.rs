@@ -81,7 +81,7 @@ impl Invocation {
 fn configuration(
     invocation: &Invocation,
     bundle: Option<&Path>,
-    configured: Result<Config, vgpu::Error>,
+    configured: Result<Config, vgpu::config::Error>,
 ) -> anyhow::Result<Config> {
     let id = match &invocation.subcommand {
         Subcommand::Create { id, .. } => Some(id.as_str()),

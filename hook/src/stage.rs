@@ -117,7 +117,7 @@ impl State {
 /// A hook that is configured without an environment has the container's (runc before 1.3), in which an image names what
 /// configuration it likes: a file of its own is root's as well. So after `precreate` the variable counts only in the environment
 /// that [`call_again`] writes, which has nothing else.
-fn configuration(stage: Stage) -> Result<Config, vgpu::Error> {
+fn configuration(stage: Stage) -> Result<Config, vgpu::config::Error> {
     let is_ours = |name: &OsStr| {
         name == vgpu::config::PATH_VARIABLE
             || HOOK_VARIABLE
@@ -138,7 +138,7 @@ fn state(bytes: &[u8]) -> anyhow::Result<State> {
 }
 
 fn precreate(
-    configured: Result<Config, vgpu::Error>,
+    configured: Result<Config, vgpu::config::Error>,
     bytes: &[u8],
     output: &mut dyn Write,
 ) -> anyhow::Result<()> {

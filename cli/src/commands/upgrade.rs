@@ -68,7 +68,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .map(|key| {
             let container = Container::new(Arc::clone(&config), key);
             let key = container.key();
-            let outcome = match vgpu::broker::upgrade(&container) {
+            let outcome = match vgpu::upgrade::upgrade(&container) {
                 Ok(upgraded) => Outcome::Upgraded(upgraded),
                 Err(error) => Outcome::Failed {
                     error: vgpu::chain(&error),

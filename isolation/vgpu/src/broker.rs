@@ -21,11 +21,13 @@ use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
 use cards::{FrontendKind, Grant};
-use control::{Request, Upgraded, client};
 
+use crate::chain::chain;
+use crate::config::Config;
+use crate::error::Error;
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, trusted};
+use crate::trusted;
 
 /// What the broker writes when it can serve.
 const READY: &[u8] = b"ready\n";
@@ -42,9 +44,6 @@ const KILL_TIMEOUT_MS: u16 = 10_000;
 /// How long a broker that has lost its supervisor may take to name itself, and a supervisor whose frontend was killed before it could
 /// note it, to end by itself: that takes it two seconds. containerd gives a `delete` five.
 const SUCCESSION: Duration = Duration::from_secs(4);
-
-/// A new broker starts in milliseconds; its supervisor gives up on one that does not after ten seconds.
-const UPGRADE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Which process the broker is. The start time tells it from a later process of the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +102,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
     let mut command = Command::new(&program);
     match OwnGroup::of(config, &grant.key).admit(&mut command) {
         Err(error) if grant.frontend.kind == FrontendKind::Run => {
-            tracing::warn!(key = %grant.key, error = %crate::chain(&error), "nothing limits the broker of this command");
+            tracing::warn!(key = %grant.key, error = %chain(&error), "nothing limits the broker of this command");
         }
         other => other?,
     }
@@ -282,20 +281,6 @@ fn stop_recorded(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
         reap(dir);
     }
     Ok(())
-}
-
-/// Replaces the container's broker by the program that [`start`] would start now, while the container runs.
-///
-/// # Errors
-/// The broker does not answer, or says why it was not replaced; the former program serves on then.
-pub fn upgrade(container: &Container) -> Result<Upgraded, Error> {
-    let program = program(container.config())?;
-    let socket = container.dir().control_socket();
-    let request = Request::Upgrade { program };
-    client::ask_for(&socket, &request, UPGRADE_PATIENCE).map_err(|error| Error::BrokerUpgrade {
-        key: container.key().clone(),
-        problem: error.to_string(),
-    })
 }
 
 /// The broker that was recorded, if that very process still lives.

@@ -75,7 +75,7 @@ pub(crate) fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) -> 
     if !original.exists() || !path.exists() {
         return Ok(());
     }
-    let ours = Spec::read(bundle).and_then(|spec| edit::applied_for(&spec.value));
+    let ours = Spec::read(bundle).and_then(|spec| Ok(edit::applied_for(&spec.value)?));
     if !matches!(ours, Ok(Some(applied)) if applied == *key) {
         return Ok(());
     }

@@ -1,7 +1,9 @@
 //! `/etc/cgpu/cgpu.toml`: what the host's administrator decides. Unknown keys are refused.
 
+mod backend;
 mod compute;
 mod driver;
+mod error;
 mod isolation;
 mod request;
 
@@ -13,12 +15,14 @@ use std::path::{Component, Path, PathBuf};
 use cards::placement::Policy;
 use serde::Deserialize;
 
+pub use self::backend::{BackendConfig, BackendKind, Strength};
 pub use self::compute::ComputeConfig;
 pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
+pub use self::error::Error;
 pub use self::isolation::{Allow, IsolationConfig, OtherCards};
 pub use self::request::{DefaultTerms, DisableRule, EnvironmentRule, RequestConfig};
-use crate::backend::Strength;
-use crate::{Error, trusted};
+use crate::chain::chain;
+use crate::trusted;
 
 /// Where the configuration is, unless `$CGPU_CONFIG` names another file.
 pub const DEFAULT_PATH: &str = "/etc/cgpu/cgpu.toml";
@@ -98,50 +102,6 @@ pub struct BrokerConfig {
     pub cgroup_root: PathBuf,
 }
 
-/// Table `[backend]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BackendConfig {
-    /// Which one.
-    pub kind: BackendKind,
-    /// A container that nothing at least as strong can hold is refused.
-    pub min_strength: Strength,
-    /// The program that sets NVIDIA's own limits; absent: `cgpu-limits` beside the program that runs.
-    pub limits_program: Option<PathBuf>,
-    /// NVIDIA's management library; absent: what the linker finds for `libnvidia-ml.so.1`.
-    pub nvml_library: Option<PathBuf>,
-    /// Where cgroup v2 is mounted.
-    pub cgroup_root: PathBuf,
-}
-
-/// The backends to choose from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum BackendKind {
-    /// The strongest that the host offers.
-    #[default]
-    Auto,
-    /// A broker only.
-    Broker,
-    /// NVIDIA's own limit only.
-    DriverLimit,
-    /// Nobody holds any container.
-    Share,
-}
-
-impl BackendKind {
-    /// As the configuration spells it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Broker => "broker",
-            Self::DriverLimit => "driver-limit",
-            Self::Share => "share",
-        }
-    }
-}
-
 /// Table `[placement]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -190,18 +150,6 @@ impl Default for BrokerConfig {
     }
 }
 
-impl Default for BackendConfig {
-    fn default() -> Self {
-        Self {
-            kind: BackendKind::Auto,
-            min_strength: Strength::Hard,
-            limits_program: None,
-            nvml_library: None,
-            cgroup_root: PathBuf::from("/sys/fs/cgroup"),
-        }
-    }
-}
-
 impl Config {
     /// Reads the file that `$CGPU_CONFIG` names, else [`DEFAULT_PATH`]; without the latter all defaults hold.
     ///
@@ -232,8 +180,8 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`]; others than root (or this user) can change it, or what is on the way to it.
-    pub(crate) fn from_trusted(path: &Path) -> Result<Self, Error> {
-        trusted::file(crate::error::CONFIGURATION, path)?;
+    pub fn from_trusted(path: &Path) -> Result<Self, Error> {
+        trusted::file(trusted::CONFIGURATION, path)?;
         Self::from_file(path)
     }
 
@@ -254,7 +202,7 @@ impl Config {
             .open(&temporary)
             .and_then(|mut file| file.write_all(self.text.0.as_bytes()))
             .and_then(|()| std::fs::rename(&temporary, &path));
-        written.map_err(Error::io("keep the configuration as", &path))
+        written.map_err(|source| Error::Keep { path, source })
     }
 
     /// The configuration by which the container of this bundle was made. `None`: there is none, for a container without a vGPU; or others
@@ -266,7 +214,7 @@ impl Config {
         Self::from_trusted(&path)
             .inspect_err(|error| {
                 if path.exists() {
-                    tracing::warn!(error = %crate::chain(error), "the configuration of the container cannot be used");
+                    tracing::warn!(error = %chain(error), "the configuration of the container cannot be used");
                 }
             })
             .ok()
@@ -288,7 +236,7 @@ impl Config {
     /// As [`Config::load`].
     pub fn from_file(path: &Path) -> Result<Self, Error> {
         let bytes = cards::store::read_capped("configuration", path, SIZE_MAX_BYTES)?;
-        let text = String::from_utf8(bytes).map_err(|error| Error::ConfigText {
+        let text = String::from_utf8(bytes).map_err(|error| Error::Text {
             path: path.to_owned(),
             source: error.utf8_error(),
         })?;
@@ -300,7 +248,7 @@ impl Config {
     /// # Errors
     /// Text that is not TOML, an unknown key, a value that is not allowed.
     pub fn from_text(path: &Path, text: &str) -> Result<Self, Error> {
-        let mut config: Self = toml::from_str(text).map_err(|source| Error::ConfigSyntax {
+        let mut config: Self = toml::from_str(text).map_err(|source| Error::Syntax {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
@@ -416,7 +364,7 @@ fn wrong(
     value: &dyn std::fmt::Display,
     allowed: &'static str,
 ) -> Error {
-    Error::ConfigValue {
+    Error::Value {
         path: path.to_owned(),
         key,
         value: value.to_string(),

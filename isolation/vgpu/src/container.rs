@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use cards::{ContainerKey, Grant};
+use cards::{Backend, ContainerKey, FrontendKind, Grant};
 
-use crate::backend::{self, Backend, Kind};
-use crate::events::Log;
+use crate::chain::chain;
+use crate::config::Config;
+use crate::error::Error;
+use crate::own_group::{Governor, OwnGroup};
 use crate::state::ContainerDir;
-use crate::{Config, Error};
 
 /// A container by its name, with the configuration that holds it. Whether it has a vGPU, its folder says.
 #[derive(Debug, Clone)]
@@ -56,12 +57,31 @@ impl Container {
         Ok(Grant::read(self.dir.path())?)
     }
 
-    pub(crate) fn backend(&self, kind: Kind) -> Box<dyn Backend + '_> {
-        backend::of(&self.config, kind)
+    /// Its vGPU's own processes get the weight and the quota of CPU time that the container has by now.
+    pub(crate) fn follow(&self) -> Result<(), Error> {
+        let Some(grant) = self.granted()? else {
+            return Ok(());
+        };
+        let governor = Governor::of(self.config(), &grant);
+        self.with_own_group(&grant, |group| group.follow_again(self.dir(), governor))
     }
 
-    /// The log of a container that has its folder.
-    pub(crate) fn log(&self) -> Log {
-        Log::of(self)
+    /// Changes the group of a vGPU's own processes, if it has one. `cgpu run` goes on where that fails.
+    pub(crate) fn with_own_group(
+        &self,
+        grant: &Grant,
+        change: impl FnOnce(&OwnGroup) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let group = OwnGroup::of(self.config(), self.key());
+        if grant.backend != Backend::Broker || !group.exists() {
+            return Ok(());
+        }
+        match change(&group) {
+            Err(error) if grant.frontend.kind == FrontendKind::Run => {
+                tracing::warn!(key = %self.key(), error = %chain(&error), "the broker's CPU time is not limited as the command's");
+                Ok(())
+            }
+            other => other,
+        }
     }
 }

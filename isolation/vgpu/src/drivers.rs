@@ -5,11 +5,32 @@ use std::path::PathBuf;
 use nvabi::{DriverVersion, Release, UnsupportedRelease};
 use releases::Known;
 
-use crate::error::DRIVER_FILE;
-use crate::{Config, Error, chain, trusted};
+use crate::chain::chain;
+use crate::config::Config;
+use crate::trusted::{self, DRIVER_FILE};
 
 /// A file of facts has about a thousand of them.
 const SIZE_MAX_BYTES: u64 = 1 << 20;
+
+/// Why a file of a driver version is not obeyed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Others can change it.
+    #[error(transparent)]
+    Trusted(#[from] trusted::Error),
+    /// It cannot be read, or is too long.
+    #[error(transparent)]
+    Read(#[from] cards::Error),
+    /// A file that should tell of the driver's version and does not.
+    #[error("{}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: releases::Error,
+    },
+}
 
 /// A driver that no release is known for.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -31,10 +52,11 @@ pub enum UnknownDriver {
 
 /// How a driver is decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Decoding {
-    pub(crate) release: Release,
+pub struct Decoding {
+    /// The layouts.
+    pub release: Release,
     /// Where a file says so.
-    pub(crate) by_file: Option<Known>,
+    pub by_file: Option<Known>,
 }
 
 /// Whether a driver can be decoded.
@@ -46,7 +68,10 @@ pub fn check(config: &Config, version: DriverVersion) -> Result<(), UnknownDrive
 }
 
 /// The release of a driver.
-pub(crate) fn decoding(config: &Config, version: DriverVersion) -> Result<Decoding, UnknownDriver> {
+///
+/// # Errors
+/// None is known, and why.
+pub fn decoding(config: &Config, version: DriverVersion) -> Result<Decoding, UnknownDriver> {
     let unsupported = match Release::of(version) {
         Ok(release) => {
             return Ok(Decoding {
@@ -80,6 +105,7 @@ pub fn by_file(config: &Config, version: DriverVersion) -> Option<(PathBuf, Resu
     // A link that leads nowhere is somebody's mistake, not nothing.
     std::fs::symlink_metadata(&path).ok()?;
     let known = trusted::file(DRIVER_FILE, &path)
+        .map_err(Error::from)
         .and_then(|()| {
             Ok(cards::store::read_capped(
                 DRIVER_FILE,
@@ -92,7 +118,7 @@ pub fn by_file(config: &Config, version: DriverVersion) -> Option<(PathBuf, Resu
 }
 
 fn of(path: &std::path::Path) -> impl Fn(releases::Error) -> Error + '_ {
-    |source| Error::DriverFile {
+    |source| Error::File {
         path: path.to_owned(),
         source,
     }

@@ -1,41 +1,61 @@
 //! What can go wrong around a vGPU, one variant per step. Errors reach people through engines: each stands alone.
 
 mod fault;
+mod why_not;
 
 use std::path::PathBuf;
 
 pub use self::fault::Fault;
-
-/// What [`Error::UntrustedFile`] calls a configuration, which nobody executes.
-pub(crate) const CONFIGURATION: &str = "configuration";
-
-/// A file that tells of a driver version, in messages.
-pub(crate) const DRIVER_FILE: &str = "file of a driver version";
+pub use self::why_not::WhyNot;
+use crate::json::ShapeError;
+use crate::{
+    capabilities, config, driver_libraries, drivers, edit, escape_checks, nodes, request, terms,
+    trusted, uvm_module,
+};
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value that is not allowed.
-    #[error("{key} = {value:?} is not allowed: {allowed}")]
-    Value {
-        /// The annotation or variable.
-        key: String,
-        /// Its value, cut.
-        value: String,
-        /// What is allowed.
-        allowed: String,
-    },
-    /// A variable without which another one says nothing.
-    #[error("{key} is missing: {beside} needs it, and it is {is}")]
-    Missing {
-        /// The variable.
-        key: &'static str,
-        /// The one that is there.
-        beside: String,
-        /// What it says.
-        is: &'static str,
-    },
+    /// Cards, reservations, grants, placement, names.
+    #[error(transparent)]
+    Cards(#[from] cards::Error),
+    /// A single term.
+    #[error(transparent)]
+    Terms(#[from] terms::Error),
+    /// A program or a file that others can change.
+    #[error(transparent)]
+    Trusted(#[from] trusted::Error),
+    /// The host's configuration.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// A spec of another shape.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// What the container asks of the driver's libraries.
+    #[error(transparent)]
+    Capabilities(#[from] capabilities::Error),
+    /// What a process is given leads out of the container's slice.
+    #[error(transparent)]
+    EscapeChecks(#[from] escape_checks::Error),
+    /// What the container asks for.
+    #[error(transparent)]
+    Request(#[from] request::Error),
+    /// The container's device nodes.
+    #[error(transparent)]
+    Nodes(#[from] nodes::Error),
+    /// The edits of the spec.
+    #[error(transparent)]
+    Edit(#[from] edit::Error),
+    /// The driver's user libraries.
+    #[error(transparent)]
+    DriverLibraries(#[from] driver_libraries::Error),
+    /// A file of a driver version.
+    #[error(transparent)]
+    Drivers(#[from] drivers::Error),
+    /// The kernel module that CUDA needs.
+    #[error(transparent)]
+    UvmModule(#[from] uvm_module::Error),
     /// A process for a container whose broker is gone.
     #[error(
         "the broker of {key} is gone, so that no process can be added to this container and no GPU call in it succeeds: restart the container"
@@ -43,44 +63,6 @@ pub enum Error {
     BrokerGone {
         /// The container.
         key: cards::ContainerKey,
-    },
-    /// An annotation of ours that does not exist.
-    #[error("unknown annotation {key}: allowed are {allowed}")]
-    UnknownKey {
-        /// The annotation.
-        key: String,
-        /// Those that exist.
-        allowed: String,
-    },
-    /// Two parts of a request that cannot both hold.
-    #[error("{one} contradicts {other}")]
-    Contradiction {
-        /// The one.
-        one: String,
-        /// The other.
-        other: String,
-    },
-    /// Annotations that no single engine writes.
-    #[error(
-        "the annotations are of two engines: {one} is containerd's and {other} is CRI-O's; whoever wrote one of them by hand must leave it out"
-    )]
-    TwoEngines {
-        /// A key of containerd's.
-        one: &'static str,
-        /// A key of CRI-O's.
-        other: &'static str,
-    },
-    /// An engine's annotation that its engine did not write, on a container that asks for a vGPU.
-    #[error(
-        "{key} = {value:?} is not true of this container: {why}; a container that asks for a vGPU is not started like this"
-    )]
-    ForgedRole {
-        /// The annotation.
-        key: &'static str,
-        /// Its value, cut.
-        value: String,
-        /// What speaks against it.
-        why: &'static str,
     },
     /// The control group of a vGPU's own processes.
     #[error(
@@ -93,88 +75,6 @@ pub enum Error {
         /// The system's error.
         #[source]
         source: std::io::Error,
-    },
-    /// A request without an amount of memory.
-    #[error("a vGPU needs an amount of memory: set cgpu.io/memory, for example to 4Gi")]
-    NoMemoryTerm,
-    /// A container that makes no request and says what is nearly one, on a host that refuses those.
-    #[error(
-        "the container requests no vGPU, but {near_miss}. `[request] strict = true` in cgpu.toml refuses such a container; CGPU_DISABLE=1 in its environment starts it without a card"
-    )]
-    Missed {
-        /// What it says.
-        near_miss: crate::request::NearMiss,
-    },
-    /// A container that asks for nothing, and cannot have what the host gives such a one.
-    #[error(
-        "the container requests no vGPU, so it gets the one of `[request] default` in cgpu.toml (CGPU_DISABLE=1 in its environment starts it without one)"
-    )]
-    Default {
-        /// Why not.
-        #[source]
-        source: Box<Error>,
-    },
-    /// The cluster's scheduler found no card and said so in its only way.
-    #[error("the scheduler found no card for this container: {value}")]
-    Unscheduled {
-        /// The variable that says so.
-        value: String,
-    },
-    /// A spec whose JSON has another shape than the OCI specification's.
-    #[error("{field} of the container's spec is not {expected}")]
-    SpecShape {
-        /// Where.
-        field: String,
-        /// What it must be.
-        expected: &'static str,
-    },
-    /// A seccomp profile that cannot be combined with ours.
-    #[error("the container's seccomp profile cannot be used with a vGPU: {problem}")]
-    SeccompProfile {
-        /// Why.
-        problem: String,
-    },
-    /// A container with a quota that is given what leads out of its slice.
-    #[error(
-        "{key} has {value:?}, which is not allowed together with a quota: {reason}; leave it out, or let it through with `[isolation] allow = [{needed}]` in cgpu.toml, which turns the container's isolation off"
-    )]
-    Exposed {
-        /// Where in the spec.
-        key: String,
-        /// What is there, cut.
-        value: String,
-        /// Why it leads out.
-        reason: &'static str,
-        /// Everything that would have to be allowed, as TOML strings.
-        needed: String,
-    },
-    /// A node of a card that was not granted.
-    #[error(
-        "{key} has {value:?}, a card that is not among those granted ({granted}): leave it out, ask for it with cgpu.io/cards, or let cgpu leave such nodes out with `[isolation] allow = [\"other-cards\"]` in cgpu.toml"
-    )]
-    OtherCard {
-        /// Where in the spec.
-        key: &'static str,
-        /// What is there, cut.
-        value: String,
-        /// The nodes of the granted cards.
-        granted: String,
-    },
-    /// An annotation that would loosen what the configuration says.
-    #[error(
-        "{key} = {value:?} would loosen `[isolation] {setting} = {configured:?}` of cgpu.toml: allowed are {allowed}"
-    )]
-    Loosens {
-        /// The annotation.
-        key: &'static str,
-        /// Its value.
-        value: &'static str,
-        /// The configuration's key.
-        setting: &'static str,
-        /// The configuration's value.
-        configured: &'static str,
-        /// As strict or stricter values.
-        allowed: String,
     },
     /// A file operation failed.
     #[error("cannot {operation} {}", path.display())]
@@ -220,31 +120,6 @@ pub enum Error {
         /// The file.
         path: &'static str,
     },
-    /// The kernel module that CUDA needs.
-    #[error(
-        "a container with a GPU needs the kernel module nvidia-uvm, which is not loaded: run `modprobe nvidia-uvm` on the host, then start the container again"
-    )]
-    UvmNotLoaded {
-        /// Why cgpu could not load it.
-        #[source]
-        source: crate::uvm_module::NotLoaded,
-    },
-    /// A node that the container's program has no right to.
-    #[error(
-        "the container's program runs as user {uid}, which may not open {path} (mode {mode:04o}, user {owner}, group {group}, by the NVIDIA module's NVreg_DeviceFile parameters on this host): give the container group {group} (`--group-add {group}`, supplementalGroups), or change the parameters"
-    )]
-    NodeUnusable {
-        /// The node.
-        path: String,
-        /// Its permissions.
-        mode: u32,
-        /// Its owner.
-        owner: u32,
-        /// Its group.
-        group: u32,
-        /// The program's user.
-        uid: u64,
-    },
     /// A driver version that is none.
     #[error("driver version {version:?}")]
     DriverVersion {
@@ -254,21 +129,12 @@ pub enum Error {
         #[source]
         source: nvabi::ParseVersionError,
     },
-    /// A file that should tell of the driver's version and does not.
-    #[error("{}", path.display())]
-    DriverFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: releases::Error,
-    },
     /// A driver whose layouts are not known.
     #[error("cannot hold containers to their memory")]
     DriverRelease {
         /// The driver.
         #[source]
-        source: crate::drivers::UnknownDriver,
+        source: drivers::UnknownDriver,
     },
     /// The only backend that comes into question cannot be had.
     #[error("backend {backend} cannot be had on this host: {why}")]
@@ -276,7 +142,7 @@ pub enum Error {
         /// Its name.
         backend: &'static str,
         /// What it lacks.
-        why: Box<crate::backend::WhyNot>,
+        why: Box<WhyNot>,
     },
     /// No backend is offered and strong enough.
     #[error("nothing on this host can hold a container to its memory: {lacks}")]
@@ -416,32 +282,6 @@ pub enum Error {
     NoRunc {
         /// Where it was looked for.
         searched: String,
-    },
-    /// A program or a configuration that others can change.
-    #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be a plain file of root's that no other user can write{}", path.display(), if [CONFIGURATION, DRIVER_FILE].contains(what) { "" } else { ", and executable" })]
-    UntrustedFile {
-        /// Which one.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// Its mode.
-        mode: u32,
-    },
-    /// A program or a configuration behind a folder or a link that others can change.
-    #[error("the way to {what} {} leads through {}, which belongs to user {owner} with mode {mode:o}: whoever can write there can replace it; it must be root's, and writable by no other", file.display(), folder.display())]
-    UntrustedFolder {
-        /// Which one.
-        what: &'static str,
-        /// The file.
-        file: PathBuf,
-        /// The folder, or the link.
-        folder: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// Its mode.
-        mode: u32,
     },
     /// An OCI runtime whose answer is not understood.
     #[error("`{} features` does not answer with JSON", path.display())]
@@ -588,42 +428,6 @@ pub enum Error {
         /// The card.
         uuid: cards::GpuUuid,
     },
-    /// Cards, reservations, grants, placement, names.
-    #[error(transparent)]
-    Cards(#[from] cards::Error),
-    /// The driver's user libraries.
-    #[error(transparent)]
-    DriverLibraries(#[from] crate::driver_libraries::Error),
-    /// A configuration that is not text.
-    #[error("configuration {} is not UTF-8", path.display())]
-    ConfigText {
-        /// The file.
-        path: PathBuf,
-        /// Where it stops being text.
-        #[source]
-        source: std::str::Utf8Error,
-    },
-    /// A configuration that is not TOML, or has an unknown key, or a value of the wrong type.
-    #[error("configuration {} is wrong", path.display())]
-    ConfigSyntax {
-        /// The file.
-        path: PathBuf,
-        /// The line, the key and what is allowed.
-        #[source]
-        source: Box<toml::de::Error>,
-    },
-    /// A configuration value out of its range.
-    #[error("configuration {}: {key} = {value} is not allowed: {allowed}", path.display())]
-    ConfigValue {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: &'static str,
-        /// The value.
-        value: String,
-        /// What is allowed.
-        allowed: &'static str,
-    },
 }
 
 impl From<cards::NameError> for Error {
@@ -639,9 +443,7 @@ impl Error {
         if matches!(self, Self::Exists { .. }) {
             return self;
         }
-        Self::Default {
-            source: Box::new(self),
-        }
+        request::Error::of_default(self).into()
     }
 
     /// Wraps a failed file operation.
@@ -656,17 +458,4 @@ impl Error {
             source,
         }
     }
-}
-
-/// An error and its sources on one line, as frontends hand it to their engines.
-#[must_use]
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -10,11 +10,15 @@ use cards::lock::FileLock;
 use cards::{ContainerKey, GpuUuid, Grant};
 use serde_json::Value;
 
-use crate::driver_libraries::capabilities::VARIABLE;
-use crate::lifecycle::pod;
+use crate::bundle;
+use crate::capabilities;
+use crate::chain::chain;
+use crate::config::Config;
+use crate::container::Container;
+use crate::error::Error;
+use crate::pod_record;
 use crate::request::{self, Reading};
 use crate::state::{self, ContainerDir};
-use crate::{Config, Container, Error, bundle, chain};
 
 /// A container did not start.
 pub const REFUSED: &str = "refused";
@@ -41,14 +45,6 @@ pub(crate) struct Log {
     tenant: String,
 }
 
-/// What is said of capabilities that are asked for by name and not admitted.
-pub(crate) fn not_served(capabilities: &[&str]) -> String {
-    let words = capabilities.join(",");
-    format!(
-        "{VARIABLE} has {words}: the libraries are there, and their calls are refused, since cgpu gives no display, and of graphics and video what `[isolation] capabilities` says; leave {words} out if the program can do without"
-    )
-}
-
 impl Log {
     pub(crate) fn new(container: &Container, pod_namespace: Option<&str>) -> Self {
         let namespace = container.key().namespace();
@@ -64,7 +60,7 @@ impl Log {
 
     /// Of a container that has its folder.
     pub(crate) fn of(container: &Container) -> Self {
-        Self::new(container, pod::namespace(container.dir()).as_deref())
+        Self::new(container, pod_record::namespace(container.dir()).as_deref())
     }
 
     /// Of one that may never have got so far.
@@ -142,11 +138,11 @@ impl Log {
     }
 
     /// It starts, and what it asks for by `NVIDIA_DRIVER_CAPABILITIES` is not all there.
-    pub(crate) fn not_served(&self, capabilities: &[&str]) {
-        if capabilities.is_empty() {
+    pub(crate) fn not_served(&self, refused: &[&str]) {
+        if refused.is_empty() {
             return;
         }
-        let text = not_served(capabilities);
+        let text = capabilities::not_served(refused);
         tracing::warn!(key = %self.key, "{text}");
         let folder = events::of_container(&self.state_dir, &self.key);
         self.add(|| events::append(&folder, &Event::now(NOT_SERVED, &text)));

@@ -11,9 +11,9 @@ use verdict::filter::{Coverage, FilterSpec};
 
 use crate::config::DriverKind;
 use crate::drivers::{self, Decoding, UnknownDriver};
-use crate::mount::Mount;
+use crate::edit::Mount;
 use crate::uvm_module::UvmModule;
-use crate::{Config, Error};
+use crate::{Config, Error, mount};
 
 /// Where `cgpu` is found inside a container.
 const TOOL_TARGET: &str = "/usr/bin/cgpu";
@@ -89,7 +89,7 @@ impl Host {
     /// # Errors
     /// It cannot be loaded.
     pub(crate) fn uvm_major(&self) -> Result<Option<u32>, Error> {
-        self.uvm.as_ref().map(UvmModule::loaded).transpose()
+        Ok(self.uvm.as_ref().map(UvmModule::loaded).transpose()?)
     }
 
     /// The rules of cards that have none of their own.
@@ -115,7 +115,7 @@ impl Host {
             let shared = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(str::to_owned);
             for name in cards.chain(shared) {
                 let source = config.state_dir.join("sim/dev").join(&name);
-                mounts.push(Mount::new(
+                mounts.push(mount::checked(
                     source,
                     Path::new("/dev").join(name),
                     &["bind", "rw", "nosuid", "noexec"],
@@ -123,7 +123,7 @@ impl Host {
             }
         }
         if let Some(tools) = &config.container_tools {
-            mounts.push(Mount::new(
+            mounts.push(mount::checked(
                 tools.clone(),
                 PathBuf::from(TOOL_TARGET),
                 &["bind", "ro", "nosuid", "nodev"],
@@ -140,7 +140,7 @@ pub(crate) fn filter_of(grant: &Grant) -> Result<FilterSpec, Error> {
         DriverSpec::Sim { .. } => Coverage::Simulated,
     };
     let release = match &grant.layouts {
-        Some(known) => known.release().map_err(|source| Error::DriverFile {
+        Some(known) => known.release().map_err(|source| drivers::Error::File {
             path: PathBuf::from(cards::grant::FILE_NAME),
             source,
         })?,

@@ -39,46 +39,53 @@
 pub mod backend;
 pub mod broker;
 mod bundle;
+pub mod capabilities;
+mod chain;
 pub mod config;
 mod container;
 pub mod driver_libraries;
 pub mod drivers;
 pub mod edit;
 mod error;
-mod escape_checks;
+pub mod escape_checks;
 pub mod events;
 mod host;
+pub mod host_files;
 mod host_memory;
+pub mod host_nodes;
+pub mod json;
 mod lifecycle;
 mod mount;
 pub mod nodes;
 mod own_group;
-mod rdma;
+pub mod own_places;
+mod pod_record;
+pub mod rdma;
 pub mod request;
 mod resize;
 pub mod runc;
 pub mod slice_record;
 pub mod sockets;
-mod spec;
 mod state;
 pub mod strict_json;
-mod trusted;
+pub mod terms;
+pub mod trusted;
+pub mod upgrade;
 pub mod uvm_module;
-mod walk;
+pub mod walk;
 
 pub use bundle::read_spec;
 pub use cards::{CardGrant, ContainerKey, FrontendKind, GpuUuid, Grant};
+pub use chain::chain;
 pub use config::Config;
 pub use container::Container;
-pub use error::{Error, Fault, chain};
+pub use error::{Error, Fault, WhyNot};
 pub use lifecycle::{
     BrokerState, Create, Created, Ended, Life, Prepared, Rejected, Running, Source, VgpuState,
     asks_for_nothing, create, list, reclaim,
 };
-pub use mount::Mount;
 pub use own_group::OwnUsage;
 pub use request::Request;
 pub use resize::{
     Changed, Requested, Reshared, Resized, RulesChanged, RulesRequested, change, set_rules,
 };
-pub use trusted::{is_trusted_program, program as check_program};

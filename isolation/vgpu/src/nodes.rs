@@ -3,23 +3,44 @@
 //! The driver's programs compare the nodes `nvidiactl` and `nvidia<N>` with the module's parameters and try to mend a difference, so
 //! a container's are made as the host's operator has set them. nvidia-uvm has no such parameters (`nvidia-modprobe-utils.c`, `nvidia_uvm_mknod`).
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
-
-use cards::{Card, DriverSpec, Grant};
-use nvabi::proc_files::{DeviceFiles, PARAMS_PATH};
+use cards::{DriverSpec, Grant};
+use nvabi::proc_files::DeviceFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Error, spec};
+use crate::json::{self, ShapeError};
 
 /// `/dev/nvidia*`, the driver's static major (`NV_MAJOR_DEVICE_NUMBER`).
-pub(crate) const NVIDIA_MAJOR: u32 = 195;
+pub const NVIDIA_MAJOR: u32 = 195;
 
 /// Minor of `/dev/nvidiactl` (`NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE`).
-pub(crate) const CONTROL_MINOR: u32 = 255;
+pub const CONTROL_MINOR: u32 = 255;
 
 const READ_WRITE: u32 = 0o6;
+
+/// Why a container does not get its nodes.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its spec has another shape.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A node that the container's program has no right to.
+    #[error(
+        "the container's program runs as user {uid}, which may not open {path} (mode {mode:04o}, user {owner}, group {group}, by the NVIDIA module's NVreg_DeviceFile parameters on this host): give the container group {group} (`--group-add {group}`, supplementalGroups), or change the parameters"
+    )]
+    Unusable {
+        /// The node.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+        /// Its group.
+        group: u32,
+        /// The program's user.
+        uid: u64,
+    },
+}
 
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +71,8 @@ pub fn of(grant: &Grant, uvm_major: Option<u32>, files: DeviceFiles) -> Vec<Node
     }
 }
 
-fn of_cards(
+/// Those of cards with these minor numbers.
+pub fn of_cards(
     minors: impl Iterator<Item = u32>,
     uvm_major: Option<u32>,
     files: DeviceFiles,
@@ -77,49 +99,12 @@ fn of_cards(
     nodes
 }
 
-/// The nodes in the host's own `/dev` that are not as the driver and its parameters have them, for people. cgpu makes a container's itself; the
-/// host's programs, and containers with a user namespace of their own, find these. One that is absent is none of them.
-#[must_use]
-pub fn differences(cards: &[Card], uvm_major: Option<u32>) -> Vec<String> {
-    let params = std::fs::read_to_string(PARAMS_PATH).unwrap_or_default();
-    let minors = cards.iter().map(|card| card.minor);
-    let nodes = of_cards(minors, uvm_major, DeviceFiles::of_params(&params));
-    differences_in(Path::new("/dev"), &nodes)
-}
-
-fn differences_in(dev: &Path, nodes: &[Node]) -> Vec<String> {
-    let difference = |node: &Node| {
-        let path = dev.join(&node.name);
-        let found = std::fs::metadata(&path).ok()?;
-        let numbers = (
-            nix::sys::stat::major(found.rdev()),
-            nix::sys::stat::minor(found.rdev()),
-        );
-        let path = path.display();
-        let (major, minor) = (node.major, node.minor);
-        if !found.file_type().is_char_device() || numbers != (major.into(), minor.into()) {
-            let (is_major, is_minor) = numbers;
-            return Some(format!(
-                "{path} is {is_major}:{is_minor}, and the driver's is {major}:{minor}"
-            ));
-        }
-        let (mode, uid, gid) = (found.mode() & 0o777, found.uid(), found.gid());
-        ((mode, uid, gid) != (node.mode, node.uid, node.gid)).then(|| {
-            format!(
-                "{path} has mode {mode:04o}, user {uid}, group {gid}, and the module's parameters say {:04o}, {}, {}",
-                node.mode, node.uid, node.gid
-            )
-        })
-    };
-    nodes.iter().filter_map(difference).collect()
-}
-
 /// Refuses a container whose program could not open its nodes: CUDA would find no card, and say nothing of why. A container with
 /// a user namespace of its own finds the host's nodes, which runc binds in, and is not judged.
 ///
 /// # Errors
 /// The program's user has no right to one of them; a spec of another shape.
-pub(crate) fn refuse_unusable(container: &Value, nodes: &[Node]) -> Result<(), Error> {
+pub fn refuse_unusable(container: &Value, nodes: &[Node]) -> Result<(), Error> {
     let namespaces = container
         .pointer("/linux/namespaces")
         .and_then(Value::as_array);
@@ -133,7 +118,7 @@ pub(crate) fn refuse_unusable(container: &Value, nodes: &[Node]) -> Result<(), E
     };
     match nodes.iter().find(|node| !user.opens(node)) {
         None => Ok(()),
-        Some(node) => Err(Error::NodeUnusable {
+        Some(node) => Err(Error::Unusable {
             path: format!("/dev/{}", node.name),
             mode: node.mode,
             owner: node.uid,
@@ -152,10 +137,10 @@ struct User {
 }
 
 impl User {
-    fn of(user: &Value, process: &Value) -> Result<Self, Error> {
-        let fields = spec::object(user, "process.user")?;
+    fn of(user: &Value, process: &Value) -> Result<Self, ShapeError> {
+        let fields = json::object(user, "process.user")?;
         let number = |key| fields.get(key).and_then(Value::as_u64).unwrap_or(0);
-        let more = spec::list(fields, "process.user", "additionalGids")?;
+        let more = json::list(fields, "process.user", "additionalGids")?;
         let effective = process
             .pointer("/capabilities/effective")
             .and_then(Value::as_array);
@@ -229,33 +214,6 @@ mod tests {
         assert!(judged(user(0, 44, &[]), &node(0o066, 0, 44)).is_err());
         assert!(judged(user(5, 44, &[]), &node(0o606, 0, 44)).is_err());
         assert_eq!(judged(user(5, 5, &[]), &node(0o666, 0, 0)), Ok(()));
-    }
-
-    #[test]
-    fn nodes_of_the_host_that_differ_are_named() {
-        // /dev/null is 1:3, and every host has it so.
-        let null = |major, minor, mode| Node {
-            name: "null".to_owned(),
-            major,
-            minor,
-            ..node(mode, 0, 0)
-        };
-        let found = |node: Node| differences_in(Path::new("/dev"), &[node]).join("");
-        assert_eq!(found(null(1, 3, 0o666)), "");
-        let stale = found(null(511, 0, 0o666));
-        assert!(
-            stale.contains("/dev/null is 1:3, and the driver's is 511:0"),
-            "{stale}"
-        );
-        let other = found(null(1, 3, 0o660));
-        assert!(
-            other.contains("mode 0666") && other.contains("0660"),
-            "{other}"
-        );
-        let dir = tempfile::tempdir().unwrap();
-        assert!(differences_in(dir.path(), &[null(1, 3, 0o666)]).is_empty());
-        std::fs::write(dir.path().join("null"), "").unwrap();
-        assert_eq!(differences_in(dir.path(), &[null(1, 3, 0o666)]).len(), 1);
     }
 
     #[test]

@@ -30,8 +30,10 @@ use cards::{ContainerKey, CpuTime, Grant};
 use plan::Terms;
 use serde::Serialize;
 
-use crate::state::ContainerDir;
-use crate::{Config, Error};
+use crate::chain::chain;
+use crate::config::Config;
+use crate::error::Error;
+use crate::state::{CPU_GROUP, ContainerDir};
 
 /// The parent of all of them.
 const PARENT: &str = "cgpu";
@@ -39,8 +41,6 @@ const PARENT: &str = "cgpu";
 const SERVICE: &str = "system.slice/cgpu.service";
 /// The state folder whose groups carry no mark.
 const DEFAULT_STATE_DIR: &str = "/run/cgpu";
-/// Where the container's own group is noted, in its folder.
-pub(crate) const RECORD: &str = "cpu-group";
 
 /// What a broker needs without any object of its tenant's.
 const BASE_BYTES: u64 = 16 << 20;
@@ -319,7 +319,7 @@ impl OwnGroup {
         let Some(group) = self.cpu_group_of(init) else {
             return Ok(());
         };
-        let record = dir.file(RECORD);
+        let record = dir.file(CPU_GROUP);
         fs::write(&record, group.as_os_str().as_bytes()).map_err(Error::io("write", &record))?;
         self.follow_group(dir, &group, governor)
     }
@@ -330,13 +330,13 @@ impl OwnGroup {
     /// As [`OwnGroup::follow`].
     pub(crate) fn follow_again(&self, dir: &ContainerDir, governor: Governor) -> Result<(), Error> {
         use std::os::unix::ffi::OsStringExt;
-        match fs::read(dir.file(RECORD)) {
+        match fs::read(dir.file(CPU_GROUP)) {
             Ok(path) => {
                 let group = PathBuf::from(std::ffi::OsString::from_vec(path));
                 self.follow_group(dir, &group, governor)
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(Error::io("read", dir.file(RECORD))(error)),
+            Err(error) => Err(Error::io("read", dir.file(CPU_GROUP))(error)),
         }
     }
 
@@ -389,7 +389,7 @@ impl OwnGroup {
         if self.folder(controller).join(file).exists()
             && let Err(error) = self.set(controller, file, &burst_us.to_string())
         {
-            tracing::debug!(error = %crate::chain(&error), "nothing of a quota is saved up");
+            tracing::debug!(error = %chain(&error), "nothing of a quota is saved up");
         }
     }
 
@@ -530,7 +530,7 @@ pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
                     tracing::info!(group = %entry.path().display(), "removed a control group that was left")
                 }
                 Err(error) => {
-                    tracing::warn!(error = %crate::chain(&error), "a control group that was left stays");
+                    tracing::warn!(error = %chain(&error), "a control group that was left stays");
                 }
             }
         }

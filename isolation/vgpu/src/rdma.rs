@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{Error, spec};
+use crate::json::{self, ShapeError};
 
 /// Folder of the verbs' nodes, and gdrcopy's node.
 const PLACES: [&str; 2] = ["/dev/infiniband", "/dev/gdrdrv"];
@@ -17,13 +17,13 @@ const PLACES: [&str; 2] = ["/dev/infiniband", "/dev/gdrdrv"];
 ///
 /// # Errors
 /// The spec's devices or mounts have another shape.
-pub(crate) fn nodes(spec: &Value) -> Result<Vec<&str>, Error> {
-    let root = spec::object(spec, "")?;
+pub fn nodes(spec: &Value) -> Result<Vec<&str>, ShapeError> {
+    let root = json::object(spec, "")?;
     let devices = match root.get("linux").filter(|linux| !linux.is_null()) {
-        Some(linux) => spec::list(spec::object(linux, "linux")?, "linux", "devices")?,
+        Some(linux) => json::list(json::object(linux, "linux")?, "linux", "devices")?,
         None => &[],
     };
-    let mounts = spec::list(root, "", "mounts")?;
+    let mounts = json::list(root, "", "mounts")?;
     let ends = mounts
         .iter()
         .flat_map(|mount| [mount.get("source"), mount.get("destination")]);

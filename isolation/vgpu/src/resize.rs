@@ -19,13 +19,15 @@ use cards::placement::MIB;
 use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{ContainerKey, Grant, Inventory};
-use control::{NewQuota, Quotas, Request, Status, client};
+use control::{Status, client};
 
 pub use self::requested::Requested;
 pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
+use crate::backend;
+use crate::chain::chain;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, backend, request, slice_record};
+use crate::{Config, Container, Error, slice_record, terms};
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +60,7 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
     let (config, key, dir) = (container.config(), container.key(), container.dir());
     let total_bytes = requested
         .memory
-        .map(|memory| request::memory_amount("--memory", memory))
+        .map(|memory| terms::memory_amount("--memory", memory))
         .transpose()?;
     let terms = requested.terms()?;
     if total_bytes.is_none() && terms.is_none() {
@@ -112,7 +114,7 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
 /// The weight of a vGPU's own processes depends on whether the container's share is governed.
 fn follow_terms(container: &Container) {
     if let Err(error) = container.follow() {
-        tracing::warn!(key = %container.key(), error = %crate::chain(&error), "the weight of the vGPU's own processes is what it was");
+        tracing::warn!(key = %container.key(), error = %chain(&error), "the weight of the vGPU's own processes is what it was");
     }
 }
 
@@ -132,11 +134,12 @@ fn part(total_bytes: u64, grant: &Grant, memory: &str) -> Result<u64, Error> {
     if total_bytes.is_multiple_of(count * MIB) {
         return Ok(total_bytes / count);
     }
-    Err(Error::Value {
+    Err(terms::Error::Value {
         key: "--memory".to_owned(),
         value: memory.to_owned(),
         allowed: format!("an amount of which each of the container's {count} cards gets whole MiB"),
-    })
+    }
+    .into())
 }
 
 /// Containers that held more than their shrunken quotas, and what they hold now.
@@ -395,45 +398,8 @@ impl Change<'_> {
             undone.push(undo_quota());
         }
         for error in undone.into_iter().filter_map(Result::err) {
-            tracing::warn!(key = %before.key, error = %crate::chain(&error), "a failed change could not be undone in full; what is reserved of memory is the larger of both");
+            tracing::warn!(key = %before.key, error = %chain(&error), "a failed change could not be undone in full; what is reserved of memory is the larger of both");
         }
-    }
-}
-
-/// Tells the broker its quotas.
-pub(crate) fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<backend::Held>, Error> {
-    let failed = |problem: String| Error::BrokerRefused {
-        key: grant.key.clone(),
-        problem,
-    };
-    let cards = grant.cards.iter().map(|slice| NewQuota {
-        uuid: slice.uuid.to_string(),
-        quota_bytes: slice.quota_bytes,
-    });
-    let request = Request::SetQuota {
-        cards: cards.collect(),
-    };
-    let answer: Quotas =
-        client::ask(&dir.control_socket(), &request).map_err(|error| failed(error.to_string()))?;
-    let agrees = grant.cards.iter().all(|slice| {
-        answer
-            .cards
-            .iter()
-            .any(|card| card.uuid == slice.uuid.as_str() && card.quota_bytes == slice.quota_bytes)
-    });
-    if agrees {
-        Ok(answer
-            .cards
-            .into_iter()
-            .map(|card| backend::Held {
-                uuid: card.uuid,
-                used_bytes: card.used_bytes,
-            })
-            .collect())
-    } else {
-        Err(failed(
-            "it answers with other quotas than it was told".to_owned(),
-        ))
     }
 }
 

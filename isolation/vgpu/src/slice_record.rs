@@ -14,7 +14,9 @@ use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::mount::Mount;
+use crate::chain::chain;
+use crate::edit::Mount;
+use crate::mount;
 use crate::state::ContainerDir;
 
 /// In the container's folder.
@@ -75,7 +77,7 @@ pub(crate) fn update(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) {
         put(&path, &record)
     });
     if let Err(error) = updated {
-        tracing::warn!(path = %path.display(), error = %crate::chain(&error), "a container cannot read its new share");
+        tracing::warn!(path = %path.display(), error = %chain(&error), "a container cannot read its new share");
     }
 }
 
@@ -86,7 +88,7 @@ pub(crate) fn mount(dir: &ContainerDir) -> Result<Option<Mount>, Error> {
         return Ok(None);
     }
     let options = ["bind", "ro", "nosuid", "nodev", "noexec"];
-    Mount::new(path, TARGET.into(), &options).map(Some)
+    mount::checked(path, TARGET.into(), &options).map(Some)
 }
 
 fn read(path: &Path) -> Result<SliceRecord, Error> {

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use cards::ContainerKey;
 use cards::lock::FileLock;
 
-use crate::{Error, backend};
+use crate::error::Error;
 
 /// A container's folder, `<state_dir>/vgpus/<namespace>/<container>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContainerDir(PathBuf);
+
+/// Where the container's own control group in the tree that divides CPU time is recorded.
+pub(crate) const CPU_GROUP: &str = "cpu-group";
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
@@ -35,7 +38,7 @@ const FILES: [&str; 25] = [
     "filter.json",
     "filter.programs",
     "pod.json",
-    crate::own_group::RECORD,
+    CPU_GROUP,
     cards::cpu_time::FILE_NAME,
     "cpu-time.json.tmp",
     "grant.json.tmp",
@@ -90,14 +93,6 @@ impl ContainerDir {
     /// Whether the broker lives.
     pub(crate) fn has_broker(&self) -> Result<bool, Error> {
         Ok(FileLock::is_held(&self.broker_lock())?)
-    }
-
-    /// Whether the frontend or the broker lives, or a process of a container without a broker. Nobody: the folder is stale.
-    pub(crate) fn is_live(&self) -> Result<bool, Error> {
-        Ok(FileLock::is_held(&self.frontend_lock())?
-            || self.has_broker()?
-            || backend::init_lives(self)
-            || backend::is_populated(self))
     }
 
     /// Empties and removes the folder, and the namespace's if it was the last.

@@ -3,11 +3,66 @@
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::Error;
-use crate::error::{CONFIGURATION, DRIVER_FILE};
 use crate::walk::walk;
+
+/// What [`Error::File`] calls a configuration, which nobody executes.
+pub const CONFIGURATION: &str = "configuration";
+
+/// A file that describes a driver version, in messages.
+pub const DRIVER_FILE: &str = "file of a driver version";
+
+/// Why a file is not obeyed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be looked at.
+    #[error("cannot {operation} {}", path.display())]
+    Io {
+        /// The verb.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A program or a configuration that others can change.
+    #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be a plain file of root's that no other user can write{}", path.display(), if [CONFIGURATION, DRIVER_FILE].contains(what) { "" } else { ", and executable" })]
+    File {
+        /// Which one.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A program or a configuration behind a folder or a link that others can change.
+    #[error("the way to {what} {} leads through {}, which belongs to user {owner} with mode {mode:o}: whoever can write there can replace it; it must be root's, and writable by no other", file.display(), folder.display())]
+    Folder {
+        /// Which one.
+        what: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// The folder, or the link.
+        folder: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
+}
+
+fn io(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.into();
+    move |source| Error::Io {
+        operation,
+        path,
+        source,
+    }
+}
 
 /// Checks a program.
 ///
@@ -27,7 +82,7 @@ pub fn is_trusted_program(path: &Path) -> bool {
 ///
 /// # Errors
 /// It is absent, no plain file, or others can change it.
-pub(crate) fn file(what: &'static str, path: &Path) -> Result<(), Error> {
+pub fn file(what: &'static str, path: &Path) -> Result<(), Error> {
     check(what, path, |_| true)
 }
 
@@ -36,9 +91,9 @@ fn check(
     path: &Path,
     is_as_needed: impl Fn(&Metadata) -> bool,
 ) -> Result<(), Error> {
-    let absolute = std::path::absolute(path).map_err(Error::io("resolve", path))?;
+    let absolute = std::path::absolute(path).map_err(io("resolve", path))?;
     let walked = walk(&absolute);
-    let metadata = std::fs::metadata(&absolute).map_err(Error::io(
+    let metadata = std::fs::metadata(&absolute).map_err(io(
         match what {
             CONFIGURATION => "find the configuration",
             DRIVER_FILE => "find the file of the driver's version",
@@ -48,7 +103,7 @@ fn check(
         },
         path,
     ))?;
-    let untrusted = |metadata: &Metadata| Error::UntrustedFile {
+    let untrusted = |metadata: &Metadata| Error::File {
         what,
         path: path.to_owned(),
         owner: metadata.uid(),
@@ -63,13 +118,13 @@ fn check(
         return Err(untrusted(&metadata));
     }
     for part in &walked.through {
-        let metadata = std::fs::symlink_metadata(part).map_err(Error::io("read", part))?;
+        let metadata = std::fs::symlink_metadata(part).map_err(io("read", part))?;
         // In a sticky folder others cannot touch what is not theirs; a link has no mode of its own.
         let is_safe = metadata.is_symlink()
             || !others_write(&metadata)
             || metadata.mode() & libc::S_ISVTX != 0;
         if !is_ours(&metadata) || !is_safe {
-            return Err(Error::UntrustedFolder {
+            return Err(Error::Folder {
                 what,
                 file: path.to_owned(),
                 folder: part.clone(),
@@ -87,103 +142,4 @@ fn is_ours(metadata: &Metadata) -> bool {
 
 fn others_write(metadata: &Metadata) -> bool {
     metadata.mode() & 0o022 != 0
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
-    use std::path::PathBuf;
-
-    use super::*;
-    use crate::Config;
-
-    struct Fixture {
-        dir: tempfile::TempDir,
-        file: PathBuf,
-    }
-
-    impl Fixture {
-        fn new(text: &str) -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let file = dir.path().join("own/file");
-            fs::create_dir(dir.path().join("own")).unwrap();
-            fs::write(&file, text).unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-            Self { dir, file }
-        }
-
-        fn mode(&self, path: &Path, mode: u32) {
-            fs::set_permissions(self.dir.path().join(path), fs::Permissions::from_mode(mode))
-                .unwrap();
-        }
-    }
-
-    /// Everything that must make a use of the file fail.
-    fn assert_guarded(fixture: &Fixture, used: &dyn Fn(&Path) -> Result<(), Error>) {
-        used(&fixture.file).unwrap();
-        for (path, bad, good) in [
-            (Path::new("own/file"), 0o775, 0o755),
-            (Path::new("own/file"), 0o757, 0o755),
-            (Path::new("own"), 0o775, 0o755),
-            (Path::new("own"), 0o757, 0o1777),
-        ] {
-            fixture.mode(path, bad);
-            let error = crate::chain(&used(&fixture.file).unwrap_err());
-            let reported = error.contains(&format!("{bad:o}"))
-                && error.contains(fixture.dir.path().join(path).to_str().unwrap());
-            assert!(reported, "{error}");
-            fixture.mode(path, good);
-            used(&fixture.file).unwrap();
-        }
-        let link = fixture.dir.path().join("own/link");
-        symlink("file", &link).unwrap();
-        used(&link).unwrap();
-        if !nix::unistd::geteuid().is_root() {
-            println!("SKIP: not root");
-            return;
-        }
-        // A sticky folder keeps a stranger's link as it keeps ours.
-        std::os::unix::fs::lchown(&link, Some(1000), None).unwrap();
-        assert!(matches!(used(&link), Err(Error::UntrustedFolder { .. })));
-        chown(fixture.dir.path().join("own"), Some(1000), None).unwrap();
-        assert!(matches!(
-            used(&fixture.file),
-            Err(Error::UntrustedFolder { .. })
-        ));
-        chown(fixture.dir.path().join("own"), Some(0), None).unwrap();
-        chown(&fixture.file, Some(1000), None).unwrap();
-        assert!(matches!(
-            used(&fixture.file),
-            Err(Error::UntrustedFile { .. })
-        ));
-    }
-
-    #[test]
-    fn the_runtime_is_root_s_alone() {
-        let fixture = Fixture::new("");
-        assert_guarded(&fixture, &|path| {
-            let config = Config {
-                runc: Some(path.to_owned()),
-                ..Config::default()
-            };
-            crate::runc::path(&config).map(drop)
-        });
-    }
-
-    #[test]
-    fn the_broker_is_root_s_alone() {
-        let fixture = Fixture::new("");
-        assert_guarded(&fixture, &|path| {
-            let mut config = Config::default();
-            config.broker.path = Some(path.to_owned());
-            crate::broker::program(&config).map(drop)
-        });
-    }
-
-    #[test]
-    fn the_configuration_is_root_s_alone() {
-        let fixture = Fixture::new("[broker]\nstart_timeout_ms = 7\n");
-        assert_guarded(&fixture, &|path| Config::from_trusted(path).map(drop));
-    }
 }

@@ -14,7 +14,9 @@ use std::process::{Command, Stdio};
 use nvabi::proc_files::{DEVICES_PATH, UVM_NAME, character_major};
 use sys::pidfd::PidFd;
 
-use crate::{Config, Error, chain, trusted};
+use crate::chain::chain;
+use crate::config::Config;
+use crate::trusted;
 
 /// Where modprobe is looked for. `$PATH` has no say, and neither has `kernel.modprobe`, which a privileged container can write.
 const MODPROBE_PATHS: [&str; 3] = [
@@ -32,6 +34,29 @@ const KILL_MS: u16 = 500;
 /// What modprobe writes is a line or two.
 const MESSAGE_MAX_BYTES: u64 = 400;
 
+/// Why a container cannot have the module.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel's list of devices cannot be read.
+    #[error("cannot read {}", path.display())]
+    Devices {
+        /// The list.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The kernel module that CUDA needs.
+    #[error(
+        "a container with a GPU needs the kernel module nvidia-uvm, which is not loaded: run `modprobe nvidia-uvm` on the host, then start the container again"
+    )]
+    NotLoaded {
+        /// Why cgpu could not load it.
+        #[source]
+        source: NotLoaded,
+    },
+}
+
 /// Why the module could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -44,7 +69,7 @@ pub enum NotLoaded {
     },
     /// One that others can change.
     #[error("{}", chain(.0))]
-    Untrusted(Box<Error>),
+    Untrusted(Box<trusted::Error>),
     /// It cannot be run.
     #[error("cannot run {}", path.display())]
     Run {
@@ -108,7 +133,7 @@ pub fn standing(config: &Config) -> Result<Standing, Error> {
 
 /// The module on one host.
 #[derive(Debug, Clone)]
-pub(crate) struct UvmModule {
+pub struct UvmModule {
     /// `/proc/devices`
     devices: PathBuf,
     /// In this order.
@@ -119,7 +144,9 @@ pub(crate) struct UvmModule {
 }
 
 impl UvmModule {
-    pub(crate) fn of(config: &Config) -> Self {
+    /// As the configuration has it.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
         Self {
             devices: PathBuf::from(DEVICES_PATH),
             modprobes: MODPROBE_PATHS.map(PathBuf::from).to_vec(),
@@ -143,7 +170,7 @@ impl UvmModule {
     ///
     /// # Errors
     /// It is not loaded, and cannot be.
-    pub(crate) fn loaded(&self) -> Result<u32, Error> {
+    pub fn loaded(&self) -> Result<u32, Error> {
         if let Some(major) = self.major()? {
             return Ok(major);
         }
@@ -156,8 +183,8 @@ impl UvmModule {
                 tracing::info!(major, "nvidia-uvm was loaded");
                 Ok(major)
             }
-            (None, Err(source)) => Err(Error::UvmNotLoaded { source }),
-            (None, Ok((path, (status, reply)))) => Err(Error::UvmNotLoaded {
+            (None, Err(source)) => Err(Error::NotLoaded { source }),
+            (None, Ok((path, (status, reply)))) => Err(Error::NotLoaded {
                 source: NotLoaded::Absent {
                     path,
                     status,
@@ -168,8 +195,10 @@ impl UvmModule {
     }
 
     fn major(&self) -> Result<Option<u32>, Error> {
-        let text =
-            std::fs::read_to_string(&self.devices).map_err(Error::io("read", &self.devices))?;
+        let text = std::fs::read_to_string(&self.devices).map_err(|source| Error::Devices {
+            path: self.devices.clone(),
+            source,
+        })?;
         Ok(character_major(&text, UVM_NAME))
     }
 
@@ -334,7 +363,7 @@ pub(crate) mod tests {
         assert!(
             matches!(
                 &error,
-                Error::UvmNotLoaded {
+                Error::NotLoaded {
                     source: NotLoaded::Late { .. }
                 }
             ),
@@ -364,7 +393,7 @@ pub(crate) mod tests {
         assert!(
             matches!(
                 &error,
-                Error::UvmNotLoaded {
+                Error::NotLoaded {
                     source: NotLoaded::Untrusted(_)
                 }
             ),

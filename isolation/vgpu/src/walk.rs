@@ -14,19 +14,20 @@ const LINKS_MAX: u32 = 40;
 
 /// Where a path leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub struct Walked {
     /// Its end; what is absent is taken for a plain name. No link is in it, and no `..`.
-    pub(crate) end: PathBuf,
+    pub end: PathBuf,
     /// Folders and links that it goes through, the end not among them.
-    pub(crate) through: Vec<PathBuf>,
+    pub through: Vec<PathBuf>,
     /// It follows a link of procfs, whose text does not say where it leads.
-    pub(crate) is_magic: bool,
+    pub is_magic: bool,
     /// It has more links than the kernel follows.
-    pub(crate) is_endless: bool,
+    pub is_endless: bool,
 }
 
 /// Follows an absolute path.
-pub(crate) fn walk(path: &Path) -> Walked {
+#[must_use]
+pub fn walk(path: &Path) -> Walked {
     let mut walked = Walked {
         end: PathBuf::from("/"),
         through: vec![PathBuf::from("/")],
@@ -61,6 +62,22 @@ pub(crate) fn walk(path: &Path) -> Walked {
         }
     }
     walked
+}
+
+/// A path without `.`, `..` and double slashes, as runc cleans those of a spec.
+#[must_use]
+pub fn cleaned(path: &Path) -> PathBuf {
+    path.components()
+        .fold(PathBuf::from("/"), |mut clean, part| {
+            match part {
+                Component::Normal(name) => clean.push(name),
+                Component::ParentDir => {
+                    clean.pop();
+                }
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+            clean
+        })
 }
 
 fn is_of_procfs(folder: &Path) -> bool {

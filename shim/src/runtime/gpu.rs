@@ -172,7 +172,7 @@ impl Gpu for Cards {
     ) -> GpuResult<Option<Box<dyn Prepared>>> {
         let config = match Config::load() {
             Ok(config) => config,
-            Err(error) => return unless_plain(error, id, bundle),
+            Err(error) => return unless_plain(error.into(), id, bundle),
         };
         let container = Container::new(config, key(namespace, id)?);
         let order = Create::new(&container, Source::Bundle(bundle), FrontendKind::Shim);

@@ -24,7 +24,7 @@ const UVM_DISABLE_HMM: &str = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm
 /// A process is stopped in microseconds unless the host is very busy.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
+pub(super) fn look(loaded: &Result<Config, vgpu::config::Error>) -> Facts {
     let defaults = Config::default();
     let config = loaded.as_ref().unwrap_or(&defaults);
     let driver = HostDriver::of(config);
@@ -90,7 +90,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::Error>) -> Facts {
                     Ok(Standing::Loaded { major }) => Some(*major),
                     _ => None,
                 };
-                vgpu::nodes::differences(&inventory.cards, major)
+                vgpu::host_nodes::differences(&inventory.cards, major)
             }
             _ => Vec::new(),
         },

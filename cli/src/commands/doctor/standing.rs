@@ -29,7 +29,7 @@ const START_BYTES: usize = 256 << 10;
 pub(in crate::commands) fn standing_of(path: &Path) -> Standing {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Standing::Absent,
-        _ => match vgpu::check_program("program", path) {
+        _ => match vgpu::trusted::program("program", path) {
             Ok(()) => Standing::Fine,
             Err(error) => Standing::Untrusted(chain(&error)),
         },

@@ -39,6 +39,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use vgpu::{
     Config, Container, Created, Ended, FrontendKind, Prepared, Request, Running, Source, request,
+    terms,
 };
 
 use self::guard::Guard;
@@ -124,18 +125,18 @@ impl Options {
 
 impl Options {
     /// Whoever runs this is the host's root, who writes the configuration too: the options may loosen what it says.
-    fn apply_isolation(&self, isolation: &mut Isolation) -> Result<(), vgpu::Error> {
+    fn apply_isolation(&self, isolation: &mut Isolation) -> Result<(), terms::Error> {
         if let Some(mode) = &self.mode {
-            isolation.mode = request::mode("--mode", mode)?;
+            isolation.mode = terms::mode("--mode", mode)?;
         }
         if let Some(managed) = &self.managed {
-            isolation.managed = request::managed("--managed", managed)?;
+            isolation.managed = terms::managed("--managed", managed)?;
         }
         if let Some(figures) = &self.card_figures {
-            isolation.card_figures = request::card_figures("--card-figures", figures)?;
+            isolation.card_figures = terms::card_figures("--card-figures", figures)?;
         }
         if let Some(group) = &self.share_group {
-            isolation.share_group = Some(request::share_group("--share-group", group)?);
+            isolation.share_group = Some(terms::share_group("--share-group", group)?);
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
 use cards::Weakness;
-use vgpu::backend::Strength;
-use vgpu::config::Allow;
+use vgpu::config::{Allow, Strength};
 
 use super::*;
 use crate::model::ps::State;

@@ -2,11 +2,13 @@
 
 use cards::Grant;
 
-use super::{Backend, Held, Kind, Runtime, StartWatch, Strength, WhyNot, filter};
+use super::{Backend, Held, Kind, Runtime, StartWatch, filter, quota};
+use crate::config::Strength;
+use crate::error::WhyNot;
 use crate::host::Host;
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
-use crate::{Config, Error, broker, resize, runc};
+use crate::{Config, Error, broker, runc};
 
 /// `cgpu-broker`.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl Backend for Broker<'_> {
     }
 
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
-        resize::tell(dir, grant)
+        quota::tell(dir, grant)
     }
 
     fn teardown(&self, _dir: &ContainerDir) -> Result<(), Error> {

@@ -22,8 +22,11 @@ use limits::{Answer, CardLimit, Question, What, ask};
 use serde::{Deserialize, Serialize};
 
 use super::leaf::{Leaf, is_v2};
-use super::{Backend, Held, Kind, Strength, WhyNot, init};
+use super::{Backend, Held, Kind, init};
 use crate::broker::Starting;
+use crate::chain::chain;
+use crate::config::Strength;
+use crate::error::WhyNot;
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Config, Error, trusted};
@@ -160,7 +163,7 @@ impl Backend for DriverLimit<'_> {
         if let Err(error) = self.teardown(dir) {
             tracing::warn!(
                 dir = %dir.path().display(),
-                error = %crate::chain(&error),
+                error = %chain(&error),
                 "the soft memory limit could not be zeroed: the control group's ancestors may keep the reservation"
             );
         }
@@ -232,7 +235,7 @@ fn program(config: &Config) -> std::io::Result<PathBuf> {
     match &config.backend.limits_program {
         Some(path) => {
             trusted::program("program of NVIDIA's limits", path)
-                .map_err(|error| std::io::Error::other(crate::chain(&error)))?;
+                .map_err(|error| std::io::Error::other(chain(&error)))?;
             Ok(path.clone())
         }
         None => Ok(std::env::current_exe()?.with_file_name(PROGRAM)),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
-use crate::Error;
+use crate::error::Error;
 use crate::state::ContainerDir;
 
 /// The note's name in the container's folder.
@@ -46,7 +46,7 @@ pub(super) fn record(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
 }
 
 /// Whether the noted process lives. Without a note, or with a broken one, no.
-pub(crate) fn lives(dir: &ContainerDir) -> bool {
+pub(super) fn lives(dir: &ContainerDir) -> bool {
     let recorded = || -> Option<bool> {
         let text = cards::store::read_capped("init", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
         let init: Init = serde_json::from_slice(&text).ok()?;

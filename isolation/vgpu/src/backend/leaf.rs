@@ -6,7 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::error::Error;
+use crate::state::ContainerDir;
 
 /// One group. The inode tells it from a later one of the same path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +70,7 @@ impl Leaf {
 }
 
 /// Whether a process lives in the noted leaf of a container of backend `driver-limit`.
-pub(crate) fn is_populated(dir: &crate::state::ContainerDir) -> bool {
+pub(super) fn is_populated(dir: &ContainerDir) -> bool {
     super::driver_limit::recorded_leaf(dir).is_some_and(|leaf| leaf.is_populated())
 }
 

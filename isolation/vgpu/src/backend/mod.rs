@@ -21,101 +21,27 @@ mod driver_limit;
 mod filter;
 mod init;
 mod leaf;
+mod quota;
 mod share;
 mod survey;
 
 use cards::Grant;
 pub use cards::grant::Backend as Kind;
+use cards::lock::FileLock;
 use cards::placement::Amount;
-use serde::{Deserialize, Serialize};
 
 use self::broker::Broker;
 use self::driver_limit::DriverLimit;
 pub use self::filter::{StartWatch, Started};
-pub(crate) use self::init::lives as init_lives;
-pub(crate) use self::leaf::is_populated;
 use self::share::Share;
 pub use self::survey::{Offer, Survey, survey};
 use crate::broker::Starting;
-use crate::config::BackendKind;
+use crate::chain::chain;
+use crate::config::{BackendKind, Config, Strength};
+use crate::error::{Error, WhyNot};
 use crate::host::Host;
+use crate::request::Request;
 use crate::state::ContainerDir;
-use crate::{Config, Error, Request};
-
-/// How well memory is held, weakest first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Strength {
-    /// Not at all.
-    None,
-    /// A container cannot hold more than its quota of what the driver counts. Managed memory is not among that while it
-    /// is on the card.
-    #[default]
-    Hard,
-    /// A container cannot hold more than its quota, and every byte is accounted.
-    Exact,
-}
-
-impl Strength {
-    /// The word of configuration, tables and documents.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Hard => "hard",
-            Self::Exact => "exact",
-        }
-    }
-}
-
-/// Why a backend is not offered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WhyNot {
-    /// Only a broker is before the simulator.
-    #[error("the cards are simulated, which works with a broker only")]
-    Simulated,
-    /// The driver's calls cannot be decoded.
-    #[error(transparent)]
-    Release(#[from] crate::drivers::UnknownDriver),
-    /// The kernel or the runtime cannot hand calls over.
-    #[error("{}", crate::chain(.0))]
-    Calls(Box<Error>),
-    /// No cgroup v2.
-    #[error("it needs cgroup v2 at {}", root.display())]
-    CgroupV1 {
-        /// `backend.cgroup_root`
-        root: std::path::PathBuf,
-    },
-    /// The driver, or NVML.
-    #[error("{}", crate::chain(.0))]
-    Limits(#[from] limits::Error),
-    /// `min_strength` is higher.
-    #[error("its memory limit has strength {}, and backend.min_strength is {}", .strength.name(), .min.name())]
-    TooWeak {
-        /// The backend's.
-        strength: Strength,
-        /// The host's.
-        min: Strength,
-    },
-}
-
-impl WhyNot {
-    /// As the error of a host that has no other choice.
-    fn into_error(self, backend: Kind) -> Error {
-        match self {
-            Self::Release(source) => Error::DriverRelease { source },
-            Self::Calls(error) => *error,
-            why @ (Self::Simulated
-            | Self::CgroupV1 { .. }
-            | Self::Limits(_)
-            | Self::TooWeak { .. }) => Error::NotOffered {
-                backend: backend.name(),
-                why: Box::new(why),
-            },
-        }
-    }
-}
 
 /// One way of holding a container.
 pub(crate) trait Backend {
@@ -222,6 +148,14 @@ fn make(config: &Config, kind: Kind, runtime: Runtime) -> Box<dyn Backend + '_> 
         Kind::DriverLimit => Box::new(DriverLimit { config }),
         Kind::Share => Box::new(Share),
     }
+}
+
+/// Whether the frontend or the broker of a container lives, or a process of a container without a broker. Nobody: its folder is stale.
+pub(crate) fn is_live(dir: &ContainerDir) -> Result<bool, Error> {
+    Ok(FileLock::is_held(&dir.frontend_lock())?
+        || dir.has_broker()?
+        || init::lives(dir)
+        || leaf::is_populated(dir))
 }
 
 /// Chooses for one container.
@@ -333,7 +267,7 @@ fn pick<'a>(
 fn listed(lacking: &[(Kind, WhyNot)]) -> String {
     lacking
         .iter()
-        .map(|(kind, why)| format!("{kind} is not offered ({})", crate::chain(why)))
+        .map(|(kind, why)| format!("{kind} is not offered ({})", chain(why)))
         .collect::<Vec<_>>()
         .join("; ")
 }

@@ -2,9 +2,11 @@
 
 use cards::{DriverSpec, Grant};
 
-use super::{Backend, Held, Kind, Strength, WhyNot, init};
+use super::{Backend, Held, Kind, init};
 use crate::Error;
 use crate::broker::Starting;
+use crate::config::Strength;
+use crate::error::WhyNot;
 use crate::host::Host;
 use crate::state::ContainerDir;
 

@@ -1,8 +1,11 @@
 //! What this host offers, for people and documents.
 
-use super::{Kind, Needed, Runtime, Strength, WhyNot, candidates, choose, make};
+use super::{Kind, Needed, Runtime, candidates, choose, make};
+use crate::chain::chain;
+use crate::config::Strength;
+use crate::error::WhyNot;
 use crate::host::Host;
-use crate::{Config, Error, chain};
+use crate::{Config, Error};
 
 /// One backend on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]

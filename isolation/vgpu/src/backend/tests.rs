@@ -86,7 +86,7 @@ fn config(kind: BackendKind, min_strength: Strength) -> Config {
 fn chosen(config: &Config, host: &Host, needed: Needed) -> Result<(Kind, String), String> {
     choose(config, host, needed, Runtime::Own)
         .map(|choice| (choice.backend.kind(), choice.reason))
-        .map_err(|error| crate::chain(&error))
+        .map_err(|error| chain(&error))
 }
 
 proptest! {

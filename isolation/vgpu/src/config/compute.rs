@@ -67,5 +67,5 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ComputePolicy, D
         NameOrNumber::Name(name) => name,
         NameOrNumber::Number(number) => number.to_string(),
     };
-    crate::request::compute_policy("compute.policy", &text).map_err(de::Error::custom)
+    crate::terms::compute_policy("compute.policy", &text).map_err(de::Error::custom)
 }

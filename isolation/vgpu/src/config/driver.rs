@@ -76,7 +76,8 @@ pub enum CdiFolders {
 
 impl CdiFolders {
     /// The folders; `None`: specs are not looked for.
-    pub(crate) fn folders(&self, usual: &[&str]) -> Option<Vec<PathBuf>> {
+    #[must_use]
+    pub fn folders(&self, usual: &[&str]) -> Option<Vec<PathBuf>> {
         match self {
             Self::Auto => Some(usual.iter().map(PathBuf::from).collect()),
             Self::Off => None,

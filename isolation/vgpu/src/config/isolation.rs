@@ -55,7 +55,8 @@ impl Default for IsolationConfig {
 
 impl IsolationConfig {
     /// For a container that asks for nothing of its own.
-    pub(crate) fn terms(&self) -> Isolation {
+    #[must_use]
+    pub fn terms(&self) -> Isolation {
         Isolation {
             mode: self.mode,
             managed: self.managed,
@@ -78,7 +79,7 @@ impl IsolationConfig {
 /// As the annotation `cgpu.io/memory` writes it.
 fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let bytes = crate::request::memory_amount("isolation.host_memory", &text);
+    let bytes = crate::terms::memory_amount("isolation.host_memory", &text);
     bytes.map(Some).map_err(de::Error::custom)
 }
 
@@ -145,7 +146,9 @@ impl Allow {
             .collect()
     }
 
-    pub(crate) fn lets_through(&self, weakness: Weakness) -> bool {
+    /// Whether a container may have it.
+    #[must_use]
+    pub fn lets_through(&self, weakness: Weakness) -> bool {
         self.through.contains(&weakness)
     }
 }

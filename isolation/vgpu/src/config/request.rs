@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::request;
+use crate::chain::chain;
+use crate::terms::{self, check_default};
 
 /// Table `[request]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -48,7 +49,7 @@ pub struct DefaultTerms(Vec<(&'static str, String)>);
 
 impl DefaultTerms {
     /// Each as an annotation, `("cgpu.io/memory", "4Gi")`.
-    pub(crate) fn terms(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn terms(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (*key, value.as_str()))
     }
 }
@@ -70,7 +71,7 @@ fn default_terms<'de, D: Deserializer<'de>>(
     let wrong = |key: &str, value: &Value| {
         de::Error::custom(format_args!(
             "{key} = {value} is not allowed: an amount of memory such as \"4Gi\", or a table of {} with texts or whole numbers",
-            request::default_keys().collect::<Vec<_>>().join(", ")
+            terms::default_keys().collect::<Vec<_>>().join(", ")
         ))
     };
     let (terms, (annotation, name)) = match Value::deserialize(deserializer)? {
@@ -78,11 +79,11 @@ fn default_terms<'de, D: Deserializer<'de>>(
             let mut terms = Vec::new();
             for (key, value) in &table {
                 let path = format!("request.default.{key}");
-                let known = request::default_key(key).ok_or_else(|| wrong(&path, value))?;
+                let known = terms::default_key(key).ok_or_else(|| wrong(&path, value))?;
                 let text = of_text(value).ok_or_else(|| wrong(&path, value))?;
                 terms.push((known, text));
             }
-            (terms, (request::PREFIX, "request.default."))
+            (terms, (terms::PREFIX, "request.default."))
         }
         value @ (Value::String(_)
         | Value::Integer(_)
@@ -91,16 +92,14 @@ fn default_terms<'de, D: Deserializer<'de>>(
         | Value::Datetime(_)
         | Value::Array(_)) => {
             let text = of_text(&value).ok_or_else(|| wrong("request.default", &value))?;
-            let terms = vec![(request::MEMORY_KEY, text)];
-            (terms, (request::MEMORY_KEY, "request.default"))
+            let terms = vec![(terms::MEMORY_KEY, text)];
+            (terms, (terms::MEMORY_KEY, "request.default"))
         }
     };
     let terms = DefaultTerms(terms);
-    match request::check_default(&terms) {
+    match check_default(terms.terms()) {
         Ok(()) => Ok(Some(terms)),
         // The file has other names than the annotations.
-        Err(error) => Err(de::Error::custom(
-            crate::chain(&error).replace(annotation, name),
-        )),
+        Err(error) => Err(de::Error::custom(chain(&error).replace(annotation, name))),
     }
 }

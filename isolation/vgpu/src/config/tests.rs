@@ -3,8 +3,7 @@ use cards::Weakness;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {
-    Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), text)
-        .map_err(|error| crate::error::chain(&error))
+    Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), text).map_err(|error| chain(&error))
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::capabilities::Capability::{self, Compute, Display, Graphics, Ngx, Utility, Video};
+use crate::capabilities::Capability::{self, Compute, Display, Graphics, Ngx, Utility, Video};
 
 /// A library of the driver.
 #[derive(Debug, PartialEq, Eq)]

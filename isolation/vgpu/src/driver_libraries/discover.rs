@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use nvabi::DriverVersion;
 
-use super::capabilities::{Capabilities, Capability};
 use super::catalogue::{self, DATA, LIBRARIES, Library, Need, PROGRAM_FOLDERS, PROGRAMS};
 use super::elf::{self, Machine};
 use super::error::Error;
 use super::linker_cache;
 use super::tree::{Found, LastLink, Tree};
+use crate::capabilities::{Capabilities, Capability};
 
 /// Where distributions put the driver's libraries, for this machine's programs and for 32-bit ones.
 const FOLDERS: [&str; 11] = [

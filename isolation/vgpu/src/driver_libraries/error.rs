@@ -2,19 +2,17 @@
 
 use std::path::PathBuf;
 
+use crate::{capabilities, escape_checks};
+
 /// One variant for each thing that can be wrong with the libraries of a host, or with what a container asks of them.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `NVIDIA_DRIVER_CAPABILITIES` with a word that means nothing.
-    #[error("NVIDIA_DRIVER_CAPABILITIES = {value:?} has {word:?}, which is not allowed: {allowed}")]
-    Capability {
-        /// The variable's value, cut.
-        value: String,
-        /// The word, cut.
-        word: String,
-        /// Those that exist.
-        allowed: String,
-    },
+    /// What the container asks of them.
+    #[error(transparent)]
+    Capabilities(#[from] capabilities::Error),
+    /// Whether one of its files leads out of a slice cannot be judged.
+    #[error(transparent)]
+    EscapeChecks(#[from] escape_checks::Error),
     /// A file of the host that cannot be looked at.
     #[error("cannot {operation} {}", path.display())]
     Io {

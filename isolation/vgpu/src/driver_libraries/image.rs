@@ -116,7 +116,7 @@ impl Image {
             return;
         };
         if let Err(error) = add(tree, libraries) {
-            tracing::warn!(error = %crate::chain(&error), "the image's linker cache stays as it is; its programs find the driver's libraries in the default folders");
+            tracing::warn!(error = %crate::chain::chain(&error), "the image's linker cache stays as it is; its programs find the driver's libraries in the default folders");
         }
     }
 }

@@ -13,7 +13,6 @@
 //! A library is mounted under its own name, the name that programs ask for (its soname), and the links that the driver's
 //! installer makes: the same file, so that a program that asks twice loads it once.
 
-pub(crate) mod capabilities;
 mod catalogue;
 mod cdi;
 mod discover;
@@ -28,7 +27,6 @@ use std::path::{Path, PathBuf};
 use cards::{Card, CardGrant, DriverSpec, Grant};
 use serde_json::Value;
 
-use self::capabilities::Capabilities;
 use self::cdi::{Needed, Others, Specs};
 use self::discover::{Discovered, FoundLibrary};
 use self::elf::Machine;
@@ -36,10 +34,12 @@ pub use self::error::Error;
 use self::image::Image;
 use self::linker_cache::Entry;
 use self::tree::Tree;
-use crate::config::{DriverConfig, LibrarySource, OtherCards};
-use crate::edit::Additions;
-use crate::mount::Mount;
-use crate::{Config, escape_checks};
+use crate::capabilities::Capabilities;
+use crate::config::{Config, DriverConfig, LibrarySource, OtherCards};
+use crate::edit::{Additions, Mount};
+use crate::escape_checks;
+use crate::host_files::ThisHost;
+use crate::own_places::OwnPlaces;
 
 /// Where CDI specs are, if the configuration does not say; the last counts most.
 const CDI_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
@@ -71,7 +71,7 @@ pub(crate) struct Context<'a> {
 /// # Errors
 /// An unknown capability; libraries that are absent, of another driver, or not root's alone; a CDI spec that is wrong or
 /// gives more than was granted.
-pub(crate) fn prepare(context: &Context<'_>) -> Result<DriverLibraries, crate::Error> {
+pub(crate) fn prepare(context: &Context<'_>) -> Result<DriverLibraries, Error> {
     match context.grant.driver {
         DriverSpec::Sim { .. } => return Ok(DriverLibraries::default()),
         DriverSpec::Kernel => {}
@@ -124,7 +124,7 @@ pub struct Survey {
 ///
 /// # Errors
 /// What a container of these cards would be refused for.
-pub fn survey(config: &Config, version: &str, cards: &[Card]) -> Result<Survey, crate::Error> {
+pub fn survey(config: &Config, version: &str, cards: &[Card]) -> Result<Survey, Error> {
     if config.driver.libraries == LibrarySource::None {
         return Ok(Survey {
             source: "none (driver.libraries = none)".to_owned(),
@@ -248,26 +248,21 @@ fn needed(granted: &[CardGrant], cards: &[Card]) -> Vec<Needed> {
 
 /// A CDI spec is held to the rules of what an engine gives, without the configuration's exceptions: nobody has asked for
 /// these files by name.
-fn refuse_what_leads_out(context: &Context<'_>, found: &FoundFiles) -> Result<(), crate::Error> {
+fn refuse_what_leads_out(context: &Context<'_>, found: &FoundFiles) -> Result<(), Error> {
     let is_held = match context.grant.backend {
         cards::Backend::Broker | cards::Backend::DriverLimit => true,
         cards::Backend::Share => false,
     };
-    let own = escape_checks::OwnPlaces::of(context.config, Some(context.bundle));
+    let own = OwnPlaces::of(context.config, Some(context.bundle));
     for file in found.files.iter().filter(|_| is_held) {
-        let weakness = escape_checks::of_file(
-            context.spec,
-            (&file.source, &file.target),
-            &own,
-            &escape_checks::ThisHost,
-        )?;
+        let weakness =
+            escape_checks::of_file(context.spec, (&file.source, &file.target), &own, &ThisHost)?;
         if let Some(weakness) = weakness {
             return Err(Error::CdiExposes {
                 path: file.spec.clone(),
                 value: error::cut(&file.source.display().to_string()),
                 weakness: weakness.name(),
-            }
-            .into());
+            });
         }
     }
     Ok(())

@@ -8,11 +8,14 @@ use std::path::Path;
 use cards::Weakness;
 use serde_json::{Map, Value, json};
 
+use super::Error;
 use super::Plan;
 use crate::config::OtherCards;
-use crate::escape_checks::HostFiles;
+use crate::escape_checks::{MODESET_MINOR, is_card_s};
+use crate::host_files::{HostFiles, NodeKind, ThisHost};
+use crate::json::{self, ShapeError};
 use crate::nodes::{CONTROL_MINOR, NVIDIA_MAJOR};
-use crate::{Error, escape_checks, spec};
+use crate::walk::cleaned;
 
 /// What an engine or another hook put there before us: `--device`, `--gpus`, CDI. A granted card is reachable only through
 /// our entries. A card that is not granted is refused, or left out where the configuration says so, or where the
@@ -125,12 +128,12 @@ pub(super) fn add_nodes(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Resul
     if plan.nodes.is_empty() {
         return Ok(());
     }
-    let linux = spec::child_object(root, "linux")?;
-    spec::child_array(linux, "devices")?.extend(plan.nodes.iter().map(|node| {
+    let linux = json::child_object(root, "linux")?;
+    json::child_array(linux, "devices")?.extend(plan.nodes.iter().map(|node| {
         json!({"path": format!("/dev/{}", node.name), "type": "c", "major": node.major, "minor": node.minor, "fileMode": node.mode, "uid": node.uid, "gid": node.gid})
     }));
-    let resources = spec::child_object(linux, "resources")?;
-    spec::child_array(resources, "devices")?.extend(
+    let resources = json::child_object(linux, "resources")?;
+    json::child_array(resources, "devices")?.extend(
         plan.nodes.iter().map(|node| json!({"allow": true, "type": "c", "major": node.major, "minor": node.minor, "access": "rw"})),
     );
     Ok(())
@@ -138,7 +141,7 @@ pub(super) fn add_nodes(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Resul
 
 /// Files bound into the container.
 pub(super) fn add_mounts(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
-    let mounts = spec::child_array(root, "mounts")?;
+    let mounts = json::child_array(root, "mounts")?;
     for mount in plan.mounts {
         let target = mount.target.display().to_string();
         mounts.retain(|other| text_at(other, "destination") != Some(target.as_str()));
@@ -155,9 +158,9 @@ pub(super) fn add_mounts(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Resu
 /// Engines pass paths as people wrote them; runc cleans them later. Other nodes of the driver's are judged before the
 /// edits: what of them is here was let through.
 fn card_by_name(path: &str) -> Option<CardNode> {
-    let path = escape_checks::cleaned(Path::new(path));
+    let path = cleaned(Path::new(path));
     let name = path.strip_prefix("/dev").ok()?.to_str()?;
-    if !escape_checks::is_card_s(name) {
+    if !is_card_s(name) {
         return None;
     }
     let number = name.strip_prefix("nvidia")?.parse();
@@ -170,11 +173,11 @@ fn card_behind(source: &str, plan: &Plan<'_>) -> Option<CardNode> {
     if !source.is_absolute() {
         return None;
     }
-    let real = escape_checks::ThisHost.resolve(source);
+    let real = ThisHost.resolve(source);
     let by_name = real.to_str().and_then(card_by_name);
     by_name.or_else(|| {
-        let node = escape_checks::ThisHost.node(&real)?;
-        let is_character = node.kind == escape_checks::NodeKind::Character;
+        let node = ThisHost.node(&real)?;
+        let is_character = node.kind == NodeKind::Character;
         is_character.then(|| card_of(node.major, Some(node.minor), plan))?
     })
 }
@@ -197,7 +200,7 @@ fn card_of(major: u64, minor: Option<u64>, plan: &Plan<'_>) -> Option<CardNode> 
     match minor {
         None => Some(CardNode::All),
         Some(minor) if minor == u64::from(CONTROL_MINOR) => Some(CardNode::Shared),
-        Some(minor) if minor == escape_checks::MODESET_MINOR => None,
+        Some(minor) if minor == MODESET_MINOR => None,
         Some(minor) => Some(CardNode::One(minor)),
     }
 }
@@ -210,8 +213,8 @@ fn text_at<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
 fn array_at<'a>(
     root: &'a mut Map<String, Value>,
     path: &[&str],
-) -> Result<Option<&'a mut Vec<Value>>, Error> {
-    let shape = |expected| Error::SpecShape {
+) -> Result<Option<&'a mut Vec<Value>>, ShapeError> {
+    let shape = |expected| ShapeError {
         field: path.join("."),
         expected,
     };

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::Error;
 use super::Plan;
-use crate::{Error, spec};
+use crate::json::{self, ShapeError};
 
 /// What NVIDIA's runtime hook reads, and the value at which it does nothing.
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -18,12 +19,12 @@ pub(super) fn add(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), 
     else {
         return Ok(());
     };
-    let process = process.as_object_mut().ok_or_else(|| Error::SpecShape {
+    let process = process.as_object_mut().ok_or_else(|| ShapeError {
         field: "process".to_owned(),
         expected: "an object",
     })?;
-    spec::process_environment(process)?;
-    let environment = spec::child_array(process, "env")?;
+    json::process_environment(process)?;
+    let environment = json::child_array(process, "env")?;
     for variable in added {
         let name = variable.split('=').next();
         environment.retain(|entry| {
@@ -49,8 +50,8 @@ pub(super) fn hide_from_other_hooks(
 
 /// In any process spec. Every earlier value goes: with two, programs disagree which one holds.
 pub(super) fn hide_in_process(process: &mut Map<String, Value>) -> Result<(), Error> {
-    spec::process_environment(process)?;
-    let environment = spec::child_array(process, "env")?;
+    json::process_environment(process)?;
+    let environment = json::child_array(process, "env")?;
     environment.retain(|entry| {
         entry
             .as_str()

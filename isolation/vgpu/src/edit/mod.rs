@@ -8,6 +8,8 @@
 
 mod devices;
 mod environment;
+mod error;
+mod mount;
 mod procfs;
 mod seccomp;
 
@@ -16,12 +18,13 @@ use std::path::Path;
 use cards::{ContainerKey, Grant};
 use serde_json::{Map, Value};
 
+pub use self::error::Error;
+pub use self::mount::Mount;
 pub use self::seccomp::Rules as SeccompRules;
 use crate::config::OtherCards;
-use crate::mount::Mount;
+use crate::json::{self, ShapeError};
 use crate::nodes::Node;
-use crate::request::{APPLIED_KEY, ISOLATION_KEY};
-use crate::{Error, spec};
+use crate::terms::{APPLIED_KEY, ISOLATION_KEY};
 
 /// What a real driver's libraries need beside mounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,7 +75,7 @@ const EDITS: [Edit; 8] = [
 /// # Errors
 /// A spec of the wrong shape, or one that cannot be made safe; the value is then half edited and must be dropped.
 pub fn apply(spec: &mut Value, plan: &Plan<'_>) -> Result<(), Error> {
-    let root = spec.as_object_mut().ok_or_else(|| Error::SpecShape {
+    let root = spec.as_object_mut().ok_or_else(|| ShapeError {
         field: "the spec".to_owned(),
         expected: "an object",
     })?;
@@ -84,7 +87,7 @@ pub fn apply(spec: &mut Value, plan: &Plan<'_>) -> Result<(), Error> {
 /// # Errors
 /// A process spec of the wrong shape.
 pub fn apply_to_exec(process: &mut Value) -> Result<(), Error> {
-    let process = process.as_object_mut().ok_or_else(|| Error::SpecShape {
+    let process = process.as_object_mut().ok_or_else(|| ShapeError {
         field: "the process spec".to_owned(),
         expected: "an object",
     })?;
@@ -96,7 +99,7 @@ pub fn apply_to_exec(process: &mut Value) -> Result<(), Error> {
 /// # Errors
 /// A spec of the wrong shape, or an annotation that is no container's name.
 pub fn applied_for(spec: &Value) -> Result<Option<ContainerKey>, Error> {
-    let annotations = spec::annotations(spec)?;
+    let annotations = json::annotations(spec)?;
     let applied = annotations.iter().find(|(key, _)| *key == APPLIED_KEY);
     applied
         .map(|(_, value)| value.parse().map_err(Error::from))
@@ -104,7 +107,7 @@ pub fn applied_for(spec: &Value) -> Result<Option<ContainerKey>, Error> {
 }
 
 fn annotate(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
-    let annotations = spec::child_object(root, "annotations")?;
+    let annotations = json::child_object(root, "annotations")?;
     annotations.insert(
         APPLIED_KEY.to_owned(),
         Value::String(plan.grant.key.to_string()),

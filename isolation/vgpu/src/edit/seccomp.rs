@@ -25,8 +25,9 @@ use serde_json::{Map, Value, json};
 use verdict::filter::{self, Action, FilterSpec, IoctlRule, MaskedEq};
 
 use self::comparison::{Comparison, Op, covers, disjoint};
+use super::Error;
 use super::Plan;
-use crate::{Error, spec};
+use crate::json;
 
 /// Which calls are the broker's.
 #[derive(Debug, Clone)]
@@ -60,8 +61,8 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
     if plan.grant.backend != cards::Backend::Broker {
         return Ok(());
     }
-    let linux = spec::child_object(root, "linux")?;
-    let profile = spec::child_object(linux, "seccomp")?;
+    let linux = json::child_object(root, "linux")?;
+    let profile = json::child_object(linux, "seccomp")?;
     if is_ours(profile, plan.listener)? {
         return Ok(());
     }
@@ -73,7 +74,7 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
     }
     profile.insert("architectures".to_owned(), json!([NATIVE]));
     let default = Outcome::of(profile, "defaultAction", "defaultErrnoRet")?;
-    let rules = spec::child_array(profile, "syscalls")?;
+    let rules = json::child_array(profile, "syscalls")?;
     refuse_other_notifications(&default, rules)?;
     for call in [ioctl(plan.seccomp), mmap(), seccomp()] {
         restrict(rules, &default, &call)?;

@@ -602,7 +602,7 @@ fn a_denial_that_does_not_take_effect_hides_no_allowance() {
         {"names": ["ioctl"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 1, "value": 0, "valueTwo": 7, "op": "SCMP_CMP_MASKED_EQ"}]},
         {"names": ["ioctl"], "action": "SCMP_ACT_KILL_PROCESS"},
     ]}));
-    let error = crate::error::chain(&refused.unwrap_err());
+    let error = crate::chain::chain(&refused.unwrap_err());
     assert!(error.contains("compares no bit"), "{error}");
 }
 

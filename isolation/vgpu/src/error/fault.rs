@@ -1,6 +1,7 @@
 //! Whose fault an error is.
 
 use super::Error;
+use crate::{capabilities, driver_libraries, edit, escape_checks, nodes, request, terms};
 
 /// Whether a request or the host is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,34 +17,29 @@ impl Error {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Value { .. }
-            | Self::Missing { .. }
-            | Self::UnknownKey { .. }
-            | Self::Contradiction { .. }
-            | Self::NoMemoryTerm
-            | Self::Missed { .. }
-            | Self::SpecShape { .. }
-            | Self::SeccompProfile { .. }
-            | Self::Exposed { .. }
-            | Self::OtherCard { .. }
-            | Self::Loosens { .. }
+            Self::Terms(error) => of_term(error),
+            Self::Capabilities(error) => of_capabilities(error),
+            Self::EscapeChecks(error) => of_escape_check(error),
+            Self::Request(error) => of_request(error),
+            Self::Nodes(error) => of_nodes(error),
+            Self::Edit(error) => of_edit(error),
+            Self::DriverLibraries(error) => of_driver_libraries(error),
+            Self::Shape(_)
             | Self::SpecJson { .. }
             | Self::SharingRefused { .. }
             | Self::ForgedAnnotation { .. } => Fault::Request,
-            Self::BrokerGone { .. }
-            | Self::TwoEngines { .. }
-            | Self::ForgedRole { .. }
+            Self::Cards(_)
+            | Self::Trusted(_)
+            | Self::Config(_)
+            | Self::Drivers(_)
+            | Self::UvmModule(_)
+            | Self::BrokerGone { .. }
             | Self::OwnGroup { .. }
-            | Self::Default { .. }
-            | Self::Unscheduled { .. }
             | Self::Io { .. }
             | Self::StateDir { .. }
             | Self::NoDriver { .. }
             | Self::KernelVersion { .. }
-            | Self::UvmNotLoaded { .. }
-            | Self::NodeUnusable { .. }
             | Self::DriverVersion { .. }
-            | Self::DriverFile { .. }
             | Self::DriverRelease { .. }
             | Self::NotOffered { .. }
             | Self::NoBackend { .. }
@@ -63,8 +59,6 @@ impl Error {
             | Self::LimitsRecordVersion { .. }
             | Self::KernelWithoutNotify { .. }
             | Self::NoRunc { .. }
-            | Self::UntrustedFile { .. }
-            | Self::UntrustedFolder { .. }
             | Self::RuncFeatures { .. }
             | Self::RuncWithoutNotify { .. }
             | Self::MountSource { .. }
@@ -82,12 +76,83 @@ impl Error {
             | Self::NoShares { .. }
             | Self::ShareRecord { .. }
             | Self::NothingRequested
-            | Self::CardGone { .. }
-            | Self::Cards(_)
-            | Self::DriverLibraries(_)
-            | Self::ConfigText { .. }
-            | Self::ConfigSyntax { .. }
-            | Self::ConfigValue { .. } => Fault::Host,
+            | Self::CardGone { .. } => Fault::Host,
         }
+    }
+}
+
+fn of_term(error: &terms::Error) -> Fault {
+    match error {
+        terms::Error::Value { .. }
+        | terms::Error::UnknownKey { .. }
+        | terms::Error::NoMemoryTerm => Fault::Request,
+    }
+}
+
+/// An unknown capability counts as every other failure of the driver's libraries.
+fn of_capabilities(error: &capabilities::Error) -> Fault {
+    match error {
+        capabilities::Error::Shape(_) => Fault::Request,
+        capabilities::Error::Unknown { .. } => Fault::Host,
+    }
+}
+
+fn of_escape_check(error: &escape_checks::Error) -> Fault {
+    match error {
+        escape_checks::Error::Shape(_) | escape_checks::Error::Exposed { .. } => Fault::Request,
+        escape_checks::Error::MountTable(_) => Fault::Host,
+    }
+}
+
+fn of_request(error: &request::Error) -> Fault {
+    match error {
+        request::Error::Terms(error) => of_term(error),
+        request::Error::Capabilities(error) => of_capabilities(error),
+        request::Error::EscapeChecks(error) => of_escape_check(error),
+        request::Error::Shape(_)
+        | request::Error::Missing { .. }
+        | request::Error::Contradiction { .. }
+        | request::Error::Missed { .. }
+        | request::Error::Loosens { .. } => Fault::Request,
+        request::Error::TwoEngines { .. }
+        | request::Error::ForgedRole { .. }
+        | request::Error::Default { .. }
+        | request::Error::Unscheduled { .. } => Fault::Host,
+    }
+}
+
+fn of_nodes(error: &nodes::Error) -> Fault {
+    match error {
+        nodes::Error::Shape(_) => Fault::Request,
+        nodes::Error::Unusable { .. } => Fault::Host,
+    }
+}
+
+fn of_edit(error: &edit::Error) -> Fault {
+    match error {
+        edit::Error::Shape(_)
+        | edit::Error::SeccompProfile { .. }
+        | edit::Error::OtherCard { .. } => Fault::Request,
+        edit::Error::Name(_) => Fault::Host,
+    }
+}
+
+fn of_driver_libraries(error: &driver_libraries::Error) -> Fault {
+    match error {
+        driver_libraries::Error::Capabilities(error) => of_capabilities(error),
+        driver_libraries::Error::EscapeChecks(error) => of_escape_check(error),
+        driver_libraries::Error::Io { .. }
+        | driver_libraries::Error::Untrusted { .. }
+        | driver_libraries::Error::Kind { .. }
+        | driver_libraries::Error::Path { .. }
+        | driver_libraries::Error::Elf { .. }
+        | driver_libraries::Error::Version { .. }
+        | driver_libraries::Error::Absent { .. }
+        | driver_libraries::Error::CdiSyntax { .. }
+        | driver_libraries::Error::CdiValue { .. }
+        | driver_libraries::Error::CdiConflict { .. }
+        | driver_libraries::Error::CdiOtherCard { .. }
+        | driver_libraries::Error::CdiExposes { .. }
+        | driver_libraries::Error::NoCdi { .. } => Fault::Host,
     }
 }

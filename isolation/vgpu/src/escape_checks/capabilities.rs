@@ -3,9 +3,10 @@
 use cards::Weakness;
 use serde_json::{Map, Value};
 
+use super::Error;
 use super::Finding;
 use super::namespaces::Namespaces;
-use crate::{Error, spec};
+use crate::json::{self, ShapeError};
 
 const SETS: [&str; 5] = [
     "bounding",
@@ -33,14 +34,14 @@ pub(super) fn findings(
     let Some(sets) = process.get("capabilities").filter(|sets| !sets.is_null()) else {
         return Ok(Vec::new());
     };
-    let sets = spec::object(sets, "process.capabilities")?;
+    let sets = json::object(sets, "process.capabilities")?;
     let mut findings: Vec<Finding> = Vec::new();
     for set in SETS {
         let Some(names) = sets.get(set).filter(|names| !names.is_null()) else {
             continue;
         };
         let field = format!("process.capabilities.{set}");
-        let wrong = || Error::SpecShape {
+        let wrong = || ShapeError {
             field: field.clone(),
             expected: "an array of strings",
         };

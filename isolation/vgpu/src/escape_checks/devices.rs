@@ -8,13 +8,15 @@ use std::path::Path;
 use cards::Weakness;
 use serde_json::{Map, Value};
 
-use super::host::{Node, NodeKind, cleaned};
-use super::{Finding, HostFiles};
+use super::Error;
+use super::Finding;
+use crate::host_files::{HostFiles, Node, NodeKind};
+use crate::json;
 use crate::nodes::NVIDIA_MAJOR;
-use crate::{Error, spec};
+use crate::walk::cleaned;
 
 /// Minor of `/dev/nvidia-modeset` (`NV_MINOR_DEVICE_NUMBER_MODESET_DEVICE`).
-pub(crate) const MODESET_MINOR: u64 = 254;
+pub const MODESET_MINOR: u64 = 254;
 
 /// Character devices of fixed numbers (`Documentation/admin-guide/devices.txt`), `None`: every minor.
 const CHARACTER: [(u64, Option<u64>, Weakness); 11] = [
@@ -72,17 +74,17 @@ pub(super) fn findings(
     let Some(linux) = root.get("linux").filter(|linux| !linux.is_null()) else {
         return Ok(Vec::new());
     };
-    let linux = spec::object(linux, "linux")?;
+    let linux = json::object(linux, "linux")?;
     let modules = Modules::read(&host.devices());
     let mut findings = Vec::new();
-    for device in spec::list(linux, "linux", "devices")? {
+    for device in json::list(linux, "linux", "devices")? {
         let path = device.get("path").and_then(Value::as_str).unwrap_or("");
         let weakness = by_name(Path::new(path)).or_else(|| by_number(&node(device)?, &modules));
         findings.extend(weakness.map(|weakness| Finding::new(weakness, "linux.devices", path)));
     }
     if let Some(resources) = linux.get("resources").filter(|value| !value.is_null()) {
-        let resources = spec::object(resources, "linux.resources")?;
-        let rules = spec::list(resources, "linux.resources", "devices")?;
+        let resources = json::object(resources, "linux.resources")?;
+        let rules = json::list(resources, "linux.resources", "devices")?;
         findings.extend(opened(rules, &modules));
     }
     Ok(findings)
@@ -111,7 +113,7 @@ fn by_name(path: &Path) -> Option<Weakness> {
 }
 
 /// Nodes that the edits put there themselves.
-pub(crate) fn is_card_s(name: &str) -> bool {
+pub fn is_card_s(name: &str) -> bool {
     matches!(name, "nvidiactl" | "nvidia-uvm" | "nvidia-uvm-tools")
         || name.strip_prefix("nvidia").is_some_and(|number| {
             !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -119,26 +121,26 @@ pub(crate) fn is_card_s(name: &str) -> bool {
 }
 
 /// Whether a container is given a node of a card's, by name, by number or by a mount.
-pub(crate) fn has_a_card(spec: &Value) -> Result<bool, Error> {
+pub fn has_a_card(spec: &Value) -> Result<bool, Error> {
     let is_card = |path: &str| {
         let path = cleaned(Path::new(path));
         path.strip_prefix("/dev")
             .is_ok_and(|name| name.to_str().is_some_and(|name| name.starts_with("nvidia")))
     };
-    let root = spec::object(spec, "")?;
+    let root = json::object(spec, "")?;
     let text = |value: &Value, key: &str| {
         let text = value.get(key).and_then(Value::as_str);
         text.is_some_and(is_card)
     };
-    let mut mounts = spec::list(root, "", "mounts")?.iter();
+    let mut mounts = json::list(root, "", "mounts")?.iter();
     if mounts.any(|mount| text(mount, "source") || text(mount, "destination")) {
         return Ok(true);
     }
     let Some(linux) = root.get("linux").filter(|linux| !linux.is_null()) else {
         return Ok(false);
     };
-    let linux = spec::object(linux, "linux")?;
-    let mut devices = spec::list(linux, "linux", "devices")?.iter();
+    let linux = json::object(linux, "linux")?;
+    let mut devices = json::list(linux, "linux", "devices")?.iter();
     Ok(devices.any(|device| {
         let major = device.get("major").and_then(Value::as_u64);
         text(device, "path") || major == Some(NVIDIA_MAJOR.into())

@@ -12,12 +12,10 @@
 
 mod capabilities;
 mod devices;
-mod exec;
-mod host;
+mod error;
 mod mount_table;
 mod mounts;
 mod namespaces;
-mod own;
 mod places;
 
 use std::collections::BTreeSet;
@@ -26,22 +24,23 @@ use std::path::Path;
 use cards::Weakness;
 use serde_json::Value;
 
-pub(crate) use self::devices::{MODESET_MINOR, has_a_card, is_card_s};
-pub(crate) use self::exec::admit_exec;
-pub(crate) use self::host::{HostFiles, NodeKind, ThisHost, cleaned};
+pub use self::devices::{MODESET_MINOR, has_a_card, is_card_s};
+pub use self::error::Error;
 use self::namespaces::Namespaces;
-pub(crate) use self::own::OwnPlaces;
 use crate::config::Allow;
-use crate::{Error, spec};
+use crate::host_files::HostFiles;
+use crate::json;
+use crate::own_places::OwnPlaces;
 
 /// One thing found in a spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finding {
-    pub(crate) weakness: Weakness,
+pub struct Finding {
+    /// What it leads to.
+    pub weakness: Weakness,
     /// Where, in the spec's own words.
-    pub(crate) key: String,
+    pub key: String,
     /// What is there.
-    pub(crate) value: String,
+    pub value: String,
 }
 
 impl Finding {
@@ -55,17 +54,20 @@ impl Finding {
 }
 
 /// Looks through a container's spec, before it is edited.
-pub(crate) fn of_container(
+///
+/// # Errors
+/// A spec of another shape; the host's mounts cannot be read.
+pub fn of_container(
     spec: &Value,
     own: &OwnPlaces,
     host: &dyn HostFiles,
 ) -> Result<Vec<Finding>, Error> {
-    let root = spec::object(spec, "")?;
+    let root = json::object(spec, "")?;
     let namespaces = Namespaces::read(root, host)?;
     let mut findings = namespaces.findings();
     if let Some(process) = root.get("process").filter(|value| !value.is_null()) {
         findings.extend(capabilities::findings(
-            spec::object(process, "process")?,
+            json::object(process, "process")?,
             &namespaces,
         )?);
     }
@@ -75,13 +77,16 @@ pub(crate) fn of_container(
 }
 
 /// What a file of the host leads to that is bound into a container, read-only, beside what its engine gives it.
-pub(crate) fn of_file(
+///
+/// # Errors
+/// As [`of_container`].
+pub fn of_file(
     spec: &Value,
     (source, target): (&Path, &Path),
     own: &OwnPlaces,
     host: &dyn HostFiles,
 ) -> Result<Option<Weakness>, Error> {
-    let mut root = spec::object(spec, "")?.clone();
+    let mut root = json::object(spec, "")?.clone();
     let mount = serde_json::json!({"type": "bind", "source": source, "destination": target, "options": ["bind", "ro"]});
     root.insert("mounts".to_owned(), Value::Array(vec![mount]));
     let namespaces = Namespaces::read(&root, host)?;
@@ -93,23 +98,26 @@ pub(crate) fn of_file(
 
 /// Looks through the process spec of an exec. `container`: the spec that its container was made from; without one it is
 /// taken to have no user namespace.
-pub(crate) fn of_exec(
+///
+/// # Errors
+/// A spec of another shape.
+pub fn of_exec(
     process: &Value,
     container: Option<&Value>,
     host: &dyn HostFiles,
 ) -> Result<Vec<Finding>, Error> {
     let namespaces = match container {
-        Some(container) => Namespaces::read(spec::object(container, "")?, host)?,
+        Some(container) => Namespaces::read(json::object(container, "")?, host)?,
         None => Namespaces::of_the_host(),
     };
-    capabilities::findings(spec::object(process, "the process spec")?, &namespaces)
+    capabilities::findings(json::object(process, "the process spec")?, &namespaces)
 }
 
 /// What the findings weaken, if the configuration lets all of them through.
 ///
 /// # Errors
 /// The first that it does not; the text names every weakness that would have to be allowed.
-pub(crate) fn admit(findings: &[Finding], allow: &Allow) -> Result<Vec<Weakness>, Error> {
+pub fn admit(findings: &[Finding], allow: &Allow) -> Result<Vec<Weakness>, Error> {
     let found: BTreeSet<Weakness> = findings.iter().map(|finding| finding.weakness).collect();
     let Some(first) = findings
         .iter()

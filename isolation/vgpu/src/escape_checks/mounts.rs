@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use cards::Weakness;
 use serde_json::{Map, Value};
 
-use super::host::cleaned;
+use super::Error;
 use super::mount_table::MountTable;
 use super::namespaces::Namespaces;
 use super::places::Listens;
-use super::{Finding, HostFiles, OwnPlaces, devices, places};
-use crate::{Error, spec};
+use super::{Finding, devices, places};
+use crate::host_files::HostFiles;
+use crate::json;
+use crate::own_places::OwnPlaces;
+use crate::walk::cleaned;
 
 /// Where MPS has its pipes unless `CUDA_MPS_PIPE_DIRECTORY` says otherwise.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";
@@ -65,7 +68,7 @@ pub(super) fn findings(
         own,
         namespaces,
         host,
-        table: MountTable::read(&host.mount_table()?),
+        table: MountTable::read(&host.mount_table().map_err(Error::MountTable)?),
     };
     let mut findings = Vec::new();
     findings.extend(context.of_root(root));
@@ -81,7 +84,7 @@ pub(super) fn findings(
             how,
         ));
     }
-    for entry in spec::list(root, "", "mounts")? {
+    for entry in json::list(root, "", "mounts")? {
         let Some(mount) = Mount::read(entry) else {
             continue;
         };
@@ -484,10 +487,10 @@ fn guarded(root: &Map<String, Value>) -> Result<Vec<PathBuf>, Error> {
     let Some(linux) = root.get("linux").filter(|linux| !linux.is_null()) else {
         return Ok(Vec::new());
     };
-    let linux = spec::object(linux, "linux")?;
+    let linux = json::object(linux, "linux")?;
     let mut paths = Vec::new();
     for key in ["readonlyPaths", "maskedPaths"] {
-        let listed = spec::list(linux, "linux", key)?;
+        let listed = json::list(linux, "linux", key)?;
         paths.extend(
             listed
                 .iter()
@@ -502,7 +505,7 @@ fn mps_folder(root: &Map<String, Value>) -> Result<Option<PathBuf>, Error> {
     let Some(process) = root.get("process").filter(|process| !process.is_null()) else {
         return Ok(None);
     };
-    let variables = spec::process_environment(spec::object(process, "process")?)?;
+    let variables = json::process_environment(json::object(process, "process")?)?;
     Ok(variables
         .iter()
         .rfind(|(name, value)| *name == MPS_VARIABLE && value.starts_with('/'))

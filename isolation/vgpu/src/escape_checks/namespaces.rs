@@ -5,8 +5,10 @@ use std::path::Path;
 use cards::Weakness;
 use serde_json::{Map, Value};
 
-use super::{Finding, HostFiles};
-use crate::{Error, spec};
+use super::Error;
+use super::Finding;
+use crate::host_files::HostFiles;
+use crate::json;
 
 /// What the other checks need of the namespaces.
 #[derive(Debug)]
@@ -28,16 +30,16 @@ impl Namespaces {
         let Some(linux) = root.get("linux").filter(|linux| !linux.is_null()) else {
             return Ok(Self::of_the_host());
         };
-        let linux = spec::object(linux, "linux")?;
+        let linux = json::object(linux, "linux")?;
         let mut own = Vec::new();
-        for entry in spec::list(linux, "linux", "namespaces")? {
+        for entry in json::list(linux, "linux", "namespaces")? {
             let kind = entry.get("type").and_then(Value::as_str).unwrap_or("");
             let path = entry.get("path").and_then(Value::as_str).unwrap_or("");
             if path.is_empty() || host.is_foreign_namespace(kind, Path::new(path)) {
                 own.push(kind.to_owned());
             }
         }
-        let mappings = spec::list(linux, "linux", "uidMappings")?;
+        let mappings = json::list(linux, "linux", "uidMappings")?;
         let reaches_root =
             |mapping: &Value| mapping.get("hostID").and_then(Value::as_u64).unwrap_or(0) == 0;
         Ok(Self {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::host::{Node, NodeKind};
 use super::*;
-use crate::walk::Walked;
+use crate::host_files::{Node, NodeKind, ThisHost};
+use crate::walk::{Walked, cleaned};
 
 /// A host of files that are there, links, nodes and namespaces.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl HostFiles for Fake {
         }
     }
 
-    fn mount_table(&self) -> Result<String, Error> {
+    fn mount_table(&self) -> std::io::Result<String> {
         Ok(self.mounts.to_owned())
     }
 

@@ -11,9 +11,9 @@ use super::applied;
 use super::place::{Making, Placed};
 use super::prepared::{Created, Pending, Prepared};
 use crate::bundle::{self, Spec};
+use crate::edit::Mount;
 use crate::events::Log;
 use crate::host::Host;
-use crate::mount::Mount;
 use crate::nodes;
 use crate::request::{Reading, Whose};
 use crate::{

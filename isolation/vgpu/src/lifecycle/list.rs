@@ -5,7 +5,7 @@ use control::{Status, client};
 
 use crate::own_group::{OwnGroup, OwnUsage};
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error};
+use crate::{Config, Error, backend};
 
 /// A vGPU as others see it.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
                 cards::Backend::Broker => BrokerState::Gone,
                 cards::Backend::DriverLimit | cards::Backend::Share => BrokerState::None,
             },
-            life: if dir.is_live()? {
+            life: if backend::is_live(&dir)? {
                 Life::Live
             } else {
                 Life::Stale

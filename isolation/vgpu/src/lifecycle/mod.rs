@@ -11,6 +11,7 @@
 
 mod applied;
 mod create;
+mod exec;
 mod list;
 mod place;
 pub(crate) mod pod;

@@ -17,7 +17,9 @@ use super::pod;
 use super::release::reclaim_locked;
 use crate::host::Host;
 use crate::nodes::{self, Node};
-use crate::{Container, Error, Request, backend, host_memory, resize, slice_record};
+use crate::{
+    Container, Error, Request, backend, host_memory, pod_record, request, resize, slice_record,
+};
 
 /// `sun_path` has 108 bytes, one of them for its end.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
@@ -210,7 +212,7 @@ impl Making<'_> {
         };
         self.watch.reached(Step::FrontendLocked)?;
         if let Some(place) = &self.request.pod {
-            pod::record(dir, place, self.request.pod_namespace.as_deref())?;
+            pod_record::write(dir, place, self.request.pod_namespace.as_deref())?;
         }
         grant.write(&DiskStore, dir.path())?;
         self.watch.reached(Step::GrantWritten)?;
@@ -248,7 +250,7 @@ fn in_requests_terms(refusal: Refusal) -> Error {
     else {
         return Error::Cards(refusal.into());
     };
-    Error::Contradiction {
+    request::Error::Contradiction {
         one: format!(
             "cgpu.io/memory, which is {} on a card,",
             Bytes(requested_bytes)
@@ -260,6 +262,7 @@ fn in_requests_terms(refusal: Refusal) -> Error {
             Bytes(share.of(memory_bytes)),
         ),
     }
+    .into()
 }
 
 fn make_folder(path: &Path) -> Result<(), Error> {

@@ -7,70 +7,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::pod_record::{self, Record};
+use crate::request::{AmountOf, PodPlace};
+use crate::state;
+use crate::{Container, Error, backend};
 use cards::ContainerKey;
 use cards::lock::{FileLock, StateLock};
 use control::client;
-use serde::{Deserialize, Serialize};
-
-use crate::request::{AmountOf, PodPlace};
-use crate::state::{self, ContainerDir};
-use crate::{Container, Error};
-
-/// Which pod a container belongs to, in its folder.
-const FILE: &str = "pod.json";
-
-/// Two names and a word.
-const SIZE_MAX: usize = 1 << 12;
-const SIZE_MAX_BYTES: u64 = SIZE_MAX as u64;
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
-    sandbox: String,
-    container: String,
-    /// It has the pod's own amount.
-    has_pod_amount: bool,
-    /// The pod's namespace, where its engine says one.
-    #[serde(default)]
-    namespace: Option<String>,
-}
-
-/// Notes a container's place, before its grant is durable.
-pub(super) fn record(
-    dir: &ContainerDir,
-    place: &PodPlace,
-    namespace: Option<&str>,
-) -> Result<(), Error> {
-    let path = dir.file(FILE);
-    let record = Record {
-        sandbox: place.sandbox.clone(),
-        container: place.container.clone(),
-        has_pod_amount: place.amount == AmountOf::Pod,
-        namespace: namespace.map(str::to_owned),
-    };
-    let text = serde_json::to_vec(&record).map_err(|source| Error::SpecJson {
-        path: path.clone(),
-        source,
-    })?;
-    // One that cannot be read again would hide who has the pod's amount.
-    if text.len() > SIZE_MAX {
-        return Err(Error::PodNames {
-            bytes: text.len(),
-            most: SIZE_MAX,
-        });
-    }
-    // Not durable: after a power cut no container runs, and its folder is reclaimed.
-    std::fs::write(&path, text).map_err(Error::io("write", path))
-}
-
-fn recorded(dir: &ContainerDir) -> Option<Record> {
-    let text = cards::store::read_capped("pod", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
-    serde_json::from_slice(&text).ok()
-}
-
-/// The namespace of the pod that a container is in.
-pub(crate) fn namespace(dir: &ContainerDir) -> Option<String> {
-    recorded(dir)?.namespace
-}
 
 /// The other containers of a pod, as their brokers have seen them.
 #[derive(Debug, Default)]
@@ -120,7 +63,7 @@ impl Neighbours {
             };
             if FileLock::is_held(&dir.frontend_lock())? || !dir.has_broker()? {
                 // A frontend may be about to let go; what has no broker is looked at under the lock.
-                is_waited_for |= takes_from && dir.is_live()?;
+                is_waited_for |= takes_from && backend::is_live(dir)?;
                 continue;
             }
             sockets.push(dir.control_socket());
@@ -158,7 +101,7 @@ fn others(container: &Container, place: &PodPlace) -> Result<Vec<(Container, Rec
             continue;
         }
         let other = Container::new(Arc::clone(config), other);
-        let record = recorded(other.dir()).filter(|record| record.sandbox == place.sandbox);
+        let record = pod_record::read(other.dir()).filter(|record| record.sandbox == place.sandbox);
         if let Some(record) = record {
             others.push((other, record));
         }
@@ -205,7 +148,7 @@ fn has_ended(container: &Container, neighbours: &Neighbours) -> Result<bool, Err
         return Ok(false);
     }
     if !dir.has_broker()? {
-        return Ok(!dir.is_live()?);
+        return Ok(!backend::is_live(dir)?);
     }
     Ok(neighbours.has_ended(container))
 }

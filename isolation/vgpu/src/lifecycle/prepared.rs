@@ -10,11 +10,11 @@ use verdict::filter::FilterSpec;
 
 use super::running::{Ended, Running};
 use crate::broker::Starting;
+use crate::edit::Mount;
 use crate::events::Log;
-use crate::mount::Mount;
 use crate::nodes::Node;
 use crate::own_group::Governor;
-use crate::{Container, Error};
+use crate::{Container, Error, backend};
 
 /// What [`create`](super::create) has made.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Prepared {
     pub fn verify_filter(mut self, init: i32) -> Result<Running, Box<Rejected>> {
         let verified = self.ready().and_then(|()| {
             self.verify(init)
-                .inspect_err(|error| self.container.log().refused(error))
+                .inspect_err(|error| Log::of(&self.container).refused(error))
         });
         match verified {
             Ok(()) => Ok(Running::new(&self.container, self.frontend)),
@@ -130,9 +130,7 @@ impl Prepared {
     fn verify(&self, init: i32) -> Result<(), Error> {
         let (container, dir) = (&self.container, self.container.dir());
         let grant = container.grant()?;
-        container
-            .backend(grant.backend)
-            .verify_filter(dir, &grant, init)?;
+        backend::of(container.config(), grant.backend).verify_filter(dir, &grant, init)?;
         let governor = Governor::of(container.config(), &grant);
         container.with_own_group(&grant, |group| group.follow(dir, init, governor))
     }

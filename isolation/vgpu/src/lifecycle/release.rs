@@ -10,8 +10,10 @@ use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, ContainerKey, Grant};
 
+use crate::chain::chain;
+use crate::events::Log;
 use crate::state::{self, ContainerDir};
-use crate::{Config, Container, Error, bundle, own_group, sockets};
+use crate::{Config, Container, Error, backend, bundle, own_group, sockets};
 
 /// Undoes what killed frontends and brokers left behind; says whose it was.
 ///
@@ -38,7 +40,7 @@ pub(super) fn reclaim_locked(
     own_group::sweep(config, &containers);
     for key in containers {
         let container = Container::new(Arc::clone(config), key);
-        if container.dir().is_live()? {
+        if backend::is_live(container.dir())? {
             continue;
         }
         container.take_back(
@@ -74,7 +76,7 @@ impl Container {
         if !self.dir().exists() {
             return Ok(());
         }
-        let log = self.log();
+        let log = Log::of(self);
         // Outside the lock: a broker may take a second to end, and other containers start meanwhile.
         self.end_backends()?;
         let lock = StateLock::take(&self.config().state_dir)?;
@@ -87,7 +89,7 @@ impl Container {
     /// [`Container::release`] under the lock, for a container that nobody holds any more: the lock of a frontend that was killed
     /// before its broker took its own, or a reservation that it has left, may be all that is there.
     pub(super) fn take_back(&self, lock: &StateLock, why: &str) -> Result<(), Error> {
-        let log = self.log();
+        let log = Log::of(self);
         self.end_backends()?;
         self.undo(lock)?;
         log.ended(why);
@@ -98,7 +100,7 @@ impl Container {
     fn end_backends(&self) -> Result<(), Error> {
         [Backend::DriverLimit, Backend::Broker]
             .into_iter()
-            .try_for_each(|kind| self.backend(kind).end(self.dir()))
+            .try_for_each(|kind| backend::of(self.config(), kind).end(self.dir()))
     }
 
     /// Removes all traces of a container whose broker is dead, in the reverse order of their making. Safe to repeat.
@@ -117,7 +119,7 @@ impl Container {
                 if source.kind() == std::io::ErrorKind::NotFound => {}
             Err(error @ cards::Error::Newer { .. }) => return Err(error.into()),
             Err(error) => {
-                tracing::warn!(%key, error = %crate::chain(&error), "a grant that cannot be read is removed")
+                tracing::warn!(%key, error = %chain(&error), "a grant that cannot be read is removed")
             }
         }
         let store = DiskStore;
@@ -129,14 +131,14 @@ impl Container {
     fn restore(&self, bundle: &Path) {
         let key = self.key();
         if let Err(error) = bundle::restore(self.dir(), key, bundle) {
-            tracing::warn!(%key, error = %crate::chain(&error), "the spec could not be put back");
+            tracing::warn!(%key, error = %chain(&error), "the spec could not be put back");
         }
     }
 
     /// The error that counts is the one that made us undo; what is left is stale and reclaimed by the next start.
     pub(super) fn report_failed_undo(&self, result: Result<(), Error>) {
         if let Err(error) = result {
-            tracing::warn!(key = %self.key(), error = %crate::chain(&error), "a failed start could not be undone; the next start will");
+            tracing::warn!(key = %self.key(), error = %chain(&error), "a failed start could not be undone; the next start will");
         }
     }
 }

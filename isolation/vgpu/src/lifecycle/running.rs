@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cards::lock::FileLock;
-use cards::{Backend, FrontendKind, Grant};
+use cards::{Backend, FrontendKind};
 use serde_json::Value;
 
+use super::exec::admit_exec;
 use super::prepared::Prepared;
-use crate::backend::StartWatch;
-use crate::own_group::{Governor, OwnGroup};
-use crate::{Container, Error, bundle, edit, escape_checks};
+use crate::backend::{self, StartWatch};
+use crate::events::Log;
+use crate::{Container, Error, bundle, edit};
 
 /// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the
 /// frontend's lock and nothing else.
@@ -86,7 +87,7 @@ impl Running {
         let Some(grant) = self.container.granted()? else {
             return Ok(false);
         };
-        let backend = self.container.backend(grant.backend);
+        let backend = backend::of(self.container.config(), grant.backend);
         Ok(backend.is_verified_at_start(self.container.dir()))
     }
 
@@ -99,7 +100,7 @@ impl Running {
         let Some(grant) = self.container.granted()? else {
             return Ok(None);
         };
-        let backend = self.container.backend(grant.backend);
+        let backend = backend::of(self.container.config(), grant.backend);
         backend.watch_start(self.container.dir(), &grant, init)
     }
 
@@ -111,7 +112,7 @@ impl Running {
         let Some(grant) = self.container.granted()? else {
             return Ok(());
         };
-        let backend = self.container.backend(grant.backend);
+        let backend = backend::of(self.container.config(), grant.backend);
         backend.verify_exec(self.container.dir(), &grant, process)
     }
 
@@ -124,7 +125,7 @@ impl Running {
         if !dir.exists() {
             return Ok(());
         }
-        escape_checks::admit_exec(container, process)?;
+        admit_exec(container, process)?;
         let has_broker = container.grant()?.backend == Backend::Broker;
         if has_broker && !dir.has_broker()? {
             // Else runc fails at the listener's socket, and says nothing of a broker.
@@ -132,7 +133,7 @@ impl Running {
                 key: container.key().clone(),
             });
         }
-        edit::apply_to_exec(process)
+        Ok(edit::apply_to_exec(process)?)
     }
 
     /// After the container was given other resources: its vGPU's own processes get the same weight and quota of CPU time.
@@ -186,40 +187,13 @@ impl Ended {
 }
 
 impl Container {
-    pub(crate) fn follow(&self) -> Result<(), Error> {
-        let Some(grant) = self.granted()? else {
-            return Ok(());
-        };
-        let governor = Governor::of(self.config(), &grant);
-        self.with_own_group(&grant, |group| group.follow_again(self.dir(), governor))
-    }
-
-    /// Changes the group of a vGPU's own processes, if it has one. `cgpu run` goes on where that fails.
-    pub(super) fn with_own_group(
-        &self,
-        grant: &Grant,
-        change: impl FnOnce(&OwnGroup) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let group = OwnGroup::of(self.config(), self.key());
-        if grant.backend != Backend::Broker || !group.exists() {
-            return Ok(());
-        }
-        match change(&group) {
-            Err(error) if grant.frontend.kind == FrontendKind::Run => {
-                tracing::warn!(key = %self.key(), error = %crate::chain(&error), "the broker's CPU time is not limited as the command's");
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
     fn teardown(&self) -> Result<(), Error> {
         let Some(grant) = self.granted()? else {
             return Ok(());
         };
         if grant.backend == Backend::Broker {
-            self.log().broker_gone(self.dir());
+            Log::of(self).broker_gone(self.dir());
         }
-        self.backend(grant.backend).teardown(self.dir())
+        backend::of(self.config(), grant.backend).teardown(self.dir())
     }
 }

@@ -199,7 +199,7 @@ fn a_tree_that_cannot_be_written_is_an_error_that_names_the_path() {
     let mut command = Command::new("true");
     let group = OwnGroup::of(&fake.config, &key("a"));
     let error = group.admit(&mut command).unwrap_err();
-    let text = crate::chain(&error);
+    let text = chain(&error);
     let path = fake.root.path().join("memory/cgpu/tests+a");
     assert!(text.contains(path.to_str().unwrap()), "{text}");
     assert!(!group.exists());

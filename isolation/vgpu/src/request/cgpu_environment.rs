@@ -6,9 +6,8 @@
 use cards::grant::Priority;
 use cards::placement::{CardName, Share};
 
-use super::native::{weight, whole};
-use super::{bad_value, card_list};
-use crate::Error;
+use super::error::Error;
+use crate::terms::{self, bad_value, card_list, weight, whole};
 
 pub(super) const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
@@ -118,12 +117,13 @@ fn share(container: &str, device: Option<&str>) -> Result<Share, Error> {
             CONTAINER,
             container,
             format!("at most {DEVICE}, which is {device}"),
-        ));
+        )
+        .into());
     }
     Ok(share)
 }
 
-fn units(key: &str, text: &str) -> Result<u64, Error> {
+fn units(key: &str, text: &str) -> Result<u64, terms::Error> {
     whole(key, text, 1..=u32::MAX, UNITS_ALLOWED).map(u64::from)
 }
 
@@ -140,13 +140,14 @@ fn sliced_cards(variables: &Variables<'_>) -> Result<Option<Vec<CardName>>, Erro
                 format!(
                     "only cards that {SLICED_CARDS} names too: whole cards beside slices (mixed mode) are not given"
                 ),
-            ));
+            )
+            .into());
         }
         return Ok(Some(sliced));
     }
     match (visible, variables.one(CARD_INDEX)?) {
         (Some(visible), _) => Ok(Some(visible)),
-        (None, Some(index)) => card_list(CARD_INDEX, index, LIST_ALLOWED).map(Some),
+        (None, Some(index)) => Ok(Some(card_list(CARD_INDEX, index, LIST_ALLOWED)?)),
         (None, None) => Ok(None),
     }
 }
@@ -160,12 +161,11 @@ fn visible_cards(variables: &Variables<'_>) -> Result<Option<Vec<CardName>>, Err
             one: format!("{VISIBLE_CARDS}=none"),
             other: "a request for card memory".to_owned(),
         }),
-        Some(list) => card_list(
+        Some(list) => Ok(Some(card_list(
             VISIBLE_CARDS,
             list,
             "all, void, or card indices or UUIDs, separated by commas",
-        )
-        .map(Some),
+        )?)),
     }
 }
 
@@ -173,7 +173,7 @@ struct Variables<'a>(&'a [(&'a str, &'a str)]);
 
 impl<'a> Variables<'a> {
     /// The variable's value. Set twice to different values, programs and runtimes disagree which one holds: refused.
-    fn one(&self, key: &str) -> Result<Option<&'a str>, Error> {
+    fn one(&self, key: &str) -> Result<Option<&'a str>, terms::Error> {
         let mut values = self
             .0
             .iter()
@@ -192,7 +192,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    fn flag(&self, key: &str) -> Result<bool, Error> {
+    fn flag(&self, key: &str) -> Result<bool, terms::Error> {
         match self.one(key)? {
             None | Some("" | "0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),

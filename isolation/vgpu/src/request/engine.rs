@@ -10,9 +10,10 @@
 use serde_json::Value;
 
 use super::cgpu_environment::EnvironmentTerms;
-use super::native::{APPLIED_KEY, ISOLATION_KEY, PREFIX};
-use crate::config::EnvironmentRule;
-use crate::{Config, Error, escape_checks, spec};
+use super::error::Error;
+use crate::config::{Config, EnvironmentRule};
+use crate::terms::{APPLIED_KEY, ISOLATION_KEY, PREFIX, QUOTED_CHARS_MAX};
+use crate::{escape_checks, json};
 
 /// The engines that make pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +108,7 @@ pub(super) fn role<'a>(
         value: value(key)
             .unwrap_or_default()
             .chars()
-            .take(super::QUOTED_CHARS_MAX)
+            .take(QUOTED_CHARS_MAX)
             .collect(),
         why,
     };
@@ -190,7 +191,7 @@ pub(super) fn pod_namespace(annotations: &[(&str, &str)]) -> Result<Option<Strin
             match (own, value(LABEL_NAMESPACE)) {
                 (Some(own), Some(label)) if own != label => Err(Error::ForgedRole {
                     key: LABEL_NAMESPACE,
-                    value: label.chars().take(super::QUOTED_CHARS_MAX).collect(),
+                    value: label.chars().take(QUOTED_CHARS_MAX).collect(),
                     why: "the sandbox is of another namespace",
                 }),
                 (own, label) => Ok(own.or(label).map(str::to_owned)),
@@ -226,7 +227,7 @@ fn asks_by_environment(config: &Config, spec: &Value) -> Result<bool, Error> {
     if config.request.environment == EnvironmentRule::TightenOnly {
         return Ok(false);
     }
-    let environment = EnvironmentTerms::read_if_asking(&spec::environment(spec)?)?;
+    let environment = EnvironmentTerms::read_if_asking(&json::environment(spec)?)?;
     Ok(environment.share.is_some())
 }
 

@@ -1,6 +1,6 @@
 //! What a container asks for, in one form whatever the dialect.
 //!
-//! Two dialects: our annotations (`cgpu.io/*`, [`native`]) and cGPU's environment ([`cgpu_environment`]). How they meet:
+//! Two dialects: our annotations (`cgpu.io/*`, [`crate::terms`]) and cGPU's environment ([`cgpu_environment`]). How they meet:
 //!
 //! - Annotations come from the engine's caller. Environment can come from the caller, or from the image: `config.json`
 //!   does not say which. So where annotations ask, environment may only narrow (less memory, fewer cards to choose
@@ -19,9 +19,9 @@
 
 mod cgpu_environment;
 mod engine;
+mod error;
+mod host_memory;
 mod isolation;
-mod memory;
-mod native;
 mod near_miss;
 mod pod;
 
@@ -34,26 +34,22 @@ use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
 use self::engine::Role;
-pub use self::isolation::{
-    Admitted, card_figures, driver_capabilities, managed, mode, on_violation, share_group,
-};
-use self::memory::Memory;
-use self::native::NativeTerms;
-pub use self::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, PREFIX};
-pub(crate) use self::native::{MEMORY_KEY, compute_policy, percent, priority, weight, whole};
+pub use self::error::Error;
+pub use self::isolation::{Admitted, driver_capabilities};
 pub use self::near_miss::NearMiss;
 pub use self::pod::{AmountOf, PodPlace};
-use crate::config::{DefaultTerms, DisableRule, EnvironmentRule};
-use crate::driver_libraries::capabilities::Capabilities;
-use crate::{Config, Error, escape_checks, host_memory, spec};
+use crate::capabilities::Capabilities;
+use crate::config::{Config, DisableRule, EnvironmentRule};
+use crate::host_files::ThisHost;
+use crate::own_places::OwnPlaces;
+use crate::terms::{self, Annotated, MEMORY_KEY, Memory, PREFIX};
+use crate::{escape_checks, json};
 
 /// Whose pod a container is in, of a spec that may be refused for anything else.
-pub(crate) fn pod_namespace(spec: &Value) -> Option<String> {
-    engine::pod_namespace(&spec::annotations(spec).ok()?).ok()?
+#[must_use]
+pub fn pod_namespace(spec: &Value) -> Option<String> {
+    engine::pod_namespace(&json::annotations(spec).ok()?).ok()?
 }
-
-/// The value that [`Error::Value`] quotes is cut here: it comes from strangers and ends in logs.
-const QUOTED_CHARS_MAX: usize = 120;
 
 /// Whose spec it is, as far as its reader knows.
 #[derive(Debug, Clone, Copy, Default)]
@@ -117,18 +113,19 @@ impl Request {
     /// options.
     ///
     /// # Errors
-    /// As [`Request::from_spec`]; [`Error::NoMemoryTerm`] where no memory is among the terms.
+    /// As [`Request::from_spec`]; [`terms::Error::NoMemoryTerm`] where no memory is among the terms.
     pub fn from_terms<'a>(
         config: &Config,
         terms: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, Error> {
-        let native = NativeTerms::read(terms)?.unwrap_or_default();
-        Self::join(config, Some(native), EnvironmentTerms::default())?.ok_or(Error::NoMemoryTerm)
+        let native = Annotated::read(terms)?.unwrap_or_default();
+        Self::join(config, Some(native), EnvironmentTerms::default())?
+            .ok_or_else(|| terms::Error::NoMemoryTerm.into())
     }
 
     fn join(
         config: &Config,
-        native: Option<NativeTerms>,
+        native: Option<Annotated>,
         environment: EnvironmentTerms,
     ) -> Result<Option<Self>, Error> {
         match native {
@@ -202,7 +199,7 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// `None`: a pod's sandbox.
     fn of(config: &'a Config, whose: Whose<'a>, spec: &'a Value) -> Result<Option<Self>, Error> {
-        let annotations = spec::annotations(spec)?;
+        let annotations = json::annotations(spec)?;
         let place = match engine::role(config, spec, &annotations, whose.id)? {
             Role::Sandbox => return Ok(None),
             Role::Container(place) => place,
@@ -213,13 +210,13 @@ impl<'a> Parts<'a> {
             spec,
             terms: pod::terms(&annotations, place)?,
             annotations,
-            variables: spec::environment(spec)?,
+            variables: json::environment(spec)?,
         }))
     }
 
     /// What the container itself asks for.
     fn request(&self) -> Result<Option<Request>, Error> {
-        let mut native = NativeTerms::read(self.terms.annotations.iter().copied())?;
+        let mut native = Annotated::read(self.terms.annotations.iter().copied())?;
         let environment = match native {
             Some(_) if self.terms.ask => EnvironmentTerms::read(&self.variables)?,
             Some(_) | None => EnvironmentTerms::read_if_asking(&self.variables)?,
@@ -246,7 +243,7 @@ impl<'a> Parts<'a> {
         }
         // The pod's unnamed terms are for whichever of its containers has an amount.
         let of_pod = self.terms.annotations.iter().copied();
-        let native = NativeTerms::read(default.terms().chain(of_pod))?.unwrap_or_default();
+        let native = Annotated::read(default.terms().chain(of_pod))?.unwrap_or_default();
         let environment = EnvironmentTerms::read(&self.variables)?;
         let request = narrowed(self.config, native, environment)?;
         self.completed(request).map(Some)
@@ -264,8 +261,8 @@ impl<'a> Parts<'a> {
         if request.request.amount != Amount::Unmeasured {
             let findings = escape_checks::of_container(
                 self.spec,
-                &escape_checks::OwnPlaces::of(self.config, self.whose.bundle),
-                &escape_checks::ThisHost,
+                &OwnPlaces::of(self.config, self.whose.bundle),
+                &ThisHost,
             )?;
             request.isolation.weakened =
                 escape_checks::admit(&findings, &self.config.isolation.allow)?;
@@ -278,38 +275,6 @@ impl<'a> Parts<'a> {
         }
         request.pod.clone_from(&self.terms.place);
         Ok(request)
-    }
-}
-
-/// The keys of `request.default`, without the annotations' prefix. How containers are held, `[isolation]` says; a share group
-/// is for whoever starts a container to name.
-pub(crate) fn default_keys() -> impl Iterator<Item = &'static str> {
-    ALLOWED_KEYS
-        .into_iter()
-        .filter(|key| {
-            ![
-                isolation::MANAGED_KEY,
-                isolation::ON_VIOLATION_KEY,
-                isolation::SHARE_GROUP_KEY,
-            ]
-            .contains(key)
-        })
-        .filter_map(|key| key.strip_prefix(PREFIX))
-}
-
-/// The annotation of a key of `request.default`.
-pub(crate) fn default_key(key: &str) -> Option<&'static str> {
-    default_keys().find(|known| *known == key)?;
-    let is_named = |known: &&str| known.strip_prefix(PREFIX) == Some(key);
-    ALLOWED_KEYS.into_iter().find(is_named)
-}
-
-/// Whether the terms make a request.
-pub(crate) fn check_default(default: &DefaultTerms) -> Result<(), Error> {
-    let native = NativeTerms::read(default.terms())?;
-    match native.and_then(|native| native.memory) {
-        Some(_) => Ok(()),
-        None => Err(Error::NoMemoryTerm),
     }
 }
 
@@ -357,7 +322,7 @@ fn from_environment(
 
 fn narrowed(
     config: &Config,
-    native: NativeTerms,
+    native: Annotated,
     environment: EnvironmentTerms,
 ) -> Result<Request, Error> {
     if environment.disabled {
@@ -378,7 +343,7 @@ fn narrowed(
             Amount::Share(share)
         }
         (None, None) if native.policy == Some(ComputePolicy::Native) => Amount::Unmeasured,
-        (None, _) => return Err(Error::NoMemoryTerm),
+        (None, _) => return Err(terms::Error::NoMemoryTerm.into()),
     };
     let isolation = isolation::terms(&config.isolation, &native)?;
     let cards = native.cards.unwrap_or(Choice::Count(1));
@@ -445,51 +410,6 @@ fn refuse_other_cards(names: &[CardName], allowed: &[CardName]) -> Result<(), Er
             one: format!("cgpu.io/cards, which names card {name},"),
             other: "the environment's list of visible devices, which does not name it".to_owned(),
         }),
-    }
-}
-
-/// An amount of memory as the annotation `cgpu.io/memory` writes it, but for parts of a card; bytes, whole MiB.
-///
-/// # Errors
-/// [`Error::Value`] names the key, the value and what is allowed.
-pub(crate) fn memory_amount(key: &str, value: &str) -> Result<u64, Error> {
-    memory::bytes(key, value)
-}
-
-/// One card, by its UUID or its index.
-pub(crate) fn one_card(key: &str, value: &str) -> Result<CardName, Error> {
-    const ALLOWED: &str = "a card's UUID or index";
-    match card_list(key, value, ALLOWED)?.as_slice() {
-        [one] => Ok(one.clone()),
-        _ => Err(bad_value(key, value, ALLOWED)),
-    }
-}
-
-fn bad_value(key: &str, value: &str, allowed: impl Into<String>) -> Error {
-    Error::Value {
-        key: key.to_owned(),
-        value: value.chars().take(QUOTED_CHARS_MAX).collect(),
-        allowed: allowed.into(),
-    }
-}
-
-/// `GPU-…` names and indices, separated by commas.
-fn card_list(key: &str, value: &str, allowed: &'static str) -> Result<Vec<CardName>, Error> {
-    let names: Vec<CardName> = value
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .map(|name| match name.parse::<u32>() {
-            Ok(index) => Ok(CardName::Index(index)),
-            Err(_) => cards::GpuUuid::new(name)
-                .map(CardName::Uuid)
-                .map_err(|_spelling| bad_value(key, value, allowed)),
-        })
-        .collect::<Result<_, _>>()?;
-    if names.is_empty() {
-        Err(bad_value(key, value, allowed))
-    } else {
-        Ok(names)
     }
 }
 

@@ -10,10 +10,10 @@ use std::path::Path;
 use cards::placement::MIB;
 use serde_json::Value;
 
+use super::Parts;
 use super::cgpu_environment::{self, CONTAINER, REQUESTS, VISIBLE_CARDS};
-use super::native::{ALLOWED_KEYS, MEMORY_KEY, PREFIX};
-use super::{Parts, memory};
 use crate::config::EnvironmentRule;
+use crate::terms::{self, ALLOWED_KEYS, MEMORY_KEY, PREFIX};
 
 /// So many are named; an event has one line.
 const NAMED_MAX: usize = 3;
@@ -256,7 +256,7 @@ fn term(word: &str) -> Option<&'static str> {
 fn written(key: &str, value: &str) -> String {
     // A number may have any number of zeros before it, and space of any kind behind it.
     let amount: String = value.split_whitespace().collect();
-    let is_amount = amount.len() <= VALUE_CHARS_MAX && memory::parse(key, &amount).is_ok();
+    let is_amount = amount.len() <= VALUE_CHARS_MAX && terms::memory(key, &amount).is_ok();
     match key {
         MEMORY_KEY if is_amount => format!("{key}={amount}"),
         MEMORY_KEY => format!("{key}=4Gi"),

@@ -12,8 +12,8 @@
 //! As soon as one amount names its container, those that are not named ask for nothing.
 
 use super::engine::InPod;
-use super::native::{ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, MEMORY_KEY, PREFIX};
-use crate::Error;
+use super::error::Error;
+use crate::terms::{self, ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, MEMORY_KEY, PREFIX};
 
 /// A DNS label (RFC 1123), as Kubernetes wants containers' names to be.
 const NAME_CHARS_MAX: usize = 63;
@@ -111,8 +111,8 @@ pub(super) fn terms<'a>(
 }
 
 /// A key of ours and the container that it names. Our own keys have no dot.
-fn named(key: &str) -> Result<(&'static str, Option<&str>), Error> {
-    let unknown = || Error::UnknownKey {
+fn named(key: &str) -> Result<(&'static str, Option<&str>), terms::Error> {
+    let unknown = || terms::Error::UnknownKey {
         key: key.chars().take(128).collect(),
         allowed: format!("{}, each also as KEY.CONTAINER", ALLOWED_KEYS.join(", ")),
     };

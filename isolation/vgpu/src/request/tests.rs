@@ -594,7 +594,7 @@ fn options_of_the_command_line_use_the_same_grammar() {
     );
     assert!(matches!(
         Request::from_terms(&Config::default(), []),
-        Err(Error::NoMemoryTerm)
+        Err(Error::Terms(terms::Error::NoMemoryTerm))
     ));
 }
 
@@ -796,7 +796,10 @@ fn policy_native_without_memory_asks_to_share_and_nothing_else_does() {
         ("cgpu.io/weight", "2"),
     ] {
         assert!(
-            matches!(native(&[other]), Err(Error::NoMemoryTerm)),
+            matches!(
+                native(&[other]),
+                Err(Error::Terms(terms::Error::NoMemoryTerm))
+            ),
             "{other:?}"
         );
     }

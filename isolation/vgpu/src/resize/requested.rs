@@ -3,7 +3,7 @@
 use cards::ComputeTerms;
 use cards::grant::{ComputePolicy, Priority};
 
-use crate::{Error, request};
+use crate::terms::{self, Error};
 
 /// What follows the card's rules again.
 pub(super) const FOLLOW: &str = "default";
@@ -45,10 +45,10 @@ impl Requested<'_> {
     /// A value that is not allowed.
     pub(super) fn terms(&self) -> Result<Option<NewTerms>, Error> {
         let terms = NewTerms {
-            percent: read(self.compute, "--compute", request::percent)?,
-            weight: read(self.weight, "--weight", request::weight)?,
+            percent: read(self.compute, "--compute", terms::percent)?,
+            weight: read(self.weight, "--weight", terms::weight)?,
             policy: read(self.policy, "--policy", new_policy)?,
-            priority: read(self.priority, "--priority", request::priority)?,
+            priority: read(self.priority, "--priority", terms::priority)?,
         };
         Ok((terms != NewTerms::default()).then_some(terms))
     }
@@ -66,7 +66,7 @@ fn new_policy(key: &str, text: &str) -> Result<NewPolicy, Error> {
     if text == FOLLOW {
         return Ok(NewPolicy::Follow);
     }
-    or_follow(request::compute_policy(key, text)).map(NewPolicy::Named)
+    or_follow(terms::compute_policy(key, text)).map(NewPolicy::Named)
 }
 
 /// Names the word that is no policy among what is allowed.

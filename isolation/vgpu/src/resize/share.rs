@@ -15,9 +15,10 @@ use cards::{Backend, Card, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant}
 use control::{AskError, NewShares, NewTerms, Request, client};
 use plan::{Idle, Terms};
 
+use crate::chain::chain;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, request, slice_record};
+use crate::{Config, Container, Error, slice_record, terms};
 
 /// Terms on one card.
 pub(super) type OnCard = (GpuUuid, Terms);
@@ -125,7 +126,7 @@ pub fn set_rules(
     if *requested == RulesRequested::default() {
         return Err(Error::NothingRequested);
     }
-    let name = request::one_card("--card", card)?;
+    let name = terms::one_card("--card", card)?;
     // Before anything is looked at: a wrong value is wrong on any card.
     requested.over(&CardRules::default(), &CardRules::default())?;
     let host = Host::find(config)?;
@@ -178,7 +179,7 @@ pub fn set_rules(
             .collect();
         let untold = answers_of(config, &former).into_iter();
         for error in untold.chain([undone]).filter_map(Result::err) {
-            tracing::warn!(card = %card.uuid, error = %crate::chain(&error), "a failed change of a card's rules could not be undone in full");
+            tracing::warn!(card = %card.uuid, error = %chain(&error), "a failed change of a card's rules could not be undone in full");
         }
         return Err(error);
     }
@@ -261,11 +262,11 @@ fn is_held(config: &Config, key: &ContainerKey, terms: &Terms) -> Result<bool, E
     }
 }
 
-fn named<'a>(cards: &'a [Card], name: &CardName) -> Result<&'a Card, Error> {
+fn named<'a>(cards: &'a [Card], name: &CardName) -> Result<&'a Card, terms::Error> {
     cards
         .iter()
         .find(|card| name.names(card))
-        .ok_or_else(|| Error::Value {
+        .ok_or_else(|| terms::Error::Value {
             key: "--card".to_owned(),
             value: name.to_string(),
             allowed: match cards {
@@ -286,16 +287,16 @@ impl RulesRequested<'_> {
         self.policy.map(str::trim) == Some(super::requested::FOLLOW)
     }
 
-    fn over(&self, before: &CardRules, configured: &CardRules) -> Result<CardRules, Error> {
+    fn over(&self, before: &CardRules, configured: &CardRules) -> Result<CardRules, terms::Error> {
         let mut rules = before.clone();
         if self.is_default() {
             rules = configured.clone();
         } else if let Some(text) = self.policy {
             rules.policy =
-                super::requested::or_follow(request::compute_policy("--policy", text.trim()))?;
+                super::requested::or_follow(terms::compute_policy("--policy", text.trim()))?;
         }
         if let Some(text) = self.max_tenants {
-            rules.max_tenants = request::whole(
+            rules.max_tenants = terms::whole(
                 "--max-tenants",
                 text.trim(),
                 1..=CardRules::MAX_TENANTS_SIMULATED,
@@ -304,7 +305,7 @@ impl RulesRequested<'_> {
         }
         if let Some(text) = self.prio_ratio {
             let digits = text.trim();
-            rules.prio_ratio_percent = request::whole(
+            rules.prio_ratio_percent = terms::whole(
                 "--prio-ratio",
                 digits.strip_suffix('%').unwrap_or(digits),
                 20..=99,
@@ -316,7 +317,7 @@ impl RulesRequested<'_> {
                 "borrow" => Idle::Borrow,
                 "waste" => Idle::Waste,
                 other => {
-                    return Err(Error::Value {
+                    return Err(terms::Error::Value {
                         key: "--idle".to_owned(),
                         value: other.to_owned(),
                         allowed: IDLE_ALLOWED.to_owned(),
@@ -329,14 +330,14 @@ impl RulesRequested<'_> {
 }
 
 /// A value that this kind of card does not take: the option's fault if it gave it, else the configuration's.
-fn out_of_range(error: plan::RulesError, requested: &RulesRequested<'_>) -> Error {
+fn out_of_range(error: plan::RulesError, requested: &RulesRequested<'_>) -> terms::Error {
     match error {
         plan::RulesError::Range {
             key,
             value,
             least,
             most,
-        } => Error::Value {
+        } => terms::Error::Value {
             key: match key {
                 "max_tenants" if requested.max_tenants.is_some() => "--max-tenants".to_owned(),
                 key => format!("compute.{key}"),
@@ -344,7 +345,7 @@ fn out_of_range(error: plan::RulesError, requested: &RulesRequested<'_>) -> Erro
             value: value.to_string(),
             allowed: format!("{least} to {most}"),
         },
-        error @ plan::RulesError::Version { .. } => Error::Value {
+        error @ plan::RulesError::Version { .. } => terms::Error::Value {
             key: "rules".to_owned(),
             value: "version".to_owned(),
             allowed: error.to_string(),

@@ -327,7 +327,7 @@ fn what_was_seen_before_a_quota_changed_settles_nothing() {
 #[test]
 fn a_card_without_so_much_free_leaves_all_as_it_was_and_reports_what_can_be_had() {
     let fixture = Fixture::new();
-    let error = crate::chain(&fixture.resize("50Gi").unwrap_err());
+    let error = chain(&fixture.resize("50Gi").unwrap_err());
     assert!(
         error.contains("25 GiB") && error.contains("at most 24 GiB"),
         "{error}"
@@ -348,7 +348,7 @@ fn a_broker_that_refuses_or_hangs_leaves_all_as_it_was() {
     for mood in [Mood::Refuses, Mood::Hangs] {
         let fixture = Fixture::new();
         *fixture.mood.lock().unwrap() = mood;
-        let error = crate::chain(&fixture.resize("12Gi").unwrap_err());
+        let error = chain(&fixture.resize("12Gi").unwrap_err());
         assert!(error.contains("default/c1"), "{error}");
         let (granted, reserved) = fixture.granted_and_reserved();
         assert_eq!(granted, 4);
@@ -364,7 +364,7 @@ fn bad_values_and_absent_containers_are_named() {
         ("12", &["--memory", "12", "a number with a unit"][..]),
         ("3Mi", &["--memory", "3Mi", "2 cards", "whole MiB"]),
     ] {
-        let error = crate::chain(&fixture.resize(memory).unwrap_err());
+        let error = chain(&fixture.resize(memory).unwrap_err());
         for part in parts {
             assert!(error.contains(part), "{error} lacks {part}");
         }

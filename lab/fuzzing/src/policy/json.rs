@@ -2,7 +2,7 @@
 
 use arbitrary::Unstructured;
 use serde_json::{Map, Value, json};
-use vgpu::request::APPLIED_KEY;
+use vgpu::terms::APPLIED_KEY;
 
 pub(super) const ANNOTATIONS: [&str; 12] = [
     "cgpu.io/memory",

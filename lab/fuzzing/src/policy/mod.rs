@@ -17,7 +17,8 @@ use serde_json::{Map, Value, json};
 use verdict::filter::{Action, Coverage, FilterSpec, IoctlRule};
 use vgpu::config::{EnvironmentRule, OtherCards};
 use vgpu::edit::{Additions, Plan, SeccompRules, applied_for, apply, apply_to_exec};
-use vgpu::request::{APPLIED_KEY, PREFIX, Reading, Whose};
+use vgpu::request::{Reading, Whose};
+use vgpu::terms::{APPLIED_KEY, PREFIX};
 use vgpu::{Config, Request};
 
 pub use self::compiled::has_compiler;

@@ -343,7 +343,7 @@ fn a_container_that_cannot_be_held_is_not_armed_and_goes_without_a_trace() {
         let init = host.init("c1");
         host.fault(word);
         let error = verify_filter(&host.config, &key("c1"), init.pid()).unwrap_err();
-        let text = crate::chain(&error);
+        let text = chain(&error);
         assert!(
             matches!(error, Error::Limits { .. }) && text.contains(expected),
             "{word}: {text}"
@@ -415,14 +415,14 @@ fn version_1_of_cgroups_and_an_older_driver_are_reported_before_anything_is_gran
         return;
     };
     host.fault("init");
-    let error = crate::chain(&host.create("c1").unwrap_err());
+    let error = chain(&host.create("c1").unwrap_err());
     assert!(
         error.contains("driver-limit is not offered (") && error.contains("cannot be used"),
         "{error}"
     );
     fs::remove_file(host.dir.path().join("fault")).unwrap();
     host.config.backend.cgroup_root = host.dir.path().to_owned();
-    let error = crate::chain(&host.create("c1").unwrap_err());
+    let error = chain(&host.create("c1").unwrap_err());
     assert!(error.contains("needs cgroup v2 at"), "{error}");
     let error = backend::choose(&host.config, &host.host, Needed::Quota, Runtime::Own).unwrap_err();
     assert!(matches!(error, Error::NoBackend { .. }), "{error}");

@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use self::document::KIND;
 use self::document::{Edits, Spec};
-use super::capabilities::Capabilities;
 use super::catalogue;
 use super::discover::FoundLibrary;
 use super::elf::{self, Machine};
 use super::error::{Error, cut};
 use super::tree::{LastLink, Tree};
-use crate::escape_checks::{cleaned, is_card_s};
+use crate::capabilities::Capabilities;
+use crate::escape_checks::is_card_s;
+use crate::walk::cleaned;
 
 /// One card that was granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -362,7 +363,7 @@ impl Taking<'_> {
             if machine == Machine::X86
                 && !self
                     .capabilities
-                    .has(super::capabilities::Capability::Compat32)
+                    .has(crate::capabilities::Capability::Compat32)
             {
                 return Ok(());
             }

@@ -14,6 +14,8 @@ use crate::config::{LibrarySource, OtherCards};
 use crate::driver_libraries::survey;
 use crate::edit::{self, Plan, SeccompRules};
 use crate::escape_checks;
+use crate::host_files::ThisHost;
+use crate::own_places::OwnPlaces;
 
 const FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
 
@@ -129,7 +131,7 @@ fn libraries_of_another_driver_are_a_clear_error() {
         Vec::<String>::new()
     );
     let found = survey(&host.config, VERSION, &host.cards).unwrap_err();
-    assert_reports(&crate::chain(&found), &[OTHER_VERSION]);
+    assert_reports(&crate::chain::chain(&found), &[OTHER_VERSION]);
 }
 
 #[test]
@@ -339,12 +341,8 @@ fn the_spec_has_the_granted_card_s_nodes_the_libraries_and_no_other_card_s_state
     assert_eq!(edited(&host, &[0, 1])["linux"].get("maskedPaths"), None);
 
     // What judges an engine's spec has nothing against these mounts.
-    let findings = escape_checks::of_container(
-        &value,
-        &escape_checks::OwnPlaces::of(&host.config, None),
-        &escape_checks::ThisHost,
-    )
-    .unwrap();
+    let findings =
+        escape_checks::of_container(&value, &OwnPlaces::of(&host.config, None), &ThisHost).unwrap();
     assert!(
         findings.iter().all(|finding| finding.key != "mounts"),
         "{findings:?}"

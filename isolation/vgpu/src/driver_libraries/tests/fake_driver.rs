@@ -250,7 +250,7 @@ impl FakeHost {
             spec: &spec,
             bundle,
         })
-        .map_err(|error| crate::chain(&error))
+        .map_err(|error| crate::chain::chain(&error))
     }
 
     /// In a Debian-like image, on card 0.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use verdict::filter::MaskedEq;
 
 use super::unusable;
-use crate::Error;
+use crate::edit::Error;
 
 /// One comparison of an argument, in the OCI specification's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -311,7 +311,7 @@ struct FailsAt(Step);
 impl Watch for FailsAt {
     fn reached(&self, step: Step) -> Result<(), Error> {
         if step == self.0 {
-            Err(Error::NoMemoryTerm)
+            Err(Error::NothingRequested)
         } else {
             Ok(())
         }

@@ -10,6 +10,7 @@ use verdict::filter::FilterSpec;
 use super::super::list;
 use super::*;
 use crate::state::ContainerDir;
+use crate::{nodes, uvm_module};
 
 #[test]
 fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_linker_knows_them()
@@ -89,7 +90,10 @@ fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module
     let Err(error) = create(&host) else {
         panic!("CUDA needs the module")
     };
-    assert!(matches!(error, Error::UvmNotLoaded { .. }), "{error}");
+    assert!(
+        matches!(error, Error::UvmModule(uvm_module::Error::NotLoaded { .. })),
+        "{error}"
+    );
     let text = crate::chain(&error);
     assert!(text.contains("no such module"), "{text}");
     fake.assert_clean(&"no module");
@@ -145,7 +149,10 @@ fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
     let Err(error) = create() else {
         panic!("its program cannot open the nodes")
     };
-    assert!(matches!(error, Error::NodeUnusable { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Nodes(nodes::Error::Unusable { .. })),
+        "{error}"
+    );
     fake.assert_clean(&"unusable nodes");
     assert_eq!(spec_bytes(&bundle), before);
 

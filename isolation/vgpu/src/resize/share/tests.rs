@@ -136,7 +136,7 @@ fn memory_and_share_change_together_or_not_at_all() {
         Grant::read(dir.path()).unwrap().cards[0].quota_bytes >> 30
     };
     let error = change(&container(&fixture.config, &one.key), &both("41")).unwrap_err();
-    let error = crate::chain(&error);
+    let error = chain(&error);
     assert!(
         error.contains("41 %") && error.contains("40 % left") && error.contains("GPU-0"),
         "{error}"
@@ -176,7 +176,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
     let fixture = Fixture::empty();
     let one = fixture.join("one", &percent(30), 1);
     let change_of = |key: &ContainerKey, requested: &Requested<'_>| {
-        crate::chain(&change(&container(&fixture.config, key), requested).unwrap_err())
+        chain(&change(&container(&fixture.config, key), requested).unwrap_err())
     };
     let contradictory = Requested {
         policy: Some("fair-share"),
@@ -346,7 +346,7 @@ fn rules_under_which_somebody_does_not_fit_change_nothing_and_name_them() {
         ),
         (RulesRequested::default(), &["no change requested"]),
     ] {
-        let error = crate::chain(&set_rules(&fixture.config, "0", &requested).unwrap_err());
+        let error = chain(&set_rules(&fixture.config, "0", &requested).unwrap_err());
         for part in parts {
             assert!(error.contains(part), "{error} lacks {part}");
         }

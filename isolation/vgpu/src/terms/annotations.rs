@@ -3,11 +3,11 @@
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Choice, Policy};
 use cards::{ManagedMemory, OnViolation};
-use plan::terms::WEIGHT_MAX;
 
+use super::error::Error;
+use super::isolation::{self, MANAGED_KEY, ON_VIOLATION_KEY, SHARE_GROUP_KEY};
 use super::memory::{self, Memory};
-use super::{bad_value, card_list, isolation};
-use crate::Error;
+use super::values::{bad_value, card_list, compute_policy, percent, priority, weight};
 
 /// All of our annotations begin so; one that is not in [`ALLOWED_KEYS`] is refused.
 pub const PREFIX: &str = "cgpu.io/";
@@ -19,7 +19,7 @@ pub const APPLIED_KEY: &str = "cgpu.io/applied";
 pub const ISOLATION_KEY: &str = "cgpu.io/isolation";
 
 /// Without which there is no request.
-pub(crate) const MEMORY_KEY: &str = "cgpu.io/memory";
+pub const MEMORY_KEY: &str = "cgpu.io/memory";
 
 /// What people may write.
 pub const ALLOWED_KEYS: [&str; 10] = [
@@ -39,22 +39,35 @@ const CARDS_ALLOWED: &str = "how many cards, at least 1 (`1` is any one card), o
 
 /// What the annotations say; what they leave out is absent.
 #[derive(Debug, Default)]
-pub(super) struct NativeTerms {
-    pub(super) memory: Option<Memory>,
-    pub(super) cards: Option<Choice>,
-    pub(super) percent: Option<u32>,
-    pub(super) weight: Option<u32>,
-    pub(super) policy: Option<ComputePolicy>,
-    pub(super) priority: Option<Priority>,
-    pub(super) placement: Option<Policy>,
-    pub(super) managed: Option<ManagedMemory>,
-    pub(super) on_violation: Option<OnViolation>,
-    pub(super) share_group: Option<String>,
+pub struct Annotated {
+    /// How much memory, without which nothing is requested.
+    pub memory: Option<Memory>,
+    /// How many cards, or which.
+    pub cards: Option<Choice>,
+    /// The part of a card's time.
+    pub percent: Option<u32>,
+    /// The weight among a card's containers.
+    pub weight: Option<u32>,
+    /// How the card's time is divided.
+    pub policy: Option<ComputePolicy>,
+    /// Who goes first.
+    pub priority: Option<Priority>,
+    /// How cards are chosen.
+    pub placement: Option<Policy>,
+    /// What managed memory counts.
+    pub managed: Option<ManagedMemory>,
+    /// What happens when the driver counts more than the ledger.
+    pub on_violation: Option<OnViolation>,
+    /// Whose exports it may import.
+    pub share_group: Option<String>,
 }
 
-impl NativeTerms {
+impl Annotated {
     /// `None`: not one of our keys is there.
-    pub(super) fn read<'a>(
+    ///
+    /// # Errors
+    /// An unknown key of ours, or a value that is not allowed.
+    pub fn read<'a>(
         annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Option<Self>, Error> {
         let mut terms = Self::default();
@@ -85,11 +98,11 @@ impl NativeTerms {
                         _ => return Err(bad_value(key, value, "binpack, spread")),
                     });
                 }
-                isolation::MANAGED_KEY => terms.managed = Some(isolation::managed(key, text)?),
-                isolation::ON_VIOLATION_KEY => {
+                MANAGED_KEY => terms.managed = Some(isolation::managed(key, text)?),
+                ON_VIOLATION_KEY => {
                     terms.on_violation = Some(isolation::on_violation(key, text)?);
                 }
-                isolation::SHARE_GROUP_KEY => {
+                SHARE_GROUP_KEY => {
                     terms.share_group = Some(isolation::share_group(key, text)?);
                 }
                 _ => {
@@ -122,52 +135,31 @@ fn cards(key: &str, text: &str) -> Result<Choice, Error> {
     }
 }
 
-/// Reads a compute policy, by name or by cGPU's number; `key` is for the error.
-pub(crate) fn compute_policy(key: &str, text: &str) -> Result<ComputePolicy, Error> {
-    ComputePolicy::ALL
+/// The keys of `request.default`, without the annotations' prefix. How containers are held, `[isolation]` says; a share group
+/// is for whoever starts a container to name.
+pub fn default_keys() -> impl Iterator<Item = &'static str> {
+    ALLOWED_KEYS
         .into_iter()
-        .find(|policy| policy.name() == text || policy.number().to_string() == text)
-        .ok_or_else(|| {
-            let allowed = ComputePolicy::ALL
-                .map(|policy| format!("{} or {}", policy.number(), policy.name()))
-                .join(", ");
-            bad_value(key, text, allowed)
-        })
+        .filter(|key| ![MANAGED_KEY, ON_VIOLATION_KEY, SHARE_GROUP_KEY].contains(key))
+        .filter_map(|key| key.strip_prefix(PREFIX))
 }
 
-/// Reads a part of a card's time, `30` or `30%`; `key` is for the error.
-pub(crate) fn percent(key: &str, text: &str) -> Result<u32, Error> {
-    let digits = text.strip_suffix('%').unwrap_or(text);
-    whole(key, digits, 1..=100, "1 to 100, in percent of a card")
-        .map_err(|_in_part| bad_value(key, text, "1 to 100, in percent of a card"))
+/// The annotation of a key of `request.default`.
+#[must_use]
+pub fn default_key(key: &str) -> Option<&'static str> {
+    default_keys().find(|known| *known == key)?;
+    let is_named = |known: &&str| known.strip_prefix(PREFIX) == Some(key);
+    ALLOWED_KEYS.into_iter().find(is_named)
 }
 
-/// Reads a weight; `key` is for the error.
-pub(crate) fn weight(key: &str, text: &str) -> Result<u32, Error> {
-    // cGPU documents no bound.
-    whole(key, text, 1..=WEIGHT_MAX, "1 to 1000")
-}
-
-/// Reads a priority; `key` is for the error.
-pub(crate) fn priority(key: &str, text: &str) -> Result<Priority, Error> {
-    match text {
-        "high" => Ok(Priority::High),
-        "normal" => Ok(Priority::Normal),
-        "low" => Ok(Priority::Low),
-        _ => Err(bad_value(key, text, "high, normal, low")),
-    }
-}
-
-/// A whole number in a range, digits only.
-pub(crate) fn whole(
-    key: &str,
-    text: &str,
-    range: std::ops::RangeInclusive<u32>,
-    allowed: &str,
-) -> Result<u32, Error> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse::<u32>() {
-        Ok(number) if digits && range.contains(&number) => Ok(number),
-        _ => Err(bad_value(key, text, allowed)),
+/// Whether the terms of a `request.default` make a request.
+///
+/// # Errors
+/// As [`Annotated::read`]; no amount of memory is among them.
+pub fn check_default<'a>(terms: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), Error> {
+    let annotated = Annotated::read(terms)?;
+    match annotated.and_then(|annotated| annotated.memory) {
+        Some(_) => Ok(()),
+        None => Err(Error::NoMemoryTerm),
     }
 }

@@ -6,15 +6,32 @@
 
 use std::collections::BTreeSet;
 
-use super::error::{Error, cut};
-use crate::spec;
+use crate::json::{self, ShapeError};
 
 /// The variable, as NVIDIA's container toolkit documents it.
-pub(crate) const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
+pub const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
+
+/// Why the variable cannot be obeyed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The spec has no environment to look into.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A word that means nothing.
+    #[error("NVIDIA_DRIVER_CAPABILITIES = {value:?} has {word:?}, which is not allowed: {allowed}")]
+    Unknown {
+        /// The variable's value, cut.
+        value: String,
+        /// The word, cut.
+        word: String,
+        /// Those that exist.
+        allowed: String,
+    },
+}
 
 /// What a library, program or file of the driver is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Capability {
+pub enum Capability {
     /// CUDA and OpenCL.
     Compute,
     /// NVML and nvidia-smi.
@@ -66,7 +83,7 @@ impl Capability {
 
 /// What a container wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Capabilities {
+pub struct Capabilities {
     needed: Vec<Capability>,
     /// Those that are asked for by name; `all` names none.
     named: Vec<Capability>,
@@ -74,12 +91,14 @@ pub(crate) struct Capabilities {
 
 impl Capabilities {
     /// NVIDIA's default: compute and utility.
-    pub(crate) fn by_default() -> Self {
+    #[must_use]
+    pub fn by_default() -> Self {
         Self::of(vec![Capability::Compute, Capability::Utility])
     }
 
     /// Everything.
-    pub(crate) fn all() -> Self {
+    #[must_use]
+    pub fn all() -> Self {
         Self::of(Capability::ALL.to_vec())
     }
 
@@ -91,17 +110,16 @@ impl Capabilities {
     }
 
     /// What a broker admits for it, of what the host allows.
-    pub(crate) fn admitted(
-        &self,
-        allowed: &BTreeSet<cards::Capability>,
-    ) -> BTreeSet<cards::Capability> {
+    #[must_use]
+    pub fn admitted(&self, allowed: &BTreeSet<cards::Capability>) -> BTreeSet<cards::Capability> {
         let needed = self.needed.iter().filter_map(|one| one.of_calls());
         needed.filter(|one| allowed.contains(one)).collect()
     }
 
     /// The words by which a container asks for what a broker that admits these refuses it: their libraries are mounted, and what they ask
     /// of the driver fails.
-    pub(crate) fn refused(&self, admitted: &BTreeSet<cards::Capability>) -> Vec<&'static str> {
+    #[must_use]
+    pub fn refused(&self, admitted: &BTreeSet<cards::Capability>) -> Vec<&'static str> {
         let is_refused = |one: &&Capability| match one {
             Capability::Display => true,
             Capability::Graphics | Capability::Video => {
@@ -116,13 +134,20 @@ impl Capabilities {
     }
 
     /// The last value in the container's environment; absent or empty: the default.
-    pub(crate) fn of_container(container: &serde_json::Value) -> Result<Self, crate::Error> {
-        let environment = spec::environment(container)?;
+    ///
+    /// # Errors
+    /// An environment of another shape; a word that is no capability.
+    pub fn of_container(container: &serde_json::Value) -> Result<Self, Error> {
+        let environment = json::environment(container)?;
         let value = environment.iter().rfind(|(name, _)| *name == VARIABLE);
-        Ok(value.map_or_else(|| Ok(Self::by_default()), |(_, value)| Self::parse(value))?)
+        value.map_or_else(|| Ok(Self::by_default()), |(_, value)| Self::parse(value))
     }
 
-    pub(crate) fn parse(value: &str) -> Result<Self, Error> {
+    /// Reads the variable's value.
+    ///
+    /// # Errors
+    /// A word that is no capability.
+    pub fn parse(value: &str) -> Result<Self, Error> {
         let mut needed = Vec::new();
         let mut named = Vec::new();
         for word in value
@@ -138,7 +163,7 @@ impl Capabilities {
                 }
                 None if word == "all" => needed.extend(Capability::ALL),
                 None => {
-                    return Err(Error::Capability {
+                    return Err(Error::Unknown {
                         value: cut(value),
                         word: cut(word),
                         allowed: Capability::ALL
@@ -161,14 +186,32 @@ impl Capabilities {
         Ok(Self { needed, named })
     }
 
-    pub(crate) fn has(&self, capability: Capability) -> bool {
+    /// Whether this one is wanted.
+    #[must_use]
+    pub fn has(&self, capability: Capability) -> bool {
         self.needed.contains(&capability)
     }
 
     /// Whether one of these is wanted.
-    pub(crate) fn has_any(&self, capabilities: &[Capability]) -> bool {
+    #[must_use]
+    pub fn has_any(&self, capabilities: &[Capability]) -> bool {
         capabilities.iter().any(|one| self.has(*one))
     }
+}
+
+/// What is said of capabilities that are asked for by name and not admitted.
+#[must_use]
+pub fn not_served(capabilities: &[&str]) -> String {
+    let words = capabilities.join(",");
+    format!(
+        "{VARIABLE} has {words}: the libraries are there, and their calls are refused, since cgpu gives no display, and of graphics and video what `[isolation] capabilities` says; leave {words} out if the program can do without"
+    )
+}
+
+/// Texts of strangers are cut before they end in an error.
+fn cut(text: &str) -> String {
+    const CHARS_MAX: usize = 120;
+    text.chars().take(CHARS_MAX).collect()
 }
 
 #[cfg(test)]

@@ -2,26 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
-use super::HostFiles;
-use crate::Config;
-use crate::config::{CdiFolders, PATH_VARIABLE};
+use crate::config::{CdiFolders, Config, PATH_VARIABLE};
+use crate::host_files::HostFiles;
 use crate::walk::walk;
 
 /// What a container must not reach, whatever it is called.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OwnPlaces {
-    pub(super) state_dir: PathBuf,
+pub struct OwnPlaces {
+    /// `state_dir`
+    pub state_dir: PathBuf,
     /// Without links: the folder of this program, and files that the configuration names.
-    pub(super) programs: Vec<PathBuf>,
+    pub programs: Vec<PathBuf>,
     /// `[isolation] data_folders`, without links.
-    pub(super) data_folders: Vec<PathBuf>,
+    pub data_folders: Vec<PathBuf>,
     /// Of the container that is judged.
-    pub(super) bundle: Option<PathBuf>,
+    pub bundle: Option<PathBuf>,
 }
 
 impl OwnPlaces {
     /// Those of this program and configuration.
-    pub(crate) fn of(config: &Config, bundle: Option<&Path>) -> Self {
+    #[must_use]
+    pub fn of(config: &Config, bundle: Option<&Path>) -> Self {
         let mut programs = Vec::new();
         if let Ok(me) = std::env::current_exe() {
             programs.extend(me.parent().map(Path::to_owned));
@@ -62,7 +63,7 @@ impl OwnPlaces {
 
     /// A host of tests, with this state folder.
     #[cfg(test)]
-    pub(crate) fn at(state_dir: &str) -> Self {
+    pub fn at(state_dir: &str) -> Self {
         Self {
             state_dir: state_dir.into(),
             ..Self::default()
@@ -70,7 +71,7 @@ impl OwnPlaces {
     }
 
     /// The state folder, as it is called and as it is.
-    pub(super) fn state_dirs(&self, host: &dyn HostFiles) -> impl Iterator<Item = PathBuf> {
+    pub fn state_dirs(&self, host: &dyn HostFiles) -> impl Iterator<Item = PathBuf> {
         [self.state_dir.clone(), host.resolve(&self.state_dir)].into_iter()
     }
 }

@@ -5,14 +5,15 @@ use cards::lock::StateLock;
 use cards::store::DiskStore;
 use serde_json::Value;
 
-use super::{ThisHost, admit, of_exec};
+use crate::escape_checks::{admit, of_exec};
+use crate::host_files::ThisHost;
 use crate::{Container, Error, bundle};
 
 /// Refuses the exec, or writes into the container's grant what it weakens.
 ///
 /// # Errors
 /// A privilege that the configuration does not let through; a spec of the wrong shape; a grant that cannot be changed.
-pub(crate) fn admit_exec(container: &Container, process: &Value) -> Result<(), Error> {
+pub(super) fn admit_exec(container: &Container, process: &Value) -> Result<(), Error> {
     let (config, dir) = (container.config(), container.dir());
     let spec = bundle::original(dir);
     let findings = of_exec(process, spec.as_ref(), &ThisHost)?;

@@ -1,38 +1,51 @@
-//! What the checks look up on this host.
+//! What is looked up on this host to judge a container's spec: the one way from the checks to the host.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use crate::Error;
 use crate::walk::{Walked, walk};
+
+/// This process's mounts.
+pub const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
 /// The kind of a device node, and its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) kind: NodeKind,
-    pub(crate) major: u64,
-    pub(crate) minor: u64,
+pub struct Node {
+    /// Character or block.
+    pub kind: NodeKind,
+    /// Its major number.
+    pub major: u64,
+    /// Its minor number.
+    pub minor: u64,
 }
 
 /// Of a device node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NodeKind {
+pub enum NodeKind {
+    /// Bytes in order.
     Character,
+    /// Blocks at random.
     Block,
 }
 
-/// The seam of the tests.
-pub(crate) trait HostFiles {
+/// The host as the checks see it; tests have another one.
+pub trait HostFiles {
     /// Where an absolute path leads.
     fn lead(&self, path: &Path) -> Walked;
     /// Its end alone.
     fn resolve(&self, path: &Path) -> PathBuf {
         self.lead(path).end
     }
-    /// This process's mounts (`/proc/self/mountinfo`).
-    fn mount_table(&self) -> Result<String, Error>;
+    /// The text of [`MOUNT_TABLE`].
+    ///
+    /// # Errors
+    /// The kernel does not give it.
+    fn mount_table(&self) -> std::io::Result<String>;
+    /// Whether the path leads to a plain file.
     fn is_plain_file(&self, path: &Path) -> bool;
+    /// Whether anything is there.
     fn exists(&self, path: &Path) -> bool;
+    /// The device node at a path; `None`: another kind of file, or nothing.
     fn node(&self, path: &Path) -> Option<Node>;
     /// Whether the file is a namespace of this kind that is certainly not the host's.
     fn is_foreign_namespace(&self, kind: &str, path: &Path) -> bool;
@@ -41,18 +54,16 @@ pub(crate) trait HostFiles {
 }
 
 /// The host itself.
-pub(crate) struct ThisHost;
+#[derive(Debug, Clone, Copy)]
+pub struct ThisHost;
 
 impl HostFiles for ThisHost {
     fn lead(&self, path: &Path) -> Walked {
         walk(path)
     }
 
-    fn mount_table(&self) -> Result<String, Error> {
-        let path = Path::new("/proc/self/mountinfo");
-        std::fs::read(path)
-            .map(|text| String::from_utf8_lossy(&text).into_owned())
-            .map_err(Error::io("read", path))
+    fn mount_table(&self) -> std::io::Result<String> {
+        std::fs::read(MOUNT_TABLE).map(|text| String::from_utf8_lossy(&text).into_owned())
     }
 
     fn is_plain_file(&self, path: &Path) -> bool {
@@ -113,19 +124,4 @@ fn proc_is_of_our_namespace() -> bool {
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))
         .is_some_and(|numbers| numbers.split_whitespace().count() == 1)
-}
-
-/// A path without `.`, `..` and double slashes, as runc cleans those of a spec.
-pub(crate) fn cleaned(path: &Path) -> PathBuf {
-    path.components()
-        .fold(PathBuf::from("/"), |mut clean, part| {
-            match part {
-                Component::Normal(name) => clean.push(name),
-                Component::ParentDir => {
-                    clean.pop();
-                }
-                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            }
-            clean
-        })
 }

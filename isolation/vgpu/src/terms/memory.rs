@@ -2,8 +2,8 @@
 
 use cards::placement::{MIB, Share};
 
-use super::bad_value;
-use crate::Error;
+use super::error::Error;
+use super::values::bad_value;
 
 /// What [`bytes`] takes, for people.
 const AMOUNT_ALLOWED: &str = "a number with a unit, such as 4Gi or 1.5Gi, at least 1Mi; units are Mi Gi Ti, mi gi ti, MiB GiB TiB, mib gib tib and, as for `docker -m`, m g t (powers of 1024), M G T and MB GB TB (powers of 1000)";
@@ -41,15 +41,18 @@ const DECIMALS_MAX: usize = 12;
 
 /// Memory as a request names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
+pub enum Memory {
     /// In all, over all cards.
     Bytes(u64),
     /// This part of each card, whatever its size.
     OfEachCard(Share),
 }
 
-/// `4Gi` or `25%`.
-pub(super) fn parse(key: &str, value: &str) -> Result<Memory, Error> {
+/// `4Gi` or `25%`; `key` is for the error.
+///
+/// # Errors
+/// [`Error::Value`] names the key, the value, what is allowed, and what may have been meant.
+pub fn parse(key: &str, value: &str) -> Result<Memory, Error> {
     let text = value.trim();
     let read = match text.strip_suffix('%') {
         Some(number) => percent(number).map(Memory::OfEachCard),
@@ -61,8 +64,11 @@ pub(super) fn parse(key: &str, value: &str) -> Result<Memory, Error> {
     })
 }
 
-/// `4Gi` → bytes, whole MiB.
-pub(super) fn bytes(key: &str, value: &str) -> Result<u64, Error> {
+/// An amount of memory as the annotation `cgpu.io/memory` writes it, but for parts of a card; bytes, whole MiB.
+///
+/// # Errors
+/// As [`parse`].
+pub fn bytes(key: &str, value: &str) -> Result<u64, Error> {
     amount(value.trim()).map_err(|hint| {
         let of_percent = || "a part of a card is not possible here: write an amount".to_owned();
         let is_percent = value.trim().ends_with('%');

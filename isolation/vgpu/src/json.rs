@@ -2,10 +2,18 @@
 
 use serde_json::{Map, Value};
 
-use crate::Error;
+/// JSON of another shape than the OCI specification's.
+#[derive(Debug, thiserror::Error)]
+#[error("{field} of the container's spec is not {expected}")]
+pub struct ShapeError {
+    /// Where.
+    pub field: String,
+    /// What it must be.
+    pub expected: &'static str,
+}
 
 /// The annotations, in the file's order; none if there are none.
-pub(crate) fn annotations(spec: &Value) -> Result<Vec<(&str, &str)>, Error> {
+pub fn annotations(spec: &Value) -> Result<Vec<(&str, &str)>, ShapeError> {
     let Some(annotations) = object(spec, "")?
         .get("annotations")
         .filter(|value| !value.is_null())
@@ -16,7 +24,7 @@ pub(crate) fn annotations(spec: &Value) -> Result<Vec<(&str, &str)>, Error> {
         .iter()
         .map(|(key, value)| match value.as_str() {
             Some(value) => Ok((key.as_str(), value)),
-            None => Err(Error::SpecShape {
+            None => Err(ShapeError {
                 field: format!("annotations[{key:.128}]"),
                 expected: "a string",
             }),
@@ -25,7 +33,7 @@ pub(crate) fn annotations(spec: &Value) -> Result<Vec<(&str, &str)>, Error> {
 }
 
 /// The environment of the container's first process; entries without `=` name a variable without a value.
-pub(crate) fn environment(spec: &Value) -> Result<Vec<(&str, &str)>, Error> {
+pub fn environment(spec: &Value) -> Result<Vec<(&str, &str)>, ShapeError> {
     let process = object(spec, "")?
         .get("process")
         .filter(|value| !value.is_null());
@@ -39,13 +47,11 @@ pub(crate) fn environment(spec: &Value) -> Result<Vec<(&str, &str)>, Error> {
 }
 
 /// The environment of a process spec.
-pub(crate) fn process_environment(
-    process: &Map<String, Value>,
-) -> Result<Vec<(&str, &str)>, Error> {
+pub fn process_environment(process: &Map<String, Value>) -> Result<Vec<(&str, &str)>, ShapeError> {
     let Some(environment) = process.get("env").filter(|value| !value.is_null()) else {
         return Ok(Vec::new());
     };
-    let wrong = || Error::SpecShape {
+    let wrong = || ShapeError {
         field: "process.env".to_owned(),
         expected: "an array of strings",
     };
@@ -64,20 +70,20 @@ pub(crate) fn process_environment(
 }
 
 /// A value that must be an object.
-pub(crate) fn object<'a>(value: &'a Value, field: &str) -> Result<&'a Map<String, Value>, Error> {
+pub fn object<'a>(value: &'a Value, field: &str) -> Result<&'a Map<String, Value>, ShapeError> {
     value.as_object().ok_or_else(|| shape(field))
 }
 
 /// The array at `key` of an object called `of`; empty if it is absent or null.
-pub(crate) fn list<'a>(
+pub fn list<'a>(
     object: &'a Map<String, Value>,
     of: &str,
     key: &str,
-) -> Result<&'a [Value], Error> {
+) -> Result<&'a [Value], ShapeError> {
     match object.get(key) {
         None | Some(Value::Null) => Ok(&[]),
         Some(Value::Array(values)) => Ok(values),
-        Some(_) => Err(Error::SpecShape {
+        Some(_) => Err(ShapeError {
             field: if of.is_empty() {
                 key.to_owned()
             } else {
@@ -88,8 +94,8 @@ pub(crate) fn list<'a>(
     }
 }
 
-fn shape(field: &str) -> Error {
-    Error::SpecShape {
+fn shape(field: &str) -> ShapeError {
+    ShapeError {
         field: if field.is_empty() {
             "the spec".to_owned()
         } else {
@@ -100,10 +106,10 @@ fn shape(field: &str) -> Error {
 }
 
 /// The object at `key`, created if it is absent or null.
-pub(crate) fn child_object<'a>(
+pub fn child_object<'a>(
     parent: &'a mut Map<String, Value>,
     key: &str,
-) -> Result<&'a mut Map<String, Value>, Error> {
+) -> Result<&'a mut Map<String, Value>, ShapeError> {
     let slot = parent.entry(key).or_insert(Value::Null);
     if slot.is_null() {
         *slot = Value::Object(Map::new());
@@ -112,15 +118,15 @@ pub(crate) fn child_object<'a>(
 }
 
 /// The array at `key`, created if it is absent or null.
-pub(crate) fn child_array<'a>(
+pub fn child_array<'a>(
     parent: &'a mut Map<String, Value>,
     key: &str,
-) -> Result<&'a mut Vec<Value>, Error> {
+) -> Result<&'a mut Vec<Value>, ShapeError> {
     let slot = parent.entry(key).or_insert(Value::Null);
     if slot.is_null() {
         *slot = Value::Array(Vec::new());
     }
-    slot.as_array_mut().ok_or_else(|| Error::SpecShape {
+    slot.as_array_mut().ok_or_else(|| ShapeError {
         field: key.to_owned(),
         expected: "an array",
     })
