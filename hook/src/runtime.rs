@@ -8,14 +8,14 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use anyhow::Context;
+use cards::{ContainerKey, FrontendKind};
+use host_config::Config;
 use serde_json::{Value, json};
+use spec::request::{Reading, Whose};
 use sys::descriptors::Inherited;
 use sys::pidfd::PidFd;
 use vgpu::backend::Started;
-use vgpu::request::{Reading, Whose};
-use vgpu::{
-    Config, Container, ContainerKey, Create, Ended, FrontendKind, Prepared, Running, Source,
-};
+use vgpu::{Container, Create, Ended, Prepared, Running, Source};
 
 use crate::child;
 use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
@@ -81,7 +81,7 @@ impl Invocation {
 fn configuration(
     invocation: &Invocation,
     bundle: Option<&Path>,
-    configured: Result<Config, vgpu::config::Error>,
+    configured: Result<Config, host_config::config::Error>,
 ) -> anyhow::Result<Config> {
     let id = match &invocation.subcommand {
         Subcommand::Create { id, .. } => Some(id.as_str()),
@@ -359,7 +359,7 @@ impl Runtime {
         if let Some(running) = &running
             && let Err(error) = running.teardown()
         {
-            log.report(&vgpu::chain(&error));
+            log.report(&host_config::chain(&error));
         }
         let status = self.child(kept)?;
         // A container that could not be deleted may still run.

@@ -7,13 +7,16 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use cards::{ContainerKey, FrontendKind};
+use host_config::Config;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use spec::Request;
+use spec::request::{Reading, Whose};
+use spec::strict_json::{self, Document};
 use sys::pidfd::PidFd;
 use vgpu::backend::Kind as Backend;
-use vgpu::request::{Reading, Whose};
-use vgpu::strict_json::{self, Document};
-use vgpu::{Config, Container, ContainerKey, Create, FrontendKind, Request, Source};
+use vgpu::{Container, Create, Source};
 
 /// A spec is tens of KiB; one with a hundred times that many mounts is still below.
 const INPUT_MAX_BYTES: u64 = 16 << 20;
@@ -117,9 +120,9 @@ impl State {
 /// A hook that is configured without an environment has the container's (runc before 1.3), in which an image names what
 /// configuration it likes: a file of its own is root's as well. So after `precreate` the variable counts only in the environment
 /// that [`call_again`] writes, which has nothing else.
-fn configuration(stage: Stage) -> Result<Config, vgpu::config::Error> {
+fn configuration(stage: Stage) -> Result<Config, host_config::config::Error> {
     let is_ours = |name: &OsStr| {
-        name == vgpu::config::PATH_VARIABLE
+        name == host_config::config::PATH_VARIABLE
             || HOOK_VARIABLE
                 .split_once('=')
                 .is_some_and(|(own, _)| name == own)
@@ -138,7 +141,7 @@ fn state(bytes: &[u8]) -> anyhow::Result<State> {
 }
 
 fn precreate(
-    configured: Result<Config, vgpu::config::Error>,
+    configured: Result<Config, host_config::config::Error>,
     bytes: &[u8],
     output: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -200,12 +203,12 @@ fn refuse_by_group(backend: Backend) -> anyhow::Result<()> {
 fn call_again(spec: &mut Value) -> anyhow::Result<()> {
     let program = std::fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let mut environment = vec![HOOK_VARIABLE.to_owned()];
-    if let Some(path) = std::env::var_os(vgpu::config::PATH_VARIABLE) {
+    if let Some(path) = std::env::var_os(host_config::config::PATH_VARIABLE) {
         let path = path
             .into_string()
             .ok()
-            .with_context(|| format!("{} is not UTF-8", vgpu::config::PATH_VARIABLE))?;
-        environment.push(format!("{}={path}", vgpu::config::PATH_VARIABLE));
+            .with_context(|| format!("{} is not UTF-8", host_config::config::PATH_VARIABLE))?;
+        environment.push(format!("{}={path}", host_config::config::PATH_VARIABLE));
     }
     for stage in ["createRuntime", "poststart", "poststop"] {
         let hook = json!({
@@ -239,7 +242,7 @@ fn call_again(spec: &mut Value) -> anyhow::Result<()> {
 
 fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
     let spec = vgpu::read_spec(&state.bundle)?;
-    let Some(applied) = vgpu::edit::applied_for(&spec)? else {
+    let Some(applied) = spec::edit::applied_for(&spec)? else {
         anyhow::ensure!(
             Request::from_spec(&config, state.whose(), &spec)?.is_none(),
             "container {} asks for a vGPU, but its spec was not edited before it was created, and no hook can still do that (its seccomp filter is in the spec): let the engine use cgpu-runtime or io.containerd.cgpu.v2, or, with podman, the precreate hook",

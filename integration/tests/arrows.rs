@@ -167,7 +167,7 @@ fn packages_have_the_prefix_and_libraries_and_folders_have_not() -> Result<()> {
         assert_eq!(folder.context("a folder")?, short);
         for target in package["targets"].as_array().into_iter().flatten() {
             if target["kind"][0] == "lib" {
-                assert_eq!(target["name"], short);
+                assert_eq!(target["name"], short.replace('-', "_"));
             }
         }
     }

@@ -35,7 +35,7 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
     if let Some(vgpu) = &vgpu
         && let Err(error) = vgpu.teardown()
     {
-        let error = vgpu::chain(&error);
+        let error = host_config::chain(&error);
         tracing::warn!(container = %id, %error, "cannot undo what holds the container");
     }
     let forced = force(&invocation.namespace, &id, &bundle);
@@ -43,7 +43,7 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
     if let Some(vgpu) = vgpu
         && let Err(error) = vgpu.ended().release()
     {
-        let error = vgpu::chain(&error);
+        let error = host_config::chain(&error);
         tracing::warn!(container = %id, %error, "the vGPU is not released yet");
     }
     let socket = crate::bootstrap::remove_dead_socket(&bundle);

@@ -7,7 +7,7 @@ use crate::model::cards::collect;
 use crate::render;
 
 pub(super) fn run(form: Form) -> anyhow::Result<ExitCode> {
-    let cards = collect(&vgpu::Config::load()?)?;
+    let cards = collect(&host_config::Config::load()?)?;
     form.print(&cards, render::cards::render)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use cards::ContainerKey;
 use cards::GpuUuid;
 use cards::events::{self, Event};
 use clap::Args;
+use host_config::Config;
 use serde::Serialize;
-use vgpu::{Config, ContainerKey};
 
 use super::set::pick;
 use crate::model::JSON_VERSION;

@@ -20,7 +20,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let metrics = model::metrics::collect(&vgpu::Config::load()?)?;
+    let metrics = model::metrics::collect(&host_config::Config::load()?)?;
     output::print(render::metrics::render(&metrics, options.format)?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use crate::model::ps::collect;
 use crate::render::ps::{Width, render};
 
 pub(super) fn run(form: Form, width: Width) -> anyhow::Result<ExitCode> {
-    let ps = collect(&vgpu::Config::load()?)?;
+    let ps = collect(&host_config::Config::load()?)?;
     form.print(&ps, |ps| render(ps, width))?;
     Ok(ExitCode::SUCCESS)
 }

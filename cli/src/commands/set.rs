@@ -3,9 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use cards::ContainerKey;
 use clap::Args;
+use host_config::Config;
 use serde::Serialize;
-use vgpu::{Config, ContainerKey, Requested, Reshared, Resized, RulesRequested};
+use vgpu::{Requested, Reshared, Resized, RulesRequested};
 
 use super::Form;
 use crate::model::JSON_VERSION;

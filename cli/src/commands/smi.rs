@@ -50,7 +50,7 @@ pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
 fn simulated() -> anyhow::Result<Option<Smi>> {
     use crate::model::host_driver::HostDriver;
     use crate::model::{cards, ps, smi};
-    let config = vgpu::Config::load()?;
+    let config = host_config::Config::load()?;
     let driver = HostDriver::of(&config);
     if driver != HostDriver::Sim {
         return Ok(None);

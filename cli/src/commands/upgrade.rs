@@ -4,10 +4,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use cards::ContainerKey;
 use clap::Args;
 use control::Upgraded;
+use host_config::Config;
 use serde::Serialize;
-use vgpu::{BrokerState, Config, Container, ContainerKey};
+use vgpu::{BrokerState, Container};
 
 use super::Form;
 use super::set::find;
@@ -71,7 +73,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             let outcome = match vgpu::upgrade::upgrade(&container) {
                 Ok(upgraded) => Outcome::Upgraded(upgraded),
                 Err(error) => Outcome::Failed {
-                    error: vgpu::chain(&error),
+                    error: host_config::chain(&error),
                     served: has_broker(&config, key)?,
                 },
             };

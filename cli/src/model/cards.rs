@@ -5,8 +5,8 @@ use cards::lock::StateLock;
 use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{CardKind, ReservedTime};
+use host_config::Config;
 use serde::Serialize;
-use vgpu::Config;
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;

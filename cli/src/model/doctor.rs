@@ -8,12 +8,12 @@ mod standing;
 use std::path::PathBuf;
 
 use cards::{IoUring, Mode};
+use driver_libraries::Survey as Libraries;
+use driver_libraries::uvm_module::Standing as UvmModule;
+use host_config::config::IsolationConfig;
 use nvabi::{DriverVersion, Release};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
-use vgpu::config::IsolationConfig;
-use vgpu::driver_libraries::Survey as Libraries;
-use vgpu::uvm_module::Standing as UvmModule;
 
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use super::JSON_VERSION;

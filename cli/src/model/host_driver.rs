@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use cards::{Inventory, SimulatedInventory};
+use host_config::Config;
+use host_config::config::DriverKind;
 use nvabi::DriverVersion;
 use nvabi::proc_files::{VERSION_PATH, driver_version};
 use serde::Serialize;
-use vgpu::Config;
-use vgpu::config::DriverKind;
 
 /// How long the simulator may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);

@@ -4,7 +4,8 @@
 
 use cards::DriverSpec;
 use control::HealthStatus;
-use vgpu::{BrokerState, Config, OwnUsage, VgpuState};
+use host_config::Config;
+use vgpu::{BrokerState, OwnUsage, VgpuState};
 
 use super::cards::{Cards, collect as collect_cards};
 use super::ps::reserved;

@@ -9,8 +9,9 @@ use cards::{
     Weakness,
 };
 use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
+use host_config::Config;
 use serde::{Deserialize, Serialize};
-use vgpu::{BrokerState, Config, Life, OwnUsage, VgpuState};
+use vgpu::{BrokerState, Life, OwnUsage, VgpuState};
 
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;

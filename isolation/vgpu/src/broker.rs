@@ -22,12 +22,12 @@ use sys::pidfd::PidFd;
 
 use cards::{FrontendKind, Grant};
 
-use crate::chain::chain;
-use crate::config::Config;
 use crate::error::Error;
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
-use crate::trusted;
+use host_config::Config;
+use host_config::chain;
+use host_config::trusted;
 
 /// What the broker writes when it can serve.
 const READY: &[u8] = b"ready\n";

@@ -7,11 +7,17 @@ use std::path::PathBuf;
 
 pub use self::fault::Fault;
 pub use self::why_not::WhyNot;
-use crate::json::ShapeError;
-use crate::{
-    capabilities, config, driver_libraries, drivers, edit, escape_checks, nodes, request, terms,
-    trusted, uvm_module,
-};
+use driver_libraries::drivers;
+use driver_libraries::uvm_module;
+use host_config::config;
+use host_config::terms;
+use host_config::trusted;
+use spec::capabilities;
+use spec::edit;
+use spec::escape_checks;
+use spec::json::ShapeError;
+use spec::nodes;
+use spec::request;
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]

@@ -11,14 +11,14 @@ use cards::{ContainerKey, GpuUuid, Grant};
 use serde_json::Value;
 
 use crate::bundle;
-use crate::capabilities;
-use crate::chain::chain;
-use crate::config::Config;
 use crate::container::Container;
 use crate::error::Error;
 use crate::pod_record;
-use crate::request::{self, Reading};
 use crate::state::{self, ContainerDir};
+use host_config::Config;
+use host_config::chain;
+use spec::capabilities;
+use spec::request::{self, Reading};
 
 /// A container did not start.
 pub const REFUSED: &str = "refused";

@@ -9,11 +9,12 @@ use nvabi::{DriverVersion, Release};
 use releases::Known;
 use verdict::filter::{Coverage, FilterSpec};
 
-use crate::config::DriverKind;
-use crate::drivers::{self, Decoding, UnknownDriver};
-use crate::edit::Mount;
-use crate::uvm_module::UvmModule;
-use crate::{Config, Error, mount};
+use crate::{Error, mount};
+use driver_libraries::drivers::{self, Decoding, UnknownDriver};
+use driver_libraries::uvm_module::UvmModule;
+use host_config::Config;
+use host_config::config::DriverKind;
+use spec::edit::Mount;
 
 /// Where `cgpu` is found inside a container.
 const TOOL_TARGET: &str = "/usr/bin/cgpu";

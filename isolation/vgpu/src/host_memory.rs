@@ -1,7 +1,7 @@
 //! How much of the host's memory a driver may take for a container that has no limit of its own.
 //!
 //! A driver allocates pinned memory by itself (class `NV01_MEMORY_SYSTEM`): its pages are in no control group, so nothing but the broker's
-//! ledger limits them. The limit is what the configuration says, else the container's own ([`crate::request`]), else a part of the machine's memory.
+//! ledger limits them. The limit is what the configuration says, else the container's own ([`spec::request`]), else a part of the machine's memory.
 
 /// Of the machine's memory, for a container that has no limit of its own.
 const PART: u64 = 2;

@@ -30,10 +30,10 @@ use cards::{ContainerKey, CpuTime, Grant};
 use plan::Terms;
 use serde::Serialize;
 
-use crate::chain::chain;
-use crate::config::Config;
 use crate::error::Error;
 use crate::state::{CPU_GROUP, ContainerDir};
+use host_config::Config;
+use host_config::chain;
 
 /// The parent of all of them.
 const PARENT: &str = "cgpu";

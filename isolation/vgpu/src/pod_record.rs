@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::request::{AmountOf, PodPlace};
 use crate::state::ContainerDir;
+use spec::request::{AmountOf, PodPlace};
 
 /// In the container's folder.
 const FILE: &str = "pod.json";

@@ -24,10 +24,12 @@ use control::{Status, client};
 pub use self::requested::Requested;
 pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
 use crate::backend;
-use crate::chain::chain;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, slice_record, terms};
+use crate::{Container, Error, slice_record};
+use host_config::Config;
+use host_config::chain;
+use host_config::terms;
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]

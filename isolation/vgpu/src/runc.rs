@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::RUNC_DIRS;
-use crate::{Config, Error, trusted};
+use crate::Error;
+use host_config::Config;
+use host_config::config::RUNC_DIRS;
+use host_config::trusted;
 
 /// The answer of `runc features` costs milliseconds to get and depends on nothing but the file.
 const CACHE: &str = "runc-features.json";

@@ -14,10 +14,10 @@ use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::chain::chain;
-use crate::edit::Mount;
 use crate::mount;
 use crate::state::ContainerDir;
+use host_config::chain;
+use spec::edit::Mount;
 
 /// In the container's folder.
 const FILE: &str = "slice.json";

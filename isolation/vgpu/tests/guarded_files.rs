@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use vgpu::trusted::Error;
-use vgpu::{Config, chain, config};
+use host_config::trusted::Error;
+use host_config::{Config, chain, config};
 
 struct Fixture {
     dir: tempfile::TempDir,

@@ -6,8 +6,10 @@
 use std::fs;
 use std::path::Path;
 
+use cards::ContainerKey;
+use host_config::Config;
 use serde_json::{Value, json};
-use vgpu::{Config, Container, ContainerKey};
+use vgpu::Container;
 
 fn spec() -> Value {
     json!({
@@ -33,7 +35,7 @@ fn spec() -> Value {
 fn read(text: &[u8]) -> Result<Value, String> {
     let bundle = tempfile::tempdir().unwrap();
     fs::write(bundle.path().join("config.json"), text).unwrap();
-    vgpu::read_spec(bundle.path()).map_err(|error| vgpu::chain(&error))
+    vgpu::read_spec(bundle.path()).map_err(|error| host_config::chain(&error))
 }
 
 /// The text of a spec with one more member in front of or behind the object at `at`.
@@ -182,7 +184,7 @@ fn an_exec_s_process_is_read_alike() {
         fs::write(&file, text).unwrap();
         container
             .edit_exec_file(Path::new(&file))
-            .map_err(|error| vgpu::chain(&error))
+            .map_err(|error| host_config::chain(&error))
     };
     edit(r#"{"args":["sh"],"capabilities":{"bounding":[]}}"#).unwrap();
     for hostile in [
@@ -198,7 +200,9 @@ fn an_exec_s_process_is_read_alike() {
 
 #[test]
 fn what_engines_write_is_read() {
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/specs")).unwrap() {
+    for entry in
+        fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../spec/tests/specs")).unwrap()
+    {
         let text = fs::read(entry.unwrap().path()).unwrap();
         let plain: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(read(&text).unwrap(), plain);

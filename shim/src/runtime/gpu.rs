@@ -11,10 +11,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use cards::FrontendKind;
+use host_config::Config;
 use serde_json::Value;
+use spec::request::Whose;
 pub use vgpu::backend::Started;
-use vgpu::request::Whose;
-use vgpu::{Config, Container, Create, FrontendKind, Source};
+use vgpu::{Container, Create, Source};
 
 use super::reaper::Reaper;
 use crate::error::{Error, GpuError, GpuFault, GpuResult, Result};
@@ -159,7 +161,7 @@ fn unless_plain<T>(error: vgpu::Error, id: &ContainerId, bundle: &Path) -> GpuRe
     if !vgpu::asks_for_nothing(whose, &vgpu::read_spec(bundle)?) {
         return Err(error.into());
     }
-    tracing::warn!(container = %id, error = %vgpu::chain(&error), "the container asks for no vGPU, and is made without a configuration");
+    tracing::warn!(container = %id, error = %host_config::chain(&error), "the container asks for no vGPU, and is made without a configuration");
     Ok(None)
 }
 
@@ -239,8 +241,8 @@ impl Ended for vgpu::Ended {
     }
 }
 
-fn key(namespace: &str, id: &ContainerId) -> GpuResult<vgpu::ContainerKey> {
-    vgpu::ContainerKey::new(namespace, id.as_str())
+fn key(namespace: &str, id: &ContainerId) -> GpuResult<cards::ContainerKey> {
+    cards::ContainerKey::new(namespace, id.as_str())
         .map_err(|error| GpuError::from(vgpu::Error::from(error)))
 }
 
@@ -252,7 +254,7 @@ impl From<vgpu::Error> for GpuError {
         };
         Self {
             fault,
-            text: vgpu::chain(&error),
+            text: host_config::chain(&error),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
-use vgpu::strict_json::{self, Document};
+use spec::strict_json::{self, Document};
 
 use crate::error::{Error, Result, file};
 

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use cards::FrontendKind;
 use cards::lock::FileLock;
+use host_config::Config;
 use sys::pidfd::PidFd;
-use vgpu::Config;
 
 pub(super) use self::standing::standing_of;
 use super::Form;

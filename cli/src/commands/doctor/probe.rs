@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use driver_libraries::uvm_module::Standing;
+use host_config::config::{DEFAULT_PATH, PATH_VARIABLE};
+use host_config::{Config, chain};
 use nix::unistd::geteuid;
 use serde_json::Value;
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
-use vgpu::config::{DEFAULT_PATH, PATH_VARIABLE};
-use vgpu::uvm_module::Standing;
-use vgpu::{Config, chain};
 
 use super::standing;
 use crate::model::doctor::{Cgroup, Container, Facts, FiltersUnread, Runc};
@@ -24,7 +24,7 @@ const UVM_DISABLE_HMM: &str = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm
 /// A process is stopped in microseconds unless the host is very busy.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn look(loaded: &Result<Config, vgpu::config::Error>) -> Facts {
+pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts {
     let defaults = Config::default();
     let config = loaded.as_ref().unwrap_or(&defaults);
     let driver = HostDriver::of(config);
@@ -38,18 +38,18 @@ pub(super) fn look(loaded: &Result<Config, vgpu::config::Error>) -> Facts {
     let driver_file = driver_version
         .as_ref()
         .ok()
-        .and_then(|version| vgpu::drivers::by_file(config, *version));
+        .and_then(|version| driver_libraries::drivers::by_file(config, *version));
     let libraries = match (driver, &inventory) {
         (HostDriver::Kernel, Ok(Some(inventory))) => {
             let version = &inventory.driver_version;
-            let found = vgpu::driver_libraries::survey(config, version, &inventory.cards);
+            let found = driver_libraries::survey(config, version, &inventory.cards);
             Some(found.map_err(|error| chain(&error)))
         }
         _ => None,
     };
     let uvm = match driver {
         HostDriver::Kernel => {
-            Some(vgpu::uvm_module::standing(config).map_err(|error| chain(&error)))
+            Some(driver_libraries::uvm_module::standing(config).map_err(|error| chain(&error)))
         }
         HostDriver::Sim | HostDriver::None => None,
     };
@@ -90,7 +90,7 @@ pub(super) fn look(loaded: &Result<Config, vgpu::config::Error>) -> Facts {
                     Ok(Standing::Loaded { major }) => Some(*major),
                     _ => None,
                 };
-                vgpu::host_nodes::differences(&inventory.cards, major)
+                driver_libraries::host_nodes::differences(&inventory.cards, major)
             }
             _ => Vec::new(),
         },
@@ -151,7 +151,7 @@ fn installed_driver(config: &Config) -> Option<(nvabi::DriverVersion, Result<(),
         .trim()
         .parse()
         .ok()?;
-    let known = vgpu::drivers::check(config, version);
+    let known = driver_libraries::drivers::check(config, version);
     Some((version, known.map_err(|error| chain(&error))))
 }
 

@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use host_config::chain;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
-use vgpu::chain;
 
 use crate::model::doctor::{Program, Standing};
 
@@ -29,7 +29,7 @@ const START_BYTES: usize = 256 << 10;
 pub(in crate::commands) fn standing_of(path: &Path) -> Standing {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Standing::Absent,
-        _ => match vgpu::trusted::program("program", path) {
+        _ => match host_config::trusted::program("program", path) {
             Ok(()) => Standing::Fine,
             Err(error) => Standing::Untrusted(chain(&error)),
         },

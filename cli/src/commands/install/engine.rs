@@ -143,7 +143,7 @@ fn find_in(root: &Path, path: &[PathBuf], program: &str) -> Option<PathBuf> {
         .filter(|folder| folder.is_absolute())
         .map(|folder| folder.join(program));
     own.find(|path| path.is_file())
-        .or_else(|| others.find(|path| vgpu::trusted::is_trusted_program(path)))
+        .or_else(|| others.find(|path| host_config::trusted::is_trusted_program(path)))
 }
 
 /// Asks a program for its version.

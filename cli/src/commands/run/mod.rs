@@ -32,15 +32,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, bail};
+use cards::FrontendKind;
 use cards::{Backend, ContainerKey, IoUring, Isolation};
 use clap::Args;
+use host_config::{Config, terms};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use vgpu::{
-    Config, Container, Created, Ended, FrontendKind, Prepared, Request, Running, Source, request,
-    terms,
-};
+use spec::{Request, request};
+use vgpu::{Container, Created, Ended, Prepared, Running, Source};
 
 use self::guard::Guard;
 use self::inside::Plan;
@@ -176,7 +176,7 @@ fn requested(
 ) -> anyhow::Result<Request> {
     let mut request = Request::from_terms(config, options.terms())
         // What was typed is an option, and has the annotation's name.
-        .map_err(|error| anyhow::anyhow!(vgpu::chain(&error).replace("cgpu.io/", "--")))?;
+        .map_err(|error| anyhow::anyhow!(host_config::chain(&error).replace("cgpu.io/", "--")))?;
     options.apply_isolation(&mut request.isolation)?;
     let value = capabilities.map(OsStr::to_string_lossy);
     let admitted = request::driver_capabilities(config, value.as_deref())?;

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use cards::SimulatedInventory;
 use cards::lock::FileLock;
+use host_config::Config;
+use host_config::config::DriverKind;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
-use vgpu::config::DriverKind;
-use vgpu::{Config, Life};
+use vgpu::Life;
 
 /// The simulator's standard error, in its state folder.
 const LOG: &str = "log";

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::chown;
 use serde::{Deserialize, Serialize};
-use vgpu::nodes::Node;
+use spec::nodes::Node;
 
 /// Which nodes of cards there are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

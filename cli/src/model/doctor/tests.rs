@@ -1,5 +1,5 @@
 use cards::Weakness;
-use vgpu::config::{Allow, Strength};
+use host_config::config::{Allow, Strength};
 
 use super::*;
 use crate::model::ps::State;

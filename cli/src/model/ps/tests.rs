@@ -108,7 +108,7 @@ fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
     let mut running = granted(Some(status()), BrokerState::Alive);
     let mut table = |ids: &[String], width| {
         let vgpus = ids.iter().map(|id| {
-            running.grant.key = vgpu::ContainerKey::new("moby", id.as_str()).unwrap();
+            running.grant.key = cards::ContainerKey::new("moby", id.as_str()).unwrap();
             one(&running, true, Some(99), &[])
         });
         let ps = Ps {

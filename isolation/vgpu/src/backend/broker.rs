@@ -3,12 +3,13 @@
 use cards::Grant;
 
 use super::{Backend, Held, Kind, Runtime, StartWatch, filter, quota};
-use crate::config::Strength;
 use crate::error::WhyNot;
 use crate::host::Host;
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
-use crate::{Config, Error, broker, runc};
+use crate::{Error, broker, runc};
+use host_config::Config;
+use host_config::config::Strength;
 
 /// `cgpu-broker`.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ impl Backend for Broker<'_> {
         };
         // The container's end must not fail by it: the next reclaim finds the group.
         if let Err(error) = OwnGroup::of(self.config, &key).remove() {
-            tracing::warn!(%key, error = %crate::chain(&error), "a control group stays");
+            tracing::warn!(%key, error = %host_config::chain(&error), "a control group stays");
         }
         Ok(())
     }

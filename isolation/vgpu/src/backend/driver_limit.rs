@@ -23,13 +23,15 @@ use serde::{Deserialize, Serialize};
 
 use super::leaf::{Leaf, is_v2};
 use super::{Backend, Held, Kind, init};
+use crate::Error;
 use crate::broker::Starting;
-use crate::chain::chain;
-use crate::config::Strength;
 use crate::error::WhyNot;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Error, trusted};
+use host_config::Config;
+use host_config::chain;
+use host_config::config::Strength;
+use host_config::trusted;
 
 /// The note's name in the container's folder.
 pub(crate) const FILE: &str = "limits.json";

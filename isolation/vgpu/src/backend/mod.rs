@@ -36,12 +36,12 @@ pub use self::filter::{StartWatch, Started};
 use self::share::Share;
 pub use self::survey::{Offer, Survey, survey};
 use crate::broker::Starting;
-use crate::chain::chain;
-use crate::config::{BackendKind, Config, Strength};
 use crate::error::{Error, WhyNot};
 use crate::host::Host;
-use crate::request::Request;
 use crate::state::ContainerDir;
+use host_config::chain;
+use host_config::config::{BackendKind, Config, Strength};
+use spec::request::Request;
 
 /// One way of holding a container.
 pub(crate) trait Backend {

@@ -5,10 +5,10 @@ use cards::{DriverSpec, Grant};
 use super::{Backend, Held, Kind, init};
 use crate::Error;
 use crate::broker::Starting;
-use crate::config::Strength;
 use crate::error::WhyNot;
 use crate::host::Host;
 use crate::state::ContainerDir;
+use host_config::config::Strength;
 
 /// Nobody.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
 //! What this host offers, for people and documents.
 
 use super::{Kind, Needed, Runtime, candidates, choose, make};
-use crate::chain::chain;
-use crate::config::Strength;
+use crate::Error;
 use crate::error::WhyNot;
 use crate::host::Host;
-use crate::{Config, Error};
+use host_config::Config;
+use host_config::chain;
+use host_config::config::Strength;
 
 /// One backend on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,12 @@
 //! Whose fault an error is.
 
 use super::Error;
-use crate::{capabilities, driver_libraries, edit, escape_checks, nodes, request, terms};
+use host_config::terms;
+use spec::capabilities;
+use spec::edit;
+use spec::escape_checks;
+use spec::nodes;
+use spec::request;
 
 /// Whether a request or the host is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use cards::Backend;
 
 use super::Error;
-use crate::chain::chain;
-use crate::config::Strength;
-use crate::drivers::UnknownDriver;
+use driver_libraries::drivers::UnknownDriver;
+use host_config::chain;
+use host_config::config::Strength;
 
 /// Why a backend is not offered.
 #[derive(Debug, thiserror::Error)]

@@ -11,14 +11,16 @@ use super::applied;
 use super::place::{Making, Placed};
 use super::prepared::{Created, Pending, Prepared};
 use crate::bundle::{self, Spec};
-use crate::edit::Mount;
 use crate::events::Log;
 use crate::host::Host;
-use crate::nodes;
-use crate::request::{Reading, Whose};
-use crate::{
-    Config, Container, Error, Request, backend, driver_libraries, edit, rdma, slice_record, state,
-};
+use crate::{Container, Error, backend, slice_record, state};
+use host_config::Config;
+use spec::Request;
+use spec::edit;
+use spec::edit::Mount;
+use spec::nodes;
+use spec::rdma;
+use spec::request::{Reading, Whose};
 
 /// Where a container's request comes from, and where its edits go.
 #[derive(Debug, Clone, Copy)]

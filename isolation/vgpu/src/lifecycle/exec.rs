@@ -5,9 +5,9 @@ use cards::lock::StateLock;
 use cards::store::DiskStore;
 use serde_json::Value;
 
-use crate::escape_checks::{admit, of_exec};
-use crate::host_files::ThisHost;
 use crate::{Container, Error, bundle};
+use host_config::host_files::ThisHost;
+use spec::escape_checks::{admit, of_exec};
 
 /// Refuses the exec, or writes into the container's grant what it weakens.
 ///

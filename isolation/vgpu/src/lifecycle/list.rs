@@ -2,10 +2,11 @@
 
 use cards::Grant;
 use control::{Status, client};
+use host_config::Config;
 
 use crate::own_group::{OwnGroup, OwnUsage};
 use crate::state::{self, ContainerDir};
-use crate::{Config, Error, backend};
+use crate::{Error, backend};
 
 /// A vGPU as others see it.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use super::create::{Input, Step, Watch};
 use super::pod;
 use super::release::reclaim_locked;
 use crate::host::Host;
-use crate::nodes::{self, Node};
-use crate::{
-    Container, Error, Request, backend, host_memory, pod_record, request, resize, slice_record,
-};
+use crate::{Container, Error, backend, host_memory, pod_record, resize, slice_record};
+use spec::Request;
+use spec::nodes::{self, Node};
+use spec::request;
 
 /// `sun_path` has 108 bytes, one of them for its end.
 const SOCKET_PATH_MAX_BYTES: usize = 107;

@@ -1,6 +1,6 @@
 //! What a container of a pod finds of its pod's others.
 //!
-//! A pod's own amount of memory is granted once ([`crate::request::AmountOf::Pod`]). And what has ended in a pod is given back
+//! A pod's own amount of memory is granted once ([`spec::request::AmountOf::Pod`]). And what has ended in a pod is given back
 //! before the next container of it is granted anything: an engine that deletes its ended containers late (CRI-O keeps the last
 //! one of each name, for its logs) would keep an init container's share from those that it has prepared everything for.
 
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::pod_record::{self, Record};
-use crate::request::{AmountOf, PodPlace};
 use crate::state;
 use crate::{Container, Error, backend};
 use cards::ContainerKey;
 use cards::lock::{FileLock, StateLock};
 use control::client;
+use spec::request::{AmountOf, PodPlace};
 
 /// The other containers of a pod, as their brokers have seen them.
 #[derive(Debug, Default)]

@@ -10,11 +10,11 @@ use verdict::filter::FilterSpec;
 
 use super::running::{Ended, Running};
 use crate::broker::Starting;
-use crate::edit::Mount;
 use crate::events::Log;
-use crate::nodes::Node;
 use crate::own_group::Governor;
 use crate::{Container, Error, backend};
+use spec::edit::Mount;
+use spec::nodes::Node;
 
 /// What [`create`](super::create) has made.
 #[derive(Debug)]

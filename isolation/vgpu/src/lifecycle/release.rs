@@ -10,10 +10,11 @@ use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, ContainerKey, Grant};
 
-use crate::chain::chain;
 use crate::events::Log;
 use crate::state::{self, ContainerDir};
-use crate::{Config, Container, Error, backend, bundle, own_group, sockets};
+use crate::{Container, Error, backend, bundle, own_group, sockets};
+use host_config::Config;
+use host_config::chain;
 
 /// Undoes what killed frontends and brokers left behind; says whose it was.
 ///

@@ -11,7 +11,8 @@ use super::exec::admit_exec;
 use super::prepared::Prepared;
 use crate::backend::{self, StartWatch};
 use crate::events::Log;
-use crate::{Container, Error, bundle, edit};
+use crate::{Container, Error, bundle};
+use spec::edit;
 
 /// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the
 /// frontend's lock and nothing else.

@@ -3,7 +3,7 @@
 use cards::ComputeTerms;
 use cards::grant::{ComputePolicy, Priority};
 
-use crate::terms::{self, Error};
+use host_config::terms::{self, Error};
 
 /// What follows the card's rules again.
 pub(super) const FOLLOW: &str = "default";

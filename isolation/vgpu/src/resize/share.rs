@@ -15,10 +15,12 @@ use cards::{Backend, Card, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant}
 use control::{AskError, NewShares, NewTerms, Request, client};
 use plan::{Idle, Terms};
 
-use crate::chain::chain;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use crate::{Config, Container, Error, slice_record, terms};
+use crate::{Container, Error, slice_record};
+use host_config::Config;
+use host_config::chain;
+use host_config::terms;
 
 /// Terms on one card.
 pub(super) type OnCard = (GpuUuid, Terms);

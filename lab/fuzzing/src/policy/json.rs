@@ -1,8 +1,8 @@
 //! Specifications, terms and words, and what of an edited specification is the edits' own.
 
 use arbitrary::Unstructured;
+use host_config::terms::APPLIED_KEY;
 use serde_json::{Map, Value, json};
-use vgpu::terms::APPLIED_KEY;
 
 pub(super) const ANNOTATIONS: [&str; 12] = [
     "cgpu.io/memory",

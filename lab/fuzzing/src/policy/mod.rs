@@ -11,15 +11,16 @@ use arbitrary::Unstructured;
 use cards::grant::{self, Frontend};
 use cards::placement::Amount;
 use cards::{CardGrant, ComputeTerms, ContainerKey, DriverSpec, FrontendKind, GpuUuid, Grant};
+use host_config::Config;
+use host_config::config::{EnvironmentRule, OtherCards};
+use host_config::terms::{APPLIED_KEY, PREFIX};
 use nvabi::Release;
 use nvabi::escape::KEY_MASK;
 use serde_json::{Map, Value, json};
+use spec::Request;
+use spec::edit::{Additions, Plan, SeccompRules, applied_for, apply, apply_to_exec};
+use spec::request::{Reading, Whose};
 use verdict::filter::{Action, Coverage, FilterSpec, IoctlRule};
-use vgpu::config::{EnvironmentRule, OtherCards};
-use vgpu::edit::{Additions, Plan, SeccompRules, applied_for, apply, apply_to_exec};
-use vgpu::request::{Reading, Whose};
-use vgpu::terms::{APPLIED_KEY, PREFIX};
-use vgpu::{Config, Request};
 
 pub use self::compiled::has_compiler;
 
@@ -319,7 +320,7 @@ fn edited(spec: &Value, terms: &EditedFor) -> Option<Value> {
             grant: &grant,
             mounts: &[],
             additions: &Additions::default(),
-            nodes: &vgpu::nodes::of(&grant, Some(510), nvabi::proc_files::DeviceFiles::default()),
+            nodes: &spec::nodes::of(&grant, Some(510), nvabi::proc_files::DeviceFiles::default()),
             uvm_major: Some(510),
             listener: Path::new(LISTENER),
             seccomp: &terms.seccomp,

@@ -8,7 +8,7 @@ use super::create::kill_unheld;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::{self, Running, StartWatch, Started};
 use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target, Terminal};
-use vgpu::strict_json::{self, Document};
+use spec::strict_json::{self, Document};
 
 impl Supervisor {
     /// Starts init or an exec.

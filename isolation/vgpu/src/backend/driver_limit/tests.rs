@@ -99,7 +99,7 @@ impl TestHost {
         config.backend.nvml_library = Some(library);
         config.backend.cgroup_root = root.to_owned();
         // A played driver has no files.
-        config.driver.libraries = crate::config::LibrarySource::None;
+        config.driver.libraries = host_config::config::LibrarySource::None;
         let version = "615.71.09";
         let host = Host {
             driver: DriverSpec::Kernel,
@@ -118,9 +118,9 @@ impl TestHost {
             device_files: nvabi::proc_files::DeviceFiles::default(),
             filter: Err(Release::of(version.parse().unwrap()).unwrap_err().into()),
             layouts: None,
-            uvm: Some(crate::uvm_module::tests::kernel_with(
+            uvm: Some(driver_libraries::fake::kernel_with(
                 dir.path(),
-                crate::uvm_module::tests::LOADS,
+                driver_libraries::fake::LOADS,
             )),
         };
         Some(Self {

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use super::super::{BrokerState, list, reclaim};
 use super::*;
+use crate::backend;
 use crate::state::ContainerDir;
-use crate::{Request, backend};
+use spec::Request;
 
 #[test]
 fn a_vgpu_is_granted_reserved_edited_and_served_and_gone_after_release() {
@@ -99,7 +100,7 @@ fn without_control_groups_engines_are_refused_and_cgpu_run_goes_on() {
         FrontendKind::Hook,
     ] {
         let error = created(&host, "c1", frontend).unwrap_err();
-        let text = crate::chain(&error);
+        let text = host_config::chain(&error);
         assert!(
             matches!(error, Error::OwnGroup { .. }) && text.contains("no-tree/memory"),
             "{text}"
@@ -233,7 +234,7 @@ fn a_broker_that_is_not_ready_is_a_failed_start_with_its_own_words() {
         let mut host = TestHost::new();
         host.config.broker.start_timeout_ms = 300;
         program(&host.dir.path().join("broker"), body);
-        let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+        let error = host_config::chain(&host.create("c1", "4Gi").unwrap_err());
         for word in words {
             assert!(error.contains(word), "{body}: {error}");
         }
@@ -241,7 +242,7 @@ fn a_broker_that_is_not_ready_is_a_failed_start_with_its_own_words() {
     }
     let mut host = TestHost::new();
     host.config.broker.path = Some("/nonexistent/cgpu-broker".into());
-    let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c1", "4Gi").unwrap_err());
     assert!(error.contains("/nonexistent/cgpu-broker"), "{error}");
     host.assert_clean(&"no program");
 }

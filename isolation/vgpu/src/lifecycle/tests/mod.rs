@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 use super::create::{Step, Watch};
 use super::{Create, Created, Source};
 use crate::host::Host;
-use crate::{Config, Container, Error, own_group, state};
+use crate::{Container, Error, own_group, state};
+use host_config::Config;
 
 const PLAY_BROKER: &str = "CGPU_TEST_PLAY_BROKER";
 const PLAY_FRONTEND: &str = "CGPU_TEST_PLAY_FRONTEND";
@@ -156,7 +157,7 @@ fn config_in(dir: &Path) -> Config {
     Config {
         state_dir: dir.join("state"),
         runc: Some(dir.join("runc")),
-        broker: crate::config::BrokerConfig {
+        broker: host_config::config::BrokerConfig {
             path: Some(dir.join("broker")),
             ..Default::default()
         },

@@ -39,7 +39,7 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
     let app = host.create_in_pod("2", "app", &of_pod).unwrap().unwrap();
     assert_eq!(host.reserved_mib(), 4 << 10);
 
-    let reply = crate::chain(&host.create_in_pod("3", "sidecar", &of_pod).unwrap_err());
+    let reply = host_config::chain(&host.create_in_pod("3", "sidecar", &of_pod).unwrap_err());
     for part in [
         "cgpu.io/memory.app",
         "cgpu.io/memory.sidecar",
@@ -90,7 +90,7 @@ fn a_name_too_long_to_be_read_again_does_not_take_a_pod_s_amount_twice() {
     let host = TestHost::new();
     let of_pod = [("cgpu.io/memory", "4Gi")];
     let long = "a".repeat(5000);
-    let reply = crate::chain(&host.create_in_pod("1", &long, &of_pod).unwrap_err());
+    let reply = host_config::chain(&host.create_in_pod("1", &long, &of_pod).unwrap_err());
     assert!(reply.contains("at most 4096"), "{reply}");
     host.assert_clean(&"pod");
 }

@@ -10,15 +10,16 @@ use verdict::filter::FilterSpec;
 use super::super::list;
 use super::*;
 use crate::state::ContainerDir;
-use crate::{nodes, uvm_module};
+use driver_libraries::uvm_module;
+use spec::nodes;
 
 #[test]
 fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_linker_knows_them()
 {
-    use crate::driver_libraries::tests::{
+    use driver_libraries::fake::{
         FakeHost, Layout, VERSION, linker_cache_paths, linker_cache_with,
     };
-    use crate::uvm_module::tests::{LOADS, kernel_with};
+    use driver_libraries::fake::{LOADS, kernel_with};
     let Some(driver) = FakeHost::new(Layout::Debian) else {
         return;
     };
@@ -77,9 +78,9 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
 
 #[test]
 fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module() {
-    use crate::uvm_module::tests::{LOADS, kernel_with};
+    use driver_libraries::fake::{LOADS, kernel_with};
     let mut fake = TestHost::new();
-    fake.config.driver.libraries = crate::config::LibrarySource::None;
+    fake.config.driver.libraries = host_config::config::LibrarySource::None;
     let mut host = Host::find(&fake.config).unwrap();
     host.driver = cards::DriverSpec::Kernel;
     let bundle = fake.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
@@ -94,7 +95,7 @@ fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module
         matches!(error, Error::UvmModule(uvm_module::Error::NotLoaded { .. })),
         "{error}"
     );
-    let text = crate::chain(&error);
+    let text = host_config::chain(&error);
     assert!(text.contains("no such module"), "{text}");
     fake.assert_clean(&"no module");
     assert_eq!(spec_bytes(&bundle), before);
@@ -126,9 +127,9 @@ fn a_container_of_real_cards_gets_nvidia_uvm_though_nobody_has_loaded_the_module
 
 #[test]
 fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
-    use crate::uvm_module::tests::{LOADS, kernel_with};
+    use driver_libraries::fake::{LOADS, kernel_with};
     let mut fake = TestHost::new();
-    fake.config.driver.libraries = crate::config::LibrarySource::None;
+    fake.config.driver.libraries = host_config::config::LibrarySource::None;
     let mut host = Host::find(&fake.config).unwrap();
     host.driver = cards::DriverSpec::Kernel;
     host.uvm = Some(kernel_with(fake.dir.path(), LOADS));
@@ -187,8 +188,8 @@ fn nodes_are_the_operator_s_and_a_program_that_may_not_open_them_is_refused() {
 fn the_variables_capabilities_are_in_the_grant_and_what_the_host_refuses_is_reported() {
     use cards::Capability::{Graphics, Video};
 
-    use crate::driver_libraries::tests::{FakeHost, Layout, VERSION};
-    use crate::uvm_module::tests::{LOADS, kernel_with};
+    use driver_libraries::fake::{FakeHost, Layout, VERSION};
+    use driver_libraries::fake::{LOADS, kernel_with};
     let Some(driver) = FakeHost::new(Layout::Debian) else {
         return;
     };
@@ -328,7 +329,7 @@ fn a_file_that_others_can_write_or_that_is_of_something_else_makes_nothing_known
         let Err(error) = fake.create("c1", "4Gi") else {
             panic!("{reported}")
         };
-        let text = crate::chain(&error);
+        let text = host_config::chain(&error);
         for part in [
             reported,
             "610.43.02.json",
@@ -346,7 +347,7 @@ fn an_unknown_driver_version_is_refused_with_the_known_ones_and_how_one_is_added
     let Err(error) = fake.create("c1", "4Gi") else {
         panic!("its layouts are not known")
     };
-    let text = crate::chain(&error);
+    let text = host_config::chain(&error);
     for part in [
         "driver 610.43.02 is not supported",
         "535 from 535.86.05",
@@ -382,7 +383,7 @@ fn cards_that_nobody_can_share_are_named_and_nothing_is_left() {
     let Err(error) = fake.create("c2", "4Gi") else {
         panic!("nobody can share these")
     };
-    let text = crate::chain(&error);
+    let text = host_config::chain(&error);
     for part in ["GPU-0", "MIG mode", "GPU-1", "Exclusive_Process"] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -14,7 +14,7 @@ fn what_does_not_fit_is_refused_with_what_is_left() {
     let host = TestHost::new();
     let _first = host.create("c1", "20Gi").unwrap().unwrap();
     let _second = host.create("c2", "12Gi").unwrap().unwrap();
-    let error = crate::chain(&host.create("c3", "16Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c3", "16Gi").unwrap_err());
     for part in [
         "16 GiB",
         "card 0",
@@ -25,7 +25,7 @@ fn what_does_not_fit_is_refused_with_what_is_left() {
     ] {
         assert!(error.contains(part), "{error}");
     }
-    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c1", "1Gi").unwrap_err());
     assert!(error.contains("default/c1 holds a vGPU already"), "{error}");
     assert_eq!(host.reserved_mib(), 32 << 10);
     for id in ["c1", "c2"] {
@@ -44,8 +44,9 @@ fn two_dialects_that_ask_for_different_memory_are_named() {
         "ALIYUN_COM_GPU_MEM_DEV=24"
     ]);
     fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
-    let error =
-        crate::chain(&create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err());
+    let error = host_config::chain(
+        &create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err(),
+    );
     for part in [
         "cgpu.io/memory",
         "4 GiB",
@@ -132,7 +133,7 @@ fn an_applied_annotation_written_by_hand_is_refused() {
             "c1",
             json!({"cgpu.io/memory": "4Gi", "cgpu.io/applied": applied}),
         );
-        let error = crate::chain(
+        let error = host_config::chain(
             &create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err(),
         );
         assert!(error.contains(applied), "{error}");
@@ -165,7 +166,7 @@ fn broken_specs_are_refused_and_stay_as_they_are() {
     ] {
         fs::write(&path, text).unwrap();
         let error = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err();
-        assert!(!crate::chain(&error).is_empty());
+        assert!(!host_config::chain(&error).is_empty());
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
     // Parses, asks, and cannot be edited.
@@ -183,8 +184,9 @@ fn broken_specs_are_refused_and_stay_as_they_are() {
         host.assert_clean(&spec);
     }
     fs::File::create(&path).unwrap().set_len(17 << 20).unwrap();
-    let error =
-        crate::chain(&create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err());
+    let error = host_config::chain(
+        &create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap_err(),
+    );
     assert!(error.contains("larger than 16777216 bytes"), "{error}");
 }
 
@@ -198,7 +200,7 @@ fn reservations_that_cannot_be_read_or_are_newer_refuse_and_are_never_written_ov
         let of_card = host.config.state_dir.join("cards/GPU-1/reservations.json");
         fs::create_dir_all(of_card.parent().unwrap()).unwrap();
         fs::write(&of_card, text).unwrap();
-        let error = crate::chain(&host.create("c1", "4Gi").unwrap_err());
+        let error = host_config::chain(&host.create("c1", "4Gi").unwrap_err());
         assert!(error.contains(words), "{error}");
         assert_eq!(fs::read_to_string(&of_card).unwrap(), text);
         assert_eq!(state::containers(&host.config.state_dir).unwrap(), []);
@@ -259,7 +261,7 @@ fn a_kernel_without_user_notification_is_refused_and_nothing_is_touched() {
                 matches!(error, Error::KernelWithoutNotify { .. }),
                 "{error}"
             );
-            assert!(crate::chain(&error).contains("seccomp"), "{error}");
+            assert!(host_config::chain(&error).contains("seccomp"), "{error}");
         });
     });
     host.assert_clean(&"a kernel without user notification");
@@ -286,7 +288,7 @@ fn a_runtime_without_notify_is_refused_and_one_with_it_is_requested_once() {
         &runc,
         "echo '{\"linux\":{\"seccomp\":{\"enabled\":true,\"actions\":[\"SCMP_ACT_ALLOW\"]}}}'",
     );
-    let error = crate::chain(&host.create("c4", "1Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c4", "1Gi").unwrap_err());
     assert!(
         error.contains("SCMP_ACT_NOTIFY") && error.contains("runc 1.1"),
         "{error}"
@@ -298,7 +300,7 @@ fn a_runtime_without_notify_is_refused_and_one_with_it_is_requested_once() {
         Err(Error::RuncWithoutNotify { .. })
     ));
     fs::set_permissions(&runc, fs::Permissions::from_mode(0o777)).unwrap();
-    let error = crate::chain(&host.create("c4", "1Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c4", "1Gi").unwrap_err());
     assert!(
         error.contains("777") && error.contains("no other user can write"),
         "{error}"
@@ -312,7 +314,7 @@ fn a_runtime_without_notify_is_refused_and_one_with_it_is_requested_once() {
 #[test]
 fn a_name_too_long_for_a_socket_is_refused_before_anything_is_written() {
     let host = TestHost::new();
-    let error = crate::chain(&host.create(&"x".repeat(128), "1Gi").unwrap_err());
+    let error = host_config::chain(&host.create(&"x".repeat(128), "1Gi").unwrap_err());
     assert!(error.contains("107 bytes"), "{error}");
     host.assert_clean(&"refused");
 }
@@ -321,7 +323,7 @@ fn a_name_too_long_for_a_socket_is_refused_before_anything_is_written() {
 fn a_state_folder_that_others_can_write_is_refused() {
     let host = TestHost::new();
     fs::set_permissions(&host.config.state_dir, fs::Permissions::from_mode(0o777)).unwrap();
-    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c1", "1Gi").unwrap_err());
     assert!(error.contains("777"), "{error}");
 }
 
@@ -329,18 +331,18 @@ fn a_state_folder_that_others_can_write_is_refused() {
 fn without_any_driver_the_refusal_reports_what_was_looked_for() {
     let host = TestHost::new();
     fs::remove_file(SimulatedInventory::path(&host.config.state_dir)).unwrap();
-    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c1", "1Gi").unwrap_err());
     assert!(
         error.contains("/proc/driver/nvidia/version") && error.contains("sim/cards.json"),
         "{error}"
     );
     let mut host = TestHost::new();
-    host.config.driver.kind = crate::config::DriverKind::Kernel;
+    host.config.driver.kind = host_config::config::DriverKind::Kernel;
     if Path::new("/proc/driver/nvidia/version").exists() {
         println!("SKIP: this machine has a card");
         return;
     }
-    let error = crate::chain(&host.create("c1", "1Gi").unwrap_err());
+    let error = host_config::chain(&host.create("c1", "1Gi").unwrap_err());
     assert!(error.contains("/proc/driver/nvidia/version"), "{error}");
     host.assert_clean(&"no driver");
 }

@@ -37,7 +37,7 @@ fn shares_are_reserved_once_and_free_again_when_their_container_goes() {
     let minors: Vec<u32> = held.iter().map(|vgpu| vgpu.grant.cards[0].minor).collect();
     assert_eq!(minors, [0, 1, 0]);
     assert_eq!(rules(&config, 0), Some(config.compute.rules(2)));
-    let error = crate::chain(&create_with(&config, "c4", share(41)).unwrap_err());
+    let error = host_config::chain(&create_with(&config, "c4", share(41)).unwrap_err());
     for part in [
         "1 GiB on one card, 41 % of its time does not fit",
         "card 0 (GPU-0) 22 GiB of 24 GiB, but its compute time does not fit",
@@ -63,7 +63,7 @@ fn shares_are_reserved_once_and_free_again_when_their_container_goes() {
         (json!({"priority": "high"}), "high priority cannot share"),
         (json!({}), "a container with policy preemptive"),
     ] {
-        let error = crate::chain(&create_with(&config, "c4", terms).unwrap_err());
+        let error = host_config::chain(&create_with(&config, "c4", terms).unwrap_err());
         assert!(error.contains(part), "{error} lacks {part}");
     }
     assert!(!ContainerDir::of(&config.state_dir, &key("c4")).exists());
@@ -88,7 +88,7 @@ fn shares_are_reserved_once_and_free_again_when_their_container_goes() {
 #[test]
 fn what_is_let_through_is_written_into_grant_and_spec() {
     let mut host = TestHost::new();
-    host.config.isolation.allow = crate::config::Allow::of(&[cards::Weakness::CapSysAdmin]);
+    host.config.isolation.allow = host_config::config::Allow::of(&[cards::Weakness::CapSysAdmin]);
     let bundle = host.bundle(
         "c1",
         json!({"cgpu.io/memory": "4Gi", "cgpu.io/managed": "deny", "cgpu.io/share-group": "g"}),
@@ -133,7 +133,7 @@ fn an_exec_is_judged_as_its_container_is() {
     // Another container's exec is none of ours.
     edit_exec(&host.config, &key("c2"), &mut process).unwrap();
     assert_eq!(process, privileged);
-    host.config.isolation.allow = crate::config::Allow::of(&[cards::Weakness::CapSysAdmin]);
+    host.config.isolation.allow = host_config::config::Allow::of(&[cards::Weakness::CapSysAdmin]);
     for _again in 0..2 {
         edit_exec(&host.config, &key("c1"), &mut process).unwrap();
         assert_eq!(weakened(&host), "off (cap-sys-admin)");

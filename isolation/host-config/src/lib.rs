@@ -1,0 +1,31 @@
+//! What the host's administrator has decided, and whether it was the administrator who did.
+//!
+//! - [`config`]: the file `cgpu.toml`.
+//! - [`terms`]: the words, numbers and amounts that it has in common with annotations and options.
+//! - [`trusted`]: whether a program or a file is the administrator's alone.
+//! - [`own_places`]: what of the host is cgpu's own.
+//! - [`host_files`]: what is looked up on the host, behind a trait; [`walk`] follows a path as the kernel does.
+//! - [`chain`](mod@chain): how errors are written for people.
+//!
+//! This crate must not know of containers, of their specs, or of a driver.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::wildcard_enum_match_arm
+    )
+)]
+
+pub mod chain;
+pub mod config;
+pub mod host_files;
+pub mod own_places;
+pub mod terms;
+pub mod trusted;
+pub mod walk;
+
+pub use chain::chain;
+pub use config::Config;

@@ -1,0 +1,513 @@
+//! `mounts` and `root`: files of the host that lead out of the container.
+//!
+//! Judged is every file and folder that a mount takes from the host, whatever its type: the source of a bind mount, the layers of an
+//! overlay, the source of every other filesystem that names a file, and the container's own root. Each by all the paths that
+//! the same files have ([`super::mount_table`]), with what is mounted below it, and in both directions: what it is in, and what is
+//! in it ([`super::places`]).
+
+use std::path::{Path, PathBuf};
+
+use cards::Weakness;
+use serde_json::{Map, Value};
+
+use super::Error;
+use super::mount_table::MountTable;
+use super::namespaces::Namespaces;
+use super::places::Listens;
+use super::{Finding, devices, places};
+use crate::json;
+use host_config::host_files::HostFiles;
+use host_config::own_places::OwnPlaces;
+use host_config::walk::cleaned;
+
+/// Where MPS has its pipes unless `CUDA_MPS_PIPE_DIRECTORY` says otherwise.
+const MPS_PIPES: &str = "/tmp/nvidia-mps";
+const MPS_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// A file that an MPS server has among its pipes.
+const MPS_FILE: &str = "nvidia-cuda-mps-control.pid";
+
+const X11_SOCKETS: &str = "/tmp/.X11-unix";
+
+/// Filesystems that are the kernel's own words, wherever they are mounted.
+const OF_CONTROL_GROUPS: [&str; 2] = ["cgroup", "cgroup2"];
+const OF_SYSFS: [&str; 8] = [
+    "sysfs",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "efivarfs",
+    "bpf",
+    "pstore",
+];
+
+/// Filesystems whose source is a word, not a place.
+const SOURCELESS: [&str; 8] = [
+    "tmpfs", "ramfs", "mqueue", "devpts", "proc", "sysfs", "cgroup", "cgroup2",
+];
+
+/// Options of overlay filesystems that name folders.
+const LOWER: [&str; 4] = ["lowerdir", "lowerdir+", "datadir", "datadir+"];
+const UPPER: [&str; 2] = ["upperdir", "workdir"];
+
+/// How mounts of the container are to be seen by the host.
+const SHARED: [&str; 2] = ["shared", "rshared"];
+
+/// Files of procfs through which root without any capability changes the host.
+const PROC_GUARDED: [&str; 3] = ["sys", "sysrq-trigger", "bus"];
+
+pub(super) fn findings(
+    root: &Map<String, Value>,
+    namespaces: &Namespaces,
+    own: &OwnPlaces,
+    host: &dyn HostFiles,
+) -> Result<Vec<Finding>, Error> {
+    let context = Context {
+        guarded: guarded(root)?,
+        mps_folder: mps_folder(root)?,
+        own,
+        namespaces,
+        host,
+        table: MountTable::read(&host.mount_table().map_err(Error::MountTable)?),
+    };
+    let mut findings = Vec::new();
+    findings.extend(context.of_root(root));
+    if let Some(how) = root
+        .get("linux")
+        .and_then(|linux| linux.get("rootfsPropagation"))
+        .and_then(Value::as_str)
+        .filter(|how| SHARED.contains(how))
+    {
+        findings.push(Finding::new(
+            Weakness::HostRoot,
+            "linux.rootfsPropagation",
+            how,
+        ));
+    }
+    for entry in json::list(root, "", "mounts")? {
+        let Some(mount) = Mount::read(entry) else {
+            continue;
+        };
+        for (source, weakness) in context.of_mount(&mount) {
+            let value = format!("{source} at {}", mount.destination);
+            findings.push(Finding::new(weakness, "mounts", value));
+        }
+    }
+    Ok(findings)
+}
+
+/// Where a mount takes files from.
+#[derive(Debug, Clone, Copy)]
+struct Source<'a> {
+    path: &'a Path,
+    access: Access,
+    /// With what is mounted below.
+    is_recursive: bool,
+    /// The kind of filesystem that it is on, where that is to be judged.
+    kind: &'a str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Write,
+    Read,
+}
+
+struct Mount<'a> {
+    kind: &'a str,
+    source: &'a str,
+    destination: &'a str,
+    options: Vec<&'a str>,
+}
+
+impl<'a> Mount<'a> {
+    fn read(entry: &'a Value) -> Option<Self> {
+        let text = |key| entry.get(key).and_then(Value::as_str).unwrap_or("");
+        entry.as_object()?;
+        Some(Self {
+            kind: text("type"),
+            source: text("source"),
+            destination: text("destination"),
+            options: entry
+                .get("options")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect(),
+        })
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.options.contains(&option)
+    }
+
+    fn is_bind(&self) -> bool {
+        self.kind == "bind" || self.has("bind") || self.has("rbind")
+    }
+
+    /// The last of `ro` and `rw` counts. Of a recursive mount it is the top alone, unless `rro` says more.
+    fn access(&self) -> Access {
+        let mut words = self.options.iter().rev();
+        match words.find(|option| matches!(**option, "ro" | "rw" | "rro" | "rrw")) {
+            Some(&("ro" | "rro")) => Access::Read,
+            _ => Access::Write,
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.access() == Access::Read && (!self.is_recursive() || self.has("rro"))
+    }
+
+    /// Only an explicit `bind` leaves out what is mounted below.
+    fn is_recursive(&self) -> bool {
+        self.is_bind() && (self.has("rbind") || !self.has("bind"))
+    }
+
+    /// The folders that an overlay filesystem is laid over. A colon and a comma may be escaped.
+    fn layers(&self) -> Vec<(String, Access)> {
+        let mut found = Vec::new();
+        for option in self.options.iter().flat_map(|option| split(option, ',')) {
+            let Some((name, value)) = option.split_once('=') else {
+                continue;
+            };
+            if LOWER.contains(&name) {
+                let lower = split(value, ':').into_iter();
+                found.extend(lower.map(|layer| (layer, Access::Read)));
+            } else if UPPER.contains(&name) {
+                found.push((value.to_owned(), Access::Write));
+            }
+        }
+        found.retain(|(layer, _)| !layer.is_empty());
+        // Both readings of what is escaped.
+        let plain: Vec<_> = found
+            .iter()
+            .filter(|(layer, _)| layer.contains('\\'))
+            .map(|(layer, access)| (layer.replace('\\', ""), *access))
+            .collect();
+        found.extend(plain);
+        found
+    }
+}
+
+/// Parts between a separator that no backslash is before.
+fn split(text: &str, separator: char) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut is_escaped = false;
+    for letter in text.chars() {
+        if letter == separator && !is_escaped {
+            parts.push(String::new());
+        } else if let Some(last) = parts.last_mut() {
+            last.push(letter);
+        }
+        is_escaped = letter == '\\' && !is_escaped;
+    }
+    parts
+}
+
+struct Context<'a> {
+    /// `linux.readonlyPaths` and `linux.maskedPaths`.
+    guarded: Vec<PathBuf>,
+    /// Where the container's programs look for an MPS server.
+    mps_folder: Option<PathBuf>,
+    own: &'a OwnPlaces,
+    namespaces: &'a Namespaces,
+    host: &'a dyn HostFiles,
+    table: MountTable,
+}
+
+impl Context<'_> {
+    fn of_root(&self, root: &Map<String, Value>) -> Vec<Finding> {
+        let Some(folder) = root.get("root").filter(|folder| !folder.is_null()) else {
+            return Vec::new();
+        };
+        let Some(path) = folder.get("path").and_then(Value::as_str) else {
+            return Vec::new();
+        };
+        let access = match folder.get("readonly").and_then(Value::as_bool) {
+            Some(true) => Access::Read,
+            Some(false) | None => Access::Write,
+        };
+        let source = Source {
+            path: Path::new(path),
+            access,
+            is_recursive: true,
+            kind: "",
+        };
+        let finding = |weakness| Finding::new(weakness, "root.path", path);
+        self.of_source(source, &|real| places::is_stored_root(real), None)
+            .into_iter()
+            .map(finding)
+            .collect()
+    }
+
+    /// What a mount leads to, each with the source that does.
+    fn of_mount(&self, mount: &Mount<'_>) -> Vec<(String, Weakness)> {
+        let mut found = Vec::new();
+        let mut judge = |path: &str, access, is_recursive| {
+            let source = Source {
+                path: Path::new(path),
+                access,
+                is_recursive,
+                kind: "",
+            };
+            let weaknesses = self.of_source(source, &places::is_engine_s, Some(mount));
+            found.extend(weaknesses.into_iter().map(|one| (path.to_owned(), one)));
+        };
+        if mount.is_bind() {
+            judge(mount.source, mount.access(), mount.is_recursive());
+            return found;
+        }
+        for (layer, access) in mount.layers() {
+            judge(&layer, access, false);
+        }
+        // Whatever else is mounted from a file of the host: a disk's node, an image.
+        if mount.source.starts_with('/') && !SOURCELESS.contains(&mount.kind) {
+            judge(mount.source, mount.access(), false);
+        }
+        found.extend(self.of_filesystem(mount).into_iter().map(|weakness| {
+            let from = if mount.source.is_empty() {
+                mount.kind
+            } else {
+                mount.source
+            };
+            (from.to_owned(), weakness)
+        }));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// What a file or folder of the host leads to: by every path that it has, and with what is mounted below. `is_made`: whether
+    /// an engine made it for containers.
+    fn of_source(
+        &self,
+        source: Source<'_>,
+        is_made: &dyn Fn(&Path) -> bool,
+        mount: Option<&Mount<'_>>,
+    ) -> Vec<Weakness> {
+        let mut found = Vec::new();
+        // Runtimes clean a path before they follow it, or do not.
+        for path in [source.path.to_owned(), cleaned(source.path)] {
+            let Some(path) = self.absolute(source.path, &path) else {
+                // Below a bundle that is not known, which is root's; out of it nobody knows where.
+                let mut parts = source.path.components();
+                if parts.any(|part| part == std::path::Component::ParentDir) {
+                    found.push(Weakness::HostRoot);
+                }
+                continue;
+            };
+            let lead = self.host.lead(&path);
+            if lead.is_magic {
+                found.push(Weakness::HostProc);
+            }
+            if lead.is_endless {
+                found.push(Weakness::HostRoot);
+            }
+            if self.is_the_bundle_s(source.path, &lead.end) {
+                continue;
+            }
+            let mut judge = |path: &Path, access| {
+                let place = |path: &Path, kind: &str| {
+                    let source = Source {
+                        path,
+                        access,
+                        is_recursive: source.is_recursive,
+                        kind,
+                    };
+                    self.of_place(source, is_made, mount)
+                };
+                found.extend(place(path, self.table.kind(path).unwrap_or_default()));
+                for alias in self.table.aliases(path) {
+                    found.extend(place(&alias, ""));
+                }
+            };
+            judge(&lead.end, source.access);
+            if source.is_recursive {
+                let access = match mount {
+                    Some(mount) if !mount.is_read_only() => Access::Write,
+                    Some(_) => Access::Read,
+                    None => source.access,
+                };
+                for below in self.table.below(&lead.end) {
+                    judge(&below, access);
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// A relative path is below the bundle.
+    fn absolute(&self, written: &Path, path: &Path) -> Option<PathBuf> {
+        if written.is_absolute() {
+            return Some(path.to_owned());
+        }
+        self.own.bundle.as_ref().map(|bundle| bundle.join(written))
+    }
+
+    /// What a relative path leads to in its bundle is the container's own.
+    fn is_the_bundle_s(&self, written: &Path, real: &Path) -> bool {
+        !written.is_absolute()
+            && self.own.bundle.as_ref().is_some_and(|bundle| {
+                let bundle = self.host.resolve(bundle);
+                real != bundle && real.starts_with(bundle)
+            })
+    }
+
+    /// One path without links.
+    fn of_place(
+        &self,
+        source: Source<'_>,
+        is_made: &dyn Fn(&Path) -> bool,
+        mount: Option<&Mount<'_>>,
+    ) -> Vec<Weakness> {
+        let real = source.path;
+        if real == Path::new("/") {
+            return vec![Weakness::HostRoot];
+        }
+        let resolve = |path: &Path| self.host.resolve(path);
+        let is_below = |path: &str| real.starts_with(path);
+        let is_written = source.access == Access::Write;
+        let kind = source.kind;
+        let mut found = Vec::new();
+        if real == Path::new("/dev") {
+            found.push(Weakness::HostDev);
+        }
+        found.extend(devices::of_file(real, self.host));
+        if (is_below("/proc") || kind == "proc") && !is_below("/proc/driver") {
+            found.push(Weakness::HostProc);
+        }
+        // What is mounted below `/sys` is as much the kernel's.
+        if !mount.map_or(!is_written, Mount::is_read_only) {
+            if is_below("/sys/fs/cgroup") || OF_CONTROL_GROUPS.contains(&kind) {
+                found.push(Weakness::HostCgroup);
+            } else if is_below("/sys") || OF_SYSFS.contains(&kind) {
+                found.push(Weakness::HostSys);
+            }
+        }
+        let mut is_in_state = false;
+        for own in self.own.state_dirs(self.host) {
+            is_in_state |= real.starts_with(&own);
+            if places::overlap(real, &own) {
+                found.push(Weakness::CgpuState);
+            }
+        }
+        if is_written
+            && self
+                .own
+                .programs
+                .iter()
+                .any(|own| places::overlap(real, own))
+        {
+            found.push(Weakness::HostRoot);
+        }
+        // With its own spec in hand a container writes the next one.
+        let bundle = self.own.bundle.as_ref();
+        if is_written && bundle.is_some_and(|bundle| resolve(bundle).starts_with(real)) {
+            found.push(Weakness::HostRoot);
+        }
+        if !is_made(real) {
+            // Text is no socket: `/run/systemd/resolve/resolv.conf`, read-only.
+            let is_text = !is_written && self.host.is_plain_file(real);
+            let listens = places::listens(real, &resolve).filter(|_| !is_text);
+            if listens.is_some() {
+                found.push(Weakness::EngineSocket);
+            }
+            let is_named = listens == Some(Listens::Here) || is_in_state;
+            let is_data = self
+                .own
+                .data_folders
+                .iter()
+                .any(|data| real.starts_with(data));
+            if is_written && !is_data && !is_named && places::is_system(real, &resolve) {
+                found.push(Weakness::HostRoot);
+            }
+        }
+        if mount.is_some_and(|mount| self.is_mps(real, mount.destination)) {
+            found.push(Weakness::Mps);
+        }
+        let x11 = Path::new(X11_SOCKETS);
+        let holds_x11 = resolve(x11).starts_with(real) && self.host.exists(x11);
+        if mount.is_some() && (is_below(X11_SOCKETS) || holds_x11) {
+            found.push(Weakness::X11);
+        }
+        found
+    }
+
+    fn is_mps(&self, real: &Path, destination: &str) -> bool {
+        let named = self
+            .mps_folder
+            .as_ref()
+            .is_some_and(|folder| folder.starts_with(cleaned(Path::new(destination))));
+        let pipes = Path::new(MPS_PIPES);
+        real.starts_with(pipes)
+            || named
+            || self.host.exists(&real.join(MPS_FILE))
+            || (pipes.starts_with(real) && self.host.exists(&pipes.join(MPS_FILE)))
+    }
+
+    fn of_filesystem(&self, mount: &Mount<'_>) -> Vec<Weakness> {
+        let is_shielded = self.namespaces.shields_root_s_files();
+        let weakness = match mount.kind {
+            "sysfs" if !mount.is_read_only() && !is_shielded => Weakness::HostSys,
+            "debugfs" | "tracefs" | "securityfs" | "configfs" | "efivarfs" | "bpf"
+                if !is_shielded =>
+            {
+                Weakness::HostSys
+            }
+            "cgroup" | "cgroup2"
+                if !mount.is_read_only() && !self.namespaces.has_own_cgroup() && !is_shielded =>
+            {
+                Weakness::HostCgroup
+            }
+            "devtmpfs" => Weakness::HostDev,
+            "proc" if !mount.is_read_only() && !is_shielded && !self.is_guarded(mount) => {
+                Weakness::ProcSys
+            }
+            // A filesystem from a disk of the host.
+            _ if mount.source.starts_with("/dev/") && !SOURCELESS.contains(&mount.kind) => {
+                Weakness::HostDevices
+            }
+            _ => return Vec::new(),
+        };
+        vec![weakness]
+    }
+
+    fn is_guarded(&self, mount: &Mount<'_>) -> bool {
+        let at = cleaned(Path::new(mount.destination));
+        PROC_GUARDED
+            .iter()
+            .all(|name| self.guarded.contains(&at.join(name)))
+    }
+}
+
+fn guarded(root: &Map<String, Value>) -> Result<Vec<PathBuf>, Error> {
+    let Some(linux) = root.get("linux").filter(|linux| !linux.is_null()) else {
+        return Ok(Vec::new());
+    };
+    let linux = json::object(linux, "linux")?;
+    let mut paths = Vec::new();
+    for key in ["readonlyPaths", "maskedPaths"] {
+        let listed = json::list(linux, "linux", key)?;
+        paths.extend(
+            listed
+                .iter()
+                .filter_map(Value::as_str)
+                .map(|path| cleaned(Path::new(path))),
+        );
+    }
+    Ok(paths)
+}
+
+fn mps_folder(root: &Map<String, Value>) -> Result<Option<PathBuf>, Error> {
+    let Some(process) = root.get("process").filter(|process| !process.is_null()) else {
+        return Ok(None);
+    };
+    let variables = json::process_environment(json::object(process, "process")?)?;
+    Ok(variables
+        .iter()
+        .rfind(|(name, value)| *name == MPS_VARIABLE && value.starts_with('/'))
+        .map(|(_, folder)| cleaned(Path::new(folder))))
+}

@@ -1,0 +1,82 @@
+//! `linux.namespaces`: which of the host's a container is in.
+
+use std::path::Path;
+
+use cards::Weakness;
+use serde_json::{Map, Value};
+
+use super::Error;
+use super::Finding;
+use crate::json;
+use host_config::host_files::HostFiles;
+
+/// What the other checks need of the namespaces.
+#[derive(Debug)]
+pub(super) struct Namespaces {
+    own: Vec<String>,
+    maps_host_root: bool,
+}
+
+impl Namespaces {
+    /// None of its own.
+    pub(super) fn of_the_host() -> Self {
+        Self {
+            own: Vec::new(),
+            maps_host_root: true,
+        }
+    }
+
+    pub(super) fn read(root: &Map<String, Value>, host: &dyn HostFiles) -> Result<Self, Error> {
+        let Some(linux) = root.get("linux").filter(|linux| !linux.is_null()) else {
+            return Ok(Self::of_the_host());
+        };
+        let linux = json::object(linux, "linux")?;
+        let mut own = Vec::new();
+        for entry in json::list(linux, "linux", "namespaces")? {
+            let kind = entry.get("type").and_then(Value::as_str).unwrap_or("");
+            let path = entry.get("path").and_then(Value::as_str).unwrap_or("");
+            if path.is_empty() || host.is_foreign_namespace(kind, Path::new(path)) {
+                own.push(kind.to_owned());
+            }
+        }
+        let mappings = json::list(linux, "linux", "uidMappings")?;
+        let reaches_root =
+            |mapping: &Value| mapping.get("hostID").and_then(Value::as_u64).unwrap_or(0) == 0;
+        Ok(Self {
+            own,
+            maps_host_root: mappings.is_empty() || mappings.iter().any(reaches_root),
+        })
+    }
+
+    fn has_own(&self, kind: &str) -> bool {
+        self.own.iter().any(|own| own == kind)
+    }
+
+    /// Capabilities are then none on the host.
+    pub(super) fn has_own_user(&self) -> bool {
+        self.has_own("user")
+    }
+
+    /// Files that only the host's root may write are then not the container's to write.
+    pub(super) fn shields_root_s_files(&self) -> bool {
+        self.has_own_user() && !self.maps_host_root
+    }
+
+    pub(super) fn has_own_cgroup(&self) -> bool {
+        self.has_own("cgroup")
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        [("pid", Weakness::HostPid), ("mount", Weakness::HostRoot)]
+            .into_iter()
+            .filter(|(kind, _)| !self.has_own(kind))
+            .map(|(kind, weakness)| {
+                Finding::new(
+                    weakness,
+                    "linux.namespaces",
+                    format!("the host's {kind} namespace"),
+                )
+            })
+            .collect()
+    }
+}
