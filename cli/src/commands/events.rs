@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use cards::ContainerKey;
-use cards::GpuUuid;
 use cards::events::{self, Event};
+use cards::{ContainerKey, GpuUuid};
 use clap::Args;
 use host_config::Config;
 use serde::Serialize;

@@ -8,13 +8,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use nvabi::DriverVersion;
+use spec::capabilities::{Capabilities, Capability};
 
 use crate::catalogue::{self, DATA, LIBRARIES, Library, Need, PROGRAM_FOLDERS, PROGRAMS};
 use crate::elf::{self, Machine};
 use crate::error::Error;
 use crate::linker_cache;
 use crate::tree::{Found, LastLink, Tree};
-use spec::capabilities::{Capabilities, Capability};
 
 /// Where distributions put the driver's libraries, for this machine's programs and for 32-bit ones.
 const FOLDERS: [&str; 11] = [

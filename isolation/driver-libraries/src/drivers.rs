@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use nvabi::{DriverVersion, Release, UnsupportedRelease};
 use releases::Known;
 
-use host_config::Config;
-use host_config::chain;
 use host_config::trusted::{self, DRIVER_FILE};
+use host_config::{Config, chain};
 
 /// A file of facts has about a thousand of them.
 const SIZE_MAX_BYTES: u64 = 1 << 20;

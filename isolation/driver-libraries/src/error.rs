@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use spec::capabilities;
-use spec::escape_checks;
+use spec::{capabilities, escape_checks};
 
 /// One variant for each thing that can be wrong with the libraries of a host, or with what a container asks of them.
 #[derive(Debug, thiserror::Error)]

@@ -20,11 +20,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use cards::{Card, GpuUuid};
+use host_config::Config;
+use host_config::config::{CdiFolders, DriverConfig};
 
 use crate::linker_cache::{self, Entry, HEAD_BYTES, MAGIC, NATIVE};
 use crate::uvm_module::UvmModule;
-use host_config::Config;
-use host_config::config::{CdiFolders, DriverConfig};
 
 /// The version of the driver that is installed.
 pub const VERSION: &str = "570.195.03";

@@ -16,7 +16,13 @@
 use std::path::{Path, PathBuf};
 
 use cards::{Card, CardGrant, DriverSpec, Grant};
+use host_config::config::{Config, DriverConfig, LibrarySource, OtherCards};
+use host_config::host_files::ThisHost;
+use host_config::own_places::OwnPlaces;
 use serde_json::Value;
+use spec::capabilities::Capabilities;
+use spec::edit::{Additions, Mount};
+use spec::escape_checks;
 
 use crate::cdi::{self, Needed, Others, Specs};
 use crate::discover::{self, Discovered, FoundLibrary};
@@ -25,12 +31,6 @@ use crate::error::{Error, cut};
 use crate::image::Image;
 use crate::linker_cache::{self, Entry};
 use crate::tree::Tree;
-use host_config::config::{Config, DriverConfig, LibrarySource, OtherCards};
-use host_config::host_files::ThisHost;
-use host_config::own_places::OwnPlaces;
-use spec::capabilities::Capabilities;
-use spec::edit::{Additions, Mount};
-use spec::escape_checks;
 
 /// Where CDI specs are, if the configuration does not say; the last counts most.
 const CDI_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];

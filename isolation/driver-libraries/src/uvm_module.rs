@@ -14,9 +14,7 @@ use std::process::{Command, Stdio};
 use nvabi::proc_files::{DEVICES_PATH, UVM_NAME, character_major};
 use sys::pidfd::PidFd;
 
-use host_config::Config;
-use host_config::chain;
-use host_config::trusted;
+use host_config::{Config, chain, trusted};
 
 /// Where modprobe is looked for. `$PATH` has no say, and neither has `kernel.modprobe`, which a privileged container can write.
 const MODPROBE_PATHS: [&str; 3] = [

@@ -21,13 +21,11 @@ use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 
 use cards::{FrontendKind, Grant};
+use host_config::{Config, chain, trusted};
 
 use crate::error::Error;
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
-use host_config::Config;
-use host_config::chain;
-use host_config::trusted;
 
 /// What the broker writes when it can serve.
 const READY: &[u8] = b"ready\n";

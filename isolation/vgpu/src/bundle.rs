@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use cards::ContainerKey;
 use cards::store::read_capped;
 use serde_json::Value;
+use spec::edit;
+use spec::strict_json::{self, Document};
 
 use crate::Error;
 use crate::state::ContainerDir;
-use spec::edit;
-use spec::strict_json::{self, Document};
 
 /// A spec is tens of KiB; one with a hundred times that many mounts is still below.
 const SPEC_MAX_BYTES: u64 = 16 << 20;

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use cards::{Backend, ContainerKey, FrontendKind, Grant};
+use host_config::{Config, chain};
 
 use crate::error::Error;
 use crate::own_group::{Governor, OwnGroup};
 use crate::state::ContainerDir;
-use host_config::Config;
-use host_config::chain;
 
 /// A container by its name, with the configuration that holds it. Whether it has a vGPU, its folder says.
 #[derive(Debug, Clone)]

@@ -5,19 +5,14 @@ mod why_not;
 
 use std::path::PathBuf;
 
-pub use self::fault::Fault;
-pub use self::why_not::WhyNot;
-use driver_libraries::drivers;
-use driver_libraries::uvm_module;
-use host_config::config;
-use host_config::terms;
-use host_config::trusted;
-use spec::capabilities;
-use spec::edit;
+use driver_libraries::{drivers, uvm_module};
+use host_config::{config, terms, trusted};
 use spec::escape_checks;
 use spec::json::ShapeError;
-use spec::nodes;
-use spec::request;
+use spec::{capabilities, edit, nodes, request};
+
+pub use self::fault::Fault;
+pub use self::why_not::WhyNot;
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]

@@ -8,17 +8,16 @@ pub use cards::events::NEAR_MISS;
 use cards::events::{self, Event};
 use cards::lock::FileLock;
 use cards::{ContainerKey, GpuUuid, Grant};
+use host_config::{Config, chain};
 use serde_json::Value;
+use spec::capabilities;
+use spec::request::{self, Reading};
 
 use crate::bundle;
 use crate::container::Container;
 use crate::error::Error;
 use crate::pod_record;
 use crate::state::{self, ContainerDir};
-use host_config::Config;
-use host_config::chain;
-use spec::capabilities;
-use spec::request::{self, Reading};
 
 /// A container did not start.
 pub const REFUSED: &str = "refused";

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use cards::reservations::Defaults;
 use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
-use nvabi::proc_files::{DeviceFiles, PARAMS_PATH, VERSION_PATH, driver_version};
-use nvabi::{DriverVersion, Release};
-use releases::Known;
-use verdict::filter::{Coverage, FilterSpec};
-
-use crate::{Error, mount};
 use driver_libraries::drivers::{self, Decoding, UnknownDriver};
 use driver_libraries::uvm_module::UvmModule;
 use host_config::Config;
 use host_config::config::DriverKind;
+use nvabi::proc_files::{DeviceFiles, PARAMS_PATH, VERSION_PATH, driver_version};
+use nvabi::{DriverVersion, Release};
+use releases::Known;
 use spec::edit::Mount;
+use verdict::filter::{Coverage, FilterSpec};
+
+use crate::{Error, mount};
 
 /// Where `cgpu` is found inside a container.
 const TOOL_TARGET: &str = "/usr/bin/cgpu";

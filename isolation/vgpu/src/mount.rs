@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::error::Error;
 use spec::edit::Mount;
+
+use crate::error::Error;
 
 /// Checks that there is something to bind, and that it is no link: its target would be the link's owner's choice.
 pub(crate) fn checked(source: PathBuf, target: PathBuf, options: &[&str]) -> Result<Mount, Error> {

@@ -14,33 +14,26 @@
 //! the container's share of a card's time is governed, the weight is between the default and ten times that.
 //!
 //! At the end of a quota the kernel stops all threads of the group for the rest of a period, the governor and whoever holds a lock of
-//! the driver among them, and the container's neighbours would pay. So the broker is told the quota in `cpu-time.json` ([`CpuTime`])
+//! the driver among them, and the container's neighbours would pay. So the broker is told the quota in `cpu-time.json` ([`cards::CpuTime`])
 //! and has the container's calls wait before that is used up; what it leaves in one period is there in the next (`cpu.cfs_burst_us`).
+
+mod cpu_time;
+mod tree;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cards::cpu_time::{self, UsageFile};
-use cards::store::DiskStore;
-use cards::{ContainerKey, CpuTime, Grant};
-use plan::Terms;
+use cards::ContainerKey;
+use cards::cpu_time::UsageFile;
+use host_config::{Config, chain};
 use serde::Serialize;
 
+pub(crate) use self::cpu_time::Governor;
+use self::tree::{PARENT, SERVICE, Tree, name_of, suffix_of};
 use crate::error::Error;
-use crate::state::{CPU_GROUP, ContainerDir};
-use host_config::Config;
-use host_config::chain;
-
-/// The parent of all of them.
-const PARENT: &str = "cgpu";
-/// The service whose group systemd delegates.
-const SERVICE: &str = "system.slice/cgpu.service";
-/// The state folder whose groups carry no mark.
-const DEFAULT_STATE_DIR: &str = "/run/cgpu";
 
 /// What a broker needs without any object of its tenant's.
 const BASE_BYTES: u64 = 16 << 20;
@@ -54,57 +47,10 @@ const MEMORY_BYTES: u64 = 2 * (BASE_BYTES + OBJECT_BYTES * MOST_OBJECTS) + JOURN
 /// Threads: two brokers during a replacement, each with 256 at work and those that wait on listeners, and the executor's 1024.
 const MOST_THREADS: u64 = 8192;
 
-/// The default weight of version 1 and of version 2. With less than that the governor, which is in the group, gets no processor in time on
-/// a busy host: with the weight of a Kubernetes container that asks for no CPU time, 2, gates closed half a second late.
-const DEFAULT_SHARES: u64 = 1024;
-const DEFAULT_WEIGHT: u64 = 100;
-/// So many times as much at most: governors of others compete with it.
-const MOST_TIMES: u64 = 10;
-/// In a period of this length, microseconds, the group may use its quota.
-const PERIOD_US: u64 = 100_000;
-/// Of one core, millionths: with less a broker serves no call in time.
-const LEAST_QUOTA_PPM: u64 = 100_000;
-
-/// Whether neighbours depend on a thread in the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Governor {
-    /// The driver divides the card's time.
-    None,
-    /// The broker turns the container's gate by the clock.
-    HoldsShares,
-}
-
-impl Governor {
-    /// By the container's terms on its cards as they are now. Terms that cannot be read may be governed.
-    pub(crate) fn of(config: &Config, grant: &Grant) -> Self {
-        let is_native = grant.cards.iter().all(|card| {
-            let terms = cards::rules::terms_on(&config.state_dir, &card.uuid, &grant.compute);
-            matches!(terms, Ok(Terms::NATIVE))
-        });
-        if is_native {
-            Self::None
-        } else {
-            Self::HoldsShares
-        }
-    }
-}
-
 /// How long processes may take to be gone once they were told to end, before they are killed, and in all.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 /// What was left is killed at once. The lock of the node is held meanwhile; what hangs in a driver is tried again.
 const SWEEP: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(100));
-
-/// The trees of control groups.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Tree {
-    /// Folders of the controllers, each with its name.
-    V1 {
-        root: PathBuf,
-    },
-    V2 {
-        root: PathBuf,
-    },
-}
 
 /// One vGPU's group: a folder in each tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,72 +68,6 @@ pub struct OwnUsage {
     pub memory_bytes: Option<u64>,
     /// Processes and threads now.
     pub threads: Option<u64>,
-}
-
-/// CPU time that a container may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct CpuTerms {
-    /// `cpu.shares` of version 1.
-    shares: Option<u64>,
-    /// `cpu.weight` of version 2.
-    weight: Option<u64>,
-    /// Of one core, millionths; absent: as much as there is.
-    quota_ppm: Option<u64>,
-}
-
-impl Tree {
-    fn at(root: &Path) -> Self {
-        let root = root.to_owned();
-        if root.join("cgroup.controllers").exists() {
-            Self::V2 { root }
-        } else {
-            Self::V1 { root }
-        }
-    }
-
-    /// Where groups can be, in each tree. On version 2 it is one of two folders: a service can be started or removed at any time.
-    fn parents(&self) -> Vec<PathBuf> {
-        match self {
-            Self::V1 { root } => {
-                let counts_alone =
-                    root.join("cpuacct").is_dir() && !root.join("cpu/cpuacct.usage").exists();
-                ["memory", "cpu", "pids"]
-                    .into_iter()
-                    .chain(counts_alone.then_some("cpuacct"))
-                    .map(|controller| root.join(controller).join(PARENT))
-                    .collect()
-            }
-            Self::V2 { root } => vec![root.join(SERVICE), root.join(PARENT)],
-        }
-    }
-}
-
-/// Names of groups, which tell a state folder's own from all others.
-fn suffix_of(state_dir: &Path) -> String {
-    if state_dir == Path::new(DEFAULT_STATE_DIR) {
-        return String::new();
-    }
-    // One folder has one mark, however it is spelled.
-    let state_dir: PathBuf = state_dir.components().collect();
-    format!("@{:016x}", fnv(state_dir.as_os_str().as_bytes()))
-}
-
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
-/// `<namespace>+<container>`, cut where it is too long for a file, and the state folder's mark. No key has a `+` or an `@`.
-fn name_of(state_dir: &Path, key: &ContainerKey) -> String {
-    const MOST_BYTES: usize = 200;
-    let mut name = format!("{}+{}", key.namespace(), key.id());
-    if name.len() > MOST_BYTES {
-        let hash = fnv(name.as_bytes());
-        name = name.chars().take(MOST_BYTES - 17).collect();
-        name = format!("{name}+{hash:016x}");
-    }
-    name + &suffix_of(state_dir)
 }
 
 impl OwnGroup {
@@ -304,140 +184,6 @@ impl OwnGroup {
     /// Whether the group is there.
     pub(crate) fn exists(&self) -> bool {
         self.folders().iter().any(|folder| folder.is_dir())
-    }
-
-    /// Takes weight and quota of CPU time over from the container of this process, and notes where they are found.
-    ///
-    /// # Errors
-    /// [`Error::OwnGroup`], or a file of the container's folder that cannot be written.
-    pub(crate) fn follow(
-        &self,
-        dir: &ContainerDir,
-        init: i32,
-        governor: Governor,
-    ) -> Result<(), Error> {
-        let Some(group) = self.cpu_group_of(init) else {
-            return Ok(());
-        };
-        let record = dir.file(CPU_GROUP);
-        fs::write(&record, group.as_os_str().as_bytes()).map_err(Error::io("write", &record))?;
-        self.follow_group(dir, &group, governor)
-    }
-
-    /// [`OwnGroup::follow`], by the container's group that was noted then.
-    ///
-    /// # Errors
-    /// As [`OwnGroup::follow`].
-    pub(crate) fn follow_again(&self, dir: &ContainerDir, governor: Governor) -> Result<(), Error> {
-        use std::os::unix::ffi::OsStringExt;
-        match fs::read(dir.file(CPU_GROUP)) {
-            Ok(path) => {
-                let group = PathBuf::from(std::ffi::OsString::from_vec(path));
-                self.follow_group(dir, &group, governor)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(Error::io("read", dir.file(CPU_GROUP))(error)),
-        }
-    }
-
-    fn follow_group(
-        &self,
-        dir: &ContainerDir,
-        group: &Path,
-        governor: Governor,
-    ) -> Result<(), Error> {
-        let terms = self.terms_of(group);
-        let reported = CpuTime {
-            version: cpu_time::VERSION,
-            quota_ppm: terms.quota_ppm,
-            usage: self.usage_file(),
-        };
-        reported.write(&DiskStore, dir.path())?;
-        let weight = |own: Option<u64>, default: u64| {
-            let own = own.unwrap_or(default);
-            match governor {
-                Governor::None => own,
-                Governor::HoldsShares => own.clamp(default, default * MOST_TIMES),
-            }
-        };
-        let quota_us = terms.quota_ppm.map(|ppm| ppm * PERIOD_US / 1_000_000);
-        let written = |none: &str| quota_us.map_or_else(|| none.to_owned(), |us| us.to_string());
-        match &self.tree {
-            Tree::V1 { .. } => {
-                let shares = weight(terms.shares, DEFAULT_SHARES);
-                self.set("cpu", "cpu.shares", &shares.to_string())?;
-                // A burst is no longer than its quota: that may become less.
-                self.save_up("cpu", "cpu.cfs_burst_us", 0);
-                self.set("cpu", "cpu.cfs_period_us", &PERIOD_US.to_string())?;
-                self.set("cpu", "cpu.cfs_quota_us", &written("-1"))?;
-                self.save_up("cpu", "cpu.cfs_burst_us", quota_us.unwrap_or(0));
-            }
-            Tree::V2 { .. } => {
-                let weight = weight(terms.weight, DEFAULT_WEIGHT);
-                self.set("", "cpu.weight", &weight.to_string())?;
-                self.save_up("", "cpu.max.burst", 0);
-                let most = format!("{} {PERIOD_US}", written("max"));
-                self.set("", "cpu.max", &most)?;
-                self.save_up("", "cpu.max.burst", quota_us.unwrap_or(0));
-            }
-        }
-        Ok(())
-    }
-
-    /// What is left of a quota can be used later, where the kernel knows that (5.14 and later).
-    fn save_up(&self, controller: &str, file: &str, burst_us: u64) {
-        if self.folder(controller).join(file).exists()
-            && let Err(error) = self.set(controller, file, &burst_us.to_string())
-        {
-            tracing::debug!(error = %chain(&error), "nothing of a quota is saved up");
-        }
-    }
-
-    /// The group of a process in the tree that divides CPU time.
-    fn cpu_group_of(&self, pid: i32) -> Option<PathBuf> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let (root, needed) = match &self.tree {
-            Tree::V1 { root } => (root.join("cpu"), "cpu"),
-            Tree::V2 { root } => (root.clone(), ""),
-        };
-        let path = text.lines().find_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            let has = controllers
-                .split(',')
-                .any(|controller| controller == needed);
-            has.then_some(Path::new(path.trim_start_matches('/')))
-        })?;
-        let is_below = path
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
-        is_below.then(|| root.join(path))
-    }
-
-    /// Weight of the group itself, and the least quota of it and of those that it is in.
-    fn terms_of(&self, group: &Path) -> CpuTerms {
-        let number = |folder: &Path, name: &str| -> Option<u64> {
-            let text = fs::read_to_string(folder.join(name)).ok()?;
-            text.trim().parse().ok()
-        };
-        let root = match &self.tree {
-            Tree::V1 { root } => root.join("cpu"),
-            Tree::V2 { root } => root.clone(),
-        };
-        let quota_ppm = group
-            .ancestors()
-            .take_while(|folder| folder.starts_with(&root))
-            .filter_map(|folder| match self.tree {
-                Tree::V1 { .. } => quota_v1(folder),
-                Tree::V2 { .. } => quota_v2(folder),
-            })
-            .filter(|(_, period)| *period > 0)
-            .map(|(quota, period)| quota.saturating_mul(1_000_000) / period)
-            .min();
-        CpuTerms {
-            shares: number(group, "cpu.shares"),
-            weight: number(group, "cpu.weight"),
-            quota_ppm: quota_ppm.map(|quota| quota.max(LEAST_QUOTA_PPM)),
-        }
     }
 
     /// Where the kernel counts the CPU time of its processes; nowhere where no tree does.
@@ -563,22 +309,6 @@ fn kill_all_in(folder: &Path) {
             drop(process.signal(libc::SIGKILL));
         }
     }
-}
-
-fn quota_v1(folder: &Path) -> Option<(u64, u64)> {
-    let number = |name: &str| -> Option<u64> {
-        let text = fs::read_to_string(folder.join(name)).ok()?;
-        text.trim().parse().ok()
-    };
-    // Without a quota it is -1, which is no such number.
-    Some((number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?))
-}
-
-fn quota_v2(folder: &Path) -> Option<(u64, u64)> {
-    let text = fs::read_to_string(folder.join("cpu.max")).ok()?;
-    let (quota, period) = text.trim().split_once(' ')?;
-    // Without a quota it is `max`.
-    Some((quota.parse().ok()?, period.parse().ok()?))
 }
 
 fn make_folder(path: &Path) -> Result<(), Error> {

@@ -1,10 +1,10 @@
 //! Which pod a container belongs to: `pod.json` in its folder.
 
 use serde::{Deserialize, Serialize};
+use spec::request::{AmountOf, PodPlace};
 
 use crate::error::Error;
 use crate::state::ContainerDir;
-use spec::request::{AmountOf, PodPlace};
 
 /// In the container's folder.
 const FILE: &str = "pod.json";

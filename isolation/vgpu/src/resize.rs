@@ -20,6 +20,7 @@ use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{ContainerKey, Grant, Inventory};
 use control::{Status, client};
+use host_config::{Config, chain, terms};
 
 pub use self::requested::Requested;
 pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
@@ -27,9 +28,6 @@ use crate::backend;
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Container, Error, slice_record};
-use host_config::Config;
-use host_config::chain;
-use host_config::terms;
 
 /// What has become of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]

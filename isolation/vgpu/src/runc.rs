@@ -4,12 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::{Deserialize, Serialize};
-
-use crate::Error;
 use host_config::Config;
 use host_config::config::RUNC_DIRS;
 use host_config::trusted;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
 
 /// The answer of `runc features` costs milliseconds to get and depends on nothing but the file.
 const CACHE: &str = "runc-features.json";

@@ -10,14 +10,14 @@ use std::path::Path;
 
 use cards::GpuUuid;
 use cards::store::read_capped;
+use host_config::chain;
 use plan::Terms;
 use serde::{Deserialize, Serialize};
+use spec::edit::Mount;
 
 use crate::Error;
 use crate::mount;
 use crate::state::ContainerDir;
-use host_config::chain;
-use spec::edit::Mount;
 
 /// In the container's folder.
 const FILE: &str = "slice.json";

@@ -32,8 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, bail};
-use cards::FrontendKind;
-use cards::{Backend, ContainerKey, IoUring, Isolation};
+use cards::{Backend, ContainerKey, FrontendKind, IoUring, Isolation};
 use clap::Args;
 use host_config::{Config, terms};
 use nix::sys::signal::{Signal, kill};

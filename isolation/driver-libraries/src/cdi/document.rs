@@ -4,10 +4,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
+use spec::strict_json;
 
 use crate::error::{Error, cut};
 use crate::tree::{Found, LastLink, Tree};
-use spec::strict_json;
 
 /// The kind of devices that are NVIDIA's cards.
 pub(crate) const KIND: &str = "nvidia.com/gpu";

@@ -13,6 +13,10 @@ mod document;
 
 use std::path::{Path, PathBuf};
 
+use host_config::walk::cleaned;
+use spec::capabilities::Capabilities;
+use spec::escape_checks::is_card_s;
+
 pub(crate) use self::document::KIND;
 use self::document::{Edits, Spec};
 use crate::catalogue;
@@ -20,9 +24,6 @@ use crate::discover::FoundLibrary;
 use crate::elf::{self, Machine};
 use crate::error::{Error, cut};
 use crate::tree::{LastLink, Tree};
-use host_config::walk::cleaned;
-use spec::capabilities::Capabilities;
-use spec::escape_checks::is_card_s;
 
 /// One card that was granted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use host_config::config::{Allow, CdiFolders, LibrarySource};
 use serde_json::{Value, json};
 
 use super::fake_container::{OTHER_VERSION, assert_reports, source, spec, targets};
 use crate::fake::{FakeHost, Layout, VERSION};
 use crate::{Context, prepare, survey};
-use host_config::config::{Allow, CdiFolders, LibrarySource};
 
 /// A host whose specs have the driver's files; discovery would find none.
 struct CdiHost {

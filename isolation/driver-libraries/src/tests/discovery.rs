@@ -5,16 +5,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use cards::{Backend, DriverSpec};
+use host_config::config::{LibrarySource, OtherCards};
+use host_config::host_files::ThisHost;
+use host_config::own_places::OwnPlaces;
 use serde_json::Value;
+use spec::edit::{self, Plan, SeccompRules};
+use spec::escape_checks;
 
 use super::fake_container::{OTHER_VERSION, assert_reports, source, spec, targets};
 use crate::fake::{FakeHost, Layout, VERSION, link};
 use crate::survey;
-use host_config::config::{LibrarySource, OtherCards};
-use host_config::host_files::ThisHost;
-use host_config::own_places::OwnPlaces;
-use spec::edit::{self, Plan, SeccompRules};
-use spec::escape_checks;
 
 const FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
 

@@ -7,12 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use host_config::config::OtherCards;
 use serde_json::json;
+use spec::edit::{self, Plan, SeccompRules};
 
 use crate::fake::{FakeHost, Layout, VERSION};
 use crate::{Context, prepare};
-use host_config::config::OtherCards;
-use spec::edit::{self, Plan, SeccompRules};
 
 /// Asks for libraries by name, calls into them, and tells what it sees.
 const PROGRAM: &str = r#"

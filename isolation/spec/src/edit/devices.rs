@@ -6,6 +6,9 @@
 use std::path::Path;
 
 use cards::Weakness;
+use host_config::config::OtherCards;
+use host_config::host_files::{HostFiles, NodeKind, ThisHost};
+use host_config::walk::cleaned;
 use serde_json::{Map, Value, json};
 
 use super::Error;
@@ -13,9 +16,6 @@ use super::Plan;
 use crate::escape_checks::{MODESET_MINOR, is_card_s};
 use crate::json::{self, ShapeError};
 use crate::nodes::{CONTROL_MINOR, NVIDIA_MAJOR};
-use host_config::config::OtherCards;
-use host_config::host_files::{HostFiles, NodeKind, ThisHost};
-use host_config::walk::cleaned;
 
 /// What an engine or another hook put there before us: `--device`, `--gpus`, CDI. A granted card is reachable only through
 /// our entries. A card that is not granted is refused, or left out where the configuration says so, or where the

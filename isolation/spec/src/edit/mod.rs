@@ -16,6 +16,8 @@ mod seccomp;
 use std::path::Path;
 
 use cards::{ContainerKey, Grant};
+use host_config::config::OtherCards;
+use host_config::terms::{APPLIED_KEY, ISOLATION_KEY};
 use serde_json::{Map, Value};
 
 pub use self::error::Error;
@@ -23,8 +25,6 @@ pub use self::mount::Mount;
 pub use self::seccomp::Rules as SeccompRules;
 use crate::json::{self, ShapeError};
 use crate::nodes::Node;
-use host_config::config::OtherCards;
-use host_config::terms::{APPLIED_KEY, ISOLATION_KEY};
 
 /// What a real driver's libraries need beside mounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Each edit, all of them twice, and seccomp profiles of every kind against a model of what libseccomp makes of them.
 
+use cards::DriverSpec;
 use cards::grant::{self, Frontend};
 use cards::{CardGrant, ComputeTerms, FrontendKind, GpuUuid, IoUring, Weakness};
 use nvabi::Release;
@@ -8,7 +9,6 @@ use serde_json::json;
 use verdict::filter::{Coverage, FilterSpec};
 
 use super::*;
-use cards::DriverSpec;
 
 const LISTENER: &str = "/run/cgpu/vgpus/default/c1/notify.sock";
 

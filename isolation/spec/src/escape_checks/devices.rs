@@ -6,14 +6,14 @@
 use std::path::Path;
 
 use cards::Weakness;
+use host_config::host_files::{HostFiles, Node, NodeKind};
+use host_config::walk::cleaned;
 use serde_json::{Map, Value};
 
 use super::Error;
 use super::Finding;
 use crate::json;
 use crate::nodes::NVIDIA_MAJOR;
-use host_config::host_files::{HostFiles, Node, NodeKind};
-use host_config::walk::cleaned;
 
 /// Minor of `/dev/nvidia-modeset` (`NV_MINOR_DEVICE_NUMBER_MODESET_DEVICE`).
 pub const MODESET_MINOR: u64 = 254;

@@ -1,7 +1,8 @@
 //! Why a spec is refused, or cannot be judged.
 
-use crate::json::ShapeError;
 use host_config::host_files::MOUNT_TABLE;
+
+use crate::json::ShapeError;
 
 /// What is wrong with a spec.
 #[derive(Debug, thiserror::Error)]

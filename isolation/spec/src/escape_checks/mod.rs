@@ -13,6 +13,7 @@
 mod capabilities;
 mod devices;
 mod error;
+mod mount;
 mod mount_table;
 mod mounts;
 mod namespaces;
@@ -22,15 +23,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use cards::Weakness;
+use host_config::config::Allow;
+use host_config::host_files::HostFiles;
+use host_config::own_places::OwnPlaces;
 use serde_json::Value;
 
 pub use self::devices::{MODESET_MINOR, has_a_card, is_card_s};
 pub use self::error::Error;
 use self::namespaces::Namespaces;
 use crate::json;
-use host_config::config::Allow;
-use host_config::host_files::HostFiles;
-use host_config::own_places::OwnPlaces;
 
 /// One thing found in a spec.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,17 +8,18 @@
 use std::path::{Path, PathBuf};
 
 use cards::Weakness;
+use host_config::host_files::HostFiles;
+use host_config::own_places::OwnPlaces;
+use host_config::walk::cleaned;
 use serde_json::{Map, Value};
 
 use super::Error;
+use super::mount::{Access, Mount};
 use super::mount_table::MountTable;
 use super::namespaces::Namespaces;
 use super::places::Listens;
 use super::{Finding, devices, places};
 use crate::json;
-use host_config::host_files::HostFiles;
-use host_config::own_places::OwnPlaces;
-use host_config::walk::cleaned;
 
 /// Where MPS has its pipes unless `CUDA_MPS_PIPE_DIRECTORY` says otherwise.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";
@@ -45,10 +46,6 @@ const OF_SYSFS: [&str; 8] = [
 const SOURCELESS: [&str; 8] = [
     "tmpfs", "ramfs", "mqueue", "devpts", "proc", "sysfs", "cgroup", "cgroup2",
 ];
-
-/// Options of overlay filesystems that name folders.
-const LOWER: [&str; 4] = ["lowerdir", "lowerdir+", "datadir", "datadir+"];
-const UPPER: [&str; 2] = ["upperdir", "workdir"];
 
 /// How mounts of the container are to be seen by the host.
 const SHARED: [&str; 2] = ["shared", "rshared"];
@@ -105,104 +102,6 @@ struct Source<'a> {
     is_recursive: bool,
     /// The kind of filesystem that it is on, where that is to be judged.
     kind: &'a str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
-    Write,
-    Read,
-}
-
-struct Mount<'a> {
-    kind: &'a str,
-    source: &'a str,
-    destination: &'a str,
-    options: Vec<&'a str>,
-}
-
-impl<'a> Mount<'a> {
-    fn read(entry: &'a Value) -> Option<Self> {
-        let text = |key| entry.get(key).and_then(Value::as_str).unwrap_or("");
-        entry.as_object()?;
-        Some(Self {
-            kind: text("type"),
-            source: text("source"),
-            destination: text("destination"),
-            options: entry
-                .get("options")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .collect(),
-        })
-    }
-
-    fn has(&self, option: &str) -> bool {
-        self.options.contains(&option)
-    }
-
-    fn is_bind(&self) -> bool {
-        self.kind == "bind" || self.has("bind") || self.has("rbind")
-    }
-
-    /// The last of `ro` and `rw` counts. Of a recursive mount it is the top alone, unless `rro` says more.
-    fn access(&self) -> Access {
-        let mut words = self.options.iter().rev();
-        match words.find(|option| matches!(**option, "ro" | "rw" | "rro" | "rrw")) {
-            Some(&("ro" | "rro")) => Access::Read,
-            _ => Access::Write,
-        }
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.access() == Access::Read && (!self.is_recursive() || self.has("rro"))
-    }
-
-    /// Only an explicit `bind` leaves out what is mounted below.
-    fn is_recursive(&self) -> bool {
-        self.is_bind() && (self.has("rbind") || !self.has("bind"))
-    }
-
-    /// The folders that an overlay filesystem is laid over. A colon and a comma may be escaped.
-    fn layers(&self) -> Vec<(String, Access)> {
-        let mut found = Vec::new();
-        for option in self.options.iter().flat_map(|option| split(option, ',')) {
-            let Some((name, value)) = option.split_once('=') else {
-                continue;
-            };
-            if LOWER.contains(&name) {
-                let lower = split(value, ':').into_iter();
-                found.extend(lower.map(|layer| (layer, Access::Read)));
-            } else if UPPER.contains(&name) {
-                found.push((value.to_owned(), Access::Write));
-            }
-        }
-        found.retain(|(layer, _)| !layer.is_empty());
-        // Both readings of what is escaped.
-        let plain: Vec<_> = found
-            .iter()
-            .filter(|(layer, _)| layer.contains('\\'))
-            .map(|(layer, access)| (layer.replace('\\', ""), *access))
-            .collect();
-        found.extend(plain);
-        found
-    }
-}
-
-/// Parts between a separator that no backslash is before.
-fn split(text: &str, separator: char) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut is_escaped = false;
-    for letter in text.chars() {
-        if letter == separator && !is_escaped {
-            parts.push(String::new());
-        } else if let Some(last) = parts.last_mut() {
-            last.push(letter);
-        }
-        is_escaped = letter == '\\' && !is_escaped;
-    }
-    parts
 }
 
 struct Context<'a> {

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use cards::Weakness;
+use host_config::host_files::HostFiles;
 use serde_json::{Map, Value};
 
 use super::Error;
 use super::Finding;
 use crate::json;
-use host_config::host_files::HostFiles;
 
 /// What the other checks need of the namespaces.
 #[derive(Debug)]

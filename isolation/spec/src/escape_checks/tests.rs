@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use host_config::host_files::{Node, NodeKind, ThisHost};
+use host_config::walk::{Walked, cleaned};
 use serde_json::json;
 
 use super::*;
-use host_config::host_files::{Node, NodeKind, ThisHost};
-use host_config::walk::{Walked, cleaned};
 
 /// Places of a host with this state folder.
 fn own_at(state_dir: &str) -> OwnPlaces {

@@ -5,9 +5,9 @@
 
 use cards::grant::Priority;
 use cards::placement::{CardName, Share};
+use host_config::terms::{self, bad_value, card_list, weight, whole};
 
 use super::error::Error;
-use host_config::terms::{self, bad_value, card_list, weight, whole};
 
 pub(super) const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";

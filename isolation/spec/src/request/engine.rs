@@ -7,13 +7,13 @@
 //!
 //! A container that is taken for a sandbox gets no limit, so that a sandbox is believed only as far as it asks for nothing.
 
+use host_config::config::{Config, EnvironmentRule};
+use host_config::terms::{APPLIED_KEY, ISOLATION_KEY, PREFIX, QUOTED_CHARS_MAX};
 use serde_json::Value;
 
 use super::cgpu_environment::EnvironmentTerms;
 use super::error::Error;
 use crate::{escape_checks, json};
-use host_config::config::{Config, EnvironmentRule};
-use host_config::terms::{APPLIED_KEY, ISOLATION_KEY, PREFIX, QUOTED_CHARS_MAX};
 
 /// The engines that make pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

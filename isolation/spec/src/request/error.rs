@@ -1,9 +1,10 @@
 //! Requests that cannot be read, or contradict themselves.
 
+use host_config::terms;
+
 use super::NearMiss;
 use crate::json::ShapeError;
 use crate::{capabilities, escape_checks};
-use host_config::terms;
 
 /// What is wrong with what a container asks for.
 #[derive(Debug, thiserror::Error)]

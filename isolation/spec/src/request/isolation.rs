@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use cards::{Capability, Isolation};
-
-use super::error::Error;
-use crate::capabilities::{self, Capabilities};
 use host_config::Config;
 use host_config::config::IsolationConfig;
 use host_config::terms::{Annotated, MANAGED, MANAGED_KEY, ON_VIOLATION, ON_VIOLATION_KEY};
+
+use super::error::Error;
+use crate::capabilities::{self, Capabilities};
 
 /// What a program of the host's may ask for beside compute and utility, and what it asks for in vain.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,6 +30,10 @@ use std::path::Path;
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, RequestedCards, Share};
 use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation};
+use host_config::config::{Config, DisableRule, EnvironmentRule};
+use host_config::host_files::ThisHost;
+use host_config::own_places::OwnPlaces;
+use host_config::terms::{self, Annotated, MEMORY_KEY, Memory, PREFIX};
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
@@ -40,10 +44,6 @@ pub use self::near_miss::NearMiss;
 pub use self::pod::{AmountOf, PodPlace};
 use crate::capabilities::Capabilities;
 use crate::{escape_checks, json};
-use host_config::config::{Config, DisableRule, EnvironmentRule};
-use host_config::host_files::ThisHost;
-use host_config::own_places::OwnPlaces;
-use host_config::terms::{self, Annotated, MEMORY_KEY, Memory, PREFIX};
 
 /// Whose pod a container is in, of a spec that may be refused for anything else.
 #[must_use]

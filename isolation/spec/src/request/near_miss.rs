@@ -8,12 +8,12 @@ use std::fmt;
 use std::path::Path;
 
 use cards::placement::MIB;
+use host_config::config::EnvironmentRule;
+use host_config::terms::{self, ALLOWED_KEYS, MEMORY_KEY, PREFIX};
 use serde_json::Value;
 
 use super::Parts;
 use super::cgpu_environment::{self, CONTAINER, REQUESTS, VISIBLE_CARDS};
-use host_config::config::EnvironmentRule;
-use host_config::terms::{self, ALLOWED_KEYS, MEMORY_KEY, PREFIX};
 
 /// So many are named; an event has one line.
 const NAMED_MAX: usize = 3;

@@ -11,9 +11,10 @@
 //!
 //! As soon as one amount names its container, those that are not named ask for nothing.
 
+use host_config::terms::{self, ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, MEMORY_KEY, PREFIX};
+
 use super::engine::InPod;
 use super::error::Error;
-use host_config::terms::{self, ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, MEMORY_KEY, PREFIX};
 
 /// A DNS label (RFC 1123), as Kubernetes wants containers' names to be.
 const NAME_CHARS_MAX: usize = 63;

@@ -1,6 +1,8 @@
 //! A broker of the container's own decides every call: exact, and the default.
 
 use cards::Grant;
+use host_config::Config;
+use host_config::config::Strength;
 
 use super::{Backend, Held, Kind, Runtime, StartWatch, filter, quota};
 use crate::error::WhyNot;
@@ -8,8 +10,6 @@ use crate::host::Host;
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
 use crate::{Error, broker, runc};
-use host_config::Config;
-use host_config::config::Strength;
 
 /// `cgpu-broker`.
 #[derive(Debug)]

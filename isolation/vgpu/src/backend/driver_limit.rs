@@ -18,6 +18,8 @@ use std::path::PathBuf;
 
 use cards::store::{DiskStore, read_capped, replace};
 use cards::{DriverSpec, Grant};
+use host_config::config::Strength;
+use host_config::{Config, chain, trusted};
 use limits::{Answer, CardLimit, Question, What, ask};
 use serde::{Deserialize, Serialize};
 
@@ -28,10 +30,6 @@ use crate::broker::Starting;
 use crate::error::WhyNot;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use host_config::Config;
-use host_config::chain;
-use host_config::config::Strength;
-use host_config::trusted;
 
 /// The note's name in the container's folder.
 pub(crate) const FILE: &str = "limits.json";

@@ -29,6 +29,9 @@ use cards::Grant;
 pub use cards::grant::Backend as Kind;
 use cards::lock::FileLock;
 use cards::placement::Amount;
+use host_config::chain;
+use host_config::config::{BackendKind, Config, Strength};
+use spec::request::Request;
 
 use self::broker::Broker;
 use self::driver_limit::DriverLimit;
@@ -39,9 +42,6 @@ use crate::broker::Starting;
 use crate::error::{Error, WhyNot};
 use crate::host::Host;
 use crate::state::ContainerDir;
-use host_config::chain;
-use host_config::config::{BackendKind, Config, Strength};
-use spec::request::Request;
 
 /// One way of holding a container.
 pub(crate) trait Backend {

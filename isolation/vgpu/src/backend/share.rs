@@ -1,6 +1,7 @@
 //! Sharing without isolation: the container gets the cards' nodes and nobody holds it.
 
 use cards::{DriverSpec, Grant};
+use host_config::config::Strength;
 
 use super::{Backend, Held, Kind, init};
 use crate::Error;
@@ -8,7 +9,6 @@ use crate::broker::Starting;
 use crate::error::WhyNot;
 use crate::host::Host;
 use crate::state::ContainerDir;
-use host_config::config::Strength;
 
 /// Nobody.
 #[derive(Debug)]

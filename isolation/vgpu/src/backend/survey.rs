@@ -1,12 +1,12 @@
 //! What this host offers, for people and documents.
 
+use host_config::config::Strength;
+use host_config::{Config, chain};
+
 use super::{Kind, Needed, Runtime, candidates, choose, make};
 use crate::Error;
 use crate::error::WhyNot;
 use crate::host::Host;
-use host_config::Config;
-use host_config::chain;
-use host_config::config::Strength;
 
 /// One backend on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,9 @@
 //! Whose fault an error is.
 
-use super::Error;
 use host_config::terms;
-use spec::capabilities;
-use spec::edit;
-use spec::escape_checks;
-use spec::nodes;
-use spec::request;
+use spec::{capabilities, edit, escape_checks, nodes, request};
+
+use super::Error;
 
 /// Whether a request or the host is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Why a backend cannot be had on this host.
 
 use cards::Backend;
-
-use super::Error;
 use driver_libraries::drivers::UnknownDriver;
 use host_config::chain;
 use host_config::config::Strength;
+
+use super::Error;
 
 /// Why a backend is not offered.
 #[derive(Debug, thiserror::Error)]

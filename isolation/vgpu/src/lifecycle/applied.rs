@@ -4,13 +4,13 @@ use std::path::Path;
 
 use cards::{ContainerKey, FrontendKind, Grant};
 use serde_json::Value;
+use spec::edit;
 
 use super::place::absolute;
 use super::release::reclaim;
 use crate::bundle::Spec;
 use crate::state::ContainerDir;
 use crate::{Container, Error};
-use spec::edit;
 
 /// The spec of a bundle that nobody has edited. `None`: another frontend has just done all that is to be done.
 ///

@@ -5,7 +5,11 @@
 use std::path::Path;
 
 use cards::{Backend, FrontendKind};
+use host_config::Config;
 use serde_json::Value;
+use spec::edit::Mount;
+use spec::request::{Reading, Whose};
+use spec::{Request, edit, nodes, rdma};
 
 use super::applied;
 use super::place::{Making, Placed};
@@ -14,13 +18,6 @@ use crate::bundle::{self, Spec};
 use crate::events::Log;
 use crate::host::Host;
 use crate::{Container, Error, backend, slice_record, state};
-use host_config::Config;
-use spec::Request;
-use spec::edit;
-use spec::edit::Mount;
-use spec::nodes;
-use spec::rdma;
-use spec::request::{Reading, Whose};
 
 /// Where a container's request comes from, and where its edits go.
 #[derive(Debug, Clone, Copy)]

@@ -3,11 +3,11 @@
 
 use cards::lock::StateLock;
 use cards::store::DiskStore;
+use host_config::host_files::ThisHost;
 use serde_json::Value;
+use spec::escape_checks::{admit, of_exec};
 
 use crate::{Container, Error, bundle};
-use host_config::host_files::ThisHost;
-use spec::escape_checks::{admit, of_exec};
 
 /// Refuses the exec, or writes into the container's grant what it weakens.
 ///

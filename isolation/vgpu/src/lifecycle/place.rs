@@ -10,6 +10,9 @@ use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant};
 use plan::Terms;
+use spec::Request;
+use spec::nodes::{self, Node};
+use spec::request;
 use verdict::filter::FilterSpec;
 
 use super::create::{Input, Step, Watch};
@@ -17,9 +20,6 @@ use super::pod;
 use super::release::reclaim_locked;
 use crate::host::Host;
 use crate::{Container, Error, backend, host_memory, pod_record, resize, slice_record};
-use spec::Request;
-use spec::nodes::{self, Node};
-use spec::request;
 
 /// `sun_path` has 108 bytes, one of them for its end.
 const SOCKET_PATH_MAX_BYTES: usize = 107;

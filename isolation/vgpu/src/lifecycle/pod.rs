@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::pod_record::{self, Record};
-use crate::state;
-use crate::{Container, Error, backend};
 use cards::ContainerKey;
 use cards::lock::{FileLock, StateLock};
 use control::client;
 use spec::request::{AmountOf, PodPlace};
+
+use crate::pod_record::{self, Record};
+use crate::state;
+use crate::{Container, Error, backend};
 
 /// The other containers of a pod, as their brokers have seen them.
 #[derive(Debug, Default)]

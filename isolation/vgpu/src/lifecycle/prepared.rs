@@ -6,6 +6,8 @@ use std::sync::Arc;
 use cards::Grant;
 use cards::lock::FileLock;
 use serde_json::Value;
+use spec::edit::Mount;
+use spec::nodes::Node;
 use verdict::filter::FilterSpec;
 
 use super::running::{Ended, Running};
@@ -13,8 +15,6 @@ use crate::broker::Starting;
 use crate::events::Log;
 use crate::own_group::Governor;
 use crate::{Container, Error, backend};
-use spec::edit::Mount;
-use spec::nodes::Node;
 
 /// What [`create`](super::create) has made.
 #[derive(Debug)]

@@ -9,12 +9,11 @@ use cards::lock::StateLock;
 use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, ContainerKey, Grant};
+use host_config::{Config, chain};
 
 use crate::events::Log;
 use crate::state::{self, ContainerDir};
 use crate::{Container, Error, backend, bundle, own_group, sockets};
-use host_config::Config;
-use host_config::chain;
 
 /// Undoes what killed frontends and brokers left behind; says whose it was.
 ///

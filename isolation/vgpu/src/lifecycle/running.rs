@@ -6,13 +6,13 @@ use std::sync::Arc;
 use cards::lock::FileLock;
 use cards::{Backend, FrontendKind};
 use serde_json::Value;
+use spec::edit;
 
 use super::exec::admit_exec;
 use super::prepared::Prepared;
 use crate::backend::{self, StartWatch};
 use crate::events::Log;
 use crate::{Container, Error, bundle};
-use spec::edit;
 
 /// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the
 /// frontend's lock and nothing else.

@@ -2,7 +2,11 @@
 
 use std::process::{Child, Stdio};
 
+use cards::CpuTime;
+
+use super::tree::DEFAULT_STATE_DIR;
 use super::*;
+use crate::state::ContainerDir;
 
 struct Fake {
     root: tempfile::TempDir,

@@ -13,14 +13,12 @@ use cards::rules::{OwnRules, Stay};
 use cards::store::DiskStore;
 use cards::{Backend, Card, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant};
 use control::{AskError, NewShares, NewTerms, Request, client};
+use host_config::{Config, chain, terms};
 use plan::{Idle, Terms};
 
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Container, Error, slice_record};
-use host_config::Config;
-use host_config::chain;
-use host_config::terms;
 
 /// Terms on one card.
 pub(super) type OnCard = (GpuUuid, Terms);

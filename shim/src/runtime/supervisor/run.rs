@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use spec::strict_json::{self, Document};
+
 use super::Supervisor;
 use super::cell::{Cell, Holding, ProcessStreams, lock};
 use super::create::kill_unheld;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::{self, Running, StartWatch, Started};
 use crate::task::{ContainerId, Denied, Exec, ExecId, Pid, Step, Target, Terminal};
-use spec::strict_json::{self, Document};
 
 impl Supervisor {
     /// Starts init or an exec.

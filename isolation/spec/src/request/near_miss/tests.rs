@@ -1,12 +1,12 @@
 //! What is nearly a request, and what is far from one.
 
+use cards::FrontendKind;
+use host_config::Config;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::{Amount, Choice, Reading, Request, Whose};
 use super::*;
-use cards::FrontendKind;
-use host_config::Config;
 
 /// A container's spec.
 fn spec(annotations: &[(&str, &str)], environment: &[&str]) -> Value {

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use cards::FrontendKind;
 use cards::lock::FileLock;
 use serde_json::{Value, json};
+use spec::Request;
 
 use super::super::{BrokerState, list, reclaim};
 use super::*;
 use crate::backend;
 use crate::state::ContainerDir;
-use spec::Request;
 
 #[test]
 fn a_vgpu_is_granted_reserved_edited_and_served_and_gone_after_release() {

@@ -19,13 +19,13 @@ use cards::placement::MIB;
 use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Card, ContainerKey, FrontendKind, GpuUuid, SimulatedInventory};
+use host_config::Config;
 use serde_json::{Value, json};
 
 use super::create::{Step, Watch};
 use super::{Create, Created, Source};
 use crate::host::Host;
 use crate::{Container, Error, own_group, state};
-use host_config::Config;
 
 const PLAY_BROKER: &str = "CGPU_TEST_PLAY_BROKER";
 const PLAY_FRONTEND: &str = "CGPU_TEST_PLAY_FRONTEND";

@@ -4,14 +4,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use cards::{Card, Grant};
+use driver_libraries::uvm_module;
 use serde_json::{Value, json};
+use spec::nodes;
 use verdict::filter::FilterSpec;
 
 use super::super::list;
 use super::*;
 use crate::state::ContainerDir;
-use driver_libraries::uvm_module;
-use spec::nodes;
 
 #[test]
 fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_linker_knows_them()

@@ -1,0 +1,80 @@
+//! Where the groups of vGPUs are, and what they are called.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use cards::ContainerKey;
+
+/// The parent of all of them.
+pub(super) const PARENT: &str = "cgpu";
+/// The service whose group systemd delegates.
+pub(super) const SERVICE: &str = "system.slice/cgpu.service";
+/// The state folder whose groups carry no mark.
+pub(super) const DEFAULT_STATE_DIR: &str = "/run/cgpu";
+
+/// The trees of control groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Tree {
+    /// Folders of the controllers, each with its name.
+    V1 {
+        root: PathBuf,
+    },
+    V2 {
+        root: PathBuf,
+    },
+}
+
+impl Tree {
+    pub(super) fn at(root: &Path) -> Self {
+        let root = root.to_owned();
+        if root.join("cgroup.controllers").exists() {
+            Self::V2 { root }
+        } else {
+            Self::V1 { root }
+        }
+    }
+
+    /// Where groups can be, in each tree. On version 2 it is one of two folders: a service can be started or removed at any time.
+    pub(super) fn parents(&self) -> Vec<PathBuf> {
+        match self {
+            Self::V1 { root } => {
+                let counts_alone =
+                    root.join("cpuacct").is_dir() && !root.join("cpu/cpuacct.usage").exists();
+                ["memory", "cpu", "pids"]
+                    .into_iter()
+                    .chain(counts_alone.then_some("cpuacct"))
+                    .map(|controller| root.join(controller).join(PARENT))
+                    .collect()
+            }
+            Self::V2 { root } => vec![root.join(SERVICE), root.join(PARENT)],
+        }
+    }
+}
+
+/// Names of groups, which tell a state folder's own from all others.
+pub(super) fn suffix_of(state_dir: &Path) -> String {
+    if state_dir == Path::new(DEFAULT_STATE_DIR) {
+        return String::new();
+    }
+    // One folder has one mark, however it is spelled.
+    let state_dir: PathBuf = state_dir.components().collect();
+    format!("@{:016x}", fnv(state_dir.as_os_str().as_bytes()))
+}
+
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// `<namespace>+<container>`, cut where it is too long for a file, and the state folder's mark. No key has a `+` or an `@`.
+pub(super) fn name_of(state_dir: &Path, key: &ContainerKey) -> String {
+    const MOST_BYTES: usize = 200;
+    let mut name = format!("{}+{}", key.namespace(), key.id());
+    if name.len() > MOST_BYTES {
+        let hash = fnv(name.as_bytes());
+        name = name.chars().take(MOST_BYTES - 17).collect();
+        name = format!("{name}+{hash:016x}");
+    }
+    name + &suffix_of(state_dir)
+}
