@@ -4,20 +4,19 @@
 
 use std::path::Path;
 
-use cards::{Backend, FrontendKind};
+use cards::FrontendKind;
 use host_config::Config;
 use serde_json::Value;
-use spec::edit::Mount;
 use spec::request::{Reading, Whose};
-use spec::{Request, edit, nodes, rdma};
+use spec::{Request, edit};
 
 use super::applied;
-use super::place::{Making, Placed};
-use super::prepared::{Created, Pending, Prepared};
-use crate::bundle::{self, Spec};
+use super::equip::Equipment;
+use super::making::{Input, Making, Step, Watch};
+use super::prepared::{Created, Prepared};
 use crate::events::Log;
 use crate::host::Host;
-use crate::{Container, Error, backend, slice_record, state};
+use crate::{Container, Error, backend, state};
 
 /// Where a container's request comes from, and where its edits go.
 #[derive(Debug, Clone, Copy)]
@@ -29,24 +28,6 @@ pub enum Source<'a> {
     Spec(&'a Value),
     /// A plain process, which has no spec: the caller does the mounts and installs the filter.
     Plain(&'a Request),
-}
-
-/// What `create` has just done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    Locked,
-    Reclaimed,
-    FolderMade,
-    FrontendLocked,
-    GrantWritten,
-    Reserved,
-    SpecReplaced,
-    BrokerReady,
-}
-
-/// Told of every step; a test's implementation fails there, or is killed there.
-pub(super) trait Watch {
-    fn reached(&self, step: Step) -> Result<(), Error>;
 }
 
 struct Unwatched;
@@ -131,37 +112,6 @@ pub fn asks_for_nothing(whose: Whose<'_>, spec: &Value) -> bool {
             Request::from_spec(&Config::default(), whose, spec),
             Ok(None)
         )
-}
-
-/// A container's spec as it was read, and where it is to be written.
-pub(super) enum Input<'a> {
-    Bundle { spec: &'a Spec, folder: &'a Path },
-    Spec(&'a Value),
-    Plain,
-}
-
-impl<'a> Input<'a> {
-    fn spec(&self) -> Option<&'a Value> {
-        match self {
-            Self::Bundle { spec, .. } => Some(&spec.value),
-            Self::Spec(spec) => Some(spec),
-            Self::Plain => None,
-        }
-    }
-
-    pub(super) fn bundle(&self) -> Option<&'a Path> {
-        match self {
-            Self::Bundle { folder, .. } => Some(folder),
-            Self::Spec(_) | Self::Plain => None,
-        }
-    }
-
-    fn runtime(&self) -> backend::Runtime {
-        match self {
-            Self::Bundle { .. } | Self::Spec(_) => backend::Runtime::Oci,
-            Self::Plain => backend::Runtime::Own,
-        }
-    }
 }
 
 impl Create<'_> {
@@ -263,13 +213,6 @@ impl Create<'_> {
     }
 }
 
-/// What was made for a grant.
-struct Equipment {
-    pending: Pending,
-    mounts: Vec<Mount>,
-    spec: Option<Value>,
-}
-
 impl Making<'_> {
     fn make(&self) -> Result<Created, Error> {
         let config = self.container.config();
@@ -298,92 +241,6 @@ impl Making<'_> {
                 drop(placed);
                 Err(error)
             }
-        }
-    }
-
-    fn equip(&self, placed: &Placed, choice: &backend::Choice<'_>) -> Result<Equipment, Error> {
-        let (config, dir) = (self.container.config(), self.container.dir());
-        if let Some(spec) = self.input.spec() {
-            nodes::refuse_unusable(spec, &placed.nodes)?;
-        }
-        // It needs the grant alone: all that follows is done while it starts.
-        let pending = Pending {
-            starting: choice.backend.prepare(dir, &placed.grant)?,
-            log: Log::new(self.container, self.request.pod_namespace.as_deref()),
-        };
-        let mut mounts = self.host.mounts(config, &placed.grant.cards)?;
-        mounts.extend(slice_record::mount(dir)?);
-        let spec = match self.input.spec() {
-            Some(spec) => {
-                pending.log.begun(&placed.grant);
-                let edited = self.edited(spec, placed, &mut mounts, &pending.log)?;
-                self.deliver(edited)?
-            }
-            None => None,
-        };
-        Ok(Equipment {
-            pending,
-            mounts,
-            spec,
-        })
-    }
-
-    /// The spec with everything that the grant brings. What the driver's libraries need is added to `mounts`.
-    fn edited(
-        &self,
-        spec: &Value,
-        placed: &Placed,
-        mounts: &mut Vec<Mount>,
-        log: &Log,
-    ) -> Result<Value, Error> {
-        let (config, grant) = (self.container.config(), &placed.grant);
-        // An engine that hands its spec over names its container's root by an absolute path.
-        let bundle = self.input.bundle().unwrap_or_else(|| Path::new("/"));
-        let driver_libraries = driver_libraries::prepare(&driver_libraries::Context {
-            config,
-            grant,
-            cards: &self.host.inventory.cards,
-            spec,
-            bundle,
-        })?;
-        if grant.backend == Backend::Broker {
-            log.not_served(&driver_libraries.refused);
-            log.no_gpudirect_rdma(&rdma::nodes(spec)?);
-        }
-        mounts.extend_from_slice(&driver_libraries.mounts);
-        let mut edited = spec.clone();
-        let plan = edit::Plan {
-            grant,
-            mounts: mounts.as_slice(),
-            additions: &driver_libraries.additions,
-            nodes: &placed.nodes,
-            uvm_major: placed.uvm_major,
-            listener: &self.container.dir().notify_socket(),
-            seccomp: &self
-                .filter(grant.backend)
-                .as_ref()
-                .map_or_else(edit::SeccompRules::none, edit::SeccompRules::of),
-            other_cards: config.isolation.allow.other_cards,
-        };
-        edit::apply(&mut edited, &plan)?;
-        driver_libraries.tell_linker(spec, bundle);
-        Ok(edited)
-    }
-
-    /// Writes the edited spec to where it belongs, or returns it.
-    fn deliver(&self, edited: Value) -> Result<Option<Value>, Error> {
-        let dir = self.container.dir();
-        match self.input {
-            Input::Bundle { spec, .. } => {
-                spec.replace(dir, &edited)?;
-                self.watch.reached(Step::SpecReplaced)?;
-                Ok(None)
-            }
-            Input::Spec(spec) => {
-                bundle::keep_original(dir, spec.to_string().as_bytes())?;
-                Ok(Some(edited))
-            }
-            Input::Plain => Ok(None),
         }
     }
 }

@@ -11,12 +11,15 @@
 
 mod applied;
 mod create;
+mod equip;
 mod exec;
 mod list;
+mod making;
 mod place;
 pub(crate) mod pod;
 mod prepared;
 mod release;
+mod reopen;
 mod running;
 
 pub use create::{Create, Source, asks_for_nothing, create};

@@ -10,29 +10,16 @@ use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant};
 use plan::Terms;
-use spec::Request;
 use spec::nodes::{self, Node};
 use spec::request;
-use verdict::filter::FilterSpec;
 
-use super::create::{Input, Step, Watch};
+use super::making::{Making, Step};
 use super::pod;
 use super::release::reclaim_locked;
-use crate::host::Host;
-use crate::{Container, Error, backend, host_memory, pod_record, resize, slice_record};
+use crate::{Error, backend, host_memory, pod_record, resize, slice_record};
 
 /// `sun_path` has 108 bytes, one of them for its end.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
-
-/// All that one grant comes from.
-pub(super) struct Making<'a> {
-    pub(super) container: &'a Container,
-    pub(super) frontend: FrontendKind,
-    pub(super) host: &'a Host,
-    pub(super) request: &'a Request,
-    pub(super) input: &'a Input<'a>,
-    pub(super) watch: &'a dyn Watch,
-}
 
 /// A durable grant and the lock that keeps it.
 pub(super) struct Placed {
@@ -50,14 +37,6 @@ struct Commitment {
 }
 
 impl Making<'_> {
-    /// The broker's calls, where there is one.
-    pub(super) fn filter(&self, backend: Backend) -> Option<FilterSpec> {
-        match backend {
-            Backend::Broker => self.host.filter.as_ref().ok().copied(),
-            Backend::DriverLimit | Backend::Share => None,
-        }
-    }
-
     pub(super) fn place(
         &self,
         choice: &backend::Choice<'_>,

@@ -22,7 +22,7 @@ use cards::{Card, ContainerKey, FrontendKind, GpuUuid, SimulatedInventory};
 use host_config::Config;
 use serde_json::{Value, json};
 
-use super::create::{Step, Watch};
+use super::making::{Step, Watch};
 use super::{Create, Created, Source};
 use crate::host::Host;
 use crate::{Container, Error, own_group, state};

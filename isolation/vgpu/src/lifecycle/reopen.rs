@@ -1,0 +1,50 @@
+//! A vGPU that another process has made: taken up by the container's name alone.
+
+use std::path::Path;
+
+use cards::FrontendKind;
+
+use super::prepared::Prepared;
+use super::running::Running;
+use crate::{Container, Error, bundle};
+
+impl Container {
+    /// The vGPU that another process has made, verified and left to this one. `None`: the container has none.
+    #[must_use]
+    pub fn reopen(&self) -> Option<Running> {
+        self.dir().exists().then(|| Running::new(self, None))
+    }
+
+    /// [`Container::reopen`], but not for a vGPU that another kind of frontend has made: a runtime wrapper below a shim must leave
+    /// the shim's alone. Whose an unreadable grant is nobody knows: it is anybody's to release.
+    #[must_use]
+    pub fn reopen_as(&self, frontend: FrontendKind) -> Option<Running> {
+        match self.grant() {
+            Ok(grant) if grant.frontend.kind != frontend => None,
+            Ok(_) | Err(_) => self.reopen(),
+        }
+    }
+
+    /// The vGPU of a container that another process has made, and whose filter is not verified yet. `None`: the container has none.
+    #[must_use]
+    pub fn reopen_prepared(&self) -> Option<Prepared> {
+        self.dir().exists().then(|| Prepared::reopened(self))
+    }
+
+    /// [`Running::edit_exec`] on the file that an engine hands to its runtime, for any container; unchanged files are not written.
+    ///
+    /// # Errors
+    /// A file that cannot be read or written, or is no JSON object; as [`Running::edit_exec`].
+    pub fn edit_exec_file(&self, file: &Path) -> Result<(), Error> {
+        let before = bundle::read_process(file)?;
+        let mut process = before.clone();
+        if let Some(running) = self.reopen() {
+            running.edit_exec(&mut process)?;
+        }
+        if process == before {
+            Ok(())
+        } else {
+            bundle::write_json(file, &process)
+        }
+    }
+}
