@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use nvabi::{DriverVersion, Release, UnsupportedRelease};
-use releases::Known;
-
 use host_config::trusted::{self, DRIVER_FILE};
 use host_config::{Config, chain};
+use nvabi::{DriverVersion, Release, UnsupportedRelease};
+use releases::Known;
 
 /// A file of facts has about a thousand of them.
 const SIZE_MAX_BYTES: u64 = 1 << 20;

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use cards::Card;
 use nvabi::proc_files::{DeviceFiles, PARAMS_PATH};
-
 use spec::nodes::{Node, of_cards};
 
 /// The nodes in the host's own `/dev` that are not as the driver and its parameters have them, for people. cgpu makes a container's itself; the

@@ -11,10 +11,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use host_config::{Config, chain, trusted};
 use nvabi::proc_files::{DEVICES_PATH, UVM_NAME, character_major};
 use sys::pidfd::PidFd;
-
-use host_config::{Config, chain, trusted};
 
 /// Where modprobe is looked for. `$PATH` has no say, and neither has `kernel.modprobe`, which a privileged container can write.
 const MODPROBE_PATHS: [&str; 3] = [

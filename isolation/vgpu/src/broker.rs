@@ -16,12 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cards::{FrontendKind, Grant};
+use host_config::{Config, chain, trusted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
-
-use cards::{FrontendKind, Grant};
-use host_config::{Config, chain, trusted};
 
 use crate::error::Error;
 use crate::own_group::OwnGroup;

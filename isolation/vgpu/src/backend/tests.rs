@@ -1,9 +1,8 @@
 //! The choice.
 
-use proptest::prelude::*;
-
 use cards::{DriverSpec, Inventory};
 use nvabi::Release;
+use proptest::prelude::*;
 use verdict::filter::{Coverage, FilterSpec};
 
 use super::*;

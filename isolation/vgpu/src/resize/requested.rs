@@ -2,7 +2,6 @@
 
 use cards::ComputeTerms;
 use cards::grant::{ComputePolicy, Priority};
-
 use host_config::terms::{self, Error};
 
 /// What follows the card's rules again.
