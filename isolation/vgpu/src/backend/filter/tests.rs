@@ -86,13 +86,17 @@ impl Fixture {
         }
         let folder = tempfile::tempdir().unwrap();
         let control = UnixListener::bind(folder.path().join("control.sock")).unwrap();
+        let status = Status {
+            listeners: 1,
+            ..Status::default()
+        };
         // Ends with the test program.
         std::thread::spawn(move || {
             for connection in control.incoming() {
                 let mut connection = connection.unwrap();
                 let mut requested = BufReader::new(&connection);
                 requested.read_line(&mut String::new()).unwrap();
-                writeln!(connection, "{}", json!({"listeners": 1})).unwrap();
+                writeln!(connection, "{}", json!(status)).unwrap();
             }
         });
         let (late, program) = (folder.path().join("late"), folder.path().join("program"));

@@ -125,17 +125,17 @@ fn what_has_ended_in_a_pod_is_given_back_before_the_next_container_starts() {
     let of_pod = [("cgpu.io/memory", "20Gi"), ("cgpu.io/cards", "0,")];
     let init = host.create_in_pod("1", "setup", &of_pod).unwrap().unwrap();
     let dir = ContainerDir::of(&host.config.state_dir, &key("1"));
-    let control = std::os::unix::net::UnixListener::bind(dir.control_socket()).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(dir.control_socket()).unwrap();
     drop(init);
     // Another in place of the played one, which ends with its frontend.
     let lock = FileLock::take(&dir.broker_lock()).unwrap();
     let requested = std::thread::spawn(move || {
-        let (mut connection, _) = control.accept().unwrap();
+        let (mut connection, _) = listener.accept().unwrap();
         // A connection that is closed with something unread ends in an error for who has written it.
         BufReader::new(&connection)
             .read_line(&mut String::new())
             .unwrap();
-        writeln!(connection, "{}", json!({"listeners": 0})).unwrap();
+        writeln!(connection, "{}", json!(control::Status::default())).unwrap();
         drop(lock);
     });
     let app = host.create_in_pod("2", "app", &of_pod).unwrap().unwrap();
