@@ -16,6 +16,13 @@ pub const ALL_IS_PRINTED: &[u8] = b"all is said";
 /// How long a command of a test may take before it counts as hung.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// `limit`, or `CGPU_PATIENCE` times as long: a machine that is translated is that much slower (see [`crate::guest`]).
+pub fn patient(limit: Duration) -> Duration {
+    let times = std::env::var("CGPU_PATIENCE").ok();
+    let times = times.and_then(|times| times.parse().ok());
+    limit * times.unwrap_or(1)
+}
+
 /// What a finished command said.
 #[derive(Debug, Clone)]
 pub struct Outcome {
@@ -105,6 +112,7 @@ pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
         // The receiver is gone only when the caller panicked.
         drop(ended.send(child.wait()));
     });
+    let limit = patient(limit);
     let received = end.recv_timeout(limit);
     let timed_out = received.is_err();
     let status = match received {
@@ -195,6 +203,7 @@ pub fn in_terminal(
         }
         drop(reply.send(bytes));
     });
+    let limit = patient(limit);
     let bytes = match end.recv_timeout(limit) {
         Ok(bytes) => bytes,
         Err(_) => {
@@ -238,6 +247,7 @@ pub fn wait_until(
     limit: Duration,
     mut probe: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
+    let limit = patient(limit);
     let until = Instant::now() + limit;
     loop {
         if probe()? {

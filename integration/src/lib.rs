@@ -30,6 +30,7 @@ pub mod daemon;
 pub mod docker;
 pub mod engines;
 pub mod go;
+pub mod guest;
 pub mod image;
 pub mod leftovers;
 pub mod matrix;

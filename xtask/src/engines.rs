@@ -3,6 +3,8 @@
 mod document;
 mod record;
 
+pub(crate) use record::{Outcome, Record};
+
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,9 +20,9 @@ pub(crate) struct Options {
     /// Only rows whose key contains this, as in `docker/newer`; see --list. The others keep their last result.
     #[arg(long, default_value = "")]
     row: String,
-    /// Only checks whose name contains this.
-    #[arg(long, default_value = "")]
-    check: String,
+    /// Only checks whose name contains this; may be given several times.
+    #[arg(long)]
+    check: Vec<String>,
     /// Print the keys of the rows, and the checks.
     #[arg(long)]
     list: bool,
@@ -44,7 +46,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut cells = Vec::new();
     for row in ROWS.iter().filter(|row| row.key().contains(&options.row)) {
         println!("\n{}", row.key());
-        let needed = |check: &matrix::Check| check.name.contains(&options.check);
+        let named =
+            |check: &matrix::Check| options.check.iter().any(|name| check.name.contains(name));
+        let needed = |check: &matrix::Check| options.check.is_empty() || named(check);
         cells.extend(matrix::run_with(&programs, row, needed, tell).with_context(|| row.key())?);
     }
     let count = |needed: fn(&Verdict) -> bool| {
@@ -81,6 +85,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The cells of one row, asked here and now.
+pub(crate) fn rows(key: &str) -> Result<Vec<Record>> {
+    let programs = Programs::build(Profile::Dev)?;
+    let mut cells = Vec::new();
+    for row in ROWS.iter().filter(|row| row.key() == key) {
+        cells.extend(matrix::run_with(&programs, row, |_| true, tell)?);
+    }
+    Ok(cells.iter().map(Record::from).collect())
 }
 
 fn tell(cell: &Cell) {

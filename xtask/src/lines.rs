@@ -147,12 +147,12 @@ fn crate_of(file: &Path) -> String {
 fn code_lines(text: &str) -> Result<usize> {
     let tokens = TokenStream::from_str(text).map_err(|error| anyhow::anyhow!("{error}"))?;
     let mut lines = BTreeSet::new();
-    mark(tokens, &mut lines);
+    take(tokens, &mut lines);
     Ok(lines.len())
 }
 
-/// Marks the lines of a stream's tokens, without documentation and without items that only tests have.
-fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
+/// Takes the lines of a stream's tokens, without documentation and without items that only tests have.
+fn take(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
         match &token {
@@ -171,16 +171,16 @@ fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
                     skip_item(&mut tokens);
                     continue;
                 }
-                mark_span(&token, lines);
-                mark_span(&TokenTree::Group(attribute), lines);
+                take_span(&token, lines);
+                take_span(&TokenTree::Group(attribute), lines);
             }
             TokenTree::Group(group) => {
                 lines.insert(group.span_open().start().line);
                 lines.insert(group.span_close().end().line);
-                mark(group.stream(), lines);
+                take(group.stream(), lines);
             }
             TokenTree::Ident(_) | TokenTree::Punct(_) | TokenTree::Literal(_) => {
-                mark_span(&token, lines);
+                take_span(&token, lines);
             }
         }
     }
@@ -201,7 +201,7 @@ fn skip_item(tokens: &mut impl Iterator<Item = TokenTree>) {
 }
 
 /// A string may go over several lines.
-fn mark_span(token: &TokenTree, lines: &mut BTreeSet<usize>) {
+fn take_span(token: &TokenTree, lines: &mut BTreeSet<usize>) {
     let span = token.span();
     lines.extend(span.start().line..=span.end().line);
 }

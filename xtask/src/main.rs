@@ -5,6 +5,7 @@ mod bench;
 mod card;
 mod demo;
 mod engines;
+mod guest;
 mod headers;
 mod lines;
 mod long;
@@ -39,6 +40,8 @@ enum Task {
     Long(long::Options),
     /// What a driver version changes in the ABI that cgpu decodes, from its public headers.
     Headers(headers::Options),
+    /// Checks of engines and other tests in a virtual machine whose control groups have version 2 alone.
+    Guest(guest::Options),
     /// Lines of the product that carry code, by crate, and against another commit.
     Lines(lines::Options),
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Task::Engines(options) => engines::run(&options),
         Task::Long(options) => long::run(&options),
         Task::Headers(options) => headers::run(&options),
+        Task::Guest(options) => guest::run(&options),
         Task::Lines(options) => lines::run(&options),
     };
     match done {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// What became of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Passed,
     Skipped,
     Failed,
@@ -18,19 +18,19 @@ pub(super) enum Outcome {
 
 /// One cell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// The row's key.
-    pub(super) row: String,
+    pub(crate) row: String,
     /// The row's engine with its version.
-    pub(super) engine: String,
+    pub(crate) engine: String,
     /// The check's name.
-    pub(super) check: String,
+    pub(crate) check: String,
     /// What became of it.
-    pub(super) outcome: Outcome,
+    pub(crate) outcome: Outcome,
     /// Why, where it did not hold or was not asked.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     /// How long it took.
-    pub(super) took_ms: u64,
+    pub(crate) took_ms: u64,
 }
 
 impl From<&Cell> for Record {

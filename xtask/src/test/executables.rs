@@ -13,23 +13,23 @@ use super::{Layer, cargo};
 
 /// A test executable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Executable {
-    pub(super) package: String,
+pub(crate) struct Executable {
+    pub(crate) package: String,
     /// The library's, program's or test's name.
-    pub(super) target: String,
-    pub(super) path: PathBuf,
+    pub(crate) target: String,
+    pub(crate) path: PathBuf,
     /// The package's folder, where cargo would run it.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Executable {
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let package = self.package.trim_start_matches("cgpu-");
         format!("{package} {}", self.target)
     }
 
     /// What it needs beside a processor.
-    pub(super) fn layer(&self) -> Layer {
+    pub(crate) fn layer(&self) -> Layer {
         let folder = self.folder.strip_prefix(repository());
         let folder = folder.unwrap_or(&self.folder).to_string_lossy();
         match (folder.as_ref(), self.target.as_str()) {
@@ -91,7 +91,7 @@ const NEEDS_THE_HOST: [(&str, &str); 0] = [];
 const WITHOUT_ENGINES: [&str; 3] = ["arrows", "configuration", "threat_model"];
 
 /// Builds the workspace once, all programs and tests with the same features, and lists the tests.
-pub(super) fn build() -> Result<Vec<Executable>> {
+pub(crate) fn build() -> Result<Vec<Executable>> {
     let mut command = cargo(&[
         "build",
         "--workspace",

@@ -3,9 +3,9 @@
 //! Everything is built once, with one set of features, and the test executables are run some at a time. Lints are checked beside them.
 //! No crate has documentation tests: `cargo test --doc` would compile each crate again, to run none.
 
-mod executables;
-mod reader;
-mod runner;
+pub(crate) mod executables;
+pub(crate) mod reader;
+pub(crate) mod runner;
 
 use std::fs;
 use std::path::Path;
@@ -19,6 +19,7 @@ use integration::command::{find, line, progress};
 use integration::packages::ensure_installed;
 use integration::programs::{Profile, Programs, target_folder};
 
+use crate::guest;
 use executables::Executable;
 use reader::Counts;
 
@@ -46,7 +47,7 @@ enum Which {
 
 /// What a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Layer {
+pub(crate) enum Layer {
     Pure,
     Host,
     Engines,
@@ -110,6 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     progress("building programs and tests");
     let executables = times.take("build", executables::build)?;
     let chosen = chosen(executables, options.layer);
+    let for_guest = chosen.clone();
     let needs_programs = chosen.iter().any(|one| one.layer() == Layer::Engines);
     let programs = match needs_programs {
         true => Some(times.take("build for images", || Programs::gather(Profile::Dev))?),
@@ -133,6 +135,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Some(Err(_panicked)) => bail!("the lints' thread has panicked"),
         }
     })?;
+    if let Some(programs) = programs.as_ref().filter(|_| options.only.is_none()) {
+        let asked = || guest::short(&for_guest, programs.folder());
+        let asked = times.take("tests, in a guest with version 2 of control groups", asked);
+        counts.add(of_guest(asked, &skips)?);
+    }
     if is_whole {
         counts.add(Counts {
             passed: u64::from(lints),
@@ -170,16 +177,7 @@ fn test(
     let mut reply = Ok(());
     let mut slowest: Vec<(String, Duration)> = Vec::new();
     runner::run(executables, settings, |outcome| {
-        let seconds = outcome.took.as_secs_f64();
-        let Counts {
-            passed,
-            failed,
-            ignored,
-        } = outcome.counts;
-        println!(
-            "{}: {passed} passed, {failed} failed, {ignored} ignored, {seconds:.1} s",
-            outcome.name
-        );
+        println!("{}", outcome.line());
         print!("{}", outcome.shown);
         if reply.is_ok() {
             reply = record_skips(settings.skips, &outcome.skips);
@@ -211,6 +209,28 @@ fn test(
     times
         .0
         .extend(slowest.map(|(name, took)| (format!("  {name}"), took)));
+    Ok(counts)
+}
+
+/// What was asked in a guest; a machine that can have none skips aloud.
+fn of_guest(asked: Result<Vec<runner::Outcome>>, skips: &Path) -> Result<Counts> {
+    let mut counts = Counts::default();
+    match asked {
+        Ok(outcomes) => {
+            for outcome in outcomes {
+                println!("{}", outcome.line());
+                print!("{}", outcome.shown);
+                record_skips(skips, &outcome.skips)?;
+                counts.add(outcome.counts);
+            }
+        }
+        Err(error) => {
+            let reason = format!("{error:#}").replace('\n', " ");
+            record_skips(skips, &[format!("SKIP: guest: {reason}")])?;
+            // As a test that skips.
+            counts.passed = 1;
+        }
+    }
     Ok(counts)
 }
 

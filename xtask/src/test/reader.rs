@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) passed: u64,
-    pub(super) failed: u64,
-    pub(super) ignored: u64,
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) ignored: u64,
 }
 
 impl Counts {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
@@ -34,20 +34,20 @@ impl Counts {
 
 /// What passing tests have printed is read for their skips, and not shown.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     /// Between `successes:` and the next heading.
     of_passing: bool,
     /// Whose output it is.
     test: Option<String>,
-    pub(super) counts: Counts,
+    pub(crate) counts: Counts,
     /// What is to be shown.
-    pub(super) shown: String,
+    pub(crate) shown: String,
     /// With the names of the tests that skipped.
-    pub(super) skips: Vec<String>,
+    pub(crate) skips: Vec<String>,
 }
 
 impl Reader {
-    pub(super) fn read(&mut self, line: &str) {
+    pub(crate) fn read(&mut self, line: &str) {
         if line == "successes:" {
             self.of_passing = true;
         } else if line == "failures:" || line.starts_with("test result: ") {

@@ -22,35 +22,51 @@ const ALONE: [&str; 1] = ["shares"];
 /// Tests at a time in one: each may start daemons of its own.
 const THREADS: usize = 2;
 /// An executable that takes longer is ended, and has failed.
-pub(super) const LIMIT: Duration = Duration::from_secs(20 * 60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// How one executable has ended.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) name: String,
-    pub(super) counts: Counts,
-    pub(super) shown: String,
-    pub(super) skips: Vec<String>,
-    pub(super) took: Duration,
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) counts: Counts,
+    pub(crate) shown: String,
+    pub(crate) skips: Vec<String>,
+    pub(crate) took: Duration,
+}
+
+impl Outcome {
+    /// In one line.
+    pub(crate) fn line(&self) -> String {
+        let seconds = self.took.as_secs_f64();
+        let Counts {
+            passed,
+            failed,
+            ignored,
+        } = self.counts;
+        format!(
+            "{}: {passed} passed, {failed} failed, {ignored} ignored, {seconds:.1} s",
+            self.name
+        )
+    }
 }
 
 /// What all executables are run with.
-pub(super) struct Settings<'a> {
+pub(crate) struct Settings<'a> {
     /// Only tests whose name contains this.
-    pub(super) filter: Option<&'a str>,
+    pub(crate) filter: Option<&'a str>,
     /// The folder of our programs.
-    pub(super) programs: Option<&'a Path>,
+    pub(crate) programs: Option<&'a Path>,
     /// Where tests note what they skip.
-    pub(super) skips: &'a Path,
+    pub(crate) skips: &'a Path,
     /// For their output until they end.
-    pub(super) scratch: &'a Path,
+    pub(crate) scratch: &'a Path,
     /// See [`LIMIT`].
-    pub(super) limit: Duration,
+    pub(crate) limit: Duration,
 }
 
 /// Runs all, the first ones first, and those that need the machine for themselves when the others have ended. `ended` gets each
 /// outcome as it comes.
-pub(super) fn run(
+pub(crate) fn run(
     executables: Vec<Executable>,
     settings: &Settings<'_>,
     mut ended: impl FnMut(Outcome),

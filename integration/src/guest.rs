@@ -1,0 +1,297 @@
+//! A virtual machine with another kernel, in which control groups have version 2 alone.
+//!
+//! It has this machine's own files: they are its root, read-only, below a layer in its memory. So whatever was built and fetched here
+//! runs there under the same paths, and nothing that it writes stays, but for one folder, [`RESULTS`]. qemu translates its
+//! instructions: no KVM is needed, and it is ten to thirty times slower than this machine.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::command::{find, succeed};
+use crate::packages::{Suite, closure, ensure_installed, unpacked};
+
+/// The folder that guest and host share, in the guest.
+pub const RESULTS: &str = "/run/results";
+
+/// What is asked for by the variable `CGPU_PATIENCE`: times as long as elsewhere. See [`crate::command::patient`].
+pub const PATIENCE: u32 = 20;
+
+/// Programs and the packages that have them.
+const TOOLS: [(&str, &str); 3] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("cpio", "cpio"),
+    ("busybox", "busybox-static"),
+];
+
+/// What the root's file system and containers need. A kernel may have some of them in itself.
+const MODULES: [&str; 5] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "veth"];
+
+/// The first program of the guest: it makes the root and gives it to `run.sh` of the shared folder.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for module in $(cat /modules/order); do insmod "/modules/$module" || echo "guest: $module is not loaded"; done
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=mmap,msize=512000 host /lower
+mount -t tmpfs -o size=3G layer /layer
+mkdir /layer/upper /layer/work /layer/root
+mount -t overlay -o lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work overlay /layer/root
+root=/layer/root
+mount -t proc proc $root/proc
+mount -t sysfs sys $root/sys
+mount -t devtmpfs dev $root/dev
+mkdir -p $root/dev/pts $root/dev/shm $root/dev/mqueue
+mount -t devpts -o ptmxmode=666 devpts $root/dev/pts
+mount -t tmpfs shm $root/dev/shm
+mount -t mqueue mqueue $root/dev/mqueue
+mount -t tmpfs run $root/run
+mount -t tmpfs tmp $root/tmp
+mkdir $root/run/results
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 results $root/run/results
+mount -t cgroup2 -o nsdelegate cgroup2 $root/sys/fs/cgroup
+for controller in $(cat $root/sys/fs/cgroup/cgroup.controllers); do
+    echo +$controller > $root/sys/fs/cgroup/cgroup.subtree_control
+done
+ip link set lo up
+hostname guest
+exec switch_root $root /bin/sh /run/results/run.sh
+"#;
+
+/// A kernel, and qemu to run it.
+#[derive(Debug)]
+pub struct Guest {
+    /// The folder of the kernel's package.
+    kernel: PathBuf,
+    /// `6.1.0-53-amd64`
+    release: String,
+}
+
+impl Guest {
+    /// Fetches the kernel of a release of Debian, and what it takes to run it.
+    ///
+    /// # Errors
+    /// A reason to skip aloud: no root, no packages.
+    pub fn of(suite: Suite) -> Result<Self> {
+        ensure_installed(&TOOLS)?;
+        let packages = closure(suite, &["linux-image-amd64"])?;
+        let image = packages
+            .iter()
+            .find(|name| name.starts_with("linux-image-") && *name != "linux-image-amd64");
+        let image = image.context("linux-image-amd64 needs no kernel")?;
+        let part = format!("kernel/{}", suite.name());
+        let kernel = unpacked(suite, &part, &[image])?;
+        let release = image.trim_start_matches("linux-image-").to_owned();
+        Ok(Self { kernel, release })
+    }
+
+    /// Its kernel's version.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// Runs a shell script as the guest's root; what it writes to [`RESULTS`] is in `results`, and what the guest's console
+    /// shows in `console` there. `PATH` is the usual one.
+    ///
+    /// # Errors
+    /// The guest has not come to the script's end in time; the console's last lines are in the error.
+    pub fn run(&self, script: &str, results: &Path, limit: Duration) -> Result<()> {
+        let folder = tempfile::tempdir().context("folder for the guest's first files")?;
+        let first = folder.path().join("first");
+        self.first_files(&first)?;
+        let text = format!(
+            "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root CGPU_PATIENCE={PATIENCE}\n\
+             (\n{script}\n)\ntouch {RESULTS}/ended\nsync\necho o > /proc/sysrq-trigger\nsleep 60\n"
+        );
+        fs::write(results.join("run.sh"), text)?;
+        let console = results.join("console");
+        let mut guest = self
+            .command(&first, results)
+            .stdin(Stdio::null())
+            .stdout(File::create(&console)?)
+            .stderr(File::create(results.join("qemu"))?)
+            .spawn()
+            .context("starting qemu-system-x86_64")?;
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = guest.try_wait()? {
+                break Some(status);
+            }
+            if began.elapsed() > limit {
+                guest.kill()?;
+                guest.wait()?;
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        if results.join("ended").exists() {
+            return Ok(());
+        }
+        let shown = [console, results.join("qemu")].map(|file| {
+            let text = fs::read(file).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(40)..].join("\n")
+        });
+        match status {
+            Some(status) => bail!("the guest ended early ({status})\n{}", shown.join("\n")),
+            None => bail!(
+                "the guest was ended after {} s\n{}",
+                limit.as_secs(),
+                shown.join("\n")
+            ),
+        }
+    }
+
+    fn command(&self, first: &Path, results: &Path) -> Command {
+        let mut qemu = Command::new("qemu-system-x86_64");
+        // Debian's kernels want cmpxchg16b of no processor that translates slowly, and more than the default's features.
+        qemu.args(["-M", "q35", "-accel", "tcg,thread=multi"]);
+        qemu.args(["-cpu", "Nehalem,-cx16"]);
+        qemu.args(["-smp", "2", "-m", "6144", "-no-reboot", "-nodefaults"]);
+        qemu.args(["-display", "none", "-serial", "stdio"]);
+        qemu.arg("-kernel")
+            .arg(self.kernel.join(format!("boot/vmlinuz-{}", self.release)));
+        qemu.arg("-initrd").arg(first);
+        qemu.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]);
+        let results = format!(
+            "local,id=results,path={},security_model=none,multidevs=remap",
+            results.display()
+        );
+        for (name, device) in [
+            (
+                "host",
+                "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap".to_owned(),
+            ),
+            ("results", results),
+        ] {
+            qemu.arg("-fsdev").arg(device);
+            qemu.arg("-device")
+                .arg(format!("virtio-9p-pci,fsdev={name},mount_tag={name}"));
+        }
+        qemu
+    }
+
+    /// The archive that the kernel unpacks first.
+    fn first_files(&self, archive: &Path) -> Result<()> {
+        let folder = tempfile::tempdir().context("folder for the guest's first files")?;
+        let root = folder.path();
+        for name in ["bin", "proc", "sys", "dev", "lower", "layer", "modules"] {
+            fs::create_dir(root.join(name))?;
+        }
+        let busybox = find("busybox").context("no busybox")?;
+        fs::copy(busybox, root.join("bin/busybox"))?;
+        let init = root.join("init");
+        fs::write(&init, INIT)?;
+        fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
+        let mut modules = Modules::below(&self.kernel)?;
+        for name in MODULES {
+            modules.unpack(name, &root.join("modules"))?;
+        }
+        fs::write(root.join("modules/order"), modules.order.join("\n"))?;
+        let mut pack = Command::new("sh");
+        pack.args(["-c", "find . | cpio --quiet -o -H newc > \"$0\""]);
+        pack.arg(archive).current_dir(root);
+        succeed(&mut pack)?;
+        Ok(())
+    }
+}
+
+/// A kernel's modules, and those that were taken.
+#[derive(Debug, Default)]
+struct Modules {
+    /// Files by name.
+    files: BTreeMap<String, PathBuf>,
+    /// Names in which each comes after what it depends on.
+    order: Vec<String>,
+}
+
+impl Modules {
+    fn below(folder: &Path) -> Result<Self> {
+        let mut modules = Self::default();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                if path.is_dir() && !path.is_symlink() {
+                    folders.push(path);
+                } else if let Some((name, "ko" | "ko.xz")) = name.split_once('.') {
+                    modules.files.insert(name.replace('-', "_"), path);
+                }
+            }
+        }
+        Ok(modules)
+    }
+
+    /// Puts a module, and what it depends on, into a folder.
+    fn unpack(&mut self, name: &str, folder: &Path) -> Result<()> {
+        let Some(path) = self.files.get(name).cloned() else {
+            // The kernel has it in itself.
+            return Ok(());
+        };
+        if self.order.iter().any(|taken| taken == name) {
+            return Ok(());
+        }
+        let mut bytes = fs::read(&path)?;
+        if path.extension().is_some_and(|extension| extension == "xz") {
+            let unpacked = Command::new("xz").arg("-dc").arg(&path).output()?;
+            ensure!(unpacked.status.success(), "xz -dc {}", path.display());
+            bytes = unpacked.stdout;
+        }
+        for needed in depends(&bytes) {
+            self.unpack(&needed, folder)?;
+        }
+        fs::write(folder.join(name), bytes)?;
+        self.order.push(name.to_owned());
+        Ok(())
+    }
+}
+
+/// Names out of `depends=a,b` of a module's `.modinfo`.
+fn depends(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let at = module.windows(KEY.len()).position(|part| part == KEY);
+    let text = at
+        .and_then(|at| module.get(at + KEY.len()..))
+        .unwrap_or_default();
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    let names = text.split(',').filter(|name| !name.is_empty());
+    names.map(|name| name.replace('-', "_")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_comes_after_what_it_depends_on_and_once() {
+        let kernel = tempfile::tempdir().unwrap();
+        let deep = kernel.path().join("lib/modules/1/kernel/fs");
+        fs::create_dir_all(&deep).unwrap();
+        for (name, depends) in [
+            ("top", "left,right-er"),
+            ("left", "base"),
+            ("right-er", "base"),
+            ("base", ""),
+        ] {
+            let text = format!("ELF\0license=GPL\0depends={depends}\0vermagic=1\0");
+            fs::write(deep.join(format!("{name}.ko")), text).unwrap();
+        }
+        let mut modules = Modules::below(kernel.path()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["top", "left", "in_the_kernel"] {
+            modules.unpack(name, folder.path()).unwrap();
+        }
+        assert_eq!(modules.order, ["base", "left", "right_er", "top"]);
+        assert!(folder.path().join("right_er").exists());
+    }
+}
