@@ -9,15 +9,40 @@ use protobuf::well_known_types::any::Any;
 use protobuf::well_known_types::timestamp::Timestamp;
 use protobuf::{Message, MessageField};
 
-use crate::error::{Error, Result};
-use crate::task::{Event, Mount, Pid, Target, Terminal};
+use super::any;
+use crate::error::Result;
+use crate::task::{Event, Mount, Pid, StdioRequest, Target, Terminal};
 
 /// Seals an event for containerd.
 ///
 /// # Errors
 /// The message cannot be encoded, which only a size beyond 2 GiB could cause.
 pub fn envelope(namespace: &str, event: &Event) -> Result<Envelope> {
-    let (topic, kind, value) = match event {
+    Ok(Envelope {
+        timestamp: MessageField::some(timestamp(SystemTime::now())),
+        namespace: namespace.to_owned(),
+        topic: topic(event).to_owned(),
+        event: MessageField::some(message(event)?),
+        ..Envelope::default()
+    })
+}
+
+fn topic(event: &Event) -> &'static str {
+    match event {
+        Event::Create { .. } => topics::TASK_CREATE_EVENT_TOPIC,
+        Event::Start { .. } => topics::TASK_START_EVENT_TOPIC,
+        Event::ExecAdded { .. } => topics::TASK_EXEC_ADDED_EVENT_TOPIC,
+        Event::ExecStarted { .. } => topics::TASK_EXEC_STARTED_EVENT_TOPIC,
+        Event::Exit { .. } => topics::TASK_EXIT_EVENT_TOPIC,
+        Event::Delete { .. } => topics::TASK_DELETE_EVENT_TOPIC,
+        Event::Oom { .. } => topics::TASK_OOM_EVENT_TOPIC,
+        Event::Paused { .. } => topics::TASK_PAUSED_EVENT_TOPIC,
+        Event::Resumed { .. } => topics::TASK_RESUMED_EVENT_TOPIC,
+    }
+}
+
+fn message(event: &Event) -> Result<Any> {
+    match event {
         Event::Create {
             id,
             bundle,
@@ -25,156 +50,82 @@ pub fn envelope(namespace: &str, event: &Event) -> Result<Envelope> {
             stdio,
             checkpoint,
             pid,
-        } => {
-            let io = proto::TaskIO {
-                stdin: stdio.stdin.clone(),
-                stdout: stdio.stdout.clone(),
-                stderr: stdio.stderr.clone(),
-                terminal: stdio.terminal == Terminal::Pty,
-                ..proto::TaskIO::default()
-            };
-            let message = proto::TaskCreate {
-                container_id: id.to_string(),
-                bundle: bundle.to_string_lossy().into_owned(),
-                rootfs: rootfs.iter().map(mount).collect(),
-                io: MessageField::some(io),
-                checkpoint: checkpoint.to_string_lossy().into_owned(),
-                pid: pid.map_or(0, Pid::get),
-                ..proto::TaskCreate::default()
-            };
-            (
-                topics::TASK_CREATE_EVENT_TOPIC,
-                "TaskCreate",
-                message.write_to_bytes(),
-            )
-        }
-        Event::Start { id, pid } => {
-            let message = proto::TaskStart {
-                container_id: id.to_string(),
-                pid: pid.get(),
-                ..Default::default()
-            };
-            (
-                topics::TASK_START_EVENT_TOPIC,
-                "TaskStart",
-                message.write_to_bytes(),
-            )
-        }
-        Event::ExecAdded { id, exec } => {
-            let (container_id, exec_id) = (id.to_string(), exec.to_string());
-            let message = proto::TaskExecAdded {
-                container_id,
-                exec_id,
-                ..Default::default()
-            };
-            (
-                topics::TASK_EXEC_ADDED_EVENT_TOPIC,
-                "TaskExecAdded",
-                message.write_to_bytes(),
-            )
-        }
-        Event::ExecStarted { id, exec, pid } => {
-            let (container_id, exec_id) = (id.to_string(), exec.to_string());
-            let message = proto::TaskExecStarted {
-                container_id,
-                exec_id,
-                pid: pid.get(),
-                ..Default::default()
-            };
-            (
-                topics::TASK_EXEC_STARTED_EVENT_TOPIC,
-                "TaskExecStarted",
-                message.write_to_bytes(),
-            )
-        }
+        } => packed(&proto::TaskCreate {
+            container_id: id.to_string(),
+            bundle: bundle.to_string_lossy().into_owned(),
+            rootfs: rootfs.iter().map(mount).collect(),
+            io: MessageField::some(io(stdio)),
+            checkpoint: checkpoint.to_string_lossy().into_owned(),
+            pid: pid.map_or(0, Pid::get),
+            ..Default::default()
+        }),
+        Event::Start { id, pid } => packed(&proto::TaskStart {
+            container_id: id.to_string(),
+            pid: pid.get(),
+            ..Default::default()
+        }),
+        Event::ExecAdded { id, exec } => packed(&proto::TaskExecAdded {
+            container_id: id.to_string(),
+            exec_id: exec.to_string(),
+            ..Default::default()
+        }),
+        Event::ExecStarted { id, exec, pid } => packed(&proto::TaskExecStarted {
+            container_id: id.to_string(),
+            exec_id: exec.to_string(),
+            pid: pid.get(),
+            ..Default::default()
+        }),
         Event::Exit {
             id,
             target,
             pid,
             exit,
-        } => {
-            let message = proto::TaskExit {
-                container_id: id.to_string(),
-                // containerd names init by its container.
-                id: match target {
-                    Target::Init => id.to_string(),
-                    Target::Exec(exec) => exec.to_string(),
-                },
-                pid: pid.get(),
-                exit_status: exit.status,
-                exited_at: MessageField::some(timestamp(exit.at)),
-                ..Default::default()
-            };
-            (
-                topics::TASK_EXIT_EVENT_TOPIC,
-                "TaskExit",
-                message.write_to_bytes(),
-            )
-        }
-        Event::Delete { id, init } => {
-            let message = proto::TaskDelete {
-                container_id: id.to_string(),
-                pid: init.map_or(0, |(pid, _)| pid.get()),
-                exit_status: init.map_or(0, |(_, exit)| exit.status),
-                exited_at: init.map(|(_, exit)| timestamp(exit.at)).into(),
-                ..Default::default()
-            };
-            (
-                topics::TASK_DELETE_EVENT_TOPIC,
-                "TaskDelete",
-                message.write_to_bytes(),
-            )
-        }
-        Event::Oom { id } => {
-            let message = proto::TaskOOM {
-                container_id: id.to_string(),
-                ..Default::default()
-            };
-            (
-                topics::TASK_OOM_EVENT_TOPIC,
-                "TaskOOM",
-                message.write_to_bytes(),
-            )
-        }
-        Event::Paused { id } => {
-            let message = proto::TaskPaused {
-                container_id: id.to_string(),
-                ..Default::default()
-            };
-            (
-                topics::TASK_PAUSED_EVENT_TOPIC,
-                "TaskPaused",
-                message.write_to_bytes(),
-            )
-        }
-        Event::Resumed { id } => {
-            let message = proto::TaskResumed {
-                container_id: id.to_string(),
-                ..Default::default()
-            };
-            (
-                topics::TASK_RESUMED_EVENT_TOPIC,
-                "TaskResumed",
-                message.write_to_bytes(),
-            )
-        }
-    };
-    let value = value.map_err(|source| Error::Protobuf {
-        what: "an event",
-        source,
-    })?;
-    let type_url = format!("containerd.events.{kind}");
-    Ok(Envelope {
-        timestamp: MessageField::some(timestamp(SystemTime::now())),
-        namespace: namespace.to_owned(),
-        topic: topic.to_owned(),
-        event: MessageField::some(Any {
-            type_url,
-            value,
-            ..Any::default()
+        } => packed(&proto::TaskExit {
+            container_id: id.to_string(),
+            // containerd names init by its container.
+            id: match target {
+                Target::Init => id.to_string(),
+                Target::Exec(exec) => exec.to_string(),
+            },
+            pid: pid.get(),
+            exit_status: exit.status,
+            exited_at: MessageField::some(timestamp(exit.at)),
+            ..Default::default()
         }),
-        ..Envelope::default()
-    })
+        Event::Delete { id, init } => packed(&proto::TaskDelete {
+            container_id: id.to_string(),
+            pid: init.map_or(0, |(pid, _)| pid.get()),
+            exit_status: init.map_or(0, |(_, exit)| exit.status),
+            exited_at: init.map(|(_, exit)| timestamp(exit.at)).into(),
+            ..Default::default()
+        }),
+        Event::Oom { id } => packed(&proto::TaskOOM {
+            container_id: id.to_string(),
+            ..Default::default()
+        }),
+        Event::Paused { id } => packed(&proto::TaskPaused {
+            container_id: id.to_string(),
+            ..Default::default()
+        }),
+        Event::Resumed { id } => packed(&proto::TaskResumed {
+            container_id: id.to_string(),
+            ..Default::default()
+        }),
+    }
+}
+
+fn packed(message: &impl Message) -> Result<Any> {
+    any::pack("an event", "containerd.events", message)
+}
+
+fn io(stdio: &StdioRequest) -> proto::TaskIO {
+    proto::TaskIO {
+        stdin: stdio.stdin.clone(),
+        stdout: stdio.stdout.clone(),
+        stderr: stdio.stderr.clone(),
+        terminal: stdio.terminal == Terminal::Pty,
+        ..Default::default()
+    }
 }
 
 /// A time of this century as protobuf has it.

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 
 use containerd_shim_protos::{cgroups, cgroups_v2};
+use protobuf::MessageField;
 use protobuf::well_known_types::any::Any;
-use protobuf::{Message, MessageField};
 
-use crate::error::{Error, Result};
+use super::any;
+use crate::error::Result;
 use crate::runtime::{
     Blkio, BlkioV1, HugetlbV1, HugetlbV2, IoV2, MemoryV1, MemoryV2, Pressure, Pressures,
     RdmaDevice, Stats, StatsV1, StatsV2,
@@ -15,25 +16,10 @@ use crate::runtime::{
 
 /// Encodes numbers under their type's name.
 pub(super) fn metrics(stats: &Stats) -> Result<Any> {
-    let (kind, value) = match stats {
-        Stats::V1(stats) => (
-            "io.containerd.cgroups.v1.Metrics",
-            v1(stats).write_to_bytes(),
-        ),
-        Stats::V2(stats) => (
-            "io.containerd.cgroups.v2.Metrics",
-            v2(stats).write_to_bytes(),
-        ),
-    };
-    let value = value.map_err(|source| Error::Protobuf {
-        what: "metrics",
-        source,
-    })?;
-    Ok(Any {
-        type_url: kind.to_owned(),
-        value,
-        ..Any::default()
-    })
+    match stats {
+        Stats::V1(stats) => any::pack("metrics", "io.containerd.cgroups.v1", &v1(stats)),
+        Stats::V2(stats) => any::pack("metrics", "io.containerd.cgroups.v2", &v2(stats)),
+    }
 }
 
 fn reader(map: &HashMap<String, u64>) -> impl Fn(&str) -> u64 {
@@ -348,6 +334,8 @@ fn memory_v2(memory: &MemoryV2) -> cgroups_v2::metrics::MemoryStat {
 
 #[cfg(test)]
 mod tests {
+    use protobuf::Message;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,7 @@
 //! Between protobuf and the shim's own words: requests in, answers, events, numbers and statuses out. Nothing else: no
 //! decision, no effect.
 
+mod any;
 pub mod events;
 mod generic_options;
 mod linux_options;

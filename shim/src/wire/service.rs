@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use containerd_shim_protos::api;
 use containerd_shim_protos::shim::oci::ProcessDetails;
 use containerd_shim_protos::shim_async::{Task, create_task};
-use protobuf::well_known_types::any::Any;
-use protobuf::{EnumOrUnknown, Message, MessageField};
+use protobuf::{EnumOrUnknown, MessageField};
 use tokio::sync::Notify;
 use ttrpc::r#async::{Service, TtrpcContext};
 
+use super::any;
 use super::events::timestamp;
 use super::metrics::metrics;
 use super::options::{checkpoint, runc_options};
@@ -125,24 +125,15 @@ fn create_request(request: api::CreateTaskRequest) -> Result<Create> {
 
 fn named(pid: Pid, exec: Option<ExecId>) -> Result<api::ProcessInfo> {
     let details = exec.map(|exec| {
-        let value = ProcessDetails {
+        let details = ProcessDetails {
             exec_id: exec.to_string(),
             ..Default::default()
-        }
-        .write_to_bytes()?;
-        Ok(Any {
-            type_url: "containerd.runc.v1.ProcessDetails".to_owned(),
-            value,
-            ..Any::default()
-        })
+        };
+        any::pack("process details", "containerd.runc.v1", &details)
     });
-    let info = details.transpose().map_err(|source| Error::Protobuf {
-        what: "process details",
-        source,
-    })?;
     Ok(api::ProcessInfo {
         pid: pid.get(),
-        info: info.into(),
+        info: details.transpose()?.into(),
         ..Default::default()
     })
 }
