@@ -178,6 +178,10 @@ impl Ledger {
     ///
     /// # Errors
     /// A refusal of [`Operation::Reserve`], [`Operation::Pin`] or [`Operation::PinExport`]; nothing is changed then.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table: one arm for each operation, which calls the method of its name"
+    )]
     pub fn apply(&mut self, operation: Operation) -> Result<Applied, Refusal> {
         let reserved = |reservation: Reservation| Applied::Reserved(reservation.into_token());
         let pinned = |pin: Pin| Applied::Pinned(pin.into_token());

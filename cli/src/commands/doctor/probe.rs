@@ -47,12 +47,9 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         }
         _ => None,
     };
-    let uvm = match driver {
-        HostDriver::Kernel => {
-            Some(driver_libraries::uvm_module::standing(config).map_err(|error| chain(&error)))
-        }
-        HostDriver::Sim | HostDriver::None => None,
-    };
+    let is_kernel = driver == HostDriver::Kernel;
+    let uvm = is_kernel
+        .then(|| driver_libraries::uvm_module::standing(config).map_err(|error| chain(&error)));
     Facts {
         configuration: match loaded {
             Ok(_) => Ok(configuration_source()),
@@ -78,10 +75,7 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
             let known = known.map(|known| known.summary());
             (path, known.map_err(|error| chain(&error)))
         }),
-        installed_driver: match driver {
-            HostDriver::Kernel => installed_driver(config),
-            HostDriver::Sim | HostDriver::None => None,
-        },
+        installed_driver: is_kernel.then(|| installed_driver(config)).flatten(),
         unhealthy: unhealthy(config, &inventory),
         unshareable: unshareable(&inventory),
         node_differences: match (&uvm, &inventory) {
@@ -98,10 +92,9 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         simulator: HostDriver::simulator_answers(config),
         libraries,
         uvm,
-        uvm_disable_hmm: match driver {
-            HostDriver::Kernel => std::fs::read_to_string(UVM_DISABLE_HMM).ok(),
-            HostDriver::Sim | HostDriver::None => None,
-        },
+        uvm_disable_hmm: is_kernel
+            .then(|| std::fs::read_to_string(UVM_DISABLE_HMM).ok())
+            .flatten(),
         isolation: config.isolation.clone(),
         backends: vgpu::backend::survey(config).map_err(|error| chain(&error)),
         state_dir: config.state_dir.clone(),

@@ -143,28 +143,15 @@ impl<'t> Plan<'t> {
             owned.iter().map(|claim| claim.floor_ppm).collect()
         }
         .into_iter();
-        let sharing = sorted.iter().filter(|tenant| present(tenant));
-        let only_low = sharing
-            .clone()
-            .all(|tenant| tenant.terms.priority == Priority::Low);
-        let shared = sharing
-            .map(|tenant| {
-                let floor = tenant.terms.reserved_ppm(rules).max(PERCENT_PPM);
-                let low = tenant.terms.priority == Priority::Low && !only_low;
-                Claimant {
-                    floor_ppm: floor,
-                    weight: if low { 0 } else { weight(&tenant.terms) },
-                }
-            })
-            .collect::<Vec<_>>();
+        let sharing: Vec<_> = sorted.iter().copied().filter(|it| present(it)).collect();
+        let shared = claims(rules, &sharing);
         let mut shared_ppm = portions::divide(WHOLE_PPM - reserved_ppm, &shared).into_iter();
         let strict = |tenant: &Tenant| wastes(rules, tenant);
         let turns = has_turns(rules, sorted);
         // One that shares with others, and whose broker has found a place for it on all its cards.
         let apart =
             |tenant: &Tenant| present(tenant) && shares_apart(tenant) && tenant.place_ppm.is_some();
-        let sharing = sorted.iter().filter(|tenant| present(tenant)).count();
-        let any_apart = sorted.iter().any(|tenant| apart(tenant)) && (turns || sharing > 1);
+        let any_apart = sorted.iter().any(|tenant| apart(tenant)) && (turns || sharing.len() > 1);
         let is_cyclic = turns || any_apart;
         let free = WHOLE_PPM > reserved_ppm;
         let members = sorted
@@ -344,6 +331,22 @@ fn weights<'a, 't: 'a>(tenants: impl Iterator<Item = &'a &'t Tenant>) -> Vec<Cla
         .map(|tenant| Claimant {
             floor_ppm: PERCENT_PPM,
             weight: weight(&tenant.terms),
+        })
+        .collect()
+}
+
+/// What those who own no segment claim of what is left. Beside others, one of low priority has its floor alone.
+fn claims(rules: &CardRules, sharing: &[&Tenant]) -> Vec<Claimant> {
+    let low = |tenant: &&Tenant| tenant.terms.priority == Priority::Low;
+    let only_low = sharing.iter().all(low);
+    sharing
+        .iter()
+        .map(|tenant| Claimant {
+            floor_ppm: tenant.terms.reserved_ppm(rules).max(PERCENT_PPM),
+            weight: match low(tenant) && !only_low {
+                true => 0,
+                false => weight(&tenant.terms),
+            },
         })
         .collect()
 }
