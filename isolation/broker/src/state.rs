@@ -12,20 +12,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use driver::{Caller, FileId, FileKind, Segment};
+use driver::{FileId, FileKind};
 use ledger::steps::Stepped;
 use ledger::{Applied, CardSlot, Ledger, Operation, Recorded, Refusal, ReservationToken};
 use serde::{Deserialize, Serialize};
 
-use crate::reservation::Reservation;
-use crate::segments;
-
-mod record;
+mod calls;
+mod os_events;
 pub mod scheduling;
 
-pub use record::{CallKey, ChangesAccount, End};
+use calls::Records;
+pub use calls::{Answer, Begun, CallKey, ChangesAccount, End, Finished, Kept, NamedFd, OpenCall};
+#[cfg(test)]
+pub(crate) use calls::{MOST_RECORD_BYTES, MOST_RECORDS};
+use os_events::OsEvents;
 use scheduling::Change as ScheduleChange;
 pub use scheduling::Scheduling;
 
@@ -53,47 +54,6 @@ pub struct State {
     context_bytes: BTreeMap<CardSlot, u64>,
 }
 
-/// Client and number.
-type OsEvent = (u32, u32);
-
-/// Events of files. Two files may have an event of the same name.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct OsEvents {
-    by_file: BTreeSet<(FileId, OsEvent)>,
-    by_name: BTreeSet<(OsEvent, FileId)>,
-}
-
-impl OsEvents {
-    fn insert(&mut self, file: FileId, event: OsEvent) {
-        self.by_file.insert((file, event));
-        self.by_name.insert((event, file));
-    }
-
-    fn files_of(&self, event: OsEvent) -> impl Iterator<Item = FileId> {
-        let all = (event, FileId(0))..=(event, FileId(u64::MAX));
-        self.by_name.range(all).map(|(_, file)| *file).stepped()
-    }
-
-    /// The event is freed, by whichever file.
-    fn remove(&mut self, event: OsEvent) {
-        let files: Vec<FileId> = self.files_of(event).collect();
-        for file in files {
-            self.by_name.remove(&(event, file));
-            self.by_file.remove(&(file, event));
-        }
-    }
-
-    fn remove_all_of(&mut self, file: FileId) {
-        let all = (file, (0, 0))..=(file, (u32::MAX, u32::MAX));
-        let of_file = self.by_file.range(all).map(|(_, event)| *event);
-        let events: Vec<OsEvent> = of_file.stepped().collect();
-        for event in events {
-            self.by_name.remove(&(event, file));
-            self.by_file.remove(&(file, event));
-        }
-    }
-}
-
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbering {
@@ -112,114 +72,6 @@ pub struct FileEntry {
     pub registered_with: Option<FileId>,
     /// Nobody holds it any more: it is being given up, whatever happens.
     pub is_closing: bool,
-}
-
-/// A descriptor that a call's struct names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NamedFd {
-    /// The block that holds the number; [`driver::FdSlot::BESIDE`]: none.
-    pub segment: u8,
-    /// Offset of the number in it.
-    pub at: u32,
-    /// The tenant's number.
-    pub number: i32,
-    /// Which file of the driver it is, if it is one.
-    pub file: Option<(FileId, FileKind)>,
-}
-
-/// A call that the driver is about to execute: all that is needed to ask it again, without another look at the tenant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Begun {
-    /// The call's number in its container, never used again.
-    pub number: u64,
-    /// Thread and registers.
-    pub key: CallKey,
-    /// Who makes it.
-    pub caller: Caller,
-    /// On which file.
-    pub file: FileId,
-    /// What that file is.
-    pub kind: FileKind,
-    /// The command.
-    pub cmd: u32,
-    /// The blocks, as they were read.
-    #[serde(with = "segments")]
-    pub before: Arc<Vec<Segment>>,
-    /// Descriptors in the struct.
-    pub fds: Vec<NamedFd>,
-    /// What the account holds ready.
-    pub reservation: Reservation,
-}
-
-/// What the tenant is to get.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finished {
-    /// Its number in the container.
-    pub number: u64,
-    /// What the ioctl returns.
-    pub ret: i32,
-    /// The blocks as the tenant gave them.
-    #[serde(with = "segments")]
-    pub before: Arc<Vec<Segment>>,
-    /// The blocks as they are to be written back.
-    #[serde(with = "segments")]
-    pub after: Arc<Vec<Segment>>,
-    /// The descriptor that a file, which is kept apart, is to replace.
-    pub replaces: Option<i32>,
-    /// Whether the account changed with it.
-    pub changes_account: ChangesAccount,
-}
-
-/// A call under way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenCall {
-    /// What was asked of the driver.
-    pub begun: Begun,
-    /// What came of it; `None`: the call is in doubt.
-    pub finished: Option<Finished>,
-}
-
-/// A finished call whose caller may not have seen the answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    /// Which call.
-    pub key: CallKey,
-    /// How it ended.
-    pub end: End,
-    /// Its result.
-    pub finished: Finished,
-}
-
-impl Finished {
-    /// What its blocks take.
-    fn bytes(&self) -> usize {
-        let blocks = self.before.iter().chain(self.after.iter());
-        blocks.map(|block| block.bytes.len()).sum()
-    }
-}
-
-/// What is kept, by thread.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Records {
-    by_thread: BTreeMap<i32, Kept>,
-    /// Of all their blocks.
-    bytes: usize,
-}
-
-impl Records {
-    fn insert(&mut self, tid: i32, kept: Kept) {
-        let bytes = self.bytes.saturating_add(kept.finished.bytes());
-        if self.by_thread.len() < MOST_RECORDS && bytes <= MOST_RECORD_BYTES {
-            self.bytes = bytes;
-            self.by_thread.insert(tid, kept);
-        }
-    }
-
-    fn remove(&mut self, tid: i32) {
-        if let Some(kept) = self.by_thread.remove(&tid) {
-            self.bytes = self.bytes.saturating_sub(kept.finished.bytes());
-        }
-    }
 }
 
 /// One change.
@@ -264,25 +116,6 @@ pub enum Op {
     /// An event is freed, by whichever file.
     OsEventGone((u32, u32)),
 }
-
-/// A result as the journal writes it: a [`Finished`] without what the call's beginning says already.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    /// See [`Finished::ret`].
-    pub ret: i32,
-    /// See [`Finished::after`].
-    #[serde(with = "segments")]
-    pub after: Arc<Vec<Segment>>,
-    /// See [`Finished::replaces`].
-    pub replaces: Option<i32>,
-    /// See [`Finished::changes_account`].
-    pub changes_account: ChangesAccount,
-}
-
-/// Records of threads that died stay until the next interval; beyond this many no further result is kept.
-pub(crate) const MOST_RECORDS: usize = 1024;
-/// The same, of what their blocks take together.
-pub(crate) const MOST_RECORD_BYTES: usize = 8 << 20;
 
 impl State {
     /// The state of a container that has done nothing yet.
@@ -369,12 +202,12 @@ impl State {
     /// What is kept for a thread.
     #[must_use]
     pub fn kept(&self, tid: i32) -> Option<&Kept> {
-        self.kept.by_thread.get(&tid)
+        self.kept.of(tid)
     }
 
     /// The threads for which something is kept.
     pub fn kept_threads(&self) -> impl Iterator<Item = i32> {
-        self.kept.by_thread.keys().copied()
+        self.kept.threads()
     }
 
     /// The semaphore pools of a uvm file: first address, bytes.
@@ -407,7 +240,7 @@ impl State {
     /// How many events there are.
     #[must_use]
     pub fn os_event_count(&self) -> usize {
-        self.os_events.by_file.len()
+        self.os_events.count()
     }
 
     /// Where the container's processes are.
@@ -422,68 +255,22 @@ impl State {
     /// The ledger's refusal; nothing is changed then.
     pub fn apply(&mut self, op: Op) -> Result<Applied, Refusal> {
         match op {
-            Op::Ledger(operation) => {
-                let applied = self.ledger.apply(operation);
-                if let Ok(
-                    Applied::Freed(freed)
-                    | Applied::Recorded(Recorded {
-                        replaced: freed, ..
-                    }),
-                ) = &applied
-                {
-                    self.scheduling.forget(&freed.scheduled);
-                }
-                return applied;
-            }
+            Op::Ledger(operation) => return self.apply_to_ledger(operation),
             Op::Schedule(change) => self.scheduling.apply(change),
             Op::Begin(call_slot, begun) => {
                 self.last_call = self.last_call.max(begun.number);
-                let call = OpenCall {
-                    begun: *begun,
-                    finished: None,
-                };
-                self.open.insert(call_slot, call);
+                self.open.insert(call_slot, OpenCall::begin(*begun));
             }
             Op::End(call_slot, answer) => {
                 if let Some(call) = self.open.get_mut(&call_slot) {
-                    call.begun.reservation = Reservation::Nothing;
-                    call.finished = Some(Finished {
-                        number: call.begun.number,
-                        ret: answer.ret,
-                        before: Arc::clone(&call.begun.before),
-                        after: answer.after,
-                        replaces: answer.replaces,
-                        changes_account: answer.changes_account,
-                    });
+                    call.end(answer);
                 }
             }
             Op::Settle(call_slot, end) => self.settle(call_slot, end),
-            Op::Keep(tid, None) | Op::ForgetThread(tid) => {
-                self.kept.remove(tid);
-            }
-            Op::Keep(tid, Some(end)) => {
-                if let Some(kept) = self.kept.by_thread.get_mut(&tid) {
-                    kept.end = end;
-                }
-            }
-            Op::FileSeen(id, kind) => {
-                self.last_file = self.last_file.max(id.0);
-                let entry = FileEntry {
-                    kind,
-                    registered_with: None,
-                    is_closing: false,
-                };
-                self.files.insert(id, entry);
-            }
-            Op::FileRegistered(device, control) => {
-                if let Some(entry) = self.files.get_mut(&device) {
-                    // The first registration stays: the driver refuses a second.
-                    let control = *entry.registered_with.get_or_insert(control);
-                    if !entry.is_closing {
-                        self.registered.insert((control, device));
-                    }
-                }
-            }
+            Op::Keep(tid, None) | Op::ForgetThread(tid) => self.kept.remove(tid),
+            Op::Keep(tid, Some(end)) => self.kept.end(tid, end),
+            Op::FileSeen(id, kind) => self.see_file(id, kind),
+            Op::FileRegistered(device, control) => self.register_file(device, control),
             Op::FileClosing(id) => {
                 if let Some(entry) = self.files.get_mut(&id) {
                     entry.is_closing = true;
@@ -492,31 +279,15 @@ impl State {
                     }
                 }
             }
-            Op::FileGone(id) => {
-                let entry = self.files.remove(&id);
-                if let Some(control) = entry.and_then(|entry| entry.registered_with) {
-                    self.registered.remove(&(control, id));
-                }
-                let bases: Vec<u64> = self.pools(id).map(|(base, _)| base).collect();
-                for base in bases {
-                    self.end_pool((id, base))?;
-                }
-                self.os_events.remove_all_of(id);
-            }
+            Op::FileGone(id) => self.forget_file(id)?,
             Op::Pool(file, (base, bytes), reservation) => {
                 // The driver makes none where there is one.
                 self.end_pool((file, base))?;
                 self.pools.insert((file, base), (bytes, reservation));
             }
-            Op::PoolGone(file, base) => {
-                self.end_pool((file, base))?;
-            }
-            Op::OsEvent(file, event) => {
-                self.os_events.insert(file, event);
-            }
-            Op::OsEventGone(event) => {
-                self.os_events.remove(event);
-            }
+            Op::PoolGone(file, base) => self.end_pool((file, base))?,
+            Op::OsEvent(file, event) => self.os_events.insert(file, event),
+            Op::OsEventGone(event) => self.os_events.remove(event),
             Op::GpuId(id, slot) => {
                 self.numbering.slot_of_gpu_id.insert(id, slot);
             }
@@ -532,6 +303,51 @@ impl State {
             }
         }
         Ok(Applied::Done)
+    }
+
+    fn apply_to_ledger(&mut self, operation: Operation) -> Result<Applied, Refusal> {
+        let applied = self.ledger.apply(operation)?;
+        if let Applied::Freed(freed)
+        | Applied::Recorded(Recorded {
+            replaced: freed, ..
+        }) = &applied
+        {
+            self.scheduling.forget(&freed.scheduled);
+        }
+        Ok(applied)
+    }
+
+    fn see_file(&mut self, id: FileId, kind: FileKind) {
+        self.last_file = self.last_file.max(id.0);
+        let entry = FileEntry {
+            kind,
+            registered_with: None,
+            is_closing: false,
+        };
+        self.files.insert(id, entry);
+    }
+
+    fn register_file(&mut self, device: FileId, control: FileId) {
+        if let Some(entry) = self.files.get_mut(&device) {
+            // The first registration stays: the driver refuses a second.
+            let control = *entry.registered_with.get_or_insert(control);
+            if !entry.is_closing {
+                self.registered.insert((control, device));
+            }
+        }
+    }
+
+    fn forget_file(&mut self, id: FileId) -> Result<(), Refusal> {
+        let entry = self.files.remove(&id);
+        if let Some(control) = entry.and_then(|entry| entry.registered_with) {
+            self.registered.remove(&(control, id));
+        }
+        let bases: Vec<u64> = self.pools(id).map(|(base, _)| base).collect();
+        for base in bases {
+            self.end_pool((id, base))?;
+        }
+        self.os_events.remove_all_of(id);
+        Ok(())
     }
 
     fn end_pool(&mut self, pool: (FileId, u64)) -> Result<(), Refusal> {

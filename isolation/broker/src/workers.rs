@@ -22,20 +22,25 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::seccomp::{Listener, Notification};
-use sys::signal::ThreadId;
 
 use crate::call::NotifiedCall;
 use crate::container::Container;
 use crate::health::Lack;
 use crate::reaper::Reaper;
 use crate::shared_state::CallSlot;
+
+mod resting;
+mod threads;
+
+use resting::{Rest, Resting};
+use threads::{AtWork, Begun, Threads};
 
 /// Interrupts a thread that waits on a listener whose processes have all gone (older kernels do not wake it themselves).
 pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
@@ -485,143 +490,6 @@ enum Begins<F> {
     Resting,
     /// It serves what a former broker has left.
     After(F),
-}
-
-/// Threads that have nothing to do until a call blocks, or there is more at once.
-#[derive(Debug, Default)]
-struct Resting {
-    state: Mutex<Rest>,
-    changed: Condvar,
-    /// Whether one of them looks at each tick.
-    is_awake: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Rest {
-    resting: usize,
-    /// So many of them are to wait, and count for it.
-    called: usize,
-    /// Whether one of them looks, for all.
-    looks: bool,
-    /// Ticks since a call was found to wait.
-    calm: u32,
-}
-
-/// Nobody is expected to wait before somebody did.
-impl Default for Rest {
-    fn default() -> Self {
-        Self {
-            resting: 0,
-            called: 0,
-            looks: false,
-            calm: BUSY_TICKS,
-        }
-    }
-}
-
-impl Resting {
-    /// Has one of them look; it costs the call something only where none did for a while.
-    fn wake(&self) {
-        if !self.is_awake.load(Ordering::SeqCst) && !self.is_awake.swap(true, Ordering::SeqCst) {
-            // One that has just found nothing to do holds this until it waits.
-            drop(self.state());
-            self.changed.notify_one();
-        }
-    }
-
-    /// The session is marked as dead before.
-    fn end(&self) {
-        drop(self.state());
-        self.changed.notify_all();
-    }
-
-    fn state(&self) -> MutexGuard<'_, Rest> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, state: MutexGuard<'a, Rest>) -> MutexGuard<'a, Rest> {
-        let waited = self.changed.wait(state);
-        waited.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait_for<'a>(&self, state: MutexGuard<'a, Rest>, most: Duration) -> MutexGuard<'a, Rest> {
-        let waited = self.changed.wait_timeout(state, most);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-/// One of the threads that serve a call, until it is dropped.
-struct AtWork<'a>(&'a AtomicUsize);
-
-impl<'a> AtWork<'a> {
-    fn begin(at_work: &'a AtomicUsize) -> Self {
-        at_work.fetch_add(1, Ordering::SeqCst);
-        Self(at_work)
-    }
-}
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The threads of a session. One counts from the moment that it is asked for: on a busy machine it takes its first step late, and
-/// a session must not pass for one that is over meanwhile.
-#[derive(Debug, Default)]
-struct Threads {
-    begun: AtomicUsize,
-    /// Those that have taken their first step.
-    entered: Mutex<Vec<ThreadId>>,
-}
-
-/// A thread's place in the count, until it is dropped with the thread.
-#[derive(Debug)]
-struct Begun {
-    threads: Arc<Threads>,
-    id: Option<ThreadId>,
-}
-
-impl Threads {
-    fn begin(threads: &Arc<Self>) -> Begun {
-        threads.begun.fetch_add(1, Ordering::SeqCst);
-        Begun {
-            threads: Arc::clone(threads),
-            id: None,
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.begun.load(Ordering::SeqCst)
-    }
-
-    fn wake(&self) {
-        for thread in self.entered().iter() {
-            // A thread that has just ended needs no waking.
-            let _ended = thread.signal(WAKE_SIGNAL);
-        }
-    }
-
-    fn entered(&self) -> MutexGuard<'_, Vec<ThreadId>> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Begun {
-    fn enter(&mut self) {
-        let id = ThreadId::current();
-        self.threads.entered().push(id);
-        self.id = Some(id);
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.threads.entered().retain(|other| *other != id);
-        }
-        self.threads.begun.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use driver::Segment;
-use ledger::{ClientHandle, ObjectHandle, ProcessId};
+use ledger::ProcessId;
 use nvabi::bytes::u32_at;
 use nvabi::control::Decision;
 use nvabi::layout::card_info;
@@ -13,9 +13,11 @@ use verdict::view::{self, Holder, Slice};
 use verdict::{Effect, Op, Refusal};
 
 use super::Account;
+use super::reserve::card_of_object;
 use super::translation::card_slot;
 use crate::journal::{Change, Journal};
-use crate::{pids, state};
+use crate::pids;
+use crate::state::{self, State};
 
 /// The numbers that processes are known by, where an answer names processes.
 #[derive(Debug, Default)]
@@ -53,6 +55,37 @@ impl Numbers {
             executor: executor.map(i32::unsigned_abs),
         }
     }
+
+    /// The processes that hold something of an object's card, as far as the asker can see them.
+    fn holders(&self, state: &State, object: (u32, u32)) -> Option<Vec<Holder>> {
+        let card = card_of_object(state, object)?;
+        let known = self.known.iter().filter_map(|(process, known_as)| {
+            let usage = state.ledger.usage_of(card, ProcessId(*process))?;
+            Some(Holder {
+                host_pid: process.unsigned_abs(),
+                known_as: *known_as,
+                bytes: usage.memory_bytes.saturating_add(usage.context_bytes),
+            })
+        });
+        Some(known.collect())
+    }
+
+    /// The one process that holds something of the card, as far as the asker can see it.
+    fn alone(&self, state: &State, object: (u32, u32)) -> Option<u32> {
+        let card = card_of_object(state, object)?;
+        let usage = |process: &i32| state.ledger.usage_of(card, ProcessId(*process));
+        let mut on_card = self.all.iter().filter(|process| usage(process).is_some());
+        let first = on_card.next().filter(|_| on_card.next().is_none())?;
+        self.known.get(first).copied()
+    }
+}
+
+fn slice(state: &State, object: (u32, u32)) -> Option<Slice> {
+    let card = card_of_object(state, object)?;
+    Some(Slice {
+        quota_bytes: state.ledger.quota(card),
+        used_bytes: state.ledger.used(card),
+    })
 }
 
 impl Account {
@@ -69,45 +102,17 @@ impl Account {
         segments: &mut [Segment],
     ) -> Result<(), Refusal> {
         self.learn_gpu_ids(change, view, segments);
-        let state: &state::State = change;
+        let state: &State = change;
         let unknown = || op.refuse(status::NV_ERR_INVALID_OBJECT_HANDLE, self.release);
-        let slice = |(client, object): (u32, u32)| {
-            let ledger = &state.ledger;
-            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
-            Some(Slice {
-                quota_bytes: ledger.quota(card),
-                used_bytes: ledger.used(card),
-            })
-        };
-        let holders = |(client, object): (u32, u32)| {
-            let ledger = &state.ledger;
-            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
-            let known = requested.known.iter().filter_map(|(process, known_as)| {
-                let usage = ledger.usage_of(card, ProcessId(*process))?;
-                Some(Holder {
-                    host_pid: process.unsigned_abs(),
-                    known_as: *known_as,
-                    bytes: usage.memory_bytes.saturating_add(usage.context_bytes),
-                })
-            });
-            Some(known.collect::<Vec<_>>())
-        };
-        // The one process that holds something of the card, as far as the asker can see it.
-        let alone = |(client, object): (u32, u32)| {
-            let ledger = &state.ledger;
-            let card = ledger.card_of(ClientHandle(client), ObjectHandle(object))?;
-            let holds = |process: &&i32| ledger.usage_of(card, ProcessId(**process)).is_some();
-            let mut on_card = requested.all.iter().filter(holds);
-            let first = on_card.next().filter(|_| on_card.next().is_none())?;
-            requested.known.get(first).copied()
-        };
+        let slice = |object| slice(state, object).ok_or_else(unknown);
+        let holders = |object| requested.holders(state, object).ok_or_else(unknown);
         let is_granted = |id| state.numbering.slot_of_gpu_id.contains_key(&id);
         let is_granted_instance = |id| state.numbering.slot_of_instance.contains_key(&id);
         let entries = segments.get(1).and_then(|params| u32_at(&params.bytes, 0));
         let entries = entries.unwrap_or(0);
         match view {
             View::FbInfo { object, list } => {
-                let slice = slice(*object).ok_or_else(unknown)?;
+                let slice = slice(*object)?;
                 view::fb_info_list(listed(segments, *list), entries, slice);
             }
             View::GpuInfo(list) => view::gpu_info_list(listed(segments, *list), entries),
@@ -128,13 +133,13 @@ impl Account {
                 );
             }
             View::FbRegions { object } => {
-                let slice = slice(*object).ok_or_else(unknown)?;
+                let slice = slice(*object)?;
                 view::fb_regions(block(segments, 1), self.release, slice);
             }
             View::NothingThere(byte) => view::nothing_there(block(segments, 1), *byte),
             View::FabricProbe => view::no_multicast(block(segments, 1)),
             View::HeapInfo { object } => {
-                let slice = slice(*object).ok_or_else(unknown)?;
+                let slice = slice(*object)?;
                 view::heap_info(block(segments, 0), slice);
             }
             View::Cards => view::card_info(block(segments, 0), |minor| {
@@ -143,16 +148,18 @@ impl Account {
             View::GpuIds => view::gpu_ids(block(segments, 1), is_granted),
             View::ActiveDevices => view::active_devices(block(segments, 1), is_granted),
             View::Pids { object } => {
-                let holders = holders(*object).ok_or_else(unknown)?;
+                let holders = holders(*object)?;
                 view::own_pids(block(segments, 1), &holders, requested.executor);
             }
             View::PidInfo { object } => {
-                let holders = holders(*object).ok_or_else(unknown)?;
+                let holders = holders(*object)?;
                 view::own_pid_info(block(segments, 1), &holders);
             }
             View::Samples { object } => {
-                let holders = holders(*object).ok_or_else(unknown)?;
-                let executor = requested.executor.map(|pid| (pid, alone(*object)));
+                let holders = holders(*object)?;
+                let executor = requested
+                    .executor
+                    .map(|pid| (pid, requested.alone(state, *object)));
                 view::own_samples(block(segments, 1), self.release, &holders, executor);
             }
             View::DeviceMask => view::device_mask(block(segments, 1), is_granted_instance),

@@ -45,18 +45,7 @@ impl Reservation {
                 length,
                 cards,
                 pin,
-            } => {
-                let pin = *pin;
-                change.record(match Span::new(*base, *length) {
-                    Some(span) => Operation::MapExternal {
-                        pin,
-                        uvm_file: file,
-                        span,
-                        cards: cards.clone(),
-                    },
-                    None => Operation::Unpin { pin },
-                });
-            }
+            } => commit_mapping(change, file, (*base, *length), cards, *pin),
             Self::Exports { first, pins } => match call.origin.transfer_file {
                 Some((file, _)) => commit_exports(change, ledger::FileId(file.0), *first, pins),
                 None => self.roll_back(change),
@@ -264,6 +253,24 @@ fn commit_memory(
             "the driver took more than the quota for an allocation, and did not free it"
         );
     }
+}
+
+fn commit_mapping(
+    change: &mut Change<'_>,
+    uvm_file: ledger::FileId,
+    (base, length): (u64, u64),
+    cards: &[CardSlot],
+    pin: PinToken,
+) {
+    change.record(match Span::new(base, length) {
+        Some(span) => Operation::MapExternal {
+            pin,
+            uvm_file,
+            span,
+            cards: cards.to_vec(),
+        },
+        None => Operation::Unpin { pin },
+    });
 }
 
 fn commit_exports(

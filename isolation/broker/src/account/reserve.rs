@@ -52,13 +52,8 @@ impl Account {
                 source_client,
                 source_object,
             } => {
-                let source = (ClientHandle(*source_client), ObjectHandle(*source_object));
-                let pin = change.pin(source, PinFor::Duplicate).map_err(refused)?;
-                Ok(Reservation::Duplicate {
-                    client: *client,
-                    parent: *parent,
-                    pin,
-                })
+                let source = (*source_client, *source_object);
+                self.reserve_duplicate(change, call, (*client, *parent), source)
             }
             Effect::MapExternal {
                 base,
@@ -67,21 +62,8 @@ impl Account {
                 memory,
                 cards,
             } => {
-                let cards: Option<Vec<CardSlot>> =
-                    cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
-                let no_device = || self.denied(call, status::NV_ERR_INVALID_DEVICE, Why::NoDevice);
-                let cards = cards.ok_or_else(no_device)?;
-                let purpose = PinFor::Map {
-                    cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
-                };
-                let memory = (ClientHandle(*client), ObjectHandle(*memory));
-                let pin = change.pin(memory, purpose).map_err(refused)?;
-                Ok(Reservation::MapExternal {
-                    base: *base,
-                    length: *length,
-                    cards,
-                    pin,
-                })
+                let memory = (*client, *memory);
+                self.reserve_mapping(change, call, (*base, *length), memory, cards)
             }
             Effect::Free { client, object } => Ok(Reservation::Free {
                 client: *client,
@@ -102,27 +84,18 @@ impl Account {
             Effect::FreeRange { base } => Ok(Reservation::FreeRange { base: *base }),
             Effect::Pool { base, length } => self.reserve_pool(change, call, (*base, *length)),
             Effect::ChannelClients { clients } => {
-                self.check_clients(change, call, clients.iter())?;
-                Ok(Reservation::Nothing)
+                self.reserve_clients(change, call, clients.iter())
             }
             Effect::Schedule(Schedule::Channels { channels, .. }) => {
                 let clients = channels.iter().map(|(client, _)| client);
-                self.check_clients(change, call, clients)?;
-                Ok(Reservation::Nothing)
+                self.reserve_clients(change, call, clients)
             }
             Effect::OsEvent {
                 client,
                 number,
                 switch,
             } => self.reserve_event(change, call, (*client, *number), *switch),
-            Effect::NamesCards { ids, absent } => {
-                let known = &change.numbering.slot_of_gpu_id;
-                match ids.iter().find(|id| !known.contains_key(id)) {
-                    None => Ok(Reservation::Nothing),
-                    // As the driver answers where there is no such card: by errno where the struct has no status.
-                    Some(id) => Err(self.denied(call, *absent, Why::ForeignCard(*id))),
-                }
-            }
+            Effect::NamesCards { ids, absent } => self.reserve_cards(change, call, ids, *absent),
             Effect::Export(export) => self.reserve_exports(change, call, export),
             Effect::Import(import) => self.reserve_imports(change, call, import),
             // Not an ioctl's: see `managed`.
@@ -195,6 +168,51 @@ impl Account {
         })
     }
 
+    fn reserve_duplicate(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        (client, parent): (u32, u32),
+        (source_client, source): (u32, u32),
+    ) -> Result<Reservation, Denied> {
+        let source = (ClientHandle(source_client), ObjectHandle(source));
+        let pin = change
+            .pin(source, PinFor::Duplicate)
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        Ok(Reservation::Duplicate {
+            client,
+            parent,
+            pin,
+        })
+    }
+
+    fn reserve_mapping(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        (base, length): (u64, u64),
+        (client, memory): (u32, u32),
+        cards: &[[u8; 16]],
+    ) -> Result<Reservation, Denied> {
+        let cards: Option<Vec<CardSlot>> =
+            cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
+        let no_device = || self.denied(call, status::NV_ERR_INVALID_DEVICE, Why::NoDevice);
+        let cards = cards.ok_or_else(no_device)?;
+        let purpose = PinFor::Map {
+            cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
+        };
+        let memory = (ClientHandle(client), ObjectHandle(memory));
+        let pin = change
+            .pin(memory, purpose)
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        Ok(Reservation::MapExternal {
+            base,
+            length,
+            cards,
+            pin,
+        })
+    }
+
     fn reserve_pool(
         &self,
         change: &mut Change<'_>,
@@ -244,15 +262,30 @@ impl Account {
     }
 
     /// Channels of other tenants' clients are refused as the driver refuses an unknown client.
-    fn check_clients<'c>(
+    fn reserve_clients<'c>(
         &self,
         state: &State,
         call: &JudgedCall<'_>,
         mut clients: impl Iterator<Item = &'c u32>,
-    ) -> Result<(), Denied> {
+    ) -> Result<Reservation, Denied> {
         match clients.any(|client| is_foreign(state, *client)) {
-            false => Ok(()),
+            false => Ok(Reservation::Nothing),
             true => Err(self.denied(call, status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
+        }
+    }
+
+    /// Other cards are refused as the driver answers where there is no such card: by errno where the struct has no status.
+    fn reserve_cards(
+        &self,
+        state: &State,
+        call: &JudgedCall<'_>,
+        ids: &[u32],
+        absent: u32,
+    ) -> Result<Reservation, Denied> {
+        let known = &state.numbering.slot_of_gpu_id;
+        match ids.iter().find(|id| !known.contains_key(id)) {
+            None => Ok(Reservation::Nothing),
+            Some(id) => Err(self.denied(call, absent, Why::ForeignCard(*id))),
         }
     }
 

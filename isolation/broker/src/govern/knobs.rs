@@ -4,7 +4,6 @@
 //! keep the client's memory alive after its process. Nothing is remembered of it: a knob does the same twice.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -13,15 +12,15 @@ use compute::{Answer, Channel, Knob, KnobError, Spent};
 use driver::{Call, Caller, FileRef, Segment, Ticket};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
-use nvabi::layout::{disable_channels, nvos00, nvos21, nvos54, preempt, schedule, timeslice};
-use nvabi::{class, control, escape, status};
+use nvabi::layout::{disable_channels, nvos54, preempt, schedule, timeslice};
+use nvabi::{control, escape, status};
 
 use crate::container::Container;
 use crate::state::scheduling::{Name, Turned};
 
-/// One channel that is refused or has gone fails the call for all that are listed: the list is halved until it stands alone. So many calls are made
-/// for that by one knob; what is left then is the governor's, which does it one at a time.
-const HALVINGS: u32 = 48;
+mod switch;
+
+use switch::switch;
 
 /// What a driver answers of an object that is not there any more, or never was: no refusal, and nothing that it says of its knobs.
 const GONE: [u32; 7] = [
@@ -96,58 +95,24 @@ fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError
             .map(CardSlot)
             .map_err(|_wide| KnobError::Gone)
     };
-    let gates = &container.share.gates;
     match knob {
-        Knob::Open { card, channels } => {
-            let card = slot(*card)?;
-            let _turning = gates.turn();
-            // What the tenant has disabled itself is its own to enable.
-            let needed = without_stopped(container, channels);
-            let answer = switch(container, card, &needed, &[(disable_channels::DISABLE, 0)]);
-            if answer.is_ok() {
-                gates.opened(card);
-            }
-            answer
-        }
+        Knob::Open { card, channels } => open(container, slot(*card)?, channels),
         Knob::Close {
             card,
             channels,
             after_slice,
-        } => {
-            let card = slot(*card)?;
-            let _turning = gates.turn();
-            gates.begin_close(card);
-            let bytes = [
-                (disable_channels::DISABLE, 1),
-                (disable_channels::ONLY_SCHEDULING, u8::from(*after_slice)),
-            ];
-            // Whatever becomes of it, the tenant's calls wait for the governor to open.
-            switch(container, card, channels, &bytes)
-        }
+        } => close(container, slot(*card)?, channels, *after_slice),
         Knob::Schedule {
             card,
             client,
             group,
             on,
         } => {
-            let card = slot(*card)?;
-            let name = (*client, *group);
-            if *on {
-                // What the tenant has not set running itself is its own to set running.
-                // Not in the match itself: the state is given back before the driver is called.
-                let turned = container.journal.change().scheduling().turned(name);
-                let answer = match turned {
-                    Turned::On => runlist(container, name, 1),
-                    Turned::NotYet | Turned::Off => Ok(None),
-                };
-                if answer.is_ok() {
-                    gates.opened(card);
-                }
-                return answer;
+            let (card, name) = (slot(*card)?, (*client, *group));
+            match on {
+                true => set_running(container, card, name),
+                false => stop(container, card, name),
             }
-            let _turning = gates.turn();
-            gates.begin_close(card);
-            runlist(container, name, 0)
         }
         Knob::SetTimeslice {
             client,
@@ -187,6 +152,64 @@ fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError
             Ok(None)
         }
     }
+}
+
+fn open(
+    container: &Pulling<'_>,
+    card: CardSlot,
+    channels: &[Channel],
+) -> Result<Option<u64>, KnobError> {
+    let gates = &container.share.gates;
+    let _turning = gates.turn();
+    // What the tenant has disabled itself is its own to enable.
+    let needed = without_stopped(container, channels);
+    let answer = switch(container, card, &needed, &[(disable_channels::DISABLE, 0)]);
+    if answer.is_ok() {
+        gates.opened(card);
+    }
+    answer
+}
+
+fn close(
+    container: &Pulling<'_>,
+    card: CardSlot,
+    channels: &[Channel],
+    after_slice: bool,
+) -> Result<Option<u64>, KnobError> {
+    let gates = &container.share.gates;
+    let _turning = gates.turn();
+    gates.begin_close(card);
+    let bytes = [
+        (disable_channels::DISABLE, 1),
+        (disable_channels::ONLY_SCHEDULING, u8::from(after_slice)),
+    ];
+    // Whatever becomes of it, the tenant's calls wait for the governor to open.
+    switch(container, card, channels, &bytes)
+}
+
+fn set_running(
+    container: &Pulling<'_>,
+    card: CardSlot,
+    name: Name,
+) -> Result<Option<u64>, KnobError> {
+    // What the tenant has not set running itself is its own to set running.
+    // Not in the match itself: the state is given back before the driver is called.
+    let turned = container.journal.change().scheduling().turned(name);
+    let answer = match turned {
+        Turned::On => runlist(container, name, 1),
+        Turned::NotYet | Turned::Off => Ok(None),
+    };
+    if answer.is_ok() {
+        container.share.gates.opened(card);
+    }
+    answer
+}
+
+fn stop(container: &Pulling<'_>, card: CardSlot, name: Name) -> Result<Option<u64>, KnobError> {
+    let gates = &container.share.gates;
+    let _turning = gates.turn();
+    gates.begin_close(card);
+    runlist(container, name, 0)
 }
 
 /// A control of a channel group. `None`: it is a channel without one, for which there is no such control.
@@ -264,163 +287,6 @@ fn without_stopped(container: &Pulling<'_>, channels: &[Channel]) -> Vec<Channel
         state.scheduling().turned((channel.client, channel.handle)) != Turned::Off
     };
     channels.iter().filter(runs).copied().collect()
-}
-
-/// FIFO_DISABLE_CHANNELS: one call for each client, on its own file, since a driver may look whose client a channel is of.
-fn switch(
-    container: &Pulling<'_>,
-    card: CardSlot,
-    channels: &[Channel],
-    bytes: &[(usize, u8)],
-) -> Result<Option<u64>, KnobError> {
-    let mut by_client: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for channel in channels {
-        let handles = by_client.entry(channel.client).or_default();
-        handles.push(channel.handle);
-    }
-    // All that there is first, then what did not go at once.
-    let mut lists: VecDeque<(u32, Vec<u32>)> = VecDeque::new();
-    for (client, handles) in by_client {
-        let chunks = handles.chunks(disable_channels::MOST as usize);
-        lists.extend(chunks.map(|chunk| (client, chunk.to_vec())));
-    }
-    let (mut firsts, mut left) = (lists.len(), HALVINGS);
-    let (mut reached, mut failed) = (false, None);
-    while let Some((client, handles)) = lists.pop_front() {
-        match firsts.checked_sub(1) {
-            Some(fewer) => firsts = fewer,
-            None if left == 0 => {
-                failed.get_or_insert(KnobError::Gone);
-                break;
-            }
-            None => left -= 1,
-        }
-        let mut alive = alive(container, client, &handles);
-        if alive.is_empty() {
-            continue;
-        }
-        match switch_alive(container, card, client, &alive, bytes) {
-            Ok(()) => reached = true,
-            Err(KnobError::Gone | KnobError::Status(_)) if alive.len() > 1 => {
-                let half = alive.split_off(alive.len() / 2);
-                lists.extend([(client, alive), (client, half)]);
-            }
-            Err(KnobError::Gone) => {}
-            Err(error) => {
-                failed.get_or_insert(error);
-            }
-        }
-    }
-    match failed {
-        Some(error) => Err(error),
-        None if reached || channels.is_empty() => Ok(None),
-        None => Err(KnobError::Gone),
-    }
-}
-
-fn alive(container: &Pulling<'_>, client: u32, handles: &[u32]) -> Vec<u32> {
-    let state = container.journal.change();
-    let lives = |handle: &&u32| {
-        let object = state
-            .ledger
-            .object(ClientHandle(client), ObjectHandle(**handle));
-        object.is_some_and(|object| object.kind == ObjectKind::Channel)
-    };
-    handles.iter().filter(lives).copied().collect()
-}
-
-fn switch_alive(
-    container: &Pulling<'_>,
-    card: CardSlot,
-    client: u32,
-    handles: &[u32],
-    bytes: &[(usize, u8)],
-) -> Result<(), KnobError> {
-    let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
-    let size = control::known(cmd, container.release).map_or(536, |row| row.params_bytes as usize);
-    let mut params = vec![0; size];
-    for (at, byte) in bytes {
-        put(&mut params, *at, &[*byte]);
-    }
-    let count = u32::try_from(handles.len()).unwrap_or(disable_channels::MOST);
-    put_u32(&mut params, disable_channels::COUNT, count);
-    for (index, handle) in handles.iter().enumerate() {
-        put_u32(&mut params, disable_channels::CLIENTS + index * 4, client);
-        put_u32(&mut params, disable_channels::CHANNELS + index * 4, *handle);
-    }
-    let subdevice = Subdevice::of(container, card, client)?;
-    let requested = Control {
-        by: By::Tenants,
-        client,
-        object: subdevice.handle(),
-        cmd,
-        params,
-    };
-    let answer = call(container, requested);
-    subdevice.give_up(container, client);
-    answer.map(drop)
-}
-
-/// A subdevice of the client on the card.
-enum Subdevice {
-    /// One that the tenant has made.
-    Tenants(u32),
-    /// A tenant that makes none has no gate of its own; this one is made for the call.
-    Own { device: u32, handle: u32 },
-}
-
-impl Subdevice {
-    fn of(container: &Pulling<'_>, card: CardSlot, client: u32) -> Result<Self, KnobError> {
-        let (subdevice, device) = {
-            let state = container.journal.change();
-            let of = ClientHandle(client);
-            let find = |kind| {
-                let mut objects = state.ledger.devices(of);
-                let found = objects.find(|(handle, object)| {
-                    object.kind == kind && state.ledger.card_of(of, *handle) == Some(card)
-                });
-                found.map(|(handle, _)| handle.0)
-            };
-            (find(ObjectKind::Subdevice), find(ObjectKind::Device))
-        };
-        if let Some(handle) = subdevice {
-            return Ok(Self::Tenants(handle));
-        }
-        let device = device.ok_or(KnobError::Gone)?;
-        let mut arg = vec![0; 32];
-        put_u32(&mut arg, nvos21::H_ROOT, client);
-        put_u32(&mut arg, nvos21::H_PARENT, device);
-        put_u32(&mut arg, nvos21::H_CLASS, class::NV20_SUBDEVICE_0);
-        let params = (nvos21::P_PARAMS, vec![0; 4]);
-        let cmd = escape::NV_ESC_RM_ALLOC.cmd(container.release);
-        let segments = issue(container, By::Tenants, client, cmd, arg, Some(params))?;
-        let first = segments.first().map(|first| first.bytes.as_slice());
-        let first = first.unwrap_or_default();
-        accepted(u32_at(first, nvos21::STATUS))?;
-        let handle = u32_at(first, nvos21::H_NEW).ok_or(KnobError::Gone)?;
-        Ok(Self::Own { device, handle })
-    }
-
-    fn handle(&self) -> u32 {
-        match self {
-            Self::Tenants(handle) | Self::Own { handle, .. } => *handle,
-        }
-    }
-
-    fn give_up(self, container: &Pulling<'_>, client: u32) {
-        let Self::Own { device, handle } = self else {
-            return;
-        };
-        let mut arg = vec![0; 16];
-        put_u32(&mut arg, nvos00::H_ROOT, client);
-        put_u32(&mut arg, nvos00::H_PARENT, device);
-        put_u32(&mut arg, nvos00::H_OLD, handle);
-        let cmd = escape::NV_ESC_RM_FREE.cmd(container.release);
-        if let Err(error) = issue(container, By::Tenants, client, cmd, arg, None) {
-            // It goes with the tenant's client.
-            tracing::debug!(%error, "a subdevice of the broker's own stays");
-        }
-    }
 }
 
 /// Makes a control; its parameters afterwards.

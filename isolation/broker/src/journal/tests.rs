@@ -1,10 +1,15 @@
 //! A journal is read back as it was left, at every moment.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use driver::{FileId, FileKind};
 use ledger::{CardSlot, Demand, Ledger, ObjectKind, Purpose};
 
+use super::log::{
+    COMPACT_BYTES, HALF_BYTES, MOST_FRAME_BYTES, REPORTED_BYTES, VERSION_AT, longest_log,
+};
 use super::*;
 use crate::state::Numbering;
 

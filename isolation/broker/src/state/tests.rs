@@ -1,13 +1,16 @@
 //! What is about one thing costs the same however much else there is: entries that are walked through are counted.
 
+use std::sync::Arc;
+
 use compute::Engine;
-use driver::Caller;
+use driver::{Caller, Segment};
 use ledger::steps;
 use ledger::{
     Actual, CardSlot, ClientHandle, ObjectHandle, ObjectKind, Operation, Place, ProcessId,
 };
 
 use super::*;
+use crate::reservation::Reservation;
 
 const CLIENT: u32 = 9;
 

@@ -1,0 +1,172 @@
+//! Disabling and enabling channels.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use compute::{Channel, KnobError};
+use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
+use nvabi::bytes::{put, put_u32, u32_at};
+use nvabi::layout::{disable_channels, nvos00, nvos21};
+use nvabi::{class, control, escape};
+
+use super::{By, Control, Pulling, accepted, call, issue};
+
+/// One channel that is refused or has gone fails the call for all that are listed: the list is halved until it stands alone. So many calls are made
+/// for that by one knob; what is left then is the governor's, which does it one at a time.
+const HALVINGS: u32 = 48;
+
+/// FIFO_DISABLE_CHANNELS: one call for each client, on its own file, since a driver may look whose client a channel is of.
+pub(super) fn switch(
+    container: &Pulling<'_>,
+    card: CardSlot,
+    channels: &[Channel],
+    bytes: &[(usize, u8)],
+) -> Result<Option<u64>, KnobError> {
+    let mut by_client: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for channel in channels {
+        let handles = by_client.entry(channel.client).or_default();
+        handles.push(channel.handle);
+    }
+    // All that there is first, then what did not go at once.
+    let mut lists: VecDeque<(u32, Vec<u32>)> = VecDeque::new();
+    for (client, handles) in by_client {
+        let chunks = handles.chunks(disable_channels::MOST as usize);
+        lists.extend(chunks.map(|chunk| (client, chunk.to_vec())));
+    }
+    let (mut firsts, mut left) = (lists.len(), HALVINGS);
+    let (mut reached, mut failed) = (false, None);
+    while let Some((client, handles)) = lists.pop_front() {
+        match firsts.checked_sub(1) {
+            Some(fewer) => firsts = fewer,
+            None if left == 0 => {
+                failed.get_or_insert(KnobError::Gone);
+                break;
+            }
+            None => left -= 1,
+        }
+        let mut alive = alive(container, client, &handles);
+        if alive.is_empty() {
+            continue;
+        }
+        match switch_alive(container, card, client, &alive, bytes) {
+            Ok(()) => reached = true,
+            Err(KnobError::Gone | KnobError::Status(_)) if alive.len() > 1 => {
+                let half = alive.split_off(alive.len() / 2);
+                lists.extend([(client, alive), (client, half)]);
+            }
+            Err(KnobError::Gone) => {}
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    match failed {
+        Some(error) => Err(error),
+        None if reached || channels.is_empty() => Ok(None),
+        None => Err(KnobError::Gone),
+    }
+}
+
+fn alive(container: &Pulling<'_>, client: u32, handles: &[u32]) -> Vec<u32> {
+    let state = container.journal.change();
+    let lives = |handle: &&u32| {
+        let object = state
+            .ledger
+            .object(ClientHandle(client), ObjectHandle(**handle));
+        object.is_some_and(|object| object.kind == ObjectKind::Channel)
+    };
+    handles.iter().filter(lives).copied().collect()
+}
+
+fn switch_alive(
+    container: &Pulling<'_>,
+    card: CardSlot,
+    client: u32,
+    handles: &[u32],
+    bytes: &[(usize, u8)],
+) -> Result<(), KnobError> {
+    let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
+    let size = control::known(cmd, container.release).map_or(536, |row| row.params_bytes as usize);
+    let mut params = vec![0; size];
+    for (at, byte) in bytes {
+        put(&mut params, *at, &[*byte]);
+    }
+    let count = u32::try_from(handles.len()).unwrap_or(disable_channels::MOST);
+    put_u32(&mut params, disable_channels::COUNT, count);
+    for (index, handle) in handles.iter().enumerate() {
+        put_u32(&mut params, disable_channels::CLIENTS + index * 4, client);
+        put_u32(&mut params, disable_channels::CHANNELS + index * 4, *handle);
+    }
+    let subdevice = Subdevice::of(container, card, client)?;
+    let requested = Control {
+        by: By::Tenants,
+        client,
+        object: subdevice.handle(),
+        cmd,
+        params,
+    };
+    let answer = call(container, requested);
+    subdevice.give_up(container, client);
+    answer.map(drop)
+}
+
+/// A subdevice of the client on the card.
+enum Subdevice {
+    /// One that the tenant has made.
+    Tenants(u32),
+    /// A tenant that makes none has no gate of its own; this one is made for the call.
+    Own { device: u32, handle: u32 },
+}
+
+impl Subdevice {
+    fn of(container: &Pulling<'_>, card: CardSlot, client: u32) -> Result<Self, KnobError> {
+        let (subdevice, device) = {
+            let state = container.journal.change();
+            let of = ClientHandle(client);
+            let find = |kind| {
+                let mut objects = state.ledger.devices(of);
+                let found = objects.find(|(handle, object)| {
+                    object.kind == kind && state.ledger.card_of(of, *handle) == Some(card)
+                });
+                found.map(|(handle, _)| handle.0)
+            };
+            (find(ObjectKind::Subdevice), find(ObjectKind::Device))
+        };
+        if let Some(handle) = subdevice {
+            return Ok(Self::Tenants(handle));
+        }
+        let device = device.ok_or(KnobError::Gone)?;
+        let mut arg = vec![0; 32];
+        put_u32(&mut arg, nvos21::H_ROOT, client);
+        put_u32(&mut arg, nvos21::H_PARENT, device);
+        put_u32(&mut arg, nvos21::H_CLASS, class::NV20_SUBDEVICE_0);
+        let params = (nvos21::P_PARAMS, vec![0; 4]);
+        let cmd = escape::NV_ESC_RM_ALLOC.cmd(container.release);
+        let segments = issue(container, By::Tenants, client, cmd, arg, Some(params))?;
+        let first = segments.first().map(|first| first.bytes.as_slice());
+        let first = first.unwrap_or_default();
+        accepted(u32_at(first, nvos21::STATUS))?;
+        let handle = u32_at(first, nvos21::H_NEW).ok_or(KnobError::Gone)?;
+        Ok(Self::Own { device, handle })
+    }
+
+    fn handle(&self) -> u32 {
+        match self {
+            Self::Tenants(handle) | Self::Own { handle, .. } => *handle,
+        }
+    }
+
+    fn give_up(self, container: &Pulling<'_>, client: u32) {
+        let Self::Own { device, handle } = self else {
+            return;
+        };
+        let mut arg = vec![0; 16];
+        put_u32(&mut arg, nvos00::H_ROOT, client);
+        put_u32(&mut arg, nvos00::H_PARENT, device);
+        put_u32(&mut arg, nvos00::H_OLD, handle);
+        let cmd = escape::NV_ESC_RM_FREE.cmd(container.release);
+        if let Err(error) = issue(container, By::Tenants, client, cmd, arg, None) {
+            // It goes with the tenant's client.
+            tracing::debug!(%error, "a subdevice of the broker's own stays");
+        }
+    }
+}
