@@ -31,6 +31,7 @@ pub mod executor;
 pub mod issue;
 pub mod kernel;
 pub mod nodes;
+pub mod own_client;
 pub mod pointers;
 pub mod sim;
 pub mod wire;
@@ -240,6 +241,12 @@ pub enum Error {
     /// A call that this driver cannot carry out on the tenant's behalf.
     #[error("{0} cannot be executed outside the calling process")]
     Unsupported(&'static str),
+}
+
+impl From<own_client::OwnCallError> for Error {
+    fn from(error: own_client::OwnCallError) -> Self {
+        Self::Sums(error.into())
+    }
 }
 
 impl Error {

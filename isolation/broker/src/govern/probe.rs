@@ -10,7 +10,6 @@
 //! for no longer; the broker then does not start, and what it had under way ends with it.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +17,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use compute::{Channel, Engine, Found, Group, Knob, KnobError, try_knobs};
-use driver::{Call, Caller, FdSlot, FileId, FileKind, FileRef, Ticket};
-use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
-use nvabi::escape::Escape;
+use driver::own_client::{Execute, OwnCallError, OwnClient, OwnFile};
+use driver::{Call, Caller, Driver, FileId, FileKind, FileRef, Ticket};
+use nvabi::bytes::{put, put_u32, put_u64, u64_at};
 use nvabi::layout::{
-    attached_ids, channel_group_params, channel_params, device_params, disable_channels,
-    engine_type, id_info, memory_params, nvos00, nvos21, nvos54, schedule, timeslice, uuid_of_id,
+    channel_group_params, channel_params, disable_channels, engine_type, memory_params, schedule,
+    timeslice,
 };
-use nvabi::{class, control, escape, status};
+use nvabi::{class, control, status};
 
 use crate::container::Container;
 
@@ -83,21 +82,6 @@ pub enum ProbeError {
     /// Another start has it for too long.
     #[error("another start has been trying them for more than {} ms", TURN.as_millis())]
     Busy,
-    /// A node of the driver could not be opened.
-    #[error("opening {path}")]
-    Node {
-        /// Which.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A file that is something else than its name says.
-    #[error("{path} is not the driver's")]
-    NotTheDrivers {
-        /// Which.
-        path: PathBuf,
-    },
     /// A call did not reach the driver.
     #[error("{call} did not reach the driver")]
     Driver {
@@ -107,36 +91,12 @@ pub enum ProbeError {
         #[source]
         source: driver::Error,
     },
-    /// A call failed.
-    #[error("{call} failed with errno {errno}")]
-    Failed {
-        /// Which.
-        call: &'static str,
-        /// The errno.
-        errno: i32,
-    },
-    /// The driver refused what every program does.
-    #[error("{call} was refused with status {status:#x}")]
-    Refused {
-        /// Which.
-        call: &'static str,
-        /// `NV_STATUS`
-        status: u32,
-    },
-    /// A call whose parameters have no known size with this driver.
-    #[error("this driver version does not support {call}")]
-    Unknown {
-        /// Which.
-        call: &'static str,
-    },
-    /// An answer that is none.
-    #[error("{call} was answered with {what}")]
-    Malformed {
-        /// Which.
-        call: &'static str,
-        /// What was wrong.
-        what: &'static str,
-    },
+    /// A call has no result.
+    #[error(transparent)]
+    Call(#[from] OwnCallError),
+    /// The thread that asks has ended without an answer.
+    #[error("the question was answered with a panic")]
+    Panic,
     /// The driver has no such card.
     #[error("the driver does not list the card")]
     NoCard,
@@ -159,18 +119,23 @@ impl ProbeError {
     /// a broker has no group of its own.
     pub(super) fn may_pass(&self) -> bool {
         match self {
+            Self::Call(OwnCallError::Node { source, .. }) => {
+                !matches!(source.kind(), std::io::ErrorKind::NotFound)
+            }
+            Self::Call(OwnCallError::Refused { status, .. }) => PASSES.contains(status),
             Self::Lock { .. }
             | Self::Busy
             | Self::Driver { .. }
-            | Self::Failed { .. }
+            | Self::Call(OwnCallError::Failed { .. })
             | Self::Knob(_)
             | Self::Silent
             | Self::Thread(_) => true,
-            Self::Node { source, .. } => !matches!(source.kind(), std::io::ErrorKind::NotFound),
-            Self::Refused { status, .. } => PASSES.contains(status),
-            Self::NotTheDrivers { .. }
-            | Self::Unknown { .. }
-            | Self::Malformed { .. }
+            Self::Call(
+                OwnCallError::NotTheDrivers { .. }
+                | OwnCallError::Unknown { .. }
+                | OwnCallError::Malformed { .. },
+            )
+            | Self::Panic
             | Self::NoCard
             | Self::NoChannel => false,
         }
@@ -224,10 +189,7 @@ pub(super) fn find_out(container: &Arc<Container>, card: usize) -> Result<Found,
     match answer.recv_timeout(PATIENCE) {
         Ok(found) => found,
         Err(RecvTimeoutError::Timeout) => Err(ProbeError::Silent),
-        Err(RecvTimeoutError::Disconnected) => Err(ProbeError::Malformed {
-            call: "the question",
-            what: "a panic",
-        }),
+        Err(RecvTimeoutError::Disconnected) => Err(ProbeError::Panic),
     }
 }
 
@@ -252,129 +214,111 @@ impl Drop for Trying {
 fn ask(container: &Container, card: usize) -> Result<Found, ProbeError> {
     let slot = container.account.slots().get(card);
     let slot = slot.ok_or(ProbeError::NoCard)?;
-    let open = |name: &str, id, kind| {
+    let open = |name: &str, file| {
         let path = container.share.sources.nodes.join(name);
-        let opened = File::options().read(true).write(true).open(&path);
-        let fd = opened.map_err(|source| ProbeError::Node {
-            path: path.clone(),
-            source,
-        })?;
-        match container.driver.classify(fd.as_fd()) {
-            Some(found) if found == kind => Ok(Own {
-                id,
-                kind,
-                fd: fd.into(),
-            }),
-            _ => Err(ProbeError::NotTheDrivers { path }),
-        }
+        OwnFile::open(path, file, |fd| container.driver.classify(fd))
     };
     let minor = slot.minor;
-    let node = open(
-        &format!("nvidia{minor}"),
-        CARD_FILE,
-        FileKind::Card { minor },
-    )?;
-    let ctl = open("nvidiactl", CONTROL_FILE, FileKind::Ctl)?;
-    let mut asking = Asking {
-        container,
-        ctl,
-        node,
-        root: 0,
-    };
-    let found = asking.knobs(&slot.uuid);
+    let kind = FileKind::Card { minor };
+    let node = open(&format!("nvidia{minor}"), (CARD_FILE, kind))?;
+    let ctl = open("nvidiactl", (CONTROL_FILE, FileKind::Ctl))?;
+    let driver = container.driver.as_ref();
+    let client = OwnClient::new(AsThisProcess(driver), container.release, ctl);
+    let mut asking = Asking { client, driver };
+    let found = asking.knobs(&node, &slot.uuid);
     asking.end();
     found
 }
 
-/// A file of ours.
-struct Own {
-    id: FileId,
-    kind: FileKind,
-    fd: OwnedFd,
-}
-
 struct Asking<'a> {
-    container: &'a Container,
-    ctl: Own,
-    node: Own,
-    /// The root client's handle.
-    root: u32,
+    client: OwnClient<AsThisProcess<'a>>,
+    driver: &'a dyn Driver,
 }
 
-/// The struct of a call and the block behind it, as answered.
-type Blocks = (Vec<u8>, Vec<u8>);
+struct AsThisProcess<'a>(&'a dyn Driver);
+
+impl Execute for AsThisProcess<'_> {
+    type Error = ProbeError;
+
+    fn execute(
+        &mut self,
+        name: &'static str,
+        file: FileRef<'_>,
+        call: &mut Call,
+    ) -> Result<i32, ProbeError> {
+        let own = std::process::id().cast_signed();
+        let caller = Caller {
+            tgid: own,
+            tid: own,
+        };
+        let done = self.0.execute(file, caller, Ticket::UNREMEMBERED, call);
+        let done = done.map_err(|source| ProbeError::Driver { call: name, source })?;
+        Ok(done.ret)
+    }
+}
 
 impl Asking<'_> {
-    fn knobs(&mut self, uuid: &str) -> Result<Found, ProbeError> {
-        self.register()?;
-        self.root = self.allocate((0, 0), class::NV01_ROOT_CLIENT, Vec::new())?;
+    fn knobs(&mut self, node: &OwnFile, uuid: &str) -> Result<Found, ProbeError> {
+        self.client.register(node)?;
+        self.client.begin()?;
         let group = self.group(uuid)?;
         try_knobs(&group, &mut |knob| self.pull(knob)).map_err(ProbeError::Knob)
     }
 
     /// A group with a channel of the compute engine, on its runlist.
-    fn group(&self, uuid: &str) -> Result<Group, ProbeError> {
-        let (device_instance, subdevice_instance) = self.instances(uuid)?;
-        let mut params = self.parameters_of(class::NV01_DEVICE_0)?;
-        put_u32(&mut params, device_params::DEVICE_ID, device_instance);
-        put_u32(&mut params, device_params::H_CLIENT_SHARE, self.root);
-        put_u32(
-            &mut params,
-            device_params::VA_MODE,
-            device_params::VA_MODE_MULTIPLE,
-        );
-        self.allocate((self.root, DEVICE), class::NV01_DEVICE_0, params)?;
-        let params = subdevice_instance.to_le_bytes().to_vec();
-        self.allocate((DEVICE, SUBDEVICE), class::NV20_SUBDEVICE_0, params)?;
-        let params = self.parameters_of(class::FERMI_VASPACE_A)?;
-        self.allocate((DEVICE, SPACE), class::FERMI_VASPACE_A, params)?;
-        let mut params = self.parameters_of(class::NV01_MEMORY_LOCAL_USER)?;
+    fn group(&mut self, uuid: &str) -> Result<Group, ProbeError> {
+        let instances = self.instances(uuid)?;
+        let client = &mut self.client;
+        client.allocate_device((DEVICE, SUBDEVICE), instances)?;
+        let params = client.parameters_of(class::FERMI_VASPACE_A)?;
+        client.allocate((DEVICE, SPACE), class::FERMI_VASPACE_A, params)?;
+        let mut params = client.parameters_of(class::NV01_MEMORY_LOCAL_USER)?;
         put_u32(&mut params, memory_params::ATTR, ATTR_ALLOW_NONCONTIGUOUS);
         put_u64(&mut params, memory_params::SIZE, USERD_BYTES);
-        self.allocate((DEVICE, USERD), class::NV01_MEMORY_LOCAL_USER, params)?;
+        client.allocate((DEVICE, USERD), class::NV01_MEMORY_LOCAL_USER, params)?;
 
-        let mut params = self.parameters_of(class::KEPLER_CHANNEL_GROUP_A)?;
+        let mut params = client.parameters_of(class::KEPLER_CHANNEL_GROUP_A)?;
         put_u32(&mut params, GROUP_H_VA_SPACE, SPACE);
         put_u32(
             &mut params,
             channel_group_params::ENGINE_TYPE,
             engine_type::GR0,
         );
-        self.allocate((DEVICE, GROUP), class::KEPLER_CHANNEL_GROUP_A, params)?;
+        client.allocate((DEVICE, GROUP), class::KEPLER_CHANNEL_GROUP_A, params)?;
         self.channel()?;
         match self.enlist(1) {
             // The questions show what that leaves.
-            Ok(()) | Err(ProbeError::Refused { .. }) => {}
+            Ok(()) | Err(ProbeError::Call(OwnCallError::Refused { .. })) => {}
             Err(error) => return Err(error),
         }
         Ok(Group {
-            client: self.root,
+            client: self.client.root(),
             handle: GROUP,
             engine: Engine::Graphics,
             channels: vec![Channel {
-                client: self.root,
+                client: self.client.root(),
                 handle: CHANNEL,
             }],
         })
     }
 
     /// A channel of the first class that the card has.
-    fn channel(&self) -> Result<(), ProbeError> {
+    fn channel(&mut self) -> Result<(), ProbeError> {
         let channels = class::ALL.iter().rev();
         for class in channels.filter(|class| class.kind == class::Kind::Channel) {
-            let Ok(mut params) = self.parameters_of(class.number) else {
+            let Ok(mut params) = self.client.parameters_of(class.number) else {
                 continue;
             };
             put_u64(&mut params, channel_params::GP_FIFO_OFFSET, RING_ADDRESS);
             put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, RING_ENTRIES);
             put_u32(&mut params, channel_params::H_USERD_MEMORY, USERD);
             put_u32(&mut params, channel_params::ENGINE_TYPE, engine_type::GR0);
-            match self.allocate((GROUP, CHANNEL), class.number, params) {
+            match self.client.allocate((GROUP, CHANNEL), class.number, params) {
                 Ok(_handle) => return Ok(()),
-                Err(ProbeError::Refused {
+                Err(ProbeError::Call(OwnCallError::Refused {
                     status: status::NV_ERR_INVALID_CLASS,
                     ..
-                }) => {}
+                })) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -382,57 +326,28 @@ impl Asking<'_> {
     }
 
     /// Device and subdevice instance of the card. Its node is open: it is initialised.
-    fn instances(&self, uuid: &str) -> Result<(u32, u32), ProbeError> {
-        let known = self.container.driver.cards().iter();
-        if let Some(card) = known.clone().find(|card| card.uuid == uuid) {
+    fn instances(&mut self, uuid: &str) -> Result<(u32, u32), ProbeError> {
+        let mut known = self.driver.cards().iter();
+        if let Some(card) = known.find(|card| card.uuid == uuid) {
             return Ok((card.device_instance, 0));
         }
-        let cmd = control::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS;
-        let table = self.control(self.root, cmd, |_zeroed| ())?;
-        let ids = (0..attached_ids::MOST)
-            .filter_map(|at| u32_at(&table, attached_ids::IDS + 4 * at))
-            .take_while(|id| *id != attached_ids::NONE);
-        for id in ids {
-            let cmd = control::NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID;
-            let reported = self.control(self.root, cmd, |params| {
-                put_u32(params, uuid_of_id::GPU_ID, id);
-            });
-            let is_it = match reported {
-                Ok(params) => params
-                    .get(uuid_of_id::UUID..)
-                    .is_some_and(|text| text.starts_with(uuid.as_bytes())),
-                // A card that is lost, perhaps: it may be another's.
-                Err(ProbeError::Refused { .. }) => false,
-                Err(error) => return Err(error),
-            };
-            if !is_it {
-                continue;
+        for gpu_id in self.client.initialised()? {
+            if self.client.uuid_of(gpu_id)?.as_deref() == Some(uuid) {
+                return self.client.instances_of(gpu_id);
             }
-            let cmd = control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2;
-            let info = self.control(self.root, cmd, |params| {
-                put_u32(params, id_info::GPU_ID, id);
-            })?;
-            let of = |at| {
-                u32_at(&info, at).ok_or(ProbeError::Malformed {
-                    call: "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2",
-                    what: "no instance",
-                })
-            };
-            return Ok((
-                of(id_info::DEVICE_INSTANCE)?,
-                of(id_info::SUBDEVICE_INSTANCE)?,
-            ));
         }
         Err(ProbeError::NoCard)
     }
 
     /// A knob of the group, as `share::knobs` pulls a container's.
-    fn pull(&self, knob: &Knob) -> Result<Option<u64>, KnobError> {
+    fn pull(&mut self, knob: &Knob) -> Result<Option<u64>, KnobError> {
         let answer = match knob {
             Knob::GetTimeslice { .. } => self
+                .client
                 .control(GROUP, control::NVA06C_CTRL_CMD_GET_TIMESLICE, |_zeroed| ())
                 .map(|params| u64_at(&params, timeslice::MICROS)),
             Knob::SetTimeslice { slice_us, .. } => self
+                .client
                 .control(GROUP, control::NVA06C_CTRL_CMD_SET_TIMESLICE, |params| {
                     put_u64(params, timeslice::MICROS, *slice_us);
                 })
@@ -447,7 +362,7 @@ impl Asking<'_> {
             }
         };
         answer.map_err(|error| {
-            if let ProbeError::Refused { status, .. } = &error
+            if let ProbeError::Call(OwnCallError::Refused { status, .. }) = &error
                 && !PASSES.contains(status)
             {
                 KnobError::Status(*status)
@@ -457,177 +372,46 @@ impl Asking<'_> {
         })
     }
 
-    fn switch(&self, disable: u8, only_scheduling: u8) -> Result<(), ProbeError> {
+    fn switch(&mut self, disable: u8, only_scheduling: u8) -> Result<(), ProbeError> {
         let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
-        self.control(SUBDEVICE, cmd, |params| {
-            put(params, disable_channels::DISABLE, &[disable]);
-            put(
-                params,
-                disable_channels::ONLY_SCHEDULING,
-                &[only_scheduling],
-            );
-            put_u32(params, disable_channels::COUNT, 1);
-            put_u32(params, disable_channels::CLIENTS, self.root);
-            put_u32(params, disable_channels::CHANNELS, CHANNEL);
-        })
-        .map(drop)
-    }
-
-    fn enlist(&self, enable: u8) -> Result<(), ProbeError> {
-        let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
-        self.control(GROUP, cmd, |params| {
-            put(params, schedule::ENABLE, &[enable]);
-        })
-        .map(drop)
-    }
-
-    /// Binds the card's file to the control file, as every client does.
-    fn register(&self) -> Result<(), ProbeError> {
-        const CALL: &str = "NV_ESC_REGISTER_FD";
-        let fd = self.ctl.fd.try_clone().map_err(|source| ProbeError::Node {
-            path: PathBuf::from("nvidiactl"),
-            source,
-        })?;
-        let slot = FdSlot {
-            segment: 0,
-            at: 0,
-            number: 0,
-            file: Some((self.ctl.id, self.ctl.kind)),
-            fd,
-        };
-        let escape = &escape::NV_ESC_REGISTER_FD;
-        let arg = self.block_of(escape);
-        self.call(&self.node, escape, CALL, arg, None, vec![slot])
+        let root = self.client.root();
+        self.client
+            .control(SUBDEVICE, cmd, |params| {
+                put(params, disable_channels::DISABLE, &[disable]);
+                put(
+                    params,
+                    disable_channels::ONLY_SCHEDULING,
+                    &[only_scheduling],
+                );
+                put_u32(params, disable_channels::COUNT, 1);
+                put_u32(params, disable_channels::CLIENTS, root);
+                put_u32(params, disable_channels::CHANNELS, CHANNEL);
+            })
             .map(drop)
     }
 
-    /// Allocates an object of this parent and handle; its handle.
-    fn allocate(
-        &self,
-        (parent, handle): (u32, u32),
-        class: u32,
-        params: Vec<u8>,
-    ) -> Result<u32, ProbeError> {
-        let row = class::row_of(class, self.container.release);
-        let call = row.map_or("NV_ESC_RM_ALLOC", |row| row.name);
-        let mut arg = self.block_of(&escape::NV_ESC_RM_ALLOC);
-        put_u32(&mut arg, nvos21::H_ROOT, self.root);
-        put_u32(&mut arg, nvos21::H_PARENT, parent);
-        put_u32(&mut arg, nvos21::H_NEW, handle);
-        put_u32(&mut arg, nvos21::H_CLASS, class);
-        let length = u32::try_from(params.len()).unwrap_or(u32::MAX);
-        put_u32(&mut arg, nvos21::PARAMS_SIZE, length);
-        let block = (!params.is_empty()).then_some((nvos21::P_PARAMS, params));
-        let escape = &escape::NV_ESC_RM_ALLOC;
-        let (arg, _) = self.call(&self.ctl, escape, call, arg, block, Vec::new())?;
-        accepted(call, &arg, nvos21::STATUS)?;
-        Ok(u32_at(&arg, nvos21::H_NEW).unwrap_or(handle))
-    }
-
-    /// A control whose parameters `fill` completes; the parameters as answered.
-    fn control(
-        &self,
-        object: u32,
-        cmd: u32,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Vec<u8>, ProbeError> {
-        let row = control::row(cmd, self.container.release).ok_or(ProbeError::Unknown {
-            call: "a knob's control",
-        })?;
-        let mut params = vec![0; row.params_bytes as usize];
-        fill(&mut params);
-        let mut arg = self.block_of(&escape::NV_ESC_RM_CONTROL);
-        put_u32(&mut arg, nvos54::H_CLIENT, self.root);
-        put_u32(&mut arg, nvos54::H_OBJECT, object);
-        put_u32(&mut arg, nvos54::CMD, cmd);
-        put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
-        let block = Some((nvos54::P_PARAMS, params));
-        let escape = &escape::NV_ESC_RM_CONTROL;
-        let (arg, params) = self.call(&self.ctl, escape, row.name, arg, block, Vec::new())?;
-        accepted(row.name, &arg, nvos54::STATUS)?;
-        Ok(params)
-    }
-
-    fn call(
-        &self,
-        file: &Own,
-        escape: &Escape,
-        name: &'static str,
-        arg: Vec<u8>,
-        block: Option<(usize, Vec<u8>)>,
-        fds: Vec<FdSlot>,
-    ) -> Result<Blocks, ProbeError> {
-        let mut call = Call {
-            fds,
-            ..Call::own(escape.cmd(self.container.release), arg, block)
-        };
-        let target = FileRef {
-            id: file.id,
-            kind: file.kind,
-            fd: file.fd.as_fd(),
-        };
-        let own = std::process::id().cast_signed();
-        let caller = Caller {
-            tgid: own,
-            tid: own,
-        };
-        let driver = &self.container.driver;
-        let done = driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call);
-        let done = done.map_err(|source| ProbeError::Driver { call: name, source })?;
-        if done.ret < 0 {
-            return Err(ProbeError::Failed {
-                call: name,
-                errno: -done.ret,
-            });
-        }
-        Ok(call.into_blocks())
+    fn enlist(&mut self, enable: u8) -> Result<(), ProbeError> {
+        let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
+        self.client
+            .control(GROUP, cmd, |params| {
+                put(params, schedule::ENABLE, &[enable]);
+            })
+            .map(drop)
     }
 
     /// The client goes, and the files with whoever makes the calls.
-    fn end(&self) {
-        if self.root != 0
-            && let Err(error) = self.free_client()
+    fn end(&mut self) {
+        let root = self.client.root();
+        if root != 0
+            && let Err(error) = self.client.free(0, root)
         {
             // It goes with its file.
             tracing::debug!(%error, "the client of the knobs' trial stays");
         }
         for file in [CARD_FILE, CONTROL_FILE] {
-            if let Err(error) = self.container.driver.closed(file) {
+            if let Err(error) = self.driver.closed(file) {
                 tracing::debug!(%error, "a file of the knobs' trial stays open");
             }
         }
-    }
-
-    fn free_client(&self) -> Result<(), ProbeError> {
-        const CALL: &str = "NV_ESC_RM_FREE";
-        let mut arg = self.block_of(&escape::NV_ESC_RM_FREE);
-        put_u32(&mut arg, nvos00::H_ROOT, self.root);
-        put_u32(&mut arg, nvos00::H_OLD, self.root);
-        let escape = &escape::NV_ESC_RM_FREE;
-        let (arg, _) = self.call(&self.ctl, escape, CALL, arg, None, Vec::new())?;
-        accepted(CALL, &arg, nvos00::STATUS)
-    }
-
-    fn block_of(&self, escape: &Escape) -> Vec<u8> {
-        vec![0; escape.size.of(self.container.release) as usize]
-    }
-
-    fn parameters_of(&self, class: u32) -> Result<Vec<u8>, ProbeError> {
-        let row = class::row_of(class, self.container.release);
-        let row = row.ok_or(ProbeError::Unknown {
-            call: "a class of a channel",
-        })?;
-        Ok(vec![0; row.params.of(self.container.release) as usize])
-    }
-}
-
-fn accepted(call: &'static str, arg: &[u8], status_at: usize) -> Result<(), ProbeError> {
-    match u32_at(arg, status_at) {
-        Some(status::NV_OK) => Ok(()),
-        Some(status) => Err(ProbeError::Refused { call, status }),
-        None => Err(ProbeError::Malformed {
-            call,
-            what: "no status",
-        }),
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
-use nvabi::Release;
 use nvabi::bytes::put_u64;
+use nvabi::layout::{attached_ids, device_params, uuid_of_id};
+use nvabi::{Release, class};
 
 fn answer(result: u32, private: u64, owned: u64, further: u64) -> Vec<u8> {
     let cmd = control::NV2080_CTRL_CMD_GPU_GET_PID_INFO;
@@ -68,12 +69,4 @@ fn every_call_of_it_is_known_of_every_release() {
         let subdevice = class::row_of(class::NV20_SUBDEVICE_0, release).unwrap();
         assert_eq!(subdevice.params.of(release), 4);
     }
-}
-
-#[test]
-fn a_uuid_ends_at_its_zero() {
-    let mut params = vec![0; 268];
-    nvabi::bytes::put(&mut params, 8, b"GPU-1\0GPU-2");
-    assert_eq!(uuid_in(&params), "GPU-1");
-    assert_eq!(uuid_in(&[]), "");
 }
