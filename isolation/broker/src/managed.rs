@@ -25,6 +25,7 @@
 mod evidence;
 mod look;
 pub(crate) mod spans;
+mod suspicions;
 
 use std::collections::HashMap;
 use std::fs;

@@ -18,38 +18,37 @@
 //! A supervisor that is killed is followed by one that its broker starts ([`crate::succession`]) and hands everything to: either of the
 //! two brings the other back, and only both at once are the end.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signalfd::SignalFd;
 
-use cards::Grant;
-
-use crate::grant;
-use crate::journal::{self, Journal};
-use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL, Stored};
+use crate::journal;
+use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL};
 use crate::scarce::{Spares, Watched};
 use crate::shared_state::SharedState;
-use control::Upgraded;
 
 mod adoption;
 mod child;
+mod delay;
 mod error;
 mod fd_store;
 mod host_environment;
 mod session;
+mod start;
 mod starvation;
+mod upgrade;
 
 use child::{Child, Death, Program, Step};
 pub use error::Error;
 use fd_store::FdStore;
 use host_environment::FirstListener;
 pub(crate) use host_environment::{Abandonment, accept_listener, name_of, record_identity};
+use upgrade::{Upgrade, micros};
 
 /// How often the heartbeat is looked at.
 const TICK_MS: u16 = 100;
@@ -59,27 +58,16 @@ const HANG: Duration = Duration::from_secs(2);
 const START: Duration = Duration::from_secs(10);
 /// A broker that was told to hand over is killed after this: all that it has not finished is in the shared state.
 const HAND_OVER: Duration = Duration::from_millis(25);
-/// A broker that served for less than this counts as a failure, and the next one starts later each time.
-const SHORT_LIFE: Duration = Duration::from_secs(2);
-/// So many starts in a row may fail at no cost; then the delay doubles.
-const FREE_FAILURES: u32 = 3;
-const FIRST_DELAY: Duration = Duration::from_millis(50);
-const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// So many short lives in a row come at no cost; then each next one waits a little longer.
-const FREE_DEATHS: u32 = 64;
-const PAUSE_STEP: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-
 const TOKEN_SIGNAL: u64 = u64::MAX;
 const TOKEN_NOTIFY: u64 = u64::MAX - 1;
 const LISTENERS_FROM: u64 = 1 << 40;
 
 /// The supervisor of one container.
 pub struct Supervisor {
-    dir: std::path::PathBuf,
+    dir: PathBuf,
     name: String,
     estate: Estate,
-    shared_state: std::sync::Arc<SharedState>,
+    shared_state: Arc<SharedState>,
     epoll: Epoll,
     // Registered with `epoll`; readable once the supervisor is told to end.
     _signals: SignalFd,
@@ -101,142 +89,7 @@ pub struct Supervisor {
     watched_notify: Watched,
 }
 
-/// A broker that is to follow the serving one.
-struct Upgrade {
-    child: Child,
-    program: Program,
-    requested_by: OwnedFd,
-    old_pid: i32,
-    hand_over_at: Option<Instant>,
-}
-
 impl Supervisor {
-    /// Takes the container's folder: lock, sockets, the driver's session.
-    ///
-    /// # Errors
-    /// [`Error`]; nothing is left behind but the folder's lock file.
-    pub fn start(dir: &Path) -> Result<Self, Error> {
-        sys::seccomp::supported().map_err(Error::Seccomp)?;
-        let grant = grant::read(dir)?;
-        let name = name_of(&grant);
-        let lock = host_environment::lock(dir)?;
-        host_environment::raise_descriptor_limit();
-        let mut fd_store = FdStore::default();
-        if let Some(session) = session::begin(dir, &grant, &name)? {
-            fd_store.store(Stored::Session, session);
-        }
-        let listen = |socket: &str| {
-            let path = dir.join(socket);
-            // Left by a broker that was killed; the lock says that it is gone.
-            let _absent = std::fs::remove_file(&path);
-            UnixListener::bind(&path)
-                .map(OwnedFd::from)
-                .map_err(Error::io("listening on", &path))
-        };
-        let notify = match host_environment::given_listener().map_err(Error::io("taking", dir))? {
-            Some(notify) => notify,
-            None => listen("notify.sock")?,
-        };
-        let estate = Estate {
-            shared_state: SharedState::memfd()
-                .map_err(Error::io("making the shared state for", dir))?,
-            journal: Journal::memfd().map_err(Error::io("making the journal for", dir))?,
-            control: listen("control.sock")?,
-            notify,
-            lock: lock.into(),
-        };
-        Self::new(dir, &grant, name, estate, fd_store)
-    }
-
-    /// Takes the place of a supervisor that was killed: `broker`, at the other end, hands everything over.
-    ///
-    /// # Errors
-    /// [`Error`]; the broker serves on alone.
-    pub fn succeed(dir: &Path, broker: OwnedFd) -> Result<Self, Error> {
-        let grant = grant::read(dir)?;
-        let name = name_of(&grant);
-        host_environment::raise_descriptor_limit();
-        let adoption::Handed {
-            process,
-            replaced,
-            has_served,
-            estate,
-            fd_store,
-        } = adoption::receive(broker.as_fd(), dir)?;
-        let mut supervisor = Self::new(dir, &grant, name, estate, fd_store)?;
-        let watching = |errno: nix::errno::Errno| Error::io("watching", dir)(errno.into());
-        child::hurry(&broker).map_err(watching)?;
-        supervisor.children = 1;
-        let broker = Child::adopt(supervisor.children, process, broker);
-        supervisor.watch(&broker)?;
-        for (token, _, listener) in supervisor.fd_store.listeners() {
-            supervisor.watch_end(token, listener);
-        }
-        supervisor.start_at = None;
-        supervisor.is_ready = true;
-        supervisor.has_served = has_served;
-        supervisor.replaced = replaced + 1;
-        record_identity(dir).map_err(Error::io("naming this process in", dir))?;
-        broker
-            .send(&FromSupervisor::Adopted, &[])
-            .map_err(Error::io("answering the broker of", dir))?;
-        supervisor.broker = Some(broker);
-        Ok(supervisor)
-    }
-
-    fn new(
-        dir: &Path,
-        grant: &Grant,
-        name: String,
-        estate: Estate,
-        fd_store: FdStore,
-    ) -> Result<Self, Error> {
-        let program = Program::this()?;
-        let shared_state = estate
-            .shared_state
-            .try_clone()
-            .map_err(Error::io("sharing the shared state of", dir))?;
-        let shared_state = SharedState::open(shared_state)
-            .map_err(Error::io("mapping the shared state of", dir))?;
-        let mut mask = SigSet::empty();
-        mask.add(Signal::SIGTERM);
-        mask.add(Signal::SIGINT);
-        let watching = |errno: nix::errno::Errno| Error::io("watching", dir)(errno.into());
-        mask.thread_block().map_err(watching)?;
-        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(watching)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(watching)?;
-        for (fd, token) in [
-            (signals.as_fd(), TOKEN_SIGNAL),
-            (estate.notify.as_fd(), TOKEN_NOTIFY),
-        ] {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
-            epoll.add(fd, event).map_err(watching)?;
-        }
-        host_environment::drop_capabilities()?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            name,
-            estate,
-            shared_state,
-            epoll,
-            _signals: signals,
-            fd_store,
-            program,
-            broker: None,
-            upgrade: None,
-            children: 0,
-            replaced: 0,
-            failures: 0,
-            start_at: Some(Instant::now()),
-            has_served: false,
-            first_listener: FirstListener::of(&grant.frontend),
-            paused_at: None,
-            is_ready: false,
-            spares: Spares::new(),
-            watched_notify: Watched::new(TOKEN_NOTIFY),
-        })
-    }
-
     /// Keeps a broker until SIGTERM, or until neither frontend nor container is left. Says `ready` on standard output once the
     /// first one serves.
     ///
@@ -431,7 +284,7 @@ impl Supervisor {
             .as_ref()
             .is_some_and(|broker| broker.number() == number)
         {
-            return self.hand_all();
+            return self.hand_all_to(number);
         }
         let Some(upgrade) = &mut self.upgrade else {
             return;
@@ -458,13 +311,6 @@ impl Supervisor {
             self.start_at = None;
             let number = child.number();
             // It stays an upgrade until it serves; only its place is taken.
-            self.hand_all_to(number);
-        }
-    }
-
-    fn hand_all(&mut self) {
-        if let Some(broker) = &self.broker {
-            let number = broker.number();
             self.hand_all_to(number);
         }
     }
@@ -514,20 +360,7 @@ impl Supervisor {
                 tracing::warn!(error = %error, "nobody hears that the broker is ready");
             }
         }
-        if let Some(upgrade) = self
-            .upgrade
-            .take_if(|upgrade| upgrade.child.number() == number)
-        {
-            self.program = upgrade.program;
-            let answer = Upgraded {
-                old_pid: upgrade.old_pid,
-                pid: upgrade.child.pid(),
-                pause_us: micros(pause.unwrap_or_default()),
-            };
-            self.broker = Some(upgrade.child);
-            self.failures = 0;
-            answer_with(&upgrade.requested_by, &serde_json::json!(answer));
-        }
+        self.upgrade_serves(number, pause.unwrap_or_default());
         if let Some(pause) = pause {
             tracing::info!(
                 container = self.name,
@@ -566,7 +399,7 @@ impl Supervisor {
                     pid = broker.pid(),
                     "the broker has ended: its calls wait for the next one"
                 );
-                if broker.step() != Step::Serving || broker.age() < SHORT_LIFE {
+                if broker.step() != Step::Serving || broker.age() < delay::SHORT_LIFE {
                     self.failed(broker.step(), death);
                 } else {
                     self.failures = 0;
@@ -584,22 +417,12 @@ impl Supervisor {
         child.wait()
     }
 
-    /// A broker did not live long. One that does not even serve has little hope, one that has served may have been killed by
-    /// somebody, or by a tenant that has found a way to: neither may keep the host busy.
+    /// A broker did not live long.
     fn failed(&mut self, step: Step, death: Death) {
         let times = self.failures;
         self.failures = self.failures.saturating_add(1);
-        let delay = match (step, death) {
-            (Step::Serving, _) | (_, Death::Killed) => {
-                LONGEST_PAUSE.min(PAUSE_STEP * times.saturating_sub(FREE_DEATHS))
-            }
-            (Step::Starting | Step::Standby | Step::Resuming, Death::ByItself) => {
-                let doublings = times.saturating_sub(FREE_FAILURES).min(10);
-                let is_free = times < FREE_FAILURES;
-                LONGEST_DELAY.min(FIRST_DELAY * u32::from(!is_free) * (1 << doublings))
-            }
-        };
-        if delay >= FIRST_DELAY {
+        let delay = delay::before_next(step, death, times);
+        if delay >= delay::FIRST {
             tracing::error!(
                 container = self.name,
                 failures = self.failures,
@@ -608,64 +431,6 @@ impl Supervisor {
             );
         }
         self.start_at = Some(Instant::now() + delay);
-    }
-
-    fn start_upgrade(&mut self, path: &Path, requested_by: OwnedFd) {
-        let refuse = |problem: &str| {
-            answer_with(&requested_by, &serde_json::json!({ "error": problem }));
-        };
-        if self.upgrade.is_some() {
-            return refuse("another replacement is under way");
-        }
-        let Some(old_pid) = self.broker.as_ref().map(Child::pid) else {
-            return refuse("no broker serves at this moment");
-        };
-        let program = match Program::open(path) {
-            Ok(program) => program,
-            Err(error) => return refuse(&host_environment::in_one_line(&error)),
-        };
-        match self.spawn(|_| Ok(program)) {
-            Ok((child, program)) => {
-                self.upgrade = Some(Upgrade {
-                    child,
-                    program,
-                    requested_by,
-                    old_pid,
-                    hand_over_at: None,
-                });
-            }
-            Err(error) => refuse(&host_environment::in_one_line(&error)),
-        }
-    }
-
-    /// A child that cannot take over.
-    fn turn_away(&mut self, number: u64, problem: &str) {
-        tracing::error!(container = self.name, problem, "a broker was turned away");
-        if let Some(upgrade) = self
-            .upgrade
-            .take_if(|upgrade| upgrade.child.number() == number)
-        {
-            self.upgrade_failed(upgrade, problem);
-        } else if let Some(child) = self.child(number) {
-            child.kill();
-        }
-    }
-
-    fn upgrade_failed(&mut self, mut upgrade: Upgrade, problem: &str) {
-        tracing::error!(
-            container = self.name,
-            problem,
-            "the broker was not replaced"
-        );
-        self.bury(&mut upgrade.child);
-        answer_with(
-            &upgrade.requested_by,
-            &serde_json::json!({ "error": problem }),
-        );
-        if self.broker.is_none() && self.start_at.is_none() {
-            // The former one has handed over already: its program serves again.
-            self.start_at = Some(Instant::now());
-        }
     }
 
     fn watch_over_children(&mut self) {
@@ -726,19 +491,5 @@ impl Supervisor {
                 child.kill();
             }
         }
-    }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn answer_with(connection: &OwnedFd, answer: &serde_json::Value) {
-    let written = connection.try_clone().and_then(|fd| {
-        let mut stream = std::os::unix::net::UnixStream::from(fd);
-        stream.write_all(format!("{answer}\n").as_bytes())
-    });
-    if let Err(error) = written {
-        tracing::debug!(error = %error, "nobody reads the answer");
     }
 }

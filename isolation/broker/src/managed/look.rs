@@ -12,19 +12,21 @@
 //! had it at the end would have had it when looked at, or was forked since by somebody of whom that holds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use driver::{FileId, FileKind};
+use driver::FileId;
 use ledger::{Applied, ManagedSpan, Operation, ProcessId, Span};
-use nix::sys::stat::{fstat, major, minor};
 use verdict::policy::Managed;
 
 use super::spans::Stretches;
-use super::{ManagedMappings, OnItsWay, Scope, Suspicion, What, evidence};
+use super::{ManagedMappings, OnItsWay, Scope, What, evidence};
 use crate::maps::{self, Table};
 use crate::open_file_scan;
 use crate::privilege;
+
+mod files;
+
+use files::{Files, Inode, Mapped, merged, stretches};
 
 /// Processes that come while others are looked at are looked at as well, so often.
 const MOST_ROUNDS: u32 = 16;
@@ -32,11 +34,6 @@ const MOST_ROUNDS: u32 = 16;
 const MOST_MAPPED: usize = 1 << 17;
 /// So many changes are made at once; other calls wait for them.
 const CHUNK: usize = 256;
-
-/// Device numbers and inode.
-type Inode = (u64, u64, u64);
-/// What is mapped, by file.
-type Mapped = BTreeMap<Inode, Stretches>;
 
 /// The look under way, and the numbers of those before.
 #[derive(Debug, Default)]
@@ -82,38 +79,6 @@ struct Look {
     rounds: u32,
     /// Somebody could not be looked at: nothing is uncharged.
     is_inconclusive: bool,
-}
-
-/// The uvm files that are held, and by which inode a mapping of each is known.
-#[derive(Debug, Default)]
-struct Files {
-    inodes: HashMap<FileId, Inode>,
-    of_inode: BTreeMap<Inode, Vec<FileId>>,
-}
-
-impl Files {
-    fn of(scope: Scope<'_>) -> Self {
-        let mut files = Self::default();
-        for file in scope.files.held() {
-            if file.kind == FileKind::Uvm
-                && let Ok(stat) = fstat(file.fd.as_fd())
-            {
-                let inode = (major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
-                files.inodes.insert(file.id, inode);
-                files.of_inode.entry(inode).or_default().push(file.id);
-            }
-        }
-        files
-    }
-
-    fn inode(&self, file: ledger::FileId) -> Option<Inode> {
-        self.inodes.get(&FileId(file.0)).copied()
-    }
-
-    /// Whether a mapping of an inode can be of one file alone. A real driver's files have one inode all together.
-    fn is_alone(&self, inode: Inode) -> bool {
-        self.of_inode.get(&inode).is_some_and(|ids| ids.len() == 1)
-    }
 }
 
 impl Looking {
@@ -164,56 +129,6 @@ impl Looking {
             self.found_in = self.begun;
         }
         (Step::Done { found }, violations)
-    }
-}
-
-impl super::Inner {
-    /// A process that has been let map something since it was looked at.
-    fn next_suspect(&self) -> Option<i32> {
-        self.suspected.iter().find_map(|it| it.tgid)
-    }
-
-    /// What a process is suspected to have mapped; a look at it settles those of which it says whose they are.
-    fn take_suspicions(&mut self, pid: i32, start: Option<u64>, look: u64) -> Vec<Span> {
-        let mut of_process = Vec::new();
-        for it in &mut self.suspected {
-            match it.tgid {
-                Some(tgid) if tgid == pid => {
-                    // Its number may be another's by now.
-                    if start.is_some_and(|start| start <= it.at) {
-                        of_process.push(it.span);
-                    } else {
-                        it.tgid = None;
-                        it.ended_in = look;
-                        of_process.push(it.span);
-                    }
-                }
-                Some(_) => {}
-                None => of_process.push(it.span),
-            }
-        }
-        let is_settled = |it: &Suspicion| it.tgid == Some(pid);
-        self.suspected.retain(|it| !is_settled(it));
-        // Those on their way may have been made just now.
-        let on_their_way = self.on_their_way.values();
-        of_process.extend(on_their_way.filter(|it| it.tgid == pid).filter_map(
-            |it| match it.what {
-                What::Charged(_, span) | What::Other(span) => Some(span),
-                What::OfFormerBroker => None,
-            },
-        ));
-        of_process
-    }
-
-    fn end_of_look(&mut self, look: u64) {
-        self.suspected
-            .retain(|it| it.tgid.is_some() || it.ended_in >= look);
-        self.charged_meanwhile = Some(Vec::new());
-    }
-
-    /// Whether a stretch is charged to a process that had the number when it was charged.
-    fn is_same_process(&self, pid: i32, start: u64) -> bool {
-        start <= self.charged_at.get(&pid).copied().unwrap_or(self.began_at)
     }
 }
 
@@ -318,10 +233,7 @@ impl Look {
                 return;
             }
         }
-        let mapped: Mapped = mapped
-            .into_iter()
-            .map(|(inode, spans)| (inode, Stretches::of(spans)))
-            .collect();
+        let mapped: Mapped = merged(mapped);
         let suspicions = Stretches::of(suspicions);
         let mut steps = 0;
         let nothing = Stretches::default();
@@ -468,10 +380,7 @@ impl Look {
             tracing::debug!(container = scope.name, "not everybody could be looked at");
             return false;
         }
-        let elsewhere: Mapped = std::mem::take(&mut self.elsewhere)
-            .into_iter()
-            .map(|(inode, spans)| (inode, Stretches::of(spans)))
-            .collect();
+        let elsewhere: Mapped = merged(std::mem::take(&mut self.elsewhere));
         let nothing = Stretches::default();
         let (mut unmapped, mut steps) = (Vec::new(), 0);
         for it in &self.charged {
@@ -509,10 +418,7 @@ impl Look {
                     What::Other(_) => {}
                 }
             }
-            let kept: HashMap<FileId, Stretches> = kept
-                .into_iter()
-                .map(|(file, spans)| (file, Stretches::of(spans)))
-                .collect();
+            let kept: HashMap<FileId, Stretches> = merged(kept);
             let mut change = scope.journal.change();
             for (it, span) in chunk {
                 if of_former.contains(&it.process.0) {
@@ -532,23 +438,6 @@ impl Look {
     }
 }
 
-impl super::Inner {
-    /// A process has ended, or cannot be looked at: what it was suspected of may be had by whoever shares its memory.
-    fn has_ended(&mut self, look: u64, suspicions: &[Span]) {
-        for span in suspicions {
-            let is_known = |it: &Suspicion| it.tgid.is_none() && it.span == *span;
-            if !self.suspected.iter().any(is_known) {
-                self.suspected.push(Suspicion {
-                    tgid: None,
-                    at: 0,
-                    span: *span,
-                    ended_in: look,
-                });
-            }
-        }
-    }
-}
-
 /// Adds a stretch to others, which come in the order of their addresses. Beyond what is remembered, the room between two counts as
 /// mapped: nothing is hidden behind a great many.
 fn add(mapped: &mut Vec<Span>, span: Span) {
@@ -560,19 +449,6 @@ fn add(mapped: &mut Vec<Span>, span: Span) {
         }
         _ => mapped.push(span),
     }
-}
-
-fn stretches<'a>(files: &Files, charged: impl Iterator<Item = &'a ManagedSpan>) -> Mapped {
-    let mut spans: BTreeMap<Inode, Vec<Span>> = BTreeMap::new();
-    for it in charged {
-        if let Some(inode) = files.inode(it.uvm_file) {
-            spans.entry(inode).or_default().push(it.span);
-        }
-    }
-    spans
-        .into_iter()
-        .map(|(inode, spans)| (inode, Stretches::of(spans)))
-        .collect()
 }
 
 /// Looks at every thread that is on its way.

@@ -1,0 +1,70 @@
+//! What processes may have mapped without being charged: stretches that were let through, until their process has been looked at.
+
+use ledger::Span;
+
+use super::{Inner, Suspicion, What};
+
+impl Inner {
+    /// A process that has been let map something since it was looked at.
+    pub(super) fn next_suspect(&self) -> Option<i32> {
+        self.suspected.iter().find_map(|it| it.tgid)
+    }
+
+    /// What a process is suspected to have mapped; a look at it settles those of which it says whose they are.
+    pub(super) fn take_suspicions(&mut self, pid: i32, start: Option<u64>, look: u64) -> Vec<Span> {
+        let mut of_process = Vec::new();
+        for it in &mut self.suspected {
+            match it.tgid {
+                Some(tgid) if tgid == pid => {
+                    // Its number may be another's by now.
+                    if start.is_some_and(|start| start <= it.at) {
+                        of_process.push(it.span);
+                    } else {
+                        it.tgid = None;
+                        it.ended_in = look;
+                        of_process.push(it.span);
+                    }
+                }
+                Some(_) => {}
+                None => of_process.push(it.span),
+            }
+        }
+        let is_settled = |it: &Suspicion| it.tgid == Some(pid);
+        self.suspected.retain(|it| !is_settled(it));
+        // Those on their way may have been made just now.
+        let on_their_way = self.on_their_way.values();
+        of_process.extend(on_their_way.filter(|it| it.tgid == pid).filter_map(
+            |it| match it.what {
+                What::Charged(_, span) | What::Other(span) => Some(span),
+                What::OfFormerBroker => None,
+            },
+        ));
+        of_process
+    }
+
+    pub(super) fn end_of_look(&mut self, look: u64) {
+        self.suspected
+            .retain(|it| it.tgid.is_some() || it.ended_in >= look);
+        self.charged_meanwhile = Some(Vec::new());
+    }
+
+    /// Whether a stretch is charged to a process that had the number when it was charged.
+    pub(super) fn is_same_process(&self, pid: i32, start: u64) -> bool {
+        start <= self.charged_at.get(&pid).copied().unwrap_or(self.began_at)
+    }
+
+    /// A process has ended, or cannot be looked at: what it was suspected of may be had by whoever shares its memory.
+    pub(super) fn has_ended(&mut self, look: u64, suspicions: &[Span]) {
+        for span in suspicions {
+            let is_known = |it: &Suspicion| it.tgid.is_none() && it.span == *span;
+            if !self.suspected.iter().any(is_known) {
+                self.suspected.push(Suspicion {
+                    tgid: None,
+                    at: 0,
+                    span: *span,
+                    ended_in: look,
+                });
+            }
+        }
+    }
+}
