@@ -1,5 +1,6 @@
 use super::*;
 use nvabi::bytes::put_u32;
+use nvabi::uvm as u;
 use nvabi::{control, lists};
 
 /// The handles in controls' parameters, from the drivers' headers.

@@ -1,0 +1,151 @@
+//! Parameters of allocations, by class, and the numbers of engines in them.
+
+/// NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS, of NV01_MEMORY_VIRTUAL.
+pub mod virtual_params {
+    /// `hVASpace`
+    pub const H_VA_SPACE: usize = 16;
+}
+
+/// `NV_MEMORY_ALLOCATION_PARAMS`, the parameters of the memory classes.
+pub mod memory_params {
+    /// `flags`
+    pub const FLAGS: usize = 8;
+    /// `attr`
+    pub const ATTR: usize = 24;
+    /// `attr2`
+    pub const ATTR2: usize = 28;
+    /// `size`: bytes asked, then bytes got
+    pub const SIZE: usize = 64;
+    /// `alignment`, bytes
+    pub const ALIGNMENT: usize = 72;
+    /// `offset`: physical address, out
+    pub const OFFSET: usize = 80;
+    /// `limit`: size - 1, out
+    pub const LIMIT: usize = 88;
+    /// `hVASpace`
+    pub const H_VA_SPACE: usize = 108;
+    /// `NVOS32_ALLOC_FLAGS_VIRTUAL`: address space, not memory
+    pub const FLAG_VIRTUAL: u32 = 0x0008_0000;
+    /// `NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`: the caller chooses the address
+    pub const FLAG_FIXED_ADDRESS: u32 = 0x10;
+    /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT`: `alignment` counts
+    pub const FLAG_ALIGNMENT_HINT: u32 = 0x80;
+    /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_FORCE`: `alignment` counts, and the call fails without it
+    pub const FLAG_ALIGNMENT_FORCE: u32 = 0x100;
+    /// `attr` bits 13:12, compression: 0 is none
+    pub const ATTR_COMPRESSION_MASK: u32 = 3 << 12;
+    /// `attr` bits 24:23, page size: value 1 is 4 KiB
+    pub const ATTR_PAGE_SIZE_4K: u32 = 1 << 23;
+    /// `attr` bits 24:23: value 2 is big, 64 KiB
+    pub const ATTR_PAGE_SIZE_BIG: u32 = 2 << 23;
+    /// `attr` bits 24:23: value 3 is huge, of the size that `attr2` says
+    pub const ATTR_PAGE_SIZE_HUGE: u32 = 3 << 23;
+    /// Bits of the page size.
+    pub const ATTR_PAGE_SIZE_MASK: u32 = 3 << 23;
+    /// `attr2` bits 21:20, size of huge pages: values 0 and 1 are 2 MiB
+    pub const ATTR2_HUGE_2M: u32 = 1 << 20;
+    /// `attr2` bits 21:20: value 2 is 512 MiB
+    pub const ATTR2_HUGE_512M: u32 = 2 << 20;
+    /// `attr2` bits 21:20: value 3 is 256 GiB, since 570
+    pub const ATTR2_HUGE_256G: u32 = 3 << 20;
+    /// Bits of the size of huge pages.
+    pub const ATTR2_HUGE_MASK: u32 = 3 << 20;
+}
+
+/// `NV0080_ALLOC_PARAMETERS`: a device.
+pub mod device_params {
+    /// `deviceId`: the driver's device instance
+    pub const DEVICE_ID: usize = 0;
+    /// `hClientShare`: the client whose default address space the device uses
+    pub const H_CLIENT_SHARE: usize = 4;
+    /// `hTargetClient`
+    pub const H_TARGET_CLIENT: usize = 8;
+    /// `vaMode`
+    pub const VA_MODE: usize = 48;
+    /// `NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES`: address spaces are objects of their own
+    pub const VA_MODE_MULTIPLE: u32 = 2;
+}
+
+/// `NV0005_ALLOC_PARAMETERS`: an event.
+pub mod event_params {
+    /// `hParentClient`: the client whose object is watched; 0: the allocating one
+    pub const H_PARENT_CLIENT: usize = 0;
+}
+
+/// `NV83DE_ALLOC_PARAMETERS`: a debugger session.
+pub mod debugger_params {
+    /// `hAppClient`: the client that is debugged; 0: the allocating one
+    pub const H_APP_CLIENT: usize = 4;
+}
+
+/// `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`: a TSG.
+pub mod channel_group_params {
+    /// `engineType`
+    pub const ENGINE_TYPE: usize = 12;
+}
+
+/// `NV_CHANNEL_ALLOC_PARAMS`
+pub mod channel_params {
+    /// `gpFifoOffset`: GPU virtual address of the ring
+    pub const GP_FIFO_OFFSET: usize = 8;
+    /// `gpFifoEntries`
+    pub const GP_FIFO_ENTRIES: usize = 16;
+    /// `hContextShare`
+    pub const H_CONTEXT_SHARE: usize = 24;
+    /// `hVASpace`
+    pub const H_VA_SPACE: usize = 28;
+    /// `hUserdMemory[0]`
+    pub const H_USERD_MEMORY: usize = 32;
+    /// `userdOffset[0]`, bytes
+    pub const USERD_OFFSET: usize = 64;
+    /// `engineType`
+    pub const ENGINE_TYPE: usize = 128;
+    /// `cid`, out
+    pub const CID: usize = 132;
+}
+
+/// Engine types of channel groups and channels (`cl2080_notification.h`).
+pub mod engine_type {
+    /// `NV2080_ENGINE_TYPE_NULL`: not said
+    pub const NULL: u32 = 0;
+    /// `NV2080_ENGINE_TYPE_GR0`
+    pub const GR0: u32 = 1;
+    /// `NV2080_ENGINE_TYPE_GR7`
+    pub const GR7: u32 = 8;
+    /// `NV2080_ENGINE_TYPE_COPY0`
+    pub const COPY0: u32 = 9;
+    /// `NV2080_ENGINE_TYPE_NVDEC0`
+    pub const NVDEC0: u32 = 0x13;
+    /// `NV2080_ENGINE_TYPE_NVENC0`
+    pub const NVENC0: u32 = 0x1b;
+    /// `NV2080_ENGINE_TYPE_NVENC2`
+    pub const NVENC2: u32 = 0x1d;
+    /// `NV2080_ENGINE_TYPE_NVJPEG0`
+    pub const NVJPEG0: u32 = 0x2b;
+    /// `NV2080_ENGINE_TYPE_OFA`
+    pub const OFA: u32 = 0x33;
+    /// `NV2080_ENGINE_TYPE_OFA1`, which no engine of a release before it has as its number.
+    pub const OFA1: u32 = 0x3e;
+    /// `NV2080_ENGINE_TYPE_NVENC3`: as [`OFA1`].
+    pub const NVENC3: u32 = 0x3f;
+
+    /// Whether it is one of the video engines: NVDEC, NVENC, NVJPG or OFA.
+    #[must_use]
+    pub const fn is_video(engine: u32) -> bool {
+        matches!(engine, NVDEC0..=NVENC2 | NVJPEG0..=OFA | OFA1 | NVENC3)
+    }
+}
+
+/// `NV_BSP_ALLOCATION_PARAMETERS`, and those of encoders, NVJPG and OFA.
+pub mod video_params {
+    /// `prohibitMultipleInstances`
+    pub const ALONE: usize = 4;
+}
+
+/// `NVA0BC_ALLOC_PARAMETERS`: a session of an encoder.
+pub mod encoder_session {
+    /// `version`: 1 names memory that RM maps into the kernel
+    pub const VERSION: usize = 12;
+    /// `hMem`
+    pub const H_MEM: usize = 16;
+}
