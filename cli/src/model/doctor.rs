@@ -3,121 +3,18 @@
 //! [`Facts`] are looked up by the command; [`assess`] judges them and touches nothing. What a start needs is judged here, what
 //! goes on on the host in `standing`.
 
+mod driver;
+mod facts;
 mod standing;
 
-use std::path::PathBuf;
-
 use cards::{IoUring, Mode};
-use driver_libraries::Survey as Libraries;
-use driver_libraries::uvm_module::Standing as UvmModule;
-use host_config::config::IsolationConfig;
-use nvabi::{DriverVersion, Release};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
+pub use self::facts::{Cgroup, Facts, FiltersUnread, Runc};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use super::JSON_VERSION;
 use super::host_driver::HostDriver;
-
-/// What was found. An `Err` holds the reason as text, for people.
-#[derive(Debug, Clone)]
-pub struct Facts {
-    /// The configuration's file, or why it cannot be used.
-    pub configuration: Result<String, String>,
-    /// `uname -r`
-    pub kernel_release: String,
-    /// Whether this program runs as root.
-    pub is_root: bool,
-    /// Seccomp user notification.
-    pub seccomp_notify: Result<(), String>,
-    /// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
-    pub wait_killable: bool,
-    /// `pidfd_getfd`
-    pub pidfd_getfd: Result<(), String>,
-    /// Whether the filters of another process can be read: frontends do, before a container's program starts.
-    pub filters: Result<(), FiltersUnread>,
-    /// `vm.mmap_min_addr`, or why it cannot be read.
-    pub mmap_min_addr: Result<u64, String>,
-    /// Control groups.
-    pub cgroup: Cgroup,
-    /// The OCI runtime.
-    pub runc: Result<Runc, String>,
-    /// The broker program.
-    pub broker: Result<PathBuf, String>,
-    /// The programs beside this one.
-    pub programs: Vec<Program>,
-    /// The engines of this host.
-    pub engines: Vec<Engine>,
-    /// Which driver would be behind the containers' cards.
-    pub driver: HostDriver,
-    /// Its version.
-    pub driver_version: Result<DriverVersion, String>,
-    /// What the operator's file says of a version that cgpu does not know: the file, and what it makes of the driver. `None`: no file.
-    pub driver_file: Option<(PathBuf, Result<String, String>)>,
-    /// For the kernel's driver: the version of the module that is installed, which the next boot loads, and whether that is known.
-    pub installed_driver: Option<(DriverVersion, Result<(), String>)>,
-    /// How many cards it has; for the kernel's driver asked through NVML.
-    pub cards: Result<usize, String>,
-    /// For the simulated driver: whether `cgpu-sim` answers.
-    pub simulator: Result<(), String>,
-    /// Cards on which nothing is placed, and why: UUID and reason.
-    pub unhealthy: Result<Vec<(String, String)>, String>,
-    /// Cards that containers cannot share, by how they are set, and what to do: UUID and reason.
-    pub unshareable: Vec<(String, String)>,
-    /// For the kernel's driver: its user libraries, as containers would get them.
-    pub libraries: Option<Result<Libraries, String>>,
-    /// For the kernel's driver: the module nvidia-uvm.
-    pub uvm: Option<Result<UvmModule, String>>,
-    /// For the kernel's driver: nodes in the host's `/dev` that are not as the driver has them.
-    pub node_differences: Vec<String>,
-    /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
-    pub uvm_disable_hmm: Option<String>,
-    /// How containers are held.
-    pub isolation: IsolationConfig,
-    /// Who could hold a container, and who would.
-    pub backends: Result<Survey, String>,
-    /// The state folder.
-    pub state_dir: PathBuf,
-    /// Whether it can be used.
-    pub state_dir_usable: Result<(), String>,
-    /// The containers that hold a vGPU, or why they cannot be listed.
-    pub containers: Result<Vec<Container>, String>,
-    /// Containers whose supervisor runs while their folder is gone.
-    pub forsaken: Vec<String>,
-}
-
-/// Why the filters of a process cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FiltersUnread {
-    /// The process cannot be traced.
-    NoTrace(String),
-    /// The kernel does not give out the filters of a traced process.
-    NoFilters(String),
-    /// There was no process to try it with.
-    NotTried(String),
-}
-
-/// How the host's control groups are mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cgroup {
-    /// Version 2 only.
-    V2,
-    /// Version 1.
-    V1,
-    /// Not at all.
-    None,
-}
-
-/// An OCI runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Runc {
-    /// Where.
-    pub path: PathBuf,
-    /// Its first line of `--version`.
-    pub version: String,
-    /// Whether it can hand over a seccomp listener.
-    pub notify: bool,
-}
 
 /// What `cgpu doctor` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -237,7 +134,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     let mut checks = kernel(facts);
     checks.extend(programs(facts));
     checks.extend(standing::programs(facts));
-    checks.extend(driver(facts));
+    checks.extend(driver::checks(facts));
     checks.extend(isolation(facts));
     checks.extend(state(facts));
     checks.extend(standing::containers(facts));
@@ -446,125 +343,6 @@ fn programs(facts: &Facts) -> Vec<Check> {
             ),
         },
     ]
-}
-
-fn driver(facts: &Facts) -> Vec<Check> {
-    let named = match facts.driver {
-        HostDriver::None => {
-            return vec![Check::missing(
-                "driver",
-                "neither NVIDIA's driver nor cgpu-sim runs here",
-                "load the NVIDIA driver, or simulate GPUs with `cgpu-sim --profile two-ada`",
-            )];
-        }
-        HostDriver::Kernel => "the kernel's NVIDIA driver",
-        HostDriver::Sim => "simulated cards (cgpu-sim)",
-    };
-    let mut checks = vec![match &facts.driver_version {
-        Ok(version) => match (Release::of(*version), &facts.driver_file) {
-            (Ok(_known), _) => Check::ok("driver", format!("{named} {version}")),
-            (Err(_), Some((path, Ok(summary)))) => Check::ok(
-                "driver",
-                format!("{named} {version}, by {} {summary}", path.display()),
-            ),
-            (Err(unsupported), file) => Check::missing(
-                "driver",
-                match file {
-                    Some((path, Err(why))) => {
-                        format!("{named}: {unsupported}; and by {}: {why}", path.display())
-                    }
-                    Some((_, Ok(_))) | None => format!("{named}: {unsupported}"),
-                },
-                "install a driver of one of these branches, or add this version as docs/internals/adding-a-driver-version.md says",
-            ),
-        },
-        Err(why) => Check::missing(
-            "driver",
-            format!("{named}: {why}"),
-            "check that the driver is loaded (nvidia.ko), or that cgpu-sim has started",
-        ),
-    }];
-    if let Some((version, Err(why))) = &facts.installed_driver {
-        checks.push(Check::hint(
-            "installed driver",
-            format!("{version}, which the next boot loads: {why}"),
-            "before a reboot, install a driver of one of these branches, or add this version as docs/internals/adding-a-driver-version.md says",
-        ));
-    }
-    match (facts.driver, &facts.simulator) {
-        (HostDriver::Sim, Ok(())) => checks.push(Check::ok("simulator", "answers")),
-        (HostDriver::Sim, Err(why)) => checks.push(Check::missing(
-            "simulator",
-            format!("does not answer: {why}"),
-            "start cgpu-sim again, with the same profile; running containers find their cards again by themselves",
-        )),
-        _ => {}
-    }
-    let inventory = match facts.driver {
-        HostDriver::Kernel => "NVML",
-        HostDriver::Sim | HostDriver::None => "cards",
-    };
-    checks.push(match &facts.cards {
-        Ok(0) => Check::missing(inventory, "no card", "add a card to this host or profile"),
-        Ok(count) => standing::cards(inventory, *count, &facts.unhealthy),
-        Err(why) => Check::missing(
-            inventory,
-            why,
-            "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
-        ),
-    });
-    checks.extend(standing::unshareable(&facts.cards, &facts.unshareable));
-    checks.extend(facts.uvm.as_ref().map(uvm));
-    if !facts.node_differences.is_empty() {
-        checks.push(Check::hint(
-            "device nodes",
-            facts.node_differences.join("; "),
-            "containers get nodes of their own; for the host's programs remove the node, and make it anew with `nvidia-modprobe -c 0 -u`",
-        ));
-    }
-    checks.extend(facts.libraries.as_ref().map(libraries));
-    checks
-}
-
-fn uvm(module: &Result<UvmModule, String>) -> Check {
-    const NAME: &str = "nvidia-uvm";
-    match module {
-        Ok(UvmModule::Loaded { major }) => Check::ok(NAME, format!("loaded, major {major}")),
-        Ok(UvmModule::Loadable { modprobe }) => Check::hint(
-            NAME,
-            format!(
-                "not loaded; the next container with a GPU loads it ({})",
-                modprobe.display()
-            ),
-            "load it when the host boots: write `nvidia-uvm` to /etc/modules-load.d/nvidia-uvm.conf",
-        ),
-        Ok(UvmModule::Missing(why)) => Check::missing(
-            NAME,
-            format!("not loaded, and cgpu cannot load it: {why}"),
-            "run `modprobe nvidia-uvm`; CUDA does not start without it",
-        ),
-        Err(why) => Check::missing(NAME, why, "run this where /proc is mounted"),
-    }
-}
-
-fn libraries(found: &Result<Libraries, String>) -> Check {
-    const NAME: &str = "user libraries";
-    match found {
-        Ok(found) if found.libraries.is_empty() => Check::ok(NAME, &found.source),
-        Ok(found) => {
-            let left_out = match found.left_out.as_slice() {
-                [] => String::new(),
-                names => format!("; containers do not get {}", names.join(", ")),
-            };
-            let count = found.libraries.len();
-            Check::ok(NAME, format!("{}: {count}{left_out}", found.source))
-        }
-        Err(why) => Check::missing(
-            NAME,
-            why,
-            "correct it, or choose where they come from with `[driver] libraries` in cgpu.toml",
-        ),
-    }
 }
 
 fn isolation(facts: &Facts) -> Vec<Check> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   engine (which, what version) ─► plan (files and changes) ─► change (json_text, toml_text: new texts)
 //!                                                                  │
-//!   report (diff, notes, what to reload) ◄─ transaction ◄─ check (the engine's own, on a copy)
+//!   report (diff, notes, what to reload) ◄─ transaction ◄─ work (by engine) ◄─ check (the engine's own, on a copy)
 //!                                               │
 //!                                               └─► journal (what was done, the originals), place (one step a file)
 //! ```
@@ -20,7 +20,7 @@ use self::place::{RealDisk, Writer};
 use self::plan::{AsDefault, InstallRequest};
 use self::report::{Action, Report};
 pub(super) use self::survey::survey;
-use self::transaction::{Site, Work};
+use self::work::{Site, Work};
 use super::Form;
 
 mod change;
@@ -36,6 +36,7 @@ mod survey;
 mod tests;
 mod toml_text;
 mod transaction;
+mod work;
 
 /// Below the help of `cgpu install`.
 pub(super) const INSTALL_EXAMPLES: &str = "\
@@ -148,15 +149,14 @@ pub(super) fn install(options: &InstallOptions) -> anyhow::Result<ExitCode> {
             .into_string()
             .map_err(|path| anyhow::anyhow!("the folder {} is not UTF-8", path.display()))?,
     };
-    let plan =
-        |journal: &Journal| transaction::plan_install(&site, journal, &common.engine, &request);
+    let plan = |journal: &Journal| work::plan_install(&site, journal, &common.engine, &request);
     act(&site, common, Action::Install, Some(&request.runtime), plan)
 }
 
 pub(super) fn uninstall(options: &UninstallOptions) -> anyhow::Result<ExitCode> {
     let common = &options.common;
     let site = site(common)?;
-    let plan = |journal: &Journal| transaction::plan_uninstall(&site, journal, &common.engine);
+    let plan = |journal: &Journal| work::plan_uninstall(&site, journal, &common.engine);
     act(&site, common, Action::Uninstall, None, plan)
 }
 

@@ -6,7 +6,7 @@ use similar::TextDiff;
 use super::check::Checked;
 use super::engine::Engine;
 use super::journal::{How, Journal, Phase};
-use super::transaction::{FileWork, Site, Work};
+use super::work::{FileWork, Site, Work};
 use crate::model::JSON_VERSION;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -10,7 +10,8 @@ use std::path::Path;
 use super::journal::{Journal, Phase};
 use super::place::{Disk, RealDisk, Writer};
 use super::plan::{AsDefault, InstallRequest};
-use super::transaction::{self, Site, Work};
+use super::transaction;
+use super::work::{self, Site, Work};
 
 const DAEMON: &str = "{\n    \"log-level\": \"warn\",\n    \"big\": 1.50e3\n}\n";
 const CONTAINERD: &str = "# the node's\nversion = 2\n\n[grpc]\n  gid = 12 # theirs\n";
@@ -99,13 +100,13 @@ fn install(
         programs: "/usr/bin".to_owned(),
     };
     run(site, disk, |journal| {
-        transaction::plan_install(site, journal, &requested, &request)
+        work::plan_install(site, journal, &requested, &request)
     })
 }
 
 fn uninstall(site: &Site, disk: &dyn Disk) -> anyhow::Result<bool> {
     run(site, disk, |journal| {
-        transaction::plan_uninstall(site, journal, &[])
+        work::plan_uninstall(site, journal, &[])
     })
 }
 
@@ -408,7 +409,7 @@ fn a_lost_original_is_reported_and_the_keys_are_taken_out_instead() {
     install(&site, &RealDisk, "docker@28", AsDefault::No).unwrap();
     fs::remove_dir_all(site.state().join("originals")).unwrap();
     let journal = Journal::read(&site.state()).unwrap();
-    let works = transaction::plan_uninstall(&site, &journal, &[]).unwrap();
+    let works = work::plan_uninstall(&site, &journal, &[]).unwrap();
     assert!(
         works[0].remarks[0].contains("gone or damaged"),
         "{:?}",

@@ -1,5 +1,9 @@
+use std::path::PathBuf;
+
 use cards::Weakness;
-use host_config::config::{Allow, Strength};
+use driver_libraries::Survey as Libraries;
+use driver_libraries::uvm_module::Standing as UvmModule;
+use host_config::config::{Allow, IsolationConfig, Strength};
 
 use super::*;
 use crate::model::ps::State;
