@@ -8,6 +8,7 @@
 //! and carried into any container.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 pub mod commands;
 pub mod model;

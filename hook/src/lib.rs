@@ -35,6 +35,7 @@
 //!
 //! This crate must not know of an engine beyond what it sends, and uses neither an asynchronous runtime nor NVML.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

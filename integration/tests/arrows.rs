@@ -224,6 +224,23 @@ fn unsafe_code_stands_in_sys_alone() -> Result<()> {
     Ok(())
 }
 
+/// The bound is `too-many-lines-threshold` of `clippy.toml`.
+#[test]
+fn functions_of_the_product_have_a_longest_length() -> Result<()> {
+    for package in packages()? {
+        for target in package["targets"].as_array().into_iter().flatten() {
+            let path = target["src_path"].as_str().context("a path")?;
+            let is_library = target["kind"][0].as_str() == Some("lib");
+            let is_product = ["isolation", "shim", "hook", "cli"].contains(&&*folder(&package)?);
+            if is_library && is_product {
+                let checked = fs::read_to_string(path)?.contains("warn(clippy::too_many_lines)");
+                assert!(checked, "{path} does not warn of long functions");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What the modules at the top of a crate import of each other, tests left out.
 fn modules(source: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut texts: BTreeMap<String, String> = BTreeMap::new();

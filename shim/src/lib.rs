@@ -12,6 +12,7 @@
 //! task v3 only, and its multi-thread runtime costs more memory than the whole of this program.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -18,6 +18,7 @@
 //! it waits, and waits for a passing call no longer than 20 ms.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -20,6 +20,7 @@
 //! Reservations therefore never hold an entry whose container folder was not written first; what a crash leaves behind is
 //! found by walking the folders and the reservations.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -9,6 +9,7 @@
 //! virtual time with a simulated card. It must not know ioctls, handles' meanings or containers.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 mod appeal;
 pub mod breaker;
@@ -23,8 +24,6 @@ pub mod knob;
 pub mod latency;
 mod lateness;
 pub mod memory;
-#[cfg(test)]
-mod model;
 mod peers;
 pub mod probe;
 pub mod reason;
@@ -33,6 +32,8 @@ mod settings;
 pub mod setup;
 pub mod status;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod usage;
 mod view;
 pub mod watchdog;

@@ -8,6 +8,7 @@
 //! The broker fills these types in, and whoever asks reads the same ones: a field has one name and one meaning. An answer of an
 //! older or newer broker is read as far as it goes: a field that it lacks has its default, one that is not known is left out.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

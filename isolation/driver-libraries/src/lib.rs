@@ -7,6 +7,7 @@
 //!
 //! This crate must not know of the state folder, of brokers, or of a driver's calls.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -16,6 +16,7 @@
 //! Locks: the file table and the call slots, never both, and neither across an ioctl.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -9,6 +9,7 @@
 //!
 //! This crate must not know of containers, of their specs, or of a driver.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

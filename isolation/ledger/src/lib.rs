@@ -58,6 +58,7 @@
 //! object must be gone, and it is freed from the ledger first.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![deny(
     clippy::indexing_slicing,
     clippy::expect_used,

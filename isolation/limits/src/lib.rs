@@ -12,6 +12,7 @@
 //! This crate must not know of containers, grants or quotas: it sets what it is told on the folder that it is told, reads it
 //! back, and says what it found. Which numbers are right is its caller's business.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 mod client;
 #[cfg(feature = "nvml")]

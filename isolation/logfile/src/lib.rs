@@ -13,6 +13,7 @@
 //! A write that fails is counted. Nothing here panics, and nothing waits longer than some milliseconds for another process.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

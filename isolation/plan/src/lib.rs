@@ -11,6 +11,7 @@
 //! parts of a million (ppm); nothing here is a float, so that all brokers agree to the last bit.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -11,6 +11,7 @@
 //! Nothing is written and no process is started here. What a path of a spec leads to on this host is asked through
 //! [`host_config::host_files::HostFiles`]. This crate must not know of the state folder, of brokers, or of an OCI runtime.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -2,6 +2,7 @@
 //!
 //! One module a kernel facility, each opened by a note why it needs `unsafe`. This crate knows system calls only: no
 //! ioctl number of a driver, no quota, no path of cgpu.
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(

@@ -8,6 +8,7 @@
 //! Deny by default: a number, class or control without a row is refused as the driver itself would refuse it.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(clippy::indexing_slicing, clippy::expect_used, clippy::panic)

@@ -26,6 +26,7 @@
 //! undone by [`reclaim`]: a container's folder whose `frontend.lock` and `broker.lock` nobody holds, and whose init, where it has
 //! no broker, has ended.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![cfg_attr(
     not(test),
     deny(
