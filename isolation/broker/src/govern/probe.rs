@@ -235,6 +235,7 @@ struct Asking<'a> {
     driver: &'a dyn Driver,
 }
 
+/// Calls of this process's own, not of the container's.
 struct AsThisProcess<'a>(&'a dyn Driver);
 
 impl Execute for AsThisProcess<'_> {
