@@ -241,6 +241,12 @@ struct Three;
     }
 
     #[test]
+    fn no_file_of_the_product_is_too_long() {
+        let (_, long) = count(&repository()).unwrap();
+        assert!(long.is_empty(), "{long:?}");
+    }
+
+    #[test]
     fn a_file_belongs_to_the_folder_above_its_sources() {
         let file = Path::new("isolation/broker/src/call/admit.rs");
         assert_eq!(crate_of(file), "isolation/broker");
