@@ -756,3 +756,83 @@ proptest! {
         }
     }
 }
+
+/// Leaves of a document, by their paths.
+fn leaves(value: &Value, path: &str, into: &mut std::collections::BTreeMap<String, Value>) {
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members {
+                leaves(value, &format!("{path}/{key}"), into);
+            }
+        }
+        Value::Array(items) => {
+            let is_set = path.starts_with("/process/capabilities/");
+            for (at, value) in items.iter().enumerate() {
+                let place = match is_set {
+                    true => value.to_string(),
+                    false => at.to_string(),
+                };
+                leaves(value, &format!("{path}/{place}"), into);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            into.insert(path.to_owned(), value.clone());
+        }
+    }
+}
+
+/// What the standard's own types do not read, or read as something else.
+fn beyond_the_standard(document: &Value) -> Vec<String> {
+    let typed: oci_spec::runtime::Spec = serde_json::from_value(document.clone()).unwrap();
+    let (mut before, mut after) = Default::default();
+    leaves(document, "", &mut before);
+    leaves(&serde_json::to_value(typed).unwrap(), "", &mut after);
+    // What has its default may be left out.
+    let says_nothing = |value: &Value| [json!(null), json!(false), json!("")].contains(value);
+    let same =
+        |(path, value): &(&String, &Value)| after.get(*path) == Some(*value) || says_nothing(value);
+    let others = before.iter().filter(|leaf| !same(leaf));
+    others
+        .map(|(path, value)| format!("{path}: {value}"))
+        .collect()
+}
+
+/// A key that is spelled otherwise would be no error: the runtime would leave it out, and the filter or a node with it.
+#[test]
+fn what_is_edited_into_the_specs_of_engines_is_the_standards() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/specs");
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let spec: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let engines_own = beyond_the_standard(&spec);
+        let edited = edited(&spec).unwrap();
+        let ours: Vec<String> = beyond_the_standard(&edited)
+            .into_iter()
+            .filter(|leaf| !engines_own.contains(leaf))
+            .collect();
+        assert_eq!(ours, [""; 0], "{}", path.display());
+        let typed: oci_spec::runtime::Spec = serde_json::from_value(edited).unwrap();
+        let linux = typed.linux().as_ref().unwrap();
+        let seccomp = linux.seccomp().as_ref().unwrap();
+        assert_eq!(
+            seccomp.listener_path().as_deref(),
+            Some(Path::new(LISTENER)),
+            "{}",
+            path.display()
+        );
+        let calls = seccomp.syscalls().as_deref().unwrap();
+        let notified = calls
+            .iter()
+            .filter(|call| call.action() == oci_spec::runtime::LinuxSeccompAction::ScmpActNotify);
+        assert!(notified.count() > 0, "{}", path.display());
+        read += 1;
+    }
+    assert!(read >= 6, "{read}");
+    // The check itself: a key that no runtime reads is found.
+    let other = json!({"ociVersion": "1.0.2", "linux": {"seccomp": {"defaultAction": "SCMP_ACT_ALLOW", "listenerpath": "/x"}}});
+    assert_eq!(
+        beyond_the_standard(&other),
+        ["/linux/seccomp/listenerpath: \"/x\""]
+    );
+}
