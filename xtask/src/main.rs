@@ -10,6 +10,7 @@ mod headers;
 mod lines;
 mod long;
 mod machine;
+mod suite;
 mod table;
 mod test;
 

@@ -3,10 +3,6 @@
 //! Everything is built once, with one set of features, and the test executables are run some at a time. Lints are checked beside them.
 //! No crate has documentation tests: `cargo test --doc` would compile each crate again, to run none.
 
-pub(crate) mod executables;
-pub(crate) mod reader;
-pub(crate) mod runner;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -20,8 +16,9 @@ use integration::packages::ensure_installed;
 use integration::programs::{Profile, Programs, target_folder};
 
 use crate::guest;
-use executables::Executable;
-use reader::Counts;
+use crate::suite::executables::{self, Executable};
+use crate::suite::reader::Counts;
+use crate::suite::{Layer, cargo, runner};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -45,31 +42,13 @@ enum Which {
     All,
 }
 
-/// What a test needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Layer {
-    Pure,
-    Host,
-    Engines,
-}
-
-impl Layer {
-    const ALL: [Self; 3] = [Self::Pure, Self::Host, Self::Engines];
-
-    fn name(self) -> &'static str {
+impl Which {
+    fn has(self, layer: Layer) -> bool {
         match self {
-            Self::Pure => "pure",
-            Self::Host => "host",
-            Self::Engines => "engines",
-        }
-    }
-
-    fn is_in(self, which: Which) -> bool {
-        match which {
-            Which::All => true,
-            Which::Pure => self == Self::Pure,
-            Which::Host => self == Self::Host,
-            Which::Engines => self == Self::Engines,
+            Self::All => true,
+            Self::Pure => layer == Layer::Pure,
+            Self::Host => layer == Layer::Host,
+            Self::Engines => layer == Layer::Engines,
         }
     }
 }
@@ -153,7 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 /// Engines' tests first: they take longest.
 fn chosen(executables: Vec<Executable>, which: Which) -> Vec<Executable> {
     let mut chosen = executables;
-    chosen.retain(|executable| executable.layer().is_in(which));
+    chosen.retain(|executable| which.has(executable.layer()));
     chosen.sort_by_key(|executable| {
         let is_long = LONGEST.contains(&executable.target.as_str());
         std::cmp::Reverse((executable.layer(), is_long))
@@ -296,12 +275,6 @@ fn report(counts: Counts, skips: &Path, times: &Times, took: Duration) -> Result
     } else {
         ExitCode::FAILURE
     })
-}
-
-fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(repository());
-    command
 }
 
 /// One check that is not a test: it counts as one.
