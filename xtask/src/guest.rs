@@ -133,13 +133,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Kernel::Host => Suite::Host,
         Kernel::Trixie => Suite::Trixie,
     };
-    let is_wanted = |step: &Step| {
+    let is_needed = |step: &Step| {
         options
             .only
             .as_ref()
             .is_none_or(|only| step.name().contains(only))
     };
-    let steps: Vec<Step> = steps.iter().copied().filter(is_wanted).collect();
+    let steps: Vec<Step> = steps.iter().copied().filter(is_needed).collect();
     let plan = Plan {
         steps: &steps,
         executables: &executables,

@@ -115,9 +115,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         }
     })?;
     if let Some(programs) = programs.as_ref().filter(|_| options.only.is_none()) {
-        let asked = || guest::short(&for_guest, programs.folder());
-        let asked = times.take("tests, in a guest with version 2 of control groups", asked);
-        counts.add(of_guest(asked, &skips)?);
+        let run = || guest::short(&for_guest, programs.folder());
+        let ended = times.take("tests, in a guest with version 2 of control groups", run);
+        counts.add(of_guest(ended, &skips)?);
     }
     if is_whole {
         counts.add(Counts {
@@ -192,9 +192,9 @@ fn test(
 }
 
 /// What was asked in a guest; a machine that can have none skips aloud.
-fn of_guest(asked: Result<Vec<runner::Outcome>>, skips: &Path) -> Result<Counts> {
+fn of_guest(ended: Result<Vec<runner::Outcome>>, skips: &Path) -> Result<Counts> {
     let mut counts = Counts::default();
-    match asked {
+    match ended {
         Ok(outcomes) => {
             for outcome in outcomes {
                 println!("{}", outcome.line());

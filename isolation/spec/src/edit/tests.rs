@@ -788,9 +788,9 @@ fn beyond_the_standard(document: &Value) -> Vec<String> {
     leaves(document, "", &mut before);
     leaves(&serde_json::to_value(typed).unwrap(), "", &mut after);
     // What has its default may be left out.
-    let says_nothing = |value: &Value| [json!(null), json!(false), json!("")].contains(value);
+    let is_default = |value: &Value| [json!(null), json!(false), json!("")].contains(value);
     let same =
-        |(path, value): &(&String, &Value)| after.get(*path) == Some(*value) || says_nothing(value);
+        |(path, value): &(&String, &Value)| after.get(*path) == Some(*value) || is_default(value);
     let others = before.iter().filter(|leaf| !same(leaf));
     others
         .map(|(path, value)| format!("{path}: {value}"))
