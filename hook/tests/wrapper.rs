@@ -30,19 +30,22 @@ fn play_broker() {
     let _lock = FileLock::take(&dir.join("broker.lock")).unwrap();
     // As the frontend hands it over: standard input.
     let socket = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let control = UnixListener::bind(dir.join("control.sock")).unwrap();
+    let questions = UnixListener::bind(dir.join("control.sock")).unwrap();
     fs::write("/proc/self/fd/3", "ready\n").unwrap();
     let listeners = Arc::new(Mutex::new(Vec::new()));
     let taken = Arc::clone(&listeners);
     std::thread::spawn(move || {
-        for connection in control.incoming() {
-            let count = taken.lock().unwrap().len();
+        for connection in questions.incoming() {
+            let status = control::Status {
+                listeners: taken.lock().unwrap().len(),
+                ..control::Status::default()
+            };
             let mut connection = connection.unwrap();
             // A connection that is closed with something unread ends in an error for who has written it.
             BufReader::new(&connection)
                 .read_line(&mut String::new())
                 .unwrap();
-            writeln!(connection, "{}", json!({ "listeners": count })).unwrap();
+            writeln!(connection, "{}", json!(status)).unwrap();
         }
     });
     for connection in socket.incoming() {

@@ -22,6 +22,46 @@ pub const RESULTS: &str = "/run/results";
 /// What is asked for by the variable `CGPU_PATIENCE`: times as long as elsewhere. See [`crate::command::patient`].
 pub const PATIENCE: u32 = 20;
 
+/// What the guest's first process is, once it has its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Init {
+    /// The script's shell.
+    Shell,
+    /// systemd, with the script as the one service, and cgpu's own as a second.
+    Systemd,
+}
+
+impl Init {
+    /// What tables call such a host.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shell => "version 2",
+            Self::Systemd => "version 2 and systemd",
+        }
+    }
+
+    /// The program and its arguments.
+    fn command(self) -> &'static str {
+        match self {
+            Self::Shell => "/bin/sh /run/results/run.sh",
+            Self::Systemd => "/lib/systemd/systemd --unit=guest.service",
+        }
+    }
+}
+
+/// The script as a service: no other of this machine's is started.
+const SERVICE: &str = "[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /run/results/run.sh
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
+TimeoutStartSec=infinity
+Delegate=yes
+";
+
 /// Programs and the packages that have them.
 const TOOLS: [(&str, &str); 3] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
@@ -62,7 +102,8 @@ for controller in $(cat $root/sys/fs/cgroup/cgroup.controllers); do
 done
 ip link set lo up
 hostname guest
-exec switch_root $root /bin/sh /run/results/run.sh
+cp /guest.service $root/etc/systemd/system/guest.service
+exec switch_root $root $(cat /command)
 "#;
 
 /// A kernel, and qemu to run it.
@@ -102,10 +143,10 @@ impl Guest {
     ///
     /// # Errors
     /// The guest has not come to the script's end in time; the console's last lines are in the error.
-    pub fn run(&self, script: &str, results: &Path, limit: Duration) -> Result<()> {
+    pub fn run(&self, init: Init, script: &str, results: &Path, limit: Duration) -> Result<()> {
         let folder = tempfile::tempdir().context("folder for the guest's first files")?;
         let first = folder.path().join("first");
-        self.first_files(&first)?;
+        self.first_files(init, &first)?;
         let text = format!(
             "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root CGPU_PATIENCE={PATIENCE}\n\
              (\n{script}\n)\ntouch {RESULTS}/ended\nsync\necho o > /proc/sysrq-trigger\nsleep 60\n"
@@ -180,7 +221,7 @@ impl Guest {
     }
 
     /// The archive that the kernel unpacks first.
-    fn first_files(&self, archive: &Path) -> Result<()> {
+    fn first_files(&self, first_process: Init, archive: &Path) -> Result<()> {
         let folder = tempfile::tempdir().context("folder for the guest's first files")?;
         let root = folder.path();
         for name in ["bin", "proc", "sys", "dev", "lower", "layer", "modules"] {
@@ -190,6 +231,8 @@ impl Guest {
         fs::copy(busybox, root.join("bin/busybox"))?;
         let init = root.join("init");
         fs::write(&init, INIT)?;
+        fs::write(root.join("command"), first_process.command())?;
+        fs::write(root.join("guest.service"), SERVICE)?;
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
         let mut modules = Modules::below(&self.kernel)?;
         for name in MODULES {

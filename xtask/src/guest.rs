@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use integration::cache::repository;
 use integration::command::progress;
-use integration::guest::{Guest, RESULTS};
+use integration::guest::{Guest, Init, RESULTS};
 use integration::packages::Suite;
 use integration::programs::{Profile, Programs, target_folder};
 
@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// Whose kernel runs.
     #[arg(long, value_enum, default_value_t = Kernel::Host)]
     kernel: Kernel,
+    /// systemd is the guest's first process.
+    #[arg(long)]
+    systemd: bool,
     /// Only what has this in its name.
     #[arg(long)]
     only: Option<String>,
@@ -147,18 +150,27 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         limit,
     };
     let guest = Guest::of(suite)?;
-    let reports = plan.run(&guest)?;
+    let kinds: &[Init] = match (options.long, options.systemd) {
+        (true, false) => &[Init::Shell, Init::Systemd],
+        (_, true) => &[Init::Systemd],
+        (false, false) => &[Init::Shell],
+    };
     let mut counts = Counts::default();
-    for report in &reports {
-        println!("{}", report.outcome.line());
-        print!("{}", report.outcome.shown);
-        for skip in &report.outcome.skips {
-            println!("{skip}");
+    let mut columns = Vec::new();
+    for init in kinds {
+        let reports = plan.run(&guest, *init)?;
+        for report in &reports {
+            println!("{}", report.outcome.line());
+            print!("{}", report.outcome.shown);
+            for skip in &report.outcome.skips {
+                println!("{skip}");
+            }
+            counts.add(report.outcome.counts);
         }
-        counts.add(report.outcome.counts);
+        columns.push((*init, reports));
     }
-    if options.long && options.only.is_none() {
-        document::write(&guest, &reports)?;
+    if options.long && options.only.is_none() && !options.systemd {
+        document::write(&guest, &columns)?;
     }
     Ok(match counts.failed {
         0 => ExitCode::SUCCESS,
@@ -178,7 +190,7 @@ pub(crate) fn short(executables: &[Executable], programs: &Path) -> Result<Vec<O
         programs,
         limit: SHORT_LIMIT,
     };
-    let reports = plan.run(&guest).unwrap_or_else(|error| {
+    let reports = plan.run(&guest, Init::Shell).unwrap_or_else(|error| {
         let failed = Counts {
             failed: 1,
             ..Counts::default()
@@ -213,15 +225,22 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn run(&self, guest: &Guest) -> Result<Vec<Report>> {
+    fn run(&self, guest: &Guest, init: Init) -> Result<Vec<Report>> {
         progress(&format!(
-            "a guest with Linux {} and version 2 of control groups",
-            guest.release()
+            "a guest with Linux {}, control groups: {}",
+            guest.release(),
+            init.name()
         ));
         let folder =
             tempfile::tempdir_in(target_folder()).context("folder for the guest's results")?;
         let results = folder.path();
-        let mut script = String::new();
+        let mut script = match init {
+            Init::Shell => String::new(),
+            Init::Systemd => format!(
+                "cp {}/configs/systemd/cgpu.service /etc/systemd/system/\nsystemctl daemon-reload\nsystemctl start cgpu.service\nsystemctl --no-pager status cgpu.service\n",
+                repository().display()
+            ),
+        };
         for (number, step) in self.steps.iter().enumerate() {
             let command = self.command(number, *step)?;
             script.push_str(&format!(
@@ -229,7 +248,7 @@ impl Plan<'_> {
                  echo $? $began $(cut -d' ' -f1 /proc/uptime) > {RESULTS}/{number}.status\n"
             ));
         }
-        guest.run(&script, results, self.limit)?;
+        guest.run(init, &script, results, self.limit)?;
         let reports = self.steps.iter().enumerate();
         reports
             .map(|(number, step)| {

@@ -5,52 +5,89 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use integration::cache::repository;
-use integration::guest::Guest;
+use integration::guest::{Guest, Init};
 
 use super::Report;
 use crate::engines::{Outcome, Record, rows};
 use crate::machine;
 
 /// Asks this machine what the guest was asked, and writes the table.
-pub(super) fn write(guest: &Guest, reports: &[Report]) -> Result<()> {
+pub(super) fn write(guest: &Guest, columns: &[(Init, Vec<Report>)]) -> Result<()> {
     let mut text = format!(
         "# Kinds of hosts\n\nWritten by `cargo xtask guest --long`. The host is this: {}, control groups of version 1 (hybrid). The guest has the same files and \
          programs under Linux {}, and version 2 of control groups alone; qemu translates it (TCG), so that it takes ten to thirty times as long.\n",
         machine::describe(),
         guest.release(),
     );
-    for report in reports.iter().filter(|report| !report.cells.is_empty()) {
-        let Some(first) = report.cells.first() else {
+    let Some((_, first)) = columns.first() else {
+        return Ok(());
+    };
+    let heads: String = columns
+        .iter()
+        .map(|(init, _)| format!(" {}, guest |", init.name()))
+        .collect();
+    let line = "---|".repeat(columns.len());
+    for (number, report) in first.iter().enumerate() {
+        let Some(cell) = report.cells.first() else {
             continue;
         };
-        let here = rows(&first.row)?;
+        let here = rows(&cell.row)?;
+        let of = |cells: &[Record], check: &str| {
+            let cell = cells.iter().find(|other| other.check == check);
+            cell.map_or_else(|| "-".to_owned(), shown)
+        };
         write!(
             text,
-            "\n## {} ({})\n\n| check | version 1, host | version 2, guest |\n|---|---|---|\n",
-            first.row, first.engine
+            "\n## {} ({})\n\n| check | version 1, host |{heads}\n|---|---|{line}\n",
+            cell.row, cell.engine
         )?;
         for cell in &report.cells {
-            let host = here.iter().find(|other| other.check == cell.check);
-            let host = host.map_or_else(|| "-".to_owned(), shown);
-            writeln!(text, "| {} | {host} | {} |", cell.check, shown(cell))?;
+            let guests = columns
+                .iter()
+                .filter_map(|(_, reports)| reports.get(number));
+            let guests: String = guests
+                .map(|report| format!(" {} |", of(&report.cells, &cell.check)))
+                .collect();
+            writeln!(
+                text,
+                "| {} | {} |{guests}",
+                cell.check,
+                of(&here, &cell.check)
+            )?;
         }
     }
-    text.push_str(
-        "\n## Tests in the guest\n\n| tests | passed | failed | seconds |\n|---|---|---|---|\n",
-    );
-    for report in reports.iter().filter(|report| report.cells.is_empty()) {
-        let outcome = &report.outcome;
-        let skipped = u64::try_from(outcome.skips.len())?;
-        writeln!(
-            text,
-            "| {} | {} | {} | {:.0} |",
-            outcome.name.trim_start_matches("guest: "),
-            outcome.counts.passed.saturating_sub(skipped),
-            outcome.counts.failed,
-            outcome.took.as_secs_f64()
-        )?;
-        for skip in &outcome.skips {
-            writeln!(text, "| {} | - | - | - |", skip.replace('|', "/"))?;
+    write!(
+        text,
+        "\n## Tests in the guest: passed, failed, seconds\n\n| tests |{heads}\n|---|{line}\n"
+    )?;
+    for (number, report) in first
+        .iter()
+        .enumerate()
+        .filter(|(_, report)| report.cells.is_empty())
+    {
+        let guests = columns
+            .iter()
+            .filter_map(|(_, reports)| reports.get(number));
+        let guests: String = guests
+            .map(|report| {
+                let (counts, skipped) = (report.outcome.counts, report.outcome.skips.len() as u64);
+                let seconds = report.outcome.took.as_secs();
+                format!(
+                    " {}, {}, {seconds} |",
+                    counts.passed.saturating_sub(skipped),
+                    counts.failed
+                )
+            })
+            .collect();
+        let name = report.outcome.name.trim_start_matches("guest: ");
+        writeln!(text, "| {name} |{guests}")?;
+        for skip in &report.outcome.skips {
+            writeln!(
+                text,
+                "| {} |{}",
+                skip.replace('|', "/"),
+                " - |".repeat(columns.len())
+            )?;
         }
     }
     let path = repository().join("docs/reports/hosts.md");
