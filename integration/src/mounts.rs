@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
 /// Takes this thread into a new mount namespace, whose changes nobody else sees. Threads and processes
@@ -18,7 +18,24 @@ use nix::sched::{CloneFlags, setns, unshare};
 pub fn enter_new() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace")?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).context("private mounts")
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).context("private mounts")?;
+    detach_loops()
+}
+
+/// A copy of another test's mount would keep its loop device when that test has unmounted it.
+fn detach_loops() -> Result<()> {
+    let mounts = fs::read_to_string("/proc/thread-self/mounts").context("reading the mounts")?;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ');
+        let (Some(device), Some(folder)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        if device.starts_with("/dev/loop") && Path::new(folder).starts_with(std::env::temp_dir()) {
+            umount2(folder, MntFlags::MNT_DETACH)
+                .with_context(|| format!("unmounting {folder}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Takes this thread into that mount namespace, if it is not there already.
