@@ -90,14 +90,15 @@ impl Bucket {
     /// What comes in a time.
     fn in_time(&self, time: Duration) -> i128 {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        i128::from(self.rate_ppm) * i128::from(ns)
+        i128::from(self.rate_ppm).saturating_mul(i128::from(ns))
     }
 
     /// By now so much was used in all. A clock or a count that goes backwards is one that does not move.
     fn see(&mut self, now_ns: u64, used_ns: u64) {
         let filled = self.in_time(Duration::from_nanos(now_ns.saturating_sub(self.seen_ns)));
-        let used = i128::from(used_ns.saturating_sub(self.used_ns)) * PPM;
-        self.left = (self.left + filled - used).min(self.in_time(BURST));
+        let used = i128::from(used_ns.saturating_sub(self.used_ns)).saturating_mul(PPM);
+        let left = self.left.saturating_add(filled).saturating_sub(used);
+        self.left = left.min(self.in_time(BURST));
         self.is_empty = self.left <= 0 || self.is_empty && self.left < self.in_time(RESUME);
         (self.seen_ns, self.used_ns) = (now_ns.max(self.seen_ns), used_ns);
     }
@@ -107,7 +108,10 @@ impl Bucket {
         if !self.is_empty {
             return None;
         }
-        let lacking = (self.in_time(RESUME) - self.left).unsigned_abs();
+        let lacking = self
+            .in_time(RESUME)
+            .saturating_sub(self.left)
+            .unsigned_abs();
         let ns = lacking.div_ceil(u128::from(self.rate_ppm.max(1)));
         Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }

@@ -253,7 +253,7 @@ impl Change<'_> {
         inner.frame = written(&op, std::mem::take(&mut inner.frame));
         let applied = apply(&mut inner.state, op);
         match applied {
-            Ok(_) => inner.ops += 1,
+            Ok(_) => inner.ops = inner.ops.saturating_add(1),
             Err(_) => inner.frame.truncate(before),
         }
         applied

@@ -25,7 +25,8 @@
         clippy::indexing_slicing,
         clippy::expect_used,
         clippy::panic,
-        clippy::wildcard_enum_match_arm
+        clippy::wildcard_enum_match_arm,
+        clippy::arithmetic_side_effects
     )
 )]
 

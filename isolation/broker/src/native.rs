@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use driver::{Call, Caller, Driver, FdSlot, FileId, FileRef, Segment, Ticket};
 use nix::sys::resource::{Resource, getrlimit};
@@ -140,7 +141,7 @@ impl NativeCalls {
     pub fn new(release: Release) -> Self {
         let started = clock_gettime(ClockId::CLOCK_MONOTONIC)
             .ok()
-            .and_then(|at| u64::try_from(at.tv_sec() * 1_000_000_000 + at.tv_nsec()).ok());
+            .and_then(|at| u64::try_from(Duration::from(at).as_nanos()).ok());
         let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _hard)| soft);
         let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(MOST_FILES);
         Self {
@@ -148,7 +149,7 @@ impl NativeCalls {
             native: Native::of(release),
             files: Mutex::default(),
             most_files: share.min(MOST_FILES),
-            next_file: AtomicU64::new(FIRST_FILE + started.unwrap_or_default()),
+            next_file: AtomicU64::new(FIRST_FILE.saturating_add(started.unwrap_or_default())),
             threads: Threads::default(),
             undelivered: Mutex::default(),
             memories: Memories::default(),
@@ -260,7 +261,7 @@ impl NativeCalls {
             let is_waiting = || listener.is_waiting(call.id);
             let written = blocks.write_back(&self.memories, call.tid, target, &is_waiting);
             let answered = match written {
-                Ok(()) if answer.ret < 0 => listener.fail(call.id, -answer.ret),
+                Ok(()) if answer.ret < 0 => listener.fail(call.id, answer.ret.saturating_neg()),
                 Ok(()) => listener.answer(call.id, i64::from(answer.ret)),
                 Err(_unwritable) => listener.fail(call.id, EFAULT),
             };

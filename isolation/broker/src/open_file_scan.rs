@@ -308,9 +308,8 @@ pub(crate) fn list_group(folder: &Path) -> io::Result<Vec<i32>> {
 /// As [`list_group`].
 pub(crate) fn list_group_up_to(folder: &Path, most: usize) -> io::Result<Vec<i32>> {
     let (mut pids, mut left) = (Vec::new(), vec![folder.to_owned()]);
-    let mut seen = 0;
-    while let Some(folder) = left.pop().filter(|_| seen < most) {
-        seen += 1;
+    for _group in 0..most {
+        let Some(folder) = left.pop() else { break };
         match fs::read_to_string(folder.join("cgroup.procs")) {
             Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
             // The processes of a threaded group are listed in the domain above it.

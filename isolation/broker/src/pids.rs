@@ -17,7 +17,7 @@ pub(crate) fn known_to(asker: i32, processes: &[i32]) -> BTreeMap<i32, u32> {
         .filter(|process| {
             depth == 1 || (namespace.is_some() && self::namespace(**process) == namespace)
         })
-        .filter_map(|process| Some((*process, *numbers(*process)?.get(depth - 1)?)))
+        .filter_map(|process| Some((*process, *numbers(*process)?.get(depth.checked_sub(1)?)?)))
         .collect()
 }
 

@@ -72,7 +72,7 @@ impl Threads {
                 if !is_waiting() {
                     return None;
                 }
-                inner.next_ticket += 1;
+                inner.next_ticket = inner.next_ticket.saturating_add(1);
                 ticket = inner.next_ticket;
                 inner.threads.insert(tid, ticket);
                 self.freed.notify_all();

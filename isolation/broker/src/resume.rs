@@ -59,7 +59,7 @@ pub fn resume(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Resu
             (None, None) => {}
         }
     }
-    let all_in_place = Arc::new(Barrier::new(begun.len() + 1));
+    let all_in_place = Arc::new(Barrier::new(begun.len().saturating_add(1)));
     for (call_slot, session, open) in begun {
         let in_place = Arc::clone(&all_in_place);
         let in_place = move || {

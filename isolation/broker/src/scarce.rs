@@ -34,16 +34,13 @@ pub fn wait_out<T>(
     goes_on: impl Fn() -> bool,
     mut attempt: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut tries = 0;
-    loop {
+    for _try in 0..TRIES {
         match attempt() {
-            Err(error) if is_scarcity(&error) && tries < TRIES && goes_on() => {
-                tries += 1;
-                std::thread::sleep(PATIENCE);
-            }
+            Err(error) if is_scarcity(&error) && goes_on() => std::thread::sleep(PATIENCE),
             other => return other,
         }
     }
+    attempt()
 }
 
 /// Descriptors that are open for nothing, and closed when one is needed.

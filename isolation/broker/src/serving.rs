@@ -265,15 +265,15 @@ impl Broker {
         }
         let container = Arc::clone(&self.container);
         let session = Session::new(listener, token, container, Arc::clone(&self.reaper));
+        let watched_as = SESSIONS_FROM.saturating_add(token);
         // Only the end is of interest here; EPOLLHUP is always reported.
-        let hung_up = EpollEvent::new(EpollFlags::empty(), SESSIONS_FROM + token);
+        let hung_up = EpollEvent::new(EpollFlags::empty(), watched_as);
         if let Err(errno) = self.epoll.add(session.listener().as_fd(), hung_up) {
             tracing::warn!(error = %errno, "a listener's end will not be seen");
         }
         self.last_token = self.last_token.max(token);
         self.has_served = true;
-        self.sessions
-            .insert(SESSIONS_FROM + token, Arc::clone(&session));
+        self.sessions.insert(watched_as, Arc::clone(&session));
         session
     }
 

@@ -136,7 +136,8 @@ impl Share {
     /// How many calls wait for a gate or for their turn to preempt: their threads do nothing.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.held.load(Ordering::SeqCst) + self.gates.waiting()
+        let held = self.held.load(Ordering::SeqCst);
+        held.saturating_add(self.gates.waiting())
     }
 
     /// The terms on a card.

@@ -135,7 +135,8 @@ impl SharedState {
     }
 
     fn counter(&self, number: usize) -> Option<&AtomicU64> {
-        (number < COUNTERS).then(|| self.shared.word(COUNTERS_AT + number * 8))?
+        let at = COUNTERS_AT.checked_add(number.checked_mul(8)?)?;
+        (number < COUNTERS).then(|| self.shared.word(at))?
     }
 
     /// Adds to a counter; beyond [`COUNTERS`] none is kept.
@@ -160,11 +161,12 @@ impl SharedState {
             match call_slots.returned.pop_first() {
                 Some(number) => number,
                 None if call_slots.unused < CALL_SLOTS => {
-                    call_slots.unused += 1;
+                    let number = call_slots.unused;
+                    call_slots.unused = number.saturating_add(1);
                     if let Some(word) = self.shared.word(UNUSED_AT) {
                         word.store(call_slots.unused.into(), Ordering::Release);
                     }
-                    call_slots.unused - 1
+                    number
                 }
                 None => return None,
             }
@@ -240,7 +242,7 @@ pub fn now_ms() -> u64 {
 impl SharedState {
     /// A call slot's call goes to the driver. One that a former broker has sent keeps its time.
     pub fn goes_to_driver(&self, call_slot: u32) {
-        if let Some(word) = self.shared.word(start_of(call_slot) + SINCE_AT)
+        if let Some(word) = self.shared.word(word_of(call_slot, SINCE_AT))
             && word.load(Ordering::Relaxed) == 0
         {
             word.store(now_ms(), Ordering::Relaxed);
@@ -249,8 +251,8 @@ impl SharedState {
 
     /// It has come back. Since when it was there, if somebody was told that it hangs.
     pub fn is_back(&self, call_slot: u32) -> Option<u64> {
-        let since = self.shared.word(start_of(call_slot) + SINCE_AT)?;
-        let reported = self.shared.word(start_of(call_slot) + REPORTED_AT)?;
+        let since = self.shared.word(word_of(call_slot, SINCE_AT))?;
+        let reported = self.shared.word(word_of(call_slot, REPORTED_AT))?;
         let since_ms = since.swap(0, Ordering::Relaxed);
         (since_ms > 0 && reported.load(Ordering::Relaxed) == since_ms).then_some(since_ms)
     }
@@ -265,11 +267,11 @@ impl SharedState {
         };
         (0..unused)
             .map(|call_slot| {
-                let since_ms = word(start_of(call_slot) + SINCE_AT);
+                let since_ms = word(word_of(call_slot, SINCE_AT));
                 AtDriver {
                     call_slot,
                     since_ms,
-                    is_reported: word(start_of(call_slot) + REPORTED_AT) == since_ms,
+                    is_reported: word(word_of(call_slot, REPORTED_AT)) == since_ms,
                 }
             })
             .filter(|call| call.since_ms > 0)
@@ -278,14 +280,19 @@ impl SharedState {
 
     /// Somebody was told that the call which is at the driver since then hangs.
     pub fn set_reported(&self, call_slot: u32, since_ms: u64) {
-        if let Some(word) = self.shared.word(start_of(call_slot) + REPORTED_AT) {
+        if let Some(word) = self.shared.word(word_of(call_slot, REPORTED_AT)) {
             word.store(since_ms, Ordering::Relaxed);
         }
     }
 }
 
 fn start_of(call_slot: u32) -> usize {
-    CALL_SLOTS_AT + call_slot as usize * CALL_SLOT_BYTES
+    CALL_SLOTS_AT.saturating_add((call_slot as usize).saturating_mul(CALL_SLOT_BYTES))
+}
+
+/// Where a word of a call slot is.
+fn word_of(call_slot: u32, at: usize) -> usize {
+    start_of(call_slot).saturating_add(at)
 }
 
 /// One thread's place in the shared state.
@@ -354,7 +361,7 @@ impl CallSlot {
     }
 
     fn word(&self, at: usize) -> Option<&AtomicU64> {
-        self.shared_state.shared.word(start_of(self.number) + at)
+        self.shared_state.shared.word(word_of(self.number, at))
     }
 }
 

@@ -267,9 +267,8 @@ fn plan_of(dir: &Path, grant: &Grant, slots: &[Slot]) -> health::Plan {
         }
     };
     // `<state_dir>/vgpus/<namespace>/<id>`
-    let state_dir = dir
-        .ancestors()
-        .nth(grant.key.relative_dir().components().count() + 1);
+    let depth = grant.key.relative_dir().components().count();
+    let state_dir = dir.ancestors().skip(depth).nth(1);
     health::Plan {
         log_dir: state_dir.map(|state_dir| cards::events::of_container(state_dir, &grant.key)),
         state_dir: state_dir.map(Path::to_owned),

@@ -153,13 +153,13 @@ impl State {
     /// A number for the next call.
     #[must_use]
     pub fn next_call(&self) -> u64 {
-        self.last_call + 1
+        self.last_call.saturating_add(1)
     }
 
     /// An identity for the next file.
     #[must_use]
     pub fn next_file(&self) -> FileId {
-        FileId(self.last_file + 1)
+        FileId(self.last_file.saturating_add(1))
     }
 
     /// Whether the container has no open file of the driver's, no call under way and no object.

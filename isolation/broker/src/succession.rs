@@ -59,7 +59,9 @@ impl Succession {
         let Some(late) = self.failures.checked_sub(FREE_FAILURES) else {
             return true;
         };
-        let delay = LONGEST_DELAY.min(FIRST_DELAY * (1 << late.min(10)));
+        let delay = FIRST_DELAY
+            .saturating_mul(1 << late.min(10))
+            .min(LONGEST_DELAY);
         self.started_at.is_none_or(|at| at.elapsed() >= delay)
     }
 

@@ -128,7 +128,7 @@ impl Supervisor {
                     TOKEN_NOTIFY => self.take_listener(),
                     token if token >= LISTENERS_FROM => {
                         self.fd_store
-                            .forget_listener(&self.epoll, token - LISTENERS_FROM);
+                            .forget_listener(&self.epoll, token.saturating_sub(LISTENERS_FROM));
                     }
                     child => self.hear(child)?,
                 }
@@ -192,7 +192,7 @@ impl Supervisor {
         program: impl FnOnce(&Self) -> io::Result<Program>,
     ) -> Result<(Child, Program), Error> {
         let program = program(self).map_err(Error::io("opening the program of", &self.dir))?;
-        self.children += 1;
+        self.children = self.children.saturating_add(1);
         let child = Child::spawn(&program, &self.dir, self.children)?;
         self.watch(&child)?;
         Ok((child, program))
@@ -208,7 +208,7 @@ impl Supervisor {
 
     /// Only the end of a listener is of interest here; EPOLLHUP is always reported.
     fn watch_end(&self, token: u64, listener: BorrowedFd<'_>) {
-        let hung_up = EpollEvent::new(EpollFlags::empty(), LISTENERS_FROM + token);
+        let hung_up = EpollEvent::new(EpollFlags::empty(), LISTENERS_FROM.saturating_add(token));
         if let Err(errno) = self.epoll.add(listener, hung_up) {
             tracing::warn!(error = %errno, "a listener's end will not be seen");
         }
@@ -338,7 +338,7 @@ impl Supervisor {
             child.send(&FromSupervisor::Start, &[])
         };
         let handed = handed();
-        self.replaced += 1;
+        self.replaced = self.replaced.saturating_add(1);
         if let Some(child) = self.child(number) {
             child.set_step(Step::Resuming);
             child.saw_heartbeats(heartbeats);

@@ -97,11 +97,15 @@ impl Holding {
         let mut folded = Folded::default();
         for (uuid, held_bytes, processes) in self.cards {
             let of = |cards: &mut dyn Iterator<Item = &ProcessCard>| {
-                cards
-                    .filter(|card| card.uuid == uuid)
-                    .fold((0_u64, 0_u64), |(bytes, count), card| {
-                        (bytes.saturating_add(card.used_bytes), count + 1)
-                    })
+                cards.filter(|card| card.uuid == uuid).fold(
+                    (0_u64, 0_u64),
+                    |(bytes, count), card| {
+                        (
+                            bytes.saturating_add(card.used_bytes),
+                            count.saturating_add(1),
+                        )
+                    },
+                )
             };
             let (listed_bytes, listed) = of(&mut listed.iter().flat_map(|process| &process.cards));
             let (living_bytes, living) = of(&mut living.iter().flatten());
@@ -113,7 +117,7 @@ impl Holding {
             if living > 0 {
                 folded.living.push(figure(living_bytes, living));
             }
-            let ended = processes.saturating_sub(listed + living);
+            let ended = processes.saturating_sub(listed).saturating_sub(living);
             if ended > 0 {
                 let seen_bytes = listed_bytes.saturating_add(living_bytes);
                 let ended_bytes = held_bytes.saturating_sub(seen_bytes);

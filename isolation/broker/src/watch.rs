@@ -332,7 +332,7 @@ pub fn start(container: &Arc<Container>, replaced: u64) -> std::io::Result<()> {
             let mut since_comparison = Duration::ZERO;
             loop {
                 std::thread::sleep(pause);
-                since_comparison += pause;
+                since_comparison = since_comparison.saturating_add(pause);
                 let health = &watched.health;
                 health.ask_the_driver(&watched);
                 if since_comparison >= reconcile {

@@ -232,13 +232,13 @@ impl Session {
 
     /// Starts one that rests. It counts from here on, so that nobody starts another.
     fn spawn_resting(self: &Arc<Self>) -> std::io::Result<()> {
-        self.resting.state().resting += 1;
+        self.resting.state().one_more_rests();
         let call_slot = self.call_slot();
         let spawned = call_slot.and_then(|call_slot| {
             self.spawn_with(call_slot, Begins::<fn(&Self, &CallSlot)>::Resting)
         });
         if spawned.is_err() {
-            self.resting.state().resting -= 1;
+            self.resting.state().one_less_rests();
         }
         spawned
     }
@@ -357,7 +357,7 @@ impl Session {
         if state.resting >= MOST_RESTING {
             return false;
         }
-        state.resting += 1;
+        state.one_more_rests();
         self.rest_until_due(state)
     }
 
@@ -367,8 +367,8 @@ impl Session {
             if self.dead.load(Ordering::SeqCst) {
                 break false;
             }
-            if state.called > 0 {
-                state.called -= 1;
+            if let Some(others) = state.called.checked_sub(1) {
+                state.called = others;
                 break true;
             }
             if state.looks || !self.resting.is_awake.load(Ordering::SeqCst) {
@@ -396,7 +396,7 @@ impl Session {
                 break true;
             }
         };
-        state.resting -= 1;
+        state.one_less_rests();
         drop(state);
         if is_due {
             self.have_one_rest();
@@ -436,7 +436,7 @@ impl Session {
         if finds_call && !is_same {
             let needed = self.needed.load(Ordering::SeqCst);
             self.needed
-                .store((needed + 1).min(MOST_WAITING), Ordering::SeqCst);
+                .store(needed.saturating_add(1).min(MOST_WAITING), Ordering::SeqCst);
         }
         is_same || finds_call
     }
@@ -445,7 +445,7 @@ impl Session {
     fn call_one(self: &Arc<Self>) {
         let mut state = self.resting.state();
         if state.resting > state.called {
-            state.called += 1;
+            state.called = state.called.saturating_add(1);
             // It counts from here on, so that nobody else has another one wait.
             self.waiting.fetch_add(1, Ordering::SeqCst);
             drop(state);
@@ -460,11 +460,14 @@ impl Session {
     /// Every listener keeps the one thread that it has, whatever the others do.
     fn may_have_another(&self) -> bool {
         let at_work = self.container.at_work.load(Ordering::SeqCst);
-        let held_up = self.container.health.throttle.waiting()
-            + self.container.share.waiting()
-            + self.container.managed.waiting()
-            + self.reaper.waiting();
-        at_work.saturating_sub(held_up) < MOST_THREADS && at_work < MOST_WITH_HELD_UP
+        let held_up = [
+            self.container.health.throttle.waiting(),
+            self.container.share.waiting(),
+            self.container.managed.waiting(),
+            self.reaper.waiting(),
+        ];
+        let goes_on = held_up.into_iter().fold(at_work, usize::saturating_sub);
+        goes_on < MOST_THREADS && at_work < MOST_WITH_HELD_UP
     }
 
     fn has_hung_up(&self) -> bool {

@@ -214,10 +214,12 @@ impl Reservation {
         };
         let params = call.segments.get(1).map(|params| params.bytes.as_slice());
         let params = params.unwrap_or_default();
-        for (slot, pin) in pins.iter().enumerate() {
+        let handles = (*handles_at..).step_by(4);
+        for ((slot, handle_at), pin) in handles.enumerate().zip(pins) {
             let Some(pin) = *pin else { continue };
-            let handle = u32_at(params, handles_at + slot * 4).unwrap_or_default();
-            let is_empty = types_at.is_some_and(|at| params.get(at + slot) == Some(&0));
+            let handle = u32_at(params, handle_at).unwrap_or_default();
+            let kind = types_at.and_then(|at| params.get(at.checked_add(slot)?));
+            let is_empty = kind == Some(&0);
             if handle == 0 || is_empty {
                 change.record(Operation::Unpin { pin });
             } else {

@@ -71,8 +71,10 @@ impl JudgedCall<'_> {
         let (Some(_), Some(params)) = (self.origin.transfer_file, self.segments.get(1)) else {
             return false;
         };
-        let handles = (0..usize::from(import.count))
-            .filter_map(|slot| u32_at(&params.bytes, import.handles_at + slot * 4));
+        let handles = (import.handles_at..)
+            .step_by(4)
+            .take(usize::from(import.count))
+            .filter_map(|at| u32_at(&params.bytes, at));
         let client = ClientHandle(import.client);
         let known = |handle| state.ledger.object(client, ObjectHandle(handle)).is_some();
         let mut made = handles.filter(|handle| *handle != 0).peekable();

@@ -191,7 +191,7 @@ pub(super) struct CallResult {
 impl CallResult {
     pub(super) fn errno(errno: i32, before: &[Segment]) -> Self {
         Self {
-            ret: -errno,
+            ret: errno.saturating_neg(),
             after: before.to_vec(),
         }
     }

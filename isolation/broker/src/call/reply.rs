@@ -153,7 +153,7 @@ impl NotifiedCall<'_> {
         self.call_slot.set_phase(Phase::Answering);
         let (listener, id) = (self.listener, self.notification.id);
         let answered = match written {
-            Ok(()) if finished.ret < 0 => listener.fail(id, -finished.ret),
+            Ok(()) if finished.ret < 0 => listener.fail(id, finished.ret.saturating_neg()),
             Ok(()) => listener.answer(id, i64::from(finished.ret)),
             Err(_unwritable) => listener.fail(id, EFAULT),
         };

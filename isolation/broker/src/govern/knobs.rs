@@ -364,7 +364,10 @@ fn issue(
     container.spent.borrow_mut().add(took_ns);
     match executed {
         Ok(done) if done.ret >= 0 => Ok(call.segments),
-        Ok(done) => Err(KnobError::Lost(format!("errno {}", -done.ret))),
+        Ok(done) => Err(KnobError::Lost(format!(
+            "errno {}",
+            done.ret.saturating_neg()
+        ))),
         Err(error) => Err(KnobError::Lost(error.to_string())),
     }
 }

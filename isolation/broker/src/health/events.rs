@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cards::events as log;
 pub(crate) use cards::events::now_unix_ms;
@@ -14,7 +14,7 @@ use control::{Event, EventKind};
 const KEPT: usize = 32;
 /// So many may come at once; then one a second.
 const BURST: u32 = 64;
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD_SECONDS: u64 = 1;
 
 /// Events can be written again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,14 +88,14 @@ impl Events {
     /// Adds one; `false` when there were too many lately, and this one is left out.
     pub fn add(&self, kind: EventKind, text: &str) -> bool {
         let mut inner = self.lock();
-        let periods = inner.refilled_at.elapsed().as_secs() / PERIOD.as_secs();
+        let periods = inner.refilled_at.elapsed().as_secs() / PERIOD_SECONDS;
         if periods > 0 {
             let more = u32::try_from(periods).unwrap_or(BURST);
             inner.tokens = inner.tokens.saturating_add(more).min(BURST);
             inner.refilled_at = Instant::now();
         }
         let Some(tokens) = inner.tokens.checked_sub(1) else {
-            inner.left_out += 1;
+            inner.left_out = inner.left_out.saturating_add(1);
             return false;
         };
         inner.tokens = tokens;
@@ -141,7 +141,7 @@ impl Events {
                 inner.failure = Some(error.to_string());
                 return;
             }
-            inner.unwritten -= 1;
+            inner.unwritten = inner.unwritten.saturating_sub(1);
         }
         inner.failure = None;
     }
@@ -156,17 +156,19 @@ impl Inner {
         if self.last.len() >= KEPT {
             self.last.pop_front();
             if self.unwritten >= KEPT {
-                self.unwritten -= 1;
-                self.lost += 1;
+                self.unwritten = self.unwritten.saturating_sub(1);
+                self.lost = self.lost.saturating_add(1);
             }
         }
         self.last.push_back(event);
-        self.unwritten += 1;
+        self.unwritten = self.unwritten.saturating_add(1);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -50,7 +50,7 @@ impl OverQuota {
         let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match reported.get_mut(&card) {
             Some((at, untold)) if at.elapsed() < INTERVAL => {
-                *untold += 1;
+                *untold = untold.saturating_add(1);
                 None
             }
             Some((at, untold)) => {
@@ -72,7 +72,7 @@ pub(crate) struct Mib(pub(crate) u64);
 impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MIB: u64 = 1 << 20;
-        let (whole, tenths) = (self.0 / MIB, self.0 % MIB * 10 / MIB);
+        let (whole, tenths) = (self.0 / MIB, (self.0 % MIB).saturating_mul(10) / MIB);
         match (self.0 % MIB, whole, tenths) {
             (0, ..) => write!(f, "{whole} MiB"),
             (_, 0, 0) => write!(f, "{} bytes", self.0),

@@ -56,7 +56,7 @@ impl Refusals {
         }
         match reply.get_mut(&key.0) {
             Some(before) if before.at.elapsed() < INTERVAL => {
-                before.suppressed += 1;
+                before.suppressed = before.suppressed.saturating_add(1);
                 None
             }
             Some(before) => {

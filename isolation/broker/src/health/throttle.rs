@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const BURST: u32 = 2_000;
 /// And further ones in a second.
 const PER_SECOND: u32 = 2_000;
+/// In which one comes.
+const TOKEN: Duration = Duration::from_nanos(1_000_000_000 / PER_SECOND as u64);
 /// No refusal waits longer, however many wait.
 const LONGEST: Duration = Duration::from_millis(250);
 
@@ -46,13 +48,14 @@ impl Throttle {
 
     /// For how long a refusal of this moment has to wait.
     fn take(&self, now: Instant) -> Duration {
-        let token = Duration::from_secs(1) / PER_SECOND;
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         // Beyond the longest wait nothing is owed: those calls have waited for it already.
-        let filling = (filling + token).min(token * BURST + LONGEST);
+        let burst = TOKEN.saturating_mul(BURST);
+        let most = burst.saturating_add(LONGEST);
+        let filling = filling.saturating_add(TOKEN).min(most);
         *full_at = Some(now + filling);
-        filling.saturating_sub(token * BURST)
+        filling.saturating_sub(burst)
     }
 }
 
@@ -64,12 +67,11 @@ mod tests {
     fn a_burst_is_free_and_then_every_refusal_waits_for_its_token() {
         let throttle = Throttle::default();
         let start = Instant::now();
-        let token = Duration::from_secs(1) / PER_SECOND;
         for _ in 0..BURST {
             assert_eq!(throttle.take(start), Duration::ZERO);
         }
-        assert_eq!(throttle.take(start), token);
-        assert_eq!(throttle.take(start), token * 2);
+        assert_eq!(throttle.take(start), TOKEN);
+        assert_eq!(throttle.take(start), TOKEN * 2);
         // Half a second later half of the bucket is there again.
         let later = start + Duration::from_millis(500);
         for _ in 0..BURST / 2 - 2 {

@@ -32,6 +32,8 @@ const HALF_AT: usize = 16;
 const LENGTHS_AT: usize = 24;
 
 const HALVES_AT: usize = 4096;
+/// A frame's length stands before it.
+const HEAD_BYTES: usize = 4;
 /// What a container can have at most is less: see the tests.
 pub(super) const HALF_BYTES: usize = 256 << 20;
 pub(super) const BYTES: usize = HALVES_AT + 2 * HALF_BYTES;
@@ -82,7 +84,12 @@ impl Log {
     }
 
     pub(super) fn start(half: usize) -> usize {
-        HALVES_AT + half * HALF_BYTES
+        HALVES_AT.saturating_add(half.saturating_mul(HALF_BYTES))
+    }
+
+    /// Where the length of a half is.
+    fn length_at(half: usize) -> usize {
+        LENGTHS_AT.saturating_add(half.saturating_mul(8))
     }
 
     /// The state that the log describes; `None` when nobody has written it yet.
@@ -94,7 +101,7 @@ impl Log {
         self.half = small(self.word(HALF_AT)).unwrap_or(2);
         let length = self.half < 2;
         self.length = length
-            .then(|| small(self.word(LENGTHS_AT + self.half * 8)).ok())
+            .then(|| small(self.word(Self::length_at(self.half))).ok())
             .flatten()
             .filter(|length| *length <= HALF_BYTES)
             .ok_or(Error::Foreign)?;
@@ -134,20 +141,21 @@ impl Log {
     pub(super) fn append(&mut self, frame: &[u8]) {
         #[cfg(debug_assertions)]
         self.seam.before_append();
-        let at = Self::start(self.half) + self.length;
-        let length = self.length + 4 + frame.len();
+        let at = Self::start(self.half).saturating_add(self.length);
+        let with_head = self.length.saturating_add(HEAD_BYTES);
+        let length = with_head.saturating_add(frame.len());
         let head = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let written = (length <= HALF_BYTES)
             .then(|| {
                 self.shared.write(at, &head.to_le_bytes())?;
-                self.shared.write(at + 4, frame)
+                self.shared.write(at.saturating_add(HEAD_BYTES), frame)
             })
             .flatten();
         if written.is_none() {
             fatal("it is full");
         }
         self.length = length;
-        self.word(LENGTHS_AT + self.half * 8)
+        self.word(Self::length_at(self.half))
             .store(length as u64, Ordering::Release);
         #[cfg(debug_assertions)]
         self.seam.after_append();
@@ -162,12 +170,13 @@ impl Log {
         let (former, former_length) = (self.half, self.length);
         #[cfg(debug_assertions)]
         self.seam.before_append();
-        self.half = 1 - former;
+        self.half = usize::from(former == 0);
         let start = Self::start(self.half);
+        let state_at = start.saturating_add(HEAD_BYTES);
         let rest = Rest {
             shared: &mut self.shared,
-            at: start + 4,
-            end: start + HALF_BYTES,
+            at: state_at,
+            end: start.saturating_add(HALF_BYTES),
         };
         let rest = BufWriter::with_capacity(WRITE_BYTES, rest);
         let rest = match postcard::to_io(state, rest).map(BufWriter::into_inner) {
@@ -177,13 +186,13 @@ impl Log {
                 "the state has no written form, or does not fit: {error}"
             )),
         };
-        self.snapshot_bytes = rest.at - start - 4;
-        self.length = self.snapshot_bytes + 4;
+        self.snapshot_bytes = rest.at.saturating_sub(state_at);
+        self.length = rest.at.saturating_sub(start);
         let head = u32::try_from(self.snapshot_bytes).unwrap_or(u32::MAX);
         if self.shared.write(start, &head.to_le_bytes()).is_none() {
             fatal("it is full");
         }
-        self.word(LENGTHS_AT + self.half * 8)
+        self.word(Self::length_at(self.half))
             .store(self.length as u64, Ordering::Release);
         #[cfg(debug_assertions)]
         self.seam.after_append();
@@ -321,7 +330,7 @@ mod seam {
         }
 
         pub(super) fn before_append(&mut self) {
-            self.appends += 1;
+            self.appends = self.appends.saturating_add(1);
             if self.before == Some(self.appends) {
                 std::process::abort();
             }

@@ -42,10 +42,12 @@ impl Broker {
         }
         // A listener that comes from here on is the next supervisor's to take.
         let _not_watched = self.epoll.delete(self.estate.notify.as_fd());
-        let listeners = self
-            .sessions
-            .iter()
-            .map(|(token, session)| (token - SESSIONS_FROM, session.listener().as_fd()));
+        let listeners = self.sessions.iter().map(|(token, session)| {
+            (
+                token.saturating_sub(SESSIONS_FROM),
+                session.listener().as_fd(),
+            )
+        });
         let started = self.succession.start(
             &self.dir,
             &self.container,
@@ -98,7 +100,7 @@ impl Broker {
         self.refill_spares();
         match accepted {
             Ok(handed) => {
-                let token = self.last_token + 1;
+                let token = self.last_token.saturating_add(1);
                 self.serve_listener(token, handed.pid, handed.listener);
             }
             Err(error) => {

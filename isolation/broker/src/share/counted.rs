@@ -75,8 +75,10 @@ impl Counted {
     pub(crate) fn admit(&self, adds: Adds) -> Result<(), Refused> {
         let full = |why| Err((status::NV_ERR_INSUFFICIENT_RESOURCES, why));
         let under_way = &self.under_way;
-        let coming = under_way.groups + under_way.channels + under_way.duplicates;
-        if self.all + coming >= MOST_SCHEDULED {
+        let sum = |counts: &[usize]| counts.iter().copied().fold(0, usize::saturating_add);
+        let duplicates = under_way.duplicates;
+        let coming = [self.all, under_way.groups, under_way.channels, duplicates];
+        if sum(&coming) >= MOST_SCHEDULED {
             return full(Why::TooManyScheduled);
         }
         let (groups, channels, client) = match adds {
@@ -84,13 +86,12 @@ impl Counted {
             Adds::Group { client, channels } => (1, channels, Some(client)),
             Adds::Channel => (0, 1, None),
         };
-        let more = |count: usize, more: usize, most: usize| more > 0 && count + more > most;
-        let coming = under_way.groups + under_way.duplicates;
-        if more(self.groups + coming, groups, MOST_GROUPS) {
+        let with_groups = [self.groups, under_way.groups, duplicates, groups];
+        if groups > 0 && sum(&with_groups) > MOST_GROUPS {
             return full(Why::TooManyGroups);
         }
-        let coming = under_way.channels + under_way.duplicates;
-        if more(self.channels + coming, channels, MOST_CHANNELS) {
+        let with_channels = [self.channels, under_way.channels, duplicates, channels];
+        if channels > 0 && sum(&with_channels) > MOST_CHANNELS {
             return full(Why::TooManyChannels);
         }
         let others: BTreeSet<&u32> = self.clients.union(&under_way.clients).collect();
@@ -117,7 +118,7 @@ impl UnderWay {
             );
             let number = |cmd: u32| cmd & 0xff;
             if number(begun.cmd) == number(dup) {
-                found.duplicates += 1;
+                found.duplicates = found.duplicates.saturating_add(1);
                 found.clients.extend(word(nvos55::H_CLIENT));
             }
             if number(begun.cmd) != number(alloc) {
@@ -126,10 +127,10 @@ impl UnderWay {
             let class = word(nvos21::H_CLASS).and_then(|of| class::row_of(of, release));
             match class.map(|class| class.kind) {
                 Some(Kind::ChannelGroup) => {
-                    found.groups += 1;
+                    found.groups = found.groups.saturating_add(1);
                     found.clients.extend(word(nvos21::H_ROOT));
                 }
-                Some(Kind::Channel) => found.channels += 1,
+                Some(Kind::Channel) => found.channels = found.channels.saturating_add(1),
                 Some(_) | None => {}
             }
         }

@@ -85,11 +85,11 @@ impl Gates {
         let until = Instant::now() + LONGEST;
         let mut inner = self.lock();
         if inner.closed.contains(&card) {
-            inner.waiting += 1;
+            inner.waiting = inner.waiting.saturating_add(1);
             while inner.closed.contains(&card) {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
-                    inner.waiting -= 1;
+                    inner.waiting = inner.waiting.saturating_sub(1);
                     return Err(Held::TooLong);
                 }
                 inner = self.wait(inner, left.min(LOOK));
@@ -97,13 +97,14 @@ impl Gates {
                 let waits = still_waits();
                 inner = self.lock();
                 if !waits {
-                    inner.waiting -= 1;
+                    inner.waiting = inner.waiting.saturating_sub(1);
                     return Err(Held::GivenUp);
                 }
             }
-            inner.waiting -= 1;
+            inner.waiting = inner.waiting.saturating_sub(1);
         }
-        *inner.permits_of(card) += 1;
+        let permits = inner.permits_of(card);
+        *permits = permits.saturating_add(1);
         Ok(Permit {
             gates: self,
             card,
@@ -196,7 +197,8 @@ impl Inner {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut inner = self.gates.lock();
-        *inner.permits_of(self.card) -= 1;
+        let permits = inner.permits_of(self.card);
+        *permits = permits.saturating_sub(1);
         let disturbs = inner.closed.contains(&self.card);
         if disturbs && !inner.disturbed.contains(&self.card) {
             inner.disturbed.push(self.card);

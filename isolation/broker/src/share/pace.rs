@@ -64,7 +64,7 @@ impl Pace {
             let now = Instant::now();
             let wait = inner.wait(now);
             if wait.is_zero() {
-                inner.under_way += 1;
+                inner.under_way = inner.under_way.saturating_add(1);
                 return Ok(Paced {
                     pace: self,
                     since: now,
@@ -101,7 +101,10 @@ impl Inner {
     fn wait(&self, now: Instant) -> Duration {
         let full_at = self.full_at;
         let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-        (filling + refill(USUAL * self.under_way)).saturating_sub(refill(BURST))
+        let under_way = refill(USUAL.saturating_mul(self.under_way));
+        filling
+            .saturating_add(under_way)
+            .saturating_sub(refill(BURST))
     }
 
     fn spend(&mut self, now: Instant, took: Duration) {
@@ -125,7 +128,10 @@ impl Drop for Paced<'_> {
 
 /// In which time so much is allowed.
 fn refill(spent: Duration) -> Duration {
-    spent * 1_000 / PER_SECOND
+    let thousandfold = spent.saturating_mul(1_000);
+    thousandfold
+        .checked_div(PER_SECOND)
+        .unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 const BURST: u32 = 20;
 /// And further ones in a second.
 const PER_SECOND: u32 = 20;
+/// In which one comes.
+const TOKEN: Duration = Duration::from_nanos(1_000_000_000 / PER_SECOND as u64);
 /// No call waits longer: it is told that it has timed out, as the driver tells one that could not preempt.
 const LONGEST: Duration = Duration::from_millis(250);
 
@@ -21,14 +23,14 @@ pub(crate) struct Preempts {
 impl Preempts {
     /// For how long a call of this moment has to wait; `None`: too many wait already.
     pub(crate) fn take(&self, now: Instant) -> Option<Duration> {
-        let token = Duration::from_secs(1) / PER_SECOND;
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-        let wait = (filling + token).saturating_sub(token * BURST);
+        let with_this = filling.saturating_add(TOKEN);
+        let wait = with_this.saturating_sub(TOKEN.saturating_mul(BURST));
         if wait > LONGEST {
             return None;
         }
-        *full_at = Some(now + filling + token);
+        *full_at = Some(now + with_this);
         Some(wait)
     }
 }

@@ -54,7 +54,8 @@ impl Shown {
         let ppm = first.and_then(|first| {
             let span = last.at_ns.checked_sub(first.at_ns)?;
             let used = last.used_ns.saturating_sub(first.used_ns);
-            let ppm = u128::from(used) * 1_000_000 / u128::from(span).max(1);
+            let millionfold = u128::from(used).saturating_mul(1_000_000);
+            let ppm = millionfold.checked_div(span.into())?;
             (span > SPAN_NS / 10).then(|| u32::try_from(ppm).unwrap_or(u32::MAX))
         });
         (Some(last.used_ns), ppm)

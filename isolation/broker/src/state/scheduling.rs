@@ -177,12 +177,12 @@ impl Scheduling {
                     turned: Turned::NotYet,
                 };
                 self.objects.insert(name, entry);
-                self.generation += 1;
+                self.generation = self.generation.wrapping_add(1);
             }
             Change::Duplicated { from, to } => {
                 if let Some(entry) = self.objects.get(&from).copied() {
                     self.objects.insert(to, entry);
-                    self.generation += 1;
+                    self.generation = self.generation.wrapping_add(1);
                 }
             }
             Change::Computes(group) => {
@@ -190,7 +190,7 @@ impl Scheduling {
                     && entry.engine != Engine::Graphics
                 {
                     entry.engine = Engine::Graphics;
-                    self.generation += 1;
+                    self.generation = self.generation.wrapping_add(1);
                 }
             }
             Change::Timeslice(group, micros) => {
@@ -218,7 +218,7 @@ impl Scheduling {
     pub(crate) fn forget(&mut self, gone: &BTreeSet<(ClientHandle, ObjectHandle)>) {
         for (client, handle) in gone {
             if self.objects.remove(&(client.0, handle.0)).is_some() {
-                self.generation += 1;
+                self.generation = self.generation.wrapping_add(1);
             }
         }
     }

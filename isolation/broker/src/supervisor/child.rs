@@ -25,6 +25,7 @@ use crate::link::{self, FromSupervisor};
 const NAME: &str = "cgpu-broker";
 /// A broker that does not read for so long is stuck.
 const SEND: Duration = Duration::from_secs(2);
+const HALF_SEND: Duration = Duration::from_secs(SEND.as_secs() / 2);
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// An open program: what is executed stays what was checked, and can be executed again when its file is replaced.
@@ -192,7 +193,7 @@ impl Child {
             match link::send(self.socket(), message, fds) {
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock
-                        && !patience.is_exhausted(self.pid(), SEND / 2) => {}
+                        && !patience.is_exhausted(self.pid(), HALF_SEND) => {}
                 other => return other,
             }
         }

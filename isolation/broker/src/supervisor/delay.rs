@@ -21,12 +21,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 pub(super) fn before_next(step: Step, death: Death, times: u32) -> Duration {
     match (step, death) {
         (Step::Serving, _) | (_, Death::Killed) => {
-            LONGEST_PAUSE.min(PAUSE_STEP * times.saturating_sub(FREE_DEATHS))
+            let steps = times.saturating_sub(FREE_DEATHS);
+            PAUSE_STEP.saturating_mul(steps).min(LONGEST_PAUSE)
         }
-        (Step::Starting | Step::Standby | Step::Resuming, Death::ByItself) => {
-            let doublings = times.saturating_sub(FREE_FAILURES).min(10);
-            let is_free = times < FREE_FAILURES;
-            LONGEST.min(FIRST * u32::from(!is_free) * (1 << doublings))
-        }
+        (Step::Starting | Step::Standby | Step::Resuming, Death::ByItself) => times
+            .checked_sub(FREE_FAILURES)
+            .map_or(Duration::ZERO, |late| {
+                FIRST.saturating_mul(1 << late.min(10)).min(LONGEST)
+            }),
     }
 }

@@ -33,7 +33,7 @@ fn key(what: &Stored) -> Key {
 
 impl FdStore {
     pub(super) fn add_listener(&mut self, listener: OwnedFd, pid: Option<i32>) -> u64 {
-        self.last_token += 1;
+        self.last_token = self.last_token.saturating_add(1);
         self.listeners.insert(self.last_token, (pid, listener));
         self.last_token
     }

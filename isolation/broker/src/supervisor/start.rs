@@ -85,7 +85,7 @@ impl Supervisor {
         supervisor.start_at = None;
         supervisor.is_ready = true;
         supervisor.has_served = has_served;
-        supervisor.replaced = replaced + 1;
+        supervisor.replaced = replaced.saturating_add(1);
         record_identity(dir).map_err(Error::io("naming this process in", dir))?;
         broker
             .send(&FromSupervisor::Adopted, &[])

@@ -52,7 +52,7 @@ impl Patience {
     /// the first time.
     pub(super) fn is_exhausted(&mut self, pid: i32, most: Duration) -> bool {
         let elapsed = self.elapsed();
-        if elapsed <= most / 2 {
+        if elapsed.saturating_mul(2) <= most {
             return false;
         }
         let Some(seen) = look(pid) else {
@@ -95,7 +95,8 @@ fn look(pid: i32) -> Option<Seen> {
         seen.is_runnable |= state_of(&stat) == Some('R');
         let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
         let ran_ns = schedstat.split(' ').next().and_then(|ns| ns.parse().ok());
-        seen.cpu += Duration::from_nanos(ran_ns.unwrap_or_default());
+        let ran = Duration::from_nanos(ran_ns.unwrap_or_default());
+        seen.cpu = seen.cpu.saturating_add(ran);
     }
     Some(seen)
 }

@@ -26,6 +26,16 @@ pub(super) struct Rest {
     pub(super) calm: u32,
 }
 
+impl Rest {
+    pub(super) fn one_more_rests(&mut self) {
+        self.resting = self.resting.saturating_add(1);
+    }
+
+    pub(super) fn one_less_rests(&mut self) {
+        self.resting = self.resting.saturating_sub(1);
+    }
+}
+
 /// Nobody is expected to wait before somebody did.
 impl Default for Rest {
     fn default() -> Self {

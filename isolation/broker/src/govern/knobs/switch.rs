@@ -35,13 +35,13 @@ pub(super) fn switch(
     let (mut firsts, mut left) = (lists.len(), HALVINGS);
     let (mut reached, mut failed) = (false, None);
     while let Some((client, handles)) = lists.pop_front() {
-        match firsts.checked_sub(1) {
-            Some(fewer) => firsts = fewer,
-            None if left == 0 => {
+        match (firsts.checked_sub(1), left.checked_sub(1)) {
+            (Some(fewer), _) => firsts = fewer,
+            (None, Some(fewer)) => left = fewer,
+            (None, None) => {
                 failed.get_or_insert(KnobError::Gone);
                 break;
             }
-            None => left -= 1,
         }
         let mut alive = alive(container, client, &handles);
         if alive.is_empty() {
@@ -92,9 +92,11 @@ fn switch_alive(
     }
     let count = u32::try_from(handles.len()).unwrap_or(disable_channels::MOST);
     put_u32(&mut params, disable_channels::COUNT, count);
-    for (index, handle) in handles.iter().enumerate() {
-        put_u32(&mut params, disable_channels::CLIENTS + index * 4, client);
-        put_u32(&mut params, disable_channels::CHANNELS + index * 4, *handle);
+    let clients = (disable_channels::CLIENTS..).step_by(4);
+    let channels = (disable_channels::CHANNELS..).step_by(4);
+    for ((client_at, channel_at), handle) in clients.zip(channels).zip(handles) {
+        put_u32(&mut params, client_at, client);
+        put_u32(&mut params, channel_at, *handle);
     }
     let subdevice = Subdevice::of(container, card, client)?;
     let requested = Control {
