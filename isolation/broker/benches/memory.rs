@@ -15,9 +15,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use broker::account::{Account, Slot, uuid_bytes};
-use broker::journal::Journal;
-use broker::state::Op;
 use driver::{CardIdentity, FileId, FileKind, ImplicitBytes};
+use journal::Journal;
+use journal::state::Op;
 use ledger::{
     Actual, Adopted, Applied, CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, Operation,
     PinFor, Place, ProcessId, Purpose, Refusal, Span,

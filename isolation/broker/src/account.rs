@@ -1,12 +1,13 @@
 //! A verdict's effect on the container's account: what is reserved before the driver executes, and what is committed after.
 
 use driver::{CardIdentity, FileId, ImplicitBytes, Segment};
-use ledger::{CardSlot, Counted, Ledger, Limits, ObjectKind, Operation};
+use ledger::{CardSlot, Ledger, Limits, Operation};
 use nvabi::Release;
 use verdict::{Effect, Op, Refusal};
 
-use crate::journal::Change;
-use crate::state::{self, Numbering, State};
+use journal::Change;
+use journal::limits;
+use journal::state::{self, Numbering, State};
 
 mod answers;
 mod commit;
@@ -36,28 +37,6 @@ pub struct Slot {
     /// Quota in bytes.
     pub quota_bytes: u64,
 }
-
-/// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps: the state at all of
-/// these limits fits into the journal. Beyond them a call gets `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`.
-pub(crate) const LIMITS: [(Counted, u64); 8] = [
-    (Counted::Kind(ObjectKind::Client), 4096),
-    (Counted::Kind(ObjectKind::ChannelGroup), 1024),
-    (Counted::Kind(ObjectKind::Channel), 8192),
-    (Counted::Kind(ObjectKind::VaSpace), 1024),
-    (Counted::Objects, 1 << 18),
-    // External ones and pieces of managed memory.
-    (Counted::Mappings, 1 << 18),
-    (Counted::Ranges, 1 << 16),
-    // A place and the memory for it count one each.
-    (Counted::Exports, 1 << 17),
-];
-
-/// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
-/// numbers are looked up nowhere: nothing but this bounds them.
-pub(crate) const MOST_OS_EVENTS: usize = 4096;
-
-/// Semaphore pools of a container.
-pub(crate) const MOST_POOLS: usize = 4096;
 
 /// What the broker knows of the container's cards, besides the ledger and what it has learnt, which are [`State`].
 #[derive(Debug)]
@@ -196,7 +175,7 @@ impl Account {
             .map(|(slot, card)| (CardSlot(slot), card.quota_bytes))
             .chain([(CardSlot::HOST, self.host_memory_bytes)])
             .collect();
-        let limits = LIMITS
+        let limits = limits::OF_LEDGER
             .iter()
             .fold(Limits::none(), |limits, (counted, most)| {
                 limits.with(*counted, *most)
@@ -229,26 +208,5 @@ impl Account {
             .iter()
             .position(|slot| slot.uuid_bytes == *uuid)
             .and_then(card_slot)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whatever_has_no_size_is_counted() {
-        for counted in [
-            Counted::Objects,
-            Counted::Mappings,
-            Counted::Ranges,
-            Counted::Exports,
-        ] {
-            let most = LIMITS.iter().find(|(limited, _)| *limited == counted);
-            assert!(
-                most.is_some_and(|(_, most)| *most <= 1 << 20),
-                "{counted} has no limit"
-            );
-        }
     }
 }

@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use journal::state::State;
+
 use crate::link::{Stored, SupervisorLink};
-use crate::state::State;
 
 /// By the call's number.
 #[derive(Debug)]

@@ -32,18 +32,18 @@ mod map;
 pub(crate) mod reply;
 
 use driver::Caller;
+use journal::counters::Counter;
+use journal::shared_state::CallSlot;
+use journal::state::{CallKey, Finished};
 use sys::seccomp::{Listener, Notification};
 
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::files::{InUse, Lookup};
 use crate::native::{self, NativeCalls};
 use crate::processes::FirstSeen;
 use crate::reaper::Reaper;
 use crate::replay::ThreadTurn;
 use crate::scarce;
-use crate::shared_state::CallSlot;
-use crate::state::{CallKey, Finished};
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
 

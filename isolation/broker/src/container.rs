@@ -7,16 +7,17 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use driver::Driver;
+use journal::Journal;
+use journal::counters::Counters;
+use journal::shared_state::SharedState;
 use nvabi::Release;
 
 use crate::account::{Account, Slot};
 use crate::answer_files::AnswerFiles;
 use crate::call_rules::CallRules;
-use crate::counters::Counters;
 use crate::cpu_time::Allowance;
 use crate::files::FileTable;
 use crate::health::Health;
-use crate::journal::{self, Journal};
 use crate::link::{Stored, SupervisorLink};
 use crate::looked::Looked;
 use crate::managed::ManagedMappings;
@@ -27,7 +28,6 @@ use crate::pci;
 use crate::processes::Processes;
 use crate::replay::Replay;
 use crate::share::Share;
-use crate::shared_state::SharedState;
 
 /// The container behind this broker.
 pub struct Container {

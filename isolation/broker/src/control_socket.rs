@@ -10,10 +10,10 @@ use control::{
     BrokerStatus, CallCounts, CardStatus, EventKind, HostMemoryStatus, NewQuota, NewShares, Quota,
     Quotas, Request, Status, VERSION,
 };
+use journal::counters::Counter;
 use ledger::{CardSlot, Operation};
 
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::health::Mib;
 use crate::link::FromBroker;
 use crate::scarce;

@@ -7,8 +7,8 @@ use nvabi::bytes::u32_at;
 use nvabi::layout::{channel_group_params, channel_params, engine_type};
 use verdict::schedule::is_graphics;
 
-use crate::state::State;
-use crate::state::scheduling::Name;
+use journal::state::State;
+use journal::state::scheduling::Name;
 
 /// Whether an object is a channel group.
 pub(crate) fn is_group(state: &State, (client, handle): Name) -> bool {

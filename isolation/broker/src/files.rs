@@ -18,14 +18,15 @@ use std::sync::atomic::{self, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use driver::{Driver, FileId, FileKind};
+use journal::Journal;
+use journal::limits::MOST_FILES;
+use journal::state::{Op, State};
 use nix::sys::resource::{Resource, getrlimit};
 use sys::pidfd::PidFd;
 use verdict::Surface;
 
-use crate::journal::Journal;
 use crate::link::{Stored, SupervisorLink};
 use crate::scarce::is_scarcity;
-use crate::state::{Op, State};
 
 /// An open file of the driver that the tenant holds.
 #[derive(Debug)]
@@ -115,10 +116,6 @@ enum Found {
     Foreign(OwnedFd),
     TooMany,
 }
-
-/// Files of the driver that a container may have open; a call on any further one gets `EMFILE`. An executor may have 16 384
-/// descriptors, for these files and the calls under way.
-pub(crate) const MOST_FILES: usize = 12_288;
 
 /// Hints beyond this are forgotten all at once; they cost a few microseconds to make again.
 const MOST_HINTS: usize = 4096;

@@ -47,9 +47,9 @@ pub enum Stored {
 /// What a supervisor gives every broker, and a broker its next supervisor.
 #[derive(Debug)]
 pub struct Estate {
-    /// Of [`crate::shared_state::SharedState::memfd`].
+    /// Of [`journal::shared_state::SharedState::memfd`].
     pub shared_state: OwnedFd,
-    /// Of [`crate::journal::Journal::memfd`].
+    /// Of [`journal::Journal::memfd`].
     pub journal: OwnedFd,
     /// `control.sock`, listening.
     pub control: OwnedFd,

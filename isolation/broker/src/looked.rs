@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::state::CallKey;
+use journal::state::CallKey;
 
 /// Of threads that have ended one each may stay. Beyond these all are forgotten, and looked for again.
 const MOST: usize = 4096;

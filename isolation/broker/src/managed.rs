@@ -34,12 +34,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use driver::{FileId, FileKind};
+use journal::{Change, Journal};
 use ledger::{Operation, ProcessId, Span};
 use verdict::policy::Managed;
 
 use crate::account::Account;
 use crate::files::FileTable;
-use crate::journal::{Change, Journal};
 use crate::pace::Pace;
 use crate::processes::Processes;
 use look::{Looking, Step};

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use driver::{Call, Caller, Driver, FdSlot, FileId, FileRef, Segment, Ticket};
+use journal::state::CallKey;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use nvabi::Release;
@@ -31,7 +32,6 @@ use crate::memories::Memories;
 use crate::processes::tgid_of;
 use crate::replay::Threads;
 use crate::scarce;
-use crate::state::CallKey;
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL};
 
 const EBADF: i32 = 9;

@@ -4,6 +4,7 @@
 //! asks of a card that it is about to use: later, or never. An answer in instances would then show none of the granted cards.
 
 use driver::{Call, Caller, FileRef, Ticket};
+use journal::state;
 use ledger::CardSlot;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::layout::{id_info, nvos54};
@@ -12,7 +13,6 @@ use verdict::Effect;
 use verdict::effect::View;
 
 use crate::container::Container;
-use crate::state;
 
 /// Asks the driver for the device instances of granted cards that are not known yet, by the tenant's client, where an answer names instances. A
 /// card that the driver does not say one for has none: no process has it open (`gpumgrGetGpuIdInfoV2`, gpu_mgr.c).

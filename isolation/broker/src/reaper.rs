@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use driver::{FileId, FileKind};
+use journal::state::Op;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -37,7 +38,6 @@ use crate::link::Stored;
 use crate::managed::Reason;
 use crate::open_file_scan::{Look, without_holder};
 use crate::pace::Requested;
-use crate::state::Op;
 use crate::watch;
 
 /// So many times as long as a round has worked, exits begin no other: they take a tenth of one core at most.

@@ -18,7 +18,7 @@
 //!   tells this from a delivered answer, so the repetition is executed, and if it is refused *because its first try still
 //!   stands* (the handle exists already, or is gone already), the first answer is given. Kept for calls that change the account.
 //!
-//! What is kept of finished calls is journaled state ([`crate::state`]), so it outlives a broker; who serves whom is not.
+//! What is kept of finished calls is journaled state ([`journal::state`]), so it outlives a broker; who serves whom is not.
 //!
 //! A broker that was killed while it gave an answer leaves the same doubt as a signal that woke the waiter: if the call no
 //! longer waits, its answer counts as taken. The blocks were written back before, so a repetition shows the answer's.
@@ -31,9 +31,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use driver::Segment;
 
-use crate::journal::Journal;
-use crate::shared_state::{CallSlot, Phase};
-use crate::state::{CallKey, ChangesAccount, End, Finished, Kept, Op};
+use journal::Journal;
+use journal::shared_state::{CallSlot, Phase};
+use journal::state::{CallKey, ChangesAccount, End, Finished, Kept, Op};
 
 /// Calls under way, by thread: a thread makes one call at a time.
 #[derive(Debug, Default)]

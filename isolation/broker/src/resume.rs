@@ -18,6 +18,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Barrier};
 
 use driver::{Caller, FdSlot, Ticket};
+use journal::shared_state::{CallSlot, Phase};
+use journal::state::{self, Answer, Begun, Finished, OpenCall};
+use journal::state::{CallKey, ChangesAccount, End};
 use sys::seccomp::Notification;
 use verdict::Verdict;
 
@@ -30,9 +33,6 @@ use crate::files::surface;
 use crate::govern::tenant;
 use crate::replay::ThreadTurn;
 use crate::scarce;
-use crate::shared_state::{CallSlot, Phase};
-use crate::state::{self, Answer, Begun, Finished, OpenCall};
-use crate::state::{CallKey, ChangesAccount, End};
 use crate::workers::Session;
 
 const EIO: i32 = 5;
@@ -264,7 +264,7 @@ fn give_up(container: &Container, call_slot: &CallSlot, begun: Begun) -> Finishe
         "a call that a former broker began cannot be asked again"
     );
     let mut change = container.journal.change();
-    begun.reservation.roll_back(&mut change);
+    change.roll_back(&begun.reservation);
     let answer = Answer {
         ret: -EIO,
         after: Arc::clone(&begun.before),

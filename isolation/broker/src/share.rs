@@ -62,7 +62,7 @@ pub struct Share {
 pub(crate) struct Inner {
     /// By card, in the grant's order.
     pub(crate) cards: Vec<OnCard>,
-    /// [`crate::state::Scheduling::generation`], as it was last seen.
+    /// [`journal::state::Scheduling::generation`], as it was last seen.
     pub(crate) generation: u64,
     pub(crate) mailbox: Option<Arc<Mailbox>>,
 }

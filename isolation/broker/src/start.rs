@@ -25,7 +25,6 @@ use crate::cpu_time::Allowance;
 use crate::govern;
 use crate::grant;
 use crate::health::{self, Health, KernelLog};
-use crate::journal;
 use crate::link::{FromBroker, PROTOCOL, SupervisorLink};
 use crate::resume::resume;
 use crate::serving::Broker;

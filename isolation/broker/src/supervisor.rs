@@ -24,13 +24,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use journal::shared_state::SharedState;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signalfd::SignalFd;
 
-use crate::journal;
 use crate::link::{self, Estate, FromBroker, FromSupervisor, PROTOCOL};
 use crate::scarce::{Spares, Watched};
-use crate::shared_state::SharedState;
 
 mod adoption;
 mod child;

@@ -21,9 +21,9 @@ use control::{EventKind, HealthStatus, IncidentCounts, Watching};
 use verdict::Unknown;
 
 pub use incidents::Source;
+use journal::counters::Counter;
 
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::health::reconcile::Standing;
 use crate::health::{Comparison, Health};
 

@@ -26,6 +26,8 @@ use std::sync::{Arc, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
+use journal::limits::MOST_CALLS;
+use journal::shared_state::CallSlot;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::seccomp::{Listener, Notification};
@@ -34,7 +36,6 @@ use crate::call::NotifiedCall;
 use crate::container::Container;
 use crate::health::Lack;
 use crate::reaper::Reaper;
-use crate::shared_state::CallSlot;
 
 mod resting;
 mod threads;
@@ -47,10 +48,9 @@ pub const WAKE_SIGNAL: i32 = nix::sys::signal::Signal::SIGUSR1 as i32;
 
 /// Deepest frame: a copied UVM struct (9 KiB) twice, and the formatter.
 const STACK_BYTES: usize = 128 * 1024;
-/// One container cannot have more calls under way, at all its listeners together; further ones wait their turn.
+/// One container cannot have more calls under way, at all its listeners together; further ones wait their turn. Those that hold up a
+/// refusal ([`crate::health::Throttle`]) are not among them, since they must not keep other calls waiting; with them there are [`MOST_CALLS`].
 const MOST_THREADS: usize = 64;
-/// With those that hold up a refusal ([`crate::health::Throttle`]), which must not keep other calls waiting.
-pub(crate) const MOST_WITH_HELD_UP: usize = 256;
 /// How long a call can wait for a thread while another blocks: one tick, and what is left of the one in which that began.
 const TICK: Duration = Duration::from_millis(1);
 /// The same where no call was found to wait for [`BUSY_TICKS`]. Who looks interrupts the calls: as often as [`TICK`] says this would
@@ -467,7 +467,7 @@ impl Session {
             self.reaper.waiting(),
         ];
         let goes_on = held_up.into_iter().fold(at_work, usize::saturating_sub);
-        goes_on < MOST_THREADS && at_work < MOST_WITH_HELD_UP
+        goes_on < MOST_THREADS && at_work < MOST_CALLS
     }
 
     fn has_hung_up(&self) -> bool {

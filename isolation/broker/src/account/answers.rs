@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use driver::Segment;
+use journal::state::{self, State};
+use journal::{Change, Journal};
 use ledger::ProcessId;
 use nvabi::bytes::u32_at;
 use nvabi::control::Decision;
@@ -15,9 +17,7 @@ use verdict::{Effect, Op, Refusal};
 use super::Account;
 use super::reserve::card_of_object;
 use super::translation::card_slot;
-use crate::journal::{Change, Journal};
 use crate::pids;
-use crate::state::{self, State};
 
 /// The numbers that processes are known by, where an answer names processes.
 #[derive(Debug, Default)]

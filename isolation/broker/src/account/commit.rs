@@ -1,5 +1,8 @@
-//! What a reservation becomes: a call's success is committed, everything else is rolled back.
+//! What becomes of a reservation whose call the driver has executed, or will without the broker.
 
+use journal::Change;
+use journal::reservation::Reservation;
+use journal::state::{self, State};
 use ledger::{
     Actual, Applied, CardSlot, ClientHandle, ObjectHandle, ObjectKind, Operation, PinToken, Place,
     ProcessId, ReservationToken, Span,
@@ -11,18 +14,20 @@ use verdict::{Memory, Whose, page_size};
 use super::reserve::{card_of, card_of_object};
 use super::translation::dependencies;
 use super::{Account, JudgedCall};
-use crate::journal::Change;
-use crate::reservation::Reservation;
-use crate::state::{self, State};
 
-impl Reservation {
+impl Account {
     /// Records what a call has done that the driver has executed with success; the call has its answer's blocks.
-    pub fn commit(&self, account: &Account, change: &mut Change<'_>, call: &JudgedCall<'_>) {
+    pub fn commit(
+        &self,
+        reservation: &Reservation,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+    ) {
         let file = ledger::FileId(call.origin.file.0);
         let made = call.new_handle().unwrap_or_default();
-        match self {
-            Self::Nothing => {}
-            Self::Client { token } => {
+        match reservation {
+            Reservation::Nothing => {}
+            Reservation::Client { token } => {
                 change.record(Operation::OpenClient {
                     file,
                     client: ClientHandle(made),
@@ -30,9 +35,9 @@ impl Reservation {
                     reservation: *token,
                 });
             }
-            Self::Object { .. } => self.commit_object(account, change, call),
-            Self::Memory { memory, token } => commit_memory(change, call, memory, *token),
-            Self::Duplicate {
+            Reservation::Object { .. } => self.commit_object(reservation, change, call),
+            Reservation::Memory { memory, token } => commit_memory(change, call, memory, *token),
+            Reservation::Duplicate {
                 client,
                 parent,
                 pin,
@@ -40,18 +45,18 @@ impl Reservation {
                 let place = place(change, call, (*client, *parent), made);
                 change.record(Operation::Duplicate { pin: *pin, place });
             }
-            Self::MapExternal {
+            Reservation::MapExternal {
                 base,
                 length,
                 cards,
                 pin,
             } => commit_mapping(change, file, (*base, *length), cards, *pin),
-            Self::Exports { first, pins } => match call.origin.transfer_file {
+            Reservation::Exports { first, pins } => match call.origin.transfer_file {
                 Some((file, _)) => commit_exports(change, ledger::FileId(file.0), *first, pins),
-                None => self.roll_back(change),
+                None => change.roll_back(reservation),
             },
-            Self::Imports { .. } => self.commit_imports(change, call),
-            Self::Pool {
+            Reservation::Imports { .. } => commit_imports(reservation, change, call),
+            Reservation::Pool {
                 base,
                 length,
                 token,
@@ -59,25 +64,25 @@ impl Reservation {
                 let pool = state::Op::Pool(call.origin.file, (*base, *length), *token);
                 change.record_op(pool);
             }
-            Self::OsEvent { client, number } => {
+            Reservation::OsEvent { client, number } => {
                 change.record_op(state::Op::OsEvent(call.origin.file, (*client, *number)));
             }
-            Self::FreeOsEvent { client, number } => {
+            Reservation::FreeOsEvent { client, number } => {
                 change.record_op(state::Op::OsEventGone((*client, *number)));
             }
-            Self::Free { client, object } => {
+            Reservation::Free { client, object } => {
                 change.record(Operation::Free {
                     client: ClientHandle(*client),
                     object: ObjectHandle(*object),
                 });
             }
-            Self::Range { base, length } => {
+            Reservation::Range { base, length } => {
                 if let Some(span) = Span::new(*base, *length) {
                     let uvm_file = file;
                     change.record(Operation::AddRange { uvm_file, span });
                 }
             }
-            Self::Unmap { base, length, card } => {
+            Reservation::Unmap { base, length, card } => {
                 if let (Some(span), Some(_)) = (Span::new(*base, *length), card) {
                     change.record(Operation::UnmapExternal {
                         uvm_file: file,
@@ -86,97 +91,27 @@ impl Reservation {
                     });
                 }
             }
-            Self::FreeRange { base } => {
+            Reservation::FreeRange { base } => {
                 let (uvm_file, base) = (file, *base);
                 change.record(Operation::FreeRange { uvm_file, base });
             }
         }
     }
 
-    /// Gives back what is held: the driver did not do it.
-    pub fn roll_back(&self, change: &mut Change<'_>) {
-        match self {
-            Self::Client { token }
-            | Self::Object { token, .. }
-            | Self::Memory { token, .. }
-            | Self::Pool { token, .. } => {
-                let reservation = *token;
-                change.record(Operation::RollBack { reservation });
-            }
-            Self::Duplicate { pin, .. } | Self::MapExternal { pin, .. } => {
-                change.record(Operation::Unpin { pin: *pin });
-            }
-            Self::Exports { pins, .. } | Self::Imports { pins, .. } => unpin(change, pins),
-            Self::Nothing
-            | Self::OsEvent { .. }
-            | Self::FreeOsEvent { .. }
-            | Self::Free { .. }
-            | Self::Range { .. }
-            | Self::Unmap { .. }
-            | Self::FreeRange { .. } => {}
-        }
-    }
-
-    /// The client and handle of memory of which the driver has taken more than was reserved, and more than the quota has room for.
-    #[must_use]
-    pub fn outgrown(&self, state: &State, call: &JudgedCall<'_>) -> Option<(u32, u32)> {
-        let Self::Memory { memory, .. } = self else {
-            return None;
-        };
-        let taken = taken_bytes(memory, call);
-        let more = taken.checked_sub(memory.reserve_bytes)?;
-        let card = card_of(state, memory)?;
-        let handle = call.new_handle()?;
-        (more > state.ledger.available(card)).then_some((memory.client, handle))
-    }
-
-    /// Whether memory whose call the kernel will execute after our answer can be committed before: its client is the container's, and
-    /// its handle is the caller's choice and free, so that nothing that is held gives way to it.
-    #[must_use]
-    pub fn can_be_charged_unseen(&self, state: &State, call: &JudgedCall<'_>) -> bool {
-        let Self::Memory { memory, .. } = self else {
-            return false;
-        };
-        let client = ClientHandle(memory.client);
-        let handle = call.new_handle().unwrap_or_default();
-        handle != 0
-            && handle != memory.client
-            && state.ledger.owner_file(client).is_some()
-            && state.ledger.object(client, ObjectHandle(handle)).is_none()
-    }
-
-    /// Gives back what is held for an object whose call the kernel will execute after our answer, and records the object: uncharged,
-    /// and never in another's place.
-    pub fn leave_unconfirmed(&self, change: &mut Change<'_>, call: &JudgedCall<'_>) {
-        self.roll_back(change);
-        let Self::Object {
-            client,
-            parent,
-            class,
-            kind,
-            ..
-        } = self
-        else {
-            return;
-        };
-        let handle = call.new_handle().unwrap_or_default();
-        let place = place(change, call, (*client, *parent), handle);
-        change.record(Operation::AddUnconfirmed {
-            place,
-            class: *class,
-            kind: *kind,
-        });
-    }
-
-    fn commit_object(&self, account: &Account, change: &mut Change<'_>, call: &JudgedCall<'_>) {
-        let Self::Object {
+    fn commit_object(
+        &self,
+        reservation: &Reservation,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+    ) {
+        let Reservation::Object {
             client,
             parent,
             class,
             kind,
             device,
             token,
-        } = self
+        } = reservation
         else {
             return;
         };
@@ -185,7 +120,7 @@ impl Reservation {
         let on = row.zip(card_of_object(change, (*client, *parent)));
         let actual = on.map_or(Actual::AsReserved, |(row, on)| {
             let place = (*client, *parent);
-            Actual::Bytes(account.implicit_bytes(change, on, row, place, call.segments))
+            Actual::Bytes(self.implicit_bytes(change, on, row, place, call.segments))
         });
         let depends_on = row.map(|row| dependencies(call.op, row, call.segments));
         let made = call.new_handle().unwrap_or_default();
@@ -200,32 +135,85 @@ impl Reservation {
             actual,
         });
     }
+}
 
-    fn commit_imports(&self, change: &mut Change<'_>, call: &JudgedCall<'_>) {
-        let Self::Imports {
+impl JudgedCall<'_> {
+    /// The client and handle of memory of which the driver has taken more than was reserved, and more than the quota has room for.
+    #[must_use]
+    pub fn outgrown(&self, state: &State, reservation: &Reservation) -> Option<(u32, u32)> {
+        let Reservation::Memory { memory, .. } = reservation else {
+            return None;
+        };
+        let taken = taken_bytes(memory, self);
+        let more = taken.checked_sub(memory.reserve_bytes)?;
+        let card = card_of(state, memory)?;
+        let handle = self.new_handle()?;
+        (more > state.ledger.available(card)).then_some((memory.client, handle))
+    }
+
+    /// Whether memory whose call the kernel will execute after our answer can be committed before: its client is the container's, and
+    /// its handle is the caller's choice and free, so that nothing that is held gives way to it.
+    #[must_use]
+    pub fn can_be_charged_unseen(&self, state: &State, reservation: &Reservation) -> bool {
+        let Reservation::Memory { memory, .. } = reservation else {
+            return false;
+        };
+        let client = ClientHandle(memory.client);
+        let handle = self.new_handle().unwrap_or_default();
+        handle != 0
+            && handle != memory.client
+            && state.ledger.owner_file(client).is_some()
+            && state.ledger.object(client, ObjectHandle(handle)).is_none()
+    }
+
+    /// Gives back what is held for an object whose call the kernel will execute after our answer, and records the object: uncharged,
+    /// and never in another's place.
+    pub fn leave_unconfirmed(&self, change: &mut Change<'_>, reservation: &Reservation) {
+        change.roll_back(reservation);
+        let Reservation::Object {
             client,
             parent,
-            handles_at,
-            types_at,
-            pins,
-        } = self
+            class,
+            kind,
+            ..
+        } = reservation
         else {
             return;
         };
-        let params = call.segments.get(1).map(|params| params.bytes.as_slice());
-        let params = params.unwrap_or_default();
-        let handles = (*handles_at..).step_by(4);
-        for ((slot, handle_at), pin) in handles.enumerate().zip(pins) {
-            let Some(pin) = *pin else { continue };
-            let handle = u32_at(params, handle_at).unwrap_or_default();
-            let kind = types_at.and_then(|at| params.get(at.checked_add(slot)?));
-            let is_empty = kind == Some(&0);
-            if handle == 0 || is_empty {
-                change.record(Operation::Unpin { pin });
-            } else {
-                let place = place(change, call, (*client, *parent), handle);
-                change.record(Operation::Duplicate { pin, place });
-            }
+        let handle = self.new_handle().unwrap_or_default();
+        let place = place(change, self, (*client, *parent), handle);
+        change.record(Operation::AddUnconfirmed {
+            place,
+            class: *class,
+            kind: *kind,
+        });
+    }
+}
+
+fn commit_imports(reservation: &Reservation, change: &mut Change<'_>, call: &JudgedCall<'_>) {
+    let Reservation::Imports {
+        client,
+        parent,
+        handles_at,
+        types_at,
+        pins,
+    } = reservation
+    else {
+        return;
+    };
+    let params = call.segments.get(1).map(|params| params.bytes.as_slice());
+    let params = params.unwrap_or_default();
+    let handles = (*handles_at..).step_by(4);
+    for ((slot, handle_at), pin) in handles.enumerate().zip(pins) {
+        let Some(pin) = *pin else { continue };
+        let handle = u32_at(params, handle_at).unwrap_or_default();
+        let kind = types_at.and_then(|at| params.get(at.checked_add(slot)?));
+        let is_empty = kind == Some(&0);
+        if handle == 0 || is_empty {
+            change.record(Operation::Unpin { pin });
+        } else {
+            let place = place(change, call, (*client, *parent), handle);
+            change.record(Operation::Duplicate { pin, place });
         }
     }
 }
@@ -285,12 +273,6 @@ fn commit_exports(
         if let Some(pin) = *pin {
             change.record(Operation::Export { pin, file, index });
         }
-    }
-}
-
-pub(super) fn unpin(change: &mut Change<'_>, pins: &[Option<PinToken>]) {
-    for pin in pins.iter().flatten() {
-        change.record(Operation::Unpin { pin: *pin });
     }
 }
 

@@ -15,6 +15,8 @@
 
 use compute::Engine;
 use driver::Segment;
+use journal::Change;
+use journal::state::{self, State};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, Operation};
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{Class, Kind};
@@ -24,8 +26,6 @@ use verdict::Op;
 
 use super::Account;
 use crate::engines::{engine_of_channel, engine_of_group, is_group};
-use crate::journal::Change;
-use crate::state::{self, State};
 
 impl Account {
     /// What the driver takes of a card by itself for an object below `place` (client and parent).

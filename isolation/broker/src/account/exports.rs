@@ -7,6 +7,9 @@
 
 use control::{HOST, PeerExport};
 use driver::{FileId, FileKind};
+use journal::Change;
+use journal::reservation::Reservation;
+use journal::state::State;
 use ledger::{
     Adopted, CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, Operation, PinFor,
     ProcessId, Purpose,
@@ -14,12 +17,8 @@ use ledger::{
 use nvabi::status;
 use verdict::{Export, Import, Op, TakenOut};
 
-use super::commit::unpin;
 use super::translation::{card_slot, status_of};
 use super::{Account, Denied, JudgedCall, Why};
-use crate::journal::Change;
-use crate::reservation::Reservation;
-use crate::state::State;
 
 /// The file that a control's parameters name, as far as it is one of the driver's.
 pub type TransferFile = Option<(FileId, FileKind)>;
@@ -135,7 +134,7 @@ impl Account {
             match pinned.transpose() {
                 Ok(pin) => pins.push(pin),
                 Err(refusal) => {
-                    unpin(change, &pins);
+                    change.unpin_all(&pins);
                     return Err(self.denied_by_ledger(call, refusal));
                 }
             }
@@ -159,7 +158,7 @@ impl Account {
             match change.pin_export((ledger::FileId(file.0), index), PinFor::Duplicate) {
                 Ok(pin) => pins.push(Some(pin)),
                 Err(refusal) => {
-                    unpin(change, &pins);
+                    change.unpin_all(&pins);
                     let status = match refusal {
                         ledger::Refusal::UnknownExport { .. } => {
                             status::NV_ERR_INSUFFICIENT_PERMISSIONS

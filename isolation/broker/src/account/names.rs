@@ -3,6 +3,7 @@
 //! The look is made under the lock that the call is executed under ([`crate::order`]), so that nothing of the client is freed between the two.
 
 use driver::Binding;
+use journal::state::State;
 use ledger::{ClientHandle, Object, ObjectHandle, ObjectKind};
 use nvabi::bytes::{u16_at, u32_at};
 use nvabi::class::{self, Kind};
@@ -12,7 +13,6 @@ use verdict::names::{self, Must, Named};
 use verdict::{Effect, Op};
 
 use super::{Account, Denied, JudgedCall, Why};
-use crate::state::State;
 
 impl Account {
     /// Looks for each handle that a call names.
@@ -239,7 +239,7 @@ mod tests {
     use nvabi::bytes::{put, put_u32};
 
     use super::*;
-    use crate::state::Numbering;
+    use journal::state::Numbering;
 
     /// Whether a share of a client's object is let through in compat mode.
     fn is_let_through(state: &State, kind: u16, client: u32) -> bool {

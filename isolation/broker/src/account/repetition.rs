@@ -1,11 +1,11 @@
 //! Whether a call that is refused now was made before with success: its repetition fails *because* the first try succeeded.
 
+use journal::state::State;
 use ledger::{ClientHandle, ObjectHandle};
 use nvabi::bytes::u32_at;
 use verdict::{Effect, Export, Import, Switch};
 
 use super::JudgedCall;
-use crate::state::State;
 
 impl JudgedCall<'_> {
     /// Whether what the call made, or undid, is still so; it has its answer's blocks.

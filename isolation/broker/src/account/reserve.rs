@@ -1,15 +1,16 @@
 //! What a call needs of the account is reserved before the driver hears of it.
 
+use journal::Change;
+use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
+use journal::reservation::Reservation;
+use journal::state::State;
 use ledger::{CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, Purpose};
 use nvabi::class::Class;
 use nvabi::status;
 use verdict::{Effect, Memory, Schedule, Switch, Whose, page_size};
 
 use super::translation::{object_kind, status_of};
-use super::{Account, Denied, JudgedCall, MOST_OS_EVENTS, MOST_POOLS, Why};
-use crate::journal::Change;
-use crate::reservation::Reservation;
-use crate::state::State;
+use super::{Account, Denied, JudgedCall, Why};
 
 impl Account {
     /// Reserves what a call needs.

@@ -8,7 +8,7 @@ use nvabi::layout::{channel_params, memory_params, nvos32, virtual_params};
 use nvabi::{escape, status};
 use verdict::{Effect, Op};
 
-use crate::state::ChangesAccount;
+use journal::state::ChangesAccount;
 
 /// Whether a success changes the account.
 #[must_use]

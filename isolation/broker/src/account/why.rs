@@ -1,6 +1,6 @@
 //! Why a call was refused.
 
-use super::{MOST_OS_EVENTS, MOST_POOLS};
+use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
 
 /// Why a call was refused, for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

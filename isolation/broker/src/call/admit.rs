@@ -3,12 +3,12 @@
 use std::fmt::Display;
 
 use driver::{Caller, Segment};
+use journal::counters::Counter;
 use verdict::{Effect, Op, Refusal, Unknown, Verdict};
 
 use super::reply::{Replied, Reply, record};
 use super::{NotifiedCall, ReceivedCall};
 use crate::account::{Denied, JudgedCall, Origin, TransferFile};
-use crate::counters::Counter;
 use crate::fetch;
 use crate::files::OpenFile;
 use crate::files::surface;

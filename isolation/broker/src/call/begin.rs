@@ -4,6 +4,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use driver::{FdSlot, FileKind, Segment, Ticket};
+use journal::counters::Counter;
+use journal::reservation::Reservation;
+use journal::state::{self, Begun, Finished, NamedFd, State};
 use verdict::{Refusal, TakenOut};
 
 use super::admit::{AdmittedCall, Request};
@@ -12,12 +15,9 @@ use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
 use crate::account::{Account, Denied, JudgedCall, TransferFile};
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::files::InUse;
 use crate::govern::tenant::{self, Passage};
 use crate::order::InOrder;
-use crate::reservation::Reservation;
-use crate::state::{self, Begun, Finished, NamedFd, State};
 
 /// A call that the journal knows.
 pub(crate) struct BegunCall<'a> {

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use driver::{Binding, FileKind, Segment, Ticket};
+use journal::Change;
+use journal::counters::Counter;
+use journal::state::ChangesAccount;
+use journal::state::{self, Answer, Finished};
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::layout::nvos54;
 use nvabi::status::NV_ERR_NO_MEMORY;
@@ -15,14 +19,10 @@ use super::reply::record;
 use crate::account::{self, Denied, Numbers, Why};
 use crate::close_files;
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::govern::tenant;
-use crate::journal::Change;
 use crate::managed;
 use crate::numbering;
 use crate::replay::ThreadTurn;
-use crate::state::ChangesAccount;
-use crate::state::{self, Answer, Finished};
 
 impl ExecutedCall<'_> {
     /// Commits the call's reservation if it has succeeded, else rolls it back, and notes what the caller gets.
@@ -44,7 +44,7 @@ impl ExecutedCall<'_> {
         if self.has_succeeded(release)
             && let Some(object) = {
                 let call = self.request.judged(&self.result.after, transfer_file);
-                self.reservation.outgrown(&change, &call)
+                call.outgrown(&change, &self.reservation)
             }
         {
             drop(change);
@@ -91,7 +91,8 @@ impl ExecutedCall<'_> {
         let (op, effect) = (&request.op, &request.effect);
         let after = &mut self.result.after;
         let call = request.judged(after, transfer_file_of(&self.fds));
-        self.reservation.commit(&container.account, change, &call);
+        let account = &container.account;
+        account.commit(&self.reservation, change, &call);
         tenant::learn(container, change, effect, after);
         tenant::rewrite(container, change, effect, after);
         self.learn(container, change);
@@ -115,7 +116,7 @@ impl ExecutedCall<'_> {
         // What the kernel may have given for all that stays reserved as long as the container lives: its executor, without which
         // nothing can be freed, is gone.
         if !self.is_in_doubt {
-            self.reservation.roll_back(change);
+            change.roll_back(&self.reservation);
         }
         let call = self
             .request

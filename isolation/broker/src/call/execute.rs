@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use driver::{Binding, Call, FdSlot, FileRef, NewFile, Segment, Ticket};
+use journal::counters::Counter;
+use journal::reservation::Reservation;
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at};
 use verdict::share::Narrowing;
@@ -13,9 +15,7 @@ use super::EBADF;
 use super::admit::Request;
 use super::begin::{BegunCall, Held};
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::files::OpenFile;
-use crate::reservation::Reservation;
 
 /// A call that the driver has answered, or was asked in vain.
 pub(crate) struct ExecutedCall<'a> {

@@ -1,6 +1,7 @@
 //! Calls that the caller executes itself, once they are committed.
 
 use driver::Binding;
+use journal::reservation::Reservation;
 use nvabi::bytes::u32_at;
 use nvabi::call::Affinity;
 use nvabi::escape;
@@ -11,7 +12,6 @@ use verdict::Effect;
 use super::NotifiedCall;
 use super::reply::Reply;
 use crate::account::JudgedCall;
-use crate::reservation::Reservation;
 
 /// Pins pages of whoever makes the call.
 const NV01_MEMORY_SYSTEM_OS_DESCRIPTOR: u32 = 0x71;
@@ -54,17 +54,17 @@ impl NotifiedCall<'_> {
             }
         };
         match &reservation {
-            Reservation::MapExternal { .. } => reservation.commit(account, &mut change, call),
+            Reservation::MapExternal { .. } => account.commit(&reservation, &mut change, call),
             Reservation::Memory { .. } => {
-                if !reservation.can_be_charged_unseen(&change, call) {
-                    reservation.roll_back(&mut change);
+                if !call.can_be_charged_unseen(&change, &reservation) {
+                    change.roll_back(&reservation);
                     let status = NV_ERR_INVALID_OBJECT_HANDLE;
                     let refusal = call.op.refuse(status, container.release);
                     return Reply::refused(refusal, argument);
                 }
-                reservation.commit(account, &mut change, call);
+                account.commit(&reservation, &mut change, call);
             }
-            Reservation::Object { .. } => reservation.leave_unconfirmed(&mut change, call),
+            Reservation::Object { .. } => call.leave_unconfirmed(&mut change, &reservation),
             Reservation::Nothing
             | Reservation::Client { .. }
             | Reservation::Duplicate { .. }
@@ -76,7 +76,7 @@ impl NotifiedCall<'_> {
             | Reservation::Free { .. }
             | Reservation::Range { .. }
             | Reservation::Unmap { .. }
-            | Reservation::FreeRange { .. } => reservation.roll_back(&mut change),
+            | Reservation::FreeRange { .. } => change.roll_back(&reservation),
         }
         Reply::Proceed
     }

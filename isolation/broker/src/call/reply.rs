@@ -4,6 +4,10 @@ use std::fmt::Display;
 use std::os::fd::AsFd;
 
 use driver::Segment;
+use journal::counters::Counter;
+use journal::shared_state::Phase;
+use journal::state::ChangesAccount;
+use journal::state::Finished;
 use nvabi::Release;
 use nvabi::bytes::put_u32;
 use nvabi::status::NV_OK;
@@ -12,13 +16,9 @@ use verdict::{EFAULT, Op, Refusal};
 use super::{EBADF, EINVAL, NotifiedCall};
 use crate::account::{Denied, Why};
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::fetch::Blocks;
 use crate::memories::Target;
 use crate::replay::ThreadTurn;
-use crate::shared_state::Phase;
-use crate::state::ChangesAccount;
-use crate::state::Finished;
 
 /// How a call ends.
 #[derive(Debug)]

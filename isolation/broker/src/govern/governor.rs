@@ -21,6 +21,8 @@ use compute::{
     Table, Used,
 };
 use control::EventKind;
+use journal::state::Op;
+use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use plan::{CardRules, Terms};
 
@@ -29,8 +31,6 @@ use crate::share::admission::Admission;
 use crate::share::mailbox::{Mailbox, now_ns};
 
 use super::{knobs, record, tables};
-use crate::state::Op;
-use crate::state::scheduling::Change;
 
 /// The governor, its layouts, a copied record of every peer, and the formatter.
 const STACK_BYTES: usize = 512 * 1024;

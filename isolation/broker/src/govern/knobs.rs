@@ -10,13 +10,13 @@ use std::time::Instant;
 
 use compute::{Answer, Channel, Knob, KnobError, Spent};
 use driver::{Call, Caller, FileRef, Segment, Ticket};
+use journal::state::scheduling::{Name, Turned};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{disable_channels, nvos54, preempt, schedule, timeslice};
 use nvabi::{control, escape, status};
 
 use crate::container::Container;
-use crate::state::scheduling::{Name, Turned};
 
 mod switch;
 

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use compute::Engine;
 use driver::Segment;
+use journal::state::scheduling::{Change, Name, Turned};
+use journal::state::{Op, State};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put_u64, u32_at};
 use nvabi::layout::{nvos21, nvos55, timeslice};
@@ -13,13 +15,10 @@ use verdict::{Effect, Schedule, Switch};
 use crate::account::Why;
 use crate::container::Container;
 use crate::engines::{engine_of_channel, engine_of_group, is_group};
-use crate::journal;
 use crate::share::counted::{self, Adds, Counted};
 use crate::share::gates::{Held, Permit};
 use crate::share::pace::{self, Paced};
 use crate::share::touched::{Part, Touched};
-use crate::state::scheduling::{Change, Name, Turned};
-use crate::state::{Op, State};
 
 /// What becomes of a call before it is begun.
 #[derive(Debug)]

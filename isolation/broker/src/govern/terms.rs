@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use control::{EventKind, NewTerms};
+use journal::state::Op;
+use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use plan::Terms;
 
 use crate::container::Container;
 use crate::share::{Share, TermsRefused};
-use crate::state::Op;
-use crate::state::scheduling::Change;
 
 impl Share {
     /// Gives the container other terms, all of them or none.

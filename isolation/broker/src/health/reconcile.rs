@@ -20,12 +20,12 @@ use std::sync::{Mutex, PoisonError};
 
 use control::Drift;
 use driver::{Driver, RequestedCard};
+use journal::Journal;
+use journal::state::State;
 use ledger::CardSlot;
 use serde::{Deserialize, Serialize};
 
 use crate::account::Account;
-use crate::journal::Journal;
-use crate::state::State;
 
 /// What a comparison has shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -347,7 +347,7 @@ mod tests {
             };
             ledger.add_object(object, slot, Actual::AsReserved);
         }
-        let state = State::new(ledger, crate::state::Numbering::default());
+        let state = State::new(ledger, journal::state::Numbering::default());
         let before = steps::taken();
         let moment = Moment::of(&state, 1);
         assert_eq!(steps::taken() - before, 0);

@@ -1,8 +1,8 @@
+use journal::reservation::Reservation;
+use journal::shared_state::SharedState;
+use journal::state::{Answer, Begun, Numbering, State};
+
 use super::*;
-use crate::reservation::Reservation;
-use crate::shared_state::SharedState;
-use crate::shared_state::tests::put;
-use crate::state::{Answer, Begun, Numbering, State};
 use driver::{Caller, FileId, FileKind};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -251,7 +251,8 @@ fn no_call_slot_tells_of_a_call_whose_thread_makes_the_next() {
     let fixture = Fixture::new();
     let first = fixture.enter(call(7, CALL));
     let finished = fixture.execute(call(7, CALL));
-    put(&fixture.call_slot, 99);
+    // As if the kernel had written a call.
+    fixture.call_slot.for_next_call().unwrap()[0].store(99, Ordering::Relaxed);
     fixture.call_slot.set_phase(Phase::Answering);
     std::thread::scope(|scope| {
         let next = scope.spawn(|| {

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 use compute::{Engine, Group};
 use driver::Segment;
+use journal::state::State;
+use journal::state::scheduling::Name;
 use ledger::CardSlot;
 use nvabi::bytes::u32_at;
 use nvabi::class::{self, Kind};
@@ -15,8 +17,6 @@ use nvabi::{Release, status};
 use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_SCHEDULED};
 
 use crate::account::Why;
-use crate::state::State;
-use crate::state::scheduling::Name;
 
 /// What a card's gate has to turn.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use cards::{ComputeTerms, GpuUuid};
+use journal::Journal;
 use ledger::CardSlot;
 use plan::{CardRules, Terms, TermsError};
 
-use crate::journal::Journal;
 use crate::share::{OnCard, Share};
 
 /// What a grant says, and where the cards' rules are.

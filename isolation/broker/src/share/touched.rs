@@ -3,7 +3,7 @@
 use nvabi::class::Kind;
 use verdict::{Effect, Schedule};
 
-use crate::state::scheduling::Name;
+use journal::state::scheduling::Name;
 
 /// An object that is scheduled, or makes something be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

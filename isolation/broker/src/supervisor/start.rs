@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use cards::Grant;
+use journal::Journal;
+use journal::shared_state::SharedState;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -15,10 +17,8 @@ use super::fd_store::FdStore;
 use super::host_environment::{self, FirstListener, name_of, record_identity};
 use super::{Error, Supervisor, TOKEN_NOTIFY, TOKEN_SIGNAL, adoption, session};
 use crate::grant;
-use crate::journal::Journal;
 use crate::link::{Estate, FromSupervisor, Stored};
 use crate::scarce::{Spares, Watched};
-use crate::shared_state::SharedState;
 
 impl Supervisor {
     /// Takes the container's folder: lock, sockets, the driver's session.

@@ -5,16 +5,17 @@
 
 use std::time::Duration;
 
+use journal::counters::Counter;
+use journal::shared_state::AtDriver;
+
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::health::hung::Known;
-use crate::shared_state::AtDriver;
 use control::EventKind;
 
 pub(super) fn look(container: &Container, limit: Duration) {
     let health = &container.health;
     let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-    let now_ms = crate::shared_state::now_ms();
+    let now_ms = journal::shared_state::now_ms();
     let hanging: Vec<AtDriver> = container
         .shared_state
         .at_driver()
@@ -73,7 +74,7 @@ pub(super) fn is_back(container: &Container, call_slot: u32, since_ms: u64) {
 }
 
 fn over_text(what: &str, since_ms: u64) -> String {
-    let ms = crate::shared_state::now_ms().saturating_sub(since_ms);
+    let ms = journal::shared_state::now_ms().saturating_sub(since_ms);
     format!("{what} has come back from the driver after {ms} ms")
 }
 

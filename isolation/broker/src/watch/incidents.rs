@@ -4,9 +4,9 @@ use std::fmt;
 
 use control::EventKind;
 use driver::{Incident, IncidentKind};
+use journal::counters::Counter;
 
 use crate::container::Container;
-use crate::counters::Counter;
 use crate::open_file_scan::processes_of_group;
 
 /// Where incidents come from.

@@ -267,7 +267,7 @@ fn beyond_each_maximum() {
                 panic!("{reserved:?}");
             };
             let file = driver::FileId(1 << 40);
-            change.record_op(broker::state::Op::Pool(
+            change.record_op(journal::state::Op::Pool(
                 file,
                 (number << 16, 4096),
                 reservation,

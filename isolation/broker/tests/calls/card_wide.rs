@@ -1,6 +1,6 @@
 //! Controls that act on the whole card: they are answered, and no driver hears of them.
 
-use broker::counters::Counter;
+use journal::counters::Counter;
 use nvabi::status::{NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND};
 use nvabi::{Release, control};
 

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use broker::account::{Slot, uuid_bytes};
 use broker::container::{Container, Parts};
-use broker::counters::Counter;
 use broker::health::{Health, Plan};
 use broker::reaper::Reaper;
 use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::ComputeTerms;
 use driver::{FileKind, ImplicitBytes};
+use journal::counters::Counter;
 use ledger::CardSlot;
 use nvabi::Release;
 use nvabi::capability::Capabilities;

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use broker::counters::Counter;
 use broker::health::Plan;
 use cards::{OnViolation, Watch};
 use control::{Event, EventKind, HealthStatus};
 use driver::{Incident, IncidentKind};
+use journal::counters::Counter;
 
 use crate::Test;
 use crate::fake::UUID;

@@ -2,11 +2,11 @@
 
 use std::os::fd::AsFd;
 
-use broker::counters::Counter;
 use control::EventKind;
 use driver::executor::ExecutorDriver;
 use driver::nodes::Nodes;
 use driver::{Binding, Call, Caller, Driver, FileId, FileKind, FileRef, Link, Segment, Ticket};
+use journal::counters::Counter;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

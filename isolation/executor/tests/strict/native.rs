@@ -1,7 +1,7 @@
 //! What only the kernel hears of, and what its broker has to know all the same.
 
-use broker::counters::Counter;
 use driver::{Binding, Driver, FileId};
+use journal::counters::Counter;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::uvm::{self, Uvm, map_external};
 use nvabi::{Release, escape};

@@ -2,7 +2,7 @@
 //!
 //! One value says both what is held and what the call's success makes of it, so that neither can be taken for another call's. It is
 //! part of the journal's record of the call: a successor commits it, or rolls it back, as its predecessor would have done.
-//! `crate::account` makes, commits and rolls back reservations.
+//! The broker's account makes and commits reservations.
 
 use ledger::{CardSlot, ObjectKind, PinToken, ReservationToken};
 use serde::{Deserialize, Serialize};

@@ -15,6 +15,7 @@ use ledger::{
 };
 use sys::shared::memfd;
 
+use crate::reservation::Reservation;
 use crate::state::{Op, State};
 
 mod log;
@@ -226,6 +227,39 @@ impl Change<'_> {
             purpose,
         });
         self.pin_as(op, |ledger| ledger.pin_export(file, index, purpose))
+    }
+
+    /// Drops references.
+    pub fn unpin_all(&mut self, pins: &[Option<PinToken>]) {
+        for pin in pins.iter().flatten() {
+            self.record(Operation::Unpin { pin: *pin });
+        }
+    }
+
+    /// Gives back what is held: the driver did not do it.
+    pub fn roll_back(&mut self, reservation: &Reservation) {
+        match reservation {
+            Reservation::Client { token }
+            | Reservation::Object { token, .. }
+            | Reservation::Memory { token, .. }
+            | Reservation::Pool { token, .. } => {
+                let reservation = *token;
+                self.record(Operation::RollBack { reservation });
+            }
+            Reservation::Duplicate { pin, .. } | Reservation::MapExternal { pin, .. } => {
+                self.record(Operation::Unpin { pin: *pin });
+            }
+            Reservation::Exports { pins, .. } | Reservation::Imports { pins, .. } => {
+                self.unpin_all(pins);
+            }
+            Reservation::Nothing
+            | Reservation::OsEvent { .. }
+            | Reservation::FreeOsEvent { .. }
+            | Reservation::Free { .. }
+            | Reservation::Range { .. }
+            | Reservation::Unmap { .. }
+            | Reservation::FreeRange { .. } => {}
+        }
     }
 
     fn pin_as(

@@ -6,8 +6,8 @@ use ledger::{Actual, Applied, FileId, Operation, PinFor, Place, ProcessId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::journal::Journal;
 use crate::state::{Numbering, Op, State};
+use crate::{Change as JournalChange, Journal};
 
 const CARDS: [CardSlot; 2] = [CardSlot(0), CardSlot(1)];
 
@@ -87,7 +87,7 @@ fn fresh() -> State {
     State::new(Ledger::new(&quotas), Numbering::default())
 }
 
-fn reserve(change: &mut crate::journal::Change<'_>, kind: ObjectKind) -> ledger::ReservationToken {
+fn reserve(change: &mut JournalChange<'_>, kind: ObjectKind) -> ledger::ReservationToken {
     let demand = None;
     match change.record(Operation::Reserve { kind, demand }) {
         Applied::Reserved(reservation) => reservation,
@@ -97,7 +97,7 @@ fn reserve(change: &mut crate::journal::Change<'_>, kind: ObjectKind) -> ledger:
 
 /// Commits as the broker does: in a client that is there, below a parent that is there. Says whether it was done.
 fn add(
-    change: &mut crate::journal::Change<'_>,
+    change: &mut JournalChange<'_>,
     (client, parent, handle): (u32, u32, u32),
     kind: ObjectKind,
     card: Option<CardSlot>,
@@ -128,7 +128,7 @@ fn add(
     true
 }
 
-fn take(change: &mut crate::journal::Change<'_>, step: Step) {
+fn take(change: &mut JournalChange<'_>, step: Step) {
     let added = |name, engine| Op::Schedule(Change::Added(name, engine));
     match step {
         Step::Client { file, client } => {

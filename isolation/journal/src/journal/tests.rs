@@ -11,6 +11,7 @@ use super::log::{
     COMPACT_BYTES, HALF_BYTES, MOST_FRAME_BYTES, REPORTED_BYTES, VERSION_AT, longest_log,
 };
 use super::*;
+use crate::limits;
 use crate::state::Numbering;
 
 fn fresh() -> State {
@@ -177,15 +178,17 @@ fn at_all_limits(part: u64) -> State {
         Actual, Adopted, Applied, ClientHandle, Counted, Limits, ObjectHandle, Place, ProcessId,
         Span,
     };
-    let limits = crate::account::LIMITS;
+    let of_ledger = limits::OF_LEDGER;
     let small = |most: usize| u32::try_from(most as u64 / part).unwrap();
     let most = |counted| {
-        let limit = limits.iter().find(|(of, _)| *of == counted);
+        let limit = of_ledger.iter().find(|(of, _)| *of == counted);
         u32::try_from(limit.unwrap().1 / part).unwrap()
     };
-    let all = limits.iter().fold(Limits::none(), |all, (counted, most)| {
-        all.with(*counted, most / part)
-    });
+    let all = of_ledger
+        .iter()
+        .fold(Limits::none(), |all, (counted, most)| {
+            all.with(*counted, most / part)
+        });
     let quota = [(CardSlot(0), u64::MAX)];
     let ledger = Ledger::with_limits(&quota, all);
     let mut state = State::new(ledger, Numbering::default());
@@ -251,7 +254,7 @@ fn at_all_limits(part: u64) -> State {
             },
         });
     }
-    for number in 0..crate::files::MOST_FILES as u64 / part {
+    for number in 0..limits::MOST_FILES as u64 / part {
         let (file, control) = (
             FileId(u64::MAX - 1 - 2 * number),
             FileId(u64::MAX - 2 - 2 * number),
@@ -259,7 +262,7 @@ fn at_all_limits(part: u64) -> State {
         state.apply(Op::FileSeen(file, FileKind::Uvm)).unwrap();
         state.apply(Op::FileRegistered(file, control)).unwrap();
     }
-    for number in 0..small(crate::account::MOST_OS_EVENTS) {
+    for number in 0..small(limits::MOST_OS_EVENTS) {
         let event = (HIGH, HIGH + number);
         state
             .apply(Op::OsEvent(FileId(u64::MAX - 1), event))
@@ -281,9 +284,9 @@ fn the_state_at_all_limits_fits() {
     const PART: u32 = 64;
     let state = at_all_limits(PART.into());
     let bytes = postcard::to_stdvec(&state).unwrap().len() * PART as usize;
-    let pools = crate::account::MOST_POOLS * 64;
+    let pools = limits::MOST_POOLS * 64;
     // Calls under way, each with its blocks before and after.
-    let calls = crate::workers::MOST_WITH_HELD_UP * 2 * CALL_BYTES;
+    let calls = limits::MOST_CALLS * 2 * CALL_BYTES;
     let records = crate::state::MOST_RECORD_BYTES + crate::state::MOST_RECORDS * 128;
     let sum = bytes + pools + calls + records;
     // Not only the state, but a log behind it that is not compacted all the time.

@@ -373,11 +373,11 @@ impl Drop for CallSlot {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// As if the kernel had written a call with this identity.
-    pub(crate) fn put(call_slot: &CallSlot, id: u64) {
+    fn put(call_slot: &CallSlot, id: u64) {
         call_slot.notification().unwrap()[0].store(id, Ordering::Relaxed);
     }
 

@@ -27,10 +27,12 @@ pub enum ChangesAccount {
 /// One system call by its registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallKey {
-    pub(crate) tid: i32,
+    /// Who makes it.
+    pub tid: i32,
     nr: i32,
     fd: u32,
-    pub(crate) cmd: u32,
+    /// Its command.
+    pub cmd: u32,
     pointer: u64,
 }
 

@@ -1,0 +1,53 @@
+//! How much of anything a container may have that has no size of its own. The state at all of these limits fits into the journal.
+
+use ledger::{Counted, ObjectKind};
+
+/// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
+/// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`.
+pub const OF_LEDGER: [(Counted, u64); 8] = [
+    (Counted::Kind(ObjectKind::Client), 4096),
+    (Counted::Kind(ObjectKind::ChannelGroup), 1024),
+    (Counted::Kind(ObjectKind::Channel), 8192),
+    (Counted::Kind(ObjectKind::VaSpace), 1024),
+    (Counted::Objects, 1 << 18),
+    // External ones and pieces of managed memory.
+    (Counted::Mappings, 1 << 18),
+    (Counted::Ranges, 1 << 16),
+    // A place and the memory for it count one each.
+    (Counted::Exports, 1 << 17),
+];
+
+/// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
+/// numbers are looked up nowhere: nothing but this bounds them.
+pub const MOST_OS_EVENTS: usize = 4096;
+
+/// Semaphore pools of a container.
+pub const MOST_POOLS: usize = 4096;
+
+/// Files of the driver that a container may have open; a call on any further one gets `EMFILE`. An executor may have 16 384
+/// descriptors, for these files and the calls under way.
+pub const MOST_FILES: usize = 12_288;
+
+/// Calls under way, with those that wait before they are refused.
+pub const MOST_CALLS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_has_no_size_is_counted() {
+        for counted in [
+            Counted::Objects,
+            Counted::Mappings,
+            Counted::Ranges,
+            Counted::Exports,
+        ] {
+            let most = OF_LEDGER.iter().find(|(limited, _)| *limited == counted);
+            assert!(
+                most.is_some_and(|(_, most)| *most <= 1 << 20),
+                "{counted} has no limit"
+            );
+        }
+    }
+}
