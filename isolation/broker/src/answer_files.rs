@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use journal::state::State;
 
-use crate::link::{Stored, SupervisorLink};
+use supervisor::link::{Stored, SupervisorLink};
 
 /// By the call's number.
 #[derive(Debug)]

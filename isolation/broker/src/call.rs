@@ -35,6 +35,7 @@ use driver::Caller;
 use journal::counters::Counter;
 use journal::shared_state::CallSlot;
 use journal::state::{CallKey, Finished};
+use supervisor::scarce;
 use sys::seccomp::{Listener, Notification};
 
 use crate::container::Container;
@@ -43,7 +44,6 @@ use crate::native::{self, NativeCalls};
 use crate::processes::FirstSeen;
 use crate::reaper::Reaper;
 use crate::replay::ThreadTurn;
-use crate::scarce;
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
 

@@ -11,6 +11,8 @@ use journal::Journal;
 use journal::counters::Counters;
 use journal::shared_state::SharedState;
 use nvabi::Release;
+use supervisor::link::{Stored, SupervisorLink};
+use supervisor::topology::CARDS;
 
 use crate::account::{Account, Slot};
 use crate::answer_files::AnswerFiles;
@@ -18,7 +20,6 @@ use crate::call_rules::CallRules;
 use crate::cpu_time::Allowance;
 use crate::files::FileTable;
 use crate::health::Health;
-use crate::link::{Stored, SupervisorLink};
 use crate::looked::Looked;
 use crate::managed::ManagedMappings;
 use crate::memories::Memories;
@@ -168,7 +169,7 @@ impl Container {
         } = inheritance;
         let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
-            .with_gpu_ids(&pci::gpu_ids(Path::new(pci::CARDS), &uuids))
+            .with_gpu_ids(&pci::gpu_ids(Path::new(CARDS), &uuids))
             .with_host_memory(host_memory_bytes);
         let shared_state = SharedState::open(shared_state).map_err(ResumeError::SharedState)?;
         let fresh = || account.fresh_state();

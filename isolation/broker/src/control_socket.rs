@@ -12,11 +12,11 @@ use control::{
 };
 use journal::counters::Counter;
 use ledger::{CardSlot, Operation};
+use supervisor::link::FromBroker;
+use supervisor::scarce;
 
 use crate::container::Container;
 use crate::health::Mib;
-use crate::link::FromBroker;
-use crate::scarce;
 use crate::usage_report::{self, Holding};
 
 mod exports;

@@ -25,8 +25,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use sys::pidfd::PidFd;
 use verdict::Surface;
 
-use crate::link::{Stored, SupervisorLink};
-use crate::scarce::is_scarcity;
+use supervisor::link::{Stored, SupervisorLink};
+use supervisor::scarce::is_scarcity;
 
 /// An open file of the driver that the tenant holds.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use broker::start::Standby;
-use broker::supervisor::{self, Supervisor};
+use supervisor::Supervisor;
 use tracing_subscriber::filter::LevelFilter;
 
 const VERSION: &str = concat!("cgpu-broker ", env!("CARGO_PKG_VERSION"), "\n");

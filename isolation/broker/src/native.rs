@@ -21,6 +21,7 @@ use journal::state::CallKey;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use nvabi::Release;
+use supervisor::scarce;
 use sys::seccomp::{Listener, Notification};
 use verdict::blocks::Descriptor;
 use verdict::filter::Native;
@@ -31,7 +32,6 @@ use crate::files::{InUse, OpenFile, duplicate, held_by_thread, own_position, sur
 use crate::memories::Memories;
 use crate::processes::tgid_of;
 use crate::replay::Threads;
-use crate::scarce;
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL};
 
 const EBADF: i32 = 9;

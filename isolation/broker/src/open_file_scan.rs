@@ -21,11 +21,11 @@ use std::sync::Arc;
 
 use driver::FileKind;
 use nix::sys::stat::{fstat, major, minor};
+use supervisor::scarce::is_scarcity;
 
 use crate::files::{OpenFile, position};
 use crate::maps::{self, has_gone};
 use crate::processes::Processes;
-use crate::scarce::is_scarcity;
 
 /// In which order the processes are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use crate::scarce;
+use supervisor::scarce;
 
 /// Thread → process, and the processes whose exit is waited for.
 #[derive(Debug, Default)]

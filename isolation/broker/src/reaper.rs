@@ -29,12 +29,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
+use supervisor::link::Stored;
 use sys::pidfd::PidFd;
 
 use crate::close_files;
 use crate::container::Container;
 use crate::files::OpenFile;
-use crate::link::Stored;
 use crate::managed::Reason;
 use crate::open_file_scan::{Look, without_holder};
 use crate::pace::Requested;

@@ -21,6 +21,7 @@ use driver::{Caller, FdSlot, Ticket};
 use journal::shared_state::{CallSlot, Phase};
 use journal::state::{self, Answer, Begun, Finished, OpenCall};
 use journal::state::{CallKey, ChangesAccount, End};
+use supervisor::scarce;
 use sys::seccomp::Notification;
 use verdict::Verdict;
 
@@ -32,7 +33,6 @@ use crate::files::Lookup;
 use crate::files::surface;
 use crate::govern::tenant;
 use crate::replay::ThreadTurn;
-use crate::scarce;
 use crate::workers::Session;
 
 const EIO: i32 = 5;

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use supervisor::Abandonment;
+use supervisor::link::{self, Estate, FromSupervisor};
+use supervisor::scarce::{Spares, Watched};
+use supervisor::succession::Succession;
 
 use crate::container::Container;
 use crate::health::Lack;
-use crate::link::{self, Estate, FromSupervisor};
 use crate::reaper::Reaper;
-use crate::scarce::{Spares, Watched};
-use crate::succession::Succession;
-use crate::supervisor::Abandonment;
 use crate::workers::Session;
 use control::BrokerStatus;
 

@@ -4,7 +4,7 @@
 //! started ─▶ ready to take over ─Take…Start─▶ serving ──HandOver──▶ ended
 //!             (a standby)                        │ supervisor gone
 //!                                                ▼
-//!                              serving alone, until a supervisor that it starts watches ([`crate::succession`])
+//!                              serving alone, until a supervisor that it starts watches ([`supervisor::succession`])
 //! ```
 
 use std::os::fd::OwnedFd;
@@ -17,19 +17,18 @@ use driver::sim::SimDriver;
 use driver::{Driver, ImplicitBytes};
 use nvabi::{DriverVersion, Release};
 use releases::Known;
+use supervisor::grant;
+use supervisor::link::{FromBroker, PROTOCOL, SupervisorLink};
 
 use crate::account::{Slot, uuid_bytes};
 use crate::call_rules::CallRules;
 use crate::container::{Container, Inheritance, Parts, ResumeError};
 use crate::cpu_time::Allowance;
 use crate::govern;
-use crate::grant;
 use crate::health::{self, Health, KernelLog};
-use crate::link::{FromBroker, PROTOCOL, SupervisorLink};
 use crate::resume::resume;
 use crate::serving::Broker;
 use crate::share::{Share, Sources};
-use crate::supervisor;
 use crate::watch;
 use crate::workers::{Session, WAKE_SIGNAL};
 

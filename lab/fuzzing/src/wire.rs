@@ -30,8 +30,8 @@ fn choose(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     match input.int_in_range(0..=7_u8)? {
         0 => packet::<Request>(input),
         1 => packet::<Answer>(input),
-        2 => packet::<broker::link::FromBroker>(input),
-        3 => packet::<broker::link::FromSupervisor>(input),
+        2 => packet::<supervisor::link::FromBroker>(input),
+        3 => packet::<supervisor::link::FromSupervisor>(input),
         4 => texts(input),
         5 => listener(input),
         _ => simulator(input),
@@ -115,7 +115,7 @@ fn listener(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         }
     }
     drop(theirs);
-    if let Ok(handed) = broker::listener_socket::receive(&ours) {
+    if let Ok(handed) = supervisor::listener_socket::receive(&ours) {
         assert!(has_file, "a listener from nowhere");
         assert!(handed.pid.is_none_or(|pid| pid > 0));
     }

@@ -2,6 +2,7 @@
 
 use driver::{Binding, Caller, FdSlot, Segment};
 use nvabi::call;
+use supervisor::scarce;
 use verdict::blocks::Descriptor;
 use verdict::{EFAULT, Effect, Op, Refusal};
 
@@ -9,7 +10,6 @@ use super::{EBADF, EMFILE, ReceivedCall};
 use crate::container::Container;
 use crate::fetch::descriptor_number;
 use crate::files::{InUse, Lookup};
-use crate::scarce;
 
 impl ReceivedCall<'_> {
     /// The file under a number of the caller's. A failure may come of a thread number that is another process's by now: it is looked

@@ -1,6 +1,7 @@
 //! `mmap` with an offset, which makes managed memory on files of UVM's.
 
 use driver::FileKind;
+use supervisor::scarce;
 use verdict::managed::Mapping;
 use verdict::policy::Managed;
 use verdict::{Effect, Refusal, Verdict};
@@ -10,7 +11,6 @@ use super::{EINVAL, ENOMEM, NotifiedCall, ReceivedCall};
 use crate::account::{Denied, Why};
 use crate::files::Lookup;
 use crate::managed::{self, Mapper, Reason};
-use crate::scarce;
 use crate::watch;
 
 impl ReceivedCall<'_> {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use driver::xid::{self, Line};
 use driver::{Incident, IncidentKind};
 
-use crate::pci;
+use supervisor::topology::{CARDS, functions};
 
 /// A record is a line of 1 KiB at most, with its dictionary.
 const RECORD_BYTES: usize = 8192;
@@ -30,7 +30,7 @@ impl KernelLog {
     /// # Errors
     /// The system's: there is no log, or it may not be read.
     pub fn open(uuids: &[String]) -> io::Result<Self> {
-        let cards = addresses(Path::new(pci::CARDS), uuids);
+        let cards = addresses(Path::new(CARDS), uuids);
         Self::open_at(Path::new("/dev/kmsg"), cards)
     }
 
@@ -91,7 +91,7 @@ impl KernelLog {
 
 /// The PCI addresses of these cards as the kernel's log has them, from the driver's own folder.
 fn addresses(folder: &Path, uuids: &[String]) -> Vec<(String, String)> {
-    let functions = pci::functions(folder, uuids).into_iter();
+    let functions = functions(folder, uuids).into_iter();
     functions
         .filter_map(|(function, uuid)| Some((xid::address(&function)?, uuid)))
         .collect()

@@ -1,11 +1,14 @@
 //! A broker whose supervisor was killed: it serves on, and starts the next one.
 
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use supervisor::link::{self, FromBroker, Stored};
+use supervisor::succession::First;
 
 use super::{Broker, SESSIONS_FROM, TOKEN_NOTIFY, TOKEN_SUPERVISOR};
-use crate::supervisor;
+use crate::container::Container;
 
 impl Broker {
     /// The supervisor was killed. This broker serves on, and takes the supervisor's place for the frontend until the next one watches: by
@@ -50,10 +53,10 @@ impl Broker {
         });
         let started = self.succession.start(
             &self.dir,
-            &self.container,
             &self.estate,
             (self.status.replaced, self.has_served),
             listeners,
+            |socket, first| hand_over(&self.container, socket, first),
         );
         let watched = started.and_then(|()| {
             let socket = self.container.supervisor.socket();
@@ -110,4 +113,27 @@ impl Broker {
             }
         }
     }
+}
+
+/// Nothing is stored or released while what there is goes over.
+fn hand_over(container: &Container, to: OwnedFd, first: First<'_>) -> io::Result<()> {
+    container.files.while_held(|files| {
+        container.answers.while_kept(|answers| {
+            container.supervisor.adopt(to, |socket| {
+                first(socket)?;
+                let files = files
+                    .iter()
+                    .map(|file| (Stored::File(file.id, file.kind), file.fd.as_fd()));
+                let answers = answers
+                    .iter()
+                    .map(|(call, fd)| (Stored::Answer(*call), fd.as_fd()));
+                let session = container.session();
+                let session = session.as_ref().map(|fd| (Stored::Session, fd.as_fd()));
+                for (what, fd) in files.chain(answers).chain(session) {
+                    link::send(socket, &FromBroker::Store(what), &[fd])?;
+                }
+                link::send(socket, &FromBroker::Ready, &[])
+            })
+        })
+    })
 }

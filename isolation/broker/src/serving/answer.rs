@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use control::BrokerStatus;
+use supervisor::scarce;
 
 use super::Broker;
 use crate::control_socket::{self, Serving};
 use crate::health::Lack;
-use crate::scarce;
 
 impl Broker {
     pub(super) fn answer_control(&mut self) {

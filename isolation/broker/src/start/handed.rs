@@ -2,8 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use supervisor::link::{self, Estate, FromSupervisor, Stored, SupervisorLink};
+
 use super::Error;
-use crate::link::{self, Estate, FromSupervisor, Stored, SupervisorLink};
 
 /// All that comes between `Take` and `Start`.
 pub(super) struct Handed {

@@ -10,7 +10,7 @@ use driver::{Binding, Driver};
 
 use super::Error;
 use crate::grant::binding_of;
-use crate::pci::Topology;
+use crate::topology::Topology;
 
 /// Begins the driver's side of a container; it ends when nobody has the descriptor open. `None`: the files themselves, which the
 /// fd store holds, keep it.

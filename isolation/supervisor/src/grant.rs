@@ -29,7 +29,7 @@ pub fn read(dir: &Path) -> Result<Grant, Unreadable> {
 }
 
 /// Where the driver's nodes are.
-pub(crate) fn nodes_of(driver: &DriverSpec) -> PathBuf {
+pub fn nodes_of(driver: &DriverSpec) -> PathBuf {
     match driver {
         DriverSpec::Kernel => PathBuf::from("/dev"),
         DriverSpec::Sim { socket } => socket.with_file_name("dev"),

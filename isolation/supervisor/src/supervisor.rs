@@ -46,7 +46,7 @@ use child::{Child, Death, Program, Step};
 pub use error::Error;
 use fd_store::FdStore;
 use host_environment::FirstListener;
-pub(crate) use host_environment::{Abandonment, accept_listener, name_of, record_identity};
+pub use host_environment::{Abandonment, accept_listener, name_of, record_identity};
 use upgrade::{Upgrade, micros};
 
 /// How often the heartbeat is looked at.

@@ -45,11 +45,11 @@ pub fn wait_out<T>(
 
 /// Descriptors that are open for nothing, and closed when one is needed.
 #[derive(Debug, Default)]
-pub(crate) struct Spares(Vec<OwnedFd>);
+pub struct Spares(Vec<OwnedFd>);
 
 impl Spares {
     /// As many as the system gives now.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let mut spares = Self::default();
         // The next look takes what there is none of now.
         let _later = spares.refill();
@@ -60,7 +60,7 @@ impl Spares {
     ///
     /// # Errors
     /// There are not as many, or none beyond them.
-    pub(crate) fn refill(&mut self) -> io::Result<()> {
+    pub fn refill(&mut self) -> io::Result<()> {
         while self.0.len() < SPARES {
             self.0.push(File::open("/dev/null")?.into());
         }
@@ -68,20 +68,22 @@ impl Spares {
     }
 
     /// Closes all.
-    pub(crate) fn release(&mut self) {
+    pub fn release(&mut self) {
         self.0.clear();
     }
 }
 
 /// A watched socket that is left alone for a while after it could not be served: it would be reported again at once.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub struct Watched {
     token: u64,
     paused_until: Option<Instant>,
 }
 
 impl Watched {
-    pub(crate) fn new(token: u64) -> Self {
+    /// Of a socket that is watched under this token.
+    #[must_use]
+    pub fn new(token: u64) -> Self {
         Self {
             token,
             paused_until: None,
@@ -89,7 +91,7 @@ impl Watched {
     }
 
     /// Looks at it no more until [`Watched::resume`].
-    pub(crate) fn pause(&mut self, epoll: &Epoll, socket: BorrowedFd<'_>) {
+    pub fn pause(&mut self, epoll: &Epoll, socket: BorrowedFd<'_>) {
         self.paused_until = Some(Instant::now() + PAUSE);
         let mut nothing = EpollEvent::new(EpollFlags::empty(), self.token);
         // It is registered; the worst that comes of a failure is another turn.
@@ -97,7 +99,7 @@ impl Watched {
     }
 
     /// Looks at it again once the pause is over.
-    pub(crate) fn resume(&mut self, epoll: &Epoll, socket: BorrowedFd<'_>) {
+    pub fn resume(&mut self, epoll: &Epoll, socket: BorrowedFd<'_>) {
         if self
             .paused_until
             .is_some_and(|until| Instant::now() >= until)

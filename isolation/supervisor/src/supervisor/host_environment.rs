@@ -20,16 +20,18 @@ use crate::listener_socket::{self, Handed};
 
 /// Whether anybody still needs a container's broker.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Abandonment {
-    pub(crate) listeners: usize,
-    pub(crate) has_served: bool,
+pub struct Abandonment {
+    /// Listeners that are served.
+    pub listeners: usize,
+    /// Whether one has ever been handed over.
+    pub has_served: bool,
     /// Nobody can bring the first listener any more: [`FirstListener`].
-    pub(crate) is_forsaken: bool,
+    pub is_forsaken: bool,
 }
 
 impl Abandonment {
     /// No frontend holds its lock and no process has the filter: nobody will ever need this broker again.
-    pub(crate) fn is_complete(self, dir: &Path) -> bool {
+    pub fn is_complete(self, dir: &Path) -> bool {
         self.listeners == 0
             && frontend_is_gone(dir)
             && (self.has_served || self.is_forsaken || !grant::is_there(dir))
@@ -81,7 +83,7 @@ impl FirstListener {
 }
 
 /// `namespace/container`
-pub(crate) fn name_of(grant: &Grant) -> String {
+pub fn name_of(grant: &Grant) -> String {
     format!("{}/{}", grant.key.namespace(), grant.key.id())
 }
 
@@ -145,7 +147,7 @@ pub(super) fn report_ready() -> io::Result<()> {
 }
 
 /// Accepts one hand-over of a listener.
-pub(crate) fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, listener_socket::Error> {
+pub fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, listener_socket::Error> {
     let connection =
         sys::fd_passing::accept(notify).map_err(|source| listener_socket::Error::Io {
             step: "accepting on notify.sock",
@@ -155,7 +157,7 @@ pub(crate) fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, listener
 }
 
 /// Names this process in `broker.pid`, as the frontend does for the first supervisor (`vgpu::broker`).
-pub(crate) fn record_identity(dir: &Path) -> io::Result<()> {
+pub fn record_identity(dir: &Path) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Field 22; the fields are counted behind the program's name, which can hold anything.
     let start_ticks = stat

@@ -15,8 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 use nix::sys::time::{TimeVal, TimeValLike};
 use sys::pidfd::PidFd;
 
-use crate::container::Container;
-use crate::link::{self, Estate, FromBroker, Stored};
+use crate::link::{self, Estate, FromBroker};
 
 /// A supervisor that does not read for so long is stuck. New files of the tenant's wait meanwhile.
 const SEND_SECONDS: i64 = 1;
@@ -29,9 +28,12 @@ const FREE_FAILURES: u32 = 8;
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
+/// Sends what comes first to a supervisor.
+pub type First<'a> = Box<dyn FnOnce(BorrowedFd<'_>) -> io::Result<()> + 'a>;
+
 /// The supervisors that this broker has started.
 #[derive(Debug, Default)]
-pub(crate) struct Succession {
+pub struct Succession {
     process: Option<Child>,
     started_at: Option<Instant>,
     failures: u32,
@@ -39,7 +41,7 @@ pub(crate) struct Succession {
 
 impl Succession {
     /// The supervisor has ended: when it was ours it is waited for.
-    pub(crate) fn lost(&mut self) {
+    pub fn lost(&mut self) {
         if let Some(mut process) = self.process.take() {
             // It may only have closed its socket.
             let _ended = process.kill();
@@ -55,7 +57,7 @@ impl Succession {
     }
 
     /// Whether the next one may be started now.
-    pub(crate) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         let Some(late) = self.failures.checked_sub(FREE_FAILURES) else {
             return true;
         };
@@ -66,7 +68,7 @@ impl Succession {
     }
 
     /// Ends one that was started and has not come to watch.
-    pub(crate) fn give_up_on_the_stuck(&mut self) {
+    pub fn give_up_on_the_stuck(&mut self) {
         let is_late = self.started_at.is_some_and(|at| at.elapsed() > START);
         if let Some(process) = self.process.as_mut().filter(|_| is_late) {
             tracing::error!(pid = process.id(), "a supervisor does not come to watch");
@@ -76,22 +78,23 @@ impl Succession {
     }
 
     /// The process that was started last.
-    pub(crate) fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         let process = self.process.as_ref();
         process.map_or(0, |process| process.id().cast_signed())
     }
 
-    /// Starts a supervisor and hands it everything. It says `Adopted` when it watches.
+    /// Starts a supervisor and hands it everything. It says `Adopted` when it watches. `hand_over` gets the socket to it, and what sends it
+    /// this process, the estate and the listeners, which come before all else.
     ///
     /// # Errors
     /// The system's; what was started is to be given up by [`Succession::lost`].
-    pub(crate) fn start<'a>(
+    pub fn start<'a>(
         &mut self,
         dir: &Path,
-        container: &Container,
         estate: &Estate,
         (replaced, has_served): (u64, bool),
         listeners: impl Iterator<Item = (u64, BorrowedFd<'a>)>,
+        hand_over: impl FnOnce(OwnedFd, First<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         self.started_at = Some(Instant::now());
         let (ours, theirs) = socketpair(
@@ -109,7 +112,7 @@ impl Succession {
         };
         let this = PidFd::open(pid)?;
         self.process = Some(execute(dir, theirs)?);
-        hand_over(container, ours, |socket| {
+        let first = |socket: BorrowedFd<'_>| {
             let [shared_state, journal, control, notify, lock] = estate.fds();
             let fds = [shared_state, journal, control, notify, lock, this.as_fd()];
             link::send(socket, &adopt, &fds)?;
@@ -118,7 +121,8 @@ impl Succession {
                 link::send(socket, &message, &[listener])?;
             }
             Ok(())
-        })
+        };
+        hand_over(ours, Box::new(first))
     }
 }
 
@@ -132,31 +136,4 @@ fn execute(dir: &Path, stdin: OwnedFd) -> io::Result<Child> {
         .stdin(Stdio::from(stdin))
         .stdout(Stdio::null())
         .spawn()
-}
-
-/// Nothing is stored or released while what there is goes over.
-fn hand_over(
-    container: &Container,
-    to: OwnedFd,
-    first: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
-) -> io::Result<()> {
-    container.files.while_held(|files| {
-        container.answers.while_kept(|answers| {
-            container.supervisor.adopt(to, |socket| {
-                first(socket)?;
-                let files = files
-                    .iter()
-                    .map(|file| (Stored::File(file.id, file.kind), file.fd.as_fd()));
-                let answers = answers
-                    .iter()
-                    .map(|(call, fd)| (Stored::Answer(*call), fd.as_fd()));
-                let session = container.session();
-                let session = session.as_ref().map(|fd| (Stored::Session, fd.as_fd()));
-                for (what, fd) in files.chain(answers).chain(session) {
-                    link::send(socket, &FromBroker::Store(what), &[fd])?;
-                }
-                link::send(socket, &FromBroker::Ready, &[])
-            })
-        })
-    })
 }
