@@ -16,6 +16,7 @@
 use std::os::fd::AsFd;
 
 use driver::{Binding, Call, Caller, FileKind, FileRef, Ticket};
+use journal::Journal;
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::layout::nvos00;
 use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_OK};
@@ -30,7 +31,7 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) {
     let release = container.release;
     match (container.driver.binding(), file.kind) {
         (Binding::Executor, FileKind::Ctl) => {
-            for (client, process) in clients_of(container, file) {
+            for (client, process) in clients_of(&container.journal, file) {
                 let mut arg = zeroed(escape::NV_ESC_RM_FREE.size.of(release));
                 put_u32(&mut arg, nvos00::H_ROOT, client);
                 put_u32(&mut arg, nvos00::H_OLD, client);
@@ -57,8 +58,8 @@ fn zeroed(bytes: u32) -> Vec<u8> {
 }
 
 /// Root clients that were made by a file, each with the process that made it.
-fn clients_of(container: &Container, file: &OpenFile) -> Vec<(u32, i32)> {
-    let state = container.journal.change();
+fn clients_of(journal: &Journal, file: &OpenFile) -> Vec<(u32, i32)> {
+    let state = journal.change();
     let clients = state.ledger.clients_of(ledger::FileId(file.id.0));
     clients
         .map(|(client, process)| (client.0, process.0))

@@ -4,6 +4,7 @@
 //! asks of a card that it is about to use: later, or never. An answer in instances would then show none of the granted cards.
 
 use driver::{Call, Caller, FileRef, Ticket};
+use journal::Journal;
 use journal::state;
 use ledger::CardSlot;
 use nvabi::bytes::{put_u32, u32_at};
@@ -33,7 +34,7 @@ pub(crate) fn learn_instances(
     {
         return;
     }
-    for (gpu_id, slot) in without_instance(container) {
+    for (gpu_id, slot) in without_instance(&container.journal) {
         if let Some(instance) = ask(container, file, caller, client, gpu_id) {
             let mut change = container.journal.change();
             change.record_op(state::Op::Instance(instance, slot));
@@ -42,8 +43,8 @@ pub(crate) fn learn_instances(
 }
 
 /// Cards whose id is known and whose instance is not.
-fn without_instance(container: &Container) -> Vec<(u32, CardSlot)> {
-    let state = container.journal.change();
+fn without_instance(journal: &Journal) -> Vec<(u32, CardSlot)> {
+    let state = journal.change();
     let known = &state.numbering;
     let ids = known.slot_of_gpu_id.iter();
     ids.filter(|(_, slot)| !known.slot_of_instance.values().any(|known| known == *slot))

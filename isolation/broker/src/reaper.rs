@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Memory};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use driver::{FileId, FileKind};
+use driver::{Driver, FileId, FileKind};
+use journal::Journal;
 use journal::state::Op;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -38,6 +39,7 @@ use crate::files::OpenFile;
 use crate::managed::Reason;
 use crate::open_file_scan::{Look, without_holder};
 use crate::pace::Requested;
+use crate::processes::Processes;
 use crate::watch;
 
 /// So many times as long as a round has worked, exits begin no other: they take a tenth of one core at most.
@@ -113,8 +115,8 @@ impl Reaper {
     }
 
     /// Takes the container's cgroup from one of its processes: only the processes in it need to be looked at.
-    pub fn set_cgroup_of(&self, container: &Container, pid: i32) {
-        let mut change = container.journal.change();
+    pub fn set_cgroup_of(&self, journal: &Journal, pid: i32) {
+        let mut change = journal.change();
         if change.cgroup().is_none()
             && let Some(folder) = cgroup_of(pid)
         {
@@ -163,7 +165,7 @@ impl Reaper {
     /// Looks for files that nobody holds, at the cost of the call that asks; says whether any was found since it asked. One round
     /// serves all that have asked before it, and a round that has taken long is not repeated soon.
     pub fn reap_now(&self, container: &Container) -> bool {
-        self.take_exits(container);
+        self.take_exits(&container.processes);
         self.requested
             .share(|| self.round(container, Duration::ZERO))
     }
@@ -219,7 +221,7 @@ impl Reaper {
             }
             // Before what it announces is looked at; nothing to read means that nobody has asked.
             let _requested = self.woken.read();
-            let have_exited = self.take_exits(container);
+            let have_exited = self.take_exits(&container.processes);
             let is_over = || self.is_over.load(Memory::SeqCst);
             container.cpu_time.wait(LONGEST_WAIT, || !is_over());
             if is_over() {
@@ -236,10 +238,10 @@ impl Reaper {
     }
 
     /// Takes all exits that are pending off the kernel's list; says whether there were any.
-    fn take_exits(&self, container: &Container) -> bool {
+    fn take_exits(&self, processes: &Processes) -> bool {
         let gone = self.exited();
         if !gone.is_empty() {
-            container.processes.forget_all(&gone);
+            processes.forget_all(&gone);
         }
         !gone.is_empty()
     }
@@ -353,7 +355,7 @@ fn close_unheld(container: &Container) -> bool {
             .as_ref()
             .is_some_and(|native| native.take_idle(id))
         {
-            tell_driver(container, id);
+            tell_driver(container.driver.as_ref(), id);
             continue;
         }
         // A call under way keeps its file; it is looked at again at the next interval.
@@ -377,14 +379,14 @@ fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
         tracing::error!(error = %error, "the supervisor was not told of a closed file");
     }
     drop(file);
-    tell_driver(container, id);
+    tell_driver(container.driver.as_ref(), id);
     container
         .account
         .close_file(&mut container.journal.change(), id);
 }
 
-fn tell_driver(container: &Container, closed: FileId) {
-    if let Err(error) = container.driver.closed(closed) {
+fn tell_driver(driver: &dyn Driver, closed: FileId) {
+    if let Err(error) = driver.closed(closed) {
         tracing::error!(error = %error, "a closed file could not be reported");
     }
 }

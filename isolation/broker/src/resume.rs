@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Barrier};
 
 use driver::{Caller, FdSlot, Ticket};
+use journal::Journal;
 use journal::shared_state::{CallSlot, Phase};
 use journal::state::{self, Answer, Begun, Finished, OpenCall};
 use journal::state::{CallKey, ChangesAccount, End};
@@ -88,7 +89,7 @@ pub fn resume(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Resu
     others.retain(|(call_slot, session)| match call_slot.call() {
         Some(call) if session.listener().is_waiting(call.id) => true,
         Some(call) => {
-            settle(container, call_slot, &call);
+            settle(&container.journal, call_slot, &call);
             // A native call may have hung, and has nobody any more who has it back.
             container.health.is_back(container, call_slot.number());
             false
@@ -109,8 +110,8 @@ pub fn resume(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Resu
 }
 
 /// A call that the journal does not know as begun, and that waits no more.
-fn settle(container: &Container, call_slot: &CallSlot, call: &Notification) {
-    let mut change = container.journal.change();
+fn settle(journal: &Journal, call_slot: &CallSlot, call: &Notification) {
+    let mut change = journal.change();
     let key = CallKey::of(call);
     let kept = change
         .kept(call.tid)

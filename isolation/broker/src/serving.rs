@@ -261,7 +261,7 @@ impl Broker {
         listener: OwnedFd,
     ) -> Arc<Session> {
         if let Some(pid) = pid {
-            self.reaper.set_cgroup_of(&self.container, pid);
+            self.reaper.set_cgroup_of(&self.container.journal, pid);
         }
         let container = Arc::clone(&self.container);
         let session = Session::new(listener, token, container, Arc::clone(&self.reaper));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use driver::{Binding, FileKind, Segment, Ticket};
+use driver::{Binding, Driver, FileKind, Segment, Ticket};
 use journal::Change;
 use journal::counters::Counter;
 use journal::state::ChangesAccount;
@@ -93,8 +93,8 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
-        tenant::learn(container, change, effect, after);
-        tenant::rewrite(container, change, effect, after);
+        tenant::learn(&container.share, change, effect, after);
+        tenant::rewrite(&container.share, change, effect, after);
         self.learn(container, change);
         let changes_account = account::changes_account(effect);
         let (account, after) = (&container.account, &mut self.result.after);
@@ -140,7 +140,7 @@ impl ExecutedCall<'_> {
         let (op, file, after) = (&self.request.op, self.request.file, &self.result.after);
         container.account.learn_instance(change, op, after);
         container.account.learn_context_bytes(change, op, after);
-        self.see_client(container, change);
+        self.see_client(container.driver.as_ref(), change);
         if let Some(slot) = self.fds.first()
             && op.escape() == Some(escape::Id::RegisterFd)
             && let Some((control, FileKind::Ctl)) = slot.file
@@ -158,9 +158,9 @@ impl ExecutedCall<'_> {
 
     /// In compat mode the kernel makes root clients in the caller, and no answer comes by: that one is the container's is known by
     /// the success of a control on it, which the driver lets only the client's own file make. A kept answer is given to anybody.
-    fn see_client(&self, container: &Container, change: &mut Change<'_>) {
+    fn see_client(&self, driver: &dyn Driver, change: &mut Change<'_>) {
         let is_control = self.request.op.escape() == Some(escape::Id::Control);
-        if container.driver.binding() != Binding::Caller || !is_control {
+        if driver.binding() != Binding::Caller || !is_control {
             return;
         }
         let argument = self.result.after.first();

@@ -14,6 +14,7 @@ use verdict::{Effect, Refusal};
 use super::EBADF;
 use super::admit::Request;
 use super::begin::{BegunCall, Held};
+use crate::answer_files::AnswerFiles;
 use crate::container::Container;
 use crate::files::OpenFile;
 
@@ -78,7 +79,7 @@ impl<'a> BegunCall<'a> {
                     after: call.segments,
                 };
                 if let Some(file) = done.new_file {
-                    executed.keep(container, file);
+                    executed.keep(&container.answers, file);
                 }
             }
             Err(error) => {
@@ -107,8 +108,8 @@ impl ExecutedCall<'_> {
     }
 
     /// Keeps a file of the answer's; a call whose file cannot be kept has failed.
-    fn keep(&mut self, container: &Container, file: NewFile) {
-        match container.answers.keep(self.ticket.call, file.fd) {
+    fn keep(&mut self, answers: &AnswerFiles, file: NewFile) {
+        match answers.keep(self.ticket.call, file.fd) {
             Ok(()) => self.replaces = Some(file.replaces),
             Err(error) => {
                 tracing::error!(error = %error, "a file of an answer could not be kept");

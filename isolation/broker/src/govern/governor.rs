@@ -26,6 +26,7 @@ use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use plan::{CardRules, Terms};
 
+use crate::account::Account;
 use crate::container::Container;
 use crate::share::admission::Admission;
 use crate::share::mailbox::{Mailbox, now_ns};
@@ -213,7 +214,7 @@ impl Running {
                 alarms: status.counts.alarms,
             };
             if now != *reply {
-                let text = news(&self.container, card, status, reply);
+                let text = news(&self.container.account, card, status, reply);
                 *reply = now;
                 if let Some(text) = text {
                     let health = &self.container.health;
@@ -228,13 +229,8 @@ impl Running {
 }
 
 /// What has become worth telling of a card.
-fn news(
-    container: &Container,
-    card: usize,
-    status: &compute::Status,
-    reply: &Reply,
-) -> Option<String> {
-    let uuid = container.account.slots().get(card).map(|slot| &slot.uuid)?;
+fn news(account: &Account, card: usize, status: &compute::Status, reply: &Reply) -> Option<String> {
+    let uuid = account.slots().get(card).map(|slot| &slot.uuid)?;
     let reason = status.reason.as_ref().map(ToString::to_string);
     let enforcement_level = status
         .enforcement_level

@@ -15,6 +15,7 @@ use verdict::{Effect, Schedule, Switch};
 use crate::account::Why;
 use crate::container::Container;
 use crate::engines::{engine_of_channel, engine_of_group, is_group};
+use crate::share::Share;
 use crate::share::counted::{self, Adds, Counted};
 use crate::share::gates::{Held, Permit};
 use crate::share::pace::{self, Paced};
@@ -292,7 +293,7 @@ pub(crate) fn admit(
 
 /// Takes from a successful call what knobs act on.
 pub(crate) fn learn(
-    container: &Container,
+    share: &Share,
     change: &mut journal::Change<'_>,
     effect: &Effect,
     after: &[Segment],
@@ -330,9 +331,7 @@ pub(crate) fn learn(
     if let Some(learnt) = learnt {
         change.record_op(Op::Schedule(learnt));
     }
-    container
-        .share
-        .objects_are(change.scheduling().generation());
+    share.objects_are(change.scheduling().generation());
 }
 
 fn learn_schedule(schedule: &Schedule) -> Option<Change> {
@@ -359,15 +358,10 @@ fn learn_schedule(schedule: &Schedule) -> Option<Change> {
 }
 
 /// Puts what the tenant believes to have set into the answer of GET_TIMESLICE.
-pub(crate) fn rewrite(
-    container: &Container,
-    state: &State,
-    effect: &Effect,
-    after: &mut [Segment],
-) {
+pub(crate) fn rewrite(share: &Share, state: &State, effect: &Effect, after: &mut [Segment]) {
     if let Effect::Schedule(Schedule::GetTimeslice { client, group }) = effect
         && let group = (*client, *group)
-        && card_of(state, group).is_some_and(|card| container.share.is_governed(card))
+        && card_of(state, group).is_some_and(|card| share.is_governed(card))
         && let Some(params) = after.get_mut(1)
     {
         let set = state.scheduling().timeslice_us(group);

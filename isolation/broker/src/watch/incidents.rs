@@ -4,7 +4,7 @@ use std::fmt;
 
 use control::EventKind;
 use driver::{Incident, IncidentKind};
-use journal::counters::Counter;
+use journal::counters::{Counter, Counters};
 
 use crate::container::Container;
 use crate::open_file_scan::processes_of_group;
@@ -37,7 +37,7 @@ pub(super) fn source(container: &Container) -> Source {
 /// What the driver has told before the container began does not concern it.
 pub(super) fn begin(container: &Container) {
     match container.driver.incidents(0) {
-        Ok(incidents) => proceed_after(container, incidents.last()),
+        Ok(incidents) => proceed_after(&container.counters, incidents.last()),
         Err(error) => {
             tracing::warn!(container = container.name, error = %error, "the driver was not asked for incidents")
         }
@@ -48,7 +48,7 @@ pub(super) fn ask(container: &Container) {
     let after = container.counters.value(Counter::LastIncident);
     match container.driver.incidents(after) {
         Ok(incidents) => {
-            proceed_after(container, incidents.last());
+            proceed_after(&container.counters, incidents.last());
             take(container, incidents);
         }
         Err(error) => container.health.refused(container, &"incidents", &error),
@@ -56,11 +56,11 @@ pub(super) fn ask(container: &Container) {
 }
 
 /// The number of the last incident is among the counters, where a successor finds it.
-fn proceed_after(container: &Container, last: Option<&Incident>) {
+fn proceed_after(counters: &Counters, last: Option<&Incident>) {
     if let Some(incident) = last {
-        let before = container.counters.value(Counter::LastIncident);
+        let before = counters.value(Counter::LastIncident);
         let more = incident.sequence.saturating_sub(before);
-        container.counters.add(Counter::LastIncident, more);
+        counters.add(Counter::LastIncident, more);
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use caps::{CapSet, Capability};
+use driver::Driver;
 use nix::sys::signal::Signal;
 use sys::pidfd::PidFd;
 
@@ -54,7 +55,7 @@ fn alive(container: &Container) -> Vec<(i32, PidFd)> {
     };
     let opened: Vec<(i32, PidFd)> = members()
         .into_iter()
-        .filter(|pid| !is_ours(*pid, container))
+        .filter(|pid| !is_ours(*pid, container.driver.as_ref()))
         .filter_map(|pid| Some((pid, PidFd::open(pid).ok()?)))
         .filter(|(_, process)| !process.wait_exit(0).unwrap_or(true))
         .collect();
@@ -66,7 +67,7 @@ fn alive(container: &Container) -> Vec<(i32, PidFd)> {
         .collect()
 }
 
-fn is_ours(pid: i32, container: &Container) -> bool {
+fn is_ours(pid: i32, driver: &dyn Driver) -> bool {
     let own = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
-    own.contains(&pid) || container.driver.process() == Some(pid)
+    own.contains(&pid) || driver.process() == Some(pid)
 }

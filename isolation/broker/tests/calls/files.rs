@@ -177,7 +177,7 @@ fn a_file_in_a_socket_is_not_given_up() {
     cgroup.add(tenant.pid());
     fixture
         .reaper
-        .set_cgroup_of(&fixture.container, tenant.pid());
+        .set_cgroup_of(&fixture.container.journal, tenant.pid());
     assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
     let pair = tenant.bytes(&Ask::Pair);
     let socket = i32::from(pair[0]);
