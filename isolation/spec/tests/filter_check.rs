@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use spec::edit::{Additions, Plan, SeccompRules, apply};
 use sys::seccomp::Listener;
 use sys::traced::Traced;
-use verdict::filter::{Coverage, FilterSpec, Insn};
+use verdict::filter::{Coverage, FilterSpec};
 use verdict::filter_check::{self, Closed, Hole};
 
 /// What the played broker answers to an ioctl.
@@ -249,16 +249,6 @@ impl Host {
         let started = self.runc(&["start", id]);
         assert!(started.status.success(), "goes on afterwards: {started:?}");
         self.runc(&["delete", "--force", id]);
-        let insn = |i: &sys::seccomp::Instruction| Insn {
-            code: i.code,
-            jt: i.jt,
-            jf: i.jf,
-            k: i.k,
-        };
-        let programs: Vec<Vec<Insn>> = programs
-            .iter()
-            .map(|program| program.iter().map(insn).collect())
-            .collect();
         filter_check::check(
             &programs,
             &filter_check::demands(&FILTER, filter_check::IoUring::Open),

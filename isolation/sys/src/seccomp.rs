@@ -6,18 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One BPF instruction, as the kernel takes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Instruction {
-    /// Operation.
-    pub code: u16,
-    /// Jump if true.
-    pub jt: u8,
-    /// Jump if false.
-    pub jf: u8,
-    /// Operand.
-    pub k: u32,
-}
+use bpf::Instruction;
 
 /// Whether a signal may interrupt a caller that waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use std::io;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use bpf::Instruction;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use crate::pidfd::PidFd;
-use crate::seccomp::Instruction;
 
 /// A process is stopped within microseconds where a CPU is free: for so long waiting gives way instead of sleeping.
 const SPIN: Duration = Duration::from_micros(500);
@@ -196,13 +196,7 @@ mod tests {
 
     /// `ret ALLOW`, told from others by a load before it.
     fn harmless(tag: u32) -> Vec<Instruction> {
-        let of = |code, k| Instruction {
-            code,
-            jt: 0,
-            jf: 0,
-            k,
-        };
-        vec![of(0, tag), of(6, 0x7fff_0000)]
+        vec![bpf::instruction(0, 0, 0, tag), bpf::ret(bpf::ALLOW)]
     }
 
     fn is_root() -> bool {

@@ -13,7 +13,7 @@ use nvabi::{Release, uvm};
 
 mod program;
 
-pub use program::{Insn, deny_io_uring, program};
+pub use program::{deny_io_uring, program};
 
 /// Whose calls are filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,18 +1,16 @@
 //! What a filter really does: whether any call that is the broker's gets past it.
 //!
 //! The filters of a process, as the kernel has them, are followed for *all* calls of a [`Demand`] at once: what is not known
-//! of a call stays open, both ways of an undecided comparison are followed, and each remembers what it took for true
-//! ([`word`]). A way that ends with the call let through is a [`Hole`]. What cannot be followed exactly (a sum of two unknown
-//! numbers, say) is taken for possible: an error here refuses a filter that holds, and never passes one that does not.
+//! of a call stays open ([`bpf::walk`]). A way that ends with the call let through is a [`Hole`]. What cannot be followed
+//! exactly is taken for possible: an error here refuses a filter that holds, and never passes one that does not.
 //!
 //! Stricter than asked is fine: a call that the engine's profile denies need not reach the broker.
 
-mod walk;
-mod word;
+use bpf::walk::{Start, TooComplex};
+use bpf::word::{State, Word};
+use bpf::{Instruction, arg_high, arg_low};
 
-use crate::filter::{self, Action, FilterSpec, Insn};
-use walk::Start;
-use word::{State, Word};
+use crate::filter::{self, Action, FilterSpec};
 
 /// Calls that no filter may let through.
 #[derive(Debug, Clone)]
@@ -55,30 +53,22 @@ pub struct Closed {
     pub notifies: bool,
 }
 
-/// Positions in `struct seccomp_data`, in 32-bit words (little endian).
-mod at {
-    pub(super) const NR: usize = 0;
-    pub(super) const ARCH: usize = 1;
-
-    pub(super) const fn low(argument: usize) -> usize {
-        4 + 2 * argument
-    }
-
-    pub(super) const fn high(argument: usize) -> usize {
-        low(argument) + 1
+impl From<TooComplex> for Hole {
+    fn from(_: TooComplex) -> Self {
+        Self::TooComplex
     }
 }
 
 /// System calls by number.
 #[cfg(target_arch = "x86_64")]
 mod native {
-    pub(super) const ARCH: u32 = 0xc000_003e;
+    pub(super) const ARCH: u32 = bpf::X86_64;
     pub(super) const IOCTL: u32 = 16;
     pub(super) const MMAP: u32 = 9;
     pub(super) const REMAP_FILE_PAGES: u32 = 216;
     pub(super) const SECCOMP: u32 = 317;
     /// x32's calls share the architecture and have this bit. The last number is no call.
-    pub(super) const FOREIGN_NUMBERS: Option<(u32, u32)> = Some((0x4000_0000, u32::MAX - 1));
+    pub(super) const FOREIGN_NUMBERS: Option<(u32, u32)> = Some((bpf::X32_BIT, u32::MAX - 1));
 }
 #[cfg(target_arch = "aarch64")]
 mod native {
@@ -104,7 +94,7 @@ pub fn demands(spec: &FilterSpec, io_uring: IoUring) -> Vec<Demand> {
             let command = Word::masked(rule.when.mask, rule.when.value);
             Demand {
                 name: rule.name,
-                calls: native_call(native::IOCTL).with(at::low(1), command),
+                calls: native_call(native::IOCTL).with(arg_low(1), command),
             }
         })
         .collect();
@@ -115,7 +105,7 @@ pub fn demands(spec: &FilterSpec, io_uring: IoUring) -> Vec<Demand> {
     };
     let with_flags = |flags: filter::MaskedEq| {
         let flags = Word::masked(flags.mask, flags.value);
-        native_call(native::MMAP).with(at::low(3), flags)
+        native_call(native::MMAP).with(arg_low(3), flags)
     };
     demands.extend(
         filter::MMAP
@@ -124,10 +114,10 @@ pub fn demands(spec: &FilterSpec, io_uring: IoUring) -> Vec<Demand> {
     );
     let free = with_flags(filter::MMAP.at_free_addresses());
     let [low, high] = halves(filter::MMAP.least_offset_bytes);
-    let beyond = free.with(at::high(5), Word::from(high.saturating_add(1), u32::MAX));
-    let within = free.with(at::high(5), Word::exactly(high));
+    let beyond = free.with(arg_high(5), Word::from(high.saturating_add(1), u32::MAX));
+    let within = free.with(arg_high(5), Word::exactly(high));
     demands.push(mmap(beyond));
-    demands.push(mmap(within.with(at::low(5), Word::from(low, u32::MAX))));
+    demands.push(mmap(within.with(arg_low(5), Word::from(low, u32::MAX))));
     demands.push(Demand {
         name: filter::REMAP_FILE_PAGES,
         calls: native_call(native::REMAP_FILE_PAGES),
@@ -135,8 +125,8 @@ pub fn demands(spec: &FilterSpec, io_uring: IoUring) -> Vec<Demand> {
 
     let (operation, flag) = filter::NEW_LISTENER;
     let listener = native_call(native::SECCOMP)
-        .with(at::low(0), Word::exactly(operation))
-        .with(at::low(1), Word::masked(flag.mask, flag.value));
+        .with(arg_low(0), Word::exactly(operation))
+        .with(arg_low(1), Word::masked(flag.mask, flag.value));
     demands.push(Demand {
         name: "seccomp with a new listener",
         calls: listener,
@@ -150,24 +140,24 @@ pub fn demands(spec: &FilterSpec, io_uring: IoUring) -> Vec<Demand> {
 
     demands.push(Demand {
         name: "a foreign table of system calls",
-        calls: State::any().with(at::ARCH, Word::other_than(native::ARCH)),
+        calls: State::any().with(bpf::ARCH, Word::other_than(native::ARCH)),
     });
     if let Some((first, last)) = native::FOREIGN_NUMBERS {
         let numbers = Word::from(first, last);
         demands.push(Demand {
             name: "a foreign table of system calls (x32)",
-            calls: native_table().with(at::NR, numbers),
+            calls: native_table().with(bpf::NR, numbers),
         });
     }
     demands
 }
 
 fn native_table() -> State {
-    State::any().with(at::ARCH, Word::exactly(native::ARCH))
+    State::any().with(bpf::ARCH, Word::exactly(native::ARCH))
 }
 
 fn native_call(nr: u32) -> State {
-    native_table().with(at::NR, Word::exactly(nr))
+    native_table().with(bpf::NR, Word::exactly(nr))
 }
 
 fn halves(value: u64) -> [u32; 2] {
@@ -178,7 +168,7 @@ fn halves(value: u64) -> [u32; 2] {
 ///
 /// # Errors
 /// The first call that gets past them.
-pub fn check(filters: &[Vec<Insn>], demands: &[Demand]) -> Result<Closed, Hole> {
+pub fn check(filters: &[Vec<Instruction>], demands: &[Demand]) -> Result<Closed, Hole> {
     if filters.is_empty() {
         return Err(Hole::NoFilter);
     }
@@ -188,8 +178,8 @@ pub fn check(filters: &[Vec<Insn>], demands: &[Demand]) -> Result<Closed, Hole> 
         // Most demands are on one system call, and most of a filter is about others: that part is walked once.
         let nr = demand
             .calls
-            .known(at::NR)
-            .filter(|_| demand.calls.known(at::ARCH).is_some());
+            .known(bpf::NR)
+            .filter(|_| demand.calls.known(bpf::ARCH).is_some());
         let from = match (nr, &start) {
             (Some(nr), Some((of, shared))) if nr == *of => shared.clone(),
             (Some(nr), _) => {

@@ -8,7 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bpf;
 pub mod decoder;
 pub mod ledger;
 pub mod notify;

@@ -72,7 +72,8 @@ fn package_of(id: &str) -> Option<String> {
 }
 
 /// Crates whose tests need neither root nor another process.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
+    "isolation/bpf",
     "isolation/cards",
     "isolation/compute",
     "isolation/ledger",

@@ -15,7 +15,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sys::seccomp::{Instruction, Wait, install_with_listener};
+use sys::seccomp::{Wait, install_with_listener};
 
 use super::own_cgroup;
 use super::private_dev::{self, DevPlan};
@@ -86,10 +86,10 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
 
 /// Installs the filter and sends its listener in the form in which runc does. From here on the broker answers this process.
 fn hand_over_listener(plan: &Plan, socket: &Path) -> anyhow::Result<()> {
-    let instructions: Vec<Instruction> = plan
+    let instructions: Vec<_> = plan
         .filter
         .iter()
-        .map(|&(code, jt, jf, k)| Instruction { code, jt, jf, k })
+        .map(|&(code, jt, jf, k)| bpf::instruction(code, jt, jf, k))
         .collect();
     let broker = UnixStream::connect(socket)
         .with_context(|| format!("connect to the broker at {}", socket.display()))?;

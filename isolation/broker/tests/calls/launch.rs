@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nvabi::Release;
-use sys::seccomp::{Instruction, Wait};
+use sys::seccomp::Wait;
 use verdict::filter::{Coverage, FilterSpec, program};
 
 /// What a started process is to be; the value is [`WITH_FILTER`] or [`PLAIN`], and whatever the program adds.
@@ -42,16 +42,7 @@ pub(crate) fn confine(socket: &OwnedFd, wait: Wait) -> io::Result<()> {
         release: Release::R570,
         coverage: Coverage::Simulated,
     };
-    let program: Vec<Instruction> = program(&spec)
-        .into_iter()
-        .map(|insn| Instruction {
-            code: insn.code,
-            jt: insn.jt,
-            jf: insn.jf,
-            k: insn.k,
-        })
-        .collect();
-    let listener = sys::seccomp::install_with_listener(&program, wait)?;
+    let listener = sys::seccomp::install_with_listener(&program(&spec), wait)?;
     sys::fd_passing::send(socket.as_fd(), b"listener", &[listener.as_fd()])
 }
 

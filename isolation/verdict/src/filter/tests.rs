@@ -1,37 +1,14 @@
+use bpf::{ALLOW, Instruction, NOTIFY, X86_64};
+
 use super::*;
 
-/// Runs a program over one call, as the kernel does.
-fn run(program: &[Insn], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
-    let mut data = Vec::new();
-    data.extend_from_slice(&nr.to_le_bytes());
-    data.extend_from_slice(&arch.to_le_bytes());
-    data.extend_from_slice(&0u64.to_le_bytes());
-    for arg in args {
-        data.extend_from_slice(&arg.to_le_bytes());
-    }
-    let (mut pc, mut a) = (0usize, 0u32);
-    loop {
-        let insn = program[pc];
-        pc += 1;
-        let jump = |taken: bool| usize::from(if taken { insn.jt } else { insn.jf });
-        match insn.code {
-            0x20 => a = u32::from_le_bytes(data[insn.k as usize..][..4].try_into().unwrap()),
-            0x54 => a &= insn.k,
-            0x15 => pc += jump(a == insn.k),
-            0x35 => pc += jump(a >= insn.k),
-            0x05 => pc += insn.k as usize,
-            0x06 => return insn.k,
-            other => panic!("operation {other:#x}"),
-        }
-    }
+fn run(program: &[Instruction], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
+    bpf::run(program, bpf::Call { nr, arch, args }).unwrap()
 }
 
-const X86_64: u32 = 0xc000_003e;
-const NOTIFY: u32 = 0x7fc0_0000;
-const ALLOW: u32 = 0x7fff_0000;
 const FAIL_ENOTTY: u32 = 0x0005_0019;
 
-fn filters() -> impl Iterator<Item = (FilterSpec, Vec<Insn>)> {
+fn filters() -> impl Iterator<Item = (FilterSpec, Vec<Instruction>)> {
     let coverages = [Coverage::Production, Coverage::Simulated];
     Release::ALL
         .into_iter()
@@ -39,7 +16,7 @@ fn filters() -> impl Iterator<Item = (FilterSpec, Vec<Insn>)> {
         .map(|spec| (spec, program(&spec)))
 }
 
-fn ioctl(program: &[Insn], cmd: u64) -> u32 {
+fn ioctl(program: &[Instruction], cmd: u64) -> u32 {
     run(program, 16, X86_64, [3, cmd, 0x1000, 0, 0, 0])
 }
 

@@ -1,52 +1,17 @@
+use bpf::{ALLOW, Call, KILL_PROCESS, LOG, NOTIFY, TRACE, X86_64, instruction as insn, ret, run};
 use nvabi::Release;
 use proptest::prelude::*;
 
 use super::*;
 use crate::filter::{Coverage, MMAP, deny_io_uring, ioctl_rules, program};
 
-const ALLOW: u32 = 0x7fff_0000;
-const LOG: u32 = 0x7ffc_0000;
-const TRACE: u32 = 0x7ff0_0000;
-const NOTIFY: u32 = 0x7fc0_0000;
-const ERRNO: u32 = 0x0005_0001;
-const KILL: u32 = 0x8000_0000;
+const ERRNO: u32 = bpf::errno(1);
 
-const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
-    Insn { code, jt, jf, k }
-}
-
-const fn ret(k: u32) -> Insn {
-    insn(0x06, 0, 0, k)
-}
-
-/// Runs a program over one call, as the kernel does.
-fn run(program: &[Insn], data: [u32; 16]) -> u32 {
-    let (mut pc, mut a, mut x, mut scratch) = (0usize, 0u32, 0u32, [0u32; 16]);
-    loop {
-        let insn = program[pc];
-        pc += 1;
-        let operand = if insn.code & 8 == 0 { insn.k } else { x };
-        let jump = |taken: bool| usize::from(if taken { insn.jt } else { insn.jf });
-        match insn.code {
-            0x20 => a = data[insn.k as usize / 4],
-            0x00 => a = insn.k,
-            0x01 => x = insn.k,
-            0x02 => scratch[insn.k as usize] = a,
-            0x60 => a = scratch[insn.k as usize],
-            0x07 => x = a,
-            0x87 => a = x,
-            0x54 | 0x5c => a &= operand,
-            0x04 | 0x0c => a = a.wrapping_add(operand),
-            0x44 => a |= operand,
-            0x05 => pc += insn.k as usize,
-            0x15 | 0x1d => pc += jump(a == operand),
-            0x25 | 0x2d => pc += jump(a > operand),
-            0x35 | 0x3d => pc += jump(a >= operand),
-            0x45 => pc += jump(a & operand != 0),
-            0x06 => return insn.k,
-            0x16 => return a,
-            other => panic!("operation {other:#x}"),
-        }
+fn ioctl(command: u64) -> Call {
+    Call {
+        nr: 16,
+        arch: X86_64,
+        args: [0, command, 0, 0, 0, 0],
     }
 }
 
@@ -56,7 +21,7 @@ fn specs() -> impl Iterator<Item = FilterSpec> {
     })
 }
 
-fn closed(spec: &FilterSpec, filters: &[Vec<Insn>]) -> Result<Closed, Hole> {
+fn closed(spec: &FilterSpec, filters: &[Vec<Instruction>]) -> Result<Closed, Hole> {
     check(filters, &demands(spec, IoUring::Open))
 }
 
@@ -99,7 +64,7 @@ fn no_filter_is_a_hole_and_the_strictest_of_several_holds() {
     for open in [LOG, TRACE] {
         closed(&spec, &[vec![ret(open)]]).unwrap_err();
     }
-    for shut in [ERRNO, KILL, 0, 0x0003_0000, 0x1234_0000] {
+    for shut in [ERRNO, KILL_PROCESS, 0, 0x0003_0000, 0x1234_0000] {
         assert_eq!(
             closed(&spec, &[vec![ret(shut)]]),
             notifies(false),
@@ -181,7 +146,7 @@ fn bounds_of_offsets_are_exact() {
         vec![
             insn(0x20, 0, 0, 4),
             insn(0x15, 1, 0, 0xc000_003e),
-            ret(KILL),
+            ret(KILL_PROCESS),
             insn(0x20, 0, 0, 0),
             insn(0x15, 1, 0, MMAP_NR),
             ret(ERRNO),
@@ -236,7 +201,7 @@ fn what_cannot_be_followed_is_refused() {
 /// Values in which small programs tell calls apart.
 const SMALL: [u32; 6] = [0, 1, 2, 3, 0x8000_0001, u32::MAX];
 
-fn small_programs() -> impl Strategy<Value = Vec<Insn>> {
+fn small_programs() -> impl Strategy<Value = Vec<Instruction>> {
     let word = prop_oneof![Just(24_u32), Just(28)];
     let number = prop::sample::select(&SMALL[..]);
     let step = prop_oneof![
@@ -277,7 +242,7 @@ proptest! {
     ) {
         let demand = Demand {
             name: "small",
-            calls: native_call(16).with(at::low(1), Word::masked(mask, value)),
+            calls: native_call(16).with(arg_low(1), Word::masked(mask, value)),
         };
         let reply = check(&programs, &[demand]);
         let mut let_through = false;
@@ -285,9 +250,8 @@ proptest! {
         for low in SMALL {
             let low = low & !mask | value & mask;
             for high in SMALL {
-                let mut data = [0; 16];
-                (data[0], data[1], data[6], data[7]) = (16, 0xc000_003e, low, high);
-                let answers: Vec<u32> = programs.iter().map(|program| run(program, data)).collect();
+                let call = ioctl(u64::from(low) | u64::from(high) << 32);
+                let answers: Vec<u32> = programs.iter().map(|program| run(program, call).unwrap()).collect();
                 let strictest = answers.iter().map(|answer| answer.cast_signed()).min().unwrap();
                 let_through |= strictest == ALLOW.cast_signed();
                 notified |= strictest == NOTIFY.cast_signed();
@@ -320,12 +284,10 @@ proptest! {
         program.push(ret(ERRNO));
         let demand = Demand {
             name: "small",
-            calls: native_call(16).with(at::low(1), Word::masked(mask, value)),
+            calls: native_call(16).with(arg_low(1), Word::masked(mask, value)),
         };
         let open = (0..8_u32).filter(|low| low & mask == value & mask).any(|low| {
-            let mut data = [0; 16];
-            (data[0], data[1], data[6]) = (16, 0xc000_003e, low);
-            run(&program, data) == ALLOW
+            run(&program, ioctl(low.into())) == Some(ALLOW)
         });
         prop_assert_eq!(check(&[program], &[demand]).is_err(), open);
     }

@@ -13,12 +13,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bpf::Instruction;
 use cards::{Grant, IoUring};
 use control::{Request, Status, client};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
-use verdict::filter::Insn;
 use verdict::filter_check;
 
 use crate::state::ContainerDir;
@@ -73,7 +73,7 @@ pub(super) fn hold(dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), E
     let programs = {
         let traced = Traced::seize(init).map_err(unread)?;
         traced.stop(STOP_PATIENCE).map_err(unread)?;
-        programs(&traced).map_err(unread)?
+        traced.filters().map_err(unread)?
     };
     // Its owner could load any filter then, and the runtime has promised to load the profile's.
     if programs.is_empty() && status_field(init, "NoNewPrivs").map_err(unread)? == Some(1) {
@@ -82,21 +82,7 @@ pub(super) fn hold(dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), E
     check(dir, grant, &programs)
 }
 
-fn programs(traced: &Traced) -> io::Result<Vec<Vec<Insn>>> {
-    let insn = |i: sys::seccomp::Instruction| Insn {
-        code: i.code,
-        jt: i.jt,
-        jf: i.jf,
-        k: i.k,
-    };
-    let programs = traced.filters()?;
-    Ok(programs
-        .into_iter()
-        .map(|program| program.into_iter().map(insn).collect())
-        .collect())
-}
-
-fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Insn>]) -> Result<(), Error> {
+fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Instruction>]) -> Result<(), Error> {
     let closed = filter_check::check(programs, &demands(grant)?)
         .map_err(|hole| Error::FilterOpen { hole })?;
     if closed.notifies {
@@ -189,7 +175,7 @@ pub(super) fn watch_start(
             drop(begun.send(Ok(())));
             let run = traced
                 .run_to_exec(START_PATIENCE)
-                .and_then(|()| programs(&traced));
+                .and_then(|()| traced.filters());
             let held = match run {
                 Ok(programs) => check(&dir, &grant, &programs),
                 Err(source) => Err(Error::FilterUnread { pid: init, source }),
@@ -288,7 +274,7 @@ pub(super) fn verify_exec(dir: &ContainerDir, grant: &Grant, process: i32) -> Re
     let read = || {
         let traced = Traced::seize(process)?;
         traced.stop(STOP_PATIENCE)?;
-        programs(&traced)
+        traced.filters()
     };
     let found = match read() {
         Ok(found) => found,
@@ -314,7 +300,7 @@ fn demands(grant: &Grant) -> Result<Vec<filter_check::Demand>, Error> {
 }
 
 /// Programs as a file has them: of each the number of its instructions, then these.
-fn written(programs: &[Vec<Insn>]) -> Vec<u8> {
+fn written(programs: &[Vec<Instruction>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for program in programs {
         let count = u32::try_from(program.len()).unwrap_or(u32::MAX);
@@ -330,7 +316,7 @@ fn written(programs: &[Vec<Insn>]) -> Vec<u8> {
 
 /// Whether the first of some programs are those of a file. Each begins with its length, so that what begins with the same bytes
 /// begins with the same programs.
-fn begin_with(programs: &[Vec<Insn>], file: &[u8]) -> bool {
+fn begin_with(programs: &[Vec<Instruction>], file: &[u8]) -> bool {
     !file.is_empty() && written(programs).starts_with(file)
 }
 

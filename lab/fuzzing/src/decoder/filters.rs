@@ -5,13 +5,12 @@ use std::sync::OnceLock;
 use arbitrary::Unstructured;
 use nvabi::escape::{self, key};
 use nvabi::{Release, uvm};
-use verdict::filter::{self, Action, Coverage, FilterSpec, Insn, IoctlRule};
+use verdict::filter::{self, Action, Coverage, FilterSpec, IoctlRule};
 use verdict::managed::{self, Mapping};
 use verdict::policy::Managed;
 use verdict::{EINVAL, Effect, Op, Refusal, Verdict};
 
 use super::Call;
-use crate::bpf::{self, Entry};
 
 const SYS_MMAP: u32 = 9;
 const SYS_IOCTL: u32 = 16;
@@ -73,26 +72,26 @@ impl Call {
     fn ends(&self, filter: &Filter) -> u32 {
         let command = u64::from(self.cmd) | (u64::from(self.high) << 32);
         let args = [3, command, 0x1000, 0, 0, 0];
-        let entry = Entry {
+        let entry = bpf::Call {
             nr: SYS_IOCTL,
             arch: bpf::X86_64,
             args,
         };
-        let ends = bpf::run(&filter.program, entry);
+        let ends = bpf::run(&filter.program, entry).expect("a program");
         for foreign in [
-            Entry {
+            bpf::Call {
                 arch: 0x4000_0003,
                 nr: 54,
                 ..entry
             },
-            Entry {
+            bpf::Call {
                 nr: X32_BIT | 514,
                 ..entry
             },
         ] {
             assert_ne!(
                 bpf::run(&filter.program, foreign),
-                bpf::ALLOW,
+                Some(bpf::ALLOW),
                 "{foreign:?}"
             );
         }
@@ -164,12 +163,12 @@ impl Call {
             .iter()
             .filter(|it| it.spec.release == self.release)
         {
-            let entry = Entry {
+            let entry = bpf::Call {
                 nr,
                 arch: bpf::X86_64,
                 args,
             };
-            let ends = bpf::run(&filter.program, entry);
+            let ends = bpf::run(&filter.program, entry).expect("a program");
             let is_shared_file = args[3] & 0x21 == 1;
             let makes_listener = args[0] & 0xffff_ffff == 1 && args[1] & 8 != 0;
             if nr == SYS_MMAP && is_shared_file {
@@ -210,7 +209,7 @@ impl Call {
 struct Filter {
     spec: FilterSpec,
     rules: Vec<IoctlRule>,
-    program: Vec<Insn>,
+    program: Vec<bpf::Instruction>,
 }
 
 /// The filters of every release, made once.

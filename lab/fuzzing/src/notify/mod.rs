@@ -21,7 +21,7 @@ use driver::sim::SimDriver;
 use ledger::{CardSlot, Operation};
 use nvabi::Release;
 use sim::{Profile, Server};
-use sys::seccomp::{Instruction, Wait};
+use sys::seccomp::Wait;
 use verdict::filter::{Coverage, FilterSpec, program};
 
 use self::tenant::Tenant;
@@ -93,21 +93,13 @@ fn play(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 
 /// Puts the calling thread under the filter.
 fn confine() -> OwnedFd {
-    static PROGRAM: OnceLock<Vec<Instruction>> = OnceLock::new();
+    static PROGRAM: OnceLock<Vec<bpf::Instruction>> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
         let spec = FilterSpec {
             release: Release::R570,
             coverage: Coverage::Simulated,
         };
         program(&spec)
-            .into_iter()
-            .map(|insn| Instruction {
-                code: insn.code,
-                jt: insn.jt,
-                jf: insn.jf,
-                k: insn.k,
-            })
-            .collect()
     });
     sys::seccomp::install_with_listener(program, Wait::Interruptible).expect("a filter")
 }

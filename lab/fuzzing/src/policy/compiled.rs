@@ -10,7 +10,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
-use verdict::filter::Insn;
 
 use super::profile::{ACTIONS, OPERATORS};
 
@@ -117,7 +116,7 @@ fn condition(condition: &Value) -> Option<(u64, String)> {
 /// Programs kept: many inputs make the same profile.
 const KEPT_MAX: usize = 8192;
 
-type Program = Result<Vec<Insn>, i32>;
+type Program = Result<Vec<bpf::Instruction>, i32>;
 
 struct Oracle {
     kept: HashMap<String, Program>,
@@ -151,7 +150,7 @@ impl Oracle {
         };
         let mut bytes = vec![0; count * 8];
         self.from.read_exact(&mut bytes)?;
-        let program = bytes.chunks_exact(8).map(|it| Insn {
+        let program = bytes.chunks_exact(8).map(|it| bpf::Instruction {
             code: u16::from_le_bytes([it[0], it[1]]),
             jt: it[2],
             jf: it[3],

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use verdict::filter::{self, Action};
 
 use super::{EditedFor, compiled, edited};
-use crate::bpf::{self, Entry};
 
 pub(super) const ACTIONS: [(&str, u32); 9] = [
     ("SCMP_ACT_ALLOW", 0x7fff_0000),
@@ -162,12 +161,13 @@ fn check_effect(
     let decide = |nr, args| {
         bpf::run(
             &program,
-            Entry {
+            bpf::Call {
                 nr,
                 arch: bpf::X86_64,
                 args,
             },
         )
+        .expect("a program")
     };
     let context = |what: &str| format!("{what}\nbefore {before}\nafter {after}");
     for rule in &terms.seccomp.ioctl {

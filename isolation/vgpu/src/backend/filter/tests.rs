@@ -54,15 +54,10 @@ impl Loads {
     fn program(self) -> Vec<u8> {
         let program = match self {
             Self::Ours => verdict::filter::program(&host::filter_of(&a_grant()).unwrap()),
-            Self::OneThatAllowsEverything => vec![Insn {
-                code: 6,
-                jt: 0,
-                jf: 0,
-                k: 0x7fff_0000,
-            }],
+            Self::OneThatAllowsEverything => vec![bpf::ret(bpf::ALLOW)],
             Self::None => Vec::new(),
         };
-        let bytes = |insn: &Insn| {
+        let bytes = |insn: &Instruction| {
             let [low, high] = insn.code.to_ne_bytes();
             let [a, b, c, d] = insn.k.to_ne_bytes();
             [low, high, insn.jt, insn.jf, a, b, c, d]
@@ -223,12 +218,7 @@ fn without_no_new_privs_a_filter_is_there_before_the_start_or_never() {
 #[test]
 fn programs_are_compared_and_not_counted() {
     let ours = verdict::filter::program(&host::filter_of(&a_grant()).unwrap());
-    let allow = vec![Insn {
-        code: 6,
-        jt: 0,
-        jf: 0,
-        k: 0x7fff_0000,
-    }];
+    let allow = vec![bpf::ret(bpf::ALLOW)];
     let file = written(&[ours.clone(), allow.clone()]);
     for (programs, is_held) in [
         (vec![ours.clone(), allow.clone()], true),

@@ -209,35 +209,17 @@ fn reservations_that_cannot_be_read_or_are_newer_refuse_and_are_never_written_ov
 
 /// Makes this thread's kernel one without user notification: a filter answers the question for it as an old one would.
 fn forget_user_notification() -> std::io::Result<std::os::fd::OwnedFd> {
-    use sys::seccomp::{Instruction, Wait, install_with_listener};
+    use bpf::{ALLOW, if_equal, load, ret};
+    use sys::seccomp::{Wait, install_with_listener};
     const SYS_SECCOMP: u32 = 317;
     const GET_NOTIF_SIZES: u32 = 3;
-    const ERRNO_EOPNOTSUPP: u32 = 0x0005_005f;
-    const ALLOW: u32 = 0x7fff_0000;
-    let load = |k| Instruction {
-        code: 0x20,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let unless = |k, jf| Instruction {
-        code: 0x15,
-        jt: 0,
-        jf,
-        k,
-    };
-    let ret = |k| Instruction {
-        code: 0x06,
-        jt: 0,
-        jf: 0,
-        k,
-    };
+    const EOPNOTSUPP: u16 = 95;
     let program = [
         load(0),
-        unless(SYS_SECCOMP, 3),
+        if_equal(SYS_SECCOMP, 0, 3),
         load(16),
-        unless(GET_NOTIF_SIZES, 1),
-        ret(ERRNO_EOPNOTSUPP),
+        if_equal(GET_NOTIF_SIZES, 0, 1),
+        ret(bpf::errno(EOPNOTSUPP)),
         ret(ALLOW),
     ];
     install_with_listener(&program, Wait::Interruptible)

@@ -1,10 +1,12 @@
-//! Following a classic BPF program for many calls at once.
+//! Following programs for many calls at once.
+//!
+//! What is not known of a call stays open, both ways of an undecided comparison are followed, and each remembers what it took
+//! for true. What cannot be followed exactly (a sum of two unknown numbers, say) is taken for possible.
 
-use super::Hole;
-use super::word::{State, WORDS, Ways};
-use crate::filter::Insn;
+use crate::word::{State, Ways};
+use crate::{ALLOW, Instruction, LOG, NOTIFY, TRACE};
 
-/// How many steps all ways of one demand may have together. Filters have some thousand instructions.
+/// How many steps all ways of many calls may have together. Filters have some thousand instructions.
 const STEPS_MAX: usize = 1 << 20;
 
 /// The scratch memory of a program (`BPF_MEMWORDS`).
@@ -16,7 +18,7 @@ enum Held {
     Number(u32),
     /// Bits of a word of the call.
     Bits {
-        word: usize,
+        word: u32,
         mask: u32,
     },
     Unknown,
@@ -46,20 +48,24 @@ impl Point {
     }
 }
 
-/// Where all calls of a demand begin.
+/// Too many ways, or an instruction that no filter of the kernel's has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooComplex;
+
+/// Where many calls begin.
 #[derive(Debug, Clone)]
-pub(super) struct Start<'a> {
-    filters: &'a [Vec<Insn>],
+pub struct Start<'a> {
+    filters: &'a [Vec<Instruction>],
     point: Point,
 }
 
-/// How the ways of a demand end.
+/// How the ways of many calls end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Ends {
+pub struct Ends {
     /// Some are let through.
-    pub(super) passes: bool,
+    pub passes: bool,
     /// Some wait for a listener's answer.
-    pub(super) notifies: bool,
+    pub notifies: bool,
 }
 
 /// What the kernel does with a call, from `linux/seccomp.h`.
@@ -73,8 +79,8 @@ enum Answer {
 
 fn answer(value: u32) -> Answer {
     match value & 0xffff_0000 {
-        0x7fff_0000 | 0x7ffc_0000 | 0x7ff0_0000 => Answer::LetThrough,
-        0x7fc0_0000 => Answer::Notified,
+        ALLOW | LOG | TRACE => Answer::LetThrough,
+        NOTIFY => Answer::Notified,
         // ERRNO, TRAP, KILL_THREAD and KILL_PROCESS; what the kernel does not know kills.
         _ => Answer::Denied,
     }
@@ -86,7 +92,7 @@ enum Next {
     On,
     Jump(usize),
     Branch {
-        word: usize,
+        word: u32,
         ways: Ways,
         taken: usize,
         not_taken: usize,
@@ -97,7 +103,9 @@ enum Next {
 }
 
 impl<'a> Start<'a> {
-    pub(super) fn beginning(filters: &'a [Vec<Insn>]) -> Self {
+    /// Before the first instruction of the first filter.
+    #[must_use]
+    pub fn beginning(filters: &'a [Vec<Instruction>]) -> Self {
         Self {
             filters,
             point: Point::start_of(0, false),
@@ -105,7 +113,10 @@ impl<'a> Start<'a> {
     }
 
     /// The way that all these calls have in common: up to the first comparison that is not decided.
-    pub(super) fn of(filters: &'a [Vec<Insn>], calls: &State) -> Result<Self, Hole> {
+    ///
+    /// # Errors
+    /// [`TooComplex`]
+    pub fn of(filters: &'a [Vec<Instruction>], calls: &State) -> Result<Self, TooComplex> {
         let mut start = Self::beginning(filters);
         loop {
             let before = start.point.clone();
@@ -136,7 +147,10 @@ impl<'a> Start<'a> {
     }
 
     /// Follows every way that some of these calls can go.
-    pub(super) fn walk(self, calls: &State) -> Result<Ends, Hole> {
+    ///
+    /// # Errors
+    /// [`TooComplex`]
+    pub fn walk(self, calls: &State) -> Result<Ends, TooComplex> {
         let mut ends = Ends::default();
         let mut open = vec![(self, calls.clone())];
         let mut steps = 0;
@@ -144,7 +158,7 @@ impl<'a> Start<'a> {
             loop {
                 steps += 1;
                 if steps > STEPS_MAX {
-                    return Err(Hole::TooComplex);
+                    return Err(TooComplex);
                 }
                 match at.step(&state)? {
                     Next::On => {}
@@ -198,12 +212,12 @@ impl<'a> Start<'a> {
     }
 
     /// One instruction; the point is behind it afterwards.
-    fn step(&mut self, state: &State) -> Result<Next, Hole> {
+    fn step(&mut self, state: &State) -> Result<Next, TooComplex> {
         let code = self.filters.get(self.point.filter);
         let insn = code
             .and_then(|code| code.get(self.point.pc))
             .copied()
-            .ok_or(Hole::TooComplex)?;
+            .ok_or(TooComplex)?;
         self.point.pc += 1;
         let next = self.point.pc;
         let to = |offset: u32| next.saturating_add(usize::try_from(offset).unwrap_or(usize::MAX));
@@ -214,15 +228,15 @@ impl<'a> Start<'a> {
         let operand = if by_x { point.x } else { Held::Number(insn.k) };
         match insn.code {
             // Loads: a word of the call, a number, scratch, the call's length.
-            0x20 => point.a = load(state, insn.k).ok_or(Hole::TooComplex)?,
+            0x20 => point.a = load(state, insn.k).ok_or(TooComplex)?,
             0x00 => point.a = Held::Number(insn.k),
             0x01 => point.x = Held::Number(insn.k),
-            0x60 => point.a = *point.scratch.get(place).ok_or(Hole::TooComplex)?,
-            0x61 => point.x = *point.scratch.get(place).ok_or(Hole::TooComplex)?,
+            0x60 => point.a = *point.scratch.get(place).ok_or(TooComplex)?,
+            0x61 => point.x = *point.scratch.get(place).ok_or(TooComplex)?,
             0x80 => point.a = Held::Number(LENGTH),
             0x81 => point.x = Held::Number(LENGTH),
-            0x02 => *point.scratch.get_mut(place).ok_or(Hole::TooComplex)? = point.a,
-            0x03 => *point.scratch.get_mut(place).ok_or(Hole::TooComplex)? = point.x,
+            0x02 => *point.scratch.get_mut(place).ok_or(TooComplex)? = point.a,
+            0x03 => *point.scratch.get_mut(place).ok_or(TooComplex)? = point.x,
             0x07 => point.x = point.a,
             0x87 => point.a = point.x,
             // Arithmetic.
@@ -239,7 +253,7 @@ impl<'a> Start<'a> {
             }
             0x06 => return Ok(Next::Return(Held::Number(insn.k))),
             0x16 => return Ok(Next::Return(point.a)),
-            _ => return Err(Hole::TooComplex),
+            _ => return Err(TooComplex),
         }
         Ok(Next::On)
     }
@@ -249,14 +263,11 @@ impl<'a> Start<'a> {
 const LENGTH: u32 = 64;
 
 fn load(state: &State, offset: u32) -> Option<Held> {
-    let word = usize::try_from(offset / 4).ok()?;
-    if !offset.is_multiple_of(4) || word >= WORDS {
-        return None;
-    }
-    Some(bits(state, word, u32::MAX))
+    state.word(offset)?;
+    Some(bits(state, offset, u32::MAX))
 }
 
-fn bits(state: &State, word: usize, mask: u32) -> Held {
+fn bits(state: &State, word: u32, mask: u32) -> Held {
     match state.word(word).and_then(|known| known.known(mask)) {
         Some(number) => Held::Number(number),
         None => Held::Bits { word, mask },
@@ -270,7 +281,7 @@ fn number(held: Held) -> Option<u32> {
     }
 }
 
-fn computed(operation: u16, a: Held, operand: Held, state: &State) -> Result<Held, Hole> {
+fn computed(operation: u16, a: Held, operand: Held, state: &State) -> Result<Held, TooComplex> {
     const AND: u16 = 0x50;
     let (left, right) = match (a, operand) {
         (Held::Number(left), Held::Number(right)) => (left, right),
@@ -289,7 +300,7 @@ fn computed(operation: u16, a: Held, operand: Held, state: &State) -> Result<Hel
         // A division by nothing ends a program with 0, which kills.
         0x30 => match left.checked_div(right) {
             Some(quotient) => quotient,
-            None => return Err(Hole::TooComplex),
+            None => return Err(TooComplex),
         },
         0x40 => left | right,
         AND => left & right,
@@ -297,7 +308,7 @@ fn computed(operation: u16, a: Held, operand: Held, state: &State) -> Result<Hel
         0x60 => left.wrapping_shl(right),
         0x70 => left.wrapping_shr(right),
         0xa0 => left ^ right,
-        _ => return Err(Hole::TooComplex),
+        _ => return Err(TooComplex),
     };
     Ok(Held::Number(number))
 }
@@ -308,13 +319,13 @@ fn compared(
     operand: Held,
     state: &State,
     (yes, no): (usize, usize),
-) -> Result<Next, Hole> {
+) -> Result<Next, TooComplex> {
     const EQUAL: u16 = 0x10;
     const GREATER: u16 = 0x20;
     const AT_LEAST: u16 = 0x30;
     const ANY_BIT: u16 = 0x40;
     if ![EQUAL, GREATER, AT_LEAST, ANY_BIT].contains(&operation) {
-        return Err(Hole::TooComplex);
+        return Err(TooComplex);
     }
     let (word, mask, value) = match (a, operand) {
         (Held::Number(left), Held::Number(right)) => {

@@ -7,7 +7,7 @@ const EXCLUDED_MAX: usize = 512;
 
 /// What is known of 32 bits of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Word {
+pub struct Word {
     /// Bits that are known ...
     mask: u32,
     /// ... and their values.
@@ -20,7 +20,7 @@ pub(super) struct Word {
 
 /// Which ways of a comparison there are.
 #[derive(Debug)]
-pub(super) enum Ways {
+pub(crate) enum Ways {
     Taken,
     NotTaken,
     /// Either; what the word is known to be behind each.
@@ -48,7 +48,8 @@ impl Ways {
 }
 
 impl Word {
-    pub(super) fn any() -> Self {
+    /// Nothing is known.
+    fn any() -> Self {
         Self {
             mask: 0,
             value: 0,
@@ -58,11 +59,15 @@ impl Word {
         }
     }
 
-    pub(super) fn exactly(value: u32) -> Self {
+    /// This value.
+    #[must_use]
+    pub fn exactly(value: u32) -> Self {
         Self::masked(u32::MAX, value)
     }
 
-    pub(super) fn masked(mask: u32, value: u32) -> Self {
+    /// `word & mask == value`
+    #[must_use]
+    pub fn masked(mask: u32, value: u32) -> Self {
         Self {
             mask,
             value: value & mask,
@@ -70,7 +75,9 @@ impl Word {
         }
     }
 
-    pub(super) fn from(least: u32, most: u32) -> Self {
+    /// Between these two, or one of them.
+    #[must_use]
+    pub fn from(least: u32, most: u32) -> Self {
         Self {
             least,
             most,
@@ -78,7 +85,9 @@ impl Word {
         }
     }
 
-    pub(super) fn other_than(value: u32) -> Self {
+    /// Any value but this one.
+    #[must_use]
+    pub fn other_than(value: u32) -> Self {
         Self {
             excluded: vec![(u32::MAX, value)],
             ..Self::any()
@@ -86,7 +95,7 @@ impl Word {
     }
 
     /// The value of these bits, if all are known.
-    pub(super) fn known(&self, mask: u32) -> Option<u32> {
+    pub(crate) fn known(&self, mask: u32) -> Option<u32> {
         if mask & !self.mask == 0 {
             Some(self.value & mask)
         } else if self.least == self.most {
@@ -97,7 +106,7 @@ impl Word {
     }
 
     /// The bounds of `word & mask`.
-    pub(super) fn bounds(&self, mask: u32) -> (u32, u32) {
+    pub(crate) fn bounds(&self, mask: u32) -> (u32, u32) {
         let by_bits = (self.value & mask, (self.value | !self.mask) & mask);
         if mask == u32::MAX {
             (by_bits.0.max(self.least), by_bits.1.min(self.most))
@@ -107,7 +116,7 @@ impl Word {
     }
 
     /// `word & mask == value`
-    pub(super) fn equal(&self, mask: u32, value: u32) -> Ways {
+    pub(crate) fn equal(&self, mask: u32, value: u32) -> Ways {
         if let Some(known) = self.known(mask) {
             return Ways::decided(known == value);
         }
@@ -123,7 +132,7 @@ impl Word {
     }
 
     /// `word & mask >= value`
-    pub(super) fn at_least(&self, mask: u32, value: u32) -> Ways {
+    pub(crate) fn at_least(&self, mask: u32, value: u32) -> Ways {
         let (least, most) = self.bounds(mask);
         if value <= least || value > most {
             return Ways::decided(value <= least);
@@ -146,7 +155,7 @@ impl Word {
     }
 
     /// `word & mask != 0`
-    pub(super) fn any_bit(&self, mask: u32) -> Ways {
+    pub(crate) fn any_bit(&self, mask: u32) -> Ways {
         match self.equal(mask, 0) {
             Ways::Taken => Ways::NotTaken,
             Ways::NotTaken => Ways::Taken,
@@ -187,32 +196,43 @@ impl Word {
 }
 
 /// `struct seccomp_data` in 32-bit words.
-pub(super) const WORDS: usize = 16;
+pub(crate) const WORDS: usize = 16;
 
 /// What is known of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct State([Rc<Word>; WORDS]);
+pub struct State([Rc<Word>; WORDS]);
 
 impl State {
-    pub(super) fn any() -> Self {
+    /// Nothing is known.
+    #[must_use]
+    pub fn any() -> Self {
         let any = Rc::new(Word::any());
         Self(std::array::from_fn(|_| Rc::clone(&any)))
     }
 
-    pub(super) fn with(&self, at: usize, word: Word) -> Self {
+    /// The same, with what is known of the word at an offset.
+    #[must_use]
+    pub fn with(&self, offset: u32, word: Word) -> Self {
         let mut state = self.clone();
-        if let Some(place) = state.0.get_mut(at) {
+        if let Some(place) = index(offset).and_then(|at| state.0.get_mut(at)) {
             *place = Rc::new(word);
         }
         state
     }
 
-    pub(super) fn word(&self, at: usize) -> Option<&Word> {
-        self.0.get(at).map(Rc::as_ref)
+    pub(crate) fn word(&self, offset: u32) -> Option<&Word> {
+        self.0.get(index(offset)?).map(Rc::as_ref)
     }
 
     /// A word's value, if it is known.
-    pub(super) fn known(&self, at: usize) -> Option<u32> {
-        self.word(at)?.known(u32::MAX)
+    #[must_use]
+    pub fn known(&self, offset: u32) -> Option<u32> {
+        self.word(offset)?.known(u32::MAX)
     }
+}
+
+fn index(offset: u32) -> Option<usize> {
+    usize::try_from(offset / 4)
+        .ok()
+        .filter(|_| offset.is_multiple_of(4))
 }
