@@ -217,15 +217,10 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
 
 /// The name of a process that lives; one that has ended, and whose parent has not asked how, does not.
 fn name_of(pid: i32) -> Option<String> {
-    let stat = match std::fs::read(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat,
+    match sys::proc::Stat::of(pid) {
+        Ok(stat) => (!stat.has_ended()).then_some(stat.name),
         // It may well live: nobody can look.
-        Err(error) if scarce::is_scarcity(&error) => return Some(String::new()),
-        Err(_) => return None,
-    };
-    let stat = String::from_utf8_lossy(&stat);
-    let (_, rest) = stat.split_once(" (")?;
-    // The name can hold anything.
-    let (name, fields) = rest.rsplit_once(") ")?;
-    (!fields.starts_with(['Z', 'X'])).then(|| name.to_owned())
+        Err(error) if scarce::is_scarcity(&error) => Some(String::new()),
+        Err(_) => None,
+    }
 }

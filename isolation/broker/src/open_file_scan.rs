@@ -267,11 +267,7 @@ pub(crate) fn processes_of_container<'a>(
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .split(|byte| *byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"PPid:"))?;
-    std::str::from_utf8(line).ok()?.trim().parse().ok()
+    sys::proc::status_field(pid, "PPid").ok()??.parse().ok()
 }
 
 fn processes_in(cgroup: Option<&Path>) -> io::Result<Vec<i32>> {

@@ -23,10 +23,7 @@ pub(crate) fn known_to(asker: i32, processes: &[i32]) -> BTreeMap<i32, u32> {
 
 /// One for each namespace that the process is in, from that of the mounted /proc to its own.
 fn numbers(process: i32) -> Option<Vec<u32>> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let numbers = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    let numbers = sys::proc::status_field(process, "NSpid").ok()??;
     let numbers: Result<Vec<u32>, _> = numbers.split_whitespace().map(str::parse).collect();
     numbers.ok().filter(|numbers| !numbers.is_empty())
 }

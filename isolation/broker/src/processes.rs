@@ -80,15 +80,13 @@ pub enum FirstSeen {
 }
 
 pub(crate) fn tgid_of(tid: i32) -> io::Result<i32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
+    let tgid = sys::proc::status_field(tid, "Tgid").map_err(|error| {
         if scarce::is_scarcity(&error) {
             error
         } else {
             nix::errno::Errno::ESRCH.into()
         }
     })?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    tgid.and_then(|tgid| tgid.parse().ok())
         .ok_or_else(|| nix::errno::Errno::ESRCH.into())
 }

@@ -394,17 +394,6 @@ fn tell_driver(driver: &dyn Driver, closed: FileId) {
 /// The folder of a process's cgroup: the unified hierarchy's, or on older hosts the `pids` controller's, which every
 /// container has to itself. `None` for a process at the root, which shares it with the host.
 fn cgroup_of(pid: i32) -> Option<PathBuf> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let path_of = |needed: &str| {
-        text.lines().find_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            let (controllers, path) = rest.split_once(':')?;
-            controllers
-                .split(',')
-                .any(|controller| controller == needed)
-                .then_some(path)
-        })
-    };
     [
         ("pids", "/sys/fs/cgroup/pids"),
         ("", "/sys/fs/cgroup"),
@@ -412,8 +401,8 @@ fn cgroup_of(pid: i32) -> Option<PathBuf> {
     ]
     .into_iter()
     .filter_map(|(controller, mount)| {
-        let path = path_of(controller).filter(|path| path.len() > 1)?;
-        Some(PathBuf::from(format!("{mount}{path}")))
+        let path = sys::proc::group_of(pid, controller).ok()??;
+        (path.len() > 1).then(|| PathBuf::from(format!("{mount}{path}")))
     })
     .find(|folder| folder.join("cgroup.procs").exists())
 }

@@ -131,16 +131,8 @@ fn unix_ns() -> u64 {
 }
 
 fn this_process() -> Owner {
-    let start_time = std::fs::read_to_string("/proc/self/stat")
-        .ok()
-        .and_then(|stat| {
-            // The second field is in parentheses and may hold anything; the start time is the 20th after it.
-            let rest = stat.rsplit_once(')')?.1;
-            rest.split_ascii_whitespace().nth(19)?.parse().ok()
-        })
-        .unwrap_or(0);
     Owner {
         pid: std::process::id(),
-        start_time,
+        start_time: sys::proc::start_ticks("self").unwrap_or(0),
     }
 }

@@ -33,6 +33,7 @@ pub mod numa;
 pub mod nvml;
 pub mod pidfd;
 pub mod probe;
+pub mod proc;
 pub mod seccomp;
 pub mod shared;
 pub mod signal;

@@ -21,6 +21,7 @@ use host_config::{Config, chain, trusted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
+use sys::proc::start_ticks;
 
 use crate::error::Error;
 use crate::own_group::OwnGroup;
@@ -314,11 +315,4 @@ fn reap(dir: &ContainerDir) {
         // ECHILD: not our child, or waited for already.
         tracing::trace!(?waited, "broker ended");
     }
-}
-
-fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name, in parentheses, can hold anything; the fields are counted behind it. Field 3 is the first there.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    fields.split(' ').nth(22 - 3)?.parse().ok()
 }

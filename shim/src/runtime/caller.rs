@@ -6,9 +6,9 @@
 //! process while a process is of it.
 
 use std::fs;
-use std::io::{self, ErrorKind};
 
 use serde::{Deserialize, Serialize};
+use sys::proc::{Stat, has_gone};
 
 use crate::error::{Result, file};
 
@@ -34,7 +34,7 @@ impl Caller {
     pub fn this() -> Result<Option<Self>> {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let path = format!("/proc/{pid}/stat");
-        let process = Process::read(pid).map_err(file("read", path))?;
+        let process = Stat::of(pid).map_err(file("read", path))?;
         if process.group != pid {
             return Ok(None);
         }
@@ -58,9 +58,9 @@ impl Caller {
             return Ok(None);
         }
         let group = Some(Group { caller: self });
-        let process = match Process::read(self.pid) {
+        let process = match Stat::of(self.pid) {
             Ok(process) => process,
-            Err(error) if is_gone(&error) => return Ok(group),
+            Err(error) if has_gone(&error) => return Ok(group),
             Err(error) => return Err(file("read", format!("/proc/{}/stat", self.pid))(error)),
         };
         // The number was given anew, so that the group had become empty.
@@ -85,44 +85,9 @@ impl Group<'_> {
         let unborn = line.is_empty() || line == self.caller.command_line;
         // One that has just ended is as good as gone.
         unborn
-            && Process::read(pid)
+            && Stat::of(pid)
                 .is_ok_and(|process| process.group == self.caller.pid && !process.has_ended())
     }
-}
-
-/// What `/proc/PID/stat` says.
-struct Process {
-    state: char,
-    group: i32,
-    start_ticks: u64,
-}
-
-impl Process {
-    fn read(pid: i32) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        Self::parse(&text).ok_or_else(|| ErrorKind::InvalidData.into())
-    }
-
-    /// The program's name, in parentheses, can hold anything; the fields are counted behind it, the first there being the third.
-    fn parse(stat: &str) -> Option<Self> {
-        let (_, fields) = stat.rsplit_once(") ")?;
-        let mut fields = fields.split(' ');
-        Some(Self {
-            state: fields.next()?.chars().next()?,
-            group: fields.nth(1)?.parse().ok()?,
-            start_ticks: fields.nth(22 - 6)?.parse().ok()?,
-        })
-    }
-
-    fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
-    }
-}
-
-/// A process that ends while it is looked at is not found, or is found no more.
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::NotFound
-        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 #[cfg(test)]
@@ -131,18 +96,6 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-
-    #[test]
-    fn a_process_is_read_past_a_name_with_parentheses() {
-        let stat = "77 (a) b ) c) S 1 70 60 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9";
-        let process = Process::parse(stat).unwrap();
-        assert_eq!(
-            (process.state, process.group, process.start_ticks),
-            ('S', 70, 123_456)
-        );
-        assert!(Process::parse("77 (a S 1 70").is_none());
-        assert!(Process::parse("77 (a) S 1 70").is_none());
-    }
 
     /// A leader of a group, as a shim is.
     fn leader() -> (Child, Caller) {
@@ -160,7 +113,7 @@ mod tests {
         };
         let caller = Caller {
             pid,
-            start_ticks: Process::read(pid).unwrap().start_ticks,
+            start_ticks: Stat::of(pid).unwrap().start_ticks,
             boot: fs::read_to_string(BOOT_ID).unwrap(),
             command_line,
         };
@@ -212,7 +165,7 @@ mod tests {
         assert!(!group.has_unborn(other.id().cast_signed(), line));
         same.kill().unwrap();
         // It is not waited for, so its number stays.
-        while !Process::read(pid).unwrap().has_ended() {}
+        while !Stat::of(pid).unwrap().has_ended() {}
         assert!(!group.has_unborn(pid, b""));
         same.wait().unwrap();
         end(other);

@@ -161,14 +161,8 @@ fn own_folder() -> Option<PathBuf> {
 }
 
 fn folder_of(text: &str, controller: &str, mount: &str) -> Option<PathBuf> {
-    text.lines().find_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        controllers
-            .split(',')
-            .any(|other| other == controller)
-            .then(|| Path::new(mount).join(path.trim_start_matches('/')))
-    })
+    let path = sys::proc::group_in(text, controller)?;
+    Some(Path::new(mount).join(path.trim_start_matches('/')))
 }
 
 fn processes(folder: &Path) -> anyhow::Result<Vec<i32>> {

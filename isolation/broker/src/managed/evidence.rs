@@ -43,20 +43,7 @@ pub(super) fn threads_that_may_map(tgid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// When a process was started, in ticks since the host's; `None` for one that has gone.
-pub(super) fn started_at(pid: i32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything; the third field is the first behind its parenthesis.
-    let behind = stat.iter().rposition(|byte| *byte == b')')?;
-    let fields = stat.get(behind.checked_add(1)?..)?;
-    let mut fields = fields
-        .split(u8::is_ascii_whitespace)
-        .filter(|field| !field.is_empty());
-    const START: usize = 22 - 3;
-    std::str::from_utf8(fields.nth(START)?).ok()?.parse().ok()
-}
-
-/// Now, as [`started_at`] counts.
+/// Now, as [`sys::proc::start_ticks`] counts.
 pub(super) fn now() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     // The kernel tells such times to programs in hundredths of a second.
@@ -147,7 +134,7 @@ mod tests {
         while !is_out(pid, pid) {
             std::thread::yield_now();
         }
-        let started = started_at(pid).unwrap();
+        let started = sys::proc::start_ticks(pid).unwrap();
         assert!(started <= now() && started + 60 * 100 > now(), "{started}");
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
         while is_out(pid, pid) {
@@ -157,6 +144,6 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(is_out(pid, pid));
-        assert_eq!(started_at(pid), None);
+        assert_eq!(sys::proc::start_ticks(pid), None);
     }
 }

@@ -193,7 +193,7 @@ impl Look {
         self.todo = everybody
             .into_iter()
             .filter(|pid| match self.seen.get(pid) {
-                Some(start) => evidence::started_at(*pid) != *start,
+                Some(start) => sys::proc::start_ticks(*pid) != *start,
                 None => true,
             })
             .collect();
@@ -207,7 +207,7 @@ impl Look {
         (pid, number): (i32, u64),
         violations: &mut Vec<String>,
     ) {
-        let start = evidence::started_at(pid);
+        let start = sys::proc::start_ticks(pid);
         let suspicions = managed.lock().take_suspicions(pid, start, number);
         self.seen.insert(pid, start);
         let mut mapped: BTreeMap<Inode, Vec<Span>> = BTreeMap::new();

@@ -158,15 +158,9 @@ pub fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, listener_socket
 
 /// Names this process in `broker.pid`, as the frontend does for the first supervisor (`vgpu::broker`).
 pub fn record_identity(dir: &Path) -> io::Result<()> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Field 22; the fields are counted behind the program's name, which can hold anything.
-    let start_ticks = stat
-        .rsplit_once(") ")
-        .and_then(|(_, fields)| fields.split(' ').nth(22 - 3))
-        .and_then(|field| field.parse::<u64>().ok());
     let identity = serde_json::json!({
         "pid": std::process::id(),
-        "start_ticks": start_ticks.unwrap_or_default(),
+        "start_ticks": sys::proc::Stat::of("self")?.start_ticks,
     });
     // In place, by one write that is longer than any former one: a full disk has room for it.
     let text = format!("{:<IDENTITY_BYTES$}", identity.to_string());

@@ -18,6 +18,7 @@ use cards::{Grant, IoUring};
 use control::{Request, Status, client};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
+use sys::proc::status_field;
 use sys::traced::Traced;
 use verdict::filter_check;
 
@@ -76,7 +77,8 @@ pub(super) fn hold(dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), E
         traced.filters().map_err(unread)?
     };
     // Its owner could load any filter then, and the runtime has promised to load the profile's.
-    if programs.is_empty() && status_field(init, "NoNewPrivs").map_err(unread)? == Some(1) {
+    let no_new_privs = || status_field(init, "NoNewPrivs").map_err(unread);
+    if programs.is_empty() && no_new_privs()?.as_deref() == Some("1") {
         return record(dir, Record::LoadedAtStart);
     }
     check(dir, grant, &programs)
@@ -322,15 +324,6 @@ fn begin_with(programs: &[Vec<Instruction>], file: &[u8]) -> bool {
 
 fn saved(dir: &ContainerDir) -> Option<Vec<u8>> {
     cards::store::read_capped("filter", &dir.file(PROGRAMS), PROGRAMS_MAX_BYTES).ok()
-}
-
-/// A number in `/proc/<pid>/status`.
-fn status_field(pid: i32, name: &str) -> io::Result<Option<u64>> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    Ok(text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .and_then(|value| value.trim().parse().ok()))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
+use sys::proc::start_ticks;
 
 use crate::error::Error;
 use crate::state::ContainerDir;
@@ -55,11 +56,4 @@ pub(super) fn lives(dir: &ContainerDir) -> bool {
         Some(is_it && !process.wait_exit(0).unwrap_or(true))
     };
     recorded().unwrap_or(false)
-}
-
-fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name, in parentheses, can hold anything; the fields are counted behind it. Field 3 is the first there.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    fields.split(' ').nth(22 - 3)?.parse().ok()
 }

@@ -76,10 +76,6 @@ pub(super) fn is_populated(dir: &ContainerDir) -> bool {
 
 /// The path in version 2's tree, `0::` in `/proc/<pid>/cgroup`.
 fn group_of(process: &str) -> Result<Option<String>, Error> {
-    let file = PathBuf::from(format!("/proc/{process}/cgroup"));
-    let text = std::fs::read_to_string(&file).map_err(Error::io("read", &file))?;
-    Ok(text
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))
-        .map(str::to_owned))
+    sys::proc::group_of(process, "")
+        .map_err(|source| Error::io("read", format!("/proc/{process}/cgroup"))(source))
 }

@@ -151,18 +151,12 @@ impl OwnGroup {
 
     /// The group of a process in the tree that divides CPU time.
     fn cpu_group_of(&self, pid: i32) -> Option<PathBuf> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let (root, needed) = match &self.tree {
             Tree::V1 { root } => (root.join("cpu"), "cpu"),
             Tree::V2 { root } => (root.clone(), ""),
         };
-        let path = text.lines().find_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            let has = controllers
-                .split(',')
-                .any(|controller| controller == needed);
-            has.then_some(Path::new(path.trim_start_matches('/')))
-        })?;
+        let path = sys::proc::group_of(pid, needed).ok()??;
+        let path = Path::new(path.trim_start_matches('/'));
         let is_below = path
             .components()
             .all(|part| matches!(part, Component::Normal(_)));

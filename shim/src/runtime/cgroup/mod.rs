@@ -96,23 +96,17 @@ impl Cgroup {
 
     /// `/proc/PID/cgroup` below a root; the root's own form tells the version.
     fn parse(text: &str, root: &Path) -> Option<Self> {
-        let lines = text.lines().filter_map(|line| {
-            let mut parts = line.splitn(3, ':');
-            Some((
-                parts.next()?,
-                parts.next()?,
-                parts.next()?.trim_start_matches('/'),
-            ))
-        });
         if root.join("cgroup.controllers").exists() {
-            let (_, _, path) = lines
-                .into_iter()
-                .find(|(number, names, _)| *number == "0" && names.is_empty())?;
+            let path = sys::proc::group_in(text, "")?.trim_start_matches('/');
             return Some(Self::V2 {
                 dir: root.join(path),
             });
         }
-        let dirs = lines.flat_map(|(_, names, path)| {
+        let lines = text.lines().filter_map(|line| {
+            let (names, path) = line.split_once(':')?.1.split_once(':')?;
+            Some((names, path.trim_start_matches('/')))
+        });
+        let dirs = lines.flat_map(|(names, path)| {
             names
                 .split(',')
                 .filter(|name| !name.is_empty())

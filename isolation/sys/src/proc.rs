@@ -1,0 +1,175 @@
+//! What `/proc` says of a process or a thread. A process is named by its number, or `self`.
+//!
+//! A program's name can hold anything, parentheses, line breaks and bytes that are no text among it. A process can end at every
+//! moment; what is read of it then fails as [`has_gone`] tells.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+
+use nix::errno::Errno;
+
+/// No file read here is as long: the longest is the status of a process in 65536 groups, with 700 KB.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// `/proc/PID/stat`, as far as it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// The program's short name.
+    pub name: String,
+    /// `R` for one that runs or could, `Z` for one that has ended and was not waited for.
+    pub state: char,
+    /// Its process group.
+    pub group: i32,
+    /// When it was started, in ticks since the host's start: tells it from a later process of the same number.
+    pub start_ticks: u64,
+}
+
+impl Stat {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The system's, or `InvalidData`.
+    pub fn of(process: impl Display) -> io::Result<Self> {
+        Self::parse(&text(process, "stat")?).ok_or_else(|| ErrorKind::InvalidData.into())
+    }
+
+    /// The fields are counted behind the name's last parenthesis; the first there is the third.
+    fn parse(stat: &str) -> Option<Self> {
+        let (head, fields) = stat.rsplit_once(") ")?;
+        let (_, name) = head.split_once(" (")?;
+        let mut fields = fields.split_ascii_whitespace();
+        Some(Self {
+            name: name.to_owned(),
+            state: fields.next()?.chars().next()?,
+            group: fields.nth(1)?.parse().ok()?,
+            start_ticks: fields.nth(22 - 6)?.parse().ok()?,
+        })
+    }
+
+    /// Whether it has ended; its parent need not have waited for it.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// [`Stat::start_ticks`] of a process that is there.
+#[must_use]
+pub fn start_ticks(process: impl Display) -> Option<u64> {
+    Some(Stat::of(process).ok()?.start_ticks)
+}
+
+/// A field of `/proc/PID/status`; `None` where the kernel has none of this name.
+///
+/// # Errors
+/// The system's.
+pub fn status_field(process: impl Display, name: &str) -> io::Result<Option<String>> {
+    Ok(field_in(&text(process, "status")?, name).map(str::to_owned))
+}
+
+fn field_in<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
+    status.lines().find_map(value).map(str::trim)
+}
+
+/// The control group of a process below the root of this controller's tree, with a `/` first; that of version 2 is the one
+/// of controller ``.
+///
+/// # Errors
+/// The system's.
+pub fn group_of(process: impl Display, controller: &str) -> io::Result<Option<String>> {
+    Ok(group_in(&text(process, "cgroup")?, controller).map(str::to_owned))
+}
+
+/// [`group_of`] by the text of `/proc/PID/cgroup`.
+#[must_use]
+pub fn group_in<'a>(cgroup: &'a str, controller: &str) -> Option<&'a str> {
+    cgroup.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let has = controllers.split(',').any(|other| other == controller);
+        has.then_some(path)
+    })
+}
+
+/// Whether an error says that the process has ended: before its file was opened, or before it was read.
+#[must_use]
+pub fn has_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
+}
+
+fn text(process: impl Display, file: &str) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(format!("/proc/{process}/{file}"))?
+        .take(FILE_MAX_BYTES)
+        .read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_past_a_name_with_parentheses() {
+        let stat = "77 (a) b ) c) S 1 70 60 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9\n";
+        let expected = Stat {
+            name: "a) b ) c".to_owned(),
+            state: 'S',
+            group: 70,
+            start_ticks: 123_456,
+        };
+        assert_eq!(Stat::parse(stat), Some(expected));
+        assert_eq!(Stat::parse("77 (a S 1 70"), None);
+        assert_eq!(Stat::parse("77 (a) S 1 70"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_process_of_any_name_is_read_until_it_was_waited_for() {
+        let folder = std::env::temp_dir().join(format!("cgpu-proc-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join(std::ffi::OsStr::from_bytes(b"a) Z\n1 (\xff"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("60").spawn().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let pid = child.id();
+        let before = Stat::of(pid).unwrap();
+        assert_eq!(before.name, "a) Z\n1 (\u{fffd}");
+        assert!(!before.has_ended());
+        let parent = status_field(pid, "PPid").unwrap().unwrap();
+        assert_eq!(parent, std::process::id().to_string());
+        assert_eq!(start_ticks(pid), Some(before.start_ticks));
+
+        child.kill().unwrap();
+        while !Stat::of(pid).unwrap().has_ended() {
+            std::thread::yield_now();
+        }
+        assert_eq!(start_ticks(pid), Some(before.start_ticks));
+        child.wait().unwrap();
+        assert!(has_gone(&Stat::of(pid).unwrap_err()));
+        assert!(has_gone(&status_field(pid, "PPid").unwrap_err()));
+        assert!(has_gone(&group_of(pid, "").unwrap_err()));
+        assert_eq!(start_ticks(pid), None);
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let status = "Name:\tNSpid:\\n7\nPid:\t5\nNSpid:\t5\t1\n";
+        assert_eq!(field_in(status, "NSpid"), Some("5\t1"));
+        assert_eq!(field_in(status, "NS"), None);
+    }
+
+    #[test]
+    fn a_group_is_that_of_its_controller() {
+        let text = "3:cpu,cpuacct:/a:b\n2:name=systemd:/s\n0::/u\n";
+        assert_eq!(group_in(text, "cpuacct"), Some("/a:b"));
+        assert_eq!(group_in(text, ""), Some("/u"));
+        assert_eq!(group_in(text, "memory"), None);
+        assert_eq!(group_in("", ""), None);
+    }
+}
