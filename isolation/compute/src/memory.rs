@@ -1,9 +1,10 @@
 //! Records without files, for virtual time: the same bytes, owners and crashes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use plan::ShareRecord;
+use sys::sync::lock;
 
 use crate::table::{Changes, Owner, Seen, Table, TableError, counts_alike};
 
@@ -111,7 +112,7 @@ impl MemoryCard {
     }
 
     fn lock(&self) -> MutexGuard<'_, ShareFiles> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

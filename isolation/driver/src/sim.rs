@@ -7,11 +7,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use crate::nodes::Nodes;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sys::sync::lock;
 
 use crate::wire::{
     self, Answer, CardAccount, Fault, Greeting, MAX_MESSAGE_BYTES, PROTOCOL, Replaces, Request,
@@ -154,11 +155,7 @@ impl SimDriver {
         request: &Request,
         files: &[BorrowedFd<'_>],
     ) -> Result<(Answer, Option<OwnedFd>), Error> {
-        let pooled = self
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        let pooled = lock(&self.idle).pop();
         let mut connection = match pooled {
             Some(connection) => connection,
             None => self.open()?,
@@ -168,7 +165,7 @@ impl SimDriver {
         let answer = self
             .exchange(&mut connection, request, files)
             .inspect_err(|_dropped| {
-                let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut idle = lock(&self.idle);
                 idle.retain(|other| !has_hung_up(other));
             })?;
         self.put_back(connection);
@@ -176,10 +173,7 @@ impl SimDriver {
     }
 
     fn put_back(&self, connection: Connection) {
-        self.idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(connection);
+        lock(&self.idle).push(connection);
     }
 
     fn exchange(

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use driver::Ticket;
+use sys::sync::lock;
 
 /// A finished call's message.
 pub type Answer = Arc<[u8]>;
@@ -83,9 +84,7 @@ impl CallSlots {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, CallSlot>> {
-        self.call_slots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.call_slots)
     }
 }
 

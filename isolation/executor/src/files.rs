@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use driver::FileId;
+use sys::sync::lock;
 
 /// The files of one container.
 #[derive(Debug, Default)]
@@ -36,6 +37,6 @@ impl Files {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<FileId, Arc<OwnedFd>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

@@ -27,7 +27,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use tracing::Subscriber;
@@ -45,6 +45,7 @@ mod throttled;
 use bucket::Bucket;
 use sink::{Failure, Sink};
 pub use sink::{HARD_BYTES, MOST_BYTES};
+use sys::sync::lock;
 use throttled::Throttled;
 pub use throttled::{BURST_BY_PLACE, OWN_THROTTLE, PERIOD_BY_PLACE};
 
@@ -124,7 +125,7 @@ impl Log {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -1,9 +1,10 @@
 //! Each place in the code that logs has a bucket of its own: one that a tenant makes loud keeps no other from being heard.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use sys::sync::lock;
 use tracing::callsite::Identifier;
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -42,7 +43,7 @@ impl Throttled {
 
     /// Whether an event of this place is to be logged, and how many of its like were not logged before it.
     fn admit(&self, place: &'static Metadata<'static>) -> Option<u64> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = lock(&self.places);
         let place = places.entry(place.callsite()).or_insert_with(|| Place {
             bucket: Bucket::new(BURST_BY_PLACE, PERIOD_BY_PLACE),
             left_out: 0,

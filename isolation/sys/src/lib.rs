@@ -37,5 +37,6 @@ pub mod proc;
 pub mod seccomp;
 pub mod shared;
 pub mod signal;
+pub mod sync;
 pub mod traced;
 pub mod user_namespace;

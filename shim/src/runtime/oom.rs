@@ -5,10 +5,11 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use sys::sync::lock;
 use tokio::task::JoinHandle;
 
 use super::cgroup::Cgroup;
@@ -95,7 +96,7 @@ enum Group {
 impl Source {
     /// Looks what has happened; `count` bytes were read from the end.
     fn look(&self, count: usize) -> Group {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         match &self.means {
             Means::Counted { oom_control, .. } => {
                 // The removal of the control group signals too.

@@ -7,9 +7,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
+use sys::sync::lock;
 use tokio::sync::oneshot;
 
 use crate::error::{Result, system};
@@ -48,7 +49,7 @@ pub struct Reaper {
 impl Reaper {
     /// Nothing changes under a panic that a later look could not repair, so poison is ignored.
     fn watches(&self) -> MutexGuard<'_, Watches> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.watches)
     }
 
     /// Starts a child and watches it. The lock is held over the spawn, so its end cannot be seen first.

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use nvabi::Release;
@@ -33,6 +33,7 @@ use crate::{
     FileKind, FileRef, ImplicitBytes, RequestedCard, Ticket, descriptors, pointers,
 };
 use sums::Asker;
+use sys::sync::lock;
 use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
 
 /// The step after which an executor has a call.
@@ -415,8 +416,4 @@ impl Driver for ExecutorDriver {
         };
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

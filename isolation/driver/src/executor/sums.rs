@@ -28,9 +28,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
 use nvabi::control;
 use nvabi::layout::{pid_info, pid_memory};
+use sys::sync::lock;
 
 use super::wire::{Answer, Request};
-use super::{Connection, ExecutorDriver, lock};
+use super::{Connection, ExecutorDriver};
 use crate::own_client::{Execute, OwnCallError, OwnClient, OwnFile, accepted};
 use crate::{Call, CardSum, Error, FileId, FileKind, FileRef, RequestedCard, Ticket};
 

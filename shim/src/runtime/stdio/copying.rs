@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sys::sync::lock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -114,14 +115,9 @@ impl Copying {
             self.taken().await;
         };
         drop(tokio::time::timeout(SLOW_WAIT, all).await);
-        let logger = self
-            .logger
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let logger = lock(&self.logger).take();
         let Some(logger) = logger else { return };
-        let drains =
-            std::mem::take(&mut *self.drains.lock().unwrap_or_else(PoisonError::into_inner));
+        let drains = std::mem::take(&mut *lock(&self.drains));
         for drained in drains {
             // Closes what the program reads, though a child may still hold the other side.
             drained.abort();
@@ -151,7 +147,7 @@ impl Copying {
     /// The engine will write no more input.
     pub(in crate::runtime) fn close_stdin(&self) {
         if let Some(hold) = &self.hold {
-            drop(hold.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(lock(hold).take());
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sys::sync::lock;
 use tokio::sync::{mpsc, watch};
 
 use crate::error::{Error, Result};
@@ -133,11 +134,6 @@ impl ProcessStreams {
             exit: watch::channel(None).0,
         }
     }
-}
-
-/// Every change under these locks is complete in itself, so poison is ignored.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cell {

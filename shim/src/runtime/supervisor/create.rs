@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use sys::sync::lock;
+
 use super::Supervisor;
-use super::cell::{Cell, Holding, Live, ProcessStreams, lock};
+use super::cell::{Cell, Holding, Live, ProcessStreams};
 use crate::error::{Error, Result};
 use crate::runtime::gpu::{self, Prepared};
 use crate::runtime::orphans;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use sys::sync::lock;
+
 use super::Supervisor;
-use super::cell::{Cell, Holding, lock};
+use super::cell::{Cell, Holding};
 use crate::error::GpuResult;
 use crate::error::{Error, Result};
 use crate::runtime::gpu;

@@ -15,9 +15,10 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use sys::sync::lock;
 use tokio::sync::mpsc;
 
-use self::cell::{Cell, Input, Signalling, lock};
+use self::cell::{Cell, Input, Signalling};
 use super::cgroup::Stats;
 use super::gpu::Gpu;
 use super::reaper::Reaper;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use spec::strict_json::{self, Document};
+use sys::sync::lock;
 
 use super::Supervisor;
-use super::cell::{Cell, Holding, ProcessStreams, lock};
+use super::cell::{Cell, Holding, ProcessStreams};
 use super::create::kill_unheld;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::{self, Running, StartWatch, Started};
