@@ -47,12 +47,7 @@ use crate::replay::ThreadTurn;
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
 
-const EBADF: i32 = 9;
-const EINVAL: i32 = 22;
-const EMFILE: i32 = 24;
-const ENOMEM: i32 = 12;
-const ENOSYS: i32 = 38;
-const ESRCH: i32 = 3;
+use nvabi::errno::{EBADF, EMFILE, ENOSYS, ENOTTY, ESRCH};
 
 /// A call that the kernel has handed over, and whoever serves it.
 #[derive(Clone, Copy)]
@@ -181,7 +176,7 @@ impl ReceivedCall<'_> {
         match lookup {
             Lookup::Ours(file) => self.ioctl(&file),
             // Never handed to the kernel: another thread could put a file of the driver under this number meanwhile.
-            Lookup::Foreign(_) => Err(Reply::Errno(verdict::ENOTTY)),
+            Lookup::Foreign(_) => Err(Reply::Errno(ENOTTY)),
             Lookup::TooMany => Err(Reply::Errno(EMFILE)),
             Lookup::Failed(error) => Err(Reply::Errno(error.raw_os_error().unwrap_or(EBADF))),
         }

@@ -3,13 +3,11 @@
 use driver::{Link, Segment};
 use nvabi::Release;
 use nvabi::bytes::u32_at;
+use nvabi::errno::{EFAULT, ESRCH};
 use verdict::blocks::{self, Block, Descriptor, Extent};
-use verdict::{EFAULT, Op, Refusal};
+use verdict::{Op, Refusal};
 
 use crate::memories::{Memories, Target};
-
-/// The memory's process has executed another program, or ended.
-pub(crate) const ESRCH: i32 = 3;
 
 /// Copies the struct (segment 0).
 ///

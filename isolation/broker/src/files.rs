@@ -22,6 +22,7 @@ use journal::Journal;
 use journal::limits::MOST_FILES;
 use journal::state::{Op, State};
 use nix::sys::resource::{Resource, getrlimit};
+use nvabi::errno::EMFILE;
 use sys::pidfd::PidFd;
 use verdict::Surface;
 
@@ -124,8 +125,6 @@ const MOST_HINTS: usize = 4096;
 pub(crate) const MOST_LOOKED_AT: usize = 1 << 16;
 /// Hints that are tried before that.
 const MOST_TRIED: usize = 64;
-
-const EMFILE: i32 = 24;
 
 /// The files of one container.
 #[derive(Debug)]

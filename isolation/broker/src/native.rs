@@ -21,11 +21,12 @@ use journal::state::CallKey;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use nvabi::Release;
+use nvabi::errno::{EBADF, EFAULT, EIO, EMFILE};
 use supervisor::scarce;
 use sys::seccomp::{Listener, Notification};
 use verdict::blocks::Descriptor;
 use verdict::filter::Native;
-use verdict::{EFAULT, Op, Refusal};
+use verdict::{Op, Refusal};
 
 use crate::fetch::{self, Blocks, descriptor_number};
 use crate::files::{InUse, OpenFile, duplicate, held_by_thread, own_position, surface};
@@ -33,10 +34,6 @@ use crate::memories::Memories;
 use crate::processes::tgid_of;
 use crate::replay::Threads;
 use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL};
-
-const EBADF: i32 = 9;
-const EIO: i32 = 5;
-const EMFILE: i32 = 24;
 
 /// The files' numbers begin here, nanoseconds since the machine's start further on: no successor gives one again, and the broker's own
 /// never come as far.

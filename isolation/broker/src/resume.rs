@@ -36,8 +36,6 @@ use crate::govern::tenant;
 use crate::replay::ThreadTurn;
 use crate::workers::Session;
 
-const EIO: i32 = 5;
-
 /// Takes up what was left behind, then lets all sessions take new calls.
 ///
 /// # Errors
@@ -267,7 +265,7 @@ fn give_up(container: &Container, call_slot: &CallSlot, begun: Begun) -> Finishe
     let mut change = container.journal.change();
     change.roll_back(&begun.reservation);
     let answer = Answer {
-        ret: -EIO,
+        ret: -nvabi::errno::EIO,
         after: Arc::clone(&begun.before),
         replaces: None,
         changes_account: ChangesAccount::No,

@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nvabi::bytes::put_u32;
+use nvabi::errno::{EFAULT, EIO};
 use sys::ioctl::Block;
 
 use crate::{Executed, Segment};
@@ -59,6 +60,3 @@ pub fn issue(
         new_file: None,
     }
 }
-
-const EFAULT: i32 = 14;
-const EIO: i32 = 5;

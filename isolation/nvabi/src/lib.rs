@@ -23,6 +23,7 @@ pub mod call;
 pub mod capability;
 pub mod class;
 pub mod control;
+pub mod errno;
 pub mod escape;
 pub mod headers;
 pub mod layout;

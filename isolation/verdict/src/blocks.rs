@@ -6,7 +6,8 @@ use nvabi::control::{self, Nested};
 use nvabi::layout::{nvos21, nvos54, nvos64};
 use nvabi::{Release, class, status};
 
-use crate::{EFAULT, Op, Refusal};
+use crate::{Op, Refusal};
+use nvabi::errno::EFAULT;
 
 /// Longest block that is copied: the largest control's parameters (perfmon samples) have 55 888 bytes.
 pub const MAX_BLOCK_BYTES: usize = 64 * 1024;

@@ -17,7 +17,8 @@ use nvabi::{Release, status};
 use crate::effect::{Effect, Engines, List, Memory, Schedule, Switch, Verdict, View, Whose};
 use crate::page_size::{self, Requested, Takes};
 use crate::policy::CardFigures;
-use crate::{EFAULT, EINVAL, Op, Policy, Refusal, names, share};
+use crate::{Op, Policy, Refusal, names, share};
+use nvabi::errno::{EFAULT, EINVAL};
 
 /// Decides one call under the default policy. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
 #[must_use]

@@ -8,9 +8,10 @@ use nvabi::bytes::{u16_at, u32_at};
 use nvabi::layout::{export_info, export_object, export_objects, import_object, import_objects};
 use nvabi::status;
 
+use crate::Refusal;
 use crate::blocks::Descriptor;
 use crate::effect::{Effect, Export, Import, Onto};
-use crate::{EFAULT, Refusal};
+use nvabi::errno::EFAULT;
 
 /// Segment of a control's parameters.
 const PARAMS: u8 = 1;

@@ -53,10 +53,3 @@ pub enum Refusal {
         at: usize,
     },
 }
-
-/// `ENOTTY`: what a file answers to an ioctl that is not its own.
-pub const ENOTTY: i32 = 25;
-/// `EINVAL`: what `nvidia.ko` answers to a number or size that it does not know.
-pub const EINVAL: i32 = 22;
-/// `EFAULT`: memory that cannot be read or written.
-pub const EFAULT: i32 = 14;

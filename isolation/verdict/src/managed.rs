@@ -9,7 +9,8 @@
 
 use crate::filter::MMAP;
 use crate::policy::Managed;
-use crate::{EINVAL, Effect, Refusal, Verdict};
+use crate::{Effect, Refusal, Verdict};
+use nvabi::errno::EINVAL;
 
 /// The registers of an `mmap` that say what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

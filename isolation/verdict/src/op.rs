@@ -8,7 +8,8 @@ use nvabi::escape::{self, Escape, Id};
 use nvabi::layout::{nvos21, nvos54};
 use nvabi::uvm::{self, Uvm};
 
-use crate::{EINVAL, Refusal};
+use crate::Refusal;
+use nvabi::errno::EINVAL;
 
 /// What the file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

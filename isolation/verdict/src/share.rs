@@ -17,7 +17,8 @@ use nvabi::{Release, class, status};
 
 use crate::effect::Effect;
 use crate::policy::{Policy, SameUser};
-use crate::{EFAULT, Op, Refusal};
+use crate::{Op, Refusal};
+use nvabi::errno::EFAULT;
 
 /// Decides the policy at the start of `policy`.
 pub(crate) fn decide(

@@ -4,12 +4,13 @@
 //! os.c (exports) of open-gpu-kernel-modules; unknown classes and controls are answered as nvproxy answers them.
 
 use nvabi::bytes::{put, put_u32, put_u64};
+use nvabi::errno::EINVAL;
 use nvabi::layout::{
     debugger_params, device_params, event_params, export_object, export_objects, import_objects,
     nvos02, nvos21, nvos32, nvos54, nvos57, nvos64, share_policy,
 };
 use nvabi::{Release, control, escape, uvm};
-use verdict::{EINVAL, Effect, Op, Refusal, Surface, Verdict, policy};
+use verdict::{Effect, Op, Refusal, Surface, Verdict, policy};
 
 const OWN: u32 = 0xc1d0_0001;
 const FOREIGN: u32 = 0xc1d0_0002;

@@ -8,10 +8,10 @@ use journal::counters::Counter;
 use journal::reservation::Reservation;
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at};
+use nvabi::errno::EBADF;
 use verdict::share::Narrowing;
 use verdict::{Effect, Refusal};
 
-use super::EBADF;
 use super::admit::Request;
 use super::begin::{BegunCall, Held};
 use crate::answer_files::AnswerFiles;

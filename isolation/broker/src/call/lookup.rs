@@ -2,11 +2,12 @@
 
 use driver::{Binding, Caller, FdSlot, Segment};
 use nvabi::call;
+use nvabi::errno::{EBADF, EFAULT, EMFILE};
 use supervisor::scarce;
 use verdict::blocks::Descriptor;
-use verdict::{EFAULT, Effect, Op, Refusal};
+use verdict::{Effect, Op, Refusal};
 
-use super::{EBADF, EMFILE, ReceivedCall};
+use super::ReceivedCall;
 use crate::container::Container;
 use crate::fetch::descriptor_number;
 use crate::files::{InUse, Lookup};

@@ -1,13 +1,14 @@
 //! `mmap` with an offset, which makes managed memory on files of UVM's.
 
 use driver::FileKind;
+use nvabi::errno::{EINVAL, ENOMEM};
 use supervisor::scarce;
 use verdict::managed::Mapping;
 use verdict::policy::Managed;
 use verdict::{Effect, Refusal, Verdict};
 
 use super::reply::{Replied, Reply, record};
-use super::{EINVAL, ENOMEM, NotifiedCall, ReceivedCall};
+use super::{NotifiedCall, ReceivedCall};
 use crate::account::{Denied, Why};
 use crate::files::Lookup;
 use crate::managed::{self, Mapper, Reason};

@@ -10,10 +10,11 @@ use journal::state::ChangesAccount;
 use journal::state::Finished;
 use nvabi::Release;
 use nvabi::bytes::put_u32;
+use nvabi::errno::{EBADF, EFAULT, EINVAL};
 use nvabi::status::NV_OK;
-use verdict::{EFAULT, Op, Refusal};
+use verdict::{Op, Refusal};
 
-use super::{EBADF, EINVAL, NotifiedCall};
+use super::NotifiedCall;
 use crate::account::{Denied, Why};
 use crate::container::Container;
 use crate::fetch::Blocks;

@@ -5,8 +5,9 @@ use nvabi::uvm::{self, Id};
 use nvabi::{Release, status};
 
 use super::{Effect, word};
+use crate::Refusal;
 use crate::policy::Managed;
-use crate::{EFAULT, Refusal};
+use nvabi::errno::EFAULT;
 
 pub(super) fn call(
     row: &uvm::Uvm,

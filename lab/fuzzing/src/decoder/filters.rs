@@ -3,12 +3,13 @@
 use std::sync::OnceLock;
 
 use arbitrary::Unstructured;
+use nvabi::errno::EINVAL;
 use nvabi::escape::{self, key};
 use nvabi::{Release, uvm};
 use verdict::filter::{self, Action, Coverage, FilterSpec, IoctlRule};
 use verdict::managed::{self, Mapping};
 use verdict::policy::Managed;
-use verdict::{EINVAL, Effect, Op, Refusal, Verdict};
+use verdict::{Effect, Op, Refusal, Verdict};
 
 use super::Call;
 

@@ -8,14 +8,13 @@ use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::capability::Capabilities;
 use nvabi::class::{self, Kind};
 use nvabi::control as ctl;
+use nvabi::errno::{EFAULT, EINVAL, ENOTTY};
 use nvabi::escape::{self, KEY_MASK, key};
 use nvabi::layout::{nvos21, nvos32, nvos54, nvos64};
 use nvabi::{Release, uvm};
 use verdict::blocks::{self, Block, Extent, MAX_BLOCK_BYTES};
 use verdict::policy::{CardFigures, Managed, SameUser};
-use verdict::{
-    EFAULT, EINVAL, ENOTTY, Effect, Op, Policy, Refusal, Surface, Verdict, decide_under, op,
-};
+use verdict::{Effect, Op, Policy, Refusal, Surface, Verdict, decide_under, op};
 
 /// Controls that decide something, and a few that do not; the rest of the space is reached by chance.
 const CONTROLS: [u32; 40] = [
