@@ -7,12 +7,10 @@ mod error;
 mod isolation;
 mod request;
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use cards::placement::Policy;
+use cards::store::{DiskStore, Store};
 use serde::Deserialize;
 
 pub use self::backend::{BackendConfig, BackendKind, Strength};
@@ -193,15 +191,9 @@ impl Config {
     pub fn keep_in(&self, bundle: &Path) -> Result<(), Error> {
         let path = bundle.join(KEPT);
         let temporary = bundle.join(format!("{KEPT}.tmp"));
-        let written = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&temporary)
-            .and_then(|mut file| file.write_all(self.text.0.as_bytes()))
-            .and_then(|()| std::fs::rename(&temporary, &path));
+        let written = DiskStore
+            .write(&temporary, self.text.0.as_bytes())
+            .and_then(|()| DiskStore.rename(&temporary, &path));
         written.map_err(|source| Error::Keep { path, source })
     }
 
