@@ -72,10 +72,11 @@ fn package_of(id: &str) -> Option<String> {
 }
 
 /// Crates whose tests need neither root nor another process.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "isolation/bpf",
     "isolation/cards",
     "isolation/compute",
+    "isolation/journal",
     "isolation/ledger",
     "isolation/nvabi",
     "isolation/plan",
