@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::cache::{self, repository};
 use crate::command::{find, succeed};
 use crate::packages::{Suite, closure, ensure_installed, unpacked};
+use crate::programs::target_folder;
 
 /// The folder that guest and host share, in the guest.
 pub const RESULTS: &str = "/run/results";
@@ -85,6 +87,8 @@ mount -t tmpfs -o size=3G layer /layer
 mkdir /layer/upper /layer/work /layer/root
 mount -t overlay -o lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work overlay /layer/root
 root=/layer/root
+mkdir /layer/below
+mount --bind $root /layer/below
 mount -t proc proc $root/proc
 mount -t sysfs sys $root/sys
 mount -t devtmpfs dev $root/dev
@@ -94,6 +98,15 @@ mount -t tmpfs shm $root/dev/shm
 mount -t mqueue mqueue $root/dev/mqueue
 mount -t tmpfs run $root/run
 mount -t tmpfs tmp $root/tmp
+# What is built may be below a folder that is empty now.
+for folder in $(cat /kept); do
+    case $folder in
+    /tmp/* | /run/*)
+        mkdir -p "$root$folder"
+        mount --bind "/layer/below$folder" "$root$folder"
+        ;;
+    esac
+done
 mkdir $root/run/results
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 results $root/run/results
 mount -t cgroup2 -o nsdelegate cgroup2 $root/sys/fs/cgroup
@@ -233,6 +246,9 @@ impl Guest {
         fs::write(&init, INIT)?;
         fs::write(root.join("command"), first_process.command())?;
         fs::write(root.join("guest.service"), SERVICE)?;
+        let kept = [repository(), target_folder(), cache::folder()];
+        let kept = kept.map(|folder| folder.display().to_string());
+        fs::write(root.join("kept"), kept.join("\n"))?;
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
         let mut modules = Modules::below(&self.kernel)?;
         for name in MODULES {
