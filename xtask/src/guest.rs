@@ -93,7 +93,8 @@ const ALL_BUT_FIFTY: &[&str] = &[
     "live",
 ];
 
-/// What half an hour has room for.
+/// What half an hour has room for. Brokers that are killed under load are not among it: the test wants more kills in its time than such
+/// a machine comes to.
 const LONG: &[Step] = &[
     Step::Row(CONTAINERD, ALL_BUT_FIFTY),
     Step::Row("docker/host/wrapper/HostRunc", ALL_BUT_FIFTY),
@@ -110,10 +111,6 @@ const LONG: &[Step] = &[
     Step::Tests(
         "integration slices",
         &["every_path_to_memory", "deletion_returns"],
-    ),
-    Step::Tests(
-        "integration replacement",
-        &["brokers_are_killed_and_upgraded"],
     ),
 ];
 
