@@ -5,16 +5,16 @@
 //! instructions: no KVM is needed, and it is ten to thirty times slower than this machine.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cache::{self, repository};
-use crate::command::{find, succeed};
+use crate::command::{capture, find, succeed};
 use crate::packages::{Suite, closure, ensure_installed, unpacked};
 use crate::programs::target_folder;
 
@@ -63,6 +63,9 @@ TTYPath=/dev/ttyS0
 TimeoutStartSec=infinity
 Delegate=yes
 ";
+
+/// So many lines of its console are in an error.
+const SHOWN_LINES: usize = 40;
 
 /// Programs and the packages that have them.
 const TOOLS: [(&str, &str); 3] = [
@@ -151,8 +154,7 @@ impl Guest {
         &self.release
     }
 
-    /// Runs a shell script as the guest's root; what it writes to [`RESULTS`] is in `results`, and what the guest's console
-    /// shows in `console` there. `PATH` is the usual one.
+    /// Runs a shell script as the guest's root; what it writes to [`RESULTS`] is in `results`. `PATH` is the usual one.
     ///
     /// # Errors
     /// The guest has not come to the script's end in time; the console's last lines are in the error.
@@ -165,43 +167,18 @@ impl Guest {
              (\n{script}\n)\ntouch {RESULTS}/ended\nsync\necho o > /proc/sysrq-trigger\nsleep 60\n"
         );
         fs::write(results.join("run.sh"), text)?;
-        let console = results.join("console");
-        let mut guest = self
-            .command(&first, results)
-            .stdin(Stdio::null())
-            .stdout(File::create(&console)?)
-            .stderr(File::create(results.join("qemu"))?)
-            .spawn()
-            .context("starting qemu-system-x86_64")?;
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = guest.try_wait()? {
-                break Some(status);
-            }
-            if began.elapsed() > limit {
-                guest.kill()?;
-                guest.wait()?;
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        };
+        let outcome = capture(&mut self.command(&first, results), limit);
         if results.join("ended").exists() {
             return Ok(());
         }
-        let shown = [console, results.join("qemu")].map(|file| {
-            let text = fs::read(file).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text).into_owned();
-            let lines: Vec<&str> = text.lines().collect();
-            lines[lines.len().saturating_sub(40)..].join("\n")
-        });
-        match status {
-            Some(status) => bail!("the guest ended early ({status})\n{}", shown.join("\n")),
-            None => bail!(
-                "the guest was ended after {} s\n{}",
-                limit.as_secs(),
-                shown.join("\n")
-            ),
-        }
+        let outcome = outcome.context("the guest has not come to its script's end")?;
+        let lines: Vec<&str> = outcome.stdout.lines().collect();
+        let last = lines.len().saturating_sub(SHOWN_LINES);
+        bail!(
+            "the guest has ended before its script\n{}\n{}",
+            lines[last..].join("\n"),
+            outcome.stderr
+        )
     }
 
     fn command(&self, first: &Path, results: &Path) -> Command {

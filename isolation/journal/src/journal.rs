@@ -94,7 +94,7 @@ impl Journal {
         Self::open_moving(file, fresh, &|| {})
     }
 
-    /// The same; `moved` is told again and again while there is something to read, which may take longer than a hung broker is
+    /// The same; `moved` is called again and again while there is something to read, which may take longer than a hung broker is
     /// waited for.
     ///
     /// # Errors

@@ -14,7 +14,7 @@
 //! the container's share of a card's time is governed, the weight is between the default and ten times that.
 //!
 //! At the end of a quota the kernel stops all threads of the group for the rest of a period, the governor and whoever holds a lock of
-//! the driver among them, and the container's neighbours would pay. So the broker is told the quota in `cpu-time.json` ([`cards::CpuTime`])
+//! the driver among them, and the container's neighbours would pay. So the broker reads the quota in `cpu-time.json` ([`cards::CpuTime`])
 //! and has the container's calls wait before that is used up; what it leaves in one period is there in the next (`cpu.cfs_burst_us`).
 
 mod cpu_time;

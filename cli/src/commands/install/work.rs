@@ -387,7 +387,7 @@ fn checked(
     })
 }
 
-/// An engine that is told of a program that is not there starts no container with it.
+/// An engine starts no container with a program that is not there.
 fn programs_are_there(
     site: &Site,
     engine: Engine,

@@ -69,7 +69,7 @@ pub enum Error {
         /// What it says.
         near_miss: NearMiss,
     },
-    /// A container that asks for nothing, and cannot have what the host gives such a one.
+    /// A container that asks for nothing, and cannot have what the host gives it then.
     #[error(
         "the container requests no vGPU, so it gets the one of `[request] default` in cgpu.toml (CGPU_DISABLE=1 in its environment starts it without one)"
     )]

@@ -352,15 +352,9 @@ impl Pair {
         })
     }
 
-    /// Pins an object, or is refused.
-    fn pin_object(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
-        let (client, handle, purpose) = (client(input)?, handle(input)?, pin_for(input)?);
-        let expected = self.model.pin(client, handle, purpose);
-        match self.apply(Operation::Pin {
-            client,
-            object: handle,
-            purpose,
-        }) {
+    /// Pins, or is refused, as the model expects it.
+    fn take_pin(&mut self, operation: Operation, expected: Result<(), Refusal>) {
+        match self.apply(operation) {
             Ok(applied) => {
                 assert_eq!(expected, Ok(()));
                 let Applied::Pinned(token) = applied else {
@@ -370,6 +364,20 @@ impl Pair {
             }
             Err(refusal) => assert_eq!(expected, Err(refusal)),
         }
+    }
+
+    /// Pins an object, or is refused.
+    fn pin_object(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+        let (client, handle, purpose) = (client(input)?, handle(input)?, pin_for(input)?);
+        let expected = self.model.pin(client, handle, purpose);
+        self.take_pin(
+            Operation::Pin {
+                client,
+                object: handle,
+                purpose,
+            },
+            expected,
+        );
         Ok(None)
     }
 
@@ -377,20 +385,14 @@ impl Pair {
     fn pin_export(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
         let (file, index, purpose) = (file(input)?, input.int_in_range(0..=1)?, pin_for(input)?);
         let expected = self.model.pin_export(file, index, purpose);
-        match self.apply(Operation::PinExport {
-            file,
-            index,
-            purpose,
-        }) {
-            Ok(applied) => {
-                assert_eq!(expected, Ok(()));
-                let Applied::Pinned(token) = applied else {
-                    panic!("{applied:?}")
-                };
-                self.pins.push(token);
-            }
-            Err(refusal) => assert_eq!(expected, Err(refusal)),
-        }
+        self.take_pin(
+            Operation::PinExport {
+                file,
+                index,
+                purpose,
+            },
+            expected,
+        );
         Ok(None)
     }
 
