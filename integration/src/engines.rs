@@ -33,7 +33,7 @@ impl Engines {
                 &format!("engines/{}", suite.name()),
                 match suite {
                     Suite::Host => &["containerd", "docker.io", "tini"],
-                    Suite::Trixie | Suite::Newer => {
+                    Suite::Trixie | Suite::Newer | Suite::Arm64 => {
                         &["containerd", "docker.io", "docker-cli", "tini"]
                     }
                 },

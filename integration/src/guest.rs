@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use arch::Arch;
 
 use crate::cache::{self, repository};
 use crate::command::{capture, find, succeed};
@@ -67,11 +68,46 @@ Delegate=yes
 /// So many lines of its console are in an error.
 const SHOWN_LINES: usize = 40;
 
-/// Programs and the packages that have them.
-const TOOLS: [(&str, &str); 3] = [
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("cpio", "cpio"),
-    ("busybox", "busybox-static"),
+/// The machine that qemu plays.
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    /// qemu's program and its package.
+    qemu: (&'static str, &'static str),
+    options: &'static [&'static str],
+    /// The package that needs the newest kernel.
+    kernel: &'static str,
+    console: &'static str,
+}
+
+impl Machine {
+    const fn of(arch: Arch) -> Self {
+        match arch {
+            Arch::X86_64 => Self {
+                qemu: ("qemu-system-x86_64", "qemu-system-x86"),
+                // Debian's kernels want cmpxchg16b of no processor that translates slowly, and more than the default's features.
+                options: &["-M", "q35", "-cpu", "Nehalem,-cx16"],
+                kernel: "linux-image-amd64",
+                console: "ttyS0",
+            },
+            Arch::Aarch64 => Self {
+                qemu: ("qemu-system-aarch64", "qemu-system-arm"),
+                options: &["-M", "virt", "-cpu", "cortex-a72"],
+                kernel: "linux-image-arm64",
+                console: "ttyAMA0",
+            },
+        }
+    }
+}
+
+/// What the root of a guest of another architecture consists of.
+const ROOT: [&str; 7] = [
+    "bash",
+    "busybox-static",
+    "containerd",
+    "coreutils",
+    "iproute2",
+    "procps",
+    "runc",
 ];
 
 /// What the root's file system and containers need. A kernel may have some of them in itself.
@@ -101,7 +137,7 @@ mount -t tmpfs shm $root/dev/shm
 mount -t mqueue mqueue $root/dev/mqueue
 mount -t tmpfs run $root/run
 mount -t tmpfs tmp $root/tmp
-# What is built may be below a folder that is empty now.
+# What is built may be below a folder that is empty now, or not be in the root at all.
 for folder in $(cat /kept); do
     case $folder in
     /tmp/* | /run/*)
@@ -109,6 +145,12 @@ for folder in $(cat /kept); do
         mount --bind "/layer/below$folder" "$root$folder"
         ;;
     esac
+done
+number=0
+for folder in $(cat /shared); do
+    mkdir -p "$root$folder"
+    mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=mmap,msize=512000 shared$number "$root$folder"
+    number=$((number + 1))
 done
 mkdir $root/run/results
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 results $root/run/results
@@ -125,6 +167,9 @@ exec switch_root $root $(cat /command)
 /// A kernel, and qemu to run it.
 #[derive(Debug)]
 pub struct Guest {
+    machine: Machine,
+    /// What its root is made of.
+    root: PathBuf,
     /// The folder of the kernel's package.
     kernel: PathBuf,
     /// `6.1.0-53-amd64`
@@ -137,16 +182,31 @@ impl Guest {
     /// # Errors
     /// A reason to skip aloud: no root, no packages.
     pub fn of(suite: Suite) -> Result<Self> {
-        ensure_installed(&TOOLS)?;
-        let packages = closure(suite, &["linux-image-amd64"])?;
+        let (machine, root) = match suite {
+            Suite::Arm64 => (Machine::of(Arch::Aarch64), foreign_root(suite)?),
+            Suite::Host | Suite::Trixie | Suite::Newer => {
+                (Machine::of(Arch::NATIVE), PathBuf::from("/"))
+            }
+        };
+        ensure_installed(&[
+            machine.qemu,
+            ("cpio", "cpio"),
+            ("busybox", "busybox-static"),
+        ])?;
+        let packages = closure(suite, &[machine.kernel])?;
         let image = packages
             .iter()
-            .find(|name| name.starts_with("linux-image-") && *name != "linux-image-amd64");
-        let image = image.context("linux-image-amd64 needs no kernel")?;
+            .find(|name| name.starts_with("linux-image-") && *name != machine.kernel);
+        let image = image.with_context(|| format!("{} needs no kernel", machine.kernel))?;
         let part = format!("kernel/{}", suite.name());
         let kernel = unpacked(suite, &part, &[image])?;
         let release = image.trim_start_matches("linux-image-").to_owned();
-        Ok(Self { kernel, release })
+        Ok(Self {
+            machine,
+            root,
+            kernel,
+            release,
+        })
     }
 
     /// Its kernel's version.
@@ -182,32 +242,66 @@ impl Guest {
     }
 
     fn command(&self, first: &Path, results: &Path) -> Command {
-        let mut qemu = Command::new("qemu-system-x86_64");
-        // Debian's kernels want cmpxchg16b of no processor that translates slowly, and more than the default's features.
-        qemu.args(["-M", "q35", "-accel", "tcg,thread=multi"]);
-        qemu.args(["-cpu", "Nehalem,-cx16"]);
+        let (program, _package) = self.machine.qemu;
+        let mut qemu = Command::new(program);
+        qemu.args(self.machine.options);
+        qemu.args(["-accel", "tcg,thread=multi"]);
         qemu.args(["-smp", "2", "-m", "6144", "-no-reboot", "-nodefaults"]);
         qemu.args(["-display", "none", "-serial", "stdio"]);
         qemu.arg("-kernel")
             .arg(self.kernel.join(format!("boot/vmlinuz-{}", self.release)));
         qemu.arg("-initrd").arg(first);
-        qemu.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]);
+        let console = self.machine.console;
+        qemu.arg("-append");
+        qemu.arg(format!("console={console} quiet panic=-1 mitigations=off"));
         let results = format!(
             "local,id=results,path={},security_model=none,multidevs=remap",
             results.display()
         );
-        for (name, device) in [
-            (
-                "host",
-                "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap".to_owned(),
-            ),
-            ("results", results),
-        ] {
+        let root = format!(
+            "local,id=host,path={},security_model=none,readonly=on,multidevs=remap",
+            self.root.display()
+        );
+        let mut shared = vec![("host".to_owned(), root), ("results".to_owned(), results)];
+        for (number, folder) in self.shared().iter().enumerate() {
+            let name = format!("shared{number}");
+            let device = format!(
+                "local,id={name},path={},security_model=none,readonly=on,multidevs=remap",
+                folder.display()
+            );
+            shared.push((name, device));
+        }
+        for (name, device) in shared {
             qemu.arg("-fsdev").arg(device);
             qemu.arg("-device")
                 .arg(format!("virtio-9p-pci,fsdev={name},mount_tag={name}"));
         }
         qemu
+    }
+
+    /// Whether its root is this machine's own.
+    fn has_our_root(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Folders of its root that must be there, wherever they are.
+    fn kept(&self) -> Vec<PathBuf> {
+        match self.has_our_root() {
+            true => vec![repository(), target_folder(), cache::folder()],
+            false => Vec::new(),
+        }
+    }
+
+    /// Folders of this machine that another root does not have.
+    fn shared(&self) -> Vec<PathBuf> {
+        let (repository, target) = (repository(), target_folder());
+        if self.has_our_root() {
+            return Vec::new();
+        }
+        match target.starts_with(&repository) {
+            true => vec![repository],
+            false => vec![repository, target],
+        }
     }
 
     /// The archive that the kernel unpacks first.
@@ -217,15 +311,22 @@ impl Guest {
         for name in ["bin", "proc", "sys", "dev", "lower", "layer", "modules"] {
             fs::create_dir(root.join(name))?;
         }
-        let busybox = find("busybox").context("no busybox")?;
+        let busybox = match self.has_our_root() {
+            true => find("busybox").context("no busybox")?,
+            false => self.root.join("bin/busybox"),
+        };
         fs::copy(busybox, root.join("bin/busybox"))?;
         let init = root.join("init");
         fs::write(&init, INIT)?;
         fs::write(root.join("command"), first_process.command())?;
         fs::write(root.join("guest.service"), SERVICE)?;
-        let kept = [repository(), target_folder(), cache::folder()];
-        let kept = kept.map(|folder| folder.display().to_string());
-        fs::write(root.join("kept"), kept.join("\n"))?;
+        for (file, folders) in [("kept", self.kept()), ("shared", self.shared())] {
+            let folders: Vec<String> = folders
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect();
+            fs::write(root.join(file), folders.join("\n"))?;
+        }
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
         let mut modules = Modules::below(&self.kernel)?;
         for name in MODULES {
@@ -238,6 +339,35 @@ impl Guest {
         succeed(&mut pack)?;
         Ok(())
     }
+}
+
+/// The root of a guest whose programs this machine cannot run.
+fn foreign_root(suite: Suite) -> Result<PathBuf> {
+    let packages = closure(suite, &ROOT)?;
+    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    let root = unpacked(suite, &format!("root/{}", suite.name()), &packages)?;
+    // What the packages' scripts would make, and what the guest is mounted on.
+    for folder in [
+        "proc",
+        "sys",
+        "dev",
+        "run",
+        "tmp",
+        "root",
+        "etc/systemd/system",
+    ] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
+    fs::write(root.join("etc/group"), "root:x:0:\n")?;
+    for (link, to) in [("bin/sh", "bash"), ("var/run", "/run")] {
+        let link = root.join(link);
+        if link.symlink_metadata().is_err() {
+            fs::create_dir_all(link.parent().unwrap_or(&root))?;
+            std::os::unix::fs::symlink(to, link)?;
+        }
+    }
+    Ok(root)
 }
 
 /// A kernel's modules, and those that were taken.

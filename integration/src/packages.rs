@@ -29,6 +29,8 @@ pub enum Suite {
     Trixie,
     /// Debian 14, likewise.
     Newer,
+    /// Debian 12 of arm64, likewise: for a virtual machine, not for this one.
+    Arm64,
 }
 
 impl Suite {
@@ -38,6 +40,7 @@ impl Suite {
             Self::Host => "host",
             Self::Trixie => "trixie",
             Self::Newer => "newer",
+            Self::Arm64 => "arm64",
         }
     }
 
@@ -47,17 +50,23 @@ impl Suite {
             Self::Host => None,
             Self::Trixie => Some("trixie"),
             Self::Newer => Some("forky"),
+            Self::Arm64 => Some("bookworm"),
         }
     }
 
     fn options(self) -> Result<Vec<String>> {
-        match self.release() {
-            Some(release) => own_list(
-                self.name(),
-                &format!("deb {SIGNED} {ARCHIVE} {release} main"),
-            ),
-            None => Ok(vec!["-q".to_owned(), AS_ROOT.to_owned()]),
+        let Some(release) = self.release() else {
+            return Ok(vec!["-q".to_owned(), AS_ROOT.to_owned()]);
+        };
+        let mut options = own_list(
+            self.name(),
+            &format!("deb {SIGNED} {ARCHIVE} {release} main"),
+        )?;
+        if self == Self::Arm64 {
+            options.push("-oAPT::Architecture=arm64".to_owned());
+            options.push("-oAPT::Architectures=arm64".to_owned());
         }
+        Ok(options)
     }
 }
 

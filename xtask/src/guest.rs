@@ -2,6 +2,7 @@
 //!
 //! The short form is part of `cargo xtask test`. The long one asks this machine the same, and writes docs/reports/hosts.md.
 
+mod arm64;
 mod document;
 
 use std::fs;
@@ -43,6 +44,18 @@ enum Kernel {
     Host,
     /// Debian 13.
     Trixie,
+    /// Debian 12 for arm64, with programs and tests that are built for it.
+    Arm64,
+}
+
+impl Kernel {
+    fn suite(self) -> Suite {
+        match self {
+            Self::Host => Suite::Host,
+            Self::Trixie => Suite::Trixie,
+            Self::Arm64 => Suite::Arm64,
+        }
+    }
 }
 
 /// What the guest does, one after the other.
@@ -52,12 +65,14 @@ enum Step {
     Row(&'static str, &'static [&'static str]),
     /// Tests of an executable by package and name, whose names contain one of these; all, if there is none.
     Tests(&'static str, &'static [&'static str]),
+    /// A script by its name, and what its output must have.
+    Script(&'static str, &'static str, &'static [&'static str]),
 }
 
 impl Step {
     fn name(self) -> &'static str {
         match self {
-            Self::Row(name, _) | Self::Tests(name, _) => name,
+            Self::Row(name, _) | Self::Tests(name, _) | Self::Script(name, ..) => name,
         }
     }
 }
@@ -118,15 +133,21 @@ const SHORT_LIMIT: Duration = Duration::from_secs(15 * 60);
 const LONG_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let executables = executables::build()?;
-    let programs = Programs::gather(Profile::Dev)?;
-    let (steps, limit) = match options.long {
-        true => (LONG, LONG_LIMIT),
-        false => (SHORT, SHORT_LIMIT),
+    let (executables, programs) = match options.kernel {
+        Kernel::Host | Kernel::Trixie => {
+            let executables = executables::build()?;
+            let programs = Programs::gather(Profile::Dev)?;
+            (executables, programs.folder().to_owned())
+        }
+        Kernel::Arm64 => (
+            executables::build_for_arm64()?,
+            target_folder().join(executables::ARM64).join("debug"),
+        ),
     };
-    let suite = match options.kernel {
-        Kernel::Host => Suite::Host,
-        Kernel::Trixie => Suite::Trixie,
+    let (steps, limit) = match (options.kernel, options.long) {
+        (Kernel::Arm64, _) => (arm64::STEPS, LONG_LIMIT),
+        (Kernel::Host | Kernel::Trixie, true) => (LONG, LONG_LIMIT),
+        (Kernel::Host | Kernel::Trixie, false) => (SHORT, SHORT_LIMIT),
     };
     let is_needed = |step: &Step| {
         options
@@ -138,10 +159,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let plan = Plan {
         steps: &steps,
         executables: &executables,
-        programs: programs.folder(),
+        programs: &programs,
         limit,
     };
-    let guest = Guest::of(suite)?;
+    let guest = Guest::of(options.kernel.suite())?;
     let kinds: &[Init] = match (options.long, options.systemd) {
         (true, false) => &[Init::Shell, Init::Systemd],
         (_, true) => &[Init::Systemd],
@@ -270,6 +291,7 @@ impl Plan<'_> {
                     records = records.display(),
                 )
             }
+            Step::Script(_, script, _) => format!("export PATH={programs}:$PATH\n{script}"),
             Step::Tests(name, filters) => {
                 let executable = self
                     .executables
@@ -304,6 +326,16 @@ fn read(results: &Path, number: usize, step: Step) -> Result<Report> {
     let cells: Vec<Record> = match step {
         Step::Tests(..) => {
             text.lines().for_each(|line| reader.read(line));
+            Vec::new()
+        }
+        Step::Script(_, _, expected) => {
+            match expected.iter().find(|part| !text.contains(**part)) {
+                None => reader.counts.passed += 1,
+                Some(missing) => {
+                    reader.counts.failed += 1;
+                    reader.shown = format!("FAILED: no \"{missing}\" in:\n{text}\n");
+                }
+            }
             Vec::new()
         }
         Step::Row(..) => {

@@ -30,11 +30,6 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// `AUDIT_ARCH_X86_64`
-pub const X86_64: u32 = 0xc000_003e;
-/// x32's numbers share x86-64's table and have this bit.
-pub const X32_BIT: u32 = 0x4000_0000;
-
 /// `SECCOMP_RET_KILL_PROCESS`
 pub const KILL_PROCESS: u32 = 0x8000_0000;
 /// `SECCOMP_RET_USER_NOTIF`

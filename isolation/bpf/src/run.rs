@@ -76,9 +76,12 @@ mod tests {
     use super::*;
     use crate::{ALLOW, KILL_PROCESS, NOTIFY, arg_high, arg_low, if_equal, load, ret, skip};
 
+    /// `AUDIT_ARCH_X86_64`
+    const X86_64: u32 = 0xc000_003e;
+
     const CALL: Call = Call {
         nr: 16,
-        arch: crate::X86_64,
+        arch: X86_64,
         args: [0, 0x2_0000_0001, 0, 0, 0, 3 << 32],
     };
 
@@ -86,7 +89,7 @@ mod tests {
     fn a_program_sees_both_halves_of_every_argument() {
         for (offset, value) in [
             (crate::NR, 16),
-            (crate::ARCH, crate::X86_64),
+            (crate::ARCH, X86_64),
             (12, 0),
             (arg_low(1), 1),
             (arg_high(1), 2),

@@ -44,7 +44,7 @@ use crate::native::{self, NativeCalls};
 use crate::processes::FirstSeen;
 use crate::reaper::Reaper;
 use crate::replay::ThreadTurn;
-use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL, SYS_MMAP};
+use crate::syscall::{AUDIT_ARCH, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
 
 use nvabi::errno::{EBADF, EMFILE, ENOSYS, ENOTTY, ESRCH};
@@ -156,7 +156,7 @@ impl ReceivedCall<'_> {
 
     fn outcome(&mut self) -> Result<Finished, Reply> {
         let notification = self.call.notification;
-        if notification.arch != AUDIT_ARCH_X86_64 {
+        if notification.arch != AUDIT_ARCH {
             return Err(Reply::Errno(ENOSYS));
         }
         // The kernel takes a descriptor as 32 bits, and none above `i32::MAX` exists.

@@ -33,7 +33,7 @@ use crate::files::{InUse, OpenFile, duplicate, held_by_thread, own_position, sur
 use crate::memories::Memories;
 use crate::processes::tgid_of;
 use crate::replay::Threads;
-use crate::syscall::{AUDIT_ARCH_X86_64, SYS_IOCTL};
+use crate::syscall::{AUDIT_ARCH, SYS_IOCTL};
 
 /// The files' numbers begin here, nanoseconds since the machine's start further on: no successor gives one again, and the broker's own
 /// never come as far.
@@ -156,7 +156,7 @@ impl NativeCalls {
     /// Whether a real driver's broker would not see this call.
     #[must_use]
     pub fn has(&self, call: &Notification) -> bool {
-        call.nr == SYS_IOCTL && call.arch == AUDIT_ARCH_X86_64 && self.native.has(low(call.args[1]))
+        call.nr == SYS_IOCTL && call.arch == AUDIT_ARCH && self.native.has(low(call.args[1]))
     }
 
     /// Answers one.

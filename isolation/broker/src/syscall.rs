@@ -1,6 +1,16 @@
-//! The kernel's numbers of the calls that are notified (x86-64).
+//! The kernel's numbers of the calls that are notified.
 
-pub(crate) const SYS_MMAP: i32 = 9;
-pub(crate) const SYS_IOCTL: i32 = 16;
-/// `seccomp_data.arch` of a call by `syscall`.
-pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+use arch::{Arch, Syscall};
+
+pub(crate) const SYS_MMAP: i32 = number(Syscall::Mmap);
+pub(crate) const SYS_IOCTL: i32 = number(Syscall::Ioctl);
+/// `seccomp_data.arch` of this machine's own calls.
+pub(crate) const AUDIT_ARCH: u32 = Arch::NATIVE.audit();
+
+/// No call has a negative number.
+const fn number(call: Syscall) -> i32 {
+    match Arch::NATIVE.number(call) {
+        Some(number) => number.cast_signed(),
+        None => -1,
+    }
+}

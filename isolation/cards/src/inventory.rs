@@ -18,6 +18,7 @@ const SIZE_MAX_BYTES: u64 = 4 << 20;
 
 /// The driver's capabilities, one folder a card.
 const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
+const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// One card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,10 +116,7 @@ impl Inventory {
         if path.exists() {
             let mut saved = Self::from_file("saved inventory", &path)?;
             if saved.driver_version == loaded_driver_version {
-                // MIG can have been turned on since; compute modes cannot be read without NVML.
-                for card in &mut saved.cards {
-                    card.modes.mig |= modes::has_mig_instances(Path::new(CAPABILITIES), card.minor);
-                }
+                saved.look_at_proc_files();
                 return Ok(saved);
             }
         }
@@ -130,7 +128,8 @@ impl Inventory {
     /// # Errors
     /// NVML is absent, refuses, or is not built in; the answer cannot be saved.
     pub fn ask_driver(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
-        let found = nvml::inventory(state_dir, loaded_driver_version)?;
+        let mut found = nvml::inventory(state_dir, loaded_driver_version)?;
+        found.look_at_proc_files();
         let saved = SimulatedInventory {
             version: VERSION,
             driver_version: found.driver_version.clone(),
@@ -143,6 +142,15 @@ impl Inventory {
             &saved,
         )?;
         Ok(found)
+    }
+
+    /// What the driver's own files say of the cards' modes: MIG can have been turned on since NVML was asked, and NVML does not
+    /// say whose memory is the host's. Compute modes cannot be read without NVML.
+    fn look_at_proc_files(&mut self) {
+        for card in &mut self.cards {
+            card.modes.mig |= modes::has_mig_instances(Path::new(CAPABILITIES), card.minor);
+            card.modes.system_memory |= modes::is_node_of_host(Path::new(GPUS), &card.pci);
+        }
     }
 
     fn saved_path(state_dir: &Path) -> PathBuf {
@@ -257,6 +265,7 @@ mod nvml {
                 }
             },
             confidential: confidential == Some(true),
+            system_memory: false,
         })
     }
 
@@ -312,7 +321,7 @@ mod nvml {
             let of = |mig, compute| Modes {
                 mig,
                 compute,
-                confidential: false,
+                ..Modes::default()
             };
             let expected = [
                 of(false, Programs::Any),

@@ -15,6 +15,9 @@ pub struct Modes {
     pub compute: Programs,
     /// Confidential computing; NVML knows it of the host as a whole.
     pub confidential: bool,
+    /// Its memory is a NUMA node of the host's, as on Grace Hopper and Grace Blackwell, or the driver makes it one when the card is
+    /// first opened.
+    pub system_memory: bool,
 }
 
 /// NVIDIA's compute mode of a card: how many processes may have a CUDA context on it.
@@ -50,18 +53,22 @@ pub enum Setting {
     Prohibited,
     /// Whether quotas hold has never been seen.
     Confidential,
+    /// A container could take the card's memory as it takes any other: by `mmap` and a policy of the node's, and no call of the
+    /// driver's.
+    SystemMemory,
 }
 
 impl Modes {
     /// What keeps containers from sharing a card that is set so; `None`: nothing.
     #[must_use]
     pub fn obstacle(&self) -> Option<Setting> {
-        match (self.mig, self.compute, self.confidential) {
-            (true, _, _) => Some(Setting::Mig),
-            (_, Programs::ExclusiveProcess, _) => Some(Setting::ExclusiveProcess),
-            (_, Programs::Prohibited, _) => Some(Setting::Prohibited),
-            (_, _, true) => Some(Setting::Confidential),
-            (false, Programs::Any, false) => None,
+        match self.compute {
+            _ if self.mig => Some(Setting::Mig),
+            _ if self.system_memory => Some(Setting::SystemMemory),
+            Programs::ExclusiveProcess => Some(Setting::ExclusiveProcess),
+            Programs::Prohibited => Some(Setting::Prohibited),
+            Programs::Any if self.confidential => Some(Setting::Confidential),
+            Programs::Any => None,
         }
     }
 }
@@ -85,6 +92,9 @@ impl fmt::Display for Unshareable {
             Setting::Confidential => f.write_str(
                 "uses confidential computing, with which cgpu's limits were never tried: turn that off",
             ),
+            Setting::SystemMemory => f.write_str(
+                "has its memory as a NUMA node of the host, so that a container can take it without a call of the driver's and no quota holds: load the driver with `NVreg_CoherentGPUMemoryMode=driver`",
+            ),
         }?;
         // Programs without NVML start containers by the answer that was saved.
         f.write_str(", then run `cgpu cards`, which asks the driver again")
@@ -102,6 +112,16 @@ pub(crate) fn has_mig_instances(capabilities: &Path, minor: u32) -> bool {
     })
 }
 
+/// Whether a card's memory is, or becomes, a node of the host's memory: `gpus` is `/proc/driver/nvidia/gpus`, where the card's folder has
+/// `numa_status` then and only then (`nv_procfs_add_gpu`, open-gpu-kernel-modules 580). `pci` is NVML's name of the address, whose
+/// domain has eight digits where the folder's has four.
+pub(crate) fn is_node_of_host(gpus: &Path, pci: &str) -> bool {
+    let (domain, rest) = pci.split_once(':').unwrap_or_default();
+    let domain = domain.trim_start_matches('0').to_ascii_lowercase();
+    let folder = format!("{domain:0>4}:{}", rest.to_ascii_lowercase());
+    gpus.join(folder).join("numa_status").exists()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +133,11 @@ mod tests {
             mig,
             compute,
             confidential,
+            system_memory: false,
+        };
+        let node = |mig| Modes {
+            system_memory: true,
+            ..of(mig, Programs::Any, false)
         };
         for (modes, because, command) in [
             (
@@ -140,6 +165,12 @@ mod tests {
                 Setting::Mig,
                 "nvidia-smi -i 3 -mig 0",
             ),
+            (
+                node(false),
+                Setting::SystemMemory,
+                "NVreg_CoherentGPUMemoryMode=driver",
+            ),
+            (node(true), Setting::Mig, "nvidia-smi -i 3 -mig 0"),
         ] {
             assert_eq!(modes.obstacle(), Some(because));
             let text = Unshareable { index: 3, because }.to_string();
@@ -152,6 +183,28 @@ mod tests {
             serde_json::from_str::<Modes>("{}").unwrap(),
             Modes::default()
         );
+    }
+
+    #[test]
+    fn a_card_of_the_host_s_memory_is_found_by_the_driver_s_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["0009:01:00.0", "0000:c1:00.0"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        std::fs::write(
+            dir.path().join("0009:01:00.0/numa_status"),
+            "Node: 4\nStatus: offline\n",
+        )
+        .unwrap();
+        for (pci, is_node) in [
+            ("00000009:01:00.0", true),
+            ("0009:01:00.0", true),
+            ("00000000:C1:00.0", false),
+            ("00010009:01:00.0", false),
+            ("", false),
+        ] {
+            assert_eq!(is_node_of_host(dir.path(), pci), is_node, "{pci}");
+        }
     }
 
     #[test]

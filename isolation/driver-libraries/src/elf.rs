@@ -2,8 +2,9 @@
 
 use std::fs::File;
 
+use arch::Arch;
 use elf::ElfStream;
-use elf::abi::{DT_SONAME, EM_386, EM_AARCH64, EM_X86_64, ET_DYN};
+use elf::abi::{DT_SONAME, EM_386, ET_DYN};
 use elf::endian::AnyEndian;
 
 use crate::error::Error;
@@ -47,11 +48,7 @@ fn reply(file: File) -> Result<Reply, String> {
     if stream.ehdr.e_type != ET_DYN {
         return Err("it is not a shared library".to_owned());
     }
-    let native = if cfg!(target_arch = "aarch64") {
-        EM_AARCH64
-    } else {
-        EM_X86_64
-    };
+    let native = Arch::NATIVE.libraries().elf_machine;
     let machine = match stream.ehdr.e_machine {
         machine if machine == native => Machine::Native,
         EM_386 => Machine::X86,

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use arch::{Arch, Libraries};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod};
@@ -19,28 +20,10 @@ use crate::error::Error;
 use crate::linker_cache::{self, Entry};
 use crate::tree::{LastLink, Tree};
 
-/// Folders that a dynamic linker searches with no configuration, in the order of how telling a libc in them is: Debian's,
-/// Red Hat's, everybody else's.
-#[cfg(target_arch = "aarch64")]
-const FOLDERS: [&str; 6] = [
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/lib64",
-    "/usr/lib",
-    "/lib",
-];
-#[cfg(not(target_arch = "aarch64"))]
-const FOLDERS: [&str; 6] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/lib64",
-    "/usr/lib",
-    "/lib",
-];
+/// Folders and files of this machine's own programs.
+const NATIVE: Libraries = Arch::NATIVE.libraries();
 
-/// The same for 32-bit programs.
+/// Folders that a dynamic linker of 32-bit programs searches with no configuration.
 const FOLDERS_32: [&str; 5] = [
     "/usr/lib/i386-linux-gnu",
     "/lib/i386-linux-gnu",
@@ -49,10 +32,6 @@ const FOLDERS_32: [&str; 5] = [
     "/lib",
 ];
 
-#[cfg(target_arch = "aarch64")]
-const MUSL: &str = "/lib/ld-musl-aarch64.so.1";
-#[cfg(not(target_arch = "aarch64"))]
-const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
 /// Where musl searches with no configuration.
 const MUSL_FOLDER: &str = "/usr/lib";
 
@@ -91,11 +70,12 @@ impl Image {
     /// no program that could ask.
     pub(crate) fn library_folder(&self) -> PathBuf {
         let with_libc = |folder: &&str| self.is_file(&format!("{folder}/libc.so.6"));
-        let folder = FOLDERS
+        let folder = NATIVE
+            .folders
             .into_iter()
             .find(|folder| with_libc(folder))
-            .or_else(|| self.is_file(MUSL).then_some(MUSL_FOLDER));
-        PathBuf::from(folder.unwrap_or(FOLDERS[0]))
+            .or_else(|| self.is_file(NATIVE.musl_loader).then_some(MUSL_FOLDER));
+        PathBuf::from(folder.unwrap_or(NATIVE.folders[0]))
     }
 
     /// [`Self::library_folder`] for 32-bit programs; `None` where there are none.

@@ -4,6 +4,7 @@
 //! (digits compare as numbers), strings, and since glibc 2.33 extensions, all of which name strings by their offset from
 //! the head. Before glibc 2.32 an older table is in front; glibc reads a file without it as well.
 
+use arch::Arch;
 use std::cmp::Ordering;
 
 pub(crate) const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
@@ -29,11 +30,7 @@ const STRINGS_AT: usize = 24;
 const EXTENSIONS_AT: usize = 32;
 
 /// Of a library for this machine's own programs (`_DL_CACHE_DEFAULT_ID`).
-#[cfg(target_arch = "aarch64")]
-pub(crate) const NATIVE: u32 = 0x0a03;
-/// Of a library for this machine's own programs (`_DL_CACHE_DEFAULT_ID`).
-#[cfg(not(target_arch = "aarch64"))]
-pub(crate) const NATIVE: u32 = 0x0303;
+pub(crate) const NATIVE: u32 = Arch::NATIVE.libraries().linker_cache_flags;
 
 /// Of a 32-bit library beside them.
 pub(crate) const X86: u32 = 0x0003;

@@ -7,6 +7,7 @@
 
 use std::io;
 
+use arch::Arch;
 use caps::CapSet;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
@@ -94,7 +95,7 @@ pub fn confine() -> Result<(), Error> {
     }
     prctl::set_no_new_privs().map_err(step("giving up new privileges"))?;
     prctl::set_dumpable(false).map_err(step("closing its memory to others"))?;
-    sys::seccomp::install(&filter::program()).map_err(|source| Error::Step {
+    sys::seccomp::install(&filter::program(Arch::NATIVE)).map_err(|source| Error::Step {
         step: "installing its filter",
         source,
     })

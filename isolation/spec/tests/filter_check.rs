@@ -58,6 +58,7 @@ const FOREIGN: [&str; 5] = [
 const FILTER: FilterSpec = FilterSpec {
     release: Release::R570,
     coverage: Coverage::Simulated,
+    arch: arch::Arch::NATIVE,
 };
 
 /// One machine-wide resource at a time: cgroups and pids of runc are shared, and a container is short.

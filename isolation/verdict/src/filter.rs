@@ -5,8 +5,9 @@
 //! - only the low 32 bits of the command register count, as the kernel truncates it;
 //! - the driver ignores the type byte and the direction, so a rule on them can be walked around: rules compare number and size;
 //! - `seccomp(SET_MODE_FILTER, NEW_LISTENER)` fails, so that a tenant can never supervise itself past the broker;
-//! - foreign system-call tables (i386, x32) reach the same driver: their ioctl is closed.
+//! - foreign system-call tables (i386, x32, 32-bit ARM) reach the same driver: their ioctl is closed.
 
+use arch::{Arch, Syscall};
 use nvabi::call::Production;
 use nvabi::escape::{self, KEY_MASK};
 use nvabi::{Release, uvm};
@@ -22,6 +23,8 @@ pub struct FilterSpec {
     pub release: Release,
     /// Which rows come to the broker.
     pub coverage: Coverage,
+    /// The machine whose numbers its system calls have.
+    pub arch: Arch,
 }
 
 /// Which rows come to the broker.
@@ -148,7 +151,11 @@ impl Native {
     #[must_use]
     pub fn of(release: Release) -> Self {
         let coverage = Coverage::Production;
-        let rules = ioctl_rules(&FilterSpec { release, coverage });
+        let rules = ioctl_rules(&FilterSpec {
+            release,
+            coverage,
+            arch: Arch::NATIVE,
+        });
         Self {
             notified: rules.iter().map(|rule| rule.when).collect(),
         }
@@ -232,8 +239,12 @@ pub const NEW_LISTENER: (u32, MaskedEq) = (
     },
 );
 
-/// The system calls of io_uring, whose numbers are the same in every table.
-pub const IO_URING: [&str; 3] = ["io_uring_setup", "io_uring_enter", "io_uring_register"];
+/// The system calls of io_uring, by the names that profiles have for them.
+pub const IO_URING: [(&str, Syscall); 3] = [
+    ("io_uring_setup", Syscall::IoUringSetup),
+    ("io_uring_enter", Syscall::IoUringEnter),
+    ("io_uring_register", Syscall::IoUringRegister),
+];
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 //!
 //! Stricter than asked is fine: a call that the engine's profile denies need not reach the broker.
 
+use arch::{Arch, Syscall};
 use bpf::walk::{Start, TooComplex};
 use bpf::word::{State, Word};
 use bpf::{Instruction, arg_high, arg_low};
@@ -59,105 +60,90 @@ impl From<TooComplex> for Hole {
     }
 }
 
-/// System calls by number.
-#[cfg(target_arch = "x86_64")]
-mod native {
-    pub(super) const ARCH: u32 = bpf::X86_64;
-    pub(super) const IOCTL: u32 = 16;
-    pub(super) const MMAP: u32 = 9;
-    pub(super) const REMAP_FILE_PAGES: u32 = 216;
-    pub(super) const SECCOMP: u32 = 317;
-    /// x32's calls share the architecture and have this bit. The last number is no call.
-    pub(super) const FOREIGN_NUMBERS: Option<(u32, u32)> = Some((bpf::X32_BIT, u32::MAX - 1));
-}
-#[cfg(target_arch = "aarch64")]
-mod native {
-    pub(super) const ARCH: u32 = 0xc000_00b7;
-    pub(super) const IOCTL: u32 = 29;
-    pub(super) const MMAP: u32 = 222;
-    pub(super) const REMAP_FILE_PAGES: u32 = 234;
-    pub(super) const SECCOMP: u32 = 277;
-    pub(super) const FOREIGN_NUMBERS: Option<(u32, u32)> = None;
-}
-
-/// `io_uring_setup`, `_enter` and `_register`.
-const IO_URING: [u32; 3] = [425, 426, 427];
-
 /// What a container's filter must not let through.
 #[must_use]
 pub fn demands(spec: &FilterSpec, io_uring: IoUring) -> Vec<Demand> {
+    let of = |call| native_call(spec.arch, call);
     let mut demands: Vec<Demand> = filter::ioctl_rules(spec)
         .iter()
-        .map(|rule| {
+        .filter_map(|rule| {
             // Refusals too: what they close is nobody's.
             let (Action::Notify | Action::Errno(_)) = rule.action;
             let command = Word::masked(rule.when.mask, rule.when.value);
-            Demand {
+            Some(Demand {
                 name: rule.name,
-                calls: native_call(native::IOCTL).with(arg_low(1), command),
-            }
+                calls: of(Syscall::Ioctl)?.with(arg_low(1), command),
+            })
         })
         .collect();
 
-    let mmap = |calls| Demand {
-        name: "mmap of a driver's file",
-        calls,
-    };
-    let with_flags = |flags: filter::MaskedEq| {
-        let flags = Word::masked(flags.mask, flags.value);
-        native_call(native::MMAP).with(arg_low(3), flags)
-    };
-    demands.extend(
-        filter::MMAP
-            .at_fixed_addresses()
-            .map(|flags| mmap(with_flags(flags))),
-    );
-    let free = with_flags(filter::MMAP.at_free_addresses());
-    let [low, high] = halves(filter::MMAP.least_offset_bytes);
-    let beyond = free.with(arg_high(5), Word::from(high.saturating_add(1), u32::MAX));
-    let within = free.with(arg_high(5), Word::exactly(high));
-    demands.push(mmap(beyond));
-    demands.push(mmap(within.with(arg_low(5), Word::from(low, u32::MAX))));
-    demands.push(Demand {
-        name: filter::REMAP_FILE_PAGES,
-        calls: native_call(native::REMAP_FILE_PAGES),
-    });
-
-    let (operation, flag) = filter::NEW_LISTENER;
-    let listener = native_call(native::SECCOMP)
-        .with(arg_low(0), Word::exactly(operation))
-        .with(arg_low(1), Word::masked(flag.mask, flag.value));
-    demands.push(Demand {
-        name: "seccomp with a new listener",
-        calls: listener,
-    });
-    if io_uring == IoUring::Closed {
-        demands.extend(IO_URING.map(|nr| Demand {
-            name: "io_uring",
-            calls: native_call(nr),
+    if let Some(mmap) = of(Syscall::Mmap) {
+        demands.extend(mmap_calls(&mmap).map(|calls| Demand {
+            name: "mmap of a driver's file",
+            calls,
         }));
     }
-
+    if let Some(calls) = of(Syscall::RemapFilePages) {
+        demands.push(Demand {
+            name: filter::REMAP_FILE_PAGES,
+            calls,
+        });
+    }
+    if let Some(seccomp) = of(Syscall::Seccomp) {
+        let (operation, flag) = filter::NEW_LISTENER;
+        demands.push(Demand {
+            name: "seccomp with a new listener",
+            calls: seccomp
+                .with(arg_low(0), Word::exactly(operation))
+                .with(arg_low(1), Word::masked(flag.mask, flag.value)),
+        });
+    }
+    if io_uring == IoUring::Closed {
+        demands.extend(filter::IO_URING.iter().filter_map(|(_, call)| {
+            Some(Demand {
+                name: "io_uring",
+                calls: of(*call)?,
+            })
+        }));
+    }
     demands.push(Demand {
         name: "a foreign table of system calls",
-        calls: State::any().with(bpf::ARCH, Word::other_than(native::ARCH)),
+        calls: State::any().with(bpf::ARCH, Word::other_than(spec.arch.audit())),
     });
-    if let Some((first, last)) = native::FOREIGN_NUMBERS {
-        let numbers = Word::from(first, last);
+    if let Some(bit) = spec.arch.foreign_bit() {
+        // The last number is no call.
+        let numbers = Word::from(bit, u32::MAX - 1);
         demands.push(Demand {
             name: "a foreign table of system calls (x32)",
-            calls: native_table().with(bpf::NR, numbers),
+            calls: native_table(spec.arch).with(bpf::NR, numbers),
         });
     }
     demands
 }
 
-fn native_table() -> State {
-    State::any().with(bpf::ARCH, Word::exactly(native::ARCH))
+/// The mappings that may be of managed memory.
+fn mmap_calls(mmap: &State) -> [State; 4] {
+    let with_flags = |flags: filter::MaskedEq| {
+        let flags = Word::masked(flags.mask, flags.value);
+        mmap.with(arg_low(3), flags)
+    };
+    let [first, second] = filter::MMAP.at_fixed_addresses().map(with_flags);
+    let free = with_flags(filter::MMAP.at_free_addresses());
+    let [low, high] = halves(filter::MMAP.least_offset_bytes);
+    let beyond = free.with(arg_high(5), Word::from(high.saturating_add(1), u32::MAX));
+    let within = free
+        .with(arg_high(5), Word::exactly(high))
+        .with(arg_low(5), Word::from(low, u32::MAX));
+    [first, second, beyond, within]
 }
 
-fn native_call(nr: u32) -> State {
-    native_table().with(bpf::NR, Word::exactly(nr))
+fn native_table(arch: Arch) -> State {
+    State::any().with(bpf::ARCH, Word::exactly(arch.audit()))
+}
+
+fn native_call(arch: Arch, call: Syscall) -> Option<State> {
+    let nr = arch.number(call)?;
+    Some(native_table(arch).with(bpf::NR, Word::exactly(nr)))
 }
 
 fn halves(value: u64) -> [u32; 2] {
@@ -173,18 +159,21 @@ pub fn check(filters: &[Vec<Instruction>], demands: &[Demand]) -> Result<Closed,
         return Err(Hole::NoFilter);
     }
     let mut notifies = false;
-    let mut start: Option<(u32, Start<'_>)> = None;
+    let mut start: Option<((u32, u32), Start<'_>)> = None;
     for demand in demands {
         // Most demands are on one system call, and most of a filter is about others: that part is walked once.
-        let nr = demand
+        let call = demand
             .calls
-            .known(bpf::NR)
-            .filter(|_| demand.calls.known(bpf::ARCH).is_some());
-        let from = match (nr, &start) {
-            (Some(nr), Some((of, shared))) if nr == *of => shared.clone(),
-            (Some(nr), _) => {
-                let shared = Start::of(filters, &native_call(nr))?;
-                start = Some((nr, shared.clone()));
+            .known(bpf::ARCH)
+            .zip(demand.calls.known(bpf::NR));
+        let from = match (call, &start) {
+            (Some(call), Some((of, shared))) if call == *of => shared.clone(),
+            (Some((table, nr)), _) => {
+                let call = State::any()
+                    .with(bpf::ARCH, Word::exactly(table))
+                    .with(bpf::NR, Word::exactly(nr));
+                let shared = Start::of(filters, &call)?;
+                start = Some(((table, nr), shared.clone()));
                 shared
             }
             (None, _) => Start::beginning(filters),

@@ -21,6 +21,8 @@ pub struct Mapping {
     pub flags: u64,
     /// Argument 5, bytes.
     pub offset: u64,
+    /// Bytes of a page of the kernel's.
+    pub page_bytes: u64,
 }
 
 impl Mapping {
@@ -32,7 +34,6 @@ impl Mapping {
     }
 }
 
-const PAGE_BYTES: u64 = 4096;
 const MAP_TYPE: u64 = 0x0f;
 const MAP_SHARED: u64 = 1;
 const MAP_SHARED_VALIDATE: u64 = 3;
@@ -52,19 +53,20 @@ pub fn map(
         length,
         flags,
         offset,
+        page_bytes,
     } = mapping;
     let is_shared = matches!(flags & MAP_TYPE, MAP_SHARED | MAP_SHARED_VALIDATE);
     // What the kernel or the driver refuses by itself, or what is not of this file.
     if flags & MAP_ANONYMOUS != 0 || !is_shared {
         return Verdict::Execute(Effect::None);
     }
-    let whole_pages = length.checked_next_multiple_of(PAGE_BYTES);
+    let whole_pages = length.checked_next_multiple_of(page_bytes);
     let Some(length) =
         whole_pages.filter(|length| *length != 0 && offset.checked_add(*length).is_some())
     else {
         return Verdict::Refuse(Refusal::Errno(EINVAL));
     };
-    if !offset.is_multiple_of(PAGE_BYTES) {
+    if !offset.is_multiple_of(page_bytes) {
         return Verdict::Refuse(Refusal::Errno(EINVAL));
     }
     if is_semaphore_pool(offset, length) {
@@ -91,6 +93,7 @@ mod tests {
             length,
             flags,
             offset,
+            page_bytes: 4096,
         };
         map(mapping, policy, |base, length| {
             (base, length) == (0x1000_0000, 0x1000)
@@ -107,6 +110,28 @@ mod tests {
                     length: 8192
                 })
             );
+        }
+    }
+
+    #[test]
+    fn a_page_is_as_large_as_the_kernels() {
+        for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            let at = |offset| {
+                let mapping = Mapping {
+                    length: 4097,
+                    flags: MAP_SHARED,
+                    offset,
+                    page_bytes,
+                };
+                map(mapping, Managed::Charge, |_, _| false)
+            };
+            let length = 4097_u64.next_multiple_of(page_bytes);
+            assert_eq!(
+                at(BASE),
+                Verdict::Execute(Effect::Managed { base: BASE, length })
+            );
+            let within = Verdict::Refuse(Refusal::Errno(EINVAL));
+            assert_eq!(at(BASE + page_bytes / 2), within);
         }
     }
 

@@ -12,8 +12,8 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::layout::memory_params as params;
 use nvabi::layout::nvos32;
 
-/// The host's page.
-pub const HOST_PAGE: u64 = 4 << 10;
+/// The host's page, or more: what its kernel was built with is not asked, and too much is charged rather than too little.
+pub const HOST_PAGE: u64 = arch::Arch::NATIVE.largest_page_bytes();
 /// What PMA hands out at least, and RM's big page.
 pub const BIG_PAGE: u64 = 64 << 10;
 /// The page that every request of this size and more gets, unless it asks for another.

@@ -160,6 +160,7 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
                 length: 1 << 20,
                 flags: 1,
                 offset: 0x7f00_0000_0000,
+                page_bytes: 4096,
             },
             Managed::Charge,
             |_, _| false,

@@ -1,5 +1,6 @@
 //! What this host offers: the driver behind the containers' cards, its inventory, and the files that containers see.
 
+use arch::Arch;
 use std::path::{Path, PathBuf};
 
 use cards::reservations::Defaults;
@@ -151,7 +152,11 @@ pub(crate) fn filter_of(grant: &Grant) -> Result<FilterSpec, Error> {
             }
         })?,
     };
-    Ok(FilterSpec { release, coverage })
+    Ok(FilterSpec {
+        release,
+        coverage,
+        arch: Arch::NATIVE,
+    })
 }
 
 /// What a broker must be told of, and what a file says of the driver.
@@ -159,7 +164,14 @@ type Filter = (Result<FilterSpec, UnknownDriver>, Option<Known>);
 
 fn filter(config: &Config, version: &str, coverage: Coverage) -> Result<Filter, Error> {
     Ok(match drivers::decoding(config, version_of(version)?) {
-        Ok(Decoding { release, by_file }) => (Ok(FilterSpec { release, coverage }), by_file),
+        Ok(Decoding { release, by_file }) => (
+            Ok(FilterSpec {
+                release,
+                coverage,
+                arch: Arch::NATIVE,
+            }),
+            by_file,
+        ),
         Err(unknown) => (Err(unknown), None),
     })
 }

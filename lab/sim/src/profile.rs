@@ -119,6 +119,8 @@ struct CardText {
     compute_mode: Programs,
     #[serde(default)]
     confidential: bool,
+    #[serde(default)]
+    system_memory: bool,
     context_bytes: Option<u64>,
 }
 
@@ -551,6 +553,7 @@ impl CardProfile {
                 mig: text.mig,
                 compute: text.compute_mode,
                 confidential: text.confidential,
+                system_memory: text.system_memory,
             },
             context_bytes: text.context_bytes,
         })

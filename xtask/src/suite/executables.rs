@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use integration::cache::repository;
-use integration::command::line;
+use integration::command::{line, succeed};
+use integration::packages::ensure_installed;
 use serde_json::Value;
 
 use super::{Layer, cargo};
@@ -92,17 +93,44 @@ const NEEDS_THE_HOST: [(&str, &str); 0] = [];
 /// Tests of the harness's packages that start no engine.
 const WITHOUT_ENGINES: [&str; 3] = ["arrows", "configuration", "threat_model"];
 
+/// rustc's name of arm64 with glibc.
+pub(crate) const ARM64: &str = "aarch64-unknown-linux-gnu";
+
 /// Builds the workspace once, all programs and tests with the same features, and lists the tests.
 pub(crate) fn build() -> Result<Vec<Executable>> {
-    let mut command = cargo(&[
-        "build",
-        "--workspace",
-        "--all-targets",
-        "--message-format=json-render-diagnostics",
-    ]);
-    let executables = read(&mut command)?;
+    listed(&mut cargo(&BUILD))
+}
+
+/// The same for arm64.
+///
+/// # Errors
+/// As of [`build`], and where no standard library or linker for it can be had.
+pub(crate) fn build_for_arm64() -> Result<Vec<Executable>> {
+    ensure_installed(&[("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu")])?;
+    // Where rustup is missing, the compiler may have the library all the same.
+    if integration::command::find("rustup").is_some() {
+        succeed(Command::new("rustup").args(["target", "add", ARM64]))?;
+    }
+    let mut command = cargo(&BUILD);
+    command.args(["--target", ARM64]);
+    command.env(
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+        "aarch64-linux-gnu-gcc",
+    );
+    listed(&mut command)
+}
+
+const BUILD: [&str; 4] = [
+    "build",
+    "--workspace",
+    "--all-targets",
+    "--message-format=json-render-diagnostics",
+];
+
+fn listed(command: &mut Command) -> Result<Vec<Executable>> {
+    let executables = read(command)?;
     if executables.is_empty() {
-        bail!("`{}` made no test", line(&command));
+        bail!("`{}` made no test", line(command));
     }
     Ok(executables)
 }

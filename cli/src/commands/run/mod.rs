@@ -382,7 +382,7 @@ fn filter(created: &Created) -> Vec<(u16, u8, u8, u32)> {
     let mut program = verdict::filter::program(&spec);
     match created.grant.isolation.io_uring {
         IoUring::Allow => {}
-        IoUring::Deny => verdict::filter::deny_io_uring(&mut program),
+        IoUring::Deny => verdict::filter::deny_io_uring(&mut program, spec.arch),
     }
     program
         .iter()

@@ -8,11 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::maps::has_gone;
-
-#[cfg(target_arch = "x86_64")]
-const SYS_MMAP: &str = "9";
-#[cfg(target_arch = "aarch64")]
-const SYS_MMAP: &str = "222";
+use crate::syscall::SYS_MMAP;
 
 /// Whether a thread has left every `mmap` that it was in before this look; `false` where that cannot be told.
 pub(super) fn is_out(tgid: i32, tid: i32) -> bool {
@@ -28,7 +24,9 @@ pub(super) fn is_out(tgid: i32, tid: i32) -> bool {
 /// `running`; or the number of the system call in which the thread sleeps, -1 for none, and its registers.
 fn is_elsewhere(text: &str) -> bool {
     let first = text.split_ascii_whitespace().next().unwrap_or_default();
-    first.parse::<i64>().is_ok() && first != SYS_MMAP
+    first
+        .parse::<i64>()
+        .is_ok_and(|number| number != i64::from(SYS_MMAP))
 }
 
 /// The threads of a process that may be in an `mmap`.
@@ -72,7 +70,7 @@ mod tests {
         for unknown in [
             "running\n",
             "",
-            "9 0x0 0x1000 0x3 0x1 0x3 0x0 0x7ffc 0x7f01\n",
+            &format!("{SYS_MMAP} 0x0 0x1000 0x3 0x1 0x3 0x0 0x7ffc 0x7f01\n"),
         ] {
             assert!(!is_elsewhere(unknown), "{unknown}");
         }

@@ -41,6 +41,7 @@ pub(crate) fn confine(socket: &OwnedFd, wait: Wait) -> io::Result<()> {
     let spec = FilterSpec {
         release: Release::R570,
         coverage: Coverage::Simulated,
+        arch: arch::Arch::NATIVE,
     };
     let listener = sys::seccomp::install_with_listener(&program(&spec), wait)?;
     sys::fd_passing::send(socket.as_fd(), b"listener", &[listener.as_fd()])

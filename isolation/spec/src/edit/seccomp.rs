@@ -20,6 +20,7 @@ mod comparison;
 
 use std::path::Path;
 
+use arch::Arch;
 use cards::IoUring;
 use serde_json::{Map, Value, json};
 use verdict::filter::{self, Action, FilterSpec, IoctlRule, MaskedEq};
@@ -72,7 +73,7 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
         }
         profile.insert("defaultAction".to_owned(), json!("SCMP_ACT_ALLOW"));
     }
-    profile.insert("architectures".to_owned(), json!([NATIVE]));
+    profile.insert("architectures".to_owned(), json!([Arch::NATIVE.oci_name()]));
     let default = Outcome::of(profile, "defaultAction", "defaultErrnoRet")?;
     let rules = json::child_array(profile, "syscalls")?;
     refuse_other_notifications(&default, rules)?;
@@ -83,7 +84,7 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
     match plan.grant.isolation.io_uring {
         IoUring::Allow => {}
         IoUring::Deny => {
-            for name in filter::IO_URING {
+            for (name, _) in filter::IO_URING {
                 deny(rules, &default, name);
             }
         }
@@ -98,11 +99,6 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
     );
     Ok(())
 }
-
-#[cfg(target_arch = "x86_64")]
-const NATIVE: &str = "SCMP_ARCH_X86_64";
-#[cfg(target_arch = "aarch64")]
-const NATIVE: &str = "SCMP_ARCH_AARCH64";
 
 /// A container has one listener: with somebody else's, ours could not be.
 fn is_ours(profile: &Map<String, Value>, listener: &Path) -> Result<bool, Error> {

@@ -1,5 +1,6 @@
 //! Each edit, all of them twice, and seccomp profiles of every kind against a model of what libseccomp makes of them.
 
+use arch::Arch;
 use cards::DriverSpec;
 use cards::grant::{self, Frontend};
 use cards::{CardGrant, ComputeTerms, FrontendKind, GpuUuid, IoUring, Weakness};
@@ -47,6 +48,7 @@ fn rules(coverage: Coverage) -> SeccompRules {
     SeccompRules::of(&FilterSpec {
         release: Release::R570,
         coverage,
+        arch: Arch::NATIVE,
     })
 }
 
@@ -619,10 +621,7 @@ fn foreign_tables_are_closed_whatever_the_profile_lists() {
             json!({"defaultAction": "SCMP_ACT_ALLOW", "architectures": architectures}),
         )
         .unwrap();
-        let native = match std::env::consts::ARCH {
-            "x86_64" => "SCMP_ARCH_X86_64",
-            _ => "SCMP_ARCH_AARCH64",
-        };
+        let native = Arch::NATIVE.oci_name();
         assert_eq!(profile["architectures"], json!([native]));
     }
 }

@@ -1,48 +1,40 @@
 //! The filter as a BPF program over `struct seccomp_data`.
 
 use super::{
-    Action, EBUSY, ENOSYS, FilterSpec, IoctlRule, KEY_MASK, MMAP, NEW_LISTENER, NUMBER_MASK,
-    ioctl_rules,
+    Action, EBUSY, ENOSYS, FilterSpec, IO_URING, IoctlRule, KEY_MASK, MMAP, NEW_LISTENER,
+    NUMBER_MASK, ioctl_rules,
 };
+use arch::{Arch, Syscall};
 use bpf::{
-    ALLOW, ARCH, Instruction, KILL_PROCESS, NOTIFY, NR, X32_BIT, X86_64, and, arg_high, arg_low,
-    errno, if_at_least, if_equal, load, ret, skip,
+    ALLOW, ARCH, Instruction, KILL_PROCESS, NOTIFY, NR, and, arg_high, arg_low, errno, if_at_least,
+    if_equal, load, ret, skip,
 };
-
-const SYS_MMAP: u32 = 9;
-const SYS_IOCTL: u32 = 16;
-const SYS_REMAP_FILE_PAGES: u32 = 216;
-const SYS_SECCOMP: u32 = 317;
-const SYS_IO_URING: [u32; 3] = [425, 426, 427];
 
 /// The filter as a BPF program over `struct seccomp_data`.
 #[must_use]
 pub fn program(spec: &FilterSpec) -> Vec<Instruction> {
     let mut code = vec![
         load(ARCH),
-        skip_if_equal(X86_64),
-        ret(KILL_PROCESS),
-        load(NR),
-        // x32 numbers share the native table.
-        skip_if_less(X32_BIT),
+        skip_if_equal(spec.arch.audit()),
         ret(KILL_PROCESS),
     ];
-    // Each section begins with the system-call number loaded and is skipped as a whole by `section`.
-    code.extend(section(SYS_IOCTL, ioctl(spec)));
-    code.extend(section(SYS_MMAP, mmap()));
-    let enosys = ret(errno(ENOSYS));
-    code.extend(section(SYS_REMAP_FILE_PAGES, vec![enosys]));
-    code.extend(section(SYS_SECCOMP, seccomp()));
+    if let Some(bit) = spec.arch.foreign_bit() {
+        code.extend([load(NR), skip_if_less(bit), ret(KILL_PROCESS)]);
+    }
+    let enosys = || vec![ret(errno(ENOSYS))];
+    code.extend(section(spec.arch, Syscall::Ioctl, ioctl(spec)));
+    code.extend(section(spec.arch, Syscall::Mmap, mmap()));
+    code.extend(section(spec.arch, Syscall::RemapFilePages, enosys()));
+    code.extend(section(spec.arch, Syscall::Seccomp, seccomp()));
     code.push(ret(ALLOW));
     code
 }
 
 /// Makes io_uring's calls fail in a program of [`program`] as on a kernel without them.
-pub fn deny_io_uring(program: &mut Vec<Instruction>) {
+pub fn deny_io_uring(program: &mut Vec<Instruction>, arch: Arch) {
     let last = program.pop();
-    for nr in SYS_IO_URING {
-        let enosys = ret(errno(ENOSYS));
-        program.extend(section(nr, vec![enosys]));
+    for (_, call) in IO_URING {
+        program.extend(section(arch, call, vec![ret(errno(ENOSYS))]));
     }
     program.extend(last);
 }
@@ -121,8 +113,11 @@ const fn skip_if_less(value: u32) -> Instruction {
     if_at_least(value, 0, 1)
 }
 
-/// `body` runs for one system call only; behind it the number is loaded again.
-fn section(nr: u32, body: Vec<Instruction>) -> Vec<Instruction> {
+/// `body` runs for one system call only. There is none for a call that the architecture does not have.
+fn section(arch: Arch, call: Syscall, body: Vec<Instruction>) -> Vec<Instruction> {
+    let Some(nr) = arch.number(call) else {
+        return Vec::new();
+    };
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let mut code = vec![load(NR), skip_if_equal(nr), skip(length)];
     code.extend(body);

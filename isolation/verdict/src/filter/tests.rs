@@ -1,4 +1,4 @@
-use bpf::{ALLOW, Instruction, NOTIFY, X86_64};
+use bpf::{ALLOW, Instruction, KILL_PROCESS, NOTIFY};
 
 use super::*;
 
@@ -6,23 +6,53 @@ fn run(program: &[Instruction], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
     bpf::run(program, bpf::Call { nr, arch, args }).unwrap()
 }
 
-const FAIL_ENOTTY: u32 = 0x0005_0019;
+impl Filter {
+    /// What it answers to a call of its own machine.
+    fn answer(&self, call: Syscall, args: [u64; 6]) -> u32 {
+        let arch = self.spec.arch;
+        run(
+            &self.program,
+            arch.number(call).unwrap(),
+            arch.audit(),
+            args,
+        )
+    }
 
-fn filters() -> impl Iterator<Item = (FilterSpec, Vec<Instruction>)> {
-    let coverages = [Coverage::Production, Coverage::Simulated];
-    Release::ALL
-        .into_iter()
-        .flat_map(move |release| coverages.map(|coverage| FilterSpec { release, coverage }))
-        .map(|spec| (spec, program(&spec)))
+    fn ioctl(&self, cmd: u64) -> u32 {
+        self.answer(Syscall::Ioctl, [3, cmd, 0x1000, 0, 0, 0])
+    }
 }
 
-fn ioctl(program: &[Instruction], cmd: u64) -> u32 {
-    run(program, 16, X86_64, [3, cmd, 0x1000, 0, 0, 0])
+struct Filter {
+    spec: FilterSpec,
+    program: Vec<Instruction>,
+}
+
+const FAIL_ENOTTY: u32 = 0x0005_0019;
+
+/// Of every machine, release and coverage.
+fn filters() -> impl Iterator<Item = Filter> {
+    let coverages = [Coverage::Production, Coverage::Simulated];
+    Arch::ALL
+        .into_iter()
+        .flat_map(|arch| Release::ALL.map(|release| (arch, release)))
+        .flat_map(move |(arch, release)| {
+            coverages.map(|coverage| FilterSpec {
+                release,
+                coverage,
+                arch,
+            })
+        })
+        .map(|spec| Filter {
+            spec,
+            program: program(&spec),
+        })
 }
 
 #[test]
 fn ioctl_vectors() {
-    for (spec, filter) in filters() {
+    for filter in filters() {
+        let spec = filter.spec;
         for cmd in [
             0xc020_462a,
             0xc030_462b,
@@ -52,7 +82,7 @@ fn ioctl_vectors() {
             0x3000_0001,
             0xdead_beef_0000_0021,
         ] {
-            assert_eq!(ioctl(&filter, cmd), NOTIFY, "{spec:?} {cmd:#x}");
+            assert_eq!(filter.ioctl(cmd), NOTIFY, "{spec:?} {cmd:#x}");
         }
         for cmd in [
             0xc010_46d3,
@@ -63,17 +93,18 @@ fn ioctl_vectors() {
             0x8020_aa39,
             0x1_c010_46d3,
         ] {
-            assert_eq!(ioctl(&filter, cmd), FAIL_ENOTTY, "{spec:?} {cmd:#x}");
+            assert_eq!(filter.ioctl(cmd), FAIL_ENOTTY, "{spec:?} {cmd:#x}");
         }
         for cmd in [0x3000_0002, 0x802c_542a, 0x5401, 0x541b, 0xc021_462a] {
-            assert_eq!(ioctl(&filter, cmd), ALLOW, "{spec:?} {cmd:#x}");
+            assert_eq!(filter.ioctl(cmd), ALLOW, "{spec:?} {cmd:#x}");
         }
     }
 }
 
 #[test]
 fn what_decides_about_memory_is_notified_in_every_spelling() {
-    for (spec, filter) in filters() {
+    for filter in filters() {
+        let spec = filter.spec;
         for row in escape::ALL {
             let Some(key) = row.key(spec.release) else {
                 continue;
@@ -95,7 +126,7 @@ fn what_decides_about_memory_is_notified_in_every_spelling() {
                 for upper in [0, 1 << 32, u64::from(u32::MAX) << 32] {
                     let cmd = upper | u64::from(key | other);
                     assert_eq!(
-                        ioctl(&filter, cmd),
+                        filter.ioctl(cmd),
                         expected,
                         "{spec:?} {} {cmd:#x}",
                         row.name
@@ -108,12 +139,12 @@ fn what_decides_about_memory_is_notified_in_every_spelling() {
             let exists = row.size.of(spec.release) != 0;
             let cmd = u64::from(row.cmd);
             if exists {
-                assert_eq!(ioctl(&filter, cmd), NOTIFY, "{spec:?} {}", row.name);
-                assert_eq!(ioctl(&filter, 0xabcd_0000_0000_0000 | cmd), NOTIFY);
+                assert_eq!(filter.ioctl(cmd), NOTIFY, "{spec:?} {}", row.name);
+                assert_eq!(filter.ioctl(0xabcd_0000_0000_0000 | cmd), NOTIFY);
             }
             // The driver compares all 32 bits here: with any other it is no call of UVM's.
             assert_ne!(
-                ioctl(&filter, cmd | 0x0001_5500),
+                filter.ioctl(cmd | 0x0001_5500),
                 NOTIFY,
                 "{spec:?} {}",
                 row.name
@@ -132,9 +163,10 @@ fn sizes_follow_the_release() {
         (0xca30_46d9, Release::R570),
         (0xc008_46da, Release::R550),
     ] {
-        for (spec, filter) in filters().filter(|(spec, _)| spec.coverage == Coverage::Simulated) {
+        for filter in filters().filter(|filter| filter.spec.coverage == Coverage::Simulated) {
+            let spec = filter.spec;
             let expected = if spec.release >= since { NOTIFY } else { ALLOW };
-            assert_eq!(ioctl(&filter, cmd), expected, "{spec:?} {cmd:#x}");
+            assert_eq!(filter.ioctl(cmd), expected, "{spec:?} {cmd:#x}");
         }
     }
 }
@@ -145,8 +177,8 @@ fn mmap_vectors() {
     const PRIVATE: u64 = 2;
     const FIXED: u64 = 0x10;
     const ANONYMOUS: u64 = 0x20;
-    for (_, filter) in filters() {
-        let mmap = |flags, offset| run(&filter, 9, X86_64, [0, 4096, 3, flags, 3, offset]);
+    for filter in filters() {
+        let mmap = |flags, offset| filter.answer(Syscall::Mmap, [0, 4096, 3, flags, 3, offset]);
         assert_eq!(mmap(PRIVATE, 1 << 32), ALLOW);
         assert_eq!(mmap(PRIVATE | FIXED, 0x7000_0000_0000), ALLOW);
         assert_eq!(mmap(SHARED | ANONYMOUS, 1 << 20), ALLOW);
@@ -159,7 +191,7 @@ fn mmap_vectors() {
             }
         }
         assert_eq!(mmap(SHARED | FIXED, 0), NOTIFY, "address 0 of address 0");
-        assert_eq!(run(&filter, 216, X86_64, [0; 6]), 0x0005_0026);
+        assert_eq!(filter.answer(Syscall::RemapFilePages, [0; 6]), 0x0005_0026);
     }
 }
 
@@ -180,7 +212,9 @@ fn can_be_managed([address, _, _, flags, _, offset]: [u64; 6]) -> bool {
 
 #[test]
 fn no_flag_and_no_offset_make_managed_memory_unseen() {
-    let (_, filter) = filters().next().unwrap();
+    let Some(filter) = filters().next() else {
+        return;
+    };
     let offsets: Vec<u64> = (0..64)
         .flat_map(|bit| [1 << bit, (1 << bit) - 1, u64::MAX << bit])
         .chain((0..=32).map(|page| page << 12))
@@ -193,7 +227,7 @@ fn no_flag_and_no_offset_make_managed_memory_unseen() {
                 for address in [0, *offset, 0x1000, 0x7000_0000_0000] {
                     let args = [address, 1 << 40, 3, further | low, 3, *offset];
                     if can_be_managed(args) {
-                        assert_eq!(run(&filter, 9, X86_64, args), NOTIFY, "{args:x?}");
+                        assert_eq!(filter.answer(Syscall::Mmap, args), NOTIFY, "{args:x?}");
                     }
                 }
             }
@@ -208,7 +242,7 @@ proptest::proptest! {
         shape in 0_u8..8,
         page in 0_u64..64,
     ) {
-        for (_, filter) in filters() {
+        for filter in filters() {
             if shape & 1 != 0 {
                 args[3] = (args[3] & !0x2f) | 1;
             }
@@ -218,7 +252,7 @@ proptest::proptest! {
             if shape & 4 != 0 {
                 args[0] = args[5];
             }
-            let answer = run(&filter, 9, X86_64, args);
+            let answer = filter.answer(Syscall::Mmap, args);
             if can_be_managed(args) {
                 proptest::prop_assert_eq!(answer, NOTIFY, "{:x?}", args);
             }
@@ -231,8 +265,8 @@ proptest::proptest! {
 
 #[test]
 fn a_second_listener_is_refused_and_a_plain_filter_is_not() {
-    for (_, filter) in filters() {
-        let seccomp = |op, flags| run(&filter, 317, X86_64, [op, flags, 0, 0, 0, 0]);
+    for filter in filters() {
+        let seccomp = |op, flags| filter.answer(Syscall::Seccomp, [op, flags, 0, 0, 0, 0]);
         assert_eq!(seccomp(1, 1 << 3), 0x0005_0010);
         assert_eq!(
             seccomp(0xffff_0000_0000_0001, 0xff00_0000_0000_0009),
@@ -245,39 +279,53 @@ fn a_second_listener_is_refused_and_a_plain_filter_is_not() {
 
 #[test]
 fn io_uring_is_closed_on_demand_and_nothing_else_changes() {
-    for (spec, filter) in filters() {
-        let mut closed = filter.clone();
-        deny_io_uring(&mut closed);
-        for nr in [425, 426, 427] {
-            assert_eq!(run(&filter, nr, X86_64, [0; 6]), ALLOW);
-            assert_eq!(run(&closed, nr, X86_64, [0; 6]), 0x0005_0026);
+    for filter in filters() {
+        let spec = filter.spec;
+        let mut closed = Filter {
+            spec,
+            program: filter.program.clone(),
+        };
+        deny_io_uring(&mut closed.program, spec.arch);
+        for (name, call) in IO_URING {
+            assert_eq!(filter.answer(call, [0; 6]), ALLOW, "{name}");
+            assert_eq!(closed.answer(call, [0; 6]), 0x0005_0026, "{name}");
         }
         for nr in [0, 424, 428] {
-            assert_eq!(run(&closed, nr, X86_64, [0; 6]), ALLOW);
+            assert_eq!(run(&closed.program, nr, spec.arch.audit(), [0; 6]), ALLOW);
         }
-        assert_eq!(ioctl(&closed, 0xc020_462a), NOTIFY, "{spec:?}");
-        assert_eq!(ioctl(&closed, 0x5401), ALLOW, "{spec:?}");
+        assert_eq!(closed.ioctl(0xc020_462a), NOTIFY, "{spec:?}");
+        assert_eq!(closed.ioctl(0x5401), ALLOW, "{spec:?}");
     }
 }
 
 #[test]
 fn foreign_system_call_tables_are_closed() {
-    for (_, filter) in filters() {
-        assert_eq!(run(&filter, 54, 0x4000_0003, [0; 6]), 0x8000_0000);
-        assert_eq!(run(&filter, 0x4000_0202, X86_64, [0; 6]), 0x8000_0000);
+    const I386: u32 = 0x4000_0003;
+    const ARM: u32 = 0x4000_0028;
+    for Filter { spec, program } in filters() {
+        let others = Arch::ALL.into_iter().filter(|arch| *arch != spec.arch);
+        for table in others.map(Arch::audit).chain([I386, ARM, 0]) {
+            for nr in [16, 29, 54] {
+                assert_eq!(run(&program, nr, table, [0; 6]), KILL_PROCESS, "{spec:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_x32_are_closed() {
+    for Filter { spec, program } in filters().filter(|filter| filter.spec.arch == Arch::X86_64) {
         // x32's ioctl is 514, its native number with the bit is 16: both are closed, and so is what is above.
-        for nr in [0x4000_0010, 0x4000_0000, 0xffff_ffff] {
-            assert_eq!(
-                run(&filter, nr, X86_64, [3, 0xc020_462a, 0, 0, 0, 0]),
-                0x8000_0000
-            );
+        for nr in [0x4000_0202, 0x4000_0010, 0x4000_0000, 0xffff_ffff] {
+            let args = [3, 0xc020_462a, 0, 0, 0, 0];
+            assert_eq!(run(&program, nr, spec.arch.audit(), args), KILL_PROCESS);
         }
     }
 }
 
 #[test]
 fn no_two_rules_match_one_command() {
-    for (spec, _) in filters() {
+    for Filter { spec, .. } in filters() {
         let rules = ioctl_rules(&spec);
         for (at, rule) in rules.iter().enumerate() {
             for other in &rules[at + 1..] {

@@ -1,4 +1,4 @@
-use bpf::{ALLOW, Call, KILL_PROCESS, LOG, NOTIFY, TRACE, X86_64, instruction as insn, ret, run};
+use bpf::{ALLOW, Call, KILL_PROCESS, LOG, NOTIFY, TRACE, instruction as insn, ret, run};
 use nvabi::Release;
 use proptest::prelude::*;
 
@@ -10,15 +10,22 @@ const ERRNO: u32 = bpf::errno(1);
 fn ioctl(command: u64) -> Call {
     Call {
         nr: 16,
-        arch: X86_64,
+        arch: Arch::X86_64.audit(),
         args: [0, command, 0, 0, 0, 0],
     }
 }
 
 fn specs() -> impl Iterator<Item = FilterSpec> {
-    Release::ALL.into_iter().flat_map(|release| {
-        [Coverage::Production, Coverage::Simulated].map(|coverage| FilterSpec { release, coverage })
-    })
+    Arch::ALL
+        .into_iter()
+        .flat_map(|arch| Release::ALL.map(|release| (arch, release)))
+        .flat_map(|(arch, release)| {
+            [Coverage::Production, Coverage::Simulated].map(|coverage| FilterSpec {
+                release,
+                coverage,
+                arch,
+            })
+        })
 }
 
 fn closed(spec: &FilterSpec, filters: &[Vec<Instruction>]) -> Result<Closed, Hole> {
@@ -31,7 +38,7 @@ fn our_own_filter_has_no_hole() {
         let notifying = Ok(Closed { notifies: true });
         assert_eq!(closed(&spec, &[program(&spec)]), notifying, "{spec:?}");
         let mut program = program(&spec);
-        deny_io_uring(&mut program);
+        deny_io_uring(&mut program, spec.arch);
         assert_eq!(
             check(&[program], &demands(&spec, IoUring::Closed)),
             notifying
@@ -98,6 +105,7 @@ fn a_hole_is_named() {
     let spec = FilterSpec {
         release: Release::R570,
         coverage: Coverage::Production,
+        arch: Arch::X86_64,
     };
     let mut program = program(&spec);
     let rule = *ioctl_rules(&spec)
@@ -242,7 +250,7 @@ proptest! {
     ) {
         let demand = Demand {
             name: "small",
-            calls: native_call(16).with(arg_low(1), Word::masked(mask, value)),
+            calls: native_call(Arch::X86_64, Syscall::Ioctl).unwrap().with(arg_low(1), Word::masked(mask, value)),
         };
         let reply = check(&programs, &[demand]);
         let mut let_through = false;
@@ -284,7 +292,7 @@ proptest! {
         program.push(ret(ERRNO));
         let demand = Demand {
             name: "small",
-            calls: native_call(16).with(arg_low(1), Word::masked(mask, value)),
+            calls: native_call(Arch::X86_64, Syscall::Ioctl).unwrap().with(arg_low(1), Word::masked(mask, value)),
         };
         let open = (0..8_u32).filter(|low| low & mask == value & mask).any(|low| {
             run(&program, ioctl(low.into())) == Some(ALLOW)

@@ -1,5 +1,6 @@
 //! The choice.
 
+use arch::Arch;
 use cards::{DriverSpec, Inventory};
 use nvabi::Release;
 use proptest::prelude::*;
@@ -60,7 +61,11 @@ fn host(driver: DriverSpec, version: &str) -> Host {
             cards: Vec::new(),
         },
         filter: Release::of(version.parse().unwrap())
-            .map(|release| FilterSpec { release, coverage })
+            .map(|release| FilterSpec {
+                release,
+                coverage,
+                arch: Arch::NATIVE,
+            })
             .map_err(Into::into),
         layouts: None,
         uvm: None,

@@ -1,5 +1,6 @@
 //! The filters: their rules, their program, and the verdicts that must not be reached past them.
 
+use arch::Arch;
 use std::sync::OnceLock;
 
 use arbitrary::Unstructured;
@@ -75,7 +76,7 @@ impl Call {
         let args = [3, command, 0x1000, 0, 0, 0];
         let entry = bpf::Call {
             nr: SYS_IOCTL,
-            arch: bpf::X86_64,
+            arch: Arch::X86_64.audit(),
             args,
         };
         let ends = bpf::run(&filter.program, entry).expect("a program");
@@ -166,7 +167,7 @@ impl Call {
         {
             let entry = bpf::Call {
                 nr,
-                arch: bpf::X86_64,
+                arch: Arch::X86_64.audit(),
                 args,
             };
             let ends = bpf::run(&filter.program, entry).expect("a program");
@@ -191,6 +192,7 @@ impl Call {
             length: args[1],
             flags: args[3],
             offset: args[5],
+            page_bytes: 4096,
         };
         match managed::map(mapping, self.policy.managed, |_, _| false) {
             Verdict::Execute(Effect::Managed { base, length }) => {
@@ -220,8 +222,11 @@ fn filters() -> &'static [Filter] {
         Release::ALL
             .into_iter()
             .flat_map(|release| {
-                [Coverage::Production, Coverage::Simulated]
-                    .map(|coverage| FilterSpec { release, coverage })
+                [Coverage::Production, Coverage::Simulated].map(|coverage| FilterSpec {
+                    release,
+                    coverage,
+                    arch: Arch::X86_64,
+                })
             })
             .map(|spec| Filter {
                 spec,

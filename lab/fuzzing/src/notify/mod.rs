@@ -98,6 +98,7 @@ fn confine() -> OwnedFd {
         let spec = FilterSpec {
             release: Release::R570,
             coverage: Coverage::Simulated,
+            arch: arch::Arch::NATIVE,
         };
         program(&spec)
     });

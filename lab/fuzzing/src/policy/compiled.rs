@@ -3,6 +3,7 @@
 //! libseccomp runs in a program of its own that is compiled at the first use; a machine without it or without a C compiler
 //! has no oracle, and the profiles' effect is then not judged.
 
+use arch::Arch;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -63,7 +64,7 @@ fn lines(profile: &Value) -> Option<String> {
     let mut text = format!("D {default:x}\n");
     for architecture in profile["architectures"].as_array().into_iter().flatten() {
         let token = match architecture.as_str()? {
-            "SCMP_ARCH_X86_64" => 0xc000_003e_u32,
+            "SCMP_ARCH_X86_64" => Arch::X86_64.audit(),
             "SCMP_ARCH_X86" => 0x4000_0003,
             "SCMP_ARCH_X32" => 0x4000_003e,
             _ => return None,

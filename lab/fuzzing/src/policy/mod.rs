@@ -4,6 +4,7 @@ mod compiled;
 mod json;
 mod profile;
 
+use arch::Arch;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -283,7 +284,12 @@ fn all_rules(is_kernel: bool) -> &'static [IoctlRule] {
     let [simulated, kernel] = RULES.get_or_init(|| {
         [Coverage::Simulated, Coverage::Production].map(|coverage| {
             let release = Release::R570;
-            SeccompRules::of(&FilterSpec { release, coverage }).ioctl
+            SeccompRules::of(&FilterSpec {
+                release,
+                coverage,
+                arch: Arch::NATIVE,
+            })
+            .ioctl
         })
     });
     if is_kernel { kernel } else { simulated }

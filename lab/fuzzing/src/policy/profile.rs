@@ -1,6 +1,7 @@
 //! Seccomp profiles: whatever the engine's is, the driver's calls are the broker's or fail.
 
 use arbitrary::Unstructured;
+use arch::Arch;
 use serde_json::{Value, json};
 use verdict::filter::{self, Action};
 
@@ -163,7 +164,7 @@ fn check_effect(
             &program,
             bpf::Call {
                 nr,
-                arch: bpf::X86_64,
+                arch: Arch::X86_64.audit(),
                 args,
             },
         )

@@ -36,6 +36,7 @@ fn a_container_of_real_cards_has_the_driver_s_files_in_its_spec_and_the_image_s_
         filter: Ok(FilterSpec {
             release: nvabi::Release::R570,
             coverage: verdict::filter::Coverage::Production,
+            arch: arch::Arch::NATIVE,
         }),
         uvm: Some(kernel_with(fake.dir.path(), LOADS)),
     };
