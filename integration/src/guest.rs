@@ -100,7 +100,7 @@ impl Machine {
 }
 
 /// What the root of a guest of another architecture consists of.
-const ROOT: [&str; 7] = [
+const ROOT: [&str; 8] = [
     "bash",
     "busybox-static",
     "containerd",
@@ -108,6 +108,7 @@ const ROOT: [&str; 7] = [
     "iproute2",
     "procps",
     "runc",
+    "util-linux",
 ];
 
 /// What the root's file system and containers need. A kernel may have some of them in itself.

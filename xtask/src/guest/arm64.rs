@@ -4,23 +4,77 @@ use super::Step;
 
 /// In the order in which they are run: a script may leave something for the next ones.
 pub(super) const STEPS: &[Step] = &[
-    Step::Script("kernel", "uname -rm", &["aarch64"]),
+    Step::Script("arm64: the kernel", "uname -rm", &["aarch64"]),
     Step::Tests("arch arch", &[]),
+    Step::Tests("bpf bpf", &[]),
     Step::Tests("sys sys", &[]),
+    Step::Tests("verdict verdict", &[]),
+    Step::Tests("spec spec", &[]),
+    Step::Tests("cards cards", &[]),
+    Step::Tests("ledger ledger", &[]),
+    Step::Tests("journal journal", &[]),
+    Step::Tests("nvabi nvabi", &[]),
+    Step::Tests("supervisor supervisor", &[]),
+    Step::Tests("broker broker", &[]),
+    Step::Tests("broker calls", &[]),
+    Step::Tests("executor strict", &[]),
+    Step::Script("arm64: two simulated cards", CARDS, &["GPU-"]),
     Step::Script(
-        "a simulated card",
-        "mkdir -p /run/cgpu\ncgpu-sim --profile two-ada > /run/sim.log 2>&1 &\nfor try in $(seq 60); do [ -S /run/cgpu/sim/sim.sock ] && break; sleep 1; done\ncat /run/sim.log; cgpu cards",
-        &["GPU-"],
-    ),
-    Step::Script(
-        "within the quota",
+        "arm64: cgpu run, within the quota",
         "cgpu run --memory 1Gi -- cgpu-burn alloc 512Mi",
         &["alloc: 512 MiB"],
     ),
     Step::Script(
-        "beyond the quota",
-        "cgpu run --memory 1Gi -- cgpu-burn alloc 2Gi",
-        &["NV_ERR_NO_MEMORY"],
+        "arm64: cgpu run, beyond the quota",
+        "cgpu run --memory 1Gi -- cgpu-burn alloc 2Gi || true",
+        &["alloc: 0 MiB", "NV_ERR_NO_MEMORY"],
     ),
-    Step::Script("the slice", "cgpu run --memory 1Gi -- cgpu smi", &["1024"]),
+    Step::Script(
+        "arm64: cgpu run, managed memory",
+        "cgpu run --memory 1Gi -- cgpu-burn managed 64Mi",
+        &["64 MiB"],
+    ),
+    Step::Script(
+        "arm64: the slice inside",
+        "cgpu run --memory 1Gi -- cgpu smi",
+        &["1024"],
+    ),
+    Step::Script("arm64: runc by cgpu-runtime", RUNC, BEYOND),
+    Step::Script("arm64: containerd by the shim", CONTAINERD, BEYOND),
+    Step::Script(
+        "arm64: nothing left",
+        "cgpu ps --json; ls /run/cgpu; cgpu doctor | tail -40",
+        &["[]"],
+    ),
 ];
+
+/// One container allocates within its quota, and one beyond.
+const BEYOND: &[&str] = &["alloc: 512 MiB", "alloc: 0 MiB", "NV_ERR_NO_MEMORY"];
+
+const CARDS: &str = "mkdir -p /run/cgpu
+cgpu-sim --profile two-ada > /run/sim.log 2>&1 &
+for try in $(seq 60); do [ -S /run/cgpu/sim/sim.sock ] && break; sleep 1; done
+cat /run/sim.log
+cgpu cards";
+
+/// A root with what cgpu-burn needs, a bundle around it, and two runs.
+const RUNC: &str = r#"mkdir -p /bundle/rootfs/bin /bundle/rootfs/lib/aarch64-linux-gnu
+cp $(command -v cgpu-burn) /bundle/rootfs/bin/
+cp -L /lib/ld-linux-aarch64.so.1 /bundle/rootfs/lib/
+for library in libc.so.6 libgcc_s.so.1 libm.so.6; do cp -L /lib/aarch64-linux-gnu/$library /bundle/rootfs/lib/aarch64-linux-gnu/; done
+for size in 512Mi 2Gi; do
+    (cd /bundle && rm -f config.json && runc spec)
+    sed -i 's/"terminal": true/"terminal": false/; s/"ociVersion"/"annotations": {"cgpu.io\/memory": "1Gi"}, "ociVersion"/; s/"sh"$/"cgpu-burn", "alloc", "'$size'"/' /bundle/config.json
+    cgpu-runtime run --bundle /bundle runc-$size
+done
+true"#;
+
+/// The same root under a containerd of its own.
+const CONTAINERD: &str = "containerd > /run/containerd.log 2>&1 &
+for try in $(seq 120); do ctr version > /dev/null 2>&1 && break; sleep 1; done
+for size in 512Mi 2Gi; do
+    ctr run --rm --runtime io.containerd.cgpu.v2 --annotation cgpu.io/memory=1Gi --rootfs /bundle/rootfs ctr-$size cgpu-burn alloc $size
+done
+tail -5 /run/containerd.log
+kill %1
+true";

@@ -96,6 +96,17 @@ const WITHOUT_ENGINES: [&str; 3] = ["arrows", "configuration", "threat_model"];
 /// rustc's name of arm64 with glibc.
 pub(crate) const ARM64: &str = "aarch64-unknown-linux-gnu";
 
+/// What has x86-64's registers and instructions in it, and what only this machine runs.
+const NOT_FOR_ARM64: [&str; 7] = [
+    "cgpu-experiments",
+    "cgpu-fuzzing",
+    "cgpu-hwprobe",
+    "cgpu-integration",
+    "cgpu-referee",
+    "cgpu-security",
+    "xtask",
+];
+
 /// Builds the workspace once, all programs and tests with the same features, and lists the tests.
 pub(crate) fn build() -> Result<Vec<Executable>> {
     listed(&mut cargo(&BUILD))
@@ -113,6 +124,9 @@ pub(crate) fn build_for_arm64() -> Result<Vec<Executable>> {
     }
     let mut command = cargo(&BUILD);
     command.args(["--target", ARM64]);
+    for package in NOT_FOR_ARM64 {
+        command.args(["--exclude", package]);
+    }
     command.env(
         "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
         "aarch64-linux-gnu-gcc",
