@@ -25,7 +25,7 @@ use crate::call_rules::CallRules;
 use crate::container::{Container, Inheritance, Parts, ResumeError};
 use crate::cpu_time::Allowance;
 use crate::govern;
-use crate::health::{self, Health, KernelLog};
+use crate::health::{self, KernelLog};
 use crate::resume::resume;
 use crate::serving::Broker;
 use crate::share::{Share, Sources};
@@ -139,7 +139,7 @@ impl Standby {
         let sources = Sources::new(plan.state_dir.clone(), grant.compute, cards);
         let parts = Parts {
             host_memory_bytes: grant.isolation.host_memory_bytes,
-            health: Health::new(plan),
+            health: plan,
             call_rules: CallRules::of(&grant.isolation, dir, driver.binding()),
             share: Share::new(sources.with_nodes(grant::nodes_of(&grant.driver))),
             cpu_time: Allowance::of(dir.to_owned()),
@@ -214,8 +214,8 @@ fn start_share(container: &Arc<Container>, replaced: u64) -> Result<(), Error> {
     match container.share.start(container, beginning) {
         // A container that runs must not wait for its calls as well; the share is tried again.
         Err(error) if replaced > 0 => {
-            let (health, text) = (&container.health, format!("{error}"));
-            health.tell(container, control::EventKind::Share, text);
+            let text = format!("{error}");
+            container.health.tell(control::EventKind::Share, text);
             Ok(())
         }
         started => Ok(started?),

@@ -217,8 +217,7 @@ impl Running {
                 let text = news(&self.container.account, card, status, reply);
                 *reply = now;
                 if let Some(text) = text {
-                    let health = &self.container.health;
-                    health.tell(&self.container, EventKind::Share, text);
+                    self.container.health.tell(EventKind::Share, text);
                 }
             }
         }

@@ -242,7 +242,7 @@ fn runlist(container: &Pulling<'_>, name: Name, enable: u8) -> Result<Option<u64
         Some(_) => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
         None => return Err(KnobError::Gone),
     };
-    let row = control::known(cmd, container.release);
+    let row = control::known(cmd, container.driver.release);
     let mut params = vec![0; row.map_or(2, |row| row.params_bytes as usize)];
     put(&mut params, schedule::ENABLE, &[enable]);
     of_object(container, By::Tenants, name, cmd, params)?;
@@ -304,7 +304,7 @@ fn call(container: &Pulling<'_>, requested: Control) -> Result<Vec<u8>, KnobErro
     put_u32(&mut arg, nvos54::CMD, cmd);
     let bytes = u32::try_from(params.len()).unwrap_or_default();
     put_u32(&mut arg, nvos54::PARAMS_SIZE, bytes);
-    let number = escape::NV_ESC_RM_CONTROL.cmd(container.release);
+    let number = escape::NV_ESC_RM_CONTROL.cmd(container.driver.release);
     let params = Some((nvos54::P_PARAMS, params));
     let segments = issue(container, by, client, number, arg, params)?;
     let first = segments.first().map(|first| first.bytes.as_slice());
@@ -354,7 +354,7 @@ fn issue(
         tgid: process,
         tid: process,
     };
-    let driver = container.driver.as_ref();
+    let driver = &*container.driver;
     let began = Instant::now();
     let executed = match by {
         By::Tenants => driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call),

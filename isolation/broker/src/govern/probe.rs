@@ -222,8 +222,8 @@ fn ask(container: &Container, card: usize) -> Result<Found, ProbeError> {
     let kind = FileKind::Card { minor };
     let node = open(&format!("nvidia{minor}"), (CARD_FILE, kind))?;
     let ctl = open("nvidiactl", (CONTROL_FILE, FileKind::Ctl))?;
-    let driver = container.driver.as_ref();
-    let client = OwnClient::new(AsThisProcess(driver), container.release, ctl);
+    let driver = &*container.driver;
+    let client = OwnClient::new(AsThisProcess(driver), container.driver.release, ctl);
     let mut asking = Asking { client, driver };
     let found = asking.knobs(&node, &slot.uuid);
     asking.end();

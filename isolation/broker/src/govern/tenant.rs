@@ -240,7 +240,7 @@ pub(crate) fn admit(
     effect: &Effect,
     segments: &[Segment],
 ) -> Result<(), (u32, Why)> {
-    let release = container.release;
+    let release = container.driver.release;
     let (part, client, parent) = match Touched::by(effect) {
         Touched::Made {
             part,

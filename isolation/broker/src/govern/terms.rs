@@ -60,8 +60,7 @@ impl Share {
         self.hold(container);
         if !reported.is_empty() {
             let text = reported.join("; ");
-            let health = &container.health;
-            health.tell(container, EventKind::ShareChanged, text);
+            container.health.tell(EventKind::ShareChanged, text);
         }
         Ok(cards.to_vec())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use broker::account::{Slot, uuid_bytes};
 use broker::container::{Container, Parts};
-use broker::health::{Health, Plan};
+use broker::health::Plan;
 use broker::reaper::Reaper;
 use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
@@ -130,7 +130,7 @@ impl Fixture {
         let name = "tests/calls".to_owned();
         let mut parts = Parts::new(name, release, Box::new(driver), vec![slot]);
         parts.call_rules.policy = policy;
-        parts.health = Health::new(plan);
+        parts.health = plan;
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());
         let sources = Sources::new(state_dir, requests, cards);

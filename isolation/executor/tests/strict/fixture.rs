@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use broker::account::{Slot, uuid_bytes};
 use broker::container::{Container, Parts};
-use broker::health::{Health, Plan};
+use broker::health::Plan;
 use broker::reaper::Reaper;
 use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
@@ -274,7 +274,7 @@ impl Fixture {
         let release = Release::R570;
         let name = "tests/strict".to_owned();
         let mut parts = Parts::new(name, release, Box::new(front), vec![slot]);
-        parts.health = Health::new(extras.plan);
+        parts.health = extras.plan;
         parts.call_rules.policy = extras.policy;
         if let Some(requests) = extras.requests {
             let state_dir = Some(folder.path().to_owned());

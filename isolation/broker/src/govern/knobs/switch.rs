@@ -85,7 +85,8 @@ fn switch_alive(
     bytes: &[(usize, u8)],
 ) -> Result<(), KnobError> {
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
-    let size = control::known(cmd, container.release).map_or(536, |row| row.params_bytes as usize);
+    let size =
+        control::known(cmd, container.driver.release).map_or(536, |row| row.params_bytes as usize);
     let mut params = vec![0; size];
     for (at, byte) in bytes {
         put(&mut params, *at, &[*byte]);
@@ -142,7 +143,7 @@ impl Subdevice {
         put_u32(&mut arg, nvos21::H_PARENT, device);
         put_u32(&mut arg, nvos21::H_CLASS, class::NV20_SUBDEVICE_0);
         let params = (nvos21::P_PARAMS, vec![0; 4]);
-        let cmd = escape::NV_ESC_RM_ALLOC.cmd(container.release);
+        let cmd = escape::NV_ESC_RM_ALLOC.cmd(container.driver.release);
         let segments = issue(container, By::Tenants, client, cmd, arg, Some(params))?;
         let first = segments.first().map(|first| first.bytes.as_slice());
         let first = first.unwrap_or_default();
@@ -165,7 +166,7 @@ impl Subdevice {
         put_u32(&mut arg, nvos00::H_ROOT, client);
         put_u32(&mut arg, nvos00::H_PARENT, device);
         put_u32(&mut arg, nvos00::H_OLD, handle);
-        let cmd = escape::NV_ESC_RM_FREE.cmd(container.release);
+        let cmd = escape::NV_ESC_RM_FREE.cmd(container.driver.release);
         if let Err(error) = issue(container, By::Tenants, client, cmd, arg, None) {
             // It goes with the tenant's client.
             tracing::debug!(%error, "a subdevice of the broker's own stays");
