@@ -11,6 +11,7 @@ use journal::Journal;
 use journal::counters::Counters;
 use journal::shared_state::SharedState;
 use nvabi::Release;
+use share::{Card, Context, Share, Sources};
 use supervisor::link::{Stored, SupervisorLink};
 use supervisor::topology::CARDS;
 
@@ -28,7 +29,7 @@ use crate::order::Orders;
 use crate::pci;
 use crate::processes::Processes;
 use crate::replay::Replay;
-use crate::share::Share;
+use crate::sharing::Lender;
 
 /// The container behind this broker.
 pub struct Container {
@@ -43,7 +44,7 @@ pub struct Container {
     /// Calls received, counters, the heartbeat.
     pub shared_state: Arc<SharedState>,
     /// Its open files of the driver.
-    pub files: FileTable,
+    pub files: Arc<FileTable>,
     /// Files that answers bring.
     pub answers: AnswerFiles,
     /// Calls under way.
@@ -57,7 +58,7 @@ pub struct Container {
     /// Who starts the next broker.
     pub supervisor: Arc<SupervisorLink>,
     /// What goes wrong.
-    pub health: Health,
+    pub health: Arc<Health>,
     /// What its grant says beside the cards.
     pub call_rules: CallRules,
     /// Calls that are refused after a look.
@@ -67,7 +68,7 @@ pub struct Container {
     /// Managed memory that its processes have mapped.
     pub managed: ManagedMappings,
     /// Its share of its cards' time.
-    pub share: Share,
+    pub share: Arc<Share>,
     /// CPU time that may be spent on it.
     pub cpu_time: Allowance,
     /// Threads that serve a call now, of all listeners together.
@@ -103,8 +104,8 @@ pub struct Parts {
     pub health: Plan,
     /// What its grant says beside the cards.
     pub call_rules: CallRules,
-    /// Its share of its cards' time.
-    pub share: Share,
+    /// Where the terms of its share of its cards' time come from.
+    pub share: Sources,
     /// CPU time that may be spent on it.
     pub cpu_time: Allowance,
 }
@@ -121,7 +122,7 @@ impl Parts {
             host_memory_bytes: None,
             health: Plan::default(),
             call_rules: CallRules::default(),
-            share: Share::default(),
+            share: Sources::default(),
             cpu_time: Allowance::default(),
         }
     }
@@ -161,8 +162,9 @@ impl Container {
             stored,
             supervisor,
         } = inheritance;
-        let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
         let driver: Arc<dyn Driver> = Arc::from(driver);
+        let cards: Vec<Card> = slots.iter().map(card).collect();
+        let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
             .with_gpu_ids(&pci::gpu_ids(Path::new(CARDS), &uuids))
             .with_host_memory(host_memory_bytes);
@@ -170,16 +172,14 @@ impl Container {
         let fresh = || account.fresh_state();
         let journal = Journal::open_moving(journal, fresh, &|| shared_state.heartbeat())?;
         let journal = Arc::new(journal);
-        let health = Health::new(
-            health,
-            Watched {
-                name: name.clone(),
-                cards: uuids,
-                release,
-                journal: Arc::clone(&journal),
-                shared_state: Arc::clone(&shared_state),
-            },
-        );
+        let watched = Watched {
+            name: name.clone(),
+            cards: uuids,
+            release,
+            journal: Arc::clone(&journal),
+            shared_state: Arc::clone(&shared_state),
+        };
+        let health = Arc::new(Health::new(health, watched));
         let (mut files, mut answers, mut session) = (Vec::new(), Vec::new(), None);
         for (what, fd) in stored {
             match what {
@@ -189,13 +189,17 @@ impl Container {
             }
         }
         let answers = AnswerFiles::new(Arc::clone(&supervisor), answers);
-        let files = FileTable::restore(
-            Arc::clone(&supervisor),
-            Arc::clone(&journal),
-            Arc::clone(&driver),
-            files,
-        );
+        let (of, by) = (Arc::clone(&journal), Arc::clone(&driver));
+        let files = Arc::new(FileTable::restore(Arc::clone(&supervisor), of, by, files));
         answers.retain_those_of(&journal.change());
+        let context = Context {
+            name: name.clone(),
+            cards,
+            release,
+            driver: Arc::clone(&driver),
+            journal: Arc::clone(&journal),
+            broker: Box::new(Lender::new(Arc::clone(&files), Arc::clone(&health))),
+        };
         Ok(Self {
             name,
             driver: DriverSide::new(driver, release, session),
@@ -214,7 +218,7 @@ impl Container {
             looked: Looked::default(),
             memories: Memories::default(),
             managed: ManagedMappings::default(),
-            share,
+            share: Arc::new(Share::new(share, context)),
             cpu_time,
             at_work: AtomicUsize::new(0),
         })
@@ -232,5 +236,13 @@ impl Container {
             supervisor: Arc::default(),
         };
         Self::resume(parts, inheritance)
+    }
+}
+
+/// A card as the share knows it.
+fn card(slot: &Slot) -> Card {
+    Card {
+        uuid: slot.uuid.clone(),
+        minor: slot.minor,
     }
 }

@@ -60,7 +60,7 @@ pub fn serve(
                     "error": format!("the container has no share of card {uuid}")
                 }))?,
             },
-            Ok(Request::SetCompute { cards }) => match container.share.set(container, &cards) {
+            Ok(Request::SetCompute { cards }) => match container.share.set(&cards) {
                 Ok(cards) => serde_json::to_vec(&NewShares { cards })?,
                 Err(refused) => {
                     serde_json::to_vec(&serde_json::json!({ "error": refused.to_string() }))?
@@ -175,11 +175,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
     let cards = slots
         .iter()
         .zip(sums)
-        .zip(
-            container
-                .share
-                .status(&container.account, &*container.driver),
-        )
+        .zip(container.share.status())
         .map(|((slot, (card, sums)), compute)| CardStatus {
             uuid: slot.uuid.clone(),
             minor: slot.minor,

@@ -31,7 +31,6 @@ use crate::call::begin::{BegunCall, Held};
 use crate::call::commit::end;
 use crate::container::Container;
 use crate::files::{FileTable, Lookup, surface};
-use crate::govern::tenant;
 use crate::replay::ThreadTurn;
 use crate::workers::Session;
 
@@ -194,7 +193,7 @@ fn ask_again(
     let in_order = container.orders.take(&request.effect, &file);
     in_place();
     // It was let through before; gates that have closed since are not passed by it.
-    let passage = tenant::pass_again(container, &request.effect);
+    let passage = container.share.pass_again(&request.effect);
     // A call that is given up here may have been executed: descriptors that are lacking are waited for.
     let fds = match scarce::wait_out(|| true, || descriptors(&container.files, &begun)) {
         Ok(fds) => fds,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use driver::{Caller, Segment};
 use journal::counters::Counter;
+use share::{Disposition, Passage};
 use verdict::{Effect, Op, Refusal, Unknown, Verdict};
 
 use super::reply::{Replied, Reply, record};
@@ -12,7 +13,6 @@ use crate::account::{Denied, JudgedCall, Origin, TransferFile};
 use crate::fetch;
 use crate::files::OpenFile;
 use crate::files::surface;
-use crate::govern::tenant::{self, Disposition, Passage};
 
 /// What a call is, and what it does: for the first time, or after a former broker has sent it.
 pub(crate) struct Request<'a> {
@@ -97,7 +97,10 @@ impl<'c> ReceivedCall<'c> {
             return Err(reply);
         }
         let argument = |segments: Vec<Segment>| segments.into_iter().next();
-        match tenant::disposition(container, &request.effect, &|| call.still_waits()) {
+        match container
+            .share
+            .disposition(&request.effect, &|| call.still_waits())
+        {
             Disposition::Goes(passage) => Ok(AdmittedCall {
                 request,
                 segments,

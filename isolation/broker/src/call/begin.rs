@@ -7,15 +7,15 @@ use driver::{FdSlot, FileKind, Segment, Ticket};
 use journal::counters::Counter;
 use journal::reservation::Reservation;
 use journal::state::{self, Begun, Finished, NamedFd, State};
+use share::Passage;
 use verdict::{Effect, Refusal, TakenOut};
 
 use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
 use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{Account, Denied, JudgedCall, Slot, TransferFile};
+use crate::account::{Account, Denied, JudgedCall, Slot, TransferFile, Why};
 use crate::files::InUse;
-use crate::govern::tenant::{self, Passage};
 use crate::order::InOrder;
 
 /// A call that the journal knows.
@@ -198,11 +198,10 @@ impl<'c> NotifiedCall<'c> {
         let container = self.container;
         let binding = container.driver.binding();
         container.account.find_named(state, binding, call)?;
-        tenant::admit(container, state, call.effect, call.segments).map_err(|(status, why)| {
-            Denied {
-                refusal: call.op.refuse(status, container.driver.release),
-                why,
-            }
+        let admitted = container.share.admit(state, call.effect, call.segments);
+        admitted.map_err(|(status, why)| Denied {
+            refusal: call.op.refuse(status, container.driver.release),
+            why: Why::Share(why),
         })
     }
 

@@ -20,7 +20,6 @@ use crate::account::{self, Account, Denied, Numbers, Why};
 use crate::close_files;
 use crate::container::Container;
 use crate::driver_side::DriverSide;
-use crate::govern::tenant;
 use crate::health::Health;
 use crate::managed;
 use crate::numbering::{self, Asker};
@@ -99,8 +98,8 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
-        tenant::learn(&container.share, change, effect, after);
-        tenant::rewrite(&container.share, change, effect, after);
+        container.share.learn(change, effect, after);
+        container.share.rewrite(change, effect, after);
         self.learn(account, container.driver.binding(), change);
         let changes_account = account::changes_account(effect);
         let after = &mut self.result.after;

@@ -7,11 +7,11 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::share::Sources;
 use broker::account::{Slot, uuid_bytes};
 use broker::container::{Container, Parts};
 use broker::health::Plan;
 use broker::reaper::Reaper;
-use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::{ComputeTerms, GpuUuid, SimulatedInventory};
 use driver::executor::ExecutorDriver;
@@ -280,7 +280,7 @@ impl Fixture {
             let state_dir = Some(folder.path().to_owned());
             let sources = Sources::new(state_dir, requests, cards);
             let nodes = sim_socket.with_file_name("dev");
-            parts.share = Share::new(sources.with_nodes(nodes));
+            parts.share = sources.with_nodes(nodes);
         }
         let container = Arc::new(Container::alone(parts).unwrap());
         let reaper = Arc::new(Reaper::new().unwrap());

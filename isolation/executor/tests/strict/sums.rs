@@ -356,11 +356,7 @@ fn a_refusal_is_reported_once_and_so_is_its_end() {
     assert_eq!(called.status(), rm::OK);
     fixture.assert_exact(2 * MIB);
     assert_eq!(fixture.kernel.open_files(), [FileKind::Ctl]);
-    let counted = fixture
-        .container
-        .health
-        .status()
-        .reconciled;
+    let counted = fixture.container.health.status().reconciled;
     assert_eq!(counted, 0);
     fixture.kernel.play_sums(|_, _| {});
     reconcile(&fixture);
