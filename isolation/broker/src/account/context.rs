@@ -28,13 +28,12 @@ use verdict::Op;
 use super::Account;
 
 impl Account {
-    /// What the driver takes of a card by itself for an object below `place` (client and parent).
+    /// What the driver takes of a card by itself for an object of a class below `place` (client and parent).
     pub(super) fn implicit_bytes(
         &self,
         state: &State,
         card: CardSlot,
-        class: &Class,
-        place: (u32, u32),
+        (class, place): (&Class, (u32, u32)),
         segments: &[Segment],
     ) -> u64 {
         match class.kind {

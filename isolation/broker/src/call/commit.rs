@@ -104,8 +104,9 @@ impl ExecutedCall<'_> {
         let changes_account = account::changes_account(effect);
         let after = &mut self.result.after;
         if let Some(view) = effect.view()
-            && let Err(refusal) = account.rewrite(change, &view, op, numbers, after)
+            && let Err(status) = account.rewrite(change, &view, numbers, after)
         {
+            let refusal = op.refuse(status, container.driver.release);
             container.counters.count(Counter::Refused);
             self.result = CallResult::refused(refusal, &self.before);
         }
