@@ -65,7 +65,7 @@ impl DriverSide {
         Ok((done.ret >= 0).then(|| call.into_blocks()))
     }
 
-    /// A played driver may know the files of a call by other numbers: it is told which file has the broker's.
+    /// Before a call goes to a played driver: it may know the call's files by other numbers, and hears of the broker's.
     ///
     /// # Errors
     /// The driver's.

@@ -15,10 +15,12 @@ use std::time::Duration;
 
 use cards::OnViolation;
 use control::{EventKind, HealthStatus, IncidentCounts, Watching};
+use driver::Driver;
 use journal::counters::Counter;
 
 pub use incidents::Source;
 
+use crate::account::Account;
 use crate::container::Container;
 use crate::health::reach::with_causes;
 use crate::health::reconcile::Standing;
@@ -112,7 +114,8 @@ impl Health {
 
     /// Compares the ledger with the driver's sums once. It may take as long as the driver likes.
     pub fn reconcile(&self, container: &Container) {
-        self.compare(container);
+        let (account, driver) = (&container.account, &*container.driver);
+        self.compare(account, driver, &container.processes);
     }
 
     /// Compares twice with a moment between, so that a difference that stands is known as one; the answer to `reconcile`.
@@ -120,9 +123,11 @@ impl Health {
     /// # Errors
     /// Why there is nothing to compare with.
     pub fn reconcile_now(&self, container: &Container) -> Result<Comparison, String> {
-        self.compare(container);
+        let (account, driver) = (&container.account, &*container.driver);
+        let processes = &container.processes;
+        self.compare(account, driver, processes);
         std::thread::sleep(Duration::from_millis(20));
-        let comparison = self.compare(container);
+        let comparison = self.compare(account, driver, processes);
         match (comparison, self.reconciler.standing()) {
             (_, Standing::Uncompared(why)) => Err(why),
             (Some(comparison), _) => Ok(comparison),
@@ -130,12 +135,14 @@ impl Health {
         }
     }
 
-    fn compare(&self, container: &Container) -> Option<Comparison> {
-        let (comparison, standing) = match self.reconciler.compare(
-            &container.account,
-            &container.journal,
-            &*container.driver,
-        ) {
+    fn compare(
+        &self,
+        account: &Account,
+        driver: &dyn Driver,
+        processes: &Processes,
+    ) -> Option<Comparison> {
+        let compared = self.reconciler.compare(account, &self.journal, driver);
+        let (comparison, standing) = match compared {
             Ok(Some(comparison)) => {
                 let unseen = self.reconciler.unseen();
                 let standing = unseen.map_or(Standing::Compared, |uuid| {
@@ -166,7 +173,7 @@ impl Health {
                 .collect();
             self.tell(EventKind::Violation, found.join("; "));
         }
-        self.punish(&container.processes, container.driver.process());
+        self.punish(processes, driver.process());
         Some(comparison)
     }
 

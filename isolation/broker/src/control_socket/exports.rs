@@ -30,6 +30,11 @@ pub(super) fn file_of(
 
 /// Answers the other broker: what this container has exported by the file.
 pub(super) fn by(account: &Account, journal: &Journal, file: Option<FileId>) -> PeerExports {
+    let Some(file) = file else {
+        return PeerExports {
+            exports: Vec::new(),
+        };
+    };
     let state = journal.change();
     let reported = |exported: Exported| {
         let memory = match exported.allocation {
@@ -54,14 +59,8 @@ pub(super) fn by(account: &Account, journal: &Journal, file: Option<FileId>) -> 
             origin: exported.allocation.map_or(u64::MAX, |id| id.number()),
         })
     };
-    let exports = file.map(|file| {
-        state
-            .ledger
-            .exported_by(file)
-            .filter_map(reported)
-            .collect()
-    });
+    let exports = state.ledger.exported_by(file);
     PeerExports {
-        exports: exports.unwrap_or_default(),
+        exports: exports.filter_map(reported).collect(),
     }
 }
