@@ -74,7 +74,7 @@ pub(crate) struct ReceivedCall<'a> {
 impl<'a> NotifiedCall<'a> {
     /// Answers the call. An answer that cannot be delivered is kept for the call's repetition.
     pub fn serve(self) {
-        let native = self.container.native.as_ref();
+        let native = self.container.driver.native.as_ref();
         if let Some(native) = native.filter(|native| native.has(self.notification)) {
             return self.serve_native(native);
         }
@@ -96,7 +96,7 @@ impl<'a> NotifiedCall<'a> {
     fn serve_native(self, native: &NativeCalls) {
         let container = self.container;
         let requested = native::Requested {
-            driver: container.driver.as_ref(),
+            driver: &*container.driver,
             listener: self.listener,
             call_slot: self.call_slot.number(),
             known: &|tid, number| container.files.of_process(tid, number),
@@ -105,13 +105,14 @@ impl<'a> NotifiedCall<'a> {
                     .shared_state
                     .goes_to_driver(self.call_slot.number())
             },
-            is_back: &|| container.health.is_back(container, self.call_slot.number()),
+            is_back: &|| container.health.is_back(self.call_slot.number()),
         };
         if let Err(error) = native.serve(&requested, self.notification) {
             if error.is_unreachable() {
                 container.counters.count(Counter::Unreached);
             }
-            container.health.take_reach(container, &Err::<(), _>(error));
+            let failed = Err::<(), _>(error);
+            container.health.take_reach(&*container.driver, &failed);
         }
     }
 

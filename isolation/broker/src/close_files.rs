@@ -13,38 +13,37 @@
 //! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
 //! the second file's reference.
 
-use std::os::fd::AsFd;
-
-use driver::{Binding, Call, Caller, FileKind, FileRef, Ticket};
+use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::layout::nvos00;
 use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 
-use crate::container::Container;
+use crate::account::Account;
+use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
 
 /// Has the driver free what a file holds that its container has closed. What cannot be freed ends with the file, as far as nobody
 /// else has it open.
-pub(crate) fn free_all(container: &Container, file: &OpenFile) {
-    let release = container.release;
-    match (container.driver.binding(), file.kind) {
+pub(crate) fn free_all(driver: &DriverSide, account: &Account, journal: &Journal, file: &OpenFile) {
+    let release = driver.release;
+    match (driver.binding(), file.kind) {
         (Binding::Executor, FileKind::Ctl) => {
-            for (client, process) in clients_of(&container.journal, file) {
+            for (client, process) in clients_of(journal, file) {
                 let mut arg = zeroed(escape::NV_ESC_RM_FREE.size.of(release));
                 put_u32(&mut arg, nvos00::H_ROOT, client);
                 put_u32(&mut arg, nvos00::H_OLD, client);
                 let cmd = escape::NV_ESC_RM_FREE.cmd(release);
-                call(container, file, process, (cmd, arg));
+                call(driver, file, process, (cmd, arg));
             }
         }
         (Binding::Executor | Binding::Caller, FileKind::Uvm) => {
-            for card in container.account.slots() {
+            for card in account.slots() {
                 // The struct begins with the card's UUID.
                 let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));
                 put(&mut arg, 0, &card.uuid_bytes);
-                call(container, file, 0, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
+                call(driver, file, 0, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
             }
         }
         (Binding::Caller, FileKind::Ctl)
@@ -69,46 +68,36 @@ fn clients_of(journal: &Journal, file: &OpenFile) -> Vec<(u32, i32)> {
 /// Has the driver free one object of a client that was made by a control file, and says whether it is gone: a successor may ask for
 /// what its predecessor has freed.
 pub(crate) fn free_object(
-    container: &Container,
+    driver: &DriverSide,
     file: &OpenFile,
     caller: Caller,
     (client, object): (u32, u32),
 ) -> bool {
     let row = escape::NV_ESC_RM_FREE;
-    let mut arg = zeroed(row.size.of(container.release));
+    let mut arg = zeroed(row.size.of(driver.release));
     put_u32(&mut arg, nvos00::H_ROOT, client);
     put_u32(&mut arg, nvos00::H_OLD, object);
-    let answer = execute(container, file, caller, (row.cmd(container.release), arg));
+    let answer = execute(driver, file, caller, (row.cmd(driver.release), arg));
     let status = answer.and_then(|arg| u32_at(&arg, nvos00::STATUS));
     matches!(status, Some(NV_OK | NV_ERR_OBJECT_NOT_FOUND))
 }
 
-fn call(container: &Container, file: &OpenFile, process: i32, named: (u32, Vec<u8>)) {
+fn call(driver: &DriverSide, file: &OpenFile, process: i32, named: (u32, Vec<u8>)) {
     let caller = Caller {
         tgid: process,
         tid: process,
     };
-    let _answered = execute(container, file, caller, named);
+    let _answered = execute(driver, file, caller, named);
 }
 
 fn execute(
-    container: &Container,
+    driver: &DriverSide,
     file: &OpenFile,
     caller: Caller,
     (cmd, arg): (u32, Vec<u8>),
 ) -> Option<Vec<u8>> {
-    let mut call = Call::own(cmd, arg, None);
-    let target = FileRef {
-        id: file.id,
-        kind: file.kind,
-        fd: file.fd.as_fd(),
-    };
-    let done = container
-        .driver
-        .execute(target, caller, Ticket::UNREMEMBERED, &mut call);
-    match done {
-        Ok(done) if done.ret >= 0 => Some(call.into_blocks().0),
-        Ok(_refused) => None,
+    match driver.execute_own(file.for_driver(), caller, Call::own(cmd, arg, None)) {
+        Ok(blocks) => blocks.map(|(arg, _params)| arg),
         Err(error) => {
             tracing::warn!(cmd, %error, "what a file held was not freed");
             None

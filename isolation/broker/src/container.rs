@@ -1,16 +1,17 @@
 //! What all threads of one broker share.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use driver::Driver;
 use journal::Journal;
 use journal::counters::Counters;
 use journal::shared_state::SharedState;
 use nvabi::Release;
+use share::{Card, Context, Share, Sources};
 use supervisor::link::{Stored, SupervisorLink};
 use supervisor::topology::CARDS;
 
@@ -18,36 +19,32 @@ use crate::account::{Account, Slot};
 use crate::answer_files::AnswerFiles;
 use crate::call_rules::CallRules;
 use crate::cpu_time::Allowance;
+use crate::driver_side::DriverSide;
 use crate::files::FileTable;
-use crate::health::Health;
+use crate::health::{Health, Plan, Watched};
 use crate::looked::Looked;
 use crate::managed::ManagedMappings;
 use crate::memories::Memories;
-use crate::native::NativeCalls;
 use crate::order::Orders;
 use crate::pci;
 use crate::processes::Processes;
 use crate::replay::Replay;
-use crate::share::Share;
+use crate::sharing::Lender;
 
 /// The container behind this broker.
 pub struct Container {
     /// `namespace/container`
     pub name: String,
-    /// The driver's layouts.
-    pub release: Release,
     /// Who executes.
-    pub driver: Box<dyn Driver>,
+    pub driver: DriverSide,
     /// The cards, and the rules of their account.
     pub account: Account,
     /// The account itself, and all else that outlives a broker.
-    pub journal: Journal,
+    pub journal: Arc<Journal>,
     /// Calls received, counters, the heartbeat.
     pub shared_state: Arc<SharedState>,
     /// Its open files of the driver.
-    pub files: FileTable,
-    /// Calls that no real driver's broker sees; `None` before a real driver.
-    pub native: Option<NativeCalls>,
+    pub files: Arc<FileTable>,
     /// Files that answers bring.
     pub answers: AnswerFiles,
     /// Calls under way.
@@ -60,10 +57,8 @@ pub struct Container {
     pub processes: Processes,
     /// Who starts the next broker.
     pub supervisor: Arc<SupervisorLink>,
-    /// What keeps the driver's side, for the next supervisor; the present one has it too.
-    session: Mutex<Option<Arc<OwnedFd>>>,
     /// What goes wrong.
-    pub health: Health,
+    pub health: Arc<Health>,
     /// What its grant says beside the cards.
     pub call_rules: CallRules,
     /// Calls that are refused after a look.
@@ -73,7 +68,7 @@ pub struct Container {
     /// Managed memory that its processes have mapped.
     pub managed: ManagedMappings,
     /// Its share of its cards' time.
-    pub share: Share,
+    pub share: Arc<Share>,
     /// CPU time that may be spent on it.
     pub cpu_time: Allowance,
     /// Threads that serve a call now, of all listeners together.
@@ -106,11 +101,11 @@ pub struct Parts {
     /// What the driver may take of the host's memory for the container; `None`: there is no limit.
     pub host_memory_bytes: Option<u64>,
     /// What is looked for.
-    pub health: Health,
+    pub health: Plan,
     /// What its grant says beside the cards.
     pub call_rules: CallRules,
-    /// Its share of its cards' time.
-    pub share: Share,
+    /// Where the terms of its share of its cards' time come from.
+    pub share: Sources,
     /// CPU time that may be spent on it.
     pub cpu_time: Allowance,
 }
@@ -125,9 +120,9 @@ impl Parts {
             driver,
             slots,
             host_memory_bytes: None,
-            health: Health::default(),
+            health: Plan::default(),
             call_rules: CallRules::default(),
-            share: Share::default(),
+            share: Sources::default(),
             cpu_time: Allowance::default(),
         }
     }
@@ -167,6 +162,8 @@ impl Container {
             stored,
             supervisor,
         } = inheritance;
+        let driver: Arc<dyn Driver> = Arc::from(driver);
+        let cards: Vec<Card> = slots.iter().map(card).collect();
         let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
             .with_gpu_ids(&pci::gpu_ids(Path::new(CARDS), &uuids))
@@ -174,6 +171,15 @@ impl Container {
         let shared_state = SharedState::open(shared_state).map_err(ResumeError::SharedState)?;
         let fresh = || account.fresh_state();
         let journal = Journal::open_moving(journal, fresh, &|| shared_state.heartbeat())?;
+        let journal = Arc::new(journal);
+        let watched = Watched {
+            name: name.clone(),
+            cards: uuids,
+            release,
+            journal: Arc::clone(&journal),
+            shared_state: Arc::clone(&shared_state),
+        };
+        let health = Arc::new(Health::new(health, watched));
         let (mut files, mut answers, mut session) = (Vec::new(), Vec::new(), None);
         for (what, fd) in stored {
             match what {
@@ -183,59 +189,39 @@ impl Container {
             }
         }
         let answers = AnswerFiles::new(Arc::clone(&supervisor), answers);
-        let files = FileTable::restore(Arc::clone(&supervisor), &journal.change(), files);
+        let (of, by) = (Arc::clone(&journal), Arc::clone(&driver));
+        let files = Arc::new(FileTable::restore(Arc::clone(&supervisor), of, by, files));
         answers.retain_those_of(&journal.change());
+        let context = Context {
+            name: name.clone(),
+            cards,
+            release,
+            driver: Arc::clone(&driver),
+            journal: Arc::clone(&journal),
+            broker: Box::new(Lender::new(Arc::clone(&files), Arc::clone(&health))),
+        };
         Ok(Self {
             name,
-            release,
-            native: driver.is_fake().then(|| NativeCalls::new(release)),
-            driver,
+            driver: DriverSide::new(driver, release, session),
             account,
-            journal,
             files,
             answers,
             replay: Replay::default(),
             orders: Orders::default(),
             counters: Counters::on(Arc::clone(&shared_state)),
             shared_state,
-            processes: Processes::default(),
+            processes: Processes::new(Arc::clone(&journal)),
+            journal,
             supervisor,
-            session: Mutex::new(session),
             health,
             call_rules,
             looked: Looked::default(),
             memories: Memories::default(),
             managed: ManagedMappings::default(),
-            share,
+            share: Arc::new(Share::new(share, context)),
             cpu_time,
             at_work: AtomicUsize::new(0),
         })
-    }
-
-    /// What keeps the driver's side of the container: see [`Driver::session`].
-    pub(crate) fn session(&self) -> Option<Arc<OwnedFd>> {
-        self.lock_session().clone()
-    }
-
-    /// Has the driver's side kept anew, by a driver that knows nothing of the container yet.
-    ///
-    /// # Errors
-    /// The driver does not answer, or the supervisor does not take it.
-    pub(crate) fn begin_session(&self) -> Result<(), driver::Error> {
-        let Some(fd) = self.driver.session()? else {
-            return Ok(());
-        };
-        // Before it is stored: a supervisor that is started meanwhile is handed it.
-        let fd = Arc::new(fd);
-        *self.lock_session() = Some(Arc::clone(&fd));
-        if let Err(error) = self.supervisor.store(Stored::Session, fd.as_fd()) {
-            tracing::warn!(%error, "the driver's session ends with this broker");
-        }
-        Ok(())
-    }
-
-    fn lock_session(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A container without a supervisor: nothing outlives this process.
@@ -250,5 +236,13 @@ impl Container {
             supervisor: Arc::default(),
         };
         Self::resume(parts, inheritance)
+    }
+}
+
+/// A card as the share knows it.
+fn card(slot: &Slot) -> Card {
+    Card {
+        uuid: slot.uuid.clone(),
+        minor: slot.minor,
     }
 }

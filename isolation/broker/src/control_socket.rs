@@ -10,13 +10,16 @@ use control::{
     BrokerStatus, CallCounts, CardStatus, EventKind, HostMemoryStatus, NewQuota, NewShares, Quota,
     Quotas, Request, Status, VERSION,
 };
+use journal::Journal;
 use journal::counters::Counter;
 use ledger::{CardSlot, Operation};
 use supervisor::link::FromBroker;
 use supervisor::scarce;
 
+use crate::account::Account;
 use crate::container::Container;
-use crate::health::Mib;
+use crate::health::{Health, Mib};
+use crate::peers::Peers;
 use crate::usage_report::{self, Holding};
 
 mod exports;
@@ -44,30 +47,33 @@ pub fn serve(
 ) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let (account, journal, health) = (&container.account, &container.journal, &container.health);
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream.take(MOST_REQUEST_BYTES));
     let mut line = String::new();
     while reader.read_line(&mut line)? > 0 {
         let mut answer = match serde_json::from_str::<Request>(&line) {
             Ok(Request::Status) => serde_json::to_vec(&status(container, serving))?,
-            Ok(Request::SetQuota { cards }) => match set_quota(container, &cards) {
+            Ok(Request::SetQuota { cards }) => match set_quota(account, journal, health, &cards) {
                 Ok(quotas) => serde_json::to_vec(&quotas)?,
                 Err(uuid) => serde_json::to_vec(&serde_json::json!({
                     "error": format!("the container has no share of card {uuid}")
                 }))?,
             },
-            Ok(Request::SetCompute { cards }) => match container.share.set(container, &cards) {
+            Ok(Request::SetCompute { cards }) => match container.share.set(&cards) {
                 Ok(cards) => serde_json::to_vec(&NewShares { cards })?,
                 Err(refused) => {
                     serde_json::to_vec(&serde_json::json!({ "error": refused.to_string() }))?
                 }
             },
-            Ok(Request::Reconcile) => match container.health.reconcile_now(container) {
+            Ok(Request::Reconcile) => match health.reconcile_now(container) {
                 Ok(comparison) => serde_json::to_vec(&comparison)?,
                 Err(problem) => serde_json::to_vec(&serde_json::json!({ "error": problem }))?,
             },
             Ok(Request::ExportsOf(request)) => {
-                serde_json::to_vec(&exports::answer(container, &writer, &request))?
+                let group = container.call_rules.peers.as_ref().map(Peers::group);
+                let file = exports::file_of(&container.files, group, &writer, &request);
+                serde_json::to_vec(&exports::by(account, journal, file))?
             }
             Ok(Request::Upgrade { program }) if serving.broker.supervisor_pid != 0 => {
                 // The supervisor answers on the connection, when this process is gone.
@@ -87,15 +93,20 @@ pub fn serve(
 }
 
 /// All of them or none: `Err` names a card that the container has no share of.
-fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas, &'a str> {
-    let slots = container.account.slots();
+fn set_quota<'a>(
+    account: &Account,
+    journal: &Journal,
+    health: &Health,
+    cards: &'a [NewQuota],
+) -> Result<Quotas, &'a str> {
+    let slots = account.slots();
     let mut named = Vec::new();
     for card in cards {
         let slot = slots.iter().position(|slot| slot.uuid == card.uuid);
         let slot = slot.and_then(|index| u8::try_from(index).ok());
         named.push((CardSlot(slot.ok_or(card.uuid.as_str())?), card));
     }
-    let mut change = container.journal.change();
+    let mut change = journal.change();
     let mut reported = Vec::new();
     for (slot, card) in &named {
         let before = change.ledger.quota(*slot);
@@ -124,9 +135,7 @@ fn set_quota<'a>(container: &Container, cards: &'a [NewQuota]) -> Result<Quotas,
     drop(change);
     if !reported.is_empty() {
         let text = reported.join("; ");
-        container
-            .health
-            .tell(container, EventKind::QuotaChanged, text);
+        health.tell(EventKind::QuotaChanged, text);
     }
     Ok(quotas)
 }
@@ -143,7 +152,7 @@ struct CardSums {
 #[must_use]
 pub fn status(container: &Container, serving: &Serving) -> Status {
     let slots = container.account.slots();
-    let cgroup = container.journal.change().cgroup().cloned();
+    let cgroup = container.processes.cgroup();
     let living = usage_report::living(cgroup.as_deref(), container.processes.known());
     let (holding, sums, host) = {
         let change = container.journal.change();
@@ -166,11 +175,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
     let cards = slots
         .iter()
         .zip(sums)
-        .zip(
-            container
-                .share
-                .status(&container.account, &*container.driver),
-        )
+        .zip(container.share.status())
         .map(|((slot, (card, sums)), compute)| CardStatus {
             uuid: slot.uuid.clone(),
             minor: slot.minor,
@@ -209,8 +214,8 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
         },
         listeners: serving.listeners,
         broker: serving.broker.clone(),
-        health: container.health.status(container),
-        watching: container.health.watching(container),
+        health: container.health.status(),
+        watching: container.health.watching(),
         events: container.health.events.last(),
     }
 }

@@ -17,10 +17,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{self, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use driver::{Driver, FileId, FileKind};
+use driver::{Driver, FileId, FileKind, FileRef};
 use journal::Journal;
 use journal::limits::MOST_FILES;
-use journal::state::{Op, State};
+use journal::state::Op;
 use nix::sys::resource::{Resource, getrlimit};
 use nvabi::errno::EMFILE;
 use sys::pidfd::PidFd;
@@ -52,6 +52,15 @@ impl OpenFile {
             fd,
             order: Mutex::new(()),
             active: AtomicUsize::new(0),
+        }
+    }
+
+    /// The file, as the driver is told of it.
+    pub(crate) fn for_driver(&self) -> FileRef<'_> {
+        FileRef {
+            id: self.id,
+            kind: self.kind,
+            fd: self.fd.as_fd(),
         }
     }
 
@@ -127,8 +136,11 @@ pub(crate) const MOST_LOOKED_AT: usize = 1 << 16;
 const MOST_TRIED: usize = 64;
 
 /// The files of one container.
-#[derive(Debug)]
 pub struct FileTable {
+    /// It knows which descriptors are the driver's files.
+    driver: Arc<dyn Driver>,
+    /// It knows the files by their identities.
+    journal: Arc<Journal>,
     supervisor: Arc<SupervisorLink>,
     /// At most half of the descriptors that a process may have: what is passed to a supervisor that has no room is lost.
     most_files: usize,
@@ -151,16 +163,18 @@ impl Inner {
 }
 
 impl FileTable {
-    /// The files that a state knows and whose duplicates were stored. What was stored and is not known is given up: a broker
+    /// The files that a journal knows and whose duplicates were stored. What was stored and is not known is given up: a broker
     /// was killed between noting it and the call.
     #[must_use]
     pub fn restore(
         supervisor: Arc<SupervisorLink>,
-        state: &State,
+        journal: Arc<Journal>,
+        driver: Arc<dyn Driver>,
         stored: Vec<(FileId, OwnedFd)>,
     ) -> Self {
         let mut files = Vec::new();
         for (id, fd) in stored {
+            let state = journal.change();
             if let Some(entry) = state.file(id).filter(|entry| !entry.is_closing) {
                 files.push(Arc::new(OpenFile::new(id, entry.kind, fd)));
             }
@@ -171,6 +185,8 @@ impl FileTable {
         });
         let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _hard)| soft);
         Self {
+            driver,
+            journal,
             supervisor,
             most_files: most_files(soft),
             inner: Mutex::new(Inner {
@@ -191,14 +207,7 @@ impl FileTable {
     }
 
     /// Looks up descriptor `number` of thread `tid`.
-    pub fn look_up(
-        &self,
-        driver: &dyn Driver,
-        journal: &Journal,
-        tid: i32,
-        tgid: i32,
-        number: i32,
-    ) -> Lookup {
+    pub fn look_up(&self, (tid, tgid): (i32, i32), number: i32) -> Lookup {
         let hint = {
             let inner = self.lock();
             let hint = inner.hints.get(&(tid, number));
@@ -211,7 +220,7 @@ impl FileTable {
                 Err(error) => return Lookup::Failed(error),
             }
         }
-        match self.find(driver, journal, tid, tgid, number) {
+        match self.find((tid, tgid), number) {
             Ok(Found::Ours(file)) => {
                 self.hint((tid, number), file.id);
                 Lookup::Ours(file)
@@ -227,13 +236,7 @@ impl FileTable {
     ///
     /// # Errors
     /// The system has no descriptor to look with, or the table has no room.
-    pub fn of_card(
-        &self,
-        driver: &dyn Driver,
-        journal: &Journal,
-        (tid, tgid): (i32, i32),
-        minor: u32,
-    ) -> io::Result<Option<InUse>> {
+    pub fn of_card(&self, (tid, tgid): (i32, i32), minor: u32) -> io::Result<Option<InUse>> {
         let kind = FileKind::Card { minor };
         if let Some(file) = self.known_of_card(tid, kind) {
             return Ok(Some(file));
@@ -251,8 +254,8 @@ impl FileTable {
                 // Closed meanwhile, or a file that nobody may duplicate.
                 Err(_) => continue,
             };
-            if driver.classify(fd.as_fd()) == Some(kind) {
-                return match self.identify(driver, journal, fd)? {
+            if self.driver.classify(fd.as_fd()) == Some(kind) {
+                return match self.identify(fd)? {
                     Found::Ours(file) => {
                         self.hint((tid, number), file.id);
                         Ok(Some(file))
@@ -292,15 +295,8 @@ impl FileTable {
         inner.hints.insert(of, id);
     }
 
-    fn find(
-        &self,
-        driver: &dyn Driver,
-        journal: &Journal,
-        tid: i32,
-        tgid: i32,
-        number: i32,
-    ) -> io::Result<Found> {
-        self.identify(driver, journal, duplicate(tid, tgid, number)?)
+    fn find(&self, (tid, tgid): (i32, i32), number: i32) -> io::Result<Found> {
+        self.identify(duplicate(tid, tgid, number)?)
     }
 
     /// Takes a file in that an answer has brought, before any call is made on it: what is done with it without a call (a mapping by
@@ -308,18 +304,12 @@ impl FileTable {
     ///
     /// # Errors
     /// The system's, and `EMFILE` where too many are held.
-    pub fn take_in(
-        &self,
-        driver: &dyn Driver,
-        journal: &Journal,
-        fd: BorrowedFd<'_>,
-    ) -> io::Result<()> {
-        let fd = fd.try_clone_to_owned()?;
-        self.identify(driver, journal, fd).map(drop)
+    pub fn take_in(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.identify(fd.try_clone_to_owned()?).map(drop)
     }
 
-    fn identify(&self, driver: &dyn Driver, journal: &Journal, fd: OwnedFd) -> io::Result<Found> {
-        let Some(kind) = driver.classify(fd.as_fd()) else {
+    fn identify(&self, fd: OwnedFd) -> io::Result<Found> {
+        let Some(kind) = self.driver.classify(fd.as_fd()) else {
             return Ok(Found::Foreign(fd));
         };
         let mut inner = self.lock();
@@ -335,14 +325,14 @@ impl FileTable {
             return Ok(Found::TooMany);
         }
         let id = {
-            let mut change = journal.change();
+            let mut change = self.journal.change();
             let id = change.next_file();
             change.record_op(Op::FileSeen(id, kind));
             id
         };
         // From here on the supervisor has it, so no call on it can outlive the file's identity.
         if let Err(error) = self.supervisor.store(Stored::File(id, kind), fd.as_fd()) {
-            journal.change().record_op(Op::FileGone(id));
+            self.journal.change().record_op(Op::FileGone(id));
             return Err(error);
         }
         let file = Arc::new(OpenFile::new(id, kind, fd));
@@ -377,7 +367,7 @@ impl FileTable {
 
     /// Takes a file out of the table unless a call is under way on it, or a device file of the table is registered with it;
     /// our duplicate closes when the returned one goes.
-    pub fn take_idle(&self, journal: &Journal, id: FileId) -> Option<Arc<OpenFile>> {
+    pub fn take_idle(&self, id: FileId) -> Option<Arc<OpenFile>> {
         let mut inner = self.lock();
         let file = inner.by_id.get(&id)?;
         if file.is_active() {
@@ -385,7 +375,7 @@ impl FileTable {
         }
         // Own descriptors can always be compared.
         let at = own_position(&inner.files, file.fd.as_fd()).ok()?.ok()?;
-        let mut change = journal.change();
+        let mut change = self.journal.change();
         if change.has_registered(id) {
             return None;
         }

@@ -8,24 +8,34 @@
 //! throttle, refusals ◀─ serve
 //! ```
 //!
-//! What is known is here; who looks is above the container: [`crate::watch`].
+//! What is known is here, and how it is reported; who looks is above the container: [`crate::watch`].
 
 pub(crate) mod events;
-pub(crate) mod hung;
+mod hung;
 mod kernel_log;
-pub(crate) mod over_quota;
+mod over_quota;
 pub(crate) mod reach;
 pub(crate) mod reconcile;
-pub(crate) mod refusals;
-pub(crate) mod shortage;
+mod refusals;
+mod shortage;
 pub(crate) mod storage;
 mod throttle;
-pub(crate) mod unknown_calls;
+mod unknown_calls;
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use cards::{CardHealth, GpuUuid, OnViolation, Watch};
+use control::EventKind;
+use driver::Driver;
+use journal::Journal;
+use journal::counters::{Counter, Counters};
+use journal::shared_state::SharedState;
+use nvabi::Release;
+use verdict::Unknown;
 
 pub use events::Events;
 pub use kernel_log::KernelLog;
@@ -34,8 +44,9 @@ pub use reconcile::Comparison;
 pub use shortage::{Lack, Shortage};
 pub use throttle::Throttle;
 
-use hung::Hung;
+use hung::{Change, Hung};
 use over_quota::OverQuota;
+use reach::Reach;
 use reconcile::Reconciler;
 use refusals::Refusals;
 use unknown_calls::UnknownCalls;
@@ -55,36 +66,152 @@ pub struct Plan {
     pub kernel_log: Option<KernelLog>,
 }
 
+/// Whose health it is.
+pub struct Watched {
+    /// `namespace/container`
+    pub name: String,
+    /// The UUIDs of its cards, in the grant's order.
+    pub cards: Vec<String>,
+    /// The driver's layouts.
+    pub release: Release,
+    /// Its account.
+    pub journal: Arc<Journal>,
+    /// Its counters, and which of its calls are at the driver.
+    pub shared_state: Arc<SharedState>,
+}
+
 /// Everything about one container that went wrong, and what keeps it from being noisy.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Health {
     pub(crate) plan: Plan,
+    /// `namespace/container`, for the log.
+    pub(crate) name: String,
+    /// The UUIDs of its cards, in the grant's order.
+    pub(crate) cards: Vec<String>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) counters: Counters,
     /// What happened.
     pub events: Events,
     /// Refused calls beyond a rate wait.
     pub throttle: Throttle,
     /// What the system does not give.
     pub shortage: Shortage,
-    pub(crate) refusals: Refusals,
-    pub(crate) over_quota: OverQuota,
-    pub(crate) unknown_calls: UnknownCalls,
+    refusals: Refusals,
+    over_quota: OverQuota,
+    unknown_calls: UnknownCalls,
     /// Those that the log has.
     pub(crate) logged_inconsistencies: AtomicU64,
     pub(crate) reconciler: Reconciler,
     pub(crate) hung: Hung,
     pub(crate) storage: storage::Storage,
-    pub(crate) reach: reach::Reach,
+    pub(crate) reach: Reach,
 }
 
 impl Health {
     /// The health of a container that is watched as planned; takes up the events that a former broker has written.
     #[must_use]
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: Plan, watched: Watched) -> Self {
+        let Watched {
+            name,
+            cards,
+            release,
+            journal,
+            shared_state,
+        } = watched;
         let events = plan.log_dir.as_deref().map(Events::in_folder);
         Self {
             events: events.unwrap_or_default(),
             plan,
-            ..Self::default()
+            name,
+            cards,
+            counters: Counters::on(Arc::clone(&shared_state)),
+            throttle: Throttle::default(),
+            shortage: Shortage::default(),
+            refusals: Refusals::default(),
+            over_quota: OverQuota::default(),
+            unknown_calls: UnknownCalls::default(),
+            logged_inconsistencies: AtomicU64::new(0),
+            reconciler: Reconciler::default(),
+            hung: Hung::new(shared_state, Arc::clone(&journal), release),
+            journal,
+            storage: storage::Storage::default(),
+            reach: Reach::default(),
+        }
+    }
+
+    /// Says that something happened: in the log, in the ring, and in the file.
+    pub fn tell(&self, kind: EventKind, text: String) {
+        if self.events.add(kind, &text) {
+            // The events have a throttle of their own, which knows more than the place of this line.
+            let suppressed = tracing::field::Empty;
+            tracing::warn!(
+                container = self.name,
+                kind = kind.name(),
+                suppressed,
+                "{text}"
+            );
+        } else {
+            self.counters.count(Counter::SuppressedLogs);
+        }
+    }
+
+    /// Says that a call was refused, unless that was said a moment ago.
+    pub fn refused(&self, call: &dyn Display, reason: &dyn Display) {
+        match self.refusals.admit(call, reason) {
+            Some(suppressed) => {
+                let (call, reason) = (call.to_string(), reason.to_string());
+                tracing::info!(container = self.name, call, reason, suppressed, "refused");
+            }
+            None => self.counters.count(Counter::SuppressedLogs),
+        }
+    }
+
+    /// Says that memory was asked for that does not fit, of each card once in a while.
+    pub fn over_quota(&self, why: &ledger::Refusal) {
+        if let Some(text) = self.over_quota.reported(&self.cards, why) {
+            self.tell(EventKind::OverQuota, text);
+        }
+    }
+
+    /// Counts a call that no row knows, and names it once.
+    pub fn unknown(&self, call: Unknown) {
+        self.counters.count(Counter::UnknownCalls);
+        if let Some(text) = self.unknown_calls.reported(call) {
+            self.tell(EventKind::UnknownCall, text);
+        }
+    }
+
+    /// Before a refusal is answered: a tenant that is refused all the time waits.
+    pub fn hold_up(&self) {
+        if self.throttle.hold_up() {
+            self.counters.count(Counter::Throttled);
+        }
+    }
+
+    /// Reports calls that have been at the driver for too long, and those of them that have come back.
+    pub(crate) fn look_for_hung_calls(&self, limit: Duration) {
+        for change in self.hung.look(limit) {
+            match change {
+                Change::Hangs(text) => {
+                    self.counters.count(Counter::HungCall);
+                    self.tell(EventKind::HungCall, text);
+                }
+                Change::IsBack(text) => self.tell(EventKind::HungCallOver, text),
+            }
+        }
+    }
+
+    /// A call slot's call has come back from the driver.
+    pub(crate) fn is_back(&self, call_slot: u32) {
+        if let Some(text) = self.hung.is_back(call_slot) {
+            self.tell(EventKind::HungCallOver, text);
+        }
+    }
+
+    /// A request to the driver has ended so.
+    pub(crate) fn take_reach<T>(&self, driver: &dyn Driver, result: &Result<T, driver::Error>) {
+        if let Some((kind, text)) = self.reach.take(driver.binding(), result) {
+            self.tell(kind, text);
         }
     }
 

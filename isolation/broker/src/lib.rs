@@ -10,8 +10,8 @@
 //! It decides nothing itself: what a call may do is `verdict`'s, what still fits is `ledger`'s, what executes is `driver`'s.
 //! It must not know engines, bundles or annotations: it is started from a grant and sees files and calls.
 //!
-//! `container` has what is known; who acts on it is above: `call` answers calls, `watch` looks whether the container is well, `govern`
-//! holds its share of its cards' time.
+//! `container` has what is known; who acts on it is above: `call` answers calls, `watch` looks whether the container is well. Its share of
+//! its cards' time is the crate `share`, which knows the broker by `sharing`.
 //!
 //! Lock order: a thread's turn (`replay`) → a gate that is passed (`share`) → `order` → `Reaper`'s round or `ManagedMappings` →
 //! `FileTable` → `Journal` → `Share`; the last three are never held across a driver call. The governor's thread holds none of them while
@@ -36,12 +36,12 @@ pub mod call;
 pub mod call_rules;
 mod close_files;
 pub mod container;
+mod control_group;
 pub mod control_socket;
 pub mod cpu_time;
-mod engines;
+pub mod driver_side;
 pub mod fetch;
 pub mod files;
-pub mod govern;
 pub mod health;
 pub mod looked;
 pub mod managed;
@@ -61,7 +61,7 @@ pub mod reaper;
 pub mod replay;
 pub mod resume;
 pub mod serving;
-pub mod share;
+mod sharing;
 pub mod start;
 mod syscall;
 pub mod usage_report;

@@ -62,7 +62,7 @@ pub(crate) struct Requested<'a> {
 }
 
 /// What a kernel would know of such calls.
-pub struct NativeCalls {
+pub(crate) struct NativeCalls {
     release: Release,
     native: Native,
     /// In the order of `kcmp`.
@@ -135,7 +135,7 @@ impl From<io::Error> for Without {
 impl NativeCalls {
     /// Of a driver of this release.
     #[must_use]
-    pub fn new(release: Release) -> Self {
+    pub(crate) fn new(release: Release) -> Self {
         let started = clock_gettime(ClockId::CLOCK_MONOTONIC)
             .ok()
             .and_then(|at| u64::try_from(Duration::from(at).as_nanos()).ok());
@@ -155,7 +155,7 @@ impl NativeCalls {
 
     /// Whether a real driver's broker would not see this call.
     #[must_use]
-    pub fn has(&self, call: &Notification) -> bool {
+    pub(crate) fn has(&self, call: &Notification) -> bool {
         call.nr == SYS_IOCTL && call.arch == AUDIT_ARCH && self.native.has(low(call.args[1]))
     }
 

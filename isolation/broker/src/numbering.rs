@@ -3,7 +3,7 @@
 //! A card's id is its place on the bus ([`crate::pci`]), or comes by with CARD_INFO, which a program asks first. Its device instance comes by with GPU_GET_ID_INFO, which a program
 //! asks of a card that it is about to use: later, or never. An answer in instances would then show none of the granted cards.
 
-use driver::{Call, Caller, FileRef, Ticket};
+use driver::{Call, Caller, FileRef};
 use journal::Journal;
 use journal::state;
 use ledger::CardSlot;
@@ -13,30 +13,33 @@ use nvabi::{control, escape, status};
 use verdict::Effect;
 use verdict::effect::View;
 
-use crate::container::Container;
+use crate::driver_side::DriverSide;
 
-/// Asks the driver for the device instances of granted cards that are not known yet, by the tenant's client, where an answer names instances. A
-/// card that the driver does not say one for has none: no process has it open (`gpumgrGetGpuIdInfoV2`, gpu_mgr.c).
-pub(crate) fn learn_instances(
-    container: &Container,
-    file: FileRef<'_>,
-    caller: Caller,
-    effect: &Effect,
-    arg: &[u8],
-) {
+/// The tenant's client by which the driver is asked.
+pub(crate) struct Asker<'a> {
+    /// The file that owns the client.
+    pub(crate) file: FileRef<'a>,
+    /// Who made the call that is about to be answered.
+    pub(crate) caller: Caller,
+    /// The client.
+    pub(crate) client: u32,
+}
+
+/// The client of a call whose answer names instances.
+pub(crate) fn client_shown_instances(effect: &Effect, arg: &[u8]) -> Option<u32> {
     let by_instance = [View::DeviceMask, View::ExportedDevice];
-    let Some(client) = u32_at(arg, nvos54::H_CLIENT) else {
-        return;
-    };
-    if !effect
-        .view()
-        .is_some_and(|view| by_instance.contains(&view))
-    {
-        return;
-    }
-    for (gpu_id, slot) in without_instance(&container.journal) {
-        if let Some(instance) = ask(container, file, caller, client, gpu_id) {
-            let mut change = container.journal.change();
+    let view = effect.view()?;
+    by_instance
+        .contains(&view)
+        .then(|| u32_at(arg, nvos54::H_CLIENT))?
+}
+
+/// Asks the driver for the device instances of granted cards that are not known yet. A card that the driver does not say one for has none:
+/// no process has it open (`gpumgrGetGpuIdInfoV2`, gpu_mgr.c).
+pub(crate) fn learn_instances(driver: &DriverSide, journal: &Journal, asker: &Asker<'_>) {
+    for (gpu_id, slot) in without_instance(journal) {
+        if let Some(instance) = ask(driver, asker, gpu_id) {
+            let mut change = journal.change();
             change.record_op(state::Op::Instance(instance, slot));
         }
     }
@@ -53,30 +56,22 @@ fn without_instance(journal: &Journal) -> Vec<(u32, CardSlot)> {
 }
 
 /// GPU_GET_ID_INFO_V2 of a card: its device instance.
-fn ask(
-    container: &Container,
-    file: FileRef<'_>,
-    caller: Caller,
-    client: u32,
-    gpu_id: u32,
-) -> Option<u32> {
+fn ask(driver: &DriverSide, asker: &Asker<'_>, gpu_id: u32) -> Option<u32> {
+    let (release, client) = (driver.release, asker.client);
     let cmd = control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2;
-    let row = control::row(cmd, container.release)?;
+    let row = control::row(cmd, release)?;
     let mut params = vec![0; usize::try_from(row.params_bytes).ok()?];
     put_u32(&mut params, id_info::GPU_ID, gpu_id);
     let escape = escape::NV_ESC_RM_CONTROL;
-    let mut arg = vec![0; usize::try_from(escape.size.of(container.release)).ok()?];
+    let mut arg = vec![0; usize::try_from(escape.size.of(release)).ok()?];
     put_u32(&mut arg, nvos54::H_CLIENT, client);
     put_u32(&mut arg, nvos54::H_OBJECT, client);
     put_u32(&mut arg, nvos54::CMD, cmd);
     put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
     let params = Some((nvos54::P_PARAMS, params));
-    let mut call = Call::own(escape.cmd(container.release), arg, params);
-    let done = container
-        .driver
-        .execute(file, caller, Ticket::UNREMEMBERED, &mut call);
-    let (arg, params) = call.into_blocks();
-    let is_ok =
-        done.is_ok_and(|done| done.ret >= 0) && u32_at(&arg, nvos54::STATUS) == Some(status::NV_OK);
+    let call = Call::own(escape.cmd(release), arg, params);
+    let done = driver.execute_own(asker.file, asker.caller, call);
+    let (arg, params) = done.ok().flatten()?;
+    let is_ok = u32_at(&arg, nvos54::STATUS) == Some(status::NV_OK);
     u32_at(&params, id_info::DEVICE_INSTANCE).filter(|_| is_ok)
 }

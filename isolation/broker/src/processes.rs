@@ -1,15 +1,22 @@
-//! The container's processes, as far as they have made a call.
+//! The container's processes: those of its control group, where that is known, and those that have made a call.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use journal::Journal;
 use supervisor::scarce;
 
-/// Thread → process, and the processes whose exit is waited for.
-#[derive(Debug, Default)]
+use crate::control_group::processes_of_group;
+
+/// The processes of one container.
+#[derive(Debug)]
 pub struct Processes {
+    /// It knows the control group.
+    journal: Arc<Journal>,
+    /// Thread → process.
     tgids: Mutex<HashMap<i32, i32>>,
 }
 
@@ -17,6 +24,37 @@ pub struct Processes {
 const MOST_THREADS: usize = 4096;
 
 impl Processes {
+    /// The processes of the container of that journal.
+    #[must_use]
+    pub fn new(journal: Arc<Journal>) -> Self {
+        Self {
+            journal,
+            tgids: Mutex::default(),
+        }
+    }
+
+    /// The folder of the container's control group, once that is known.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<PathBuf> {
+        self.journal.change().cgroup().cloned()
+    }
+
+    /// Those of the control group; where it is not known, those that have made calls.
+    #[must_use]
+    pub fn members(&self) -> Vec<i32> {
+        match self.cgroup() {
+            Some(folder) => processes_of_group(&folder),
+            None => self.known(),
+        }
+    }
+
+    /// Whether a process is one of them.
+    #[must_use]
+    pub fn has(&self, pid: i32) -> bool {
+        let in_group = |folder: PathBuf| processes_of_group(&folder).contains(&pid);
+        self.known().contains(&pid) || self.cgroup().is_some_and(in_group)
+    }
+
     /// The process of a thread. The second value says whether the thread is new here.
     ///
     /// # Errors

@@ -167,7 +167,7 @@ impl Reaper {
     pub fn reap_now(&self, container: &Container) -> bool {
         self.take_exits(&container.processes);
         self.requested
-            .share(|| self.round(container, Duration::ZERO))
+            .share(|| self.round(Duration::ZERO, || close_unheld(container)))
     }
 
     /// What is done at each interval.
@@ -182,7 +182,8 @@ impl Reaper {
             .answers
             .retain_those_of(&container.journal.change());
         self.rest();
-        self.round(container, cpu_time().saturating_sub(before));
+        let spent = cpu_time().saturating_sub(before);
+        self.round(spent, || close_unheld(container));
     }
 
     /// Has [`Reaper::watch_over`] look once, soon.
@@ -232,7 +233,7 @@ impl Reaper {
                 self.reconcile(container);
             } else if have_exited || is_look_due {
                 self.rest();
-                self.round(container, Duration::ZERO);
+                self.round(Duration::ZERO, || close_unheld(container));
             }
         }
     }
@@ -282,11 +283,11 @@ impl Reaper {
     }
 
     /// Whether a file was closed; what the caller has spent already is rested from as well.
-    fn round(&self, container: &Container, spent: Duration) -> bool {
+    fn round(&self, spent: Duration, close_unheld: impl FnOnce() -> bool) -> bool {
         let mut rests_until = self.in_round();
         self.begun.fetch_add(1, Memory::SeqCst);
         let before = cpu_time();
-        let has_closed = close_unheld(container);
+        let has_closed = close_unheld();
         let cost = cpu_time().saturating_sub(before).saturating_add(spent);
         *rests_until = Instant::now().checked_add(cost.saturating_mul(REST));
         has_closed
@@ -324,9 +325,10 @@ fn cpu_time() -> Duration {
 }
 
 fn close_unheld(container: &Container) -> bool {
-    let cgroup = container.journal.change().cgroup().cloned();
+    let cgroup = container.processes.cgroup();
+    let native = container.driver.native.as_ref();
     let mut orphans = container.files.held();
-    if let Some(native) = &container.native {
+    if let Some(native) = native {
         orphans.extend(native.held_beside(&orphans));
         // Own descriptors can always be compared.
         orphans.sort_by(|one, other| {
@@ -350,16 +352,12 @@ fn close_unheld(container: &Container) -> bool {
     let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();
     let mut found = false;
     for id in orphans {
-        if container
-            .native
-            .as_ref()
-            .is_some_and(|native| native.take_idle(id))
-        {
-            tell_driver(container.driver.as_ref(), id);
+        if native.is_some_and(|native| native.take_idle(id)) {
+            tell_driver(&*container.driver, id);
             continue;
         }
         // A call under way keeps its file; it is looked at again at the next interval.
-        let Some(file) = container.files.take_idle(&container.journal, id) else {
+        let Some(file) = container.files.take_idle(id) else {
             continue;
         };
         found = true;
@@ -372,14 +370,15 @@ fn close_unheld(container: &Container) -> bool {
 /// duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
 fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
     if let Some(file) = &file {
-        close_files::free_all(container, file);
+        let (account, journal) = (&container.account, &container.journal);
+        close_files::free_all(&container.driver, account, journal, file);
     }
     let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
     if let Err(error) = container.supervisor.release(vec![Stored::File(id, kind)]) {
         tracing::error!(error = %error, "the supervisor was not told of a closed file");
     }
     drop(file);
-    tell_driver(container.driver.as_ref(), id);
+    tell_driver(&*container.driver, id);
     container
         .account
         .close_file(&mut container.journal.change(), id);

@@ -30,9 +30,7 @@ use crate::call::admit::Request;
 use crate::call::begin::{BegunCall, Held};
 use crate::call::commit::end;
 use crate::container::Container;
-use crate::files::Lookup;
-use crate::files::surface;
-use crate::govern::tenant;
+use crate::files::{FileTable, Lookup, surface};
 use crate::replay::ThreadTurn;
 use crate::workers::Session;
 
@@ -89,7 +87,7 @@ pub fn resume(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Resu
         Some(call) => {
             settle(&container.journal, call_slot, &call);
             // A native call may have hung, and has nobody any more who has it back.
-            container.health.is_back(container, call_slot.number());
+            container.health.is_back(call_slot.number());
             false
         }
         None => false,
@@ -165,7 +163,7 @@ fn ask_again(
     turn: &ThreadTurn<'_>,
     in_place: &dyn Fn(),
 ) -> Finished {
-    let release = container.release;
+    let release = container.driver.release;
     let views: Vec<&[u8]> = begun
         .before
         .iter()
@@ -183,7 +181,7 @@ fn ask_again(
     let file = container.files.in_use(begun.file);
     let (Some((op, effect)), Some(file)) = (decoded, file) else {
         in_place();
-        return give_up(container, call_slot, begun);
+        return give_up(&container.name, &container.journal, call_slot, begun);
     };
     let request = Request {
         op,
@@ -195,13 +193,13 @@ fn ask_again(
     let in_order = container.orders.take(&request.effect, &file);
     in_place();
     // It was let through before; gates that have closed since are not passed by it.
-    let passage = tenant::pass_again(container, &request.effect);
+    let passage = container.share.pass_again(&request.effect);
     // A call that is given up here may have been executed: descriptors that are lacking are waited for.
-    let fds = match scarce::wait_out(|| true, || descriptors(container, &begun)) {
+    let fds = match scarce::wait_out(|| true, || descriptors(&container.files, &begun)) {
         Ok(fds) => fds,
         Err(error) => {
             tracing::error!(error = %error, "a descriptor of a call in doubt");
-            return give_up(container, call_slot, begun);
+            return give_up(&container.name, &container.journal, call_slot, begun);
         }
     };
     let again = BegunCall {
@@ -224,15 +222,15 @@ fn ask_again(
 
 /// The descriptors that the struct names. The tenant may have closed one that is none of the driver's: a driver that has
 /// executed the call already does not look at it, one that has not finds `/dev/null`.
-fn descriptors(container: &Container, begun: &Begun) -> io::Result<Vec<FdSlot>> {
+fn descriptors(files: &FileTable, begun: &Begun) -> io::Result<Vec<FdSlot>> {
     let mut slots = Vec::new();
     for named in &begun.fds {
         let fd: OwnedFd = match named.file {
-            Some((id, _)) => match container.files.in_use(id) {
+            Some((id, _)) => match files.in_use(id) {
                 Some(file) => file.fd.try_clone()?,
                 None => File::open("/dev/null")?.into(),
             },
-            None => foreign(container, begun.caller, named.number)
+            None => foreign(files, begun.caller, named.number)
                 .map_or_else(|| File::open("/dev/null").map(OwnedFd::from), Ok)?,
         };
         slots.push(FdSlot {
@@ -246,23 +244,21 @@ fn descriptors(container: &Container, begun: &Begun) -> io::Result<Vec<FdSlot>> 
     Ok(slots)
 }
 
-fn foreign(container: &Container, caller: Caller, number: i32) -> Option<OwnedFd> {
-    let (driver, journal) = (container.driver.as_ref(), &container.journal);
-    let (tid, tgid) = (caller.tid, caller.tgid);
-    match container.files.look_up(driver, journal, tid, tgid, number) {
+fn foreign(files: &FileTable, caller: Caller, number: i32) -> Option<OwnedFd> {
+    match files.look_up((caller.tid, caller.tgid), number) {
         Lookup::Foreign(fd) => Some(fd),
         Lookup::Ours(_) | Lookup::TooMany | Lookup::Failed(_) => None,
     }
 }
 
 /// A call that this broker cannot ask again: another version's verdict, or a file that nobody has.
-fn give_up(container: &Container, call_slot: &CallSlot, begun: Begun) -> Finished {
+fn give_up(name: &str, journal: &Journal, call_slot: &CallSlot, begun: Begun) -> Finished {
     tracing::error!(
-        container = container.name,
+        container = name,
         cmd = begun.cmd,
         "a call that a former broker began cannot be asked again"
     );
-    let mut change = container.journal.change();
+    let mut change = journal.change();
     change.roll_back(&begun.reservation);
     let answer = Answer {
         ret: -nvabi::errno::EIO,

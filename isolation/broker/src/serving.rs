@@ -175,7 +175,7 @@ impl Broker {
             if looked.elapsed() >= Duration::from_millis(LOOK_MS) {
                 looked = Instant::now();
                 self.reaper.ask_to_reconcile();
-                self.container.share.reconcile(&self.container);
+                self.container.share.reconcile();
                 self.container.cpu_time.follow();
                 self.sessions.retain(|_, session| !session.is_over());
                 self.sessions.values().for_each(Session::revive);

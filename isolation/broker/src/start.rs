@@ -17,6 +17,7 @@ use driver::sim::SimDriver;
 use driver::{Driver, ImplicitBytes};
 use nvabi::{DriverVersion, Release};
 use releases::Known;
+use share::{Beginning, Share, Sources};
 use supervisor::grant;
 use supervisor::link::{FromBroker, PROTOCOL, SupervisorLink};
 
@@ -24,11 +25,9 @@ use crate::account::{Slot, uuid_bytes};
 use crate::call_rules::CallRules;
 use crate::container::{Container, Inheritance, Parts, ResumeError};
 use crate::cpu_time::Allowance;
-use crate::govern;
 use crate::health::{self, Health, KernelLog};
 use crate::resume::resume;
 use crate::serving::Broker;
-use crate::share::{Share, Sources};
 use crate::watch;
 use crate::workers::{Session, WAKE_SIGNAL};
 
@@ -96,7 +95,7 @@ pub enum Error {
     Resume(#[from] ResumeError),
     /// The container's share.
     #[error(transparent)]
-    Share(#[from] govern::Error),
+    Share(#[from] share::Error),
 }
 
 /// A broker that could take over at once.
@@ -139,9 +138,9 @@ impl Standby {
         let sources = Sources::new(plan.state_dir.clone(), grant.compute, cards);
         let parts = Parts {
             host_memory_bytes: grant.isolation.host_memory_bytes,
-            health: Health::new(plan),
+            health: plan,
             call_rules: CallRules::of(&grant.isolation, dir, driver.binding()),
-            share: Share::new(sources.with_nodes(grant::nodes_of(&grant.driver))),
+            share: sources.with_nodes(grant::nodes_of(&grant.driver)),
             cpu_time: Allowance::of(dir.to_owned()),
             ..Parts::new(name, release, driver, slots)
         };
@@ -188,7 +187,7 @@ impl Standby {
         let container = &broker.container;
         watch::start(container, replaced).map_err(failed("starting a thread"))?;
         resume(container, &sessions).map_err(failed("taking up calls"))?;
-        start_share(container, replaced)?;
+        start_share(&container.share, &container.health, replaced)?;
         container
             .supervisor
             .send(&FromBroker::Ready, &[])
@@ -206,16 +205,15 @@ fn failed(step: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     }
 }
 
-fn start_share(container: &Arc<Container>, replaced: u64) -> Result<(), Error> {
+fn start_share(share: &Arc<Share>, health: &Health, replaced: u64) -> Result<(), Error> {
     let beginning = match replaced {
-        0 => govern::Beginning::First,
-        _ => govern::Beginning::TakenOver,
+        0 => Beginning::First,
+        _ => Beginning::TakenOver,
     };
-    match container.share.start(container, beginning) {
+    match share.start(beginning) {
         // A container that runs must not wait for its calls as well; the share is tried again.
         Err(error) if replaced > 0 => {
-            let (health, text) = (&container.health, format!("{error}"));
-            health.tell(container, control::EventKind::Share, text);
+            health.tell(control::EventKind::Share, format!("{error}"));
             Ok(())
         }
         started => Ok(started?),

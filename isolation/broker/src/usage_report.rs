@@ -11,7 +11,7 @@ use control::{Folded, FoldedCard, ProcessCard, ProcessStatus};
 use ledger::{CardSlot, Ledger, ProcessId};
 
 use crate::account::Slot;
-use crate::open_file_scan;
+use crate::control_group::list_group_up_to;
 
 /// So many processes are listed.
 pub const MOST_LISTED: usize = 64;
@@ -24,8 +24,7 @@ const MOST_FOLDERS: usize = 256;
 
 /// The living processes of a container: of its control group, else those that have made calls.
 pub(crate) fn living(cgroup: Option<&Path>, known: Vec<i32>) -> BTreeSet<i32> {
-    let listed =
-        cgroup.and_then(|folder| open_file_scan::list_group_up_to(folder, MOST_FOLDERS).ok());
+    let listed = cgroup.and_then(|folder| list_group_up_to(folder, MOST_FOLDERS).ok());
     known
         .into_iter()
         .chain(listed.into_iter().flatten())

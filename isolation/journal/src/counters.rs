@@ -72,7 +72,7 @@ impl Counter {
 }
 
 /// Counters of one container; they only grow.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Counters(Arc<SharedState>);
 
 impl Counters {

@@ -285,7 +285,7 @@ fn allocations() -> Vec<(Scenario, Vec<Promise>)> {
     stormed(Control::ALLOCATION, 0)
 }
 
-/// 150 ms of the driver's locks every 10 s: 1.5 % (`broker::share::pace`).
+/// 150 ms of the driver's locks every 10 s: 1.5 % (`isolation/share/src/pace.rs`).
 fn contexts() -> Vec<(Scenario, Vec<Promise>)> {
     stormed(Control::CONTEXT, 10 * S)
 }

@@ -73,7 +73,7 @@ fn package_of(id: &str) -> Option<String> {
 }
 
 /// Crates whose tests need neither root nor another process.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "isolation/bpf",
     "isolation/cards",
     "isolation/compute",
@@ -82,6 +82,7 @@ const PURE: [&str; 11] = [
     "isolation/nvabi",
     "isolation/plan",
     "isolation/releases",
+    "isolation/share",
     "isolation/verdict",
     "lab/runlist",
     "xtask",

@@ -12,7 +12,7 @@ use nvabi::layout::card_info;
 use nvabi::status;
 use verdict::effect::{List, View};
 use verdict::view::{self, Holder, Slice};
-use verdict::{Effect, Op, Refusal};
+use verdict::{Effect, Op};
 
 use super::Account;
 use super::reserve::card_of_object;
@@ -92,20 +92,19 @@ impl Account {
     /// Rewrites an answer to the slice.
     ///
     /// # Errors
-    /// A refusal when the question is about an object whose card is not known: nothing is shown then.
+    /// The status of a question about an object whose card is not known: nothing is shown then.
     pub fn rewrite(
         &self,
         change: &mut Change<'_>,
         view: &View,
-        op: &Op,
         requested: &Numbers,
         segments: &mut [Segment],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), u32> {
         self.learn_gpu_ids(change, view, segments);
         let state: &State = change;
-        let unknown = || op.refuse(status::NV_ERR_INVALID_OBJECT_HANDLE, self.release);
-        let slice = |object| slice(state, object).ok_or_else(unknown);
-        let holders = |object| requested.holders(state, object).ok_or_else(unknown);
+        let unknown = status::NV_ERR_INVALID_OBJECT_HANDLE;
+        let slice = |object| slice(state, object).ok_or(unknown);
+        let holders = |object| requested.holders(state, object).ok_or(unknown);
         let is_granted = |id| state.numbering.slot_of_gpu_id.contains_key(&id);
         let is_granted_instance = |id| state.numbering.slot_of_instance.contains_key(&id);
         let entries = segments.get(1).and_then(|params| u32_at(&params.bytes, 0));

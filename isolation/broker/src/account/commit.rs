@@ -120,7 +120,7 @@ impl Account {
         let on = row.zip(card_of_object(change, (*client, *parent)));
         let actual = on.map_or(Actual::AsReserved, |(row, on)| {
             let place = (*client, *parent);
-            Actual::Bytes(self.implicit_bytes(change, on, row, place, call.segments))
+            Actual::Bytes(self.implicit_bytes(change, on, (row, place), call.segments))
         });
         let depends_on = row.map(|row| dependencies(call.op, row, call.segments));
         let made = call.new_handle().unwrap_or_default();

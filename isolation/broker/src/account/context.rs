@@ -22,19 +22,18 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{Class, Kind};
 use nvabi::control::Decision;
 use nvabi::layout::nvos54;
+use share::engines::{engine_of_channel, engine_of_group, is_group};
 use verdict::Op;
 
 use super::Account;
-use crate::engines::{engine_of_channel, engine_of_group, is_group};
 
 impl Account {
-    /// What the driver takes of a card by itself for an object below `place` (client and parent).
+    /// What the driver takes of a card by itself for an object of a class below `place` (client and parent).
     pub(super) fn implicit_bytes(
         &self,
         state: &State,
         card: CardSlot,
-        class: &Class,
-        place: (u32, u32),
+        (class, place): (&Class, (u32, u32)),
         segments: &[Segment],
     ) -> u64 {
         match class.kind {

@@ -4,7 +4,7 @@ use journal::Change;
 use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
 use journal::reservation::Reservation;
 use journal::state::State;
-use ledger::{CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, Purpose};
+use ledger::{CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, PinToken, Purpose};
 use nvabi::class::Class;
 use nvabi::status;
 use verdict::{Effect, Memory, Schedule, Switch, Whose, page_size};
@@ -63,19 +63,18 @@ impl Account {
                 memory,
                 cards,
             } => {
-                let memory = (*client, *memory);
-                self.reserve_mapping(change, call, (*base, *length), memory, cards)
+                let memory = (ClientHandle(*client), ObjectHandle(*memory));
+                let (cards, pin) = self.pin_mapped(change, call, memory, cards)?;
+                let (base, length) = (*base, *length);
+                Ok(Reservation::MapExternal { base, length, cards, pin })
             }
             Effect::Free { client, object } => Ok(Reservation::Free {
                 client: *client,
                 object: *object,
             }),
             Effect::Range { base, length } => {
-                change.ledger.check_range().map_err(refused)?;
-                Ok(Reservation::Range {
-                    base: *base,
-                    length: *length,
-                })
+                let range = (*base, *length);
+                self.reserve_range(change, call, range)
             }
             Effect::Unmap { base, length, card } => Ok(Reservation::Unmap {
                 base: *base,
@@ -127,7 +126,7 @@ impl Account {
         let card = device.or_else(|| card_of_object(change, (client, parent)));
         let demand = card.and_then(|card| {
             let place = (client, parent);
-            let bytes = self.implicit_bytes(change, card, class, place, call.segments);
+            let bytes = self.implicit_bytes(change, card, (class, place), call.segments);
             (bytes > 0).then_some(Demand {
                 card,
                 bytes,
@@ -187,14 +186,25 @@ impl Account {
         })
     }
 
-    fn reserve_mapping(
+    fn reserve_range(
+        &self,
+        change: &Change<'_>,
+        call: &JudgedCall<'_>,
+        (base, length): (u64, u64),
+    ) -> Result<Reservation, Denied> {
+        let checked = change.ledger.check_range();
+        checked.map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        Ok(Reservation::Range { base, length })
+    }
+
+    /// The cards that memory is to be mapped on, and a pin that keeps it charged for as long.
+    fn pin_mapped(
         &self,
         change: &mut Change<'_>,
         call: &JudgedCall<'_>,
-        (base, length): (u64, u64),
-        (client, memory): (u32, u32),
+        memory: (ClientHandle, ObjectHandle),
         cards: &[[u8; 16]],
-    ) -> Result<Reservation, Denied> {
+    ) -> Result<(Vec<CardSlot>, PinToken), Denied> {
         let cards: Option<Vec<CardSlot>> =
             cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
         let no_device = || self.denied(call, status::NV_ERR_INVALID_DEVICE, Why::NoDevice);
@@ -202,16 +212,10 @@ impl Account {
         let purpose = PinFor::Map {
             cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
         };
-        let memory = (ClientHandle(client), ObjectHandle(memory));
         let pin = change
             .pin(memory, purpose)
             .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
-        Ok(Reservation::MapExternal {
-            base,
-            length,
-            cards,
-            pin,
-        })
+        Ok((cards, pin))
     }
 
     fn reserve_pool(

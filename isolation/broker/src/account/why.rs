@@ -69,38 +69,9 @@ pub enum Why {
     /// A card that is not part of the grant, by RM's id.
     #[error("card {0:#x} is not granted")]
     ForeignCard(u32),
-    /// See [`verdict::schedule::MOST_GROUPS`].
-    #[error(
-        "more than {} channel groups of the compute engine",
-        verdict::schedule::MOST_GROUPS
-    )]
-    TooManyGroups,
-    /// More channels of the compute engine than a gate can turn in time.
-    #[error(
-        "more than {} channels of the compute engine",
-        verdict::schedule::MOST_CHANNELS
-    )]
-    TooManyChannels,
-    /// More clients with channel groups than a gate can turn in time.
-    #[error(
-        "more than {} clients with channel groups of the compute engine",
-        verdict::schedule::MOST_CLIENTS
-    )]
-    TooManyClients,
-    /// More of them than are looked after.
-    #[error(
-        "more than {} channel groups and channels",
-        verdict::schedule::MOST_SCHEDULED
-    )]
-    TooManyScheduled,
-    /// The grant says that the share must be held in full, and the driver does not let it be.
-    #[error(
-        "the container's share of the card's time cannot be held, and its grant says that it must be"
-    )]
-    NotHeld,
-    /// A channel of the compute engine whose timeslice nobody could set.
-    #[error("a compute channel without a channel group, where a share is held")]
-    NoGroup,
+    /// What is scheduled may not be made.
+    #[error(transparent)]
+    Share(share::Why),
     /// The driver took more than was reserved, and more than the quota has room for.
     #[error("the driver took more than the quota for it, and has freed it again")]
     Outgrown,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use driver::{Caller, Segment};
 use journal::counters::Counter;
+use share::{Disposition, Passage};
 use verdict::{Effect, Op, Refusal, Unknown, Verdict};
 
 use super::reply::{Replied, Reply, record};
@@ -12,7 +13,6 @@ use crate::account::{Denied, JudgedCall, Origin, TransferFile};
 use crate::fetch;
 use crate::files::OpenFile;
 use crate::files::surface;
-use crate::govern::tenant::{self, Disposition, Passage};
 
 /// What a call is, and what it does: for the first time, or after a former broker has sent it.
 pub(crate) struct Request<'a> {
@@ -62,7 +62,7 @@ impl<'c> ReceivedCall<'c> {
     {
         let call = self.call;
         let (container, args) = (call.container, call.notification.args);
-        let release = container.release;
+        let release = container.driver.release;
         let cmd = u32::try_from(args[1] & 0xffff_ffff).unwrap_or_default();
         let op = verdict::op(surface(file.kind), cmd, release)
             .map_err(|refusal| call.report(&format_args!("ioctl {cmd:#x}"), refusal, None))?;
@@ -97,7 +97,10 @@ impl<'c> ReceivedCall<'c> {
             return Err(reply);
         }
         let argument = |segments: Vec<Segment>| segments.into_iter().next();
-        match tenant::disposition(container, &request.effect, &|| call.still_waits()) {
+        match container
+            .share
+            .disposition(&request.effect, &|| call.still_waits())
+        {
             Disposition::Goes(passage) => Ok(AdmittedCall {
                 request,
                 segments,
@@ -117,12 +120,12 @@ impl NotifiedCall<'_> {
     /// Copies what the struct points to, and asks for the verdict.
     fn judge(&self, op: &Op, segments: &mut Vec<Segment>) -> Result<Effect, Refusal> {
         let container = self.container;
-        let release = container.release;
+        let release = container.driver.release;
         if let Err(refusal) = fetch::parameters(self.notification.tid, op, segments, release) {
             let argument = segments.first();
             let unknown = argument.and_then(|arg| Unknown::named(op, &arg.bytes));
             if let Some(call) = unknown {
-                container.health.unknown(container, call);
+                container.health.unknown(call);
             }
             return Err(refusal);
         }
@@ -147,7 +150,7 @@ impl NotifiedCall<'_> {
             };
             let argument = segments.first().cloned();
             return Some(match found {
-                Ok(()) => Reply::answered(&request.op, container.release, argument),
+                Ok(()) => Reply::answered(&request.op, container.driver.release, argument),
                 Err(denied) => self.deny(&request.op, denied, argument),
             });
         }
@@ -157,13 +160,12 @@ impl NotifiedCall<'_> {
 
     /// Logs a refusal, which is the call's reply.
     fn report(&self, call: &dyn Display, refusal: Refusal, argument: Option<Segment>) -> Reply {
-        let container = self.container;
-        container.health.refused(container, call, &Replied(refusal));
+        self.container.health.refused(call, &Replied(refusal));
         Reply::refused(refusal, argument)
     }
 
     /// Counts and logs a refusal of the account's, which is the call's reply.
     pub(super) fn deny(&self, op: &Op, denied: Denied, argument: Option<Segment>) -> Reply {
-        Reply::refused(record(self.container, op.name(), denied), argument)
+        Reply::refused(record(&self.container.health, op.name(), denied), argument)
     }
 }

@@ -7,16 +7,15 @@ use driver::{FdSlot, FileKind, Segment, Ticket};
 use journal::counters::Counter;
 use journal::reservation::Reservation;
 use journal::state::{self, Begun, Finished, NamedFd, State};
-use verdict::{Refusal, TakenOut};
+use share::Passage;
+use verdict::{Effect, Refusal, TakenOut};
 
 use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
 use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{Account, Denied, JudgedCall, TransferFile};
-use crate::container::Container;
+use crate::account::{Account, Denied, JudgedCall, Slot, TransferFile, Why};
 use crate::files::InUse;
-use crate::govern::tenant::{self, Passage};
 use crate::order::InOrder;
 
 /// A call that the journal knows.
@@ -124,14 +123,18 @@ impl<'c> NotifiedCall<'c> {
         'c: 'a,
     {
         let container = self.container;
-        let deny = |denied| record(container, request.op.name(), denied);
-        let mut fds = descriptors(container, request.caller, &request.op, before)?;
-        let card_file = card_file(container, request.caller, &request.effect, &mut fds)?;
+        let deny = |denied| record(&container.health, request.op.name(), denied);
+        let (caller, binding) = (request.caller, container.driver.binding());
+        let mut fds = descriptors(&container.files, binding, caller, &request.op, before)?;
+        let card_file = match self.card_of(&request.effect) {
+            Some(card) => card_file(&container.files, caller, card, &mut fds)?,
+            None => None,
+        };
         let call = request.judged(before, transfer_file_of(&fds));
-        check_imports(container, &call, &fds).map_err(deny)?;
+        self.check_imports(&call, &fds).map_err(deny)?;
         let in_order = container.orders.take(&request.effect, request.file);
         let mut change = container.journal.change();
-        if let Err(denied) = check(container, &change, &call) {
+        if let Err(denied) = self.check(&change, &call) {
             drop(change);
             return Err(deny(denied));
         }
@@ -172,6 +175,71 @@ impl<'c> NotifiedCall<'c> {
             card_file,
         })
     }
+
+    /// The card that a call makes a device of.
+    fn card_of(&self, effect: &Effect) -> Option<&'c Slot> {
+        let Effect::Object {
+            device_instance: Some(instance),
+            ..
+        } = effect
+        else {
+            return None;
+        };
+        let slot = {
+            let state = self.container.journal.change();
+            state.numbering.slot_of_instance.get(instance).copied()
+        };
+        let slots = self.container.account.slots();
+        slots.get(usize::from(slot?.0))
+    }
+
+    /// Whether all that a call names is there, and whether the share's limits let it be made.
+    fn check(&self, state: &State, call: &JudgedCall<'_>) -> Result<(), Denied> {
+        let container = self.container;
+        let binding = container.driver.binding();
+        container.account.find_named(state, binding, call)?;
+        let admitted = container.share.admit(state, call.effect, call.segments);
+        admitted.map_err(|(status, why)| Denied {
+            refusal: call.op.refuse(status, container.driver.release),
+            why: Why::Share(why),
+        })
+    }
+
+    /// Whether what a call takes out of a file may be taken: it was put there by this container, or by one of its share group,
+    /// and is charged then.
+    fn check_imports(&self, call: &JudgedCall<'_>, fds: &[FdSlot]) -> Result<(), Denied> {
+        let (account, journal) = (&self.container.account, &self.container.journal);
+        let transfer_file = call.origin.transfer_file;
+        let Some(taken) = call.effect.taken_out() else {
+            return Ok(());
+        };
+        if Account::has_exported(&journal.change(), &taken, transfer_file) {
+            return Ok(());
+        }
+        let slot = fds.iter().find(|slot| slot.segment == 1);
+        let peers = self.container.call_rules.peers.as_ref();
+        let (Some(peers), Some(slot), Some((file, FileKind::Ctl))) = (peers, slot, transfer_file)
+        else {
+            return Err(account.foreign(call.op));
+        };
+        let known = peers.exports_of(slot.fd.as_fd());
+        if known.is_empty() {
+            return Err(account.foreign(call.op));
+        }
+        let TakenOut::Slots(slots) = taken else {
+            return Ok(());
+        };
+        let mut change = journal.change();
+        for index in slots {
+            let id = ledger::FileId(file.0);
+            if change.ledger.has_export(id, index) && !change.ledger.is_adopted(id, index) {
+                continue;
+            }
+            let export = known.get(&index).ok_or_else(|| account.foreign(call.op))?;
+            account.adopt(&mut change, call, file, export)?;
+        }
+        Ok(())
+    }
 }
 
 /// A descriptor as the journal has it.
@@ -182,53 +250,4 @@ fn named(slot: &FdSlot) -> NamedFd {
         number: slot.number,
         file: slot.file,
     }
-}
-
-/// Whether all that a call names is there, and whether the share's limits let it be made.
-fn check(container: &Container, state: &State, call: &JudgedCall<'_>) -> Result<(), Denied> {
-    let binding = container.driver.binding();
-    container.account.find_named(state, binding, call)?;
-    tenant::admit(container, state, call.effect, call.segments).map_err(|(status, why)| Denied {
-        refusal: call.op.refuse(status, container.release),
-        why,
-    })
-}
-
-/// Whether what a call takes out of a file may be taken: it was put there by this container, or by one of its share group,
-/// and is charged then.
-fn check_imports(
-    container: &Container,
-    call: &JudgedCall<'_>,
-    fds: &[FdSlot],
-) -> Result<(), Denied> {
-    let (account, transfer_file) = (&container.account, call.origin.transfer_file);
-    let Some(taken) = call.effect.taken_out() else {
-        return Ok(());
-    };
-    if Account::has_exported(&container.journal.change(), &taken, transfer_file) {
-        return Ok(());
-    }
-    let slot = fds.iter().find(|slot| slot.segment == 1);
-    let (Some(peers), Some(slot), Some((file, FileKind::Ctl))) =
-        (&container.call_rules.peers, slot, transfer_file)
-    else {
-        return Err(account.foreign(call.op));
-    };
-    let known = peers.exports_of(slot.fd.as_fd());
-    if known.is_empty() {
-        return Err(account.foreign(call.op));
-    }
-    let TakenOut::Slots(slots) = taken else {
-        return Ok(());
-    };
-    let mut change = container.journal.change();
-    for index in slots {
-        let id = ledger::FileId(file.0);
-        if change.ledger.has_export(id, index) && !change.ledger.is_adopted(id, index) {
-            continue;
-        }
-        let export = known.get(&index).ok_or_else(|| account.foreign(call.op))?;
-        account.adopt(&mut change, call, file, export)?;
-    }
-    Ok(())
 }

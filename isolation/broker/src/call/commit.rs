@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use driver::{Binding, Driver, FileKind, Segment, Ticket};
+use driver::{Binding, FileKind, Segment, Ticket};
 use journal::Change;
-use journal::counters::Counter;
+use journal::counters::{Counter, Counters};
 use journal::state::ChangesAccount;
 use journal::state::{self, Answer, Finished};
 use nvabi::bytes::{u32_at, u64_at};
@@ -16,28 +16,33 @@ use verdict::{Effect, Op};
 use super::begin::transfer_file_of;
 use super::execute::{CallResult, ExecutedCall};
 use super::reply::record;
-use crate::account::{self, Denied, Numbers, Why};
+use crate::account::{self, Account, Denied, Numbers, Why};
 use crate::close_files;
 use crate::container::Container;
-use crate::govern::tenant;
+use crate::driver_side::DriverSide;
+use crate::health::Health;
 use crate::managed;
-use crate::numbering;
+use crate::numbering::{self, Asker};
 use crate::replay::ThreadTurn;
 
 impl ExecutedCall<'_> {
     /// Commits the call's reservation if it has succeeded, else rolls it back, and notes what the caller gets.
     pub(crate) fn commit(mut self, container: &Container, turn: &ThreadTurn<'_>) -> Finished {
-        let release = container.release;
+        let release = container.driver.release;
         let transfer_file = transfer_file_of(&self.fds);
         let (executor, asker) = (container.driver.process(), self.request.caller.tgid);
         let effect = &self.request.effect;
         let numbers = Numbers::of(&container.journal, executor, effect, asker);
         if self.has_succeeded(release)
             && let Some(arg) = self.result.after.first()
+            && let Some(client) = numbering::client_shown_instances(effect, &arg.bytes)
         {
-            let request = &self.request;
-            let (target, caller) = (request.target(), request.caller);
-            numbering::learn_instances(container, target, caller, &request.effect, &arg.bytes);
+            let asker = Asker {
+                file: self.request.file.for_driver(),
+                caller: self.request.caller,
+                client,
+            };
+            numbering::learn_instances(&container.driver, &container.journal, &asker);
         }
         let mut change = container.journal.change();
         // Looked at under the lock that it is committed under: two that fit one by one may not fit together.
@@ -48,13 +53,13 @@ impl ExecutedCall<'_> {
             }
         {
             drop(change);
-            self.free_outgrown(container, object);
+            self.free_outgrown(&container.driver, &container.health, object);
             change = container.journal.change();
         }
         let changes_account = if self.has_succeeded(release) {
             self.succeed(container, &mut change, &numbers)
         } else {
-            self.fail(container, &mut change, turn)
+            self.fail(&container.counters, &mut change, turn)
         };
         let answer = Answer {
             ret: self.result.ret,
@@ -69,14 +74,14 @@ impl ExecutedCall<'_> {
     }
 
     /// Has the driver free what took more than its quota has room for. What cannot be freed stays, and is charged.
-    fn free_outgrown(&mut self, container: &Container, object: (u32, u32)) {
+    fn free_outgrown(&mut self, driver: &DriverSide, health: &Health, object: (u32, u32)) {
         let request = &self.request;
-        if close_files::free_object(container, request.file, request.caller, object) {
+        if close_files::free_object(driver, request.file, request.caller, object) {
             let denied = Denied {
-                refusal: request.op.refuse(NV_ERR_NO_MEMORY, container.release),
+                refusal: request.op.refuse(NV_ERR_NO_MEMORY, driver.release),
                 why: Why::Outgrown,
             };
-            let refusal = record(container, request.op.name(), denied);
+            let refusal = record(health, request.op.name(), denied);
             self.result = CallResult::refused(refusal, &self.before);
         }
     }
@@ -93,14 +98,15 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
-        tenant::learn(&container.share, change, effect, after);
-        tenant::rewrite(&container.share, change, effect, after);
-        self.learn(container, change);
+        container.share.learn(change, effect, after);
+        container.share.rewrite(change, effect, after);
+        self.learn(account, container.driver.binding(), change);
         let changes_account = account::changes_account(effect);
-        let (account, after) = (&container.account, &mut self.result.after);
+        let after = &mut self.result.after;
         if let Some(view) = effect.view()
-            && let Err(refusal) = account.rewrite(change, &view, op, numbers, after)
+            && let Err(status) = account.rewrite(change, &view, numbers, after)
         {
+            let refusal = op.refuse(status, container.driver.release);
             container.counters.count(Counter::Refused);
             self.result = CallResult::refused(refusal, &self.before);
         }
@@ -109,7 +115,7 @@ impl ExecutedCall<'_> {
 
     fn fail(
         &mut self,
-        container: &Container,
+        counters: &Counters,
         change: &mut Change<'_>,
         turn: &ThreadTurn<'_>,
     ) -> ChangesAccount {
@@ -127,7 +133,7 @@ impl ExecutedCall<'_> {
         let Some(first) = first else {
             return ChangesAccount::No;
         };
-        container.counters.count(Counter::Replayed);
+        counters.count(Counter::Replayed);
         self.result = CallResult {
             ret: first.ret,
             after: first.after.as_ref().clone(),
@@ -136,11 +142,11 @@ impl ExecutedCall<'_> {
     }
 
     /// Takes from a successful call what later ones are understood by.
-    fn learn(&self, container: &Container, change: &mut Change<'_>) {
+    fn learn(&self, account: &Account, binding: Binding, change: &mut Change<'_>) {
         let (op, file, after) = (&self.request.op, self.request.file, &self.result.after);
-        container.account.learn_instance(change, op, after);
-        container.account.learn_context_bytes(change, op, after);
-        self.see_client(container.driver.as_ref(), change);
+        account.learn_instance(change, op, after);
+        account.learn_context_bytes(change, op, after);
+        self.see_client(binding, change);
         if let Some(slot) = self.fds.first()
             && op.escape() == Some(escape::Id::RegisterFd)
             && let Some((control, FileKind::Ctl)) = slot.file
@@ -158,9 +164,9 @@ impl ExecutedCall<'_> {
 
     /// In compat mode the kernel makes root clients in the caller, and no answer comes by: that one is the container's is known by
     /// the success of a control on it, which the driver lets only the client's own file make. A kept answer is given to anybody.
-    fn see_client(&self, driver: &dyn Driver, change: &mut Change<'_>) {
+    fn see_client(&self, binding: Binding, change: &mut Change<'_>) {
         let is_control = self.request.op.escape() == Some(escape::Id::Control);
-        if driver.binding() != Binding::Caller || !is_control {
+        if binding != Binding::Caller || !is_control {
             return;
         }
         let argument = self.result.after.first();

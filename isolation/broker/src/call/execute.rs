@@ -1,9 +1,8 @@
 //! The driver executes a begun call on the broker's copy.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use driver::{Binding, Call, FdSlot, FileRef, NewFile, Segment, Ticket};
+use driver::{Binding, Call, FdSlot, NewFile, Segment, Ticket};
 use journal::counters::Counter;
 use journal::reservation::Reservation;
 use nvabi::Release;
@@ -16,7 +15,6 @@ use super::admit::Request;
 use super::begin::{BegunCall, Held};
 use crate::answer_files::AnswerFiles;
 use crate::container::Container;
-use crate::files::OpenFile;
 
 /// A call that the driver has answered, or was asked in vain.
 pub(crate) struct ExecutedCall<'a> {
@@ -49,16 +47,15 @@ impl<'a> BegunCall<'a> {
             segments: before.as_ref().clone(),
             fds,
         };
-        let put_back = narrow(container, &request, &mut call.segments);
+        let driver = &container.driver;
+        let put_back = narrow(driver.binding(), &request, &mut call.segments);
         container.shared_state.goes_to_driver(ticket.call_slot);
-        let done = are_shown(container, request.file, &call.fds).and_then(|()| {
-            let target = request.target();
-            container
-                .driver
-                .execute(target, request.caller, ticket, &mut call)
+        let done = driver.show(request.file, &call.fds).and_then(|()| {
+            let target = request.file.for_driver();
+            driver.execute(target, request.caller, ticket, &mut call)
         });
-        container.health.is_back(container, ticket.call_slot);
-        container.health.take_reach(container, &done);
+        container.health.is_back(ticket.call_slot);
+        container.health.take_reach(&**driver, &done);
         replace(&mut call.segments, &put_back);
         let mut executed = ExecutedCall {
             is_in_doubt: matches!(&done, Err(error) if error.is_in_doubt()),
@@ -87,7 +84,7 @@ impl<'a> BegunCall<'a> {
                     container.counters.count(Counter::Unreached);
                 }
                 let name = executed.request.op.name();
-                container.health.refused(container, &name, &error);
+                container.health.refused(&name, &error);
                 executed.result = CallResult::errno(error.errno(), &executed.before);
             }
         }
@@ -120,39 +117,9 @@ impl ExecutedCall<'_> {
     }
 }
 
-impl Request<'_> {
-    /// The file that the call is made on, for the driver.
-    pub(super) fn target(&self) -> FileRef<'_> {
-        FileRef {
-            id: self.file.id,
-            kind: self.file.kind,
-            fd: self.file.fd.as_fd(),
-        }
-    }
-}
-
-/// A played driver may know the files of a call by other numbers.
-fn are_shown(container: &Container, file: &OpenFile, fds: &[FdSlot]) -> Result<(), driver::Error> {
-    let Some(native) = &container.native else {
-        return Ok(());
-    };
-    let driver = container.driver.as_ref();
-    native.is_shown(driver, file.id, &file.fd)?;
-    for slot in fds {
-        if let Some((id, _kind)) = slot.file {
-            native.is_shown(driver, id, &slot.fd)?;
-        }
-    }
-    Ok(())
-}
-
 /// Replaces what would take more of a card's time than a tenant may have, what would make a real driver reach beyond the container,
 /// and what it would answer about others; what was there is returned.
-fn narrow(
-    container: &Container,
-    request: &Request<'_>,
-    segments: &mut [Segment],
-) -> Vec<Narrowing> {
+fn narrow(binding: Binding, request: &Request<'_>, segments: &mut [Segment]) -> Vec<Narrowing> {
     let op = &request.op;
     let views: Vec<&[u8]> = segments
         .iter()
@@ -165,7 +132,7 @@ fn narrow(
         narrowings.extend(verdict::view::narrowings(view, &views));
     }
     // A simulated driver has nobody beyond its sessions.
-    if container.driver.binding() != Binding::None {
+    if binding != Binding::None {
         narrowings.extend(verdict::narrow(op, &views));
     }
     replace(segments, &narrowings)

@@ -59,7 +59,7 @@ impl NotifiedCall<'_> {
                 if !call.can_be_charged_unseen(&change, &reservation) {
                     change.roll_back(&reservation);
                     let status = NV_ERR_INVALID_OBJECT_HANDLE;
-                    let refusal = call.op.refuse(status, container.release);
+                    let refusal = call.op.refuse(status, container.driver.release);
                     return Reply::refused(refusal, argument);
                 }
                 account.commit(&reservation, &mut change, call);

@@ -5,12 +5,12 @@ use nvabi::call;
 use nvabi::errno::{EBADF, EFAULT, EMFILE};
 use supervisor::scarce;
 use verdict::blocks::Descriptor;
-use verdict::{Effect, Op, Refusal};
+use verdict::{Op, Refusal};
 
 use super::ReceivedCall;
-use crate::container::Container;
+use crate::account::Slot;
 use crate::fetch::descriptor_number;
-use crate::files::{InUse, Lookup};
+use crate::files::{FileTable, InUse, Lookup};
 
 impl ReceivedCall<'_> {
     /// The file under a number of the caller's. A failure may come of a thread number that is another process's by now: it is looked
@@ -19,11 +19,9 @@ impl ReceivedCall<'_> {
         let container = self.call.container;
         let tid = self.caller.tid;
         let look = |tgid| {
-            let driver = container.driver.as_ref();
-            let (files, journal) = (&container.files, &container.journal);
             let looked = scarce::wait_out(
                 || self.call.still_waits(),
-                || match files.look_up(driver, journal, tid, tgid, number) {
+                || match container.files.look_up((tid, tgid), number) {
                     Lookup::Failed(error) => Err(error),
                     found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => Ok(found),
                 },
@@ -49,23 +47,22 @@ impl ReceivedCall<'_> {
 
 /// Resolves the descriptors that a struct names.
 pub(super) fn descriptors(
-    container: &Container,
+    files: &FileTable,
+    binding: Binding,
     caller: Caller,
     op: &Op,
     segments: &[Segment],
 ) -> Result<Vec<FdSlot>, Refusal> {
     // A real driver keeps the number of an event as the caller's, and never looks it up: another would be another event.
     let is_name = matches!(op.descriptor(), Some(call::Descriptor::Named(_)));
-    if is_name && container.driver.binding() != Binding::None {
+    if is_name && binding != Binding::None {
         return Ok(Vec::new());
     }
     let Some((Descriptor { segment, at }, number)) = descriptor_number(op, segments)? else {
         return Ok(Vec::new());
     };
     let at = u32::try_from(at).map_err(|_beyond| Refusal::Errno(EFAULT))?;
-    let (driver, journal) = (container.driver.as_ref(), &container.journal);
-    let (tid, tgid) = (caller.tid, caller.tgid);
-    match container.files.look_up(driver, journal, tid, tgid, number) {
+    match files.look_up((caller.tid, caller.tgid), number) {
         Lookup::Ours(file) => {
             let fd = file
                 .fd
@@ -96,33 +93,14 @@ pub(super) fn descriptors(
 /// open (`osIsGpuAccessible`, gpu/device.c), and looks at whoever makes the call. The container's own files alone are lent, of the
 /// granted card that is named; a caller that has none open gets the driver's answer.
 pub(super) fn card_file(
-    container: &Container,
+    files: &FileTable,
     caller: Caller,
-    effect: &Effect,
+    card: &Slot,
     fds: &mut Vec<FdSlot>,
 ) -> Result<Option<InUse>, Refusal> {
-    let Effect::Object {
-        device_instance: Some(instance),
-        ..
-    } = effect
-    else {
-        return Ok(None);
-    };
-    let slot = {
-        let state = container.journal.change();
-        state.numbering.slot_of_instance.get(instance).copied()
-    };
-    let card = slot.and_then(|slot| container.account.slots().get(usize::from(slot.0)));
-    let Some(card) = card else {
-        return Ok(None);
-    };
-    let (driver, journal) = (container.driver.as_ref(), &container.journal);
     let who = (caller.tid, caller.tgid);
     let failed = |error: std::io::Error| Refusal::Errno(error.raw_os_error().unwrap_or(EBADF));
-    let found = container
-        .files
-        .of_card(driver, journal, who, card.minor)
-        .map_err(failed)?;
+    let found = files.of_card(who, card.minor).map_err(failed)?;
     if let Some(file) = &found {
         fds.push(FdSlot {
             segment: FdSlot::BESIDE,

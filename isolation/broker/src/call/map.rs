@@ -96,12 +96,13 @@ impl NotifiedCall<'_> {
             Ok(()) => Reply::Proceed,
             Err(managed::Refused::Ledger(why)) => {
                 let why = Why::Ledger(why);
-                Reply::refused(record(container, "mmap", Denied { refusal, why }), None)
+                Reply::refused(
+                    record(&container.health, "mmap", Denied { refusal, why }),
+                    None,
+                )
             }
             Err(managed::Refused::TooMany) => {
-                container
-                    .health
-                    .refused(container, &"mmap", &Replied(refusal));
+                container.health.refused(&"mmap", &Replied(refusal));
                 Reply::refused(refusal, None)
             }
             Err(managed::Refused::Malformed) => Reply::Errno(EINVAL),

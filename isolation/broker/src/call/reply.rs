@@ -16,8 +16,8 @@ use verdict::{Op, Refusal};
 
 use super::NotifiedCall;
 use crate::account::{Denied, Why};
-use crate::container::Container;
 use crate::fetch::Blocks;
+use crate::health::Health;
 use crate::memories::Target;
 use crate::replay::ThreadTurn;
 
@@ -106,7 +106,7 @@ impl NotifiedCall<'_> {
     /// Counts a refusal, and lets a container wait whose refusals are too many.
     fn hold_up(&self) {
         self.container.counters.count(Counter::Refused);
-        self.container.health.hold_up(self.container);
+        self.container.health.hold_up();
     }
 
     /// Gives a call its status; nothing of it is kept.
@@ -188,14 +188,10 @@ impl NotifiedCall<'_> {
                 errno(&error)
             })?;
         // Not before: the tenant holds it now, so that nobody takes it for one that is given up.
-        let (driver, journal) = (container.driver.as_ref(), &container.journal);
-        container
-            .files
-            .take_in(driver, journal, file.as_fd())
-            .map_err(|error| {
-                tracing::debug!(error = %error, "a file of an answer could not be taken in");
-                errno(&error)
-            })?;
+        container.files.take_in(file.as_fd()).map_err(|error| {
+            tracing::debug!(error = %error, "a file of an answer could not be taken in");
+            errno(&error)
+        })?;
         Ok(())
     }
 
@@ -216,13 +212,13 @@ impl NotifiedCall<'_> {
 }
 
 /// Counts a refusal of the account's and says why.
-pub(super) fn record(container: &Container, call: &str, denied: Denied) -> Refusal {
+pub(super) fn record(health: &Health, call: &str, denied: Denied) -> Refusal {
     let Denied { refusal, why } = denied;
     if let Why::Ledger(why @ ledger::Refusal::OverQuota { card, .. }) = &why {
-        container.counters.count(Counter::OverQuota(*card));
-        container.health.over_quota(container, why);
+        health.counters.count(Counter::OverQuota(*card));
+        health.over_quota(why);
     }
-    container.health.refused(container, &call, &why);
+    health.refused(&call, &why);
     refusal
 }
 

@@ -4,34 +4,43 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use control::{ExportsOf, HOST, PeerExport, PeerExports, PeerMemory};
-use ledger::Exported;
+use journal::Journal;
+use ledger::{Exported, FileId};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
-use crate::container::Container;
-use crate::peers::Peers;
+use crate::account::Account;
+use crate::files::FileTable;
 
-/// Answers another broker: what this container has exported by the file that is under a number in the asking process.
-pub(super) fn answer(
-    container: &Container,
+/// The file of this container's that another broker asks about: the one under a number in the asking process. `None` where there is none, or
+/// where the two containers have no share group in common.
+pub(super) fn file_of(
+    files: &FileTable,
+    group: Option<&str>,
     asker: &UnixStream,
     request: &ExportsOf,
-) -> PeerExports {
-    let ours = container.call_rules.peers.as_ref().map(Peers::group);
-    let asker = getsockopt(&asker.as_fd(), PeerCredentials).map(|peer| peer.pid());
-    let (true, Ok(pid)) = (ours == Some(request.group.as_str()), asker) else {
+) -> Option<FileId> {
+    if group != Some(request.group.as_str()) {
+        return None;
+    }
+    let asker = getsockopt(&asker.as_fd(), PeerCredentials).ok()?;
+    let same = files.of_process(asker.pid(), request.fd).ok().flatten()?;
+    Some(FileId(same.id.0))
+}
+
+/// Answers the other broker: what this container has exported by the file.
+pub(super) fn by(account: &Account, journal: &Journal, file: Option<FileId>) -> PeerExports {
+    let Some(file) = file else {
         return PeerExports {
             exports: Vec::new(),
         };
     };
-    let same = container.files.of_process(pid, request.fd).ok().flatten();
-    let same = same.map(|file| ledger::FileId(file.id.0));
-    let state = container.journal.change();
+    let state = journal.change();
     let reported = |exported: Exported| {
         let memory = match exported.allocation {
             Some(id) => {
                 let allocation = state.ledger.allocation(id)?;
-                let slots = container.account.slots();
+                let slots = account.slots();
                 let card = match allocation.card {
                     ledger::CardSlot::HOST => HOST.to_owned(),
                     card => slots.get(usize::from(card.0))?.uuid.clone(),
@@ -50,14 +59,8 @@ pub(super) fn answer(
             origin: exported.allocation.map_or(u64::MAX, |id| id.number()),
         })
     };
-    let exports = same.map(|file| {
-        state
-            .ledger
-            .exported_by(file)
-            .filter_map(reported)
-            .collect()
-    });
+    let exports = state.ledger.exported_by(file);
     PeerExports {
-        exports: exports.unwrap_or_default(),
+        exports: exports.filter_map(reported).collect(),
     }
 }

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use ledger::{CardSlot, Refusal};
 
-use crate::account::Slot;
-
 /// A card is told of again after this.
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -19,7 +17,7 @@ pub(crate) struct OverQuota(Mutex<BTreeMap<CardSlot, (Instant, u64)>>);
 
 impl OverQuota {
     /// The event's text; `None` where it was told a moment ago, or is no matter of a quota.
-    pub(crate) fn reported(&self, slots: &[Slot], why: &Refusal) -> Option<String> {
+    pub(crate) fn reported(&self, cards: &[String], why: &Refusal) -> Option<String> {
         let Refusal::OverQuota {
             card,
             requested_bytes,
@@ -30,8 +28,8 @@ impl OverQuota {
             return None;
         };
         let untold = self.admit(*card)?;
-        let place = match slots.get(usize::from(card.0)) {
-            Some(slot) => format!("on card {}", slot.uuid),
+        let place = match cards.get(usize::from(card.0)) {
+            Some(uuid) => format!("on card {uuid}"),
             None => "of the host's memory".to_owned(),
         };
         let mut text = format!(

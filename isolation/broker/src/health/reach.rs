@@ -1,12 +1,19 @@
-//! Whether the process that makes the container's calls answers.
+//! Whether the process that makes the container's calls answers: the executor of strict mode, or the simulator.
+//!
+//! Calls fail with EIO, and quota and grant stay as they are. The executor of a container cannot be replaced: the driver binds the
+//! container's clients to it. A simulator that is started anew has none of the container's objects, and serves it once its programs
+//! have closed the files that they had open.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use control::EventKind;
+use driver::Binding;
 
 /// What was reported last.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
-    pub(crate) is_lost: AtomicBool,
+    is_lost: AtomicBool,
     why: Mutex<Option<String>>,
 }
 
@@ -16,8 +23,52 @@ impl Reach {
         self.lock().clone()
     }
 
-    /// Why.
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+    /// Takes note of how a request to the driver ended. A change is to be reported.
+    pub(super) fn take<T>(
+        &self,
+        binding: Binding,
+        result: &Result<T, driver::Error>,
+    ) -> Option<(EventKind, String)> {
+        match result {
+            Err(error) if error.is_unreachable() => {
+                let why = with_causes(error);
+                let before = {
+                    let mut reported = self.lock();
+                    let before = reported.replace(why.clone());
+                    self.is_lost.store(true, Ordering::SeqCst);
+                    before
+                };
+                if before.is_some() {
+                    return None;
+                }
+                let end = match binding {
+                    Binding::None => "its programs are started again beside a simulator that runs",
+                    Binding::Executor | Binding::Caller => "the container is started again",
+                };
+                let text = format!("calls fail with EIO until {end}: {why}");
+                Some((EventKind::DriverUnreachable, text))
+            }
+            Ok(_) if self.is_lost.load(Ordering::Relaxed) => {
+                let before = {
+                    let mut reported = self.lock();
+                    let before = reported.take();
+                    self.is_lost.store(false, Ordering::SeqCst);
+                    before
+                };
+                let text = format!("the driver answers again; before: {}", before?);
+                Some((EventKind::DriverReachable, text))
+            }
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
         self.why.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An error with its causes, which say what the system said.
+pub(crate) fn with_causes(error: &driver::Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

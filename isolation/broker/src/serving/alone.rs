@@ -81,11 +81,7 @@ impl Broker {
         self.is_unnamed = false;
         let text = format!("the supervisor was killed, and process {pid} has taken its place");
         let health = &self.container.health;
-        health.tell(
-            &self.container,
-            control::EventKind::SupervisorReplaced,
-            text,
-        );
+        health.tell(control::EventKind::SupervisorReplaced, text);
     }
 
     /// Tried again until it succeeds: who cannot be named cannot be ended by a frontend.
@@ -127,7 +123,7 @@ fn hand_over(container: &Container, to: OwnedFd, first: First<'_>) -> io::Result
                 let answers = answers
                     .iter()
                     .map(|(call, fd)| (Stored::Answer(*call), fd.as_fd()));
-                let session = container.session();
+                let session = container.driver.kept();
                 let session = session.as_ref().map(|fd| (Stored::Session, fd.as_fd()));
                 for (what, fd) in files.chain(answers).chain(session) {
                     link::send(socket, &FromBroker::Store(what), &[fd])?;

@@ -11,7 +11,7 @@ const KEPT: [caps::Capability; 1] = [caps::Capability::CAP_SYS_PTRACE];
 /// RM takes privilege from the executing thread: with CAP_SYS_ADMIN this process would be a confused deputy.
 ///
 /// What is to kill after a violation may need CAP_KILL then, and takes it into effect for that alone; a governor's thread takes
-/// CAP_SYS_NICE, and nothing else ([`crate::share`]). Files of
+/// CAP_SYS_NICE, and nothing else ([`share`]). Files of
 /// `/proc` that belong to a tenant's user are opened with CAP_DAC_OVERRIDE, which is in effect for that alone.
 pub(super) fn drop_all_but_needed(on_violation: OnViolation) -> Result<(), Error> {
     use caps::{CapSet, Capability, CapsHashSet};

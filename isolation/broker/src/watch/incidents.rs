@@ -3,11 +3,10 @@
 use std::fmt;
 
 use control::EventKind;
-use driver::{Incident, IncidentKind};
+use driver::{Driver, Incident, IncidentKind};
 use journal::counters::{Counter, Counters};
 
-use crate::container::Container;
-use crate::open_file_scan::processes_of_group;
+use crate::health::{Health, Plan};
 
 /// Where incidents come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,31 +26,31 @@ impl fmt::Display for Source {
     }
 }
 
-pub(super) fn source(container: &Container) -> Source {
-    match container.health.plan.kernel_log {
+pub(super) fn source(plan: &Plan) -> Source {
+    match plan.kernel_log {
         Some(_) => Source::KernelLog,
         None => Source::Driver,
     }
 }
 
 /// What the driver has told before the container began does not concern it.
-pub(super) fn begin(container: &Container) {
-    match container.driver.incidents(0) {
-        Ok(incidents) => proceed_after(&container.counters, incidents.last()),
+pub(super) fn begin(health: &Health, driver: &dyn Driver) {
+    match driver.incidents(0) {
+        Ok(incidents) => proceed_after(&health.counters, incidents.last()),
         Err(error) => {
-            tracing::warn!(container = container.name, error = %error, "the driver was not asked for incidents")
+            tracing::warn!(container = health.name, error = %error, "the driver was not asked for incidents")
         }
     }
 }
 
-pub(super) fn ask(container: &Container) {
-    let after = container.counters.value(Counter::LastIncident);
-    match container.driver.incidents(after) {
+pub(super) fn ask(health: &Health, driver: &dyn Driver) {
+    let after = health.counters.value(Counter::LastIncident);
+    match driver.incidents(after) {
         Ok(incidents) => {
-            proceed_after(&container.counters, incidents.last());
-            take(container, incidents);
+            proceed_after(&health.counters, incidents.last());
+            take(health, incidents);
         }
-        Err(error) => container.health.refused(container, &"incidents", &error),
+        Err(error) => health.refused(&"incidents", &error),
     }
 }
 
@@ -64,25 +63,19 @@ fn proceed_after(counters: &Counters, last: Option<&Incident>) {
     }
 }
 
-pub(super) fn take(container: &Container, incidents: Vec<Incident>) {
-    let slots = container.account.slots();
+pub(super) fn take(health: &Health, incidents: Vec<Incident>) {
     for incident in incidents {
-        if slots.iter().all(|slot| slot.uuid != incident.uuid) {
+        if !health.cards.contains(&incident.uuid) {
             continue;
         }
         let Incident {
             uuid, kind, own, ..
         } = incident;
-        let health = &container.health;
         match kind {
             IncidentKind::CardLost => {
-                container.counters.count(Counter::CardLost);
+                health.counters.count(Counter::CardLost);
                 health.condemn(&uuid, "the card was lost");
-                health.tell(
-                    container,
-                    EventKind::CardLost,
-                    format!("card {uuid} is lost"),
-                );
+                health.tell(EventKind::CardLost, format!("card {uuid} is lost"));
             }
             IncidentKind::Xid { number, detail } => {
                 let is_fatal = cards::health::is_fatal(number);
@@ -98,20 +91,11 @@ pub(super) fn take(container: &Container, incidents: Vec<Incident>) {
                     Some(false) => "caused by another container",
                 };
                 if own == Some(true) {
-                    container.counters.count(Counter::Xid);
+                    health.counters.count(Counter::Xid);
                 }
                 let text = format!("Xid {number} on card {uuid}, {whose}: {detail}");
-                health.tell(container, EventKind::Xid, text);
+                health.tell(EventKind::Xid, text);
             }
         }
     }
-}
-
-/// The process that makes the container's calls, or one of the container's own.
-pub(super) fn is_own(container: &Container, pid: i32) -> bool {
-    if container.driver.process() == Some(pid) || container.processes.known().contains(&pid) {
-        return true;
-    }
-    let cgroup = container.journal.change().cgroup().cloned();
-    cgroup.is_some_and(|folder| processes_of_group(&folder).contains(&pid))
 }

@@ -4,28 +4,26 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use caps::{CapSet, Capability};
-use driver::Driver;
 use nix::sys::signal::Signal;
 use sys::pidfd::PidFd;
 
-use crate::container::Container;
-use crate::open_file_scan::processes_of_group;
+use crate::processes::Processes;
 
 /// Processes that fork meanwhile are found in the next round.
 const ROUNDS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Sends SIGKILL to every process of the container; says to how many.
+/// Sends SIGKILL to every process of the container but the one that makes its calls; says to how many.
 ///
 /// Processes of other users need CAP_KILL, which the broker has permitted only where this can be asked of it, and which is in
 /// effect in this thread, for as long as it takes.
-pub(super) fn all_processes(container: &Container) -> usize {
+pub(super) fn all_processes(processes: &Processes, executor: Option<i32>) -> usize {
     if let Err(error) = caps::raise(None, CapSet::Effective, Capability::CAP_KILL) {
         tracing::debug!(error = %error, "CAP_KILL is not permitted");
     }
     let mut killed = HashSet::new();
     for _ in 0..ROUNDS {
-        let alive = alive(container);
+        let alive = alive(processes, executor);
         if alive.is_empty() {
             break;
         }
@@ -47,27 +45,24 @@ pub(super) fn all_processes(container: &Container) -> usize {
     killed.len()
 }
 
-fn alive(container: &Container) -> Vec<(i32, PidFd)> {
-    let cgroup = container.journal.change().cgroup().cloned();
-    let members = || match &cgroup {
-        Some(folder) => processes_of_group(folder),
-        None => container.processes.known(),
-    };
-    let opened: Vec<(i32, PidFd)> = members()
+fn alive(processes: &Processes, executor: Option<i32>) -> Vec<(i32, PidFd)> {
+    let opened: Vec<(i32, PidFd)> = processes
+        .members()
         .into_iter()
-        .filter(|pid| !is_ours(*pid, container.driver.as_ref()))
+        .filter(|pid| !is_ours(*pid) && executor != Some(*pid))
         .filter_map(|pid| Some((pid, PidFd::open(pid).ok()?)))
         .filter(|(_, process)| !process.wait_exit(0).unwrap_or(true))
         .collect();
     // What is a member still is the process that was opened: its number was not used again meanwhile.
-    let still = members();
+    let still = processes.members();
     opened
         .into_iter()
         .filter(|(pid, _)| still.contains(pid))
         .collect()
 }
 
-fn is_ours(pid: i32, driver: &dyn Driver) -> bool {
-    let own = [std::process::id(), std::os::unix::process::parent_id()].map(u32::cast_signed);
-    own.contains(&pid) || driver.process() == Some(pid)
+fn is_ours(pid: i32) -> bool {
+    [std::process::id(), std::os::unix::process::parent_id()]
+        .map(u32::cast_signed)
+        .contains(&pid)
 }

@@ -15,15 +15,16 @@ pub(crate) fn settle(container: &Container) {
 }
 
 fn with_scope<T>(container: &Container, look: impl FnOnce(Scope<'_>) -> T) -> T {
-    let violated = |text| container.health.violated(container, text);
+    let (processes, executor) = (&container.processes, container.driver.process());
+    let violated = |text| container.health.violated(processes, executor, text);
     look(Scope {
         name: &container.name,
         policy: container.call_rules.policy.managed,
         account: &container.account,
         journal: &container.journal,
         files: &container.files,
-        processes: &container.processes,
-        executor: container.driver.process(),
+        processes,
+        executor,
         violated: &violated,
     })
 }

@@ -1,11 +1,11 @@
 //! What the system does not give the broker.
 
-use crate::container::Container;
+use crate::health::Health;
 use control::EventKind;
 
 /// Reports a change.
-pub(super) fn look(container: &Container) {
-    let Some(now) = container.health.shortage.news() else {
+pub(super) fn look(health: &Health) {
+    let Some(now) = health.shortage.news() else {
         return;
     };
     let (kind, text) = match now {
@@ -15,5 +15,5 @@ pub(super) fn look(container: &Container) {
             "the broker has what it needs again".to_owned(),
         ),
     };
-    container.health.tell(container, kind, text);
+    health.tell(kind, text);
 }

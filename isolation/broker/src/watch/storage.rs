@@ -3,14 +3,13 @@
 //! A disk that is full, or a folder that has become read-only, is no reason to answer no calls. It is reported in the status and
 //! by an event, which is in memory alone until it can be written.
 
-use crate::container::Container;
+use crate::health::Health;
 use crate::health::events::Recovered;
 use crate::health::storage::trouble;
 use control::EventKind;
 
 /// Writes what can be written again, and reports a change.
-pub(super) fn look(container: &Container) {
-    let health = &container.health;
+pub(super) fn look(health: &Health) {
     let recovered = health.events.retry();
     logfile::settle();
     let now = trouble(&health.events);
@@ -18,18 +17,18 @@ pub(super) fn look(container: &Container) {
     match (was, now, recovered) {
         (None, Some(why), _) => {
             let text = format!("log or events cannot be written to the container's folder: {why}");
-            health.tell(container, EventKind::StateUnwritten, text);
+            health.tell(EventKind::StateUnwritten, text);
         }
         (_, None, Some(Recovered { why, lost })) => {
             let mut text = format!("log and events can be written again; before: {why}");
             if lost > 0 {
                 text.push_str(&format!("; {lost} events were not written"));
             }
-            health.tell(container, EventKind::StateWritten, text);
+            health.tell(EventKind::StateWritten, text);
         }
         (Some(why), None, None) => {
             let text = format!("log and events can be written again; before: {why}");
-            health.tell(container, EventKind::StateWritten, text);
+            health.tell(EventKind::StateWritten, text);
         }
         (Some(_), Some(_), _) | (None, None, None) => {}
     }

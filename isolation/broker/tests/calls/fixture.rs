@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ::share::Sources;
 use broker::account::{Slot, uuid_bytes};
 use broker::container::{Container, Parts};
-use broker::health::{Health, Plan};
+use broker::health::Plan;
 use broker::reaper::Reaper;
-use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::ComputeTerms;
 use driver::{FileKind, ImplicitBytes};
@@ -69,7 +69,7 @@ impl Fixture {
         Self::planned(quota_bytes, Managed::Deny, plan)
     }
 
-    /// With a share of its card's time, which nobody holds before [`Share::start`].
+    /// With a share of its card's time, which nobody holds before [`::share::Share::start`].
     pub(crate) fn sharing(requests: ComputeTerms) -> Self {
         Self::capable(Capabilities::default(), ImplicitBytes::default(), requests)
     }
@@ -130,11 +130,11 @@ impl Fixture {
         let name = "tests/calls".to_owned();
         let mut parts = Parts::new(name, release, Box::new(driver), vec![slot]);
         parts.call_rules.policy = policy;
-        parts.health = Health::new(plan);
+        parts.health = plan;
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());
         let sources = Sources::new(state_dir, requests, cards);
-        parts.share = Share::new(sources.with_nodes(folder.path().to_owned()));
+        parts.share = sources.with_nodes(folder.path().to_owned());
         let container = Arc::new(Container::alone(parts).unwrap());
         let reaper = Arc::new(Reaper::new().unwrap());
         let events = {

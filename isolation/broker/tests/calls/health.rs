@@ -48,7 +48,7 @@ pub(crate) const TESTS: &[Test] = &[
 const MIB: u64 = 1 << 20;
 
 fn status(fixture: &Fixture) -> HealthStatus {
-    fixture.container.health.status(&fixture.container)
+    fixture.container.health.status()
 }
 
 fn kinds(fixture: &Fixture) -> Vec<EventKind> {

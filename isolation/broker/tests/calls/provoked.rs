@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use ::control::ComputeStatus;
-use broker::govern::{Beginning, knobs};
+use ::share::{Beginning, knobs};
 use compute::{Channel, Knob, KnobError};
 use nvabi::layout::engine_type;
 use nvabi::{class, control, status};
@@ -54,15 +54,12 @@ const DISABLE: u32 = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
 fn governed() -> Fixture {
     let fixture = Fixture::sharing(fixed());
     let share = &fixture.container.share;
-    share.start(&fixture.container, Beginning::First).unwrap();
+    share.start(Beginning::First).unwrap();
     fixture
 }
 
 fn seen(fixture: &Fixture) -> ComputeStatus {
-    let statuses = fixture
-        .container
-        .share
-        .status(&fixture.container.account, &*fixture.container.driver);
+    let statuses = fixture.container.share.status();
     statuses.into_iter().next().flatten().unwrap()
 }
 
@@ -90,7 +87,7 @@ fn knob_waits_for_the_tenant() {
         let made = scope.spawn(|| tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR));
         fixture.fake.wait_for_held(1);
         let began = Instant::now();
-        let answer = knobs::answer(&fixture.container, &tenant.close());
+        let answer = knobs::answer(&fixture.container.share, &tenant.close());
         let all_ns = u64::try_from(began.elapsed().as_nanos()).unwrap();
         assert_eq!(answer.result, Ok(None));
         let spent = answer.spent.unwrap();
@@ -104,7 +101,7 @@ fn knob_waits_for_the_tenant() {
         // It may have set running what is closed: the governor looks after it.
         assert!(gates.take_disturbed(CARD));
     });
-    let answer = knobs::answer(&fixture.container, &tenant.open());
+    let answer = knobs::answer(&fixture.container.share, &tenant.open());
     assert_eq!((answer.result, answer.beside_own), (Ok(None), false));
 }
 
@@ -115,17 +112,20 @@ fn unclosed_gate() {
     let mut refused = fixture.fake.refused.lock().unwrap();
     refused.insert(DISABLE, status::NV_ERR_INVALID_STATE);
     drop(refused);
-    let answer = knobs::pull(&fixture.container, &tenant.close());
+    let answer = knobs::pull(&fixture.container.share, &tenant.close());
     assert_eq!(answer, Err(KnobError::Status(status::NV_ERR_INVALID_STATE)));
     assert!(
         gates.is_closed(CARD),
         "a tenant's own calls wait all the same"
     );
     fixture.fake.refused.lock().unwrap().clear();
-    assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.open()),
+        Ok(None)
+    );
     // So they do where all that was listed has ended.
     fixture.fake.lose(tenant.client, tenant.channel);
-    let answer = knobs::pull(&fixture.container, &tenant.close());
+    let answer = knobs::pull(&fixture.container.share, &tenant.close());
     assert_eq!(answer, Err(KnobError::Gone));
     assert!(gates.is_closed(CARD));
 }
@@ -159,7 +159,7 @@ fn ended_channels() {
         channels: channels.clone(),
         after_slice: false,
     };
-    assert_eq!(knobs::pull(&fixture.container, &close), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container.share, &close), Ok(None));
     let stopped = |channel: &&Channel| fixture.fake.is_stopped(channel.client, channel.handle);
     assert_eq!(channels.iter().filter(stopped).count(), 39);
     let calls = fixture.fake.controls(DISABLE).len();

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::govern::knobs;
+use ::share::knobs;
 use cards::ComputeTerms;
 use compute::{Channel, Engine, Group, Knob, KnobError};
 use driver::ImplicitBytes;
@@ -96,10 +96,7 @@ pub(crate) fn fixed() -> ComputeTerms {
 /// A stage whose terms are read, and whose governor does not run: the test pulls the knobs.
 pub(crate) fn ungoverned(requests: ComputeTerms) -> Fixture {
     let fixture = Fixture::sharing(requests);
-    fixture
-        .container
-        .share
-        .read_terms(&fixture.container.journal);
+    fixture.container.share.read_terms();
     fixture
 }
 
@@ -234,7 +231,7 @@ fn remembered() {
         group: tenant.group,
         slice_us: 2500,
     };
-    assert_eq!(knobs::pull(&fixture.container, &slice), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container.share, &slice), Ok(None));
     let set = || fixture.fake.timeslice(tenant.client, tenant.group);
     assert_eq!(set(), Some(2500));
     assert_eq!(
@@ -249,7 +246,10 @@ fn remembered() {
         client: tenant.client,
         group: tenant.group,
     };
-    assert_eq!(knobs::pull(&fixture.container, &looked), Ok(Some(2500)));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &looked),
+        Ok(Some(2500))
+    );
     // What is no group is refused, and neither is a handle that is nothing.
     let refused = tenant.set_timeslice(tenant.channel, 5);
     assert_eq!(refused, status::NV_ERR_NOT_SUPPORTED);
@@ -297,7 +297,7 @@ fn known() {
     assert!(groups(&fixture).iter().all(|group| group.handle == copies));
     assert!(generation() > before);
     assert_eq!(
-        knobs::pull(&fixture.container, &tenant.close()),
+        knobs::pull(&fixture.container.share, &tenant.close()),
         Err(KnobError::Gone)
     );
     // And all with the file.
@@ -317,7 +317,10 @@ fn waits() {
         &|| tenant.disable(&[(tenant.client, tenant.channel)], 0),
     ];
     for enable in enabling {
-        assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+        assert_eq!(
+            knobs::pull(&fixture.container.share, &tenant.close()),
+            Ok(None)
+        );
         assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
         let share = &fixture.container.share;
         thread::scope(|scope| {
@@ -325,14 +328,20 @@ fn waits() {
             until("the call waits", || share.waiting() == 1);
             assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
             assert!(!enabled.is_finished());
-            assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+            assert_eq!(
+                knobs::pull(&fixture.container.share, &tenant.open()),
+                Ok(None)
+            );
             assert_eq!(enabled.join().unwrap(), rm::OK);
         });
         assert!(!fixture.fake.is_stopped(tenant.client, tenant.channel));
         assert_eq!(share.waiting(), 0);
     }
     // A channel in a group that runs may run from its start; in a new one it does not.
-    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.close()),
+        Ok(None)
+    );
     let make = |parent, class| {
         let name = (tenant.client, parent);
         tenant.tenant.on_engine(tenant.fd, name, class, GR)
@@ -344,11 +353,17 @@ fn waits() {
     thread::scope(|scope| {
         let made = scope.spawn(|| make(tenant.group, CHANNEL));
         until("the call waits", || share.waiting() == 1);
-        assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+        assert_eq!(
+            knobs::pull(&fixture.container.share, &tenant.open()),
+            Ok(None)
+        );
         assert_eq!(made.join().unwrap().0, rm::OK);
     });
     // Taking off and disabling never wait.
-    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.close()),
+        Ok(None)
+    );
     assert_eq!(tenant.schedule(tenant.group, 0), rm::OK);
     assert_eq!(
         tenant.disable(&[(tenant.client, tenant.channel)], 1),
@@ -374,7 +389,10 @@ fn copies() {
     };
     let group = make(tenant.device, GROUP);
     let channel = make(group, CHANNEL);
-    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.close()),
+        Ok(None)
+    );
     let began = Instant::now();
     assert_eq!(tenant.schedule(channel, 1), rm::OK);
     assert_eq!(tenant.disable(&[(tenant.client, channel)], 0), rm::OK);
@@ -397,10 +415,7 @@ fn draws() {
     for class in [0xc797, 0x902d, 0xa140] {
         for capabilities in [Capabilities::default(), graphics] {
             let fixture = Fixture::capable(capabilities, ImplicitBytes::default(), fixed());
-            fixture
-                .container
-                .share
-                .read_terms(&fixture.container.journal);
+            fixture.container.share.read_terms();
             let tenant = computing(&fixture);
             let make = |parent, class, engine| {
                 let name = (tenant.client, parent);
@@ -419,12 +434,18 @@ fn draws() {
                 continue;
             }
             assert_eq!((reply, engine()), (rm::OK, Some(Engine::Graphics)));
-            assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+            assert_eq!(
+                knobs::pull(&fixture.container.share, &tenant.close()),
+                Ok(None)
+            );
             let share = &fixture.container.share;
             thread::scope(|scope| {
                 let enabled = scope.spawn(|| tenant.schedule(channel, 1));
                 until("the call waits", || share.waiting() == 1);
-                assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+                assert_eq!(
+                    knobs::pull(&fixture.container.share, &tenant.open()),
+                    Ok(None)
+                );
                 assert_eq!(enabled.join().unwrap(), rm::OK);
             });
         }
@@ -509,7 +530,10 @@ fn gone() {
     let fixture = ungoverned(fixed());
     let tenant = computing(&fixture);
     let (client, group, fd) = (tenant.client, tenant.group, tenant.fd);
-    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.close()),
+        Ok(None)
+    );
     let arg = rm::control(
         client,
         group,
@@ -652,7 +676,7 @@ fn knobs_by_client() {
         channels: channels.clone(),
         after_slice: true,
     };
-    assert_eq!(knobs::pull(&fixture.container, &close), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container.share, &close), Ok(None));
     let calls = fixture
         .fake
         .controls(control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS);
@@ -666,7 +690,7 @@ fn knobs_by_client() {
     drop(one);
     until("its channel is gone", || groups(&fixture).len() == 1);
     let open = Knob::Open { card: 0, channels };
-    assert_eq!(knobs::pull(&fixture.container, &open), Ok(None));
+    assert_eq!(knobs::pull(&fixture.container.share, &open), Ok(None));
     assert!(!fixture.fake.is_stopped(other.client, other.channel));
     assert!(!fixture.container.share.gates.is_closed(CARD));
 }
@@ -679,9 +703,15 @@ fn own_subdevice() {
         .free(tenant.fd, tenant.client, tenant.device, tenant.subdevice);
     assert_eq!(freed, rm::OK);
     let before = fixture.container.journal.change().ledger.snapshot();
-    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.close()),
+        Ok(None)
+    );
     assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
-    assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.open()),
+        Ok(None)
+    );
     assert!(!fixture.fake.is_stopped(tenant.client, tenant.channel));
     // Nothing of it is left, at the driver or in the account.
     let freed = fixture.fake.seen();
@@ -699,8 +729,14 @@ fn stopped() {
     let tenant = computing(&fixture);
     let own = [(tenant.client, tenant.channel)];
     assert_eq!(tenant.disable(&own, 1), rm::OK);
-    assert_eq!(knobs::pull(&fixture.container, &tenant.close()), Ok(None));
-    assert_eq!(knobs::pull(&fixture.container, &tenant.open()), Ok(None));
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.close()),
+        Ok(None)
+    );
+    assert_eq!(
+        knobs::pull(&fixture.container.share, &tenant.open()),
+        Ok(None)
+    );
     assert!(fixture.fake.is_stopped(tenant.client, tenant.channel));
     assert_eq!(tenant.disable(&own, 0), rm::OK);
     assert!(!fixture.fake.is_stopped(tenant.client, tenant.channel));

@@ -415,7 +415,7 @@ fn a_killed_executor_is_reported_and_costs_no_quota() {
     let device = tenant.device(fd, client);
     let called = tenant.memory(fd, client, device, 0, 16 * MIB);
     assert_eq!(called.status(), rm::OK);
-    let status = || fixture.container.health.status(&fixture.container);
+    let status = || fixture.container.health.status();
     assert_eq!(status().unreachable, None);
     fixture.kernel.hold_back(rm::ALLOC);
     std::thread::scope(|scope| {

@@ -7,11 +7,11 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::share::Sources;
 use broker::account::{Slot, uuid_bytes};
 use broker::container::{Container, Parts};
-use broker::health::{Health, Plan};
+use broker::health::Plan;
 use broker::reaper::Reaper;
-use broker::share::{Share, Sources};
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::{ComputeTerms, GpuUuid, SimulatedInventory};
 use driver::executor::ExecutorDriver;
@@ -274,13 +274,13 @@ impl Fixture {
         let release = Release::R570;
         let name = "tests/strict".to_owned();
         let mut parts = Parts::new(name, release, Box::new(front), vec![slot]);
-        parts.health = Health::new(extras.plan);
+        parts.health = extras.plan;
         parts.call_rules.policy = extras.policy;
         if let Some(requests) = extras.requests {
             let state_dir = Some(folder.path().to_owned());
             let sources = Sources::new(state_dir, requests, cards);
             let nodes = sim_socket.with_file_name("dev");
-            parts.share = Share::new(sources.with_nodes(nodes));
+            parts.share = sources.with_nodes(nodes);
         }
         let container = Arc::new(Container::alone(parts).unwrap());
         let reaper = Arc::new(Reaper::new().unwrap());

@@ -1,7 +1,7 @@
 //! The knobs of a share, pulled as a broker pulls them, on their way to the driver: through the executor, and in the broker's own
 //! process.
 
-use broker::govern::{Beginning, knobs};
+use ::share::{Beginning, knobs};
 use cards::ComputeTerms;
 use compute::{Channel, Knob, KnobError};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
@@ -113,7 +113,7 @@ fn tried(mode: Mode) {
     let fixture = Fixture::sharing(mode, requests);
     let before = fixture.kernel.held_bytes();
     let share = &fixture.container.share;
-    share.start(&fixture.container, Beginning::First).unwrap();
+    share.start(Beginning::First).unwrap();
     let uuid = &fixture.container.account.slots()[0].uuid;
     let card = fixture.state_dir().join("cards").join(uuid);
     let text = std::fs::read(card.join("enforcement.json")).unwrap();
@@ -140,13 +140,10 @@ fn compat() {
 /// Every knob, as the driver gets it.
 fn pulled(mode: Mode) {
     let fixture = Fixture::sharing(mode, third());
-    fixture
-        .container
-        .share
-        .read_terms(&fixture.container.journal);
+    fixture.container.share.read_terms();
     let tenant = Computing::on(&fixture);
     assert_eq!(tenant.set_running(), rm::OK);
-    let pull = |knob: &Knob| knobs::pull(&fixture.container, knob);
+    let pull = |knob: &Knob| knobs::pull(&fixture.container.share, knob);
     let (card, client, group) = (0, tenant.client, tenant.group);
 
     let slice = Knob::SetTimeslice {
@@ -246,11 +243,7 @@ fn compat_gate() {
 /// From the first group on, and open in the end.
 fn turned(mode: Mode) {
     let fixture = Fixture::sharing(mode, third());
-    fixture
-        .container
-        .share
-        .start(&fixture.container, Beginning::First)
-        .unwrap();
+    fixture.container.share.start(Beginning::First).unwrap();
     let tenant = Computing::on(&fixture);
     assert_eq!(tenant.set_running(), rm::OK);
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
@@ -266,10 +259,7 @@ fn turned(mode: Mode) {
         let closed = closes.iter().filter(|is_close| **is_close).count();
         closed > 4 && closes.len() - closed > 4
     });
-    let status = fixture
-        .container
-        .share
-        .status(&fixture.container.account, &*fixture.container.driver);
+    let status = fixture.container.share.status();
     let status = json!(status[0]);
     assert_eq!(status["enforcement_level"], json!("gate"), "{status}");
     assert_eq!(status["holds"], true);

@@ -125,7 +125,7 @@ fn kinds(fixture: &Fixture) -> Vec<EventKind> {
 }
 
 fn watching(fixture: &Fixture) -> Watching {
-    fixture.container.health.watching(&fixture.container)
+    fixture.container.health.watching()
 }
 
 /// Entry 0 of the answer.
@@ -286,7 +286,7 @@ fn a_driver_that_counts_more_is_reported() {
         text.contains(&fixture.kernel.sim().cards()[0].uuid),
         "{text}"
     );
-    let status = fixture.container.health.status(&fixture.container);
+    let status = fixture.container.health.status();
     assert!(status.violations >= 1);
     assert_eq!(status.drift[0].driver_bytes, 6 * MIB);
     assert_eq!(status.drift[0].ledger_bytes, 4 * MIB);
@@ -356,11 +356,7 @@ fn a_refusal_is_reported_once_and_so_is_its_end() {
     assert_eq!(called.status(), rm::OK);
     fixture.assert_exact(2 * MIB);
     assert_eq!(fixture.kernel.open_files(), [FileKind::Ctl]);
-    let counted = fixture
-        .container
-        .health
-        .status(&fixture.container)
-        .reconciled;
+    let counted = fixture.container.health.status().reconciled;
     assert_eq!(counted, 0);
     fixture.kernel.play_sums(|_, _| {});
     reconcile(&fixture);

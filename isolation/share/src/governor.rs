@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -21,17 +21,16 @@ use compute::{
     Table, Used,
 };
 use control::EventKind;
+use driver::{CardTime, Driver};
 use journal::state::Op;
 use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use plan::{CardRules, Terms};
 
-use crate::account::Account;
-use crate::container::Container;
-use crate::share::admission::Admission;
-use crate::share::mailbox::{Mailbox, now_ns};
-
-use super::{knobs, record, tables};
+use crate::admission::Admission;
+use crate::mailbox::{Mailbox, now_ns};
+use crate::share::{Card, Share};
+use crate::{knobs, record, tables};
 
 /// The governor, its layouts, a copied record of every peer, and the formatter.
 const STACK_BYTES: usize = 512 * 1024;
@@ -46,10 +45,10 @@ const ACCOUNTS_EVERY: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// A share record that another process holds or that cannot be written; a thread that cannot be started.
-pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>> {
+pub(crate) fn start(share: &Arc<Share>) -> std::io::Result<Arc<Mailbox>> {
     let mailbox = Arc::new(Mailbox::default());
     let joined_ns = {
-        let mut change = container.journal.change();
+        let mut change = share.context.journal.change();
         match change.scheduling().joined_ns() {
             Some(joined_ns) => joined_ns,
             None => {
@@ -59,24 +58,23 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
             }
         }
     };
-    let cards = container.account.slots().len();
-    let share = &container.share;
+    let cards = share.context.cards.len();
     let setup = Setup {
-        key: container.name.clone(),
+        key: share.context.name.clone(),
         cards,
         join_ns: joined_ns,
         fail: share.fail(),
         process: None,
     };
     let world = World {
-        container: Arc::downgrade(container),
-        tables: tables::take(container)?,
+        share: Arc::clone(share),
+        tables: tables::take(share)?,
         accounts: CardAccounts::default(),
         admission: RefCell::default(),
         questions: Questions::default(),
     };
     let running = Running {
-        container: Arc::clone(container),
+        share: Arc::clone(share),
         mailbox: Arc::clone(&mailbox),
         governor: Governor::new(setup),
         world,
@@ -90,7 +88,7 @@ pub(super) fn start(container: &Arc<Container>) -> std::io::Result<Arc<Mailbox>>
 }
 
 struct Running {
-    container: Arc<Container>,
+    share: Arc<Share>,
     mailbox: Arc<Mailbox>,
     governor: Governor,
     world: World,
@@ -157,7 +155,7 @@ impl Running {
     }
 
     fn pull(&self, knob: &Knob) -> Answer {
-        let answer = knobs::answer(&self.container, knob);
+        let answer = knobs::answer(&self.share, knob);
         tracing::trace!(?knob, ?answer, "a knob");
         answer
     }
@@ -165,8 +163,8 @@ impl Running {
     /// A gate that was closed before the last channels behind it went, or before its container got other terms, is opened by no
     /// call: calls that make channels must not wait for one.
     fn let_pass(&self) {
-        let gates = &self.container.share.gates;
-        for (index, card) in self.container.account.card_slots().into_iter().enumerate() {
+        let gates = &self.share.gates;
+        for (index, card) in self.share.card_slots().enumerate() {
             if gates.is_closed(card) && self.governor.gate(index) == GateStatus::Open {
                 gates.opened(card);
             }
@@ -175,8 +173,8 @@ impl Running {
 
     /// What a governor that was stopped in the middle has left closed.
     fn open_all(&self) {
-        for card in self.container.account.card_slots() {
-            if !self.container.share.gates.is_closed(card) {
+        for card in self.share.card_slots() {
+            if !self.share.gates.is_closed(card) {
                 continue;
             }
             let groups = self.world.objects(usize::from(card.0)).groups;
@@ -186,7 +184,7 @@ impl Running {
                 .flat_map(|group| group.channels.iter().copied())
                 .collect();
             let opened = knobs::pull(
-                &self.container,
+                &self.share,
                 &Knob::Open {
                     card: usize::from(card.0),
                     channels,
@@ -196,7 +194,7 @@ impl Running {
                 tracing::error!(card = card.0, %error, "a gate could not be opened");
             }
             // Nobody would tell those that wait for it.
-            self.container.share.gates.opened(card);
+            self.share.gates.opened(card);
         }
     }
 
@@ -214,23 +212,20 @@ impl Running {
                 alarms: status.counts.alarms,
             };
             if now != *reply {
-                let text = news(&self.container.account, card, status, reply);
+                let text = news(self.share.context.cards.get(card), status, reply);
                 *reply = now;
                 if let Some(text) = text {
-                    let health = &self.container.health;
-                    health.tell(&self.container, EventKind::Share, text);
+                    self.share.context.broker.report(EventKind::Share, text);
                 }
             }
         }
-        self.container
-            .share
-            .publish(statuses, self.world.accounts.last());
+        self.share.publish(statuses, self.world.accounts.last());
     }
 }
 
 /// What has become worth telling of a card.
-fn news(account: &Account, card: usize, status: &compute::Status, reply: &Reply) -> Option<String> {
-    let uuid = account.slots().get(card).map(|slot| &slot.uuid)?;
+fn news(card: Option<&Card>, status: &compute::Status, reply: &Reply) -> Option<String> {
+    let uuid = &card?.uuid;
     let reason = status.reason.as_ref().map(ToString::to_string);
     let enforcement_level = status
         .enforcement_level
@@ -257,7 +252,7 @@ fn news(account: &Account, card: usize, status: &compute::Status, reply: &Reply)
 
 /// What the governor is told about.
 struct World {
-    container: Weak<Container>,
+    share: Arc<Share>,
     tables: Vec<Box<dyn Table + Send>>,
     accounts: CardAccounts,
     admission: RefCell<Admission>,
@@ -271,29 +266,24 @@ impl Environment for World {
 
     fn generation(&self, card: usize) -> u64 {
         let _one_for_all_cards = card;
-        let generation = |container: Arc<Container>| {
-            let state = container.journal.change();
-            state.scheduling().generation()
-        };
-        self.container.upgrade().map_or(0, generation)
+        let state = self.share.context.journal.change();
+        state.scheduling().generation()
     }
 
     fn objects(&self, card: usize) -> Objects {
-        let (Some(container), Ok(slot)) = (self.container.upgrade(), u8::try_from(card)) else {
+        let Ok(slot) = u8::try_from(card) else {
             return Objects::default();
         };
-        let state = container.journal.change();
+        let state = self.share.context.journal.change();
         state.scheduling().objects(&state.ledger, CardSlot(slot))
     }
 
     fn terms(&self, card: usize) -> Terms {
-        let terms = |container: Arc<Container>| container.share.terms(card);
-        self.container.upgrade().map_or(Terms::NATIVE, terms)
+        self.share.terms(card)
     }
 
     fn rules(&self, card: usize) -> CardRules {
-        let rules = |container: Arc<Container>| container.share.rules(card);
-        self.container.upgrade().map(rules).unwrap_or_default()
+        self.share.rules(card)
     }
 
     fn table(&mut self, card: usize) -> &mut dyn Table {
@@ -304,34 +294,24 @@ impl Environment for World {
     }
 
     fn admitted(&self, card: usize, key: &str) -> Option<Terms> {
-        let container = self.container.upgrade()?;
-        let sources = &container.share.sources;
-        self.admission
-            .borrow_mut()
-            .terms(sources, card)
-            .get(key)
-            .copied()
+        let mut admission = self.admission.borrow_mut();
+        let terms = admission.terms(&self.share.sources, card);
+        terms.get(key).copied()
     }
 
     fn disturbed(&mut self, card: usize) -> bool {
-        let (Some(container), Ok(slot)) = (self.container.upgrade(), u8::try_from(card)) else {
-            return false;
-        };
-        container.share.gates.take_disturbed(CardSlot(slot))
+        let slot = u8::try_from(card).map(CardSlot);
+        slot.is_ok_and(|slot| self.share.gates.take_disturbed(slot))
     }
 
     fn confirm(&mut self, card: usize) -> Confirmed {
-        match self.container.upgrade() {
-            Some(container) => self.questions.confirm(container, card),
-            None => Confirmed::Failed,
-        }
+        self.questions.confirm(&self.share, card)
     }
 
     fn used(&self, card: usize) -> Option<Used> {
-        let container = self.container.upgrade()?;
-        self.accounts.read(&container);
-        let uuid = &container.account.slots().get(card)?.uuid;
-        self.accounts.of(uuid)
+        let context = &self.share.context;
+        self.accounts.read(&*context.driver);
+        self.accounts.of(&context.cards.get(card)?.uuid)
     }
 }
 
@@ -343,9 +323,9 @@ struct Questions {
 }
 
 impl Questions {
-    fn confirm(&mut self, container: Arc<Container>, card: usize) -> Confirmed {
+    fn confirm(&mut self, share: &Arc<Share>, card: usize) -> Confirmed {
         match &self.asking {
-            None => match ask(container, card) {
+            None => match ask(share, card) {
                 Ok(answer) => {
                     self.asking = Some((card, answer));
                     Confirmed::Asking
@@ -371,11 +351,12 @@ impl Questions {
     }
 }
 
-fn ask(container: Arc<Container>, card: usize) -> std::io::Result<mpsc::Receiver<Confirmed>> {
+fn ask(share: &Arc<Share>, card: usize) -> std::io::Result<mpsc::Receiver<Confirmed>> {
     let (reply, answer) = mpsc::channel();
+    let share = Arc::clone(share);
     let thread = std::thread::Builder::new().name("asking".to_owned());
     thread.spawn(move || {
-        let confirmed = match record::confirm(&container, card) {
+        let confirmed = match record::confirm(&share, card) {
             Ok(found) => Confirmed::Found(found),
             Err(error) if error.may_pass() => {
                 tracing::info!(card, %error, "the card's knobs could not be tried this time");
@@ -402,17 +383,17 @@ struct CardAccounts {
 #[derive(Debug, Default)]
 struct ReadAccounts {
     at: Option<Instant>,
-    times: Vec<driver::CardTime>,
+    times: Vec<CardTime>,
 }
 
 impl CardAccounts {
-    fn read(&self, container: &Container) {
+    fn read(&self, driver: &dyn Driver) {
         let mut inner = self.lock();
         let is_fresh = inner.at.is_some_and(|at| at.elapsed() < ACCOUNTS_EVERY);
         if is_fresh || self.is_absent.load(Ordering::Relaxed) {
             return;
         }
-        match container.driver.engine_times() {
+        match driver.engine_times() {
             Ok(Some(times)) => {
                 inner.at = Some(Instant::now());
                 inner.times = times;
@@ -434,7 +415,7 @@ impl CardAccounts {
         })
     }
 
-    fn last(&self) -> Vec<driver::CardTime> {
+    fn last(&self) -> Vec<CardTime> {
         self.lock().times.clone()
     }
 

@@ -4,19 +4,17 @@
 //! keep the client's memory alive after its process. Nothing is remembered of it: a knob does the same twice.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Deref;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 use compute::{Answer, Channel, Knob, KnobError, Spent};
-use driver::{Call, Caller, FileRef, Segment, Ticket};
+use driver::{Call, Caller, FileId, Segment, Ticket};
 use journal::state::scheduling::{Name, Turned};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::{disable_channels, nvos54, preempt, schedule, timeslice};
 use nvabi::{control, escape, status};
 
-use crate::container::Container;
+use crate::share::Share;
 
 mod switch;
 
@@ -35,17 +33,9 @@ const GONE: [u32; 7] = [
 
 /// A knob that is being pulled, and what the driver's part in it was so far.
 struct Pulling<'a> {
-    container: &'a Container,
+    share: &'a Share,
     spent: RefCell<Spent>,
     beside_own: Cell<bool>,
-}
-
-impl Deref for Pulling<'_> {
-    type Target = Container;
-
-    fn deref(&self) -> &Container {
-        self.container
-    }
 }
 
 /// Whose rights a driver looks at.
@@ -70,14 +60,14 @@ struct Control {
 ///
 /// # Errors
 /// [`KnobError`]; of several calls that one knob makes, the first that failed.
-pub fn pull(container: &Container, knob: &Knob) -> Result<Option<u64>, KnobError> {
-    answer(container, knob).result
+pub fn pull(share: &Share, knob: &Knob) -> Result<Option<u64>, KnobError> {
+    answer(share, knob).result
 }
 
 /// Pulls a knob, and says how much of the time was the driver's.
-pub fn answer(container: &Container, knob: &Knob) -> Answer {
+pub fn answer(share: &Share, knob: &Knob) -> Answer {
     let pulling = Pulling {
-        container,
+        share,
         spent: RefCell::default(),
         beside_own: Cell::new(false),
     };
@@ -89,19 +79,19 @@ pub fn answer(container: &Container, knob: &Knob) -> Answer {
     }
 }
 
-fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError> {
+fn pulled(pulling: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError> {
     let slot = |card: usize| {
         u8::try_from(card)
             .map(CardSlot)
             .map_err(|_wide| KnobError::Gone)
     };
     match knob {
-        Knob::Open { card, channels } => open(container, slot(*card)?, channels),
+        Knob::Open { card, channels } => open(pulling, slot(*card)?, channels),
         Knob::Close {
             card,
             channels,
             after_slice,
-        } => close(container, slot(*card)?, channels, *after_slice),
+        } => close(pulling, slot(*card)?, channels, *after_slice),
         Knob::Schedule {
             card,
             client,
@@ -110,8 +100,8 @@ fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError
         } => {
             let (card, name) = (slot(*card)?, (*client, *group));
             match on {
-                true => set_running(container, card, name),
-                false => stop(container, card, name),
+                true => set_running(pulling, card, name),
+                false => stop(pulling, card, name),
             }
         }
         Knob::SetTimeslice {
@@ -123,12 +113,12 @@ fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError
             let mut params = vec![0; 8];
             put_u64(&mut params, timeslice::MICROS, *slice_us);
             let cmd = control::NVA06C_CTRL_CMD_SET_TIMESLICE;
-            of_group(container, (*client, *group), cmd, params)?;
+            of_group(pulling, (*client, *group), cmd, params)?;
             Ok(None)
         }
         Knob::GetTimeslice { client, group, .. } => {
             let cmd = control::NVA06C_CTRL_CMD_GET_TIMESLICE;
-            let answer = of_group(container, (*client, *group), cmd, vec![0; 8])?;
+            let answer = of_group(pulling, (*client, *group), cmd, vec![0; 8])?;
             Ok(answer.and_then(|params| u64_at(&params, timeslice::MICROS)))
         }
         Knob::Interleave {
@@ -141,29 +131,29 @@ fn pulled(container: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError
             let cmd = control::NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL;
             let params = level.to_le_bytes().to_vec();
             let name = (*client, *group);
-            of_group_by(container, By::ThisThread, name, cmd, params)?;
+            of_group_by(pulling, By::ThisThread, name, cmd, params)?;
             Ok(None)
         }
         Knob::Preempt { client, group, .. } => {
             let mut params = vec![0; 8];
             put(&mut params, preempt::WAIT, &[1]);
             let cmd = control::NVA06C_CTRL_CMD_PREEMPT;
-            of_group(container, (*client, *group), cmd, params)?;
+            of_group(pulling, (*client, *group), cmd, params)?;
             Ok(None)
         }
     }
 }
 
 fn open(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     card: CardSlot,
     channels: &[Channel],
 ) -> Result<Option<u64>, KnobError> {
-    let gates = &container.share.gates;
+    let gates = &pulling.share.gates;
     let _turning = gates.turn();
     // What the tenant has disabled itself is its own to enable.
-    let needed = without_stopped(container, channels);
-    let answer = switch(container, card, &needed, &[(disable_channels::DISABLE, 0)]);
+    let needed = without_stopped(pulling, channels);
+    let answer = switch(pulling, card, &needed, &[(disable_channels::DISABLE, 0)]);
     if answer.is_ok() {
         gates.opened(card);
     }
@@ -171,12 +161,12 @@ fn open(
 }
 
 fn close(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     card: CardSlot,
     channels: &[Channel],
     after_slice: bool,
 ) -> Result<Option<u64>, KnobError> {
-    let gates = &container.share.gates;
+    let gates = &pulling.share.gates;
     let _turning = gates.turn();
     gates.begin_close(card);
     let bytes = [
@@ -184,74 +174,80 @@ fn close(
         (disable_channels::ONLY_SCHEDULING, u8::from(after_slice)),
     ];
     // Whatever becomes of it, the tenant's calls wait for the governor to open.
-    switch(container, card, channels, &bytes)
+    switch(pulling, card, channels, &bytes)
 }
 
 fn set_running(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     card: CardSlot,
     name: Name,
 ) -> Result<Option<u64>, KnobError> {
     // What the tenant has not set running itself is its own to set running.
     // Not in the match itself: the state is given back before the driver is called.
-    let turned = container.journal.change().scheduling().turned(name);
+    let turned = pulling
+        .share
+        .context
+        .journal
+        .change()
+        .scheduling()
+        .turned(name);
     let answer = match turned {
-        Turned::On => runlist(container, name, 1),
+        Turned::On => runlist(pulling, name, 1),
         Turned::NotYet | Turned::Off => Ok(None),
     };
     if answer.is_ok() {
-        container.share.gates.opened(card);
+        pulling.share.gates.opened(card);
     }
     answer
 }
 
-fn stop(container: &Pulling<'_>, card: CardSlot, name: Name) -> Result<Option<u64>, KnobError> {
-    let gates = &container.share.gates;
+fn stop(pulling: &Pulling<'_>, card: CardSlot, name: Name) -> Result<Option<u64>, KnobError> {
+    let gates = &pulling.share.gates;
     let _turning = gates.turn();
     gates.begin_close(card);
-    runlist(container, name, 0)
+    runlist(pulling, name, 0)
 }
 
 /// A control of a channel group. `None`: it is a channel without one, for which there is no such control.
 fn of_group(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     name: Name,
     cmd: u32,
     params: Vec<u8>,
 ) -> Result<Option<Vec<u8>>, KnobError> {
-    of_group_by(container, By::Tenants, name, cmd, params)
+    of_group_by(pulling, By::Tenants, name, cmd, params)
 }
 
 fn of_group_by(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     by: By,
     name: Name,
     cmd: u32,
     params: Vec<u8>,
 ) -> Result<Option<Vec<u8>>, KnobError> {
-    match kind_of(container, name) {
-        Some(ObjectKind::ChannelGroup) => of_object(container, by, name, cmd, params).map(Some),
+    match kind_of(pulling, name) {
+        Some(ObjectKind::ChannelGroup) => of_object(pulling, by, name, cmd, params).map(Some),
         Some(_) => Ok(None),
         None => Err(KnobError::Gone),
     }
 }
 
-fn runlist(container: &Pulling<'_>, name: Name, enable: u8) -> Result<Option<u64>, KnobError> {
-    let cmd = match kind_of(container, name) {
+fn runlist(pulling: &Pulling<'_>, name: Name, enable: u8) -> Result<Option<u64>, KnobError> {
+    let cmd = match kind_of(pulling, name) {
         Some(ObjectKind::ChannelGroup) => control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
         Some(_) => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
         None => return Err(KnobError::Gone),
     };
-    let row = control::known(cmd, container.release);
+    let row = control::known(cmd, pulling.share.context.release);
     let mut params = vec![0; row.map_or(2, |row| row.params_bytes as usize)];
     put(&mut params, schedule::ENABLE, &[enable]);
-    of_object(container, By::Tenants, name, cmd, params)?;
+    of_object(pulling, By::Tenants, name, cmd, params)?;
     Ok(None)
 }
 
 /// A control of an object of the tenant's. One that the ledger does not have any more has gone, whatever the driver says of it.
 fn of_object(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     by: By,
     (client, object): Name,
     cmd: u32,
@@ -264,16 +260,16 @@ fn of_object(
         cmd,
         params,
     };
-    let answer = call(container, requested);
+    let answer = call(pulling, requested);
     let refused = matches!(&answer, Err(KnobError::Status(_)));
-    if refused && kind_of(container, (client, object)).is_none() {
+    if refused && kind_of(pulling, (client, object)).is_none() {
         return Err(KnobError::Gone);
     }
     answer
 }
 
-fn kind_of(container: &Pulling<'_>, (client, object): Name) -> Option<ObjectKind> {
-    let state = container.journal.change();
+fn kind_of(pulling: &Pulling<'_>, (client, object): Name) -> Option<ObjectKind> {
+    let state = pulling.share.context.journal.change();
     let object = state
         .ledger
         .object(ClientHandle(client), ObjectHandle(object));
@@ -281,8 +277,8 @@ fn kind_of(container: &Pulling<'_>, (client, object): Name) -> Option<ObjectKind
     kind.filter(|kind| *kind != ObjectKind::Invalidated)
 }
 
-fn without_stopped(container: &Pulling<'_>, channels: &[Channel]) -> Vec<Channel> {
-    let state = container.journal.change();
+fn without_stopped(pulling: &Pulling<'_>, channels: &[Channel]) -> Vec<Channel> {
+    let state = pulling.share.context.journal.change();
     let runs = |channel: &&Channel| {
         state.scheduling().turned((channel.client, channel.handle)) != Turned::Off
     };
@@ -290,7 +286,7 @@ fn without_stopped(container: &Pulling<'_>, channels: &[Channel]) -> Vec<Channel
 }
 
 /// Makes a control; its parameters afterwards.
-fn call(container: &Pulling<'_>, requested: Control) -> Result<Vec<u8>, KnobError> {
+fn call(pulling: &Pulling<'_>, requested: Control) -> Result<Vec<u8>, KnobError> {
     let Control {
         by,
         client,
@@ -304,9 +300,9 @@ fn call(container: &Pulling<'_>, requested: Control) -> Result<Vec<u8>, KnobErro
     put_u32(&mut arg, nvos54::CMD, cmd);
     let bytes = u32::try_from(params.len()).unwrap_or_default();
     put_u32(&mut arg, nvos54::PARAMS_SIZE, bytes);
-    let number = escape::NV_ESC_RM_CONTROL.cmd(container.release);
+    let number = escape::NV_ESC_RM_CONTROL.cmd(pulling.share.context.release);
     let params = Some((nvos54::P_PARAMS, params));
-    let segments = issue(container, by, client, number, arg, params)?;
+    let segments = issue(pulling, by, client, Call::own(number, arg, params))?;
     let first = segments.first().map(|first| first.bytes.as_slice());
     accepted(u32_at(first.unwrap_or_default(), nvos54::STATUS))?;
     Ok(segments
@@ -327,47 +323,43 @@ fn accepted(reply: Option<u32>) -> Result<(), KnobError> {
 
 /// Has the driver execute a call on the file that owns the client.
 fn issue(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     by: By,
     client: u32,
-    cmd: u32,
-    arg: Vec<u8>,
-    params: Option<(usize, Vec<u8>)>,
+    mut call: Call,
 ) -> Result<Vec<Segment>, KnobError> {
+    let context = &pulling.share.context;
     let (file, process) = {
-        let state = container.journal.change();
+        let state = context.journal.change();
         let owner = state.ledger.client(ClientHandle(client));
         let (file, process) = owner.ok_or(KnobError::Gone)?;
         if state.open().any(|(_, call)| call.finished.is_none()) {
-            container.beside_own.set(true);
+            pulling.beside_own.set(true);
         }
-        (driver::FileId(file.0), process.0)
-    };
-    let file = container.files.in_use(file).ok_or(KnobError::Gone)?;
-    let mut call = Call::own(cmd, arg, params);
-    let target = FileRef {
-        id: file.id,
-        kind: file.kind,
-        fd: file.fd.as_fd(),
+        (FileId(file.0), process.0)
     };
     let caller = Caller {
         tgid: process,
         tid: process,
     };
-    let driver = container.driver.as_ref();
-    let began = Instant::now();
-    let executed = match by {
-        By::Tenants => driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call),
-        By::ThisThread => driver.execute_here(target, &mut call),
-    };
-    let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    container.spent.borrow_mut().add(took_ns);
+    let mut executed = None;
+    context.broker.lend(file, &mut |target| {
+        let driver = &context.driver;
+        let began = Instant::now();
+        executed = Some(match by {
+            By::Tenants => driver.execute(target, caller, Ticket::UNREMEMBERED, &mut call),
+            By::ThisThread => driver.execute_here(target, &mut call),
+        });
+        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        pulling.spent.borrow_mut().add(took_ns);
+    });
     match executed {
-        Ok(done) if done.ret >= 0 => Ok(call.segments),
-        Ok(done) => Err(KnobError::Lost(format!(
+        None => Err(KnobError::Gone),
+        Some(Ok(done)) if done.ret >= 0 => Ok(call.segments),
+        Some(Ok(done)) => Err(KnobError::Lost(format!(
             "errno {}",
             done.ret.saturating_neg()
         ))),
-        Err(error) => Err(KnobError::Lost(error.to_string())),
+        Some(Err(error)) => Err(KnobError::Lost(error.to_string())),
     }
 }

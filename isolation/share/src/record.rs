@@ -14,11 +14,8 @@ use compute::{EnforcementLevel, Found};
 use plan::Terms;
 use serde::{Deserialize, Serialize};
 
-use crate::container::Container;
-use crate::share::is_native;
-
-use super::Beginning;
-use super::probe::{self, ProbeError, ProbeLock};
+use crate::probe::{self, ProbeError, ProbeLock};
+use crate::share::{Share, is_native};
 
 const FILE_NAME: &str = "enforcement.json";
 const VERSION: u32 = 1;
@@ -31,6 +28,15 @@ struct Record {
     enforcement_level: EnforcementLevel,
     #[serde(default)]
     reason: Option<String>,
+}
+
+/// When a broker begins to hold a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beginning {
+    /// Before the container starts: there is time to find out what the card's knobs can hold.
+    First,
+    /// After another broker, while the container runs.
+    TakenOver,
 }
 
 /// A share that nobody knows to be held as the grant wants it.
@@ -90,24 +96,24 @@ pub struct TooLow {
     why: String,
 }
 
-fn path_of(container: &Container, card: usize) -> Option<PathBuf> {
-    let state_dir = container.share.sources.state_dir.as_ref()?;
-    let uuid = &container.account.slots().get(card)?.uuid;
+fn path_of(share: &Share, card: usize) -> Option<PathBuf> {
+    let state_dir = share.sources.state_dir.as_ref()?;
+    let uuid = &share.context.cards.get(card)?.uuid;
     Some(state_dir.join("cards").join(uuid).join(FILE_NAME))
 }
 
-fn read(container: &Container, card: usize) -> Option<Record> {
-    let path = path_of(container, card)?;
+fn read(share: &Share, card: usize) -> Option<Record> {
+    let path = path_of(share, card)?;
     let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= SIZE_MAX_BYTES);
     let text = is_small.then(|| fs::read(&path).ok())??;
     let record: Record = serde_json::from_slice(&text).ok()?;
-    let of_this_driver = record.driver_version == container.driver.version();
+    let of_this_driver = record.driver_version == share.context.driver.version();
     (record.version == VERSION && of_this_driver).then_some(record)
 }
 
 /// Whether terms that must be held may begin on a card. Before a container starts, what is not known is found out.
-pub(super) fn check(
-    container: &Arc<Container>,
+pub(crate) fn check(
+    share: &Arc<Share>,
     card: usize,
     terms: &Terms,
     beginning: Beginning,
@@ -115,12 +121,12 @@ pub(super) fn check(
     if is_native(terms) {
         return Ok(());
     }
-    let slot = container.account.slots().get(card);
+    let slot = share.context.cards.get(card);
     let uuid = slot.map(|slot| slot.uuid.clone()).unwrap_or_default();
-    let driver_version = container.driver.version().to_owned();
+    let driver_version = share.context.driver.version().to_owned();
     let policy = terms.policy.name();
     let needed = EnforcementLevel::needed(terms);
-    let record = match (read(container, card), beginning) {
+    let record = match (read(share, card), beginning) {
         (Some(record), _) => record,
         (None, Beginning::TakenOver) => {
             return Err(NotStrict::Forgotten {
@@ -130,15 +136,13 @@ pub(super) fn check(
                 needed,
             });
         }
-        (None, Beginning::First) => {
-            find_out(container, card).map_err(|source| NotStrict::Unknown {
-                uuid: uuid.clone(),
-                driver_version,
-                policy,
-                needed,
-                source: Box::new(source),
-            })?
-        }
+        (None, Beginning::First) => find_out(share, card).map_err(|source| NotStrict::Unknown {
+            uuid: uuid.clone(),
+            driver_version,
+            policy,
+            needed,
+            source: Box::new(source),
+        })?,
     };
     if record.enforcement_level >= needed {
         return Ok(());
@@ -157,33 +161,33 @@ pub(super) fn check(
 }
 
 /// Tries the card's knobs and writes down what was found; one start at a time, and whoever comes second takes what the first has found.
-fn find_out(container: &Arc<Container>, card: usize) -> Result<Record, ProbeError> {
-    let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
+fn find_out(share: &Arc<Share>, card: usize) -> Result<Record, ProbeError> {
+    let path = path_of(share, card).ok_or(ProbeError::NoCard)?;
     let _lock = ProbeLock::take(path.parent().unwrap_or(&path))?;
-    if let Some(record) = read(container, card) {
+    if let Some(record) = read(share, card) {
         return Ok(record);
     }
-    let found = probe::find_out(container, card)?;
-    Ok(written(container, card, &path, &found))
+    let found = probe::find_out(share, card)?;
+    Ok(written(share, card, &path, &found))
 }
 
 /// Tries the card's knobs anew, whatever is written, and writes down what was found.
-pub(super) fn confirm(container: &Arc<Container>, card: usize) -> Result<Found, ProbeError> {
-    let path = path_of(container, card).ok_or(ProbeError::NoCard)?;
+pub(crate) fn confirm(share: &Arc<Share>, card: usize) -> Result<Found, ProbeError> {
+    let path = path_of(share, card).ok_or(ProbeError::NoCard)?;
     let _lock = ProbeLock::take(path.parent().unwrap_or(&path))?;
-    let found = probe::find_out(container, card)?;
-    written(container, card, &path, &found);
+    let found = probe::find_out(share, card)?;
+    written(share, card, &path, &found);
     Ok(found)
 }
 
-fn written(container: &Container, card: usize, path: &Path, found: &Found) -> Record {
+fn written(share: &Share, card: usize, path: &Path, found: &Found) -> Record {
     let record = Record {
         version: VERSION,
-        driver_version: container.driver.version().to_owned(),
+        driver_version: share.context.driver.version().to_owned(),
         enforcement_level: found.enforcement_level,
         reason: found.reason.as_ref().map(ToString::to_string),
     };
-    if read(container, card).as_ref() == Some(&record) {
+    if read(share, card).as_ref() == Some(&record) {
         return record;
     }
     tracing::info!(

@@ -26,7 +26,7 @@ use nvabi::layout::{
 };
 use nvabi::{class, control, status};
 
-use crate::container::Container;
+use crate::share::Share;
 
 /// How long the driver may take for all of it: a dozen calls of a fraction of a millisecond, behind other tenants' locks. The frontend waits
 /// for its broker for 5 s (`[broker] start_timeout_ms`).
@@ -117,7 +117,7 @@ pub enum ProbeError {
 impl ProbeError {
     /// Whether trying again may end otherwise. A tenant can use things up and keep the driver busy; it cannot make this host one on which
     /// a broker has no group of its own.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Call(OwnCallError::Node { source, .. }) => {
                 !matches!(source.kind(), std::io::ErrorKind::NotFound)
@@ -143,11 +143,11 @@ impl ProbeError {
 }
 
 /// The right to try a card's knobs: one start at a time, on this host.
-pub(super) struct ProbeLock(#[expect(dead_code, reason = "the lock goes with the file")] File);
+pub(crate) struct ProbeLock(#[expect(dead_code, reason = "the lock goes with the file")] File);
 
 impl ProbeLock {
     /// Waits for it, as long as another start may take.
-    pub(super) fn take(folder: &Path) -> Result<Self, ProbeError> {
+    pub(crate) fn take(folder: &Path) -> Result<Self, ProbeError> {
         let path = folder.join(LOCK_NAME);
         let failed = |source| ProbeError::Lock {
             path: path.clone(),
@@ -173,10 +173,10 @@ impl ProbeLock {
 ///
 /// # Errors
 /// [`ProbeError`]: nothing was found out. A knob that the driver refuses is no error, but what was found.
-pub(super) fn find_out(container: &Arc<Container>, card: usize) -> Result<Found, ProbeError> {
-    let trying = Trying::begin(&container.share.trying)?;
+pub(crate) fn find_out(share: &Arc<Share>, card: usize) -> Result<Found, ProbeError> {
+    let trying = Trying::begin(&share.trying)?;
     let (found, answer) = channel();
-    let asking = Arc::clone(container);
+    let asking = Arc::clone(share);
     std::thread::Builder::new()
         .name("knobs".to_owned())
         .spawn(move || {
@@ -211,21 +211,21 @@ impl Drop for Trying {
     }
 }
 
-fn ask(container: &Container, card: usize) -> Result<Found, ProbeError> {
-    let slot = container.account.slots().get(card);
-    let slot = slot.ok_or(ProbeError::NoCard)?;
+fn ask(share: &Share, card: usize) -> Result<Found, ProbeError> {
+    let context = &share.context;
+    let card = context.cards.get(card).ok_or(ProbeError::NoCard)?;
     let open = |name: &str, file| {
-        let path = container.share.sources.nodes.join(name);
-        OwnFile::open(path, file, |fd| container.driver.classify(fd))
+        let path = share.sources.nodes.join(name);
+        OwnFile::open(path, file, |fd| context.driver.classify(fd))
     };
-    let minor = slot.minor;
+    let minor = card.minor;
     let kind = FileKind::Card { minor };
     let node = open(&format!("nvidia{minor}"), (CARD_FILE, kind))?;
     let ctl = open("nvidiactl", (CONTROL_FILE, FileKind::Ctl))?;
-    let driver = container.driver.as_ref();
-    let client = OwnClient::new(AsThisProcess(driver), container.release, ctl);
+    let driver = &*context.driver;
+    let client = OwnClient::new(AsThisProcess(driver), context.release, ctl);
     let mut asking = Asking { client, driver };
-    let found = asking.knobs(&node, &slot.uuid);
+    let found = asking.knobs(&node, &card.uuid);
     asking.end();
     found
 }
@@ -340,7 +340,7 @@ impl Asking<'_> {
         Err(ProbeError::NoCard)
     }
 
-    /// A knob of the group, as `share::knobs` pulls a container's.
+    /// A knob of the group, as `crate::knobs` pulls a container's.
     fn pull(&mut self, knob: &Knob) -> Result<Option<u64>, KnobError> {
         let answer = match knob {
             Knob::GetTimeslice { .. } => self

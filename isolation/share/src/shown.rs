@@ -1,13 +1,10 @@
-//! What the status says of a share.
+//! What the status says of a share: the governor's last word, and what the container has used.
 
 use std::collections::VecDeque;
 
 use compute::Status;
 use control::ComputeStatus;
-use driver::{CardTime, Driver};
-
-use crate::account::Account;
-use crate::share::Share;
+use driver::CardTime;
 
 /// Over how long the used share is counted, nanoseconds.
 const SPAN_NS: u64 = 1_000_000_000;
@@ -30,7 +27,30 @@ impl Shown {
         *self = Self::default();
     }
 
-    fn read(&mut self, times: Vec<CardTime>) {
+    /// Takes what the governor reports.
+    pub(crate) fn publish(&mut self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {
+        self.statuses = statuses;
+        self.read(times);
+    }
+
+    /// Whether nobody holds the share of any card.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.statuses.iter().all(Option::is_none)
+    }
+
+    /// What is to be said of a card; `None` where nobody holds its share.
+    pub(crate) fn status(&self, card: usize, uuid: &str) -> Option<ComputeStatus> {
+        let governor = self.statuses.get(card)?.clone()?;
+        let (used_ns, used_ppm) = self.used(uuid);
+        Some(ComputeStatus {
+            governor,
+            used_ns,
+            used_ppm,
+        })
+    }
+
+    /// Takes a reading of the cards' time.
+    pub(crate) fn read(&mut self, times: Vec<CardTime>) {
         let is_news = |former: &Vec<CardTime>| *former != times;
         if times.is_empty() || !self.readings.back().is_none_or(is_news) {
             return;
@@ -59,40 +79,6 @@ impl Shown {
             (span > SPAN_NS / 10).then(|| u32::try_from(ppm).unwrap_or(u32::MAX))
         });
         (Some(last.used_ns), ppm)
-    }
-}
-
-impl Share {
-    pub(crate) fn publish(&self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {
-        let mut shown = self.shown();
-        shown.statuses = statuses;
-        shown.read(times);
-    }
-
-    /// What is to be said of each card; `None` for one whose share nobody holds.
-    #[must_use]
-    pub fn status(&self, account: &Account, driver: &dyn Driver) -> Vec<Option<ComputeStatus>> {
-        let slots = account.slots();
-        if self.shown().statuses.iter().all(Option::is_none) {
-            return vec![None; slots.len()];
-        }
-        // Not under the lock: a driver may take its time, and the governor must not wait for it.
-        let times = driver.engine_times().ok().flatten();
-        let mut shown = self.shown();
-        shown.read(times.unwrap_or_default());
-        slots
-            .iter()
-            .enumerate()
-            .map(|(card, slot)| {
-                let governor = shown.statuses.get(card)?.clone()?;
-                let (used_ns, used_ppm) = shown.used(&slot.uuid);
-                Some(ComputeStatus {
-                    governor,
-                    used_ns,
-                    used_ppm,
-                })
-            })
-            .collect()
     }
 }
 

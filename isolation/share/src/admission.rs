@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use cards::GpuUuid;
 use plan::Terms;
 
-use crate::share::terms::Sources;
+use crate::terms::Sources;
 
 /// The reservations as they were read last.
 #[derive(Debug, Default)]

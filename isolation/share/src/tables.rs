@@ -5,21 +5,21 @@ use std::io;
 use compute::FileTable;
 use compute::Table;
 
-use crate::container::Container;
+use crate::share::Share;
 
 /// Takes the container's share record on each of its cards.
 ///
 /// # Errors
 /// A share record that another process holds or that cannot be written, or a peer that speaks another version.
-pub(super) fn take(container: &Container) -> io::Result<Vec<Box<dyn Table + Send>>> {
-    let sources = &container.share.sources;
+pub(crate) fn take(share: &Share) -> io::Result<Vec<Box<dyn Table + Send>>> {
+    let sources = &share.sources;
     let state_dir = sources
         .state_dir
         .as_ref()
         .ok_or_else(|| io::Error::other("there is no state folder for the share records"))?;
     let take = |uuid: &cards::GpuUuid| {
         let folder = state_dir.join("cards").join(uuid.as_str()).join("shares");
-        let table = FileTable::take(&folder, &container.name).map_err(io::Error::other)?;
+        let table = FileTable::take(&folder, &share.context.name).map_err(io::Error::other)?;
         Ok(Box::new(table) as Box<dyn Table + Send>)
     };
     sources.cards.iter().map(take).collect()

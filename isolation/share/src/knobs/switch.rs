@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use compute::{Channel, KnobError};
+use driver::Call;
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::layout::{disable_channels, nvos00, nvos21};
@@ -16,7 +17,7 @@ const HALVINGS: u32 = 48;
 
 /// FIFO_DISABLE_CHANNELS: one call for each client, on its own file, since a driver may look whose client a channel is of.
 pub(super) fn switch(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     card: CardSlot,
     channels: &[Channel],
     bytes: &[(usize, u8)],
@@ -43,11 +44,11 @@ pub(super) fn switch(
                 break;
             }
         }
-        let mut alive = alive(container, client, &handles);
+        let mut alive = alive(pulling, client, &handles);
         if alive.is_empty() {
             continue;
         }
-        match switch_alive(container, card, client, &alive, bytes) {
+        match switch_alive(pulling, card, client, &alive, bytes) {
             Ok(()) => reached = true,
             Err(KnobError::Gone | KnobError::Status(_)) if alive.len() > 1 => {
                 let half = alive.split_off(alive.len() / 2);
@@ -66,8 +67,8 @@ pub(super) fn switch(
     }
 }
 
-fn alive(container: &Pulling<'_>, client: u32, handles: &[u32]) -> Vec<u32> {
-    let state = container.journal.change();
+fn alive(pulling: &Pulling<'_>, client: u32, handles: &[u32]) -> Vec<u32> {
+    let state = pulling.share.context.journal.change();
     let lives = |handle: &&u32| {
         let object = state
             .ledger
@@ -78,14 +79,15 @@ fn alive(container: &Pulling<'_>, client: u32, handles: &[u32]) -> Vec<u32> {
 }
 
 fn switch_alive(
-    container: &Pulling<'_>,
+    pulling: &Pulling<'_>,
     card: CardSlot,
     client: u32,
     handles: &[u32],
     bytes: &[(usize, u8)],
 ) -> Result<(), KnobError> {
     let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
-    let size = control::known(cmd, container.release).map_or(536, |row| row.params_bytes as usize);
+    let size = control::known(cmd, pulling.share.context.release)
+        .map_or(536, |row| row.params_bytes as usize);
     let mut params = vec![0; size];
     for (at, byte) in bytes {
         put(&mut params, *at, &[*byte]);
@@ -98,7 +100,7 @@ fn switch_alive(
         put_u32(&mut params, client_at, client);
         put_u32(&mut params, channel_at, *handle);
     }
-    let subdevice = Subdevice::of(container, card, client)?;
+    let subdevice = Subdevice::of(pulling, card, client)?;
     let requested = Control {
         by: By::Tenants,
         client,
@@ -106,8 +108,8 @@ fn switch_alive(
         cmd,
         params,
     };
-    let answer = call(container, requested);
-    subdevice.give_up(container, client);
+    let answer = call(pulling, requested);
+    subdevice.give_up(pulling, client);
     answer.map(drop)
 }
 
@@ -120,9 +122,9 @@ enum Subdevice {
 }
 
 impl Subdevice {
-    fn of(container: &Pulling<'_>, card: CardSlot, client: u32) -> Result<Self, KnobError> {
+    fn of(pulling: &Pulling<'_>, card: CardSlot, client: u32) -> Result<Self, KnobError> {
         let (subdevice, device) = {
-            let state = container.journal.change();
+            let state = pulling.share.context.journal.change();
             let of = ClientHandle(client);
             let find = |kind| {
                 let mut objects = state.ledger.devices(of);
@@ -142,8 +144,9 @@ impl Subdevice {
         put_u32(&mut arg, nvos21::H_PARENT, device);
         put_u32(&mut arg, nvos21::H_CLASS, class::NV20_SUBDEVICE_0);
         let params = (nvos21::P_PARAMS, vec![0; 4]);
-        let cmd = escape::NV_ESC_RM_ALLOC.cmd(container.release);
-        let segments = issue(container, By::Tenants, client, cmd, arg, Some(params))?;
+        let cmd = escape::NV_ESC_RM_ALLOC.cmd(pulling.share.context.release);
+        let call = Call::own(cmd, arg, Some(params));
+        let segments = issue(pulling, By::Tenants, client, call)?;
         let first = segments.first().map(|first| first.bytes.as_slice());
         let first = first.unwrap_or_default();
         accepted(u32_at(first, nvos21::STATUS))?;
@@ -157,7 +160,7 @@ impl Subdevice {
         }
     }
 
-    fn give_up(self, container: &Pulling<'_>, client: u32) {
+    fn give_up(self, pulling: &Pulling<'_>, client: u32) {
         let Self::Own { device, handle } = self else {
             return;
         };
@@ -165,8 +168,8 @@ impl Subdevice {
         put_u32(&mut arg, nvos00::H_ROOT, client);
         put_u32(&mut arg, nvos00::H_PARENT, device);
         put_u32(&mut arg, nvos00::H_OLD, handle);
-        let cmd = escape::NV_ESC_RM_FREE.cmd(container.release);
-        if let Err(error) = issue(container, By::Tenants, client, cmd, arg, None) {
+        let cmd = escape::NV_ESC_RM_FREE.cmd(pulling.share.context.release);
+        if let Err(error) = issue(pulling, By::Tenants, client, Call::own(cmd, arg, None)) {
             // It goes with the tenant's client.
             tracing::debug!(%error, "a subdevice of the broker's own stays");
         }

@@ -1,15 +1,11 @@
 //! Where the terms of a share come from: the grant, what was changed since, and the cards' rules.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use cards::{ComputeTerms, GpuUuid};
-use journal::Journal;
-use ledger::CardSlot;
 use plan::{CardRules, Terms, TermsError};
-
-use crate::share::{OnCard, Share};
 
 /// What a grant says, and where the cards' rules are.
 #[derive(Debug, Default)]
@@ -24,6 +20,13 @@ pub struct Sources {
     pub nodes: PathBuf,
     /// When the rules' files were written that were read last.
     read: Mutex<Vec<Option<SystemTime>>>,
+}
+
+/// What holds on one card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OnCard {
+    pub(crate) terms: Terms,
+    pub(crate) rules: CardRules,
 }
 
 /// Terms that a container cannot be given.
@@ -67,11 +70,16 @@ impl Sources {
 
     /// Whether a card's rules were written since they were read.
     pub(crate) fn have_changed(&self) -> bool {
-        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        *read != self.written()
+        *self.lock_read() != self.written()
     }
 
-    fn written(&self) -> Vec<Option<SystemTime>> {
+    /// The rules were read, as they were written then.
+    pub(crate) fn were_read(&self, written: Vec<Option<SystemTime>>) {
+        *self.lock_read() = written;
+    }
+
+    /// When each card's rules were written.
+    pub(crate) fn written(&self) -> Vec<Option<SystemTime>> {
         let Some(state_dir) = &self.state_dir else {
             return Vec::new();
         };
@@ -84,7 +92,7 @@ impl Sources {
     }
 
     /// The rules and the grant's terms on a card.
-    fn on(&self, uuid: &GpuUuid) -> Result<OnCard, cards::Error> {
+    pub(crate) fn on(&self, uuid: &GpuUuid) -> Result<OnCard, cards::Error> {
         let (rules, terms) = match &self.state_dir {
             Some(state_dir) => (
                 cards::rules::of(state_dir, uuid)?.unwrap_or_default(),
@@ -94,36 +102,8 @@ impl Sources {
         };
         Ok(OnCard { terms, rules })
     }
-}
 
-impl Share {
-    /// Reads rules and terms anew. What cannot be read stays as it was.
-    pub fn read_terms(&self, journal: &Journal) {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = self.sources.written();
-        let before = self.lock().cards.clone();
-        let mut now = Vec::new();
-        for (index, uuid) in self.sources.cards.iter().enumerate() {
-            let mut on = self.sources.on(uuid).unwrap_or_else(|error| {
-                tracing::error!(%uuid, %error, "rules or terms cannot be read: the former hold");
-                let native = || OnCard {
-                    terms: Terms::NATIVE,
-                    rules: CardRules::default(),
-                };
-                before.get(index).cloned().unwrap_or_else(native)
-            });
-            let slot = u8::try_from(index).ok().map(CardSlot);
-            let changed = slot.and_then(|slot| journal.change().scheduling().terms(slot));
-            if let Some(terms) = changed {
-                on.terms = terms;
-            }
-            now.push(on);
-        }
-        *self
-            .sources
-            .read
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = written;
-        self.lock().cards = now;
+    fn lock_read(&self) -> MutexGuard<'_, Vec<Option<SystemTime>>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,8 @@ use journal::state::State;
 use journal::state::scheduling::Name;
 
 /// Whether an object is a channel group.
-pub(crate) fn is_group(state: &State, (client, handle): Name) -> bool {
+#[must_use]
+pub fn is_group(state: &State, (client, handle): Name) -> bool {
     let object = state
         .ledger
         .object(ClientHandle(client), ObjectHandle(handle));
@@ -19,12 +20,14 @@ pub(crate) fn is_group(state: &State, (client, handle): Name) -> bool {
 }
 
 /// The engine that a channel group's parameters name; without parameters it is the driver's own choice.
-pub(crate) fn engine_of_group(segments: &[Segment]) -> Engine {
+#[must_use]
+pub fn engine_of_group(segments: &[Segment]) -> Engine {
     engine_at(segments, channel_group_params::ENGINE_TYPE)
 }
 
 /// The same of a channel without a group.
-pub(crate) fn engine_of_channel(segments: &[Segment]) -> Engine {
+#[must_use]
+pub fn engine_of_channel(segments: &[Segment]) -> Engine {
     engine_at(segments, channel_params::ENGINE_TYPE)
 }
 

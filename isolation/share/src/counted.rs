@@ -16,7 +16,7 @@ use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
 use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_SCHEDULED};
 
-use crate::account::Why;
+use crate::why::Why;
 
 /// What a card's gate has to turn.
 #[derive(Debug)]

@@ -1,61 +1,88 @@
-//! The container's share of its cards' time, as far as it is known: terms, gates, and who waits. Who holds it is above the container:
-//! [`crate::govern`].
-//!
-//! ```text
-//! call ───▶ tenant ──▶ gates ◀── knobs ◀── governor ◀── terms (grant, journal, cards/<uuid>/rules.json)
-//!             │                     │          └──▶ records (compute::table)
-//!             └─▶ scheduling (State) ◀┘
-//! ```
-//!
-//! A container whose terms are the driver's own (native, normal priority) has no governor: no thread, no share record, no call of the
-//! broker's own.
+//! The container's share as far as it is known: terms, gates, and who waits. Who holds it is [`crate::govern`].
 
-pub(crate) mod admission;
-pub(crate) mod counted;
-pub mod gates;
-pub(crate) mod mailbox;
-pub(crate) mod pace;
-mod preempts;
-mod status;
-mod terms;
-pub(crate) mod touched;
-
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cards::{ComputeMode, OnShareLost};
-use compute::Fail;
+use compute::{Fail, Status};
+use control::{ComputeStatus, EventKind};
+use driver::{CardTime, Driver, FileId, FileRef};
+use journal::Journal;
 use ledger::CardSlot;
+use nvabi::Release;
 use plan::{CardRules, Policy, Priority, Terms};
 
-use gates::Gates;
-use mailbox::{Mailbox, Tell};
-use pace::Pace;
-use preempts::Preempts;
-use status::Shown;
-pub use terms::{Sources, TermsRefused};
+use crate::gates::{Gates, Reported};
+use crate::mailbox::{Mailbox, Tell};
+use crate::pace::Pace;
+use crate::preempts::Preempts;
+use crate::shown::Shown;
+use crate::terms::{OnCard, Sources};
 
 /// How long the end of a broker waits for its gates to open: a knob takes a fraction of a millisecond, or the driver hangs.
 const STOP: Duration = Duration::from_millis(500);
 /// How long a hand-over does, within the time that its supervisor gives it.
 const HAND_OVER: Duration = Duration::from_millis(10);
 
+/// What a share needs of its broker beside journal and driver.
+pub trait Broker: Send + Sync {
+    /// Lends a file of the tenant's for a call, and keeps it open for as long. There is no call where nobody has the file any more.
+    fn lend(&self, file: FileId, call: &mut dyn FnMut(FileRef<'_>));
+
+    /// Reports that something has become of the share.
+    fn report(&self, kind: EventKind, text: String);
+}
+
+/// A card of the grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// Its UUID.
+    pub uuid: String,
+    /// The number of its node.
+    pub minor: u32,
+}
+
+/// The container that a share is of.
+pub struct Context {
+    /// `namespace/container`
+    pub name: String,
+    /// Its cards, in the grant's order.
+    pub cards: Vec<Card>,
+    /// The driver's layouts.
+    pub release: Release,
+    /// Who executes the knobs' calls.
+    pub driver: Arc<dyn Driver>,
+    /// What the container has that is scheduled, and terms that it was given since its grant.
+    pub journal: Arc<Journal>,
+    /// Its broker.
+    pub broker: Box<dyn Broker>,
+}
+
 /// The share of one container.
-#[derive(Debug, Default)]
 pub struct Share {
     /// See [`Gates`].
     pub gates: Gates,
+    pub(crate) context: Context,
     pub(crate) preempts: Preempts,
     pub(crate) pace: Pace,
-    pub(crate) held: AtomicUsize,
+    held: AtomicUsize,
     pub(crate) sources: Sources,
-    pub(crate) inner: Mutex<Inner>,
-    pub(crate) shown: Mutex<Shown>,
+    inner: Mutex<Inner>,
+    shown: Mutex<Shown>,
     /// One change of terms at a time.
-    pub(crate) changing: Mutex<()>,
+    changing: Mutex<()>,
     /// A card's knobs are being tried: one trial at a time, also where a driver does not answer any more.
     pub(crate) trying: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut share = f.debug_struct("Share");
+        share.field("container", &self.context.name);
+        share.finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,13 +92,6 @@ pub(crate) struct Inner {
     /// [`journal::state::Scheduling::generation`], as it was last seen.
     pub(crate) generation: u64,
     pub(crate) mailbox: Option<Arc<Mailbox>>,
-}
-
-/// What holds on one card.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OnCard {
-    pub(crate) terms: Terms,
-    pub(crate) rules: CardRules,
 }
 
 /// Whether terms leave everything to the driver.
@@ -89,7 +109,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl gates::Reported for Share {
+impl Reported for Share {
     fn disturbed(&self) {
         if let Some(mailbox) = &self.lock().mailbox {
             mailbox.tell(Tell::Objects);
@@ -100,10 +120,18 @@ impl gates::Reported for Share {
 impl Share {
     /// The share of a container whose terms come from there. Nothing is held before a governor is started.
     #[must_use]
-    pub fn new(sources: Sources) -> Self {
+    pub fn new(sources: Sources, context: Context) -> Self {
         Self {
+            gates: Gates::default(),
+            context,
+            preempts: Preempts::default(),
+            pace: Pace::default(),
+            held: AtomicUsize::new(0),
             sources,
-            ..Self::default()
+            inner: Mutex::default(),
+            shown: Mutex::default(),
+            changing: Mutex::default(),
+            trying: Arc::default(),
         }
     }
 
@@ -156,6 +184,59 @@ impl Share {
             .get(card)
             .map(|on| on.rules.clone())
             .unwrap_or_default()
+    }
+
+    /// All cards of the grant, as the ledger knows them.
+    pub(crate) fn card_slots(&self) -> impl Iterator<Item = CardSlot> {
+        (0..=u8::MAX).take(self.context.cards.len()).map(CardSlot)
+    }
+
+    /// Reads rules and terms anew. What cannot be read stays as it was.
+    pub fn read_terms(&self) {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.sources.written();
+        let before = self.lock().cards.clone();
+        let mut now = Vec::new();
+        for (index, uuid) in self.sources.cards.iter().enumerate() {
+            let mut on = self.sources.on(uuid).unwrap_or_else(|error| {
+                tracing::error!(%uuid, %error, "rules or terms cannot be read: the former hold");
+                let native = || OnCard {
+                    terms: Terms::NATIVE,
+                    rules: CardRules::default(),
+                };
+                before.get(index).cloned().unwrap_or_else(native)
+            });
+            let slot = u8::try_from(index).ok().map(CardSlot);
+            let journal = &self.context.journal;
+            let changed = slot.and_then(|slot| journal.change().scheduling().terms(slot));
+            if let Some(terms) = changed {
+                on.terms = terms;
+            }
+            now.push(on);
+        }
+        self.sources.were_read(written);
+        self.lock().cards = now;
+    }
+
+    pub(crate) fn publish(&self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {
+        self.shown().publish(statuses, times);
+    }
+
+    /// What is to be said of each card; `None` for one whose share nobody holds.
+    #[must_use]
+    pub fn status(&self) -> Vec<Option<ComputeStatus>> {
+        let cards = &self.context.cards;
+        if self.shown().is_empty() {
+            return vec![None; cards.len()];
+        }
+        // Not under the lock: a driver may take its time, and the governor must not wait for it.
+        let times = self.context.driver.engine_times().ok().flatten();
+        let mut shown = self.shown();
+        shown.read(times.unwrap_or_default());
+        let cards = cards.iter().enumerate();
+        cards
+            .map(|(card, of)| shown.status(card, &of.uuid))
+            .collect()
     }
 
     pub(crate) fn fail(&self) -> Fail {

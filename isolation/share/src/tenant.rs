@@ -1,0 +1,371 @@
+//! What becomes of the tenant's own calls to the scheduler, and what is learnt from its calls.
+
+use std::time::Instant;
+
+use compute::Engine;
+use driver::Segment;
+use journal::state::scheduling::{Change, Name, Turned};
+use journal::state::{Op, State};
+use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
+use nvabi::bytes::{put_u64, u32_at};
+use nvabi::layout::{nvos21, nvos55, timeslice};
+use nvabi::status;
+use verdict::{Effect, Schedule, Switch};
+
+use crate::counted::{self, Adds, Counted};
+use crate::engines::{engine_of_channel, engine_of_group, is_group};
+use crate::gates::{Held, Permit};
+use crate::pace::{self, Paced};
+use crate::share::Share;
+use crate::touched::{Part, Touched};
+use crate::why::Why;
+
+/// What becomes of a call before it is begun.
+#[derive(Debug)]
+pub enum Disposition<'a> {
+    /// It goes its way; gates know of it until it is executed.
+    Goes(Passage<'a>),
+    /// It is answered with success, and nobody executes it.
+    Answered,
+    /// It is answered with this status.
+    Refused(u32),
+    /// The caller waits no more.
+    GivenUp,
+}
+
+/// What a call that goes its way has passed.
+#[derive(Debug, Default)]
+pub struct Passage<'a> {
+    #[expect(dead_code, reason = "gates know of the call for as long as this lives")]
+    gates: Vec<Permit<'a>>,
+    #[expect(
+        dead_code,
+        reason = "what the call takes is counted when this is dropped"
+    )]
+    paced: Option<Paced<'a>>,
+}
+
+impl<'a> Disposition<'a> {
+    /// Nothing is in its way.
+    fn free() -> Self {
+        Self::Goes(Passage::default())
+    }
+
+    /// With what it takes of the driver counted.
+    fn paced(self, paced: Option<Paced<'a>>) -> Self {
+        match self {
+            Self::Goes(passage) => Self::Goes(Passage {
+                paced: paced.map(Paced::begins_now),
+                ..passage
+            }),
+            Self::Answered | Self::Refused(_) | Self::GivenUp => self,
+        }
+    }
+}
+
+impl Share {
+    /// Answers a call to the scheduler, lets it wait, or lets it through.
+    pub fn disposition<'a>(
+        &'a self,
+        effect: &Effect,
+        still_waits: &dyn Fn() -> bool,
+    ) -> Disposition<'a> {
+        let schedule = match Touched::by(effect) {
+            Touched::Scheduled(schedule) => schedule,
+            Touched::Made {
+                part,
+                client,
+                parent,
+            } => {
+                let paced = match self.in_turn(client, parent, still_waits) {
+                    Ok(paced) => paced,
+                    Err(disposition) => return disposition,
+                };
+                return match part {
+                    Part::Group | Part::Context => Disposition::free(),
+                    Part::Channel => {
+                        let group = (client, parent);
+                        let joins_what_runs = {
+                            let state = self.context.journal.change();
+                            state.scheduling().turned(group) == Turned::On
+                        };
+                        // A new channel of a group that is on its runlist may run from the start.
+                        let names: &[Name] = if joins_what_runs { &[group] } else { &[] };
+                        self.pass(names, still_waits)
+                    }
+                }
+                .paced(paced);
+            }
+            Touched::Freed => {
+                self.gates.let_turn();
+                return Disposition::free();
+            }
+            Touched::Duplicated { .. } | Touched::Nothing => return Disposition::free(),
+        };
+        match schedule {
+            Schedule::SetTimeslice {
+                client,
+                group,
+                micros,
+            } => self.remember((*client, *group), *micros),
+            Schedule::Runlist {
+                client,
+                object,
+                switch: Switch::On,
+            } => self.pass(&[(*client, *object)], still_waits),
+            Schedule::Channels {
+                channels,
+                switch: Switch::On,
+            } => self.pass(channels, still_waits),
+            Schedule::Preempt => match self.preempts.take(Instant::now()) {
+                Some(wait) if wait.is_zero() => Disposition::free(),
+                Some(wait) => {
+                    let _held = self.wait_in_line();
+                    std::thread::sleep(wait);
+                    Disposition::free()
+                }
+                None => Disposition::Refused(status::NV_ERR_TIMEOUT),
+            },
+            Schedule::GetTimeslice { .. }
+            | Schedule::Runlist {
+                switch: Switch::Off,
+                ..
+            }
+            | Schedule::Channels {
+                switch: Switch::Off,
+                ..
+            } => Disposition::free(),
+        }
+    }
+
+    /// A call that a former broker has begun: it passed the gates then, and does so again.
+    pub fn pass_again(&self, effect: &Effect) -> Passage<'_> {
+        match Touched::by(effect) {
+            Touched::Made { .. }
+            | Touched::Scheduled(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
+                match self.disposition(effect, &|| true) {
+                    Disposition::Goes(passage) => passage,
+                    Disposition::Answered | Disposition::Refused(_) | Disposition::GivenUp => {
+                        Passage::default()
+                    }
+                }
+            }
+            Touched::Scheduled(
+                Schedule::SetTimeslice { .. } | Schedule::GetTimeslice { .. } | Schedule::Preempt,
+            )
+            | Touched::Duplicated { .. }
+            | Touched::Freed
+            | Touched::Nothing => Passage::default(),
+        }
+    }
+
+    /// Whether a new channel group, channel or compute object may be made.
+    ///
+    /// # Errors
+    /// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; under a governor no
+    /// channel of that engine without a group, whose timeslice nobody could set.
+    pub fn admit(
+        &self,
+        state: &State,
+        effect: &Effect,
+        segments: &[Segment],
+    ) -> Result<(), (u32, Why)> {
+        let release = self.context.release;
+        let (part, client, parent) = match Touched::by(effect) {
+            Touched::Made {
+                part,
+                client,
+                parent,
+            } => (part, client, parent),
+            Touched::Duplicated { client, source } => {
+                return match counted::duplicate(state, client, source) {
+                    Some((card, adds)) => Counted::on(state, card, release).admit(adds),
+                    None => Ok(()),
+                };
+            }
+            Touched::Freed | Touched::Scheduled(_) | Touched::Nothing => return Ok(()),
+        };
+        let above = (client, parent);
+        let Some(card) = card_of(state, above) else {
+            return Ok(());
+        };
+        let scheduling = state.scheduling();
+        let group = |channels| Adds::Group { client, channels };
+        let adds = match part {
+            Part::Group => match engine_of_group(segments) {
+                Engine::Graphics => group(0),
+                Engine::Other => Adds::Other,
+            },
+            Part::Channel if is_group(state, above) => {
+                match scheduling.engine(&state.ledger, above) {
+                    Some(Engine::Graphics) => Adds::Channel,
+                    Some(Engine::Other) | None => Adds::Other,
+                }
+            }
+            Part::Channel => match engine_of_channel(segments) {
+                Engine::Graphics if self.is_governed(card) => {
+                    return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
+                }
+                Engine::Graphics => group(1),
+                Engine::Other => Adds::Other,
+            },
+            Part::Context => {
+                let Some(name) = scheduling.computing(&state.ledger, above) else {
+                    return Ok(());
+                };
+                let groups = scheduling.objects(&state.ledger, card).groups;
+                group(counted::channels_of(&groups, name))
+            }
+        };
+        if matches!(adds, Adds::Group { .. }) && self.is_broken(card) {
+            return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
+        }
+        Counted::on(state, card, release).admit(adds)
+    }
+
+    /// Takes from a successful call what knobs act on.
+    pub fn learn(&self, change: &mut journal::Change<'_>, effect: &Effect, after: &[Segment]) {
+        let new = |at: usize| {
+            let first = after.first()?;
+            u32_at(&first.bytes, at)
+        };
+        let learnt = match Touched::by(effect) {
+            Touched::Made {
+                part,
+                client,
+                parent,
+            } => match part {
+                Part::Group => new(nvos21::H_NEW)
+                    .map(|handle| Change::Added((client, handle), engine_of_group(after))),
+                Part::Channel => new(nvos21::H_NEW)
+                    .map(|handle| Change::Added((client, handle), engine_of_channel(after))),
+                Part::Context => {
+                    let group = change
+                        .scheduling()
+                        .computing(&change.ledger, (client, parent));
+                    group.map(Change::Computes)
+                }
+            },
+            Touched::Duplicated { client, source } => new(nvos55::H_OBJECT)
+                .filter(|_| change.scheduling().knows(source))
+                .map(|handle| Change::Duplicated {
+                    from: source,
+                    to: (client, handle),
+                }),
+            Touched::Scheduled(schedule) => learn_schedule(schedule),
+            Touched::Freed | Touched::Nothing => None,
+        };
+        if let Some(learnt) = learnt {
+            change.record_op(Op::Schedule(learnt));
+        }
+        self.objects_are(change.scheduling().generation());
+    }
+
+    /// Puts what the tenant believes to have set into the answer of GET_TIMESLICE.
+    pub fn rewrite(&self, state: &State, effect: &Effect, after: &mut [Segment]) {
+        if let Effect::Schedule(Schedule::GetTimeslice { client, group }) = effect
+            && let group = (*client, *group)
+            && card_of(state, group).is_some_and(|card| self.is_governed(card))
+            && let Some(params) = after.get_mut(1)
+        {
+            let set = state.scheduling().timeslice_us(group);
+            let shown = set.unwrap_or(timeslice::DEFAULT_US);
+            put_u64(&mut params.bytes, timeslice::MICROS, shown);
+        }
+    }
+
+    /// Whoever makes contexts waits for his turn, where the container's share is held by gates and those of its neighbours are.
+    fn in_turn<'a>(
+        &'a self,
+        client: u32,
+        parent: u32,
+        still_waits: &dyn Fn() -> bool,
+    ) -> Result<Option<Paced<'a>>, Disposition<'a>> {
+        let card = card_of(&self.context.journal.change(), (client, parent));
+        if !card.is_some_and(|card| self.is_governed(card)) {
+            return Ok(None);
+        }
+        let _held = self.wait_in_line();
+        match self.pace.take(still_waits) {
+            Ok(paced) => Ok(Some(paced)),
+            Err(pace::Held::GivenUp) => Err(Disposition::GivenUp),
+            Err(pace::Held::TooLong) => Err(Disposition::Refused(status::NV_ERR_TIMEOUT)),
+        }
+    }
+
+    /// Under a governor a tenant's timeslice is noted, and the governor's stays.
+    fn remember(&self, group: Name, micros: u64) -> Disposition<'static> {
+        let mut change = self.context.journal.change();
+        let Some(card) = card_of(&change, group) else {
+            // The driver says what is wrong with it.
+            return Disposition::free();
+        };
+        if !self.is_governed(card) {
+            return Disposition::free();
+        }
+        let object = change
+            .ledger
+            .object(ClientHandle(group.0), ObjectHandle(group.1));
+        if object.is_none_or(|object| object.kind != ObjectKind::ChannelGroup) {
+            return Disposition::Refused(status::NV_ERR_NOT_SUPPORTED);
+        }
+        change.record_op(Op::Schedule(Change::Timeslice(group, micros)));
+        Disposition::Answered
+    }
+
+    /// Setting channels running waits for the gates of their cards. Copies and the rest are not gated.
+    fn pass<'a>(&'a self, names: &[Name], still_waits: &dyn Fn() -> bool) -> Disposition<'a> {
+        let mut cards: Vec<CardSlot> = {
+            let change = self.context.journal.change();
+            let is_gated = |name: &Name| {
+                change.scheduling().engine(&change.ledger, *name) != Some(Engine::Other)
+            };
+            let gated = names.iter().filter(|name| is_gated(name));
+            gated.filter_map(|name| card_of(&change, *name)).collect()
+        };
+        // In one order, whatever order a tenant lists them in: what passes one gate keeps the others from nothing.
+        cards.sort_unstable();
+        cards.dedup();
+        let mut permit = Vec::new();
+        for card in cards {
+            match self.gates.pass(card, Some(self), still_waits) {
+                Ok(passed) => permit.push(passed),
+                Err(Held::GivenUp) => return Disposition::GivenUp,
+                Err(Held::TooLong) => return Disposition::Refused(status::NV_ERR_TIMEOUT),
+            }
+        }
+        Disposition::Goes(Passage {
+            gates: permit,
+            paced: None,
+        })
+    }
+}
+
+fn learn_schedule(schedule: &Schedule) -> Option<Change> {
+    let turned = |switch: &Switch| match switch {
+        Switch::On => Turned::On,
+        Switch::Off => Turned::Off,
+    };
+    match schedule {
+        Schedule::SetTimeslice {
+            client,
+            group,
+            micros,
+        } => Some(Change::Timeslice((*client, *group), *micros)),
+        Schedule::Runlist {
+            client,
+            object,
+            switch,
+        } => Some(Change::Turned(vec![(*client, *object)], turned(switch))),
+        Schedule::Channels { channels, switch } => {
+            Some(Change::Turned(channels.clone(), turned(switch)))
+        }
+        Schedule::GetTimeslice { .. } | Schedule::Preempt => None,
+    }
+}
+
+fn card_of(state: &State, (client, handle): Name) -> Option<CardSlot> {
+    state
+        .ledger
+        .card_of(ClientHandle(client), ObjectHandle(handle))
+}
