@@ -12,7 +12,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use arch::Arch;
 
 use crate::cache::{self, repository};
 use crate::command::{capture, find, succeed};
@@ -79,25 +78,21 @@ struct Machine {
     console: &'static str,
 }
 
-impl Machine {
-    const fn of(arch: Arch) -> Self {
-        match arch {
-            Arch::X86_64 => Self {
-                qemu: ("qemu-system-x86_64", "qemu-system-x86"),
-                // Debian's kernels want cmpxchg16b of no processor that translates slowly, and more than the default's features.
-                options: &["-M", "q35", "-cpu", "Nehalem,-cx16"],
-                kernel: "linux-image-amd64",
-                console: "ttyS0",
-            },
-            Arch::Aarch64 => Self {
-                qemu: ("qemu-system-aarch64", "qemu-system-arm"),
-                options: &["-M", "virt", "-cpu", "cortex-a72"],
-                kernel: "linux-image-arm64",
-                console: "ttyAMA0",
-            },
-        }
-    }
-}
+/// As this machine is.
+const X86_64: Machine = Machine {
+    qemu: ("qemu-system-x86_64", "qemu-system-x86"),
+    // Debian's kernels want cmpxchg16b of no processor that translates slowly, and more than the default's features.
+    options: &["-M", "q35", "-cpu", "Nehalem,-cx16"],
+    kernel: "linux-image-amd64",
+    console: "ttyS0",
+};
+
+const ARM64: Machine = Machine {
+    qemu: ("qemu-system-aarch64", "qemu-system-arm"),
+    options: &["-M", "virt", "-cpu", "cortex-a72"],
+    kernel: "linux-image-arm64",
+    console: "ttyAMA0",
+};
 
 /// What the root of a guest of another architecture consists of.
 const ROOT: [&str; 8] = [
@@ -184,10 +179,8 @@ impl Guest {
     /// A reason to skip aloud: no root, no packages.
     pub fn of(suite: Suite) -> Result<Self> {
         let (machine, root) = match suite {
-            Suite::Arm64 => (Machine::of(Arch::Aarch64), foreign_root(suite)?),
-            Suite::Host | Suite::Trixie | Suite::Newer => {
-                (Machine::of(Arch::NATIVE), PathBuf::from("/"))
-            }
+            Suite::Arm64 => (ARM64, foreign_root(suite)?),
+            Suite::Host | Suite::Trixie | Suite::Newer => (X86_64, PathBuf::from("/")),
         };
         ensure_installed(&[
             machine.qemu,

@@ -65,6 +65,10 @@ impl Suite {
         if self == Self::Arm64 {
             options.push("-oAPT::Architecture=arm64".to_owned());
             options.push("-oAPT::Architectures=arm64".to_owned());
+            // What this machine has installed is of no such machine.
+            let status = cache::folder().join("apt").join(self.name()).join("status");
+            fs::write(&status, "")?;
+            options.push(format!("-oDir::State::status={}", status.display()));
         }
         Ok(options)
     }

@@ -164,9 +164,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     };
     let guest = Guest::of(options.kernel.suite())?;
     let kinds: &[Init] = match (options.long, options.systemd) {
-        (true, false) => &[Init::Shell, Init::Systemd],
+        (true, false) if options.kernel != Kernel::Arm64 => &[Init::Shell, Init::Systemd],
         (_, true) => &[Init::Systemd],
-        (false, false) => &[Init::Shell],
+        (_, false) => &[Init::Shell],
     };
     let mut counts = Counts::default();
     let mut columns = Vec::new();
@@ -180,9 +180,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             }
             counts.add(report.outcome.counts);
         }
+        if options.kernel == Kernel::Arm64 && options.only.is_none() {
+            arm64::write(&guest, &reports)?;
+        }
         columns.push((*init, reports));
     }
-    if options.long && options.only.is_none() && !options.systemd {
+    if options.kernel != Kernel::Arm64 && options.long && options.only.is_none() && !options.systemd
+    {
         document::write(&guest, &columns)?;
     }
     Ok(match counts.failed {

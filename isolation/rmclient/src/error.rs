@@ -102,9 +102,10 @@ impl Error {
     /// The driver's status, where the driver has answered.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
-        match self {
-            Self::Refused { status, .. } => Some(*status),
-            _ => None,
+        if let Self::Refused { status, .. } = self {
+            Some(*status)
+        } else {
+            None
         }
     }
 

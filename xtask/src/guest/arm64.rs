@@ -1,6 +1,14 @@
 //! What is asked of arm64: the filters and brokers under a kernel of its own numbers, without a card.
 
-use super::Step;
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result};
+use integration::cache::repository;
+use integration::guest::Guest;
+
+use super::{Report, Step};
+use crate::machine;
 
 /// In the order in which they are run: a script may leave something for the next ones.
 pub(super) const STEPS: &[Step] = &[
@@ -78,3 +86,33 @@ done
 tail -5 /run/containerd.log
 kill %1
 true";
+
+/// Writes docs/reports/arm64.md.
+pub(super) fn write(guest: &Guest, reports: &[Report]) -> Result<()> {
+    let mut text = format!(
+        "# arm64\n\nWritten by `cargo xtask guest --kernel arm64`. The programs and tests are built on {} for arm64; qemu translates a machine (TCG) with Linux {} \
+         and packages of Debian 12. No card of such a machine was seen: the cards are simulated.\n\n\
+         | what | passed | failed | seconds there |\n|---|---|---|---|\n",
+        machine::describe(),
+        guest.release(),
+    );
+    for report in reports {
+        let outcome = &report.outcome;
+        let skipped = outcome.skips.len() as u64;
+        writeln!(
+            text,
+            "| {} | {} | {} | {} |",
+            outcome.name.trim_start_matches("guest: "),
+            outcome.counts.passed.saturating_sub(skipped),
+            outcome.counts.failed,
+            outcome.took.as_secs()
+        )?;
+        for skip in &outcome.skips {
+            writeln!(text, "| {} | - | - | - |", skip.replace('|', "/"))?;
+        }
+    }
+    let path = repository().join("docs/reports/arm64.md");
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    println!("wrote {}", path.display());
+    Ok(())
+}

@@ -461,6 +461,13 @@ fn answer(error: Error) -> Answer {
             Answer::Failed(source.raw_os_error().unwrap_or(0))
         }
         Error::Refused { status, .. } => Answer::Refused(status),
-        other => Answer::Absent(other.to_string()),
+        other @ (Error::Version { .. }
+        | Error::Unsupported(_)
+        | Error::NoControl { .. }
+        | Error::Malformed { .. }
+        | Error::NoClass { .. }
+        | Error::NotDone { .. }
+        | Error::OtherBytes { .. }
+        | Error::Mapping { .. }) => Answer::Absent(other.to_string()),
     }
 }
