@@ -16,10 +16,12 @@ mod containerd;
 mod cri;
 mod docker;
 mod engine;
+mod load;
 mod nerdctl;
 mod podman;
 mod pods;
 mod rows;
+mod vgpu;
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,7 @@ use anyhow::Result;
 
 use crate::programs::Programs;
 
-pub use checks::{Check, FIFTY, checks, checks_of};
+pub use checks::{About, Check, FIFTY, checks, checks_of};
 pub use engine::{Ask, Container, Engine, Lacks, Restarts, Usage};
 pub use rows::{Absent, Family, Frontend, ROWS, Row};
 
@@ -107,6 +109,9 @@ pub fn run_with(
     let title = engine.title();
     for check in checks_of(row.family).filter(|check| needed(check)) {
         let began = Instant::now();
+        if check.about == About::Vgpu && row.frontend == Frontend::Plain {
+            continue;
+        }
         if check.name == FIFTY && !row.bears_load() {
             let reason = "asked of one row of each kind".to_owned();
             cell(&title, check.name, Verdict::Skipped(reason), Duration::ZERO);
