@@ -36,6 +36,7 @@ impl Unit {
         let folder = socket.parent().context("a socket has a folder")?;
         let text = format!(
             "[Unit]\nDefaultDependencies=no\n[Service]\nType=notify\nKillMode=process\nDelegate=yes\nRestart=always\n\
+             StandardOutput=append:{folder}/unit.log\nStandardError=inherit\n\
              Environment=\"PATH={path}\" \"CGPU_CONFIG={config}\"\n\
              ExecStart={nsenter} --mount=/proc/{pid}/task/{thread}/ns/mnt -- {program} --config {folder}/config.toml\n",
             path = containerd.search_path().to_string_lossy(),

@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// Only what has this in its name; may be given again.
     #[arg(long)]
     only: Vec<String>,
+    /// Of rows only checks whose names contain this, in the place of those that are usual; may be given again.
+    #[arg(long)]
+    check: Vec<String>,
     /// Measure starts here, and write them to this file.
     #[arg(long, hide = true)]
     starts: Option<PathBuf>,
@@ -115,6 +118,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let steps = options.steps();
     let plan = Plan {
         steps: &steps,
+        checks: &options.check,
         executables: &executables,
         programs: programs.folder(),
         limit: if options.long {
@@ -153,6 +157,7 @@ pub(crate) fn short(executables: &[Executable], programs: &Path) -> Result<Vec<O
     let guest = Guest::of(Suite::Host)?;
     let plan = Plan {
         steps: SHORT,
+        checks: &[],
         executables,
         programs,
         limit: SHORT_LIMIT,

@@ -80,6 +80,8 @@ impl Report {
 
 pub(super) struct Plan<'a> {
     pub(super) steps: &'a [Step],
+    /// Of rows in the place of the steps' own, where there are any.
+    pub(super) checks: &'a [String],
     pub(super) executables: &'a [Executable],
     /// The folder of our programs.
     pub(super) programs: &'a Path,
@@ -152,8 +154,15 @@ impl Plan<'_> {
         let repository = repository.display();
         let records = results.join(format!("{number}.json"));
         let records = records.display();
+        let skips = results.join(format!("{number}.skips"));
+        let skips = skips.display();
         Ok(match step {
             Step::Row(row, checks) | Step::Plain(row, checks) => {
+                let own = checks.iter().copied();
+                let checks: Vec<&str> = match self.checks {
+                    [] => own.collect(),
+                    checks => checks.iter().map(String::as_str).collect(),
+                };
                 let checks: String = checks
                     .iter()
                     .map(|name| format!(" --check '{name}'"))
@@ -181,7 +190,7 @@ impl Plan<'_> {
                 let runc = Engines::fetch(Suite::Host)?.runc()?;
                 let runc = runc.parent().context("runc is in a folder")?.display();
                 format!(
-                    "cd {folder}\nPATH=$PATH:{runc} CARGO_MANIFEST_DIR={folder} CGPU_BIN={programs} CGPU_SKIPS=/dev/null RUST_BACKTRACE=0 {} {} --test-threads=1 --show-output",
+                    "cd {folder}\nPATH=$PATH:{runc} CARGO_MANIFEST_DIR={folder} CGPU_BIN={programs} CGPU_SKIPS={skips} RUST_BACKTRACE=0 {} {} --test-threads=1 --show-output",
                     executable.path.display(),
                     filters.join(" "),
                 )
@@ -216,7 +225,14 @@ fn read(results: &Path, number: usize, place: Place, step: Step) -> Result<Repor
     let mut report = Report::failed(place, step, "");
     let mut reader = Reader::default();
     match step {
-        Step::Tests(..) => text.lines().for_each(|line| reader.read(line)),
+        Step::Tests(..) => {
+            text.lines().for_each(|line| reader.read(line));
+            // A test's own line has no end yet when it skips.
+            let skips = fs::read_to_string(file("skips")).unwrap_or_default();
+            let read: Vec<String> = skips.lines().map(str::to_owned).collect();
+            reader.skips.retain(|skip| !read.contains(skip));
+            reader.skips.extend(read);
+        }
         Step::Row(..) | Step::Plain(..) if file("json").exists() => {
             report.cells = serde_json::from_slice(&fs::read(file("json"))?)?;
         }
