@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// The same rows under the engine's own shim and runc, without cgpu: to compare with. The table is left as it is.
     #[arg(long)]
     plain: bool,
+    /// Each check so many times: for what happens now and then.
+    #[arg(long, default_value_t = 1)]
+    times: u32,
     /// Write the cells to this file alone, as JSON, and leave the table as it is.
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
@@ -56,7 +59,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let named =
             |check: &matrix::Check| options.check.iter().any(|name| check.name.contains(name));
         let needed = |check: &matrix::Check| options.check.is_empty() || named(check);
-        cells.extend(matrix::run_with(&programs, &row, needed, tell).with_context(|| row.key())?);
+        let ran = matrix::run_with(&programs, &row, options.times, needed, tell);
+        cells.extend(ran.with_context(|| row.key())?);
     }
     let count = |needed: fn(&Verdict) -> bool| {
         let of = cells.iter().filter(|cell| needed(&cell.verdict));

@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// Of rows only checks whose names contain this, in the place of those that are usual; may be given again.
     #[arg(long)]
     check: Vec<String>,
+    /// Each of the rows' checks so many times.
+    #[arg(long, default_value_t = 1)]
+    times: u32,
     /// Measure starts here, and write them to this file.
     #[arg(long, hide = true)]
     starts: Option<PathBuf>,
@@ -68,6 +71,8 @@ enum Kind {
     Shell,
     /// The guest with systemd.
     Systemd,
+    /// The guest with control groups of version 1, for starts alone.
+    Version1,
 }
 
 impl Kind {
@@ -76,6 +81,7 @@ impl Kind {
             Self::Host => Place::Host,
             Self::Shell => Place::Guest(Init::Shell),
             Self::Systemd => Place::Guest(Init::Systemd),
+            Self::Version1 => Place::Guest(Init::Version1),
         }
     }
 }
@@ -86,7 +92,12 @@ const LONG_LIMIT: Duration = Duration::from_secs(5 * 60 * 60);
 impl Options {
     fn places(&self) -> Vec<Place> {
         match (self.kind.as_slice(), self.long, self.systemd) {
-            ([], true, false) => Place::ALL.to_vec(),
+            ([], true, false) => {
+                let all = Place::ALL.into_iter();
+                // Before those that are compared with it.
+                let first = [Place::Guest(Init::Version1)].into_iter();
+                first.chain(all).collect()
+            }
             ([], _, true) => vec![Place::Guest(Init::Systemd)],
             ([], false, false) => vec![Place::Guest(Init::Shell)],
             (kinds, _, _) => kinds.iter().map(|kind| kind.place()).collect(),
@@ -116,20 +127,29 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Kernel::Trixie => Suite::Trixie,
     };
     let steps = options.steps();
-    let plan = Plan {
-        steps: &steps,
-        checks: &options.check,
-        executables: &executables,
-        programs: programs.folder(),
-        limit: if options.long {
-            LONG_LIMIT
-        } else {
-            SHORT_LIMIT
-        },
-    };
     let guest = Guest::of(suite)?;
     let mut failed = 0;
     for place in options.places() {
+        let steps: Vec<Step> = steps
+            .iter()
+            .copied()
+            .filter(|step| place.has(*step))
+            .collect();
+        if steps.is_empty() {
+            continue;
+        }
+        let plan = Plan {
+            steps: &steps,
+            checks: &options.check,
+            times: options.times,
+            executables: &executables,
+            programs: programs.folder(),
+            limit: if options.long {
+                LONG_LIMIT
+            } else {
+                SHORT_LIMIT
+            },
+        };
         let mut reports = plan.run(&guest, place)?;
         if options.long {
             document::write(&guest, place, &mut reports)?;
@@ -158,6 +178,7 @@ pub(crate) fn short(executables: &[Executable], programs: &Path) -> Result<Vec<O
     let plan = Plan {
         steps: SHORT,
         checks: &[],
+        times: 1,
         executables,
         programs,
         limit: SHORT_LIMIT,

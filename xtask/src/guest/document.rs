@@ -7,7 +7,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use integration::cache::repository;
-use integration::guest::Guest;
+use integration::guest::{Guest, Init};
 use integration::matrix;
 
 use super::plan::{Place, Report};
@@ -20,12 +20,15 @@ mod page;
 
 use page::Page;
 
+const GUESTS: [Place; 2] = [Place::Guest(Init::Shell), Place::Guest(Init::Systemd)];
 /// The section of all tests.
 const TESTS: &str = "Tests";
 /// The most that the ratio on version 2 may be, times that on version 1.
 const MOST_RATIO: f64 = 1.1;
 const RATIO: &str = "ratio, median";
-const KEPT: &str = "ratio, to that of version 1: at most 1.1";
+const RATIO_OF_VERSION_1: &str = "ratio, median, of the same guest with version 1";
+const TO_HOST: &str = "ratio, to the host's";
+const KEPT: &str = "ratio, to that of the same guest with version 1: at most 1.1";
 /// A reason in the page has no more characters.
 const MOST_OF_A_REASON: usize = 600;
 
@@ -132,7 +135,10 @@ fn remark(record: &Record) -> String {
 
 /// As one line that ends somewhere.
 fn first_lines(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
+    let words: Vec<&str> = text
+        .split(|letter: char| letter.is_whitespace() || letter.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
     let line = words.join(" ").replace('|', "/");
     match line.char_indices().nth(MOST_OF_A_REASON) {
         Some((end, _)) => format!("{} …", line.get(..end).unwrap_or_default()),
@@ -172,6 +178,18 @@ fn put_starts(page: &mut Page, place: Place, report: &Report) {
         row: row.to_owned(),
         place,
     };
+    if place == Place::Guest(Init::Version1) {
+        let ratio = report.starts.as_ref().map(|starts| starts.ratio().median);
+        let text = ratio.map_or_else(|| FAILED.to_owned(), |ratio| format!("{ratio:.2}"));
+        for place in GUESTS {
+            let cell = page::Cell {
+                place,
+                ..cell(RATIO_OF_VERSION_1)
+            };
+            page.put(&cell, &text, "");
+        }
+        return;
+    }
     let Some(starts) = &report.starts else {
         page.put(&cell(RATIO), FAILED, &first_lines(&report.outcome.shown));
         return;
@@ -197,7 +215,8 @@ fn put_starts(page: &mut Page, place: Place, report: &Report) {
     }
 }
 
-/// The promise is of two columns: each guest's, as soon as the host has one too.
+/// What a vGPU costs on version 2 is compared with what it costs on version 1: on the host, which is not translated, and in the same
+/// guest, of which the promise is.
 fn judge_starts(page: &mut Page, reports: &mut [Report]) {
     let Some(report) = reports
         .iter_mut()
@@ -210,15 +229,20 @@ fn judge_starts(page: &mut Page, reports: &mut [Report]) {
         row: row.to_owned(),
         place,
     };
-    let ratio = |page: &Page, place| -> Option<f64> { page.value(&at(RATIO, place))?.parse().ok() };
-    let Some(host) = ratio(page, Place::Host) else {
-        return;
+    let number = |page: &Page, row: &str, place| -> Option<f64> {
+        page.value(&at(row, place))?.parse().ok()
     };
-    for place in Place::ALL {
-        let Some(here) = ratio(page, place).filter(|_| place != Place::Host) else {
+    for place in GUESTS {
+        let Some(here) = number(page, RATIO, place) else {
             continue;
         };
-        let more = here / host;
+        if let Some(host) = number(page, RATIO, Place::Host) {
+            page.put(&at(TO_HOST, place), &format!("{:.2}", here / host), "");
+        }
+        let Some(before) = number(page, RATIO_OF_VERSION_1, place) else {
+            continue;
+        };
+        let more = here / before;
         let judged = if more <= MOST_RATIO {
             "holds"
         } else {

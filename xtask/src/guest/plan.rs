@@ -36,6 +36,11 @@ impl Place {
         Self::Guest(Init::Systemd),
     ];
 
+    /// The guest with version 1 is no column: it is there for the starts, which are compared with those of a guest as slow.
+    pub(super) fn has(self, step: Step) -> bool {
+        self != Self::Guest(Init::Version1) || matches!(step, Step::Starts(_))
+    }
+
     /// What the column is called.
     pub(super) fn name(self) -> String {
         match self {
@@ -82,6 +87,8 @@ pub(super) struct Plan<'a> {
     pub(super) steps: &'a [Step],
     /// Of rows in the place of the steps' own, where there are any.
     pub(super) checks: &'a [String],
+    /// How often each check is run.
+    pub(super) times: u32,
     pub(super) executables: &'a [Executable],
     /// The folder of our programs.
     pub(super) programs: &'a Path,
@@ -111,7 +118,12 @@ impl Plan<'_> {
         };
         let end = match &ended {
             Ok(()) => String::new(),
-            Err(error) => format!("{error:#}"),
+            Err(error) => {
+                eprintln!("{error:#}");
+                // The rest is the console's.
+                let text = error.to_string();
+                text.lines().next().unwrap_or_default().to_owned()
+            }
         };
         let reports = self.steps.iter().enumerate();
         reports
@@ -147,7 +159,7 @@ impl Plan<'_> {
 
     /// For a shell.
     fn command(&self, number: usize, step: Step, results: &Path) -> Result<String> {
-        let programs = self.programs.display();
+        let (programs, times) = (self.programs.display(), self.times);
         // Not the running program's own file: the build may have put another in its place.
         let xtask = target_folder().join("debug/xtask");
         let (xtask, repository) = (xtask.display(), repository());
@@ -172,7 +184,7 @@ impl Plan<'_> {
                     _ => "",
                 };
                 format!(
-                    "cd {repository}\nCGPU_BIN={programs} {xtask} engines --row '{row}'{checks}{plain} --records {records}"
+                    "cd {repository}\nCGPU_BIN={programs} {xtask} engines --row '{row}'{checks}{plain} --times {times} --records {records}"
                 )
             }
             Step::Starts(count) => format!(
@@ -202,7 +214,7 @@ impl Plan<'_> {
 /// cgpu's own unit, before the steps.
 fn units(init: Init) -> String {
     match init {
-        Init::Shell => String::new(),
+        Init::Shell | Init::Version1 => String::new(),
         Init::Systemd => format!(
             "cp {}/configs/systemd/cgpu.service /etc/systemd/system/\nsystemctl daemon-reload\nsystemctl start cgpu.service\nsystemctl --no-pager status cgpu.service\n",
             repository().display()
