@@ -31,8 +31,6 @@ pub enum Init {
     Shell,
     /// systemd, with the script as the one service, and cgpu's own as a second.
     Systemd,
-    /// The script's shell, with control groups of version 1: to compare with what is as slow.
-    Version1,
 }
 
 impl Init {
@@ -41,23 +39,14 @@ impl Init {
         match self {
             Self::Shell => "version 2",
             Self::Systemd => "version 2 and systemd",
-            Self::Version1 => "version 1",
         }
     }
 
     /// The program and its arguments.
     fn command(self) -> &'static str {
         match self {
-            Self::Shell | Self::Version1 => "/bin/sh /run/results/run.sh",
+            Self::Shell => "/bin/sh /run/results/run.sh",
             Self::Systemd => "/lib/systemd/systemd --unit=guest.service",
-        }
-    }
-
-    /// The version of its control groups.
-    fn groups(self) -> &'static str {
-        match self {
-            Self::Shell | Self::Systemd => "2",
-            Self::Version1 => "1",
         }
     }
 }
@@ -123,22 +112,10 @@ for folder in $(cat /kept); do
 done
 mkdir $root/run/results
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 results $root/run/results
-groups=$root/sys/fs/cgroup
-case $(cat /groups) in
-1)
-    mount -t tmpfs groups $groups
-    for controller in blkio cpu cpuacct cpuset devices freezer memory pids; do
-        mkdir $groups/$controller
-        mount -t cgroup -o $controller cgroup $groups/$controller
-    done
-    ;;
-2)
-    mount -t cgroup2 -o nsdelegate cgroup2 $groups
-    for controller in $(cat $groups/cgroup.controllers); do
-        echo +$controller > $groups/cgroup.subtree_control
-    done
-    ;;
-esac
+mount -t cgroup2 -o nsdelegate cgroup2 $root/sys/fs/cgroup
+for controller in $(cat $root/sys/fs/cgroup/cgroup.controllers); do
+    echo +$controller > $root/sys/fs/cgroup/cgroup.subtree_control
+done
 ip link set lo up
 hostname guest
 cp /guest.service $root/etc/systemd/system/guest.service
@@ -245,7 +222,6 @@ impl Guest {
         let init = root.join("init");
         fs::write(&init, INIT)?;
         fs::write(root.join("command"), first_process.command())?;
-        fs::write(root.join("groups"), first_process.groups())?;
         fs::write(root.join("guest.service"), SERVICE)?;
         let kept = [repository(), target_folder(), cache::folder()];
         let kept = kept.map(|folder| folder.display().to_string());

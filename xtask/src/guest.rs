@@ -71,8 +71,6 @@ enum Kind {
     Shell,
     /// The guest with systemd.
     Systemd,
-    /// The guest with control groups of version 1, for starts alone.
-    Version1,
 }
 
 impl Kind {
@@ -81,7 +79,6 @@ impl Kind {
             Self::Host => Place::Host,
             Self::Shell => Place::Guest(Init::Shell),
             Self::Systemd => Place::Guest(Init::Systemd),
-            Self::Version1 => Place::Guest(Init::Version1),
         }
     }
 }
@@ -92,12 +89,7 @@ const LONG_LIMIT: Duration = Duration::from_secs(5 * 60 * 60);
 impl Options {
     fn places(&self) -> Vec<Place> {
         match (self.kind.as_slice(), self.long, self.systemd) {
-            ([], true, false) => {
-                let all = Place::ALL.into_iter();
-                // Before those that are compared with it.
-                let first = [Place::Guest(Init::Version1)].into_iter();
-                first.chain(all).collect()
-            }
+            ([], true, false) => Place::ALL.to_vec(),
             ([], _, true) => vec![Place::Guest(Init::Systemd)],
             ([], false, false) => vec![Place::Guest(Init::Shell)],
             (kinds, _, _) => kinds.iter().map(|kind| kind.place()).collect(),
@@ -130,14 +122,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let guest = Guest::of(suite)?;
     let mut failed = 0;
     for place in options.places() {
-        let steps: Vec<Step> = steps
-            .iter()
-            .copied()
-            .filter(|step| place.has(*step))
-            .collect();
-        if steps.is_empty() {
-            continue;
-        }
         let plan = Plan {
             steps: &steps,
             checks: &options.check,

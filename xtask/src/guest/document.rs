@@ -26,9 +26,7 @@ const TESTS: &str = "Tests";
 /// The most that the ratio on version 2 may be, times that on version 1.
 const MOST_RATIO: f64 = 1.1;
 const RATIO: &str = "ratio, median";
-const RATIO_OF_VERSION_1: &str = "ratio, median, of the same guest with version 1";
-const TO_HOST: &str = "ratio, to the host's";
-const KEPT: &str = "ratio, to that of the same guest with version 1: at most 1.1";
+const KEPT: &str = "ratio, to that of version 1: at most 1.1";
 /// A reason in the page has no more characters.
 const MOST_OF_A_REASON: usize = 600;
 
@@ -178,18 +176,6 @@ fn put_starts(page: &mut Page, place: Place, report: &Report) {
         row: row.to_owned(),
         place,
     };
-    if place == Place::Guest(Init::Version1) {
-        let ratio = report.starts.as_ref().map(|starts| starts.ratio().median);
-        let text = ratio.map_or_else(|| FAILED.to_owned(), |ratio| format!("{ratio:.2}"));
-        for place in GUESTS {
-            let cell = page::Cell {
-                place,
-                ..cell(RATIO_OF_VERSION_1)
-            };
-            page.put(&cell, &text, "");
-        }
-        return;
-    }
     let Some(starts) = &report.starts else {
         page.put(&cell(RATIO), FAILED, &first_lines(&report.outcome.shown));
         return;
@@ -215,8 +201,7 @@ fn put_starts(page: &mut Page, place: Place, report: &Report) {
     }
 }
 
-/// What a vGPU costs on version 2 is compared with what it costs on version 1: on the host, which is not translated, and in the same
-/// guest, of which the promise is.
+/// What a vGPU costs on version 2 is compared with what it costs on version 1, on the host, which is not translated.
 fn judge_starts(page: &mut Page, reports: &mut [Report]) {
     let Some(report) = reports
         .iter_mut()
@@ -236,13 +221,10 @@ fn judge_starts(page: &mut Page, reports: &mut [Report]) {
         let Some(here) = number(page, RATIO, place) else {
             continue;
         };
-        if let Some(host) = number(page, RATIO, Place::Host) {
-            page.put(&at(TO_HOST, place), &format!("{:.2}", here / host), "");
-        }
-        let Some(before) = number(page, RATIO_OF_VERSION_1, place) else {
+        let Some(host) = number(page, RATIO, Place::Host) else {
             continue;
         };
-        let more = here / before;
+        let more = here / host;
         let judged = if more <= MOST_RATIO {
             "holds"
         } else {

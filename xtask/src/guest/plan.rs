@@ -36,11 +36,6 @@ impl Place {
         Self::Guest(Init::Systemd),
     ];
 
-    /// The guest with version 1 is no column: it is there for the starts, which are compared with those of a guest as slow.
-    pub(super) fn has(self, step: Step) -> bool {
-        self != Self::Guest(Init::Version1) || matches!(step, Step::Starts(_))
-    }
-
     /// What the column is called.
     pub(super) fn name(self) -> String {
         match self {
@@ -214,7 +209,7 @@ impl Plan<'_> {
 /// cgpu's own unit, before the steps.
 fn units(init: Init) -> String {
     match init {
-        Init::Shell | Init::Version1 => String::new(),
+        Init::Shell => String::new(),
         Init::Systemd => format!(
             "cp {}/configs/systemd/cgpu.service /etc/systemd/system/\nsystemctl daemon-reload\nsystemctl start cgpu.service\nsystemctl --no-pager status cgpu.service\n",
             repository().display()
