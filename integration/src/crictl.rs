@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::command::{LIMIT, Outcome, capture};
+use crate::control_groups::Driver;
 use crate::go::GoProgram;
 use crate::node::Node;
 
@@ -109,6 +110,7 @@ pub struct Crictl {
     program: PathBuf,
     folder: PathBuf,
     namespace: String,
+    driver: Driver,
 }
 
 /// A container of a pod.
@@ -148,7 +150,17 @@ impl Crictl {
             program: program()?,
             folder,
             namespace: node.namespace().to_owned(),
+            driver: Driver::of_this_machine(),
         })
+    }
+
+    /// For an engine that makes groups by files, whatever the machine has.
+    #[must_use]
+    pub fn with_cgroupfs(self) -> Self {
+        Self {
+            driver: Driver::Cgroupfs,
+            ..self
+        }
     }
 
     /// A `crictl` command, not yet run. It runs in the network of the node's engine, where exec is streamed.
@@ -174,7 +186,7 @@ impl Crictl {
     /// The description of a pod as its containers name it later.
     pub fn pod(&self, name: &str, annotations: &[&str], processes: Processes) -> Result<PathBuf> {
         self.pod_in(
-            &format!("/{}", self.namespace),
+            &self.driver.parent(&self.namespace),
             name,
             annotations,
             processes,

@@ -23,6 +23,7 @@ pub mod bundle;
 pub mod cache;
 pub mod command;
 pub mod containerd;
+pub mod control_groups;
 pub mod cpu_time;
 pub mod crictl;
 pub mod crio;

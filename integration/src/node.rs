@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::command::{LIMIT, Outcome, capture};
+use crate::control_groups::{Driver, slice};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
 use crate::leftovers::{Belongings, SHIM_SOCKETS, grants};
@@ -74,7 +75,9 @@ impl Node {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("t{:x}.{number}", std::process::id());
         let docker = docker_namespace(&namespace);
-        let belongings = Belongings::new(&[&path, &state_path], &[&namespace, &docker]);
+        let pods = slice(&namespace);
+        let names = [namespace.as_str(), &docker, &pods];
+        let belongings = Belongings::new(&[&path, &state_path], &names);
         Ok(Self {
             root: Some(root),
             state: Some(state),
@@ -329,6 +332,14 @@ kind = "sim"
         let own_groups = self.belongings.own_groups();
         for cgroup in self.belongings.cgroups().into_iter().chain(own_groups) {
             drop(fs::remove_dir(cgroup));
+        }
+        if Driver::of_this_machine() == Driver::Systemd {
+            // systemd keeps a slice that it has made for a scope, and says so if there is none.
+            let slice = slice(&self.namespace);
+            drop(capture(
+                Command::new("systemctl").args(["stop", &slice]),
+                LIMIT,
+            ));
         }
         self.belongings.remove_parents();
         if std::env::var_os("CGPU_KEEP").is_some() {

@@ -33,6 +33,8 @@ pub enum Frontend {
     Both,
     /// `cgpu-hook` is called at createRuntime alone, which is too late.
     CreateRuntime,
+    /// Neither: its runtime is plain.
+    Plain,
 }
 
 /// The programs of one release.
@@ -186,10 +188,10 @@ impl Podman {
         let wrapper = wrapper(node, &folder)?;
         let named = match frontend {
             Frontend::Wrapper | Frontend::Both => &wrapper,
-            Frontend::Precreate | Frontend::CreateRuntime => runtime,
+            Frontend::Precreate | Frontend::CreateRuntime | Frontend::Plain => runtime,
         };
         let stage = match frontend {
-            Frontend::Wrapper => None,
+            Frontend::Wrapper | Frontend::Plain => None,
             Frontend::Precreate | Frontend::Both => Some("precreate"),
             Frontend::CreateRuntime => Some("createRuntime"),
         };
@@ -273,6 +275,17 @@ chosen = ["{}"]
         (self.folder.join("data"), self.folder.join("run"))
     }
 
+    /// The groups of its helpers that are there: one in each tree of version 1, one of version 2.
+    #[must_use]
+    pub fn helper_groups(&self) -> Vec<PathBuf> {
+        let root = Path::new("/sys/fs/cgroup");
+        let trees = fs::read_dir(root).into_iter().flatten().flatten();
+        let trees = trees.map(|tree| tree.path()).chain([root.to_owned()]);
+        let name = self.group.trim_start_matches('/');
+        let groups = trees.map(|tree| tree.join(name).join("conmon"));
+        groups.filter(|group| group.is_dir()).collect()
+    }
+
     /// Runs `podman` to its end.
     ///
     /// # Errors
@@ -307,17 +320,16 @@ chosen = ["{}"]
         Ok(())
     }
 
-    /// Removes every container, and the groups that podman leaves on purpose. A helper that still lives in one keeps it, and is
-    /// the node's to report.
+    /// Removes every container, and the group of its helpers, which podman leaves under any runtime (`podman_slices` shows it under
+    /// runc alone): cgpu does not make it and has nothing in it. A helper that still lives there keeps it, and is the node's to report.
     ///
     /// # Errors
     /// A container cannot be removed.
     pub fn stop(&mut self) -> Result<()> {
         self.podman(&["rm", "--all", "--force", "--time", "0"])?
             .success()?;
-        for hierarchy in fs::read_dir("/sys/fs/cgroup")?.flatten() {
-            let group = hierarchy.path().join(self.group.trim_start_matches('/'));
-            drop(fs::remove_dir(group.join("conmon")));
+        for group in self.helper_groups() {
+            drop(fs::remove_dir(group));
         }
         if let Some(mut environment) = self.environment.take() {
             environment.stop(Duration::from_secs(10))?;

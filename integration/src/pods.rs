@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::command::{find, succeed};
+use crate::control_groups::Driver;
 use crate::daemon::Daemon;
 use crate::engines::Engines;
 use crate::image::{self, Image};
@@ -122,6 +123,8 @@ impl PodsSetup {
     /// The part of containerd's configuration that is about pods. A table of runtimes takes the place of the default one, which
     /// has `runc`, and without that CRI does not load (1.6).
     pub fn configuration(&self, (major, minor): (u32, u32)) -> String {
+        // Our shim by its type has no such option: the form of a group's name tells it.
+        let by_systemd = Driver::of_this_machine() == Driver::Systemd;
         let annotations = r#"pod_annotations = ["cgpu.io/*"]
   container_annotations = ["cgpu.io/*"]"#;
         let (runtime, sandbox) = if major >= 2 {
@@ -157,12 +160,15 @@ impl PodsSetup {
   conf_dir = "{networks}"
 [plugins.'{runtime}'.containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
+[plugins.'{runtime}'.containerd.runtimes.runc.options]
+  SystemdCgroup = {by_systemd}
 [plugins.'{runtime}'.containerd.runtimes.{BY_PATH}]
   runtime_type = "io.containerd.runc.v2"
   runtime_path = "{shim}"
   {annotations}
 [plugins.'{runtime}'.containerd.runtimes.{BY_PATH}.options]
   BinaryName = "{runc}"
+  SystemdCgroup = {by_systemd}
 [plugins.'{runtime}'.containerd.runtimes.{BY_TYPE}]
   runtime_type = "io.containerd.cgpu.v2"
   {annotations}
@@ -171,6 +177,7 @@ impl PodsSetup {
   {annotations}
 [plugins.'{runtime}'.containerd.runtimes.{BY_WRAPPER}.options]
   BinaryName = "{wrapper}"
+  SystemdCgroup = {by_systemd}
 "#,
             networks = self.networks.display(),
             shim = self.shim.display(),

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use integration::command::{LIMIT, capture, wait_until};
 use integration::containerd::CGPU;
+use integration::control_groups::{Driver, are_version_2_alone, slice};
 use integration::crictl::{PodContainer, Processes};
 use integration::docker::Docker;
 use integration::leftovers;
@@ -189,39 +190,99 @@ fn a_group_that_kills_have_left_is_repaired() -> Result<()> {
 struct PodGroup {
     /// As it is named to CRI.
     path: String,
+    /// Its folder in the tree that has the controller of CPU time.
+    folder: PathBuf,
+    kind: GroupKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GroupKind {
+    /// A folder in each tree.
+    Version1,
+    /// A folder, below others that hand its controllers down.
+    Version2,
+    /// A slice of systemd's, of version 2.
+    Slice,
 }
 
 impl PodGroup {
-    /// One of version 1, below a group of the node's.
+    /// One below the node's own.
     fn make(namespace: &str, pod: &str, quota_us: u32) -> Result<Self> {
-        let path = format!("/{namespace}/burstable/pod{pod}");
-        let made = Self { path };
-        fs::create_dir_all(made.folder("cpu"))?;
+        let kind = match (Driver::of_this_machine(), are_version_2_alone()) {
+            (Driver::Systemd, _) => GroupKind::Slice,
+            (Driver::Cgroupfs, true) => GroupKind::Version2,
+            (Driver::Cgroupfs, false) => GroupKind::Version1,
+        };
+        let parent = slice(namespace);
+        let path = match kind {
+            GroupKind::Slice => format!("/{parent}/{}", slice_below(&parent, pod)),
+            GroupKind::Version1 | GroupKind::Version2 => {
+                format!("/{namespace}/burstable/pod{pod}")
+            }
+        };
+        let root = match kind {
+            GroupKind::Version1 => "/sys/fs/cgroup/cpu",
+            GroupKind::Version2 | GroupKind::Slice => "/sys/fs/cgroup",
+        };
+        let folder = Path::new(root).join(path.trim_start_matches('/'));
+        let made = Self { path, folder, kind };
+        match kind {
+            GroupKind::Slice => made.systemctl(&["start"], &[])?,
+            GroupKind::Version1 | GroupKind::Version2 => fs::create_dir_all(&made.folder)?,
+        }
+        if kind == GroupKind::Version2 {
+            let above = made.folder.ancestors().skip(1).take(2);
+            for folder in above.collect::<Vec<_>>().into_iter().rev() {
+                let file = folder.join("cgroup.subtree_control");
+                fs::write(&file, "+cpu +memory +pids")
+                    .with_context(|| format!("{}", file.display()))?;
+            }
+        }
         made.limit(quota_us)?;
         Ok(made)
     }
 
-    fn folder(&self, controller: &str) -> PathBuf {
-        let below = self.path.trim_start_matches('/');
-        Path::new("/sys/fs/cgroup").join(controller).join(below)
+    /// The slice's own name is the last part of its path.
+    fn systemctl(&self, before: &[&str], after: &[&str]) -> Result<()> {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        let args = [before, &[name], after].concat();
+        capture(Command::new("systemctl").args(args), LIMIT)?.success()?;
+        Ok(())
     }
 
     /// In a period of 100 ms.
     fn limit(&self, quota_us: u32) -> Result<()> {
-        let file = self.folder("cpu").join("cpu.cfs_quota_us");
-        fs::write(&file, quota_us.to_string()).with_context(|| format!("{}", file.display()))
+        let (file, value) = match self.kind {
+            GroupKind::Slice => {
+                let quota = format!("CPUQuota={}%", quota_us / 1000);
+                return self.systemctl(&["set-property", "--runtime"], &[&quota]);
+            }
+            GroupKind::Version1 => ("cpu.cfs_quota_us", quota_us.to_string()),
+            GroupKind::Version2 => ("cpu.max", format!("{quota_us} 100000")),
+        };
+        let file = self.folder.join(file);
+        fs::write(&file, value).with_context(|| format!("{}", file.display()))
     }
 }
 
+/// A slice's name has those of all above it.
+fn slice_below(parent: &str, pod: &str) -> String {
+    format!("{}-pod{pod}.slice", parent.trim_end_matches(".slice"))
+}
+
 impl Drop for PodGroup {
-    /// runc makes the group in the other trees, and leaves all of them to the kubelet.
+    /// runc makes the group in the other trees of version 1, and leaves all of them to the kubelet.
     fn drop(&mut self) {
-        for tree in fs::read_dir("/sys/fs/cgroup")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let folder = self.folder(&tree.file_name().to_string_lossy());
+        if self.kind == GroupKind::Slice {
+            if let Err(error) = self.systemctl(&["stop"], &[]) {
+                eprintln!("{error:#}");
+            }
+            return;
+        }
+        let trees = fs::read_dir("/sys/fs/cgroup").into_iter().flatten();
+        let trees = trees.flatten().map(|tree| tree.path());
+        for tree in trees.chain([PathBuf::from("/sys/fs/cgroup")]) {
+            let folder = tree.join(self.path.trim_start_matches('/'));
             for empty in folder.ancestors().take(2) {
                 // What is left of a pod keeps its group, and the node's end reports that.
                 drop(fs::remove_dir(empty));
@@ -230,13 +291,10 @@ impl Drop for PodGroup {
     }
 }
 
-/// As a kubelet with the `cgroupfs` driver has it.
+/// As a kubelet has it, by the driver of this machine.
 #[test]
 fn own_processes_of_a_pods_container_keep_the_pods_quota() -> Result<()> {
     const TEST: &str = "own_processes_of_a_pods_container_keep_the_pods_quota";
-    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        integration::skip!(TEST, "the test makes a pod's group of version 1 alone");
-    }
     let rig = match PodRig::start(Suite::Newer)? {
         Ok(rig) => rig,
         Err(reason) => integration::skip!(TEST, "{reason}"),
@@ -284,9 +342,10 @@ fn quota_of_a_pod_is_kept(rig: &PodRig, handler: &str, pods: &PodGroup) -> Resul
     // In a period of 100 ms: what the broker is told, and what the kernel holds the group to.
     let is = |quota_us: u32| -> Result<()> {
         let reported = reported(&rig.node)?["quota_ppm"].clone();
-        let kernels = value(&cpu, &["cpu.cfs_quota_us"])?;
+        let kernels = value(&cpu, &["cpu.cfs_quota_us", "cpu.max"])?;
         ensure!(reported == quota_us * 10, "{reported}, not of {quota_us}");
-        ensure!(kernels == quota_us.to_string(), "{kernels}");
+        let quota = kernels.split(' ').next();
+        ensure!(quota == Some(&quota_us.to_string()), "{kernels}");
         Ok(())
     };
     let update = |quota_us: &str| -> Result<()> {

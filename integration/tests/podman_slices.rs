@@ -1,6 +1,6 @@
 //! The same slice through podman, by both frontends and both runtimes; nothing is left of it.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use integration::command::Outcome;
 use integration::engines::Engines;
 use integration::image::{self, Image};
@@ -41,6 +41,29 @@ impl Kind {
             cgroups: Cgroups::Host,
         }
     }
+}
+
+/// What the end of a node does not count against cgpu: [`Podman::stop`] removes it.
+#[test]
+fn podman_leaves_the_group_of_its_helpers_under_runc_alone() -> Result<()> {
+    let host = match Host::start(&Kind::of(Frontend::Plain))? {
+        Ok(host) => host,
+        Err(reason) => skip!(
+            "podman_leaves_the_group_of_its_helpers_under_runc_alone",
+            "{reason}"
+        ),
+    };
+    host.run(&[], &["true"])?.success()?;
+    let left = host.podman.podman(&["ps", "-aq"])?.success()?;
+    ensure!(left.stdout.is_empty(), "{left:?}");
+    let groups = host.podman.helper_groups();
+    ensure!(!groups.is_empty(), "no group is left");
+    for group in groups {
+        let processes = std::fs::read_to_string(group.join("cgroup.procs"))?;
+        ensure!(processes.is_empty(), "{}: {processes}", group.display());
+        println!("left by podman and runc: {}", group.display());
+    }
+    host.finish()
 }
 
 impl Host {

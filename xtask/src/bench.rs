@@ -537,13 +537,13 @@ fn microseconds(kind: &serde_json::Value) -> Result<(f64, f64)> {
     Ok((value("median_ns")?, value("p99_ns")?))
 }
 
-fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+pub(crate) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// What was measured in the same turn, put together.
-fn pairs<T: Copy>(one: &[T], other: &[T], by: impl Fn(T, T) -> f64) -> Vec<f64> {
+pub(crate) fn pairs<T: Copy>(one: &[T], other: &[T], by: impl Fn(T, T) -> f64) -> Vec<f64> {
     one.iter()
         .zip(other)
         .map(|(one, other)| by(*one, *other))
@@ -551,7 +551,7 @@ fn pairs<T: Copy>(one: &[T], other: &[T], by: impl Fn(T, T) -> f64) -> Vec<f64> 
 }
 
 /// The value below which `share` of the sorted values lie; 0 of none.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     #[expect(
         clippy::cast_possible_truncation,

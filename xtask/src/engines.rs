@@ -6,7 +6,7 @@ mod record;
 pub(crate) use record::{Outcome, Record};
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,15 @@ pub(crate) struct Options {
     /// Only checks whose name contains this; may be given several times.
     #[arg(long)]
     check: Vec<String>,
+    /// The same rows under the engine's own shim and runc, without cgpu: to compare with. The table is left as it is.
+    #[arg(long)]
+    plain: bool,
+    /// Each check so many times: for what happens now and then.
+    #[arg(long, default_value_t = 1)]
+    times: u32,
+    /// Write the cells to this file alone, as JSON, and leave the table as it is.
+    #[arg(long, value_name = "FILE")]
+    records: Option<PathBuf>,
     /// Print the keys of the rows, and the checks.
     #[arg(long)]
     list: bool,
@@ -45,11 +54,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let began = Instant::now();
     let mut cells = Vec::new();
     for row in ROWS.iter().filter(|row| row.key().contains(&options.row)) {
+        let row = if options.plain { row.plain() } else { *row };
         println!("\n{}", row.key());
         let named =
             |check: &matrix::Check| options.check.iter().any(|name| check.name.contains(name));
         let needed = |check: &matrix::Check| options.check.is_empty() || named(check);
-        cells.extend(matrix::run_with(&programs, row, needed, tell).with_context(|| row.key())?);
+        let ran = matrix::run_with(&programs, &row, options.times, needed, tell);
+        cells.extend(ran.with_context(|| row.key())?);
     }
     let count = |needed: fn(&Verdict) -> bool| {
         let of = cells.iter().filter(|cell| needed(&cell.verdict));
@@ -62,7 +73,24 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         count(|verdict| matches!(verdict, Verdict::Skipped(_))),
         began.elapsed().as_secs(),
     );
-    let records = record::merged(&cells)?;
+    if let Some(file) = &options.records {
+        let records: Vec<Record> = cells.iter().map(Record::from).collect();
+        fs::write(file, serde_json::to_vec_pretty(&records)?)
+            .with_context(|| format!("writing {}", file.display()))?;
+    }
+    if !options.plain && options.records.is_none() {
+        write_table(&cells)?;
+    }
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// docs/reports/engines.md, once every row has a result.
+fn write_table(cells: &[Cell]) -> Result<()> {
+    let records = record::merged(cells)?;
     let path = repository().join("docs/reports/engines.md");
     let unknown = ROWS.iter().filter(|row| {
         let key = row.key();
@@ -80,21 +108,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             path.display()
         ),
     }
-    Ok(if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
-}
-
-/// The cells of one row, asked here and now.
-pub(crate) fn rows(key: &str) -> Result<Vec<Record>> {
-    let programs = Programs::build(Profile::Dev)?;
-    let mut cells = Vec::new();
-    for row in ROWS.iter().filter(|row| row.key() == key) {
-        cells.extend(matrix::run_with(&programs, row, |_| true, tell)?);
-    }
-    Ok(cells.iter().map(Record::from).collect())
+    Ok(())
 }
 
 fn tell(cell: &Cell) {

@@ -1,26 +1,29 @@
 //! `cargo xtask guest`: the engines' checks and other tests under a kernel whose control groups have version 2 alone.
 //!
-//! The short form is part of `cargo xtask test`. The long one asks this machine the same, and writes docs/reports/hosts.md.
+//! The short form is part of `cargo xtask test`. The long one has this machine do the same, and writes docs/reports/hosts.md; where it
+//! runs a part alone, the rest of that page stays.
 
 mod arm64;
 mod document;
+mod plan;
+mod starts;
+mod steps;
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use integration::cache::repository;
-use integration::command::progress;
-use integration::guest::{Guest, Init, RESULTS};
+use integration::guest::{Guest, Init};
 use integration::packages::Suite;
 use integration::programs::{Profile, Programs, target_folder};
 
-use crate::engines::{Outcome as CellOutcome, Record};
 use crate::suite::executables::{self, Executable};
-use crate::suite::reader::{Counts, Reader};
 use crate::suite::runner::Outcome;
+
+use plan::{Place, Plan, Report};
+use starts::Starts;
+use steps::{LONG, SHORT, Step};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -30,12 +33,27 @@ pub(crate) struct Options {
     /// Whose kernel runs.
     #[arg(long, value_enum, default_value_t = Kernel::Host)]
     kernel: Kernel,
-    /// systemd is the guest's first process.
+    /// systemd is the guest's first process; of the long form that guest alone.
     #[arg(long)]
     systemd: bool,
-    /// Only what has this in its name.
+    /// Of the long form these kinds of hosts alone; may be given again.
+    #[arg(long, value_enum)]
+    kind: Vec<Kind>,
+    /// Only what has this in its name; may be given again.
     #[arg(long)]
-    only: Option<String>,
+    only: Vec<String>,
+    /// Of rows only checks whose names contain this, in the place of those that are usual; may be given again.
+    #[arg(long)]
+    check: Vec<String>,
+    /// Each of the rows' checks so many times.
+    #[arg(long, default_value_t = 1)]
+    times: u32,
+    /// Measure starts here, and write them to this file.
+    #[arg(long, hide = true)]
+    starts: Option<PathBuf>,
+    /// So many pairs of them.
+    #[arg(long, hide = true, default_value_t = 1)]
+    pairs: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -44,7 +62,7 @@ enum Kernel {
     Host,
     /// Debian 13.
     Trixie,
-    /// Debian 12 for arm64, with programs and tests that are built for it.
+    /// Debian 12 for arm64, with programs and tests that are built for it; writes docs/reports/arm64.md.
     Arm64,
 }
 
@@ -56,140 +74,110 @@ impl Kernel {
             Self::Arm64 => Suite::Arm64,
         }
     }
+
+    /// Tests, and the folder of our programs.
+    fn build(self) -> Result<(Vec<Executable>, PathBuf)> {
+        Ok(match self {
+            Self::Host | Self::Trixie => {
+                let executables = executables::build()?;
+                let programs = Programs::gather(Profile::Dev)?;
+                (executables, programs.folder().to_owned())
+            }
+            Self::Arm64 => (
+                executables::build_for_arm64()?,
+                target_folder().join(executables::ARM64).join("debug"),
+            ),
+        })
+    }
 }
 
-/// What the guest does, one after the other.
-#[derive(Debug, Clone, Copy)]
-enum Step {
-    /// A row of `cargo xtask engines`, and those of its checks whose names contain one of these; all, if there is none.
-    Row(&'static str, &'static [&'static str]),
-    /// Tests of an executable by package and name, whose names contain one of these; all, if there is none.
-    Tests(&'static str, &'static [&'static str]),
-    /// A script by its name, and what its output must have.
-    Script(&'static str, &'static str, &'static [&'static str]),
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// This machine.
+    Host,
+    /// The guest without systemd.
+    Shell,
+    /// The guest with systemd.
+    Systemd,
 }
 
-impl Step {
-    fn name(self) -> &'static str {
+impl Kind {
+    fn place(self) -> Place {
         match self {
-            Self::Row(name, _) | Self::Tests(name, _) | Self::Script(name, ..) => name,
+            Self::Host => Place::Host,
+            Self::Shell => Place::Guest(Init::Shell),
+            Self::Systemd => Place::Guest(Init::Systemd),
         }
     }
 }
 
-/// containerd of Debian 12 with the shim, on this machine's cgroups and on the guest's.
-const CONTAINERD: &str = "containerd (ctr)/host/shim by type/HostRunc";
-
-/// About three minutes on two cores.
-const SHORT: &[Step] = &[
-    Step::Row(
-        CONTAINERD,
-        &["run", "exec", "stats", "update", "pause", "OOM", "vGPU"],
-    ),
-    Step::Tests("integration own_group", &["own_processes_pay"]),
-];
-
-/// Every check but that of fifty containers: ten that start at a time have no broker ready within the five seconds that a frontend
-/// waits for it.
-const ALL_BUT_FIFTY: &[&str] = &[
-    "run",
-    "exit codes",
-    "logs",
-    "exec",
-    "stats",
-    "top",
-    "pause",
-    "update",
-    "kill",
-    "OOM",
-    "restart",
-    "health",
-    "vGPU",
-    "live",
-];
-
-/// What half an hour has room for. Brokers that are killed under load are not among it: the test wants more kills in its time than such
-/// a machine comes to.
-const LONG: &[Step] = &[
-    Step::Row(CONTAINERD, ALL_BUT_FIFTY),
-    Step::Row("docker/host/wrapper/HostRunc", ALL_BUT_FIFTY),
-    Step::Row("podman/host/hook/HostRunc", ALL_BUT_FIFTY),
-    Step::Tests("integration own_group", &[]),
-    Step::Tests(
-        "integration resources_limits",
-        &["limits_are_shown", "who_goes_beyond"],
-    ),
-    Step::Tests(
-        "integration resources_stats",
-        &["host::two_shims_count_the_same"],
-    ),
-    Step::Tests(
-        "integration slices",
-        &["every_path_to_memory", "deletion_returns"],
-    ),
-];
-
 const SHORT_LIMIT: Duration = Duration::from_secs(15 * 60);
-const LONG_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+const LONG_LIMIT: Duration = Duration::from_secs(5 * 60 * 60);
+
+impl Options {
+    fn places(&self) -> Vec<Place> {
+        match (self.kind.as_slice(), self.long, self.systemd) {
+            ([], true, false) if self.kernel != Kernel::Arm64 => Place::ALL.to_vec(),
+            ([], _, true) => vec![Place::Guest(Init::Systemd)],
+            ([], _, false) => vec![Place::Guest(Init::Shell)],
+            (kinds, _, _) => kinds.iter().map(|kind| kind.place()).collect(),
+        }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let is_needed = |step: &Step| {
+            let name = step.name();
+            self.only.is_empty() || self.only.iter().any(|only| name.contains(only))
+        };
+        let all = match (self.kernel, self.long) {
+            (Kernel::Arm64, _) => arm64::STEPS,
+            (Kernel::Host | Kernel::Trixie, true) => LONG,
+            (Kernel::Host | Kernel::Trixie, false) => SHORT,
+        };
+        all.iter().copied().filter(is_needed).collect()
+    }
+}
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let (executables, programs) = match options.kernel {
-        Kernel::Host | Kernel::Trixie => {
-            let executables = executables::build()?;
-            let programs = Programs::gather(Profile::Dev)?;
-            (executables, programs.folder().to_owned())
-        }
-        Kernel::Arm64 => (
-            executables::build_for_arm64()?,
-            target_folder().join(executables::ARM64).join("debug"),
-        ),
-    };
-    let (steps, limit) = match (options.kernel, options.long) {
-        (Kernel::Arm64, _) => (arm64::STEPS, LONG_LIMIT),
-        (Kernel::Host | Kernel::Trixie, true) => (LONG, LONG_LIMIT),
-        (Kernel::Host | Kernel::Trixie, false) => (SHORT, SHORT_LIMIT),
-    };
-    let is_needed = |step: &Step| {
-        options
-            .only
-            .as_ref()
-            .is_none_or(|only| step.name().contains(only))
-    };
-    let steps: Vec<Step> = steps.iter().copied().filter(is_needed).collect();
-    let plan = Plan {
-        steps: &steps,
-        executables: &executables,
-        programs: &programs,
-        limit,
-    };
+    if let Some(file) = &options.starts {
+        let folder = std::env::var_os("CGPU_BIN").context("CGPU_BIN names our programs")?;
+        Starts::measure(&Programs::at(Path::new(&folder))?, options.pairs)?.write(file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (executables, programs) = options.kernel.build()?;
+    let steps = options.steps();
     let guest = Guest::of(options.kernel.suite())?;
-    let kinds: &[Init] = match (options.long, options.systemd) {
-        (true, false) if options.kernel != Kernel::Arm64 => &[Init::Shell, Init::Systemd],
-        (_, true) => &[Init::Systemd],
-        (_, false) => &[Init::Shell],
-    };
-    let mut counts = Counts::default();
-    let mut columns = Vec::new();
-    for init in kinds {
-        let reports = plan.run(&guest, *init)?;
+    let mut failed = 0;
+    for place in options.places() {
+        let plan = Plan {
+            steps: &steps,
+            checks: &options.check,
+            times: options.times,
+            executables: &executables,
+            programs: &programs,
+            limit: match (options.kernel, options.long) {
+                (Kernel::Host | Kernel::Trixie, false) => SHORT_LIMIT,
+                (Kernel::Arm64, _) | (_, true) => LONG_LIMIT,
+            },
+        };
+        let mut reports = plan.run(&guest, place)?;
+        match options.kernel {
+            Kernel::Host | Kernel::Trixie if options.long => {
+                document::write(&guest, place, &mut reports)?;
+            }
+            Kernel::Arm64 if options.only.is_empty() => arm64::write(&guest, &reports)?,
+            Kernel::Host | Kernel::Trixie | Kernel::Arm64 => {}
+        }
         for report in &reports {
             println!("{}", report.outcome.line());
             print!("{}", report.outcome.shown);
             for skip in &report.outcome.skips {
                 println!("{skip}");
             }
-            counts.add(report.outcome.counts);
+            failed += report.outcome.counts.failed;
         }
-        if options.kernel == Kernel::Arm64 && options.only.is_none() {
-            arm64::write(&guest, &reports)?;
-        }
-        columns.push((*init, reports));
     }
-    if options.kernel != Kernel::Arm64 && options.long && options.only.is_none() && !options.systemd
-    {
-        document::write(&guest, &columns)?;
-    }
-    Ok(match counts.failed {
+    Ok(match failed {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
@@ -203,180 +191,16 @@ pub(crate) fn short(executables: &[Executable], programs: &Path) -> Result<Vec<O
     let guest = Guest::of(Suite::Host)?;
     let plan = Plan {
         steps: SHORT,
+        checks: &[],
+        times: 1,
         executables,
         programs,
         limit: SHORT_LIMIT,
     };
-    let reports = plan.run(&guest, Init::Shell).unwrap_or_else(|error| {
-        let failed = Counts {
-            failed: 1,
-            ..Counts::default()
-        };
-        vec![Report {
-            outcome: Outcome {
-                name: "guest".to_owned(),
-                counts: failed,
-                shown: format!("FAILED: {error:#}\n"),
-                skips: Vec::new(),
-                took: Duration::ZERO,
-            },
-            cells: Vec::new(),
-        }]
+    let place = Place::Guest(Init::Shell);
+    let reports = plan.run(&guest, place).unwrap_or_else(|error| {
+        let failed = |step: &Step| Report::failed(place, *step, &format!("{error:#}"));
+        SHORT.iter().map(failed).collect()
     });
     Ok(reports.into_iter().map(|report| report.outcome).collect())
-}
-
-/// What a step has come to.
-struct Report {
-    outcome: Outcome,
-    /// Of a row its cells.
-    cells: Vec<Record>,
-}
-
-struct Plan<'a> {
-    steps: &'a [Step],
-    executables: &'a [Executable],
-    /// The folder of our programs.
-    programs: &'a Path,
-    limit: Duration,
-}
-
-impl Plan<'_> {
-    fn run(&self, guest: &Guest, init: Init) -> Result<Vec<Report>> {
-        progress(&format!(
-            "a guest with Linux {}, control groups: {}",
-            guest.release(),
-            init.name()
-        ));
-        let folder =
-            tempfile::tempdir_in(target_folder()).context("folder for the guest's results")?;
-        let results = folder.path();
-        let mut script = match init {
-            Init::Shell => String::new(),
-            Init::Systemd => format!(
-                "cp {}/configs/systemd/cgpu.service /etc/systemd/system/\nsystemctl daemon-reload\nsystemctl start cgpu.service\nsystemctl --no-pager status cgpu.service\n",
-                repository().display()
-            ),
-        };
-        for (number, step) in self.steps.iter().enumerate() {
-            let command = self.command(number, *step)?;
-            script.push_str(&format!(
-                "began=$(cut -d' ' -f1 /proc/uptime)\n(\n{command}\n) > {RESULTS}/{number}.out 2>&1\n\
-                 echo $? $began $(cut -d' ' -f1 /proc/uptime) > {RESULTS}/{number}.status\n"
-            ));
-        }
-        guest.run(init, &script, results, self.limit)?;
-        let reports = self.steps.iter().enumerate();
-        reports
-            .map(|(number, step)| {
-                read(results, number, *step)
-                    .with_context(|| format!("reading what {} came to", step.name()))
-            })
-            .collect()
-    }
-
-    /// In the guest's shell.
-    fn command(&self, number: usize, step: Step) -> Result<String> {
-        let programs = self.programs.display();
-        Ok(match step {
-            Step::Row(row, checks) => {
-                let checks: String = checks
-                    .iter()
-                    .map(|name| format!(" --check '{name}'"))
-                    .collect();
-                let records = target_folder().join("engines.json");
-                // Not the running program's own file: the build may have put another in its place.
-                let (repository, xtask) = (repository(), target_folder().join("debug/xtask"));
-                format!(
-                    "cd {}\nrm -f {records}\nCGPU_BIN={programs} {} engines --row '{row}'{checks}\nended=$?\n\
-                     cp {records} {RESULTS}/{number}.json\nexit $ended",
-                    repository.display(),
-                    xtask.display(),
-                    records = records.display(),
-                )
-            }
-            Step::Script(_, script, _) => format!("export PATH={programs}:$PATH\n{script}"),
-            Step::Tests(name, filters) => {
-                let executable = self
-                    .executables
-                    .iter()
-                    .find(|executable| executable.name() == name);
-                let executable =
-                    executable.with_context(|| format!("there are no tests \"{name}\""))?;
-                let folder = executable.folder.display();
-                format!(
-                    "cd {folder}\nCARGO_MANIFEST_DIR={folder} CGPU_BIN={programs} CGPU_SKIPS=/dev/null RUST_BACKTRACE=0 {} {} --test-threads=1 --show-output",
-                    executable.path.display(),
-                    filters.join(" "),
-                )
-            }
-        })
-    }
-}
-
-fn read(results: &Path, number: usize, step: Step) -> Result<Report> {
-    let file = |kind: &str| results.join(format!("{number}.{kind}"));
-    let status = fs::read_to_string(file("status"))?;
-    let numbers: Vec<f64> = status
-        .split_whitespace()
-        .map_while(|text| text.parse().ok())
-        .collect();
-    let [code, began, ended] = numbers.as_slice() else {
-        anyhow::bail!("no code and two moments: {status}");
-    };
-    let text = fs::read(file("out"))?;
-    let text = String::from_utf8_lossy(&text);
-    let mut reader = Reader::default();
-    let cells: Vec<Record> = match step {
-        Step::Tests(..) => {
-            text.lines().for_each(|line| reader.read(line));
-            Vec::new()
-        }
-        Step::Script(_, _, expected) => {
-            match expected.iter().find(|part| !text.contains(**part)) {
-                None => reader.counts.passed += 1,
-                Some(missing) => {
-                    reader.counts.failed += 1;
-                    reader.shown = format!("FAILED: no \"{missing}\" in:\n{text}\n");
-                }
-            }
-            Vec::new()
-        }
-        Step::Row(..) => {
-            let cells = fs::read(file("json")).with_context(|| text.clone().into_owned())?;
-            serde_json::from_slice(&cells)?
-        }
-    };
-    for cell in &cells {
-        let (counts, check, reason) = (&mut reader.counts, &cell.check, &cell.reason);
-        match cell.outcome {
-            CellOutcome::Passed => counts.passed += 1,
-            CellOutcome::Failed => {
-                counts.failed += 1;
-                reader
-                    .shown
-                    .push_str(&format!("FAILED: {check}: {reason}\n"));
-            }
-            CellOutcome::Skipped => {
-                counts.ignored += 1;
-                reader
-                    .shown
-                    .push_str(&format!("not asked: {check}: {reason}\n"));
-            }
-        }
-    }
-    if *code != 0.0 && reader.counts.failed == 0 {
-        reader.counts.failed = 1;
-        reader.shown = format!("FAILED: it ended with {code}\n{text}\n");
-    }
-    Ok(Report {
-        outcome: Outcome {
-            name: format!("guest: {}", step.name()),
-            counts: reader.counts,
-            shown: reader.shown,
-            skips: reader.skips,
-            took: Duration::from_secs_f64((ended - began).max(0.0)),
-        },
-        cells,
-    })
 }

@@ -1,23 +1,27 @@
 //! What is asked of every engine.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::command::{LIMIT, wait_until};
 
-use super::engine::{Ask, Container, Engine, Restarts};
-use super::pods;
+use super::engine::{Container, Engine, Restarts};
 use super::rows::Family;
+use super::vgpu::{self, sees, vgpus};
+use super::{load, pods};
 
-const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
-/// `cgpu-burn`'s exit code for NV_ERR_NO_MEMORY.
-const NO_MEMORY: i32 = 3;
 
 /// The check that is asked of one row of each kind.
 pub const FIFTY: &str = "50 containers, 10 at a time";
+
+/// What a check is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// The engine: its own shim and runc must do the same.
+    Engine,
+    /// A vGPU, which there is under cgpu alone.
+    Vgpu,
+}
 
 /// One demand.
 #[derive(Clone, Copy)]
@@ -26,6 +30,8 @@ pub struct Check {
     pub name: &'static str,
     /// What must hold.
     pub demands: &'static str,
+    /// Of what.
+    pub about: About,
     /// Fails where it does not.
     pub body: fn(&mut dyn Engine) -> Result<()>,
 }
@@ -38,7 +44,19 @@ const fn check(
     Check {
         name,
         demands,
+        about: About::Engine,
         body,
+    }
+}
+
+const fn of_vgpu(
+    name: &'static str,
+    demands: &'static str,
+    body: fn(&mut dyn Engine) -> Result<()>,
+) -> Check {
+    Check {
+        about: About::Vgpu,
+        ..check(name, demands, body)
     }
 }
 
@@ -105,7 +123,7 @@ const CHECKS: &[Check] = &[
         "the engine tells that the kernel killed the program",
         oom,
     ),
-    check(
+    of_vgpu(
         "restart policy",
         "a program that fails is started again as often as was asked, with the vGPU each time",
         restart_policy,
@@ -115,86 +133,106 @@ const CHECKS: &[Check] = &[
         "a passing one gives healthy, a failing one unhealthy",
         health_check,
     ),
-    check(
+    of_vgpu(
         "restart by the user",
         "three restarts as compose makes them: the same quota each time, one grant",
         restart_by_user,
     ),
-    check(
+    of_vgpu(
         "vGPU quota held",
         "4 GiB: the total inside is 4 GiB, 4000 MiB can be had, 4097 MiB not, by the program and by an exec",
-        quota_held,
+        vgpu::quota_held,
     ),
-    check(
+    of_vgpu(
         "vGPU resize",
         "`cgpu set --memory 6Gi` on a running container: its total is 6 GiB",
-        resize,
+        vgpu::resize,
     ),
-    check(
+    of_vgpu(
         "plain beside vGPU",
         "a container that asks for nothing has no card, while one beside it has",
-        plain_beside,
+        vgpu::plain_beside,
     ),
-    check(
+    of_vgpu(
+        "broker killed",
+        "SIGKILL to the broker under a program that holds memory: another one serves, with the same account and quota",
+        vgpu::broker_killed,
+    ),
+    of_vgpu(
+        "upgrade",
+        "`cgpu upgrade` under a program that holds memory: another broker serves, with the same account and quota",
+        vgpu::upgrade,
+    ),
+    of_vgpu(
         "restart of the engine",
         "daemon killed and started again under running containers: exec, quota and exit code are as before",
-        engine_restart,
+        vgpu::engine_restart,
     ),
-    check(
+    of_vgpu(
         "live-restore",
         "daemon stopped and started again: containers have run on, exec and exit code are as before",
-        live_restore,
+        vgpu::live_restore,
     ),
-    check(
+    of_vgpu(
         FIFTY,
         "half of them with a vGPU: all start, run and are removed; no grant, shim or open file of the engine's more than before",
-        fifty,
+        load::fifty,
     ),
 ];
 
 /// What is asked beyond these of engines that serve pods.
 const POD_CHECKS: &[Check] = &[
-    check(
+    of_vgpu(
         "pod: two containers",
         "the sandbox has no card; each container has what its own annotation asks for",
         pods::requests_of_containers,
     ),
-    check(
+    of_vgpu(
         "pod: request of the pod",
         "the pod's annotation holds for its container, not for the sandbox",
         pods::request_of_the_pod,
     ),
-    check(
+    of_vgpu(
         "pod: init, then app",
         "a container that ends before the next one starts, with its own quota; the app gets its memory",
         pods::init_then_app,
     ),
-    check(
+    of_vgpu(
         "pod: sidecar",
         "a container without a request beside one with: it has no card and outlives the other",
         pods::sidecar,
     ),
-    check(
+    of_vgpu(
         "pod: environment",
         "ALIYUN_COM_GPU_MEM_* of a container, as a device plugin sets them",
         pods::request_by_environment,
+    ),
+    check(
+        "pod: stop",
+        "SIGTERM reaches the program, whose own exit code arrives; one that does not mind it is killed after the time given",
+        pods::stop_signals,
+    ),
+    check(
+        "pod: statistics",
+        "`crictl statsp`: the pod uses memory and CPU time, and its container is among its own",
+        pods::statistics,
     ),
     check(
         "pod: execSync",
         "1000 lines in one answer, and an exit code with its reason",
         pods::exec_sync,
     ),
-    check(
+    of_vgpu(
         "pod: shared processes",
         "shareProcessNamespace: containers see each other's processes, and one may hold a vGPU",
         pods::shared_processes,
     ),
-    check(
+    of_vgpu(
         "pod: stop and remove",
         "a pod stopped and removed with its containers running gives everything back",
         pods::stop_and_remove,
     ),
-    check(
+    of_vgpu(
         "pod: restart of containerd",
         "killed and started again under a pod: containers run on, take an exec, and end with their own code",
         pods::engine_restart,
@@ -437,213 +475,4 @@ fn restart_by_user(engine: &mut dyn Engine) -> Result<()> {
         ensure!(vgpus.len() == 1, "one vGPU, not {vgpus:?}");
     }
     Ok(())
-}
-
-/// The total of the one card that a container sees.
-fn total(smi: &Value) -> Result<u64> {
-    let cards = smi["cards"].as_array().context("cards in the document")?;
-    ensure!(cards.len() == 1, "one card, not {smi}");
-    smi["cards"][0]["memory_total_bytes"]
-        .as_u64()
-        .with_context(|| format!("a total in {smi}"))
-}
-
-/// An exec sees one card of so many GiB.
-fn sees(engine: &dyn Engine, name: &str, gib: u64) -> Result<()> {
-    let smi = engine.exec(name, &["cgpu", "smi", "--json"])?.success()?;
-    let total = total(&smi.json()?)?;
-    ensure!(total == gib * GIB, "{total} bytes inside, not {gib} GiB");
-    Ok(())
-}
-
-/// The containers that hold a vGPU, as the host sees them.
-fn vgpus(engine: &dyn Engine) -> Result<Vec<String>> {
-    let ps = engine.node().cgpu(&["ps", "--json"])?.success()?.json()?;
-    let listed = ps["vgpus"].as_array().context("vgpus in the document")?;
-    listed
-        .iter()
-        .map(|vgpu| {
-            let name = vgpu["container"].as_str();
-            Ok(name
-                .with_context(|| format!("a name in {vgpu}"))?
-                .to_owned())
-        })
-        .collect()
-}
-
-fn quota_held(engine: &mut dyn Engine) -> Result<()> {
-    let once = |program| engine.once(&Container::new("quota", program).gib(4));
-    let smi = once(&["cgpu", "smi", "--json"])?.success()?.json()?;
-    ensure!(total(&smi)? == 4 * GIB, "{smi}");
-    once(&["cgpu-burn", "alloc", "4000Mi"])?.success()?;
-    let over = once(&["cgpu-burn", "alloc", "4097Mi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
-    engine.start(&Container::waiting("held").gib(4))?;
-    sees(engine, "held", 4)?;
-    let over = engine.exec("held", &["cgpu-burn", "alloc", "5Gi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
-    engine.remove("held")?;
-    let left = engine.node().grants();
-    ensure!(left.is_empty(), "grants after the removal: {left:?}");
-    Ok(())
-}
-
-fn resize(engine: &mut dyn Engine) -> Result<()> {
-    engine.start(&Container::waiting("resize").gib(4))?;
-    let listed = vgpus(engine)?;
-    let [id] = listed.as_slice() else {
-        bail!("one vGPU, not {listed:?}");
-    };
-    engine
-        .node()
-        .cgpu(&["set", id, "--memory", "6Gi"])?
-        .success()?;
-    sees(engine, "resize", 6)?;
-    let over = engine.exec("resize", &["cgpu-burn", "alloc", "6145Mi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
-    engine
-        .exec("resize", &["cgpu-burn", "alloc", "5Gi"])?
-        .success()?;
-    Ok(())
-}
-
-fn plain_beside(engine: &mut dyn Engine) -> Result<()> {
-    engine.start(&Container::waiting("with").gib(4))?;
-    engine.start(&Container::waiting("without"))?;
-    let nodes = engine.exec("without", &["sh", "-c", "ls /dev | grep -c nvidia"])?;
-    ensure!(nodes.stdout.trim() == "0", "{nodes:?}");
-    sees(engine, "with", 4)?;
-    let vgpus = vgpus(engine)?;
-    ensure!(vgpus.len() == 1, "one vGPU, not {vgpus:?}");
-    Ok(())
-}
-
-/// Ends with 6 when [`TELL_TO_END`] has been run beside it and its process is gone. Gone is reaped: the exec's own end has been
-/// seen by then, and the container's, which would kill it, cannot take its place.
-pub(super) const UNTIL_REPORTED_TO_END: &str = "until pid=$(cat /tmp/told 2>/dev/null) && ! kill -0 $pid 2>/dev/null; do sleep 0.1; done; exit 6";
-/// What an exec does to end [`UNTIL_REPORTED_TO_END`]; the exec ends with 0. The file appears with what is in it.
-pub(super) const TELL_TO_END: &[&str] = &[
-    "sh",
-    "-c",
-    "echo $$ >/tmp/telling && mv /tmp/telling /tmp/told",
-];
-
-/// Two containers that end with a code of their own when they are told to.
-fn start_pair(engine: &dyn Engine) -> Result<()> {
-    let program = ["sh", "-c", UNTIL_REPORTED_TO_END];
-    engine.start(&Container::new("plain", &program))?;
-    engine.start(&Container::new("held", &program).gib(4))
-}
-
-/// They run on under the new daemon, take an exec, hold their quota, and end with their own code.
-fn check_pair(engine: &dyn Engine) -> Result<()> {
-    for name in ["plain", "held"] {
-        ensure!(engine.runs(name)?, "{name} does not run any more");
-        engine.exec(name, &["true"])?.success()?;
-    }
-    sees(engine, "held", 4)?;
-    let over = engine.exec("held", &["cgpu-burn", "alloc", "5Gi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
-    for name in ["plain", "held"] {
-        engine.exec(name, TELL_TO_END)?.success()?;
-        let code = engine.end_of(name)?;
-        ensure!(code == 6, "{name} ended with {code} instead of 6");
-        engine.remove(name)?;
-    }
-    let left = engine.node().grants();
-    ensure!(left.is_empty(), "grants after the removal: {left:?}");
-    Ok(())
-}
-
-fn engine_restart(engine: &mut dyn Engine) -> Result<()> {
-    start_pair(engine)?;
-    engine.crash_and_restart()?;
-    check_pair(engine)
-}
-
-fn live_restore(engine: &mut dyn Engine) -> Result<()> {
-    start_pair(engine)?;
-    engine.stop_and_start()?;
-    check_pair(engine)
-}
-
-fn fifty(engine: &mut dyn Engine) -> Result<()> {
-    const CONTAINERS: usize = 50;
-    const AT_ONCE: usize = 10;
-    /// What an engine keeps open beside its containers comes and goes; a file for each of them, or of the vGPUs, is more.
-    const SLACK: usize = 20;
-    let engine: &dyn Engine = engine;
-    let names: Vec<String> = (0..CONTAINERS).map(|number| format!("n{number}")).collect();
-    // As many at once, each thread one after the other.
-    let in_threads = |work: &(dyn Fn(usize, &str) -> Result<()> + Sync)| -> Result<()> {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..AT_ONCE)
-                .map(|first| {
-                    let names = &names;
-                    scope.spawn(move || {
-                        (first..CONTAINERS).step_by(AT_ONCE).try_for_each(|number| {
-                            let name = names.get(number).map_or("", String::as_str);
-                            work(number, name).with_context(|| format!("container {name}"))
-                        })
-                    })
-                })
-                .collect();
-            threads.into_iter().try_for_each(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| bail!("a thread of the check panicked"))
-            })
-        })
-    };
-    // What an engine opens with its first container it may keep.
-    engine.start(&Container::waiting("first"))?;
-    engine.remove("first")?;
-    let before = open_files(engine)?;
-    in_threads(&|number, name| {
-        let ask = if number % 2 == 0 {
-            Ask::Nothing
-        } else {
-            Ask::Gib(1)
-        };
-        engine.start(&Container {
-            ask,
-            ..Container::waiting(name)
-        })
-    })?;
-    let held: BTreeSet<String> = vgpus(engine)?.into_iter().collect();
-    ensure!(held.len() == CONTAINERS / 2, "{} vGPUs", held.len());
-    in_threads(&|_, name| {
-        ensure!(engine.runs(name)?, "it does not run");
-        engine.exec(name, &["true"])?.success()?;
-        engine.remove(name)
-    })?;
-    let left = engine.node().grants();
-    ensure!(left.is_empty(), "grants after the removal: {left:?}");
-    for program in [
-        "containerd-shim-cgpu-v2",
-        "containerd-shim-runc-v2",
-        "cgpu-broker",
-    ] {
-        wait_until(&format!("the end of every {program}"), LIMIT, || {
-            Ok(engine.node().running(program).is_empty())
-        })?;
-    }
-    let mut after = Vec::new();
-    wait_until("the engine to close its files", LIMIT, || {
-        after = open_files(engine)?;
-        Ok(after
-            .iter()
-            .zip(&before)
-            .all(|(after, before)| *after <= before + SLACK))
-    })
-    .with_context(|| format!("{before:?} open before, {after:?} after"))
-}
-
-/// Open files of each of the engine's daemons.
-fn open_files(engine: &dyn Engine) -> Result<Vec<usize>> {
-    let daemons = engine.daemons();
-    daemons
-        .iter()
-        .map(|pid| Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count()))
-        .collect()
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::command::{LIMIT, Outcome, in_terminal, wait_until};
-use crate::containerd::RUNC;
+use crate::containerd::{CGPU, RUNC};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
 use crate::node::Node;
@@ -16,6 +16,7 @@ use crate::programs::Programs;
 use crate::rig::Rig;
 
 use super::engine::{Container, Engine, Lacks, Usage};
+use super::rows::Frontend;
 
 /// How long an event may come after the end that it belongs to.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);
@@ -30,16 +31,21 @@ pub(super) struct Ctr {
 }
 
 impl Ctr {
-    /// Starts it; `shim` is the runtime type. Under containerd's own shim containers are created by our wrapper.
+    /// Starts it. Under containerd's own shim containers are created by our wrapper, or by runc.
     pub(super) fn start(
         programs: &Programs,
         engines: &Engines,
-        shim: &str,
+        frontend: Frontend,
         title: String,
     ) -> Result<Self> {
         let rig = Rig::start(programs, engines)?;
+        let shim = match frontend {
+            Frontend::Shim | Frontend::ConfiguredShim => CGPU,
+            Frontend::Wrapper | Frontend::Hook | Frontend::Plain => RUNC,
+        };
+        let is_wrapped = matches!(frontend, Frontend::Wrapper | Frontend::Hook);
         let mut frontend = vec!["--runtime".to_owned(), shim.to_owned()];
-        if shim == RUNC {
+        if is_wrapped {
             let wrapper = programs.program("cgpu-runtime")?;
             frontend.extend([
                 "--runc-binary".to_owned(),

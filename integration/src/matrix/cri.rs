@@ -98,7 +98,7 @@ impl Cri {
         let node = Node::simulated(programs, engines, TWO_CARDS)?;
         let setup = PodsSetup::new(&node, engines)?;
         let (pause, image) = (setup.pause.clone(), image::busybox(Some(programs))?);
-        let crictl = Crictl::new(&node)?;
+        let crictl = Crictl::new(&node)?.with_cgroupfs();
         let crio = Crio::start(&node, engines, release, setup, &image)?;
         let cri = Self {
             crictl,

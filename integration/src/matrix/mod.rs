@@ -16,10 +16,12 @@ mod containerd;
 mod cri;
 mod docker;
 mod engine;
+mod load;
 mod nerdctl;
 mod podman;
 mod pods;
 mod rows;
+mod vgpu;
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,7 @@ use anyhow::Result;
 
 use crate::programs::Programs;
 
-pub use checks::{Check, FIFTY, checks, checks_of};
+pub use checks::{About, Check, FIFTY, checks, checks_of};
 pub use engine::{Ask, Container, Engine, Lacks, Restarts, Usage};
 pub use rows::{Absent, Family, Frontend, ROWS, Row};
 
@@ -69,16 +71,17 @@ pub fn run(
     needed: impl Fn(&Check) -> bool,
     tell: impl FnMut(&Cell),
 ) -> Result<Vec<Cell>> {
-    run_with(Programs::for_tests()?, row, needed, tell)
+    run_with(Programs::for_tests()?, row, 1, needed, tell)
 }
 
-/// The same with these programs.
+/// The same with these programs, and each check so many times: what one run does not show another may.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_with(
     programs: &Programs,
     row: &Row,
+    times: u32,
     needed: impl Fn(&Check) -> bool,
     mut tell: impl FnMut(&Cell),
 ) -> Result<Vec<Cell>> {
@@ -107,25 +110,16 @@ pub fn run_with(
     let title = engine.title();
     for check in checks_of(row.family).filter(|check| needed(check)) {
         let began = Instant::now();
+        if check.about == About::Vgpu && row.frontend == Frontend::Plain {
+            continue;
+        }
         if check.name == FIFTY && !row.bears_load() {
             let reason = "asked of one row of each kind".to_owned();
             cell(&title, check.name, Verdict::Skipped(reason), Duration::ZERO);
             continue;
         }
-        let verdict = match (check.body)(engine.as_mut()) {
-            Ok(()) => Verdict::Passed,
-            Err(error) => match error.downcast_ref::<Lacks>() {
-                Some(lacks) => Verdict::Skipped(lacks.to_string()),
-                None => Verdict::Failed(format!("{error:#}")),
-            },
-        };
-        // One check's containers must not stand in the next one's way.
-        let verdict = match (verdict, engine.remove_all()) {
-            (Verdict::Passed | Verdict::Skipped(_), Err(error)) => {
-                Verdict::Failed(format!("removing what the check left: {error:#}"))
-            }
-            (verdict, _) => verdict,
-        };
+        let verdicts = (0..times).map(|_| once(check, engine.as_mut()));
+        let verdict = worst(&verdicts.collect::<Vec<_>>());
         cell(&title, check.name, verdict, began.elapsed());
     }
     let began = Instant::now();
@@ -135,4 +129,56 @@ pub fn run_with(
     };
     cell(&title, LEAVES_NOTHING, verdict, began.elapsed());
     Ok(cells)
+}
+
+fn once(check: &Check, engine: &mut dyn Engine) -> Verdict {
+    let verdict = match (check.body)(engine) {
+        Ok(()) => Verdict::Passed,
+        Err(error) => match error.downcast_ref::<Lacks>() {
+            Some(lacks) => Verdict::Skipped(lacks.to_string()),
+            None => Verdict::Failed(format!("{error:#}")),
+        },
+    };
+    // One check's containers must not stand in the next one's way.
+    match (verdict, engine.remove_all()) {
+        (Verdict::Passed | Verdict::Skipped(_), Err(error)) => {
+            Verdict::Failed(format!("removing what the check left: {error:#}"))
+        }
+        (verdict, _) => verdict,
+    }
+}
+
+/// The first that failed, with how many did; else the first.
+fn worst(verdicts: &[Verdict]) -> Verdict {
+    let failed = verdicts.iter().filter_map(|verdict| match verdict {
+        Verdict::Failed(reason) => Some(reason),
+        Verdict::Passed | Verdict::Skipped(_) => None,
+    });
+    let failed: Vec<&String> = failed.collect();
+    match (failed.as_slice(), verdicts) {
+        ([reason], [_]) => Verdict::Failed((*reason).clone()),
+        ([reason, ..], all) => Verdict::Failed(format!(
+            "{} of {} times, first: {reason}",
+            failed.len(),
+            all.len()
+        )),
+        ([], [first, ..]) => first.clone(),
+        ([], []) => Verdict::Skipped("no times".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_fails_once_has_failed() {
+        let failed = Verdict::Failed("late".to_owned());
+        assert_eq!(worst(&[Verdict::Passed, Verdict::Passed]), Verdict::Passed);
+        assert_eq!(worst(std::slice::from_ref(&failed)), failed);
+        assert_eq!(
+            worst(&[Verdict::Passed, failed]),
+            Verdict::Failed("1 of 2 times, first: late".to_owned())
+        );
+    }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::command::Outcome;
-use crate::containerd::CGPU;
+use crate::containerd::{CGPU, RUNC};
 use crate::engines::Engines;
 use crate::nerdctl::Nerdctl;
 use crate::node::Node;
@@ -38,6 +38,7 @@ impl NerdctlRow {
         let version = reply.split_whitespace().last().unwrap_or_default();
         let runtime = match frontend {
             Frontend::Shim | Frontend::ConfiguredShim => CGPU.to_owned(),
+            Frontend::Plain => RUNC.to_owned(),
             Frontend::Wrapper | Frontend::Hook => programs
                 .program("cgpu-runtime")?
                 .to_string_lossy()

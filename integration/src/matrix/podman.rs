@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::command::Outcome;
+use crate::control_groups;
 use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
@@ -99,7 +100,8 @@ impl Client for PodmanRow {
     }
 
     fn lacks_oom(&self) -> Option<&'static str> {
-        (self.groups == Cgroups::Host).then_some(
+        let are_unified = self.groups == Cgroups::Unified || control_groups::are_version_2_alone();
+        (!are_unified).then_some(
             "podman does not tell it on control groups of version 1, under plain runc neither",
         )
     }

@@ -3,14 +3,19 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::command::{LIMIT, wait_until};
 use crate::crictl::{PodContainer, Processes};
 
-use super::checks::{TELL_TO_END, UNTIL_REPORTED_TO_END};
 use super::cri::Cri;
 use super::engine::Engine;
+use super::vgpu::{TELL_TO_END, UNTIL_REPORTED_TO_END};
 
 const GIB: u64 = 1 << 30;
 const NO_MEMORY: Option<i32> = Some(3);
+/// Ends with 7 on SIGTERM.
+const MINDS: &str = "trap 'exit 7' TERM; echo ready; while true; do sleep 0.05; done";
+/// Goes on.
+const IGNORES: &str = "trap '' TERM; echo ready; while true; do sleep 0.05; done";
 const SLEEP: &[&str] = &["sleep", "100000"];
 
 fn container<'a>(name: &'a str, program: &'a [&'a str]) -> PodContainer<'a> {
@@ -154,6 +159,50 @@ pub(super) fn request_by_environment(engine: &mut dyn Engine) -> Result<()> {
     ensure!(totals(cri, &id)? == [3 * GIB], "its total");
     pod.remove()?;
     ensure_free(cri)
+}
+
+pub(super) fn stop_signals(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("stop-signals", &[])?;
+    let minds = pod.run(&container("minds", &["sh", "-c", MINDS]))?;
+    let ignores = pod.run(&container("ignores", &["sh", "-c", IGNORES]))?;
+    for name in ["minds", "ignores"] {
+        wait_until("the program to be ready", LIMIT, || {
+            Ok(pod.log(name).is_ok_and(|reply| reply.contains("ready")))
+        })?;
+    }
+    for (id, seconds, expected) in [(&minds, "50", 7), (&ignores, "1", 137)] {
+        cri.reported(&["stop", "--timeout", seconds, id])?;
+        let (code, _) = cri.end(id)?;
+        ensure!(code == expected, "{code} instead of {expected}");
+    }
+    pod.remove()
+}
+
+pub(super) fn statistics(engine: &mut dyn Engine) -> Result<()> {
+    let cri = engine.pods()?;
+    let pod = cri.pod("statistics", &[])?;
+    let id = pod.run(&container("main", SLEEP))?;
+    let mut stats = Value::Null;
+    // containerd gathers them every ten seconds at first.
+    let gathered = wait_until("statistics of the pod", LIMIT, || {
+        let reply = cri.reported(&["statsp", "-o", "json", "--id", &pod.sandbox])?;
+        stats = serde_json::from_str(&reply)?;
+        let number = |path: &str| {
+            let value = stats.pointer(path).and_then(Value::as_str);
+            value.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
+        };
+        Ok(number("/stats/0/linux/memory/workingSetBytes/value") > 0
+            && number("/stats/0/linux/cpu/usageCoreNanoSeconds/value") > 0)
+    });
+    gathered.with_context(|| format!("{stats:#}"))?;
+    let listed = stats.pointer("/stats/0/linux/containers");
+    let mut listed = listed.and_then(Value::as_array).into_iter().flatten();
+    ensure!(
+        listed.any(|one| one["attributes"]["id"] == id.as_str()),
+        "{stats:#}"
+    );
+    pod.remove()
 }
 
 pub(super) fn exec_sync(engine: &mut dyn Engine) -> Result<()> {

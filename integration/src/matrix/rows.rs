@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::containerd::{CGPU, RUNC};
+use crate::containerd::CGPU;
 use crate::engines::Engines;
 use crate::oci::OciRuntime;
 use crate::origin::{ContainerdModule, Origin};
@@ -80,6 +80,8 @@ pub enum Frontend {
     Wrapper,
     /// `cgpu-hook` as podman's `precreate` hook.
     Hook,
+    /// None: the engine's own shim and OCI runtime, to compare with.
+    Plain,
 }
 
 impl Frontend {
@@ -90,6 +92,7 @@ impl Frontend {
             Self::ConfiguredShim => "shim by configuration",
             Self::Wrapper => "wrapper",
             Self::Hook => "hook",
+            Self::Plain => "without cgpu",
         }
     }
 }
@@ -185,6 +188,15 @@ pub const ROWS: &[Row] = {
 };
 
 impl Row {
+    /// The same engine without cgpu.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        Self {
+            frontend: Frontend::Plain,
+            ..self
+        }
+    }
+
     /// Whether fifty containers are started on it: one row of each kind, or the whole takes hours.
     pub fn bears_load(&self) -> bool {
         use Frontend::{ConfiguredShim, Shim, Wrapper};
@@ -261,13 +273,21 @@ impl Row {
                 ),
             }));
         }
+        if (self.family, self.frontend) == (Family::CriO, Frontend::Plain) {
+            let reason = "its configuration here has our runtime alone".to_owned();
+            return Ok(Err(Absent {
+                title: below,
+                reason,
+            }));
+        }
         let engine: Box<dyn Engine> = match self.family {
-            Family::Containerd => Box::new(Ctr::start(programs, &engines, self.shim(), below)?),
+            Family::Containerd => Box::new(Ctr::start(programs, &engines, self.frontend, below)?),
             Family::Docker => {
                 let name = match self.frontend {
                     Frontend::Shim => CGPU,
                     Frontend::ConfiguredShim => "cgpu-type",
                     Frontend::Wrapper | Frontend::Hook => "cgpu",
+                    Frontend::Plain => "runc",
                 };
                 let (major, minor) = engines.docker_version()?;
                 let title = format!("docker {major}.{minor}, {below}");
@@ -281,6 +301,7 @@ impl Row {
                     Frontend::Shim => pods::BY_TYPE,
                     Frontend::ConfiguredShim => pods::BY_PATH,
                     Frontend::Wrapper | Frontend::Hook => pods::BY_WRAPPER,
+                    Frontend::Plain => "runc",
                 };
                 Box::new(Cri::start(programs, &engines, handler, below)?)
             }
@@ -293,6 +314,7 @@ impl Row {
             Family::Podman => {
                 let frontend = match self.frontend {
                     Frontend::Hook => podman::Frontend::Precreate,
+                    Frontend::Plain => podman::Frontend::Plain,
                     Frontend::Shim | Frontend::ConfiguredShim | Frontend::Wrapper => {
                         podman::Frontend::Wrapper
                     }
@@ -310,13 +332,5 @@ impl Row {
             }
         };
         Ok(Ok(engine))
-    }
-
-    /// The runtime type that `ctr` is given.
-    fn shim(&self) -> &'static str {
-        match self.frontend {
-            Frontend::Shim | Frontend::ConfiguredShim => CGPU,
-            Frontend::Wrapper | Frontend::Hook => RUNC,
-        }
     }
 }

@@ -150,6 +150,9 @@ impl Runc {
     /// The arguments before the verb.
     fn command(&self, log: &Path) -> Command {
         let mut command = Command::new(&self.binary);
+        // An engine that is a unit of systemd's hands its socket down. `runc start` would listen in its place, and wait until the
+        // container's program says that it is ready, which it never does. containerd's own shim leaves the socket out as well.
+        command.env_remove("NOTIFY_SOCKET");
         command
             .arg("--root")
             .arg(&self.root)

@@ -33,7 +33,7 @@ const FAMILIES: [Family; 6] = [
 const LEFT_OUT: &str = "\
 \n## Not asked
 
-- Control groups driven by systemd: every row has the `cgroupfs` driver.
+- Control groups driven by systemd: every row has the `cgroupfs` driver here; `docs/reports/hosts.md` has pods with systemd's.
 - Kubernetes with a kubelet: crictl plays the kubelet's part.
 - CRI-O with its own helper for namespaces, `pinns`, and with libseccomp: it is built without C, and a script plays the helper.
 - Restart policies and probes of pods: they are the kubelet's.
@@ -114,7 +114,7 @@ late, and in 2 s under cgpu. In an earlier run of critest one pod could not be s
 
 ### What cannot be run here
 
-- `crictl statsp` and the systemd cgroup driver with control groups of version 2: the machine has version 1. On version 1 `crictl statsp` tells the same figures of a pod under both
+- `crictl statsp` and the systemd cgroup driver with control groups of version 2: the machine has version 1; a virtual machine has them (`docs/reports/hosts.md`). On version 1 `crictl statsp` tells the same figures of a pod under both
   (`integration/tests/resources_stats.rs`, containerd 2.1).
 - containerd's tests of upgrades: they download earlier releases.
 - containerd's tests with failpoints (`runc-fp`) start a shim of their own, which is not the one under test.

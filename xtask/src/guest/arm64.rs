@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use integration::cache::repository;
 use integration::guest::Guest;
 
-use super::{Report, Step};
+use super::plan::Report;
+use super::steps::Step;
 use crate::machine;
 
 /// In the order in which they are run: a script may leave something for the next ones.
@@ -102,7 +103,7 @@ pub(super) fn write(guest: &Guest, reports: &[Report]) -> Result<()> {
         writeln!(
             text,
             "| {} | {} | {} | {} |",
-            outcome.name.trim_start_matches("guest: "),
+            report.step.name(),
             outcome.counts.passed.saturating_sub(skipped),
             outcome.counts.failed,
             outcome.took.as_secs()

@@ -55,3 +55,11 @@ fn what_is_saved_is_read_back_and_absence_means_defaults() {
     fs::write(dir.path().join(SAVED), "{").unwrap();
     Runc::saved(dir.path(), "ns").unwrap_err();
 }
+
+#[test]
+fn runc_is_not_given_the_notify_socket_of_an_engine_that_is_a_unit() {
+    let runc = Runc::new("ns", &RuncOptions::default(), None);
+    let command = runc.command(Path::new("/log"));
+    let removed = (std::ffi::OsStr::new("NOTIFY_SOCKET"), None);
+    assert!(command.get_envs().any(|variable| variable == removed));
+}
