@@ -130,6 +130,13 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether the kernel says where memory can be written (6.11 and later): see [`Self::write_all`].
+    #[must_use]
+    pub fn knows_what_is_writable(&self) -> bool {
+        let answer = self.end_of_writable(0);
+        answer.is_ok_and(|end| end.is_none())
+    }
+
     /// Where the writable mapping ends that an address is in; `None` where it is in none.
     fn end_of_writable(&self, address: u64) -> io::Result<Option<u64>> {
         /// `struct procmap_query` (`linux/fs.h`).

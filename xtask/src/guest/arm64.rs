@@ -14,19 +14,6 @@ use crate::machine;
 /// In the order in which they are run: a script may leave something for the next ones.
 pub(super) const STEPS: &[Step] = &[
     Step::Script("arm64: the kernel", "uname -rm", &["aarch64"]),
-    Step::Tests("arch arch", &[]),
-    Step::Tests("bpf bpf", &[]),
-    Step::Tests("sys sys", &[]),
-    Step::Tests("verdict verdict", &[]),
-    Step::Tests("spec spec", &[]),
-    Step::Tests("cards cards", &[]),
-    Step::Tests("ledger ledger", &[]),
-    Step::Tests("journal journal", &[]),
-    Step::Tests("nvabi nvabi", &[]),
-    Step::Tests("supervisor supervisor", &[]),
-    Step::Tests("broker broker", &[]),
-    Step::Tests("broker calls", &[]),
-    Step::Tests("executor strict", &[]),
     Step::Script("arm64: two simulated cards", CARDS, &["GPU-"]),
     Step::Script(
         "arm64: cgpu run, within the quota",
@@ -55,6 +42,19 @@ pub(super) const STEPS: &[Step] = &[
         "cgpu ps --json; ls /run/cgpu; cgpu doctor | tail -40",
         &["[]"],
     ),
+    Step::Tests("arch arch", &[]),
+    Step::Tests("bpf bpf", &[]),
+    Step::Tests("sys sys", &[]),
+    Step::Tests("verdict verdict", &[]),
+    Step::Tests("spec spec", &[]),
+    Step::Tests("cards cards", &[]),
+    Step::Tests("ledger ledger", &[]),
+    Step::Tests("journal journal", &[]),
+    Step::Tests("nvabi nvabi", &[]),
+    Step::Tests("supervisor supervisor", &[]),
+    Step::Tests("broker broker", &[]),
+    Step::Tests("broker calls", &[]),
+    Step::Tests("executor strict", &[]),
 ];
 
 /// One container allocates within its quota, and one beyond.
