@@ -12,7 +12,7 @@ Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: cgpu
 
 Files: *
-Copyright: cgpu developers
+Copyright: 2026 cgpu developers
 License: Apache-2.0
 
 License: Apache-2.0

@@ -1,5 +1,6 @@
 //! rpm, by `rpmbuild` and a spec that is made of the table.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +11,16 @@ use crate::stage::Tree;
 use crate::table::Package;
 use crate::{Build, Compression, scripts, tool};
 
-/// Folders of cgpu alone, which go with the package; the others belong to the system.
-const OWN_FOLDERS: [&str; 6] = [
+/// Folders that go with the last package that has files in them, and what is below them. The others belong to the system.
+const OWN_FOLDERS: [&str; 8] = [
     "/etc/cgpu",
     "/usr/lib/cgpu",
     "/usr/libexec/cgpu",
     "/usr/share/cgpu",
     "/usr/share/doc/cgpu",
     "/usr/share/doc/cgpu-sim",
+    "/usr/share/fish",
+    "/usr/share/zsh",
 ];
 
 pub(crate) fn write(build: &Build, package: &Package, tree: &Tree, into: &Path) -> Result<PathBuf> {
@@ -83,11 +86,14 @@ fn text(build: &Build, package: &Package, tree: &Tree) -> Result<String> {
         }
     }
     writeln!(text, "%files")?;
-    for folder in OWN_FOLDERS {
-        let inside = format!("{folder}/");
-        if tree.files.iter().any(|file| file.path.starts_with(&inside)) {
-            writeln!(text, "%dir %attr(0755,root,root) {folder}")?;
-        }
+    let folders: BTreeSet<&Path> = tree
+        .files
+        .iter()
+        .flat_map(|file| Path::new(&file.path).ancestors().skip(1))
+        .filter(|folder| OWN_FOLDERS.iter().any(|own| folder.starts_with(own)))
+        .collect();
+    for folder in folders {
+        writeln!(text, "%dir %attr(0755,root,root) {}", folder.display())?;
     }
     for file in &tree.files {
         let kind = match () {
