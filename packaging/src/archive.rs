@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::stage::Tree;
 use crate::table::Package;
+use crate::tree::Tree;
 use crate::{Build, Compression, tool};
 
 pub(crate) fn write(build: &Build, package: &Package, tree: &Tree, into: &Path) -> Result<PathBuf> {

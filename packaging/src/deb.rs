@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::generated::MAINTAINER;
-use crate::stage::Tree;
 use crate::table::Package;
-use crate::{Build, Compression, scripts, stage, tool};
+use crate::tree::Tree;
+use crate::{Build, Compression, scripts, tool, tree};
 
 pub(crate) fn write(build: &Build, package: &Package, tree: &Tree, into: &Path) -> Result<PathBuf> {
     let control = tree.root.join("DEBIAN");
@@ -33,7 +33,7 @@ pub(crate) fn write(build: &Build, package: &Package, tree: &Tree, into: &Path) 
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         }
     }
-    stage::settle(&tree.root, build)?;
+    tree::settle(&tree.root, build)?;
     let file = into.join(format!(
         "{}_{}_amd64.deb",
         package.name,
@@ -53,7 +53,7 @@ pub(crate) fn write(build: &Build, package: &Package, tree: &Tree, into: &Path) 
     )?;
     // The tree is the archive's as well.
     fs::remove_dir_all(&control)?;
-    stage::settle(&tree.root, build)?;
+    tree::settle(&tree.root, build)?;
     Ok(file)
 }
 

@@ -1,7 +1,7 @@
 //! The packages: deb, rpm and tar.zst from one table, `packages.toml`.
 //!
 //! ```text
-//!   packages.toml ─► table ─► stage (a tree with modes and times) ─► deb, rpm, archive
+//!   packages.toml ─► table ─► tree (a tree with modes and times) ─► deb, rpm, archive
 //!                                ▲
 //!                      generated (manual pages, completions, copyright)
 //! ```
@@ -15,17 +15,17 @@ mod deb;
 mod generated;
 mod rpm;
 mod scripts;
-mod stage;
 mod table;
 mod tool;
+mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-pub use self::stage::Dialect;
 pub use self::table::{Package, Table};
+pub use self::tree::Dialect;
 
 /// How much is done to make the packages small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for package in &table.packages {
         let work = tempfile::tempdir().context("folder for the tree")?;
-        let tree = stage::lay(
+        let tree = tree::lay(
             build,
             &table,
             package,
@@ -85,7 +85,7 @@ pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
         written.push(deb::write(build, package, &tree, into)?);
         written.push(archive::write(build, package, &tree, into)?);
         if tool::is_there("rpmbuild") {
-            let tree = stage::lay(build, &table, package, Dialect::Rpm, &work.path().join("r"))?;
+            let tree = tree::lay(build, &table, package, Dialect::Rpm, &work.path().join("r"))?;
             written.push(rpm::write(build, package, &tree, into)?);
         }
     }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::stage::Tree;
 use crate::table::Package;
+use crate::tree::Tree;
 use crate::{Build, Compression, scripts, tool};
 
 /// Folders that go with the last package that has files in them, and what is below them. The others belong to the system.
