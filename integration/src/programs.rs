@@ -30,6 +30,9 @@ const STATIC: [(&str, &str); 2] = [("cgpu-cli", "cgpu"), ("cgpu-burn", "cgpu-bur
 /// For images without a C library.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static";
 
+/// What `cgpu --version` prints after the name, read by its build.
+const LABEL: &str = "CGPU_BUILD";
+
 /// How the programs are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
@@ -58,10 +61,20 @@ pub struct Programs {
 impl Programs {
     /// Builds what has changed and gathers it. cargo shows its own progress.
     pub fn build(profile: Profile) -> Result<Self> {
+        Self::build_labelled(profile, None)
+    }
+
+    /// The release build for packages; `cgpu --version` prints the label.
+    pub fn build_for_packages(label: &str) -> Result<Self> {
+        Self::build_labelled(Profile::Release, Some(label))
+    }
+
+    fn build_labelled(profile: Profile, label: Option<&str>) -> Result<Self> {
         {
             let _lock = cache::lock("programs")?;
             progress(&format!("building our programs ({})", profile.folder()));
             let mut host = cargo(profile);
+            host.envs(label.map(|label| (LABEL, label)));
             for (package, _) in HOST {
                 host.args(["--package", package]);
             }
@@ -70,17 +83,22 @@ impl Programs {
             }
             built(&mut host)?;
         }
-        Self::gather(profile)
+        Self::gather_labelled(profile, label)
     }
 
     /// Gathers what was built of the whole workspace, and builds what runs inside images.
     pub fn gather(profile: Profile) -> Result<Self> {
+        Self::gather_labelled(profile, None)
+    }
+
+    fn gather_labelled(profile: Profile, label: Option<&str>) -> Result<Self> {
         let target = target_folder();
         let name = profile.folder();
         let _lock = cache::lock("programs")?;
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let static_target = target.join("static");
         let mut inside = cargo(profile);
+        inside.envs(label.map(|label| (LABEL, label)));
         inside
             .args(["--no-default-features", "--target", &triple])
             .arg("--target-dir")

@@ -1,4 +1,5 @@
-//! `cargo xtask`: the project's own commands. `demo` shows, `test` checks, `bench` measures, `long` tries for hours, `headers` compares drivers.
+//! `cargo xtask`: the project's own commands. `demo` shows, `test` checks, `bench` measures, `long` tries for hours, `headers` compares drivers,
+//! `package` makes packages.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -10,6 +11,7 @@ mod headers;
 mod lines;
 mod long;
 mod machine;
+mod package;
 mod suite;
 mod table;
 mod test;
@@ -43,6 +45,8 @@ enum Task {
     Headers(headers::Options),
     /// Checks of engines and other tests in a virtual machine whose control groups have version 2 alone.
     Guest(guest::Options),
+    /// The packages: deb, rpm and tar.zst of cgpu and cgpu-sim, into target/packages.
+    Package(package::Options),
     /// Lines of the product that carry code, by crate, and against another commit.
     Lines(lines::Options),
 }
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Task::Long(options) => long::run(&options),
         Task::Headers(options) => headers::run(&options),
         Task::Guest(options) => guest::run(&options),
+        Task::Package(options) => package::run(&options),
         Task::Lines(options) => lines::run(&options),
     };
     match done {

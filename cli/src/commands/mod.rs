@@ -26,9 +26,15 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
+/// `cargo xtask package` adds commit and date. Other builds name the version alone: they would be compiled again for each commit.
+const VERSION: &str = match option_env!("CGPU_BUILD") {
+    Some(build) => build,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Share NVIDIA GPUs between containers, each with its own memory limit.
 #[derive(Debug, Parser)]
-#[command(name = "cgpu", version)]
+#[command(name = "cgpu", version = VERSION)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,

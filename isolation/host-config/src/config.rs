@@ -45,7 +45,7 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The OCI runtime; absent: `runc` from [`RUNC_DIRS`].
     pub runc: Option<PathBuf>,
-    /// The broker program; absent: `cgpu-broker` beside the program that runs.
+    /// The broker program; absent: `cgpu-broker` among cgpu's own programs.
     pub broker: BrokerConfig,
     /// A static `cgpu` that GPU containers find at `/usr/bin/cgpu`, read-only; absent: none.
     pub container_tools: Option<PathBuf>,
@@ -88,7 +88,7 @@ impl std::fmt::Debug for SourceText {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BrokerConfig {
-    /// The program; absent: `cgpu-broker` beside the program that runs.
+    /// The program; absent: `cgpu-broker` among cgpu's own programs.
     pub path: Option<PathBuf>,
     /// How long a broker may take to say that it is ready.
     pub start_timeout_ms: u64,

@@ -3,6 +3,7 @@
 //! - [`config`]: the file `cgpu.toml`.
 //! - [`terms`]: the words, numbers and amounts that it has in common with annotations and options.
 //! - [`trusted`]: whether a program or a file is the administrator's alone.
+//! - [`programs`]: where cgpu's own programs are.
 //! - [`own_places`]: what of the host is cgpu's own.
 //! - [`host_files`]: what is looked up on the host, behind a trait; [`walk`] follows a path as the kernel does.
 //! - [`chain`](mod@chain): how errors are written for people.
@@ -24,6 +25,7 @@ pub mod chain;
 pub mod config;
 pub mod host_files;
 pub mod own_places;
+pub mod programs;
 pub mod terms;
 pub mod trusted;
 pub mod walk;

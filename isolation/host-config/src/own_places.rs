@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{CdiFolders, Config, PATH_VARIABLE};
 use crate::host_files::HostFiles;
+use crate::programs::folder_of;
 use crate::walk::walk;
 
 /// What a container must not reach, whatever it is called.
@@ -11,7 +12,7 @@ use crate::walk::walk;
 pub struct OwnPlaces {
     /// `state_dir`
     pub state_dir: PathBuf,
-    /// Without links: the folder of this program, and files that the configuration names.
+    /// Without links: the folders of this program and of those that it starts, and files that the configuration names.
     pub programs: Vec<PathBuf>,
     /// `[isolation] data_folders`, without links.
     pub data_folders: Vec<PathBuf>,
@@ -26,6 +27,7 @@ impl OwnPlaces {
         let mut programs = Vec::new();
         if let Ok(me) = std::env::current_exe() {
             programs.extend(me.parent().map(Path::to_owned));
+            programs.push(folder_of(&me));
         }
         let named = [
             config.runc.clone(),

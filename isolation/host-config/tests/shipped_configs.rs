@@ -41,11 +41,11 @@ fn cgpu_toml_names_every_key_with_its_default() {
     );
     assert_eq!(
         config.broker.path,
-        Some(PathBuf::from("/usr/bin/cgpu-broker"))
+        Some(PathBuf::from("/usr/libexec/cgpu/cgpu-broker"))
     );
     assert_eq!(
         config.backend.limits_program,
-        Some(PathBuf::from("/usr/bin/cgpu-limits"))
+        Some(PathBuf::from("/usr/libexec/cgpu/cgpu-limits"))
     );
     assert!(config.backend.nvml_library.is_some());
     assert_eq!(config.isolation.host_memory, Some(8 << 30));

@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cards::{FrontendKind, Grant};
-use host_config::{Config, chain, trusted};
+use host_config::{Config, chain, programs, trusted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
@@ -30,7 +30,7 @@ use crate::state::ContainerDir;
 /// What the broker writes when it can serve.
 const READY: &[u8] = b"ready\n";
 
-/// The program's name, beside the program that runs.
+/// The program's name, among cgpu's own.
 const PROGRAM: &str = "cgpu-broker";
 
 /// How much of the log's end is searched for its last line.
@@ -60,8 +60,7 @@ pub fn program(config: &Config) -> Result<PathBuf, Error> {
         Some(path) => path.clone(),
         None => {
             let me = Path::new("/proc/self/exe");
-            let me = std::env::current_exe().map_err(Error::io("find", me))?;
-            me.with_file_name(PROGRAM)
+            programs::internal(PROGRAM).map_err(Error::io("find", me))?
         }
     };
     trusted::program("broker", &path)?;

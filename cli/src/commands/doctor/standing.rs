@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::model::doctor::{Program, Standing};
 
-/// Beside this one; the broker has a check of its own.
+/// Beside this one or internal; the broker has a check of its own.
 const PROGRAMS: [&str; 5] = [
     "containerd-shim-cgpu-v2",
     "cgpu-runtime",
@@ -42,13 +42,16 @@ pub(super) fn programs() -> Vec<Program> {
     };
     PROGRAMS
         .into_iter()
-        .map(|name| {
-            let path = me.with_file_name(name);
-            Program {
+        .filter_map(|name| {
+            let path = match name {
+                "cgpu-executor" | "cgpu-limits" => host_config::programs::internal(name).ok()?,
+                _ => me.with_file_name(name),
+            };
+            Some(Program {
                 name,
                 standing: standing_of(&path),
                 path,
-            }
+            })
         })
         .collect()
 }

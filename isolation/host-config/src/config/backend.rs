@@ -12,7 +12,7 @@ pub struct BackendConfig {
     pub kind: BackendKind,
     /// A container that nothing at least as strong can hold is refused.
     pub min_strength: Strength,
-    /// The program that sets NVIDIA's own limits; absent: `cgpu-limits` beside the program that runs.
+    /// The program that sets NVIDIA's own limits; absent: `cgpu-limits` among cgpu's own programs.
     pub limits_program: Option<PathBuf>,
     /// NVIDIA's management library; absent: what the linker finds for `libnvidia-ml.so.1`.
     pub nvml_library: Option<PathBuf>,

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use cards::store::{DiskStore, read_capped, replace};
 use cards::{DriverSpec, Grant};
 use host_config::config::Strength;
-use host_config::{Config, chain, trusted};
+use host_config::{Config, chain, programs, trusted};
 use limits::{Answer, CardLimit, Question, What, ask};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ const VERSION: u32 = 1;
 /// A note names a few cards.
 const SIZE_MAX_BYTES: u64 = 1 << 16;
 
-/// The program's name, beside the program that runs.
+/// The program's name, among cgpu's own.
 const PROGRAM: &str = "cgpu-limits";
 
 /// What is set, or was about to be.
@@ -238,7 +238,7 @@ fn program(config: &Config) -> std::io::Result<PathBuf> {
                 .map_err(|error| std::io::Error::other(chain(&error)))?;
             Ok(path.clone())
         }
-        None => Ok(std::env::current_exe()?.with_file_name(PROGRAM)),
+        None => programs::internal(PROGRAM),
     }
 }
 

@@ -1,0 +1,56 @@
+//! Where cgpu's own programs are.
+//!
+//! What engines and people start is in a folder `bin`. What only cgpu itself starts is in `libexec/cgpu` beside that folder. A
+//! build's folder has all programs together. The choice is by folder and not by file: the programs of one installation work
+//! together, and a program that an earlier installation has left in `bin` must not be taken for this one's.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The folder in which a program of the folder `bin` finds the others, from the folder above `bin`.
+const INTERNAL: &str = "libexec/cgpu";
+
+/// A program that only cgpu itself starts, of the installation that the running program belongs to. It need not exist.
+///
+/// # Errors
+/// The system's, where the running program cannot be named.
+pub fn internal(name: &str) -> io::Result<PathBuf> {
+    Ok(folder_of(&std::env::current_exe()?).join(name))
+}
+
+/// The folder of the programs that belong to this one.
+pub(crate) fn folder_of(program: &Path) -> PathBuf {
+    let own = program.parent().unwrap_or_else(|| Path::new("/"));
+    let internal = own.with_file_name(INTERNAL);
+    if own.ends_with("bin") && internal.is_dir() {
+        internal
+    } else {
+        own.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn internal_programs_are_in_libexec_or_where_it_is_absent_beside_the_program() {
+        let root = tempfile::tempdir().unwrap();
+        let bin = root.path().join("usr/bin");
+        assert_eq!(folder_of(&bin.join("cgpu")), bin);
+        let internal = root.path().join("usr/libexec/cgpu");
+        std::fs::create_dir_all(&internal).unwrap();
+        assert_eq!(folder_of(&bin.join("cgpu")), internal);
+        // What the supervisor and the broker start is beside them, and a build's folder is whole.
+        assert_eq!(folder_of(&internal.join("cgpu-broker")), internal);
+        let build = root.path().join("usr/debug");
+        assert_eq!(folder_of(&build.join("cgpu")), build);
+    }
+
+    /// A program that was replaced while it runs is named with this ending by the kernel.
+    #[test]
+    fn a_replaced_program_finds_the_others_of_its_folder() {
+        let me = Path::new("/opt/cgpu/containerd-shim-cgpu-v2 (deleted)");
+        assert_eq!(folder_of(me), Path::new("/opt/cgpu"));
+    }
+}

@@ -1,0 +1,94 @@
+//! The packages: deb, rpm and tar.zst from one table, `packages.toml`.
+//!
+//! ```text
+//!   packages.toml ─► table ─► tree (a tree with modes and times) ─► deb, rpm, archive
+//!                                ▲
+//!                      generated (manual pages, completions, copyright)
+//! ```
+//!
+//! The same programs and the same commit give the same bytes. This crate must not build programs: it is given their folder.
+#![forbid(unsafe_code)]
+#![warn(clippy::too_many_lines)]
+
+mod archive;
+mod deb;
+mod generated;
+mod rpm;
+mod scripts;
+mod table;
+mod tool;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+pub use self::table::{Package, Table};
+pub use self::tree::Dialect;
+
+/// How much is done to make the packages small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// For what is published.
+    Small,
+    /// For tests.
+    Fast,
+}
+
+/// What is packaged.
+#[derive(Debug, Clone)]
+pub struct Build {
+    /// The root of the checkout.
+    pub repository: PathBuf,
+    /// The folder of the programs; those for containers are in `static` below it.
+    pub programs: PathBuf,
+    /// The version that all programs have.
+    pub version: String,
+    /// The packages' own revision of that version.
+    pub revision: u32,
+    /// Seconds since 1970: the one time that is in the packages.
+    pub epoch: u64,
+    /// See there.
+    pub compression: Compression,
+}
+
+impl Build {
+    /// Version and revision, as both package managers write them.
+    #[must_use]
+    pub fn full_version(&self) -> String {
+        format!("{}-{}", self.version, self.revision)
+    }
+
+    fn time(&self) -> std::time::SystemTime {
+        std::time::UNIX_EPOCH + std::time::Duration::from_secs(self.epoch)
+    }
+}
+
+/// Writes all packages into a folder; returns the files.
+///
+/// # Errors
+/// A source is absent; a tool is absent or fails.
+pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
+    let table = Table::read(&build.repository)?;
+    fs::create_dir_all(into).with_context(|| format!("create {}", into.display()))?;
+    let mut written = Vec::new();
+    for package in &table.packages {
+        let work = tempfile::tempdir().context("folder for the tree")?;
+        let tree = tree::lay(
+            build,
+            &table,
+            package,
+            Dialect::Debian,
+            &work.path().join("d"),
+        )?;
+        written.push(deb::write(build, package, &tree, into)?);
+        written.push(archive::write(build, package, &tree, into)?);
+        if tool::is_there("rpmbuild") {
+            let tree = tree::lay(build, &table, package, Dialect::Rpm, &work.path().join("r"))?;
+            written.push(rpm::write(build, package, &tree, into)?);
+        }
+    }
+    written.sort();
+    Ok(written)
+}

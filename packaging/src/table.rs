@@ -1,0 +1,115 @@
+//! The table of files, `packages.toml`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// `packages.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// What is made.
+    #[serde(rename = "package")]
+    pub packages: Vec<Package>,
+    #[serde(rename = "file")]
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One package.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// In one line.
+    pub summary: String,
+    pub(crate) description: String,
+    #[serde(default)]
+    pub(crate) debian_depends: Vec<String>,
+    #[serde(default)]
+    pub(crate) debian_recommends: Vec<String>,
+    #[serde(default)]
+    pub(crate) rpm_requires: Vec<String>,
+    #[serde(default)]
+    pub(crate) rpm_recommends: Vec<String>,
+    #[serde(default)]
+    pub(crate) suggests: Vec<String>,
+    /// Whether it has maintainer scripts.
+    #[serde(default)]
+    pub(crate) scripts: bool,
+}
+
+/// One row: a file, or all files of a folder.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Row {
+    pub(crate) package: String,
+    program: Option<String>,
+    #[serde(rename = "static")]
+    for_containers: Option<String>,
+    file: Option<String>,
+    generated: Option<String>,
+    pub(crate) to: String,
+    pub(crate) rpm_to: Option<String>,
+    #[serde(default = "plain")]
+    pub(crate) mode: u32,
+    #[serde(default)]
+    pub(crate) compressed: bool,
+    #[serde(default)]
+    pub(crate) config: bool,
+}
+
+fn plain() -> u32 {
+    0o644
+}
+
+/// Where a row's bytes come from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Program(&'a str),
+    ForContainers(&'a str),
+    Repository(&'a str),
+    Generated(&'a str),
+}
+
+impl Row {
+    pub(crate) fn source(&self) -> Result<Source<'_>> {
+        let sources = [
+            self.program.as_deref().map(Source::Program),
+            self.for_containers.as_deref().map(Source::ForContainers),
+            self.file.as_deref().map(Source::Repository),
+            self.generated.as_deref().map(Source::Generated),
+        ];
+        let mut sources = sources.into_iter().flatten();
+        match (sources.next(), sources.next()) {
+            (Some(source), None) => Ok(source),
+            _ => bail!("the row of {} has not exactly one source", self.to),
+        }
+    }
+}
+
+impl Table {
+    /// Reads the table of a checkout.
+    ///
+    /// # Errors
+    /// It cannot be read, or a row is of no package.
+    pub fn read(repository: &Path) -> Result<Self> {
+        let path = repository.join("packaging/packages.toml");
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let table: Self =
+            toml::from_str(&text).with_context(|| format!("parse {}", path.display()))?;
+        for row in &table.rows {
+            row.source()?;
+            if !table
+                .packages
+                .iter()
+                .any(|package| package.name == row.package)
+            {
+                bail!("{} is in {}, which is no package", row.to, row.package);
+            }
+        }
+        Ok(table)
+    }
+}

@@ -1,0 +1,352 @@
+//! Packages as package managers see them: the same bytes twice, the same files in each form, and a system's root that is as it was
+//! after install, upgrade, remove and purge.
+
+mod roots;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail, ensure};
+use integration::cache::repository;
+use integration::command::{find, succeed};
+use integration::programs::Programs;
+use integration::skip;
+use packaging::{Build, Compression, write};
+
+use roots::Root;
+
+/// What `dpkg -i` would get, of one revision.
+fn build(revision: u32) -> Result<Build> {
+    Ok(Build {
+        repository: repository(),
+        programs: Programs::for_tests()?.folder().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        revision,
+        epoch: 1_700_000_000,
+        compression: Compression::Fast,
+    })
+}
+
+/// The packages of revision 1, made once.
+fn packages() -> Result<&'static Path> {
+    static MADE: OnceLock<Result<(tempfile::TempDir, ()), String>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        let make = || -> Result<_> {
+            let folder = tempfile::tempdir()?;
+            write(&build(1)?, folder.path())?;
+            Ok((folder, ()))
+        };
+        make().map_err(|error| format!("{error:#}"))
+    });
+    match made {
+        Ok((folder, ())) => Ok(folder.path()),
+        Err(error) => bail!("packages: {error}"),
+    }
+}
+
+/// Why packages cannot be made or installed here.
+fn lacking(programs: &[&'static str]) -> Option<String> {
+    let absent = programs.iter().find(|program| find(program).is_none());
+    let root = skip::lacks_root().map(str::to_owned);
+    root.or_else(|| absent.map(|program| format!("no {program}")))
+}
+
+const MAKERS: [&str; 4] = ["dpkg-deb", "strip", "tar", "zstd"];
+
+fn package(folder: &Path, name: &str, ending: &str) -> Result<PathBuf> {
+    let version = build(1)?.full_version();
+    let between = match ending {
+        ".deb" => format!("_{version}_amd64"),
+        ".rpm" => format!("-{version}.x86_64"),
+        _ => format!("-{version}-x86_64"),
+    };
+    let path = folder.join(format!("{name}{between}{ending}"));
+    ensure!(path.is_file(), "no {}", path.display());
+    Ok(path)
+}
+
+#[test]
+fn the_same_programs_give_the_same_packages() -> Result<()> {
+    if let Some(reason) = lacking(&MAKERS) {
+        skip!("the_same_programs_give_the_same_packages", "{reason}");
+    }
+    let again = tempfile::tempdir()?;
+    // Times of files are of the second in which they were made, where they are not set.
+    let written = write(&build(1)?, again.path())?;
+    ensure!(written.len() >= 4, "{written:?}");
+    for path in written {
+        let name = path.file_name().context("a package has a name")?;
+        let one = fs::read(packages()?.join(name))?;
+        ensure!(one == fs::read(&path)?, "{} differs", path.display());
+    }
+    Ok(())
+}
+
+/// The files in a listing of one path a line.
+fn files(listing: &str) -> BTreeSet<String> {
+    listing
+        .lines()
+        .map(|line| line.trim_start_matches('.'))
+        .filter(|line| line.starts_with('/') && !line.ends_with('/'))
+        // The one file that distributions have in different places.
+        .map(|line| line.replace("zsh/vendor-completions", "zsh/site-functions"))
+        .collect()
+}
+
+#[test]
+fn deb_rpm_and_archive_have_the_same_files() -> Result<()> {
+    const TEST: &str = "deb_rpm_and_archive_have_the_same_files";
+    if let Some(reason) = lacking(&MAKERS) {
+        skip!(TEST, "{reason}");
+    }
+    let folder = packages()?;
+    for name in ["cgpu", "cgpu-sim"] {
+        let deb = Command::new("sh")
+            .arg("-c")
+            .arg("dpkg-deb --fsys-tarfile \"$1\" | tar --list")
+            .arg("sh")
+            .arg(package(folder, name, ".deb")?)
+            .output()?;
+        let deb = files(&String::from_utf8(deb.stdout)?);
+        let archive = package(folder, name, ".tar.zst")?;
+        let listing = succeed(
+            Command::new("tar")
+                .args(["--zstd", "--list", "--file"])
+                .arg(archive),
+        )?;
+        assert_eq!(deb, files(&listing.stdout), "{name}");
+        let expected = if name == "cgpu" {
+            "/usr/libexec/cgpu/cgpu-broker"
+        } else {
+            "/usr/bin/cgpu-burn"
+        };
+        assert!(deb.contains(expected), "{deb:?}");
+        if find("rpm").is_none() || find("rpmbuild").is_none() {
+            skip!(TEST, "no rpm: deb and archive alone were compared");
+        }
+        let rpm = package(folder, name, ".rpm")?;
+        // A folder has no other sign in this list.
+        let query = "[%{FILEMODES:perms} %{FILENAMES}\n]";
+        let listing = succeed(
+            Command::new("rpm")
+                .args(["-qp", "--queryformat", query])
+                .arg(rpm),
+        )?;
+        let plain: Vec<&str> = listing
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with('-'))
+            .filter_map(|line| line.split_once(' ').map(|(_, path)| path))
+            .collect();
+        assert_eq!(deb, files(&plain.join("\n")), "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn lintian_finds_no_fault() -> Result<()> {
+    const TEST: &str = "lintian_finds_no_fault";
+    if let Some(reason) = lacking(&[MAKERS.as_slice(), &["lintian"]].concat()) {
+        skip!(TEST, "{reason}");
+    }
+    let folder = packages()?;
+    for name in ["cgpu", "cgpu-sim"] {
+        let mut lintian = Command::new("lintian");
+        lintian.args(["--allow-root", "--fail-on", "error,warning"]);
+        // A number of a bug in the distribution's own archive.
+        lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]);
+        succeed(lintian.arg(package(folder, name, ".deb")?))?;
+    }
+    Ok(())
+}
+
+/// A root of Debian 12, with the packages in `/packages` and a second revision in `/newer`.
+fn debian(test: &str) -> Result<Option<Root>> {
+    if let Some(reason) = lacking(&[MAKERS.as_slice(), &["debootstrap", "unshare"]].concat()) {
+        skip::record(test, &reason);
+        return Ok(None);
+    }
+    match Root::debian() {
+        Ok(root) => Ok(Some(root)),
+        Err(error) => {
+            skip::record(test, &format!("no root of Debian 12: {error:#}"));
+            Ok(None)
+        }
+    }
+}
+
+#[test]
+fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()> {
+    let test = "a_root_is_as_before_after_install_use_upgrade_remove_and_purge";
+    let Some(root) = debian(test)? else {
+        return Ok(());
+    };
+    let newer = tempfile::tempdir()?;
+    write(&build(2)?, newer.path())?;
+    root.bring(packages()?, "packages")?;
+    root.bring(newer.path(), "newer")?;
+    let before = root.picture()?;
+
+    let reply = root.run("dpkg -i /packages/*.deb")?.success()?;
+    ensure!(
+        reply.stdout.contains("`cgpu install` registers"),
+        "{}",
+        reply.stdout
+    );
+    let reply = root.run(USE)?.success()?;
+    for expected in [
+        "version: cgpu 0.",
+        "doctor ends with 0",
+        "/usr/libexec/cgpu/cgpu-broker",
+        "answered NV_ERR_NO_MEMORY",
+        "refused with 3",
+        "the smaller one ends with 0",
+        "registered",
+    ] {
+        ensure!(
+            reply.stdout.contains(expected),
+            "{expected} in {}\n{}",
+            reply.stdout,
+            reply.stderr
+        );
+    }
+    let reply = root.run(UPGRADE)?.success()?;
+    for expected in [
+        "running before: 1",
+        "running after: 1",
+        "removal ends with 1",
+        "brokers are replaced",
+        "the command ends with 0",
+    ] {
+        ensure!(
+            reply.stdout.contains(expected),
+            "{expected} in {}\n{}",
+            reply.stdout,
+            reply.stderr
+        );
+    }
+    ensure!(
+        reply.stderr.contains("containers with a vGPU exist"),
+        "{}",
+        reply.stderr
+    );
+
+    root.run("dpkg -r cgpu-sim cgpu")?.success()?;
+    let kept = root
+        .run("ls /etc/cgpu /etc/docker; cat /etc/docker/daemon.json")?
+        .success()?;
+    ensure!(
+        kept.stdout.contains("cgpu.toml") && !kept.stdout.contains("cgpu-runtime"),
+        "{}",
+        kept.stdout
+    );
+    root.run("dpkg --purge cgpu-sim cgpu && rm -r /etc/docker /usr/sbin/dockerd")?
+        .success()?;
+    root.compare(&before, &[])
+}
+
+/// First steps, with a docker that has only its name and version.
+const USE: &str = r#"
+echo "version: $(cgpu --version)"
+cgpu-sim --profile two-ada > /run/sim.log 2>&1 &
+for i in $(seq 100); do grep -q ready /run/sim.log && break; sleep 0.1; done
+cgpu doctor; echo "doctor ends with $?"
+cgpu run --memory 1Gi -- cgpu-burn alloc 2Gi; echo "refused with $?"
+cgpu run --memory 1Gi -- cgpu-burn alloc 512Mi; echo "the smaller one ends with $?"
+printf '#!/bin/sh\necho "Docker version 24.0.9, build 1"\n' > /usr/sbin/dockerd
+chmod 755 /usr/sbin/dockerd; mkdir /etc/docker; echo '{"debug": true}' > /etc/docker/daemon.json
+cgpu install --engine docker && grep -q containerd-shim-cgpu-v2 /etc/docker/daemon.json && echo registered
+"#;
+
+/// A container lives through an upgrade, and holds up a removal.
+const UPGRADE: &str = r#"
+cgpu-sim --profile two-ada > /run/sim.log 2>&1 &
+for i in $(seq 100); do grep -q ready /run/sim.log && break; sleep 0.1; done
+cgpu run --memory 1Gi -- cgpu-burn alloc 512Mi --hold 25 & live=$!
+for i in $(seq 100); do cgpu ps --json | grep -q '"container":' && break; sleep 0.1; done
+echo "running before: $(cgpu ps --json | grep -c '"container":')"
+dpkg -i /newer/*.deb || exit 1
+echo "running after: $(cgpu ps --json | grep -c '"container":')"
+cgpu upgrade && echo "brokers are replaced"
+dpkg -r cgpu-sim; dpkg -r cgpu; echo "removal ends with $?"
+wait $live; echo "the command ends with $?"
+dpkg -i /newer/cgpu-sim*.deb
+"#;
+
+#[test]
+fn an_older_host_is_refused_before_anything_is_unpacked() -> Result<()> {
+    let Some(root) = debian("an_older_host_is_refused_before_anything_is_unpacked")? else {
+        return Ok(());
+    };
+    root.bring(packages()?, "packages")?;
+    let before = root.picture()?;
+    for (program, reply, sentence) in [
+        (
+            "uname",
+            "5.4.0-1",
+            "cgpu needs Linux 5.9 or later; this is 5.4.0-1.",
+        ),
+        (
+            "getconf",
+            "glibc 2.31",
+            "cgpu needs glibc 2.34 or later; this is glibc 2.31.",
+        ),
+        (
+            "runc",
+            "runc version 1.0.3",
+            "cgpu needs runc 1.1 or later, or crun; this is runc 1.0.3.",
+        ),
+    ] {
+        let fake = format!(
+            "printf '#!/bin/sh\\necho \"{reply}\"\\n' > /usr/local/sbin/{program}\nchmod 755 /usr/local/sbin/{program}\n\
+             dpkg -i /packages/cgpu_*.deb; code=$?\nrm /usr/local/sbin/{program}\nexit $code"
+        );
+        let printed = root.run(&fake)?.failure()?;
+        ensure!(printed.contains(sentence), "{printed}");
+    }
+    // dpkg notes that the package was requested.
+    root.compare(&before, &["/var/lib/dpkg/status"])
+}
+
+#[test]
+fn an_rpm_is_installed_upgraded_and_erased_in_a_root() -> Result<()> {
+    let test = "an_rpm_is_installed_upgraded_and_erased_in_a_root";
+    if let Some(reason) = lacking(&["rpm", "rpmbuild"]) {
+        skip!(test, "{reason}");
+    }
+    let Some(root) = debian(test)? else {
+        return Ok(());
+    };
+    let newer = tempfile::tempdir()?;
+    write(&build(2)?, newer.path())?;
+    let before = root.picture()?;
+    let rpm = |args: &[&str]| {
+        // The root is Debian's: what it has is not in rpm's database.
+        root.outside(
+            "rpm",
+            &[&["--dbpath", "/var/lib/rpm", "--nodeps"], args].concat(),
+        )
+    };
+    rpm(&[
+        "-i",
+        &package(packages()?, "cgpu", ".rpm")?.to_string_lossy(),
+    ])?
+    .success()?;
+    let reply =
+        root.run("cgpu --version; stat -c %a /usr/libexec/cgpu/cgpu-broker /etc/cgpu/cgpu.toml")?;
+    ensure!(
+        reply.stdout.starts_with("cgpu 0.") && reply.stdout.ends_with("755\n644\n"),
+        "{}",
+        reply.stdout
+    );
+    let newest = newer
+        .path()
+        .join(format!("cgpu-{}.x86_64.rpm", build(2)?.full_version()));
+    rpm(&["-U", &newest.to_string_lossy()])?.success()?;
+    rpm(&["-e", "cgpu"])?.success()?;
+    root.run("rm -rf /var/lib/rpm")?.success()?;
+    root.compare(&before, &[])
+}

@@ -1,0 +1,164 @@
+//! Roots of Debian, and commands in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use integration::cache;
+use integration::command::{Outcome, capture};
+
+const LIMIT: Duration = Duration::from_secs(600);
+const ARCHIVE: &str = "http://deb.debian.org/debian";
+
+/// What dpkg and apt write for themselves: logs, locks, and the former state of their lists.
+const BOOKKEEPING: [&str; 8] = [
+    "/var/log/dpkg.log",
+    "/var/log/alternatives.log",
+    "/var/lib/dpkg/available",
+    "/var/lib/dpkg/lock",
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/status-old",
+    "/var/lib/dpkg/triggers/Lock",
+    "/var/lib/dpkg/diversions-old",
+];
+
+/// Mode, owner and content of each file; links by where they lead.
+pub(crate) type Picture = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
+
+/// A copy of a system's root, which goes when this is dropped.
+pub(crate) struct Root {
+    folder: tempfile::TempDir,
+}
+
+impl Root {
+    /// Debian 12 with runc, made once and copied.
+    pub(crate) fn debian() -> Result<Self> {
+        let made = cache::folder().join("roots/bookworm");
+        {
+            let _lock = cache::lock("roots")?;
+            cache::once(&made, "minbase runc", |at| {
+                let mut debootstrap = Command::new("debootstrap");
+                debootstrap.args(["--variant=minbase", "--include=runc", "bookworm"]);
+                capture(debootstrap.arg(at.join("root")).arg(ARCHIVE), LIMIT)?.success()?;
+                Ok(())
+            })?;
+        }
+        let folder = tempfile::tempdir().context("folder for a root")?;
+        let mut copy = Command::new("cp");
+        copy.arg("--archive").arg(made.join("root"));
+        capture(copy.arg(folder.path().join("root")), LIMIT)?.success()?;
+        let root = Self { folder };
+        fs::set_permissions(
+            root.folder.path(),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )?;
+        // Whoever has a terminal to ask must not be asked.
+        root.run("rm -rf /var/cache/apt/archives/*.deb; dpkg --configure -a")?
+            .success()?;
+        Ok(root)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    /// Copies files into a folder of the root's `/run`, which is no part of its picture.
+    pub(crate) fn bring(&self, from: &Path, name: &str) -> Result<()> {
+        let mut copy = Command::new("cp");
+        copy.args(["--recursive"])
+            .arg(from)
+            .arg(self.folder.path().join(name));
+        capture(&mut copy, LIMIT)?.success()?;
+        Ok(())
+    }
+
+    /// Runs a script in the root, in namespaces of its own: what it leaves running ends with it.
+    pub(crate) fn run(&self, script: &str) -> Result<Outcome> {
+        const ENTER: &str = r#"
+set -e
+mount --bind "$1/root" "$1/root"
+cd "$1/root"
+mount -t proc proc proc
+mount --rbind /sys sys
+mount --rbind /dev dev
+mount -t tmpfs -o mode=755 tmpfs run
+mkdir run/lock
+for name in packages newer; do
+    [ ! -d "$1/$name" ] || { mkdir "run/$name"; cp "$1/$name"/* "run/$name"; }
+done
+exec chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive \
+    HOME=/root sh -c "$2"
+"#;
+        let script = script
+            .replace("/packages/", "/run/packages/")
+            .replace("/newer/", "/run/newer/");
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--propagation",
+                "private",
+            ])
+            .args(["sh", "-c", ENTER, "sh"])
+            .arg(self.folder.path())
+            .arg(script);
+        capture(&mut command, LIMIT)
+    }
+
+    /// Runs a package manager of this machine on the root.
+    pub(crate) fn outside(&self, program: &str, args: &[&str]) -> Result<Outcome> {
+        let mut command = Command::new(program);
+        capture(command.arg("--root").arg(self.path()).args(args), LIMIT)
+    }
+
+    /// Everything in the root but what a package manager keeps for itself.
+    pub(crate) fn picture(&self) -> Result<Picture> {
+        let mut picture = Picture::new();
+        let root = self.path();
+        let mut folders = vec![root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                let about = fs::symlink_metadata(&path)?;
+                let content = if about.is_symlink() {
+                    fs::read_link(&path)?.into_os_string().into_encoded_bytes()
+                } else if about.is_file() {
+                    fs::read(&path)?
+                } else {
+                    Vec::new()
+                };
+                if about.is_dir() {
+                    folders.push(path.clone());
+                }
+                let name = Path::new("/").join(path.strip_prefix(&root)?);
+                if !BOOKKEEPING.iter().any(|own| Path::new(own) == name) {
+                    picture.insert(name, (about.mode(), about.uid(), about.gid(), content));
+                }
+            }
+        }
+        Ok(picture)
+    }
+
+    /// Fails with the names of what is not as it was. `except`: what may differ.
+    pub(crate) fn compare(&self, before: &Picture, except: &[&str]) -> Result<()> {
+        let after = self.picture()?;
+        let names = before.keys().chain(after.keys());
+        let mut changed: Vec<&Path> = names
+            .filter(|name| before.get(*name) != after.get(*name))
+            .map(PathBuf::as_path)
+            .filter(|name| !except.iter().any(|other| Path::new(other) == *name))
+            .collect();
+        changed.sort();
+        changed.dedup();
+        ensure!(before.len() > 1000, "the root has {} files", before.len());
+        ensure!(changed.is_empty(), "changed: {changed:?}");
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! `cargo xtask package`: builds the programs as shipped and writes the packages.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use integration::cache::repository;
+use integration::command::succeed;
+use integration::packages::ensure_installed;
+use integration::programs::{Programs, target_folder};
+use packaging::{Build, Compression};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Where the packages go. Default: target/packages.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Programs that are built already; those for containers are in `static` below. Default: a release build.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+    /// The packages' revision of this version.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    revision: u32,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    ensure_installed(&[
+        ("dpkg-deb", "dpkg"),
+        ("rpmbuild", "rpm"),
+        ("strip", "binutils"),
+        ("zstd", "zstd"),
+    ])?;
+    let version = env!("CARGO_PKG_VERSION");
+    let programs = match &options.programs {
+        Some(folder) => Programs::at(folder)?,
+        None => Programs::build_for_packages(&format!(
+            "{version} ({}, {})",
+            git(&["rev-parse", "--short=12", "HEAD"])?,
+            git(&["log", "-1", "--format=%cs"])?
+        ))?,
+    };
+    let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(given) => given,
+        Err(_) => git(&["log", "-1", "--format=%ct"])?,
+    };
+    let build = Build {
+        repository: repository(),
+        programs: programs.folder().to_owned(),
+        version: version.to_owned(),
+        revision: options.revision,
+        epoch: epoch.parse().context("SOURCE_DATE_EPOCH")?,
+        compression: Compression::Small,
+    };
+    let out = match &options.out {
+        Some(folder) => folder.clone(),
+        None => target_folder().join("packages"),
+    };
+    for file in packaging::write(&build, &out)? {
+        let bytes = std::fs::metadata(&file)?.len();
+        println!("{:>9} KiB  {}", bytes.div_ceil(1024), file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn git(args: &[&str]) -> Result<String> {
+    let reply = succeed(Command::new("git").args(args).current_dir(repository()))?;
+    Ok(reply.stdout.trim().to_owned())
+}
