@@ -95,7 +95,7 @@ const ARM64: Machine = Machine {
 };
 
 /// What the root of a guest of another architecture consists of.
-const ROOT: [&str; 8] = [
+const ROOT: [&str; 9] = [
     "bash",
     "busybox-static",
     "containerd",
@@ -103,6 +103,7 @@ const ROOT: [&str; 8] = [
     "iproute2",
     "procps",
     "runc",
+    "sed",
     "util-linux",
 ];
 

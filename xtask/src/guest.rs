@@ -165,8 +165,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Kernel::Host | Kernel::Trixie if options.long => {
                 document::write(&guest, place, &mut reports)?;
             }
-            Kernel::Arm64 if options.only.is_empty() => arm64::write(&guest, &reports)?,
-            Kernel::Host | Kernel::Trixie | Kernel::Arm64 => {}
+            Kernel::Arm64 => arm64::write(&guest, &reports)?,
+            Kernel::Host | Kernel::Trixie => {}
         }
         for report in &reports {
             println!("{}", report.outcome.line());

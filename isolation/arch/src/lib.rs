@@ -10,6 +10,7 @@
 //! the numbers with the C library's, on the machine it runs on.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![deny(clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -84,6 +85,16 @@ impl Arch {
         match self {
             Self::X86_64 => 4 << 10,
             Self::Aarch64 => 64 << 10,
+        }
+    }
+
+    /// Bits of the addresses that a program gets unless it asks for more: four levels of page tables on x86-64, whose upper half is
+    /// the kernel's, and as many on arm64, whose kernel has tables of its own (`Documentation/arch/arm64/memory.rst`).
+    #[must_use]
+    pub const fn user_address_bits(self) -> u32 {
+        match self {
+            Self::X86_64 => 47,
+            Self::Aarch64 => 48,
         }
     }
 

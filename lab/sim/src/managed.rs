@@ -10,13 +10,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use arch::Arch;
 use driver::wire::UVM_FILE_NAME;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::memory::{Backing, Place, sealed_memfd};
 
-/// User space of x86-64 with four levels of page tables: every address is an offset of the file.
-const ADDRESS_SPACE_BYTES: u64 = 1 << 47;
+/// Every address of a program's is an offset of the file.
+const ADDRESS_SPACE_BYTES: u64 = 1 << Arch::NATIVE.user_address_bits();
 
 /// The file behind one initialised `nvidia-uvm`.
 #[derive(Debug)]

@@ -71,6 +71,7 @@ const RUNC: &str = r#"mkdir -p /bundle/rootfs/bin /bundle/rootfs/lib/aarch64-lin
 cp $(command -v cgpu-burn) /bundle/rootfs/bin/
 cp -L /lib/ld-linux-aarch64.so.1 /bundle/rootfs/lib/
 for library in libc.so.6 libgcc_s.so.1 libm.so.6; do cp -L /lib/aarch64-linux-gnu/$library /bundle/rootfs/lib/aarch64-linux-gnu/; done
+ls -lR /bundle/rootfs
 for size in 512Mi 2Gi; do
     (cd /bundle && rm -f config.json && runc spec)
     sed -i 's/"terminal": true/"terminal": false/; s/"ociVersion"/"annotations": {"cgpu.io\/memory": "1Gi"}, "ociVersion"/; s/"sh"$/"cgpu-burn", "alloc", "'$size'"/' /bundle/config.json
@@ -88,32 +89,48 @@ tail -5 /run/containerd.log
 kill %1
 true";
 
-/// Writes docs/reports/arm64.md.
+/// Writes docs/reports/arm64.md; rows of steps that were not run stay as they are.
 pub(super) fn write(guest: &Guest, reports: &[Report]) -> Result<()> {
+    let path = repository().join("docs/reports/arm64.md");
+    let former = fs::read_to_string(&path).unwrap_or_default();
     let mut text = format!(
-        "# arm64\n\nWritten by `cargo xtask guest --kernel arm64`. The programs and tests are built on {} for arm64; qemu translates a machine (TCG) with Linux {} \
-         and packages of Debian 12. No card of such a machine was seen: the cards are simulated.\n\n\
-         | what | passed | failed | seconds there |\n|---|---|---|---|\n",
+        "# arm64\n\nWritten by `cargo xtask guest --kernel arm64`, a part at a time or all at once. The programs and tests are built on {} for arm64; qemu translates a \
+         machine (TCG) with Linux {} and packages of Debian 12. No card of such a machine was seen: the cards are simulated.\n\n\
+         | what | passed | failed | skipped | seconds there |\n|---|---|---|---|---|\n",
         machine::describe(),
         guest.release(),
     );
-    for report in reports {
-        let outcome = &report.outcome;
-        let skipped = outcome.skips.len() as u64;
-        writeln!(
-            text,
-            "| {} | {} | {} | {} |",
-            report.step.name(),
-            outcome.counts.passed.saturating_sub(skipped),
-            outcome.counts.failed,
-            outcome.took.as_secs()
-        )?;
-        for skip in &outcome.skips {
-            writeln!(text, "| {} | - | - | - |", skip.replace('|', "/"))?;
-        }
+    for step in STEPS {
+        let name = step.name();
+        let start = format!("| {name} |");
+        let report = reports.iter().find(|report| report.step.name() == name);
+        let row = match report {
+            Some(report) => row(report),
+            None => match former.lines().find(|line| line.starts_with(&start)) {
+                Some(line) => line.to_owned(),
+                None => continue,
+            },
+        };
+        writeln!(text, "{row}")?;
     }
-    let path = repository().join("docs/reports/arm64.md");
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     println!("wrote {}", path.display());
     Ok(())
+}
+
+fn row(report: &Report) -> String {
+    let outcome = &report.outcome;
+    let skipped = outcome.skips.len() as u64;
+    let reasons: Vec<&str> = outcome.skips.iter().map(String::as_str).collect();
+    let reasons = match reasons.as_slice() {
+        [] => "0".to_owned(),
+        some => some.join("; ").replace('|', "/"),
+    };
+    format!(
+        "| {} | {} | {} | {reasons} | {} |",
+        report.step.name(),
+        outcome.counts.passed.saturating_sub(skipped),
+        outcome.counts.failed,
+        outcome.took.as_secs()
+    )
 }

@@ -34,7 +34,7 @@ const DMA_OFFSET_FIXED: u32 = 1 << 15;
 /// No address space is longer (Hopper's page tables, dev_mmu.h of gh100).
 const MOST_VIRTUAL_BYTES: u64 = 1 << 57;
 /// Where the addresses that mappings are known by begin: beyond those that a program can have.
-const CPU_MAPPINGS_BASE: u64 = 1 << 47;
+const CPU_MAPPINGS_BASE: u64 = 1 << arch::Arch::NATIVE.user_address_bits();
 /// Of one object. RM has no such limit, and a card's BAR1 has.
 const MOST_CPU_MAPPINGS: usize = 4096;
 /// `hDma` of NVOS47 (nvos.h).
