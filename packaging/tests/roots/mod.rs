@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use integration::cache;
 use integration::command::{Outcome, capture};
 
-const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 
 /// What dpkg and apt write for themselves: logs, locks, and the former state of their lists.
