@@ -55,7 +55,7 @@ impl OpenFile {
         }
     }
 
-    /// The file, as the driver is told of it.
+    /// The file, as a call to the driver names it.
     pub(crate) fn for_driver(&self) -> FileRef<'_> {
         FileRef {
             id: self.id,
