@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use super::Form;
-use crate::model::cards::collect;
 use crate::render;
+use view::cards::collect;
 
 pub(super) fn run(form: Form) -> anyhow::Result<ExitCode> {
     let cards = collect(&host_config::Config::load()?)?;

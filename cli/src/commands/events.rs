@@ -5,15 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use cards::ContainerKey;
 use cards::events::{self, Event};
-use cards::{ContainerKey, GpuUuid};
 use clap::Args;
 use host_config::Config;
-use serde::Serialize;
-
-use super::set::pick;
-use crate::model::JSON_VERSION;
-use crate::output::moment;
+use view::events::{Line, Subject};
+use view::names::pick;
 
 /// How often `--follow` looks.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -38,27 +35,6 @@ pub(super) struct Options {
     follow: bool,
 }
 
-/// Whose log it is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Subject {
-    Container(ContainerKey),
-    Card(GpuUuid),
-}
-
-/// One line of `cgpu events --json`.
-#[derive(Debug, Serialize)]
-struct Printed<'a> {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    namespace: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    container: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    card: Option<&'a str>,
-    #[serde(flatten)]
-    event: &'a Event,
-}
-
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let config = Config::load()?;
     let named = options.container.as_deref();
@@ -68,13 +44,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         let mut found = Vec::new();
         for subject in named
             .clone()
-            .map_or_else(|| all(&config), |one| Ok(vec![one]))?
+            .map_or_else(|| Subject::all(&config), |one| Ok(vec![one]))?
         {
-            let folder = match &subject {
-                Subject::Container(key) => events::of_container(&config.state_dir, key),
-                Subject::Card(uuid) => events::of_card(&config.state_dir, uuid),
-            };
-            let all = events::read(&folder)?;
+            let all = subject.events(&config)?;
             let seen = last.insert(subject.clone(), all.clone());
             let new = all
                 .into_iter()
@@ -83,10 +55,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         found.sort_by_key(|(_, event)| event.at_unix_ms);
         for (subject, event) in &found {
+            let line = Line::new(subject, event);
             let line = if options.json {
-                serde_json::to_string(&printed(subject, event))?
+                serde_json::to_string(&line)?
             } else {
-                text(subject, event)
+                line.text()
             };
             crate::output::print(&line)?;
         }
@@ -98,16 +71,6 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         std::thread::sleep(PERIOD);
     }
-}
-
-/// The containers that have a log, and the cards.
-fn all(config: &Config) -> anyhow::Result<Vec<Subject>> {
-    let containers = events::containers(&config.state_dir).context("read the events")?;
-    let cards = events::cards(&config.state_dir).context("read the events")?;
-    let containers = containers.into_iter().map(Subject::Container);
-    Ok(containers
-        .chain(cards.into_iter().map(Subject::Card))
-        .collect())
 }
 
 /// The container of this name, among those that have a log or hold a vGPU.
@@ -130,69 +93,15 @@ fn already(before: &[Event], now: &[Event]) -> usize {
         .unwrap_or(0)
 }
 
-fn printed<'a>(subject: &'a Subject, event: &'a Event) -> Printed<'a> {
-    let (namespace, container, card) = match subject {
-        Subject::Container(key) => (Some(key.namespace()), Some(key.id()), None),
-        Subject::Card(uuid) => (None, None, Some(uuid.as_str())),
-    };
-    Printed {
-        version: JSON_VERSION,
-        namespace,
-        container,
-        card,
-        event,
-    }
-}
-
-fn text(subject: &Subject, event: &Event) -> String {
-    let whose = match subject {
-        Subject::Container(key) => key.to_string(),
-        Subject::Card(uuid) => format!("card {uuid}"),
-    };
-    let line = format!(
-        "{}  {whose}  {}  {}",
-        moment(event.at_unix_ms),
-        event.kind,
-        event.text
-    );
-    // A driver or a process may have named itself.
-    line.replace(|character: char| character.is_control(), " ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn event(number: u64) -> Event {
-        Event {
-            at_unix_ms: 1_795_331_784_991 + number,
-            ..Event::now("xid", "Xid 31")
-        }
-    }
-
-    #[test]
-    fn an_event_is_reported_with_its_moment_as_people_read_it() {
-        let container = Subject::Container(ContainerKey::new("default", "c1").unwrap());
-        assert_eq!(
-            text(&container, &event(0)),
-            "2026-11-22T07:16:24.991Z  default/c1  xid  Xid 31"
-        );
-        let loud = Event {
-            text: "\u{1b}[2J\nXid".to_owned(),
-            ..event(0)
-        };
-        assert!(text(&container, &loud).ends_with("xid   [2J Xid"));
-        let card = Subject::Card(GpuUuid::new("GPU-1").unwrap());
-        assert!(text(&card, &event(0)).contains("  card GPU-1  "));
-        let document = serde_json::to_value(printed(&card, &event(0))).unwrap();
-        assert_eq!(document["card"], "GPU-1");
-        assert_eq!(document.get("container"), None);
-        assert_eq!(document["at_unix_ms"], 1_795_331_784_991_u64);
-    }
-
     #[test]
     fn what_was_reported_is_not_reported_again_when_the_oldest_have_gone() {
-        let events: Vec<Event> = (0..9).map(event).collect();
+        let events: Vec<Event> = (0..9_u8)
+            .map(|number| Event::now("xid", &number.to_string()))
+            .collect();
         assert_eq!(already(&[], &events), 0);
         assert_eq!(already(&events[..4], &events), 4);
         assert_eq!(already(&events[..4], &events[2..]), 2);

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::render::metrics::TextForm;
-use crate::{model, output, render};
+use crate::output;
+use view::metrics;
+use view::metrics::text::{TextForm, render};
 
 /// Below the help of `cgpu metrics`.
 pub(super) const EXAMPLES: &str = "\
@@ -15,12 +16,25 @@ Example, for the textfile collector of Prometheus' node exporter:
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// The text format.
-    #[arg(long, value_enum, default_value_t = TextForm::Prometheus)]
-    format: TextForm,
+    #[arg(long, value_enum, default_value_t = Format::Prometheus)]
+    format: Format,
+}
+
+/// A text form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Prometheus' own text format 0.0.4.
+    Prometheus,
+    /// OpenMetrics 1.0.
+    Openmetrics,
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let metrics = model::metrics::collect(&host_config::Config::load()?)?;
-    output::print(render::metrics::render(&metrics, options.format)?.trim_end())?;
+    let metrics = metrics::collect(&host_config::Config::load()?)?;
+    let form = match options.format {
+        Format::Prometheus => TextForm::Prometheus,
+        Format::Openmetrics => TextForm::Openmetrics,
+    };
+    output::print(render(&metrics, form)?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -180,7 +180,7 @@ impl Form {
         table: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
         let text = if self.json {
-            crate::render::json(document)?
+            view::json(document)?
         } else {
             table(document)
         };

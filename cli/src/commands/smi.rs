@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use rmclient::Nodes;
 
 use super::Form;
-use crate::model::smi::{Absent, RECORD_FILE, SliceRecord, Smi, collect};
 use crate::render;
+use view::smi::{Absent, RECORD_FILE, SliceRecord, Smi, collect};
 
 /// Where the driver's nodes are, unless `--dev` says otherwise.
 pub(super) const DEV: &str = "/dev";
@@ -48,8 +48,8 @@ pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
 /// The simulated cards of this host, which have no nodes; `None` where it simulates none.
 #[cfg(feature = "host")]
 fn simulated() -> anyhow::Result<Option<Smi>> {
-    use crate::model::host_driver::HostDriver;
-    use crate::model::{cards, ps, smi};
+    use view::host_driver::HostDriver;
+    use view::{cards, ps, smi};
     let config = host_config::Config::load()?;
     let driver = HostDriver::of(&config);
     if driver != HostDriver::Sim {

@@ -12,8 +12,8 @@ use serde::Serialize;
 use vgpu::{BrokerState, Container};
 
 use super::Form;
-use super::set::find;
-use crate::model::JSON_VERSION;
+use view::JSON_VERSION;
+use view::names::find;
 
 /// The options of `cgpu upgrade`.
 #[derive(Debug, Args)]

@@ -1,10 +1,10 @@
 //! The table of `cgpu cards`.
 
 use super::table;
-use crate::model::cards::{CardGrantRow, CardRow, Cards};
-use crate::model::host_driver::HostDriver;
-use crate::model::share::percent_of;
-use crate::size::human;
+use view::cards::{CardGrantRow, CardRow, Cards};
+use view::host_driver::HostDriver;
+use view::share::percent_of;
+use view::size::human;
 
 /// The cards, and below them who holds what.
 #[must_use]

@@ -1,7 +1,7 @@
 //! The tables of `cgpu doctor`.
 
 use super::table;
-use crate::model::doctor::{Doctor, Level};
+use view::doctor::{Doctor, Level};
 
 /// The checks, what is to be done, and the conclusion.
 #[must_use]

@@ -5,13 +5,10 @@ pub mod cards;
 #[cfg(feature = "host")]
 pub mod doctor;
 #[cfg(feature = "host")]
-pub mod metrics;
-#[cfg(feature = "host")]
 pub mod ps;
 pub mod smi;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use serde::Serialize;
 
 /// An empty table in the house's form, with these headings.
 pub(crate) fn table<'a>(headings: impl IntoIterator<Item = &'a str>) -> Table {
@@ -21,14 +18,6 @@ pub(crate) fn table<'a>(headings: impl IntoIterator<Item = &'a str>) -> Table {
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(headings);
     table
-}
-
-/// A document as `--json` prints it.
-///
-/// # Errors
-/// None that our documents can meet; serde's signature has one.
-pub fn json<T: Serialize>(document: &T) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(document)
 }
 
 /// `-` for what is not known.

@@ -6,10 +6,10 @@ use cards::Backend;
 use vgpu::OwnUsage;
 
 use super::{or_dash, table};
-use crate::model::host_driver::HostDriver;
-use crate::model::ps::{Ps, PsCard, PsVgpu};
-use crate::model::share::percent_of;
-use crate::size::human;
+use view::host_driver::HostDriver;
+use view::ps::{Ps, PsCard, PsVgpu};
+use view::share::percent_of;
+use view::size::human;
 
 /// How much of a vGPU is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,4 +200,47 @@ fn backend(vgpu: &PsVgpu) -> String {
         HostDriver::None => "no driver",
     };
     format!("{}, {driver} {}", vgpu.backend, vgpu.driver_version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The document of the snapshot, with its first container under these ids.
+    fn table(ids: &[&str], width: Width) -> String {
+        let text = include_str!("../../../view/tests/snapshots/ps.json");
+        let mut ps: Ps = serde_json::from_str(text).unwrap();
+        let first = ps.vgpus.swap_remove(0);
+        ps.vgpus = ids
+            .iter()
+            .map(|id| PsVgpu {
+                namespace: "moby".to_owned(),
+                container: (*id).to_owned(),
+                ..first.clone()
+            })
+            .collect();
+        render(&ps, width)
+    }
+
+    #[test]
+    fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
+        let id = format!("e95e304dafa2{}", "0".repeat(52));
+        let narrow = table(&[&id], Width::Narrow);
+        assert!(narrow.contains("| moby/e95e304dafa2 |"), "{narrow}");
+        assert!(
+            !narrow.contains("LEVEL") && narrow.contains("HEALTH"),
+            "{narrow}"
+        );
+        let wide = table(&[&id], Width::Wide);
+        assert!(
+            wide.contains(&id) && wide.contains("LEVEL") && wide.contains("0 GPU-1"),
+            "{wide}"
+        );
+        // Two that begin alike are not told apart by twelve digits; and not every long id is a digest.
+        let other = format!("e95e304dafa2{}", "1".repeat(52));
+        let both = table(&[&id, &other], Width::Narrow);
+        assert!(both.contains(&id) && both.contains(&other), "{both}");
+        let name = "x".repeat(64);
+        assert!(table(&[&name], Width::Narrow).contains(&name));
+    }
 }

@@ -3,8 +3,8 @@
 use comfy_table::CellAlignment;
 
 use super::{or_dash, table};
-use crate::model::smi::Smi;
-use crate::size::human;
+use view::size::human;
+use view::smi::Smi;
 
 /// Two tables: the cards, and the processes on them.
 #[must_use]
@@ -46,4 +46,23 @@ pub fn render(smi: &Smi) -> String {
         env!("CARGO_PKG_VERSION"),
         smi.driver_version
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_table_reports_what_the_document_reports() {
+        let text = include_str!("../../../view/tests/snapshots/smi.json");
+        let table = super::render(&serde_json::from_str(text).unwrap());
+        for part in [
+            "570.195.03",
+            "Simulated RTX 4090",
+            "64 MiB / 4096 MiB",
+            "42",
+            "00000000:01:00.0",
+            "fixed 30 %",
+        ] {
+            assert!(table.contains(part), "no {part} in\n{table}");
+        }
+    }
 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use cards::ContainerKey;
 use cards::cpu_time::UsageFile;
 use host_config::{Config, chain};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::cpu_time::Governor;
 use self::tree::{PARENT, SERVICE, Tree, name_of, suffix_of};
@@ -60,7 +60,7 @@ pub(crate) struct OwnGroup {
 }
 
 /// What a vGPU's own processes use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnUsage {
     /// CPU time since the vGPU was made; absent where no tree counts it.
     pub cpu_ns: Option<u64>,

@@ -12,9 +12,9 @@ use sys::pidfd::PidFd;
 
 pub(super) use self::standing::standing_of;
 use super::Form;
-use crate::model::doctor::assess;
-use crate::model::ps;
 use crate::render;
+use view::doctor::assess;
+use view::ps;
 
 /// Whether leftovers are taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use sys::pidfd::PidFd;
 use sys::traced::Traced;
 
 use super::standing;
-use crate::model::doctor::{Cgroup, Container, Facts, FiltersUnread, Runc};
-use crate::model::host_driver::{HostDriver, kernel_version};
-use crate::model::ps;
+use view::doctor::{Cgroup, Container, Facts, FiltersUnread, Runc};
+use view::host_driver::{HostDriver, kernel_version};
+use view::ps;
 
 /// Whether heterogeneous memory management is off; `Y` or `N`.
 const UVM_DISABLE_HMM: &str = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm";

@@ -11,7 +11,7 @@ use host_config::chain;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use crate::model::doctor::{Program, Standing};
+use view::doctor::{Program, Standing};
 
 /// Beside this one or internal; the broker has a check of its own.
 const PROGRAMS: [&str; 5] = [

@@ -7,7 +7,7 @@ use super::check::Checked;
 use super::engine::Engine;
 use super::journal::{How, Journal, Phase};
 use super::work::{FileWork, Site, Work};
-use crate::model::JSON_VERSION;
+use view::JSON_VERSION;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,7 +13,7 @@ use super::engine::{self, Engine};
 use super::plan::{self, HOOK, SHIM, TYPE, WRAPPER};
 use super::{place, report};
 use crate::commands::doctor::standing_of;
-use crate::model::doctor::{self, Named};
+use view::doctor::{self, Named};
 
 /// The engines whose programs are below `root`; `processes` is where procfs is mounted.
 pub(in crate::commands) fn survey(root: &Path, processes: &Path) -> Vec<doctor::Engine> {
@@ -134,7 +134,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::model::doctor::Standing;
+    use view::doctor::Standing;
 
     fn program(root: &Path, path: &str, text: &[u8]) -> PathBuf {
         let path = at(root, path);

@@ -9,13 +9,13 @@ use host_config::Config;
 use host_config::config::DriverKind;
 use nvabi::DriverVersion;
 use nvabi::proc_files::{VERSION_PATH, driver_version};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How long the simulator may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// The driver behind the cards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostDriver {
     /// The kernel's.

@@ -6,14 +6,14 @@ use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{CardKind, ReservedTime};
 use host_config::Config;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::JSON_VERSION;
-use super::host_driver::HostDriver;
-use super::share::Rules;
+use crate::JSON_VERSION;
+use crate::host_driver::HostDriver;
+use crate::share::Rules;
 
 /// What `cgpu cards` shows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cards {
     /// [`JSON_VERSION`]
     pub version: u32,
@@ -28,7 +28,7 @@ pub struct Cards {
 }
 
 /// One card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardRow {
     /// Its place in the driver's order.
     pub index: u32,
@@ -57,7 +57,7 @@ pub struct CardRow {
 }
 
 /// A card's time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardCompute {
     /// Its rules.
     #[serde(flatten)]
@@ -82,7 +82,7 @@ impl From<&ReservedTime> for CardCompute {
 }
 
 /// One container's part of a card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardGrantRow {
     /// The engine's namespace.
     pub namespace: String,
@@ -93,7 +93,7 @@ pub struct CardGrantRow {
 }
 
 /// Reservations without a card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
     /// The card that is not there.
     pub uuid: String,
@@ -235,6 +235,6 @@ mod tests {
             (&[card], &[reserved]),
             &[of_card("GPU-1"), of_card("GPU-2")],
         );
-        crate::model::snapshot::check(&document, "cards");
+        crate::snapshot::check(&document, "cards");
     }
 }

@@ -9,7 +9,7 @@ use nvabi::DriverVersion;
 use vgpu::backend::Survey;
 
 use super::standing::{Container, Engine, Program};
-use crate::model::host_driver::HostDriver;
+use crate::host_driver::HostDriver;
 
 /// What was found. An `Err` holds the reason as text, for people.
 #[derive(Debug, Clone)]

@@ -2,10 +2,10 @@
 
 use control::ComputeStatus;
 use plan::{CardRules, Policy, Terms};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A share as documents have it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// How the share comes about: `fair-share`, `preemptive`, `weighted`, `fixed`, `soft` or `native`.
     pub policy: Option<String>,
@@ -113,10 +113,10 @@ pub fn percent_of(ppm: u64) -> String {
 }
 
 /// A card's rules, as documents have them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// Of containers that name none.
-    pub policy: &'static str,
+    pub policy: String,
     /// The most containers with terms.
     pub max_tenants: u32,
     /// `borrow` or `waste`.
@@ -143,7 +143,7 @@ impl Rules {
 impl From<&CardRules> for Rules {
     fn from(rules: &CardRules) -> Self {
         Self {
-            policy: Policy::name(rules.policy),
+            policy: Policy::name(rules.policy).to_owned(),
             max_tenants: rules.max_tenants,
             idle: rules.idle,
             prio_ratio_percent: rules.prio_ratio_percent,

@@ -13,12 +13,12 @@ use host_config::Config;
 use serde::{Deserialize, Serialize};
 use vgpu::{BrokerState, Life, OwnUsage, VgpuState};
 
-use super::JSON_VERSION;
-use super::host_driver::HostDriver;
-use super::share::Share;
+use crate::JSON_VERSION;
+use crate::host_driver::HostDriver;
+use crate::share::Share;
 
 /// What `cgpu ps` shows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ps {
     /// [`JSON_VERSION`]
     pub version: u32,
@@ -27,7 +27,7 @@ pub struct Ps {
 }
 
 /// One container's vGPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PsVgpu {
     /// The engine's namespace.
     pub namespace: String,
@@ -88,7 +88,7 @@ pub struct PsVgpu {
 }
 
 /// What a driver has taken of the host's memory for a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PsHostMemory {
     /// The most that it may take, bytes.
     pub limit_bytes: u64,
@@ -101,7 +101,7 @@ pub struct PsHostMemory {
 }
 
 /// Whether a ledger is compared with the driver's own sums.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PsReconciled {
     /// It is.
     pub by_driver: bool,
@@ -110,7 +110,7 @@ pub struct PsReconciled {
 }
 
 /// What went wrong around a container since it began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PsIncidents {
     /// Xids of its own.
     pub xid: u64,
@@ -202,7 +202,7 @@ fn unanswered(health: Option<&str>) -> String {
 }
 
 /// Whether a vGPU is alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Its broker answers; with a backend that has none, its frontend or a process of it lives.
@@ -232,10 +232,10 @@ impl State {
 }
 
 /// Compute terms.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PsCompute {
     /// The policy's name; absent: the host's default.
-    pub policy: Option<&'static str>,
+    pub policy: Option<String>,
     /// Cap or share, percent of a card.
     pub percent: Option<u32>,
     /// Relative weight.
@@ -249,7 +249,7 @@ pub struct PsCompute {
 impl From<&ComputeTerms> for PsCompute {
     fn from(terms: &ComputeTerms) -> Self {
         Self {
-            policy: terms.policy.map(|policy| policy.name()),
+            policy: terms.policy.map(|policy| policy.name().to_owned()),
             percent: terms.percent,
             weight: terms.weight,
             priority: terms.priority,
@@ -259,7 +259,7 @@ impl From<&ComputeTerms> for PsCompute {
 }
 
 /// One slice.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PsCard {
     /// `GPU-…`
     pub uuid: String,
@@ -313,7 +313,7 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
 }
 
 /// What was promised of each card's time, in the order of the grant's cards.
-pub(super) fn reserved(config: &Config, grant: &Grant) -> Result<Vec<Share>, vgpu::Error> {
+pub(crate) fn reserved(config: &Config, grant: &Grant) -> Result<Vec<Share>, vgpu::Error> {
     grant
         .cards
         .iter()

@@ -5,7 +5,7 @@ use driver_libraries::uvm_module::Standing as UvmModule;
 use nvabi::Release;
 
 use super::{Check, Facts, standing};
-use crate::model::host_driver::HostDriver;
+use crate::host_driver::HostDriver;
 
 pub(super) fn checks(facts: &Facts) -> Vec<Check> {
     let named = match facts.driver {

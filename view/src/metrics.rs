@@ -2,14 +2,16 @@
 //!
 //! Names end in their unit; counters live as long as the container's broker remembers them, which outlives its replacement.
 
+pub mod text;
+
 use cards::DriverSpec;
 use control::HealthStatus;
 use host_config::Config;
 use vgpu::{BrokerState, OwnUsage, VgpuState};
 
-use super::cards::{Cards, collect as collect_cards};
-use super::ps::reserved;
-use super::share::Share;
+use crate::cards::{Cards, collect as collect_cards};
+use crate::ps::reserved;
+use crate::share::Share;
 
 /// One moment of this host.
 #[derive(Debug, Default, PartialEq)]

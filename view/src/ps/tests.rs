@@ -72,7 +72,7 @@ fn the_document_is_as_scripts_know_it() {
             one(&loose, false, Some(99), &reserved),
         ],
     };
-    crate::model::snapshot::check(&document, "ps");
+    crate::snapshot::check(&document, "ps");
 }
 
 #[test]
@@ -100,41 +100,6 @@ fn what_a_broker_lacks_is_reported_and_what_others_hold_comes_through() {
         assert!(health.contains(part), "{health}");
     }
     assert_eq!(vgpu.other_processes.unwrap().ended[0].processes, 19_998);
-}
-
-#[test]
-fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
-    use crate::render::ps::{Width, render};
-    let mut running = granted(Some(status()), BrokerState::Alive);
-    let mut table = |ids: &[String], width| {
-        let vgpus = ids.iter().map(|id| {
-            running.grant.key = cards::ContainerKey::new("moby", id.as_str()).unwrap();
-            one(&running, true, Some(99), &[])
-        });
-        let ps = Ps {
-            version: JSON_VERSION,
-            vgpus: vgpus.collect(),
-        };
-        render(&ps, width)
-    };
-    let id = format!("e95e304dafa2{}", "0".repeat(52));
-    let narrow = table(std::slice::from_ref(&id), Width::Narrow);
-    assert!(narrow.contains("| moby/e95e304dafa2 |"), "{narrow}");
-    assert!(
-        !narrow.contains("LEVEL") && narrow.contains("HEALTH"),
-        "{narrow}"
-    );
-    let wide = table(std::slice::from_ref(&id), Width::Wide);
-    assert!(
-        wide.contains(&id) && wide.contains("LEVEL") && wide.contains("0 GPU-1"),
-        "{wide}"
-    );
-    // Two that begin alike are not told apart by twelve digits; and not every long id is a digest.
-    let other = format!("e95e304dafa2{}", "1".repeat(52));
-    let both = table(&[id.clone(), other.clone()], Width::Narrow);
-    assert!(both.contains(&id) && both.contains(&other), "{both}");
-    let name = "x".repeat(64);
-    assert!(table(std::slice::from_ref(&name), Width::Narrow).contains(&name));
 }
 
 #[test]

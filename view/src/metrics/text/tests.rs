@@ -1,8 +1,8 @@
 use control::{Drift, HealthStatus, IncidentCounts};
 
 use super::*;
-use crate::model::metrics::{CardMetrics, ContainerMetrics, SliceMetrics};
-use crate::model::share::Share;
+use crate::metrics::{CardMetrics, ContainerMetrics, SliceMetrics};
+use crate::share::Share;
 
 /// Of every kind of metric something, of some nothing.
 fn sample() -> Metrics {

@@ -13,8 +13,8 @@ use vgpu::backend::{Kind, Offer, Survey};
 
 pub use self::facts::{Cgroup, Facts, FiltersUnread, Runc};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
-use super::JSON_VERSION;
-use super::host_driver::HostDriver;
+use crate::JSON_VERSION;
+use crate::host_driver::HostDriver;
 
 /// What `cgpu doctor` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

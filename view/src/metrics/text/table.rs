@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::model::metrics::{CardMetrics, ContainerMetrics, MODES, SliceMetrics};
+use crate::metrics::{CardMetrics, ContainerMetrics, MODES, SliceMetrics};
 
 /// Names and values, in the order in which they are written.
 pub(super) type Labels = Vec<(&'static str, String)>;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use cards::Mode;
 
 use super::{Check, Facts, Level};
-use crate::model::host_driver::HostDriver;
-use crate::model::ps::State;
+use crate::host_driver::HostDriver;
+use crate::ps::State;
 
 /// One of cgpu's own programs.
 #[derive(Debug, Clone, PartialEq, Eq)]

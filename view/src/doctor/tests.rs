@@ -6,7 +6,7 @@ use driver_libraries::uvm_module::Standing as UvmModule;
 use host_config::config::{Allow, IsolationConfig, Strength};
 
 use super::*;
-use crate::model::ps::State;
+use crate::ps::State;
 
 fn healthy() -> Facts {
     Facts {
@@ -52,7 +52,7 @@ fn healthy() -> Facts {
 fn the_document_is_as_scripts_know_it() {
     let mut document = assess(&healthy());
     document.reclaimed = Some(vec!["default/c1".to_owned()]);
-    crate::model::snapshot::check(&document, "doctor");
+    crate::snapshot::check(&document, "doctor");
 }
 
 fn survey(chosen: Kind) -> Survey {

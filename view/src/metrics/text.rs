@@ -8,12 +8,12 @@ use anyhow::Context;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use crate::model::metrics::Metrics;
+use crate::metrics::Metrics;
 
 use table::Labels;
 
 /// A text form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextForm {
     /// Prometheus' own text format 0.0.4.
     Prometheus,
