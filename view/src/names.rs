@@ -53,6 +53,16 @@ pub fn pick(all: &[ContainerKey], name: &str, what: &str) -> anyhow::Result<Cont
     }
 }
 
+/// Digits of an id that docker shows.
+const SHORT_ID: usize = 12;
+
+/// An id as docker shows it: a digest of 64 digits by its first twelve, every other one in full.
+#[must_use]
+pub fn short_id(id: &str) -> &str {
+    let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    id.get(..SHORT_ID).filter(|_| is_digest).unwrap_or(id)
+}
+
 /// Letters that are wrong in a name that is meant.
 const SLIPS_MOST: usize = 2;
 

@@ -46,16 +46,16 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             .clone()
             .map_or_else(|| Subject::all(&config), |one| Ok(vec![one]))?
         {
-            let all = subject.events(&config)?;
+            let (all, names) = subject.log(&config)?;
             let seen = last.insert(subject.clone(), all.clone());
             let new = all
                 .into_iter()
                 .skip(already(&seen.unwrap_or_default(), &last[&subject]));
-            found.extend(new.map(|event| (subject.clone(), event)));
+            found.extend(new.map(|event| (subject.clone(), names.clone(), event)));
         }
-        found.sort_by_key(|(_, event)| event.at_unix_ms);
-        for (subject, event) in &found {
-            let line = Line::new(subject, event);
+        found.sort_by_key(|(_, _, event)| event.at_unix_ms);
+        for (subject, names, event) in &found {
+            let line = Line::new(subject, names, event);
             let line = if options.json {
                 serde_json::to_string(&line)?
             } else {
