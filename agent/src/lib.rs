@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
+mod inventory;
 mod listener;
 mod options;
 mod pages;
@@ -47,7 +48,7 @@ async fn serve(options: &Options, config: Config) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
     let listener = Listener::bind(&options.listen).await?;
-    let pages = Rc::new(Pages::new(config)?);
+    let pages = Rc::new(Pages::new(config, options.dialects.clone())?);
     tracing::info!(address = listener.address(), "serving");
     service_manager::ready();
     tokio::select! {

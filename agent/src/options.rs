@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Parser;
+use view::metrics::text::Dialect;
 
 /// `cargo xtask package` adds commit and date. Other builds name the version alone: they would be compiled again for each commit.
 pub(crate) const VERSION: &str = match option_env!("CGPU_BUILD") {
@@ -28,6 +29,14 @@ pub struct Options {
     /// Where to listen: an address and port, or `unix:` and a path.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9402")]
     pub listen: Listen,
+    /// Whose names the metrics have: `cgpu`'s own, `ack`, `dcgm`, `hami`.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "cgpu,ack"
+    )]
+    pub dialects: Vec<Dialect>,
     /// The folder of the agent's lock. Only one agent runs for each.
     #[arg(long, value_name = "DIR", default_value = "/run/cgpu-agent")]
     pub runtime_dir: PathBuf,

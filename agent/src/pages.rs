@@ -1,28 +1,67 @@
 //! What is behind each path.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use anyhow::Context;
 use host_config::Config;
 use hyper::body::Bytes;
-use view::metrics::text::{TextForm, render};
-use view::metrics::{Metrics, collect};
+use view::host_driver::HostDriver;
+use view::metrics::text::{Dialect, TextForm, render};
+use view::metrics::{CardMetrics, Containers, Exporter, Metrics};
 
-use crate::source::{STALE, Source};
+use crate::inventory::Inventories;
+use crate::options::VERSION;
+use crate::source::{STALE, Snapshot, Source};
+
+/// How long a simulator may take to answer: less than [`STALE`], so that a silent one costs no figures of its cards' grants.
+const SIMULATOR: Duration = Duration::from_millis(500);
 
 /// All pages of this host.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    host: Source<Metrics>,
+    containers: Source<Containers>,
+    cards: Source<Vec<CardMetrics>>,
+    errors: Arc<Errors>,
+    dialects: Vec<Dialect>,
+    node: String,
     last: Mutex<Option<Page>>,
 }
 
 /// A text and what it was made from.
 #[derive(Debug)]
 struct Page {
-    number: u64,
+    /// The numbers of the snapshots.
+    of: [Option<u64>; 2],
     form: TextForm,
     text: Bytes,
+}
+
+/// Answers that did not come, since the agent began.
+#[derive(Debug, Default)]
+struct Errors {
+    /// Brokers that did not answer in time.
+    broker: AtomicU64,
+    /// Containers whose state could not be read.
+    state: AtomicU64,
+    /// Scrapes without containers.
+    containers: AtomicU64,
+    /// Scrapes without cards.
+    cards: AtomicU64,
+}
+
+impl Errors {
+    fn all(&self) -> Vec<(&'static str, u64)> {
+        let all = [
+            ("broker", &self.broker),
+            ("state", &self.state),
+            ("containers", &self.containers),
+            ("cards", &self.cards),
+        ];
+        all.map(|(source, count)| (source, count.load(Ordering::Relaxed)))
+            .to_vec()
+    }
 }
 
 impl Pages {
@@ -30,29 +69,73 @@ impl Pages {
     ///
     /// # Errors
     /// The system has no thread.
-    pub(crate) fn new(config: Config) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: Config, dialects: Vec<Dialect>) -> anyhow::Result<Self> {
+        let errors = Arc::<Errors>::default();
+        let counted = Arc::clone(&errors);
+        let of_containers = config.clone();
+        let containers = Source::start("containers", move || {
+            let found = view::metrics::containers(&of_containers)?;
+            counted.broker.fetch_add(found.silent, Ordering::Relaxed);
+            counted.state.fetch_add(found.unread, Ordering::Relaxed);
+            Ok(found)
+        })?;
+        let mut inventories = Inventories::default();
+        let cards = Source::start("cards", move || {
+            let driver = HostDriver::of(&config);
+            let inventory = inventories.of(driver, &config)?;
+            let cards = view::cards::collect_of(&config, driver, inventory, SIMULATOR)?;
+            Ok(view::metrics::of_cards(cards))
+        })?;
         Ok(Self {
-            host: Source::start("collect", move || collect(&config))?,
+            containers,
+            cards,
+            errors,
+            dialects,
+            node: view::metrics::node_name(),
             last: Mutex::default(),
         })
     }
 
-    /// `/metrics`
+    /// `/metrics`: what is not known in time is absent and counted.
     pub(crate) async fn metrics(&self, form: TextForm) -> anyhow::Result<Bytes> {
-        let snapshot = self.host.get().await.context("nothing is known in time")?;
-        let metrics = snapshot
-            .figures
-            .as_ref()
-            .map_err(|why| anyhow::anyhow!("{why}"))?;
+        let (containers, cards) = tokio::join!(self.containers.get(), self.cards.get());
+        let of = [number(containers.as_deref()), number(cards.as_deref())];
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_whole = of.iter().all(Option::is_some);
         if let Some(page) = &*last
-            && (page.number, page.form) == (snapshot.number, form)
+            && is_whole
+            && (page.of, page.form) == (of, form)
         {
             return Ok(page.text.clone());
         }
-        let text = Bytes::from(render(metrics, form)?);
+        let took: BTreeMap<&'static str, Duration> = [
+            (
+                "containers",
+                containers.as_deref().map(|snapshot| snapshot.took),
+            ),
+            ("cards", cards.as_deref().map(|snapshot| snapshot.took)),
+        ]
+        .into_iter()
+        .filter_map(|(source, took)| Some((source, took?)))
+        .collect();
+        let containers = known(containers.as_deref(), &self.errors.containers);
+        let cards = known(cards.as_deref(), &self.errors.cards);
+        let metrics = Metrics {
+            exporter: Exporter {
+                version: VERSION.to_owned(),
+                node: self.node.clone(),
+                errors: self.errors.all(),
+                took: took.into_iter().collect(),
+                starts_refused: Vec::new(),
+            },
+            containers: containers
+                .map(|all| all.containers.clone())
+                .unwrap_or_default(),
+            cards: cards.cloned().unwrap_or_default(),
+        };
+        let text = Bytes::from(render(&metrics, form, &self.dialects)?);
         *last = Some(Page {
-            number: snapshot.number,
+            of,
             form,
             text: text.clone(),
         });
@@ -61,9 +144,27 @@ impl Pages {
 
     /// `/readyz`: why not.
     pub(crate) async fn ready(&self) -> Result<(), String> {
-        match self.host.get().await {
+        match self.containers.get().await {
             Some(snapshot) => snapshot.figures.as_ref().map(drop).map_err(Clone::clone),
-            None => Err(format!("nothing is known within {} s", STALE.as_secs())),
+            None => Err(format!(
+                "the state folder is not read within {} s",
+                STALE.as_secs()
+            )),
         }
     }
+}
+
+/// The number of a collection that succeeded.
+fn number<T>(snapshot: Option<&Snapshot<T>>) -> Option<u64> {
+    snapshot
+        .filter(|snapshot| snapshot.figures.is_ok())
+        .map(|snapshot| snapshot.number)
+}
+
+fn known<'a, T>(snapshot: Option<&'a Snapshot<T>>, errors: &AtomicU64) -> Option<&'a T> {
+    let figures = snapshot.and_then(|snapshot| snapshot.figures.as_ref().ok());
+    if figures.is_none() {
+        errors.fetch_add(1, Ordering::Relaxed);
+    }
+    figures
 }

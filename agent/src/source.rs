@@ -6,7 +6,7 @@
 //!
 //! A collection that hangs makes its own figures old, and none of another source.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -24,6 +24,8 @@ const AWAKE: Duration = Duration::from_secs(60);
 pub(crate) struct Snapshot<T> {
     /// When it began.
     pub(crate) at: Instant,
+    /// How long it took.
+    pub(crate) took: Duration,
     /// Its number, from 1.
     pub(crate) number: u64,
     /// The figures, or why there are none.
@@ -45,21 +47,44 @@ pub(crate) struct Source<T> {
 
 #[derive(Debug, Default)]
 struct Requested {
-    last: Mutex<Option<Instant>>,
+    times: Mutex<Times>,
     changed: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct Times {
+    /// Of the last request.
+    requested: Option<Instant>,
+    /// Of the collection that is under way.
+    begun: Option<Instant>,
+}
+
 impl Requested {
-    fn now(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    /// How long it is worth to wait for figures.
+    fn now(&self) -> Duration {
+        let mut times = self.lock();
+        times.requested = Some(Instant::now());
         self.changed.notify_one();
+        // What it finds would be old.
+        let hangs = |begun: Instant| STALE.saturating_sub(begun.elapsed());
+        times.begun.map_or(STALE, hangs)
+    }
+
+    fn begins(&self, begun: Option<Instant>) {
+        self.lock().begun = begun;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps until somebody has asked lately.
     fn wait(&self) {
-        let is_idle = |last: &mut Option<Instant>| last.is_none_or(|last| last.elapsed() >= AWAKE);
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(last, is_idle));
+        let is_idle = |times: &mut Times| {
+            let requested = times.requested;
+            requested.is_none_or(|requested| requested.elapsed() >= AWAKE)
+        };
+        drop(self.changed.wait_while(self.lock(), is_idle));
     }
 }
 
@@ -79,14 +104,17 @@ impl<T: Send + Sync + 'static> Source<T> {
             for number in 1.. {
                 awaited.wait();
                 let at = Instant::now();
+                awaited.begins(Some(at));
                 let figures = collect().map_err(|error| format!("{error:#}"));
                 let took = at.elapsed();
+                awaited.begins(None);
                 match &figures {
                     Ok(_) => tracing::debug!(source = name, ?took, "collected"),
                     Err(why) => tracing::debug!(source = name, ?took, why, "nothing collected"),
                 }
                 let snapshot = Snapshot {
                     at,
+                    took,
                     number,
                     figures,
                 };
@@ -109,14 +137,14 @@ impl<T: Send + Sync + 'static> Source<T> {
 
     /// The last figures, or those of the collection that this request begins; `None`: none in time.
     pub(crate) async fn get(&self) -> Option<Arc<Snapshot<T>>> {
-        self.requested.now();
+        let patience = self.requested.now();
         let mut snapshots = self.snapshots.clone();
         let fresh = |snapshot: &Option<Arc<Snapshot<T>>>| {
             snapshot
                 .as_ref()
                 .is_some_and(|snapshot| snapshot.is_fresh())
         };
-        let waited = tokio::time::timeout(STALE, snapshots.wait_for(fresh)).await;
+        let waited = tokio::time::timeout(patience, snapshots.wait_for(fresh)).await;
         waited.ok()?.ok()?.clone()
     }
 }
@@ -148,6 +176,9 @@ mod tests {
         let (hold, held) = std::sync::mpsc::channel::<()>();
         let source = Source::<()>::start("test", move || Ok(held.recv()?)).unwrap();
         assert!(source.get().await.is_none());
+        let began = Instant::now();
+        assert!(source.get().await.is_none());
+        assert!(began.elapsed() < STALE / 2, "it is known to hang");
         drop(hold);
     }
 
