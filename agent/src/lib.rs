@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
+#[cfg(feature = "nvml")]
+mod figures;
 mod inventory;
 mod listener;
 mod options;
@@ -26,6 +28,25 @@ use tracing_subscriber::EnvFilter;
 
 use self::listener::Listener;
 use self::pages::Pages;
+
+#[cfg(not(feature = "nvml"))]
+mod figures {
+    //! Stands in where NVML is not built in.
+
+    use std::collections::BTreeMap;
+
+    use view::metrics::Figures;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Library {}
+
+    impl Library {
+        #[expect(clippy::unnecessary_wraps, reason = "NVML's own may fail")]
+        pub(crate) fn figures(&mut self) -> anyhow::Result<BTreeMap<String, Figures>> {
+            Ok(BTreeMap::new())
+        }
+    }
+}
 
 pub use self::options::{Listen, Options};
 

@@ -9,8 +9,9 @@ use host_config::Config;
 use hyper::body::Bytes;
 use view::host_driver::HostDriver;
 use view::metrics::text::{Dialect, TextForm, render};
-use view::metrics::{CardMetrics, Containers, Exporter, Metrics};
+use view::metrics::{CardMetrics, Containers, Exporter, Figures, Metrics};
 
+use crate::figures::Library;
 use crate::inventory::Inventories;
 use crate::options::VERSION;
 use crate::source::{STALE, Snapshot, Source};
@@ -23,6 +24,8 @@ const SIMULATOR: Duration = Duration::from_millis(500);
 pub(crate) struct Pages {
     containers: Source<Containers>,
     cards: Source<Vec<CardMetrics>>,
+    /// By UUID.
+    figures: Source<BTreeMap<String, Figures>>,
     errors: Arc<Errors>,
     dialects: Vec<Dialect>,
     node: String,
@@ -33,7 +36,7 @@ pub(crate) struct Pages {
 #[derive(Debug)]
 struct Page {
     /// The numbers of the snapshots.
-    of: [Option<u64>; 2],
+    of: [Option<u64>; 3],
     form: TextForm,
     text: Bytes,
 }
@@ -49,6 +52,8 @@ struct Errors {
     containers: AtomicU64,
     /// Scrapes without cards.
     cards: AtomicU64,
+    /// Scrapes without NVML's figures of cards.
+    nvml: AtomicU64,
 }
 
 impl Errors {
@@ -58,6 +63,7 @@ impl Errors {
             ("state", &self.state),
             ("containers", &self.containers),
             ("cards", &self.cards),
+            ("nvml", &self.nvml),
         ];
         all.map(|(source, count)| (source, count.load(Ordering::Relaxed)))
             .to_vec()
@@ -79,6 +85,12 @@ impl Pages {
             counted.state.fetch_add(found.unread, Ordering::Relaxed);
             Ok(found)
         })?;
+        let of_figures = config.clone();
+        let mut library = Library::default();
+        let figures = Source::start("nvml", move || match HostDriver::of(&of_figures) {
+            HostDriver::Kernel => library.figures(),
+            HostDriver::Sim | HostDriver::None => Ok(BTreeMap::new()),
+        })?;
         let mut inventories = Inventories::default();
         let cards = Source::start("cards", move || {
             let driver = HostDriver::of(&config);
@@ -89,6 +101,7 @@ impl Pages {
         Ok(Self {
             containers,
             cards,
+            figures,
             errors,
             dialects,
             node: view::metrics::node_name(),
@@ -98,8 +111,13 @@ impl Pages {
 
     /// `/metrics`: what is not known in time is absent and counted.
     pub(crate) async fn metrics(&self, form: TextForm) -> anyhow::Result<Bytes> {
-        let (containers, cards) = tokio::join!(self.containers.get(), self.cards.get());
-        let of = [number(containers.as_deref()), number(cards.as_deref())];
+        let (containers, cards, figures) =
+            tokio::join!(self.containers.get(), self.cards.get(), self.figures.get());
+        let of = [
+            number(containers.as_deref()),
+            number(cards.as_deref()),
+            number(figures.as_deref()),
+        ];
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_whole = of.iter().all(Option::is_some);
         if let Some(page) = &*last
@@ -108,30 +126,35 @@ impl Pages {
         {
             return Ok(page.text.clone());
         }
-        let took: BTreeMap<&'static str, Duration> = [
-            (
-                "containers",
-                containers.as_deref().map(|snapshot| snapshot.took),
-            ),
-            ("cards", cards.as_deref().map(|snapshot| snapshot.took)),
-        ]
-        .into_iter()
-        .filter_map(|(source, took)| Some((source, took?)))
-        .collect();
+        let took = [
+            ("containers", took(containers.as_deref())),
+            ("cards", took(cards.as_deref())),
+            ("nvml", took(figures.as_deref())),
+        ];
+        let took = took
+            .into_iter()
+            .filter_map(|(source, took)| Some((source, took?)));
+        let took = took.collect();
         let containers = known(containers.as_deref(), &self.errors.containers);
         let cards = known(cards.as_deref(), &self.errors.cards);
+        let mut cards = cards.cloned().unwrap_or_default();
+        let figures = known(figures.as_deref(), &self.errors.nvml);
+        for card in &mut cards {
+            let of_card = figures.and_then(|figures| figures.get(&card.uuid));
+            card.figures = of_card.cloned().unwrap_or_default();
+        }
         let metrics = Metrics {
             exporter: Exporter {
                 version: VERSION.to_owned(),
                 node: self.node.clone(),
                 errors: self.errors.all(),
-                took: took.into_iter().collect(),
+                took,
                 starts_refused: Vec::new(),
             },
             containers: containers
                 .map(|all| all.containers.clone())
                 .unwrap_or_default(),
-            cards: cards.cloned().unwrap_or_default(),
+            cards,
         };
         let text = Bytes::from(render(&metrics, form, &self.dialects)?);
         *last = Some(Page {
@@ -159,6 +182,10 @@ fn number<T>(snapshot: Option<&Snapshot<T>>) -> Option<u64> {
     snapshot
         .filter(|snapshot| snapshot.figures.is_ok())
         .map(|snapshot| snapshot.number)
+}
+
+fn took<T>(snapshot: Option<&Snapshot<T>>) -> Option<Duration> {
+    snapshot.map(|snapshot| snapshot.took)
 }
 
 fn known<'a, T>(snapshot: Option<&'a Snapshot<T>>, errors: &AtomicU64) -> Option<&'a T> {
