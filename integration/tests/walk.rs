@@ -46,7 +46,7 @@ const COMMANDS: [&str; 17] = [
 ];
 
 /// What differs from run to run and from machine to machine.
-const PATTERNS: [(&str, &str); 20] = [
+const PATTERNS: [(&str, &str); 21] = [
     ("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z", "TIME"),
     (
         "(cgpu[a-z0-9-]*(?: smi)?|Version: ) [0-9]+\\.[0-9]+\\.[0-9]+",
@@ -63,6 +63,8 @@ const PATTERNS: [(&str, &str); 20] = [
     ("broker [0-9]+ -> [0-9]+", "broker PID -> PID"),
     ("cgpu-run/[0-9]+[-.0-9a-z]*", "cgpu-run/PID"),
     ("[0-9a-f]{64}", "ID"),
+    // docker's own choice.
+    ("[a-z]+_[a-z]+ \\(moby/[0-9a-f]{12}\\)", "NAME (moby/ID)"),
     ("own/[A-Za-z0-9]{6}", "own/XXXXXX"),
     ("waited [0-9.]+ ms", "waited N ms"),
     ("(?m)^(cgpu_process_cpu_seconds_total\\{.*\\}) .*", "$1 N"),
@@ -172,7 +174,7 @@ fn the_example_without_an_engine_holds_its_quota() -> Result<()> {
             let script = repository().join("examples/without-an-engine.sh");
             let ran = succeed(host.shell()?.arg(script))?;
             ensure!(
-                ran.stdout.matches("/ 2048 MiB").count() == 2,
+                ran.stdout.matches("/2048 MiB").count() == 2,
                 "each of two cards gives half of 4 GiB: {}",
                 ran.stdout
             );

@@ -243,6 +243,15 @@ pub enum State {
 }
 
 impl State {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Running,
+        Self::DriverUnreachable,
+        Self::Silent,
+        Self::BrokerGone,
+        Self::Stale,
+    ];
+
     /// As tables show it.
     #[must_use]
     pub fn text(self) -> &'static str {

@@ -9,6 +9,8 @@ mod events;
 #[cfg(feature = "host")]
 mod install;
 #[cfg(feature = "host")]
+mod list;
+#[cfg(feature = "host")]
 mod metrics;
 #[cfg(feature = "host")]
 mod ps;
@@ -50,21 +52,20 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = smi::DEV)]
         dev: PathBuf,
     },
-    /// List the containers of this host that have a vGPU: quota, use, compute share, health.
-    #[command(after_help = PS_COLUMNS)]
-    Ps {
-        #[command(flatten)]
-        form: Form,
-        /// Show all columns, with the full names of containers and cards.
-        #[arg(long)]
-        wide: bool,
-    },
+    /// List the containers of this host that have a vGPU: memory, compute share, health.
+    #[cfg(feature = "host")]
+    #[command(after_help = ps::COLUMNS)]
+    Ps(ps::Options),
+    /// List the containers of this host that have a vGPU.
+    #[cfg(not(feature = "host"))]
+    Ps(Absent),
     /// List the GPUs (cards) of this host: how much of each is granted, to whom, and what is free.
-    #[command(after_help = CARDS_COLUMNS)]
-    Cards {
-        #[command(flatten)]
-        form: Form,
-    },
+    #[cfg(feature = "host")]
+    #[command(after_help = cards::COLUMNS)]
+    Cards(cards::Options),
+    /// List the GPUs (cards) of this host.
+    #[cfg(not(feature = "host"))]
+    Cards(Absent),
     /// Check whether GPU containers can run on this host; list what is missing or broken, and what to do.
     #[command(after_help = "Exit code: 0 if nothing is missing or broken, else 1.")]
     Doctor {
@@ -106,11 +107,7 @@ enum Command {
     Run(Box<run::Options>),
     /// Run a command with a vGPU, without a container engine.
     #[cfg(not(feature = "host"))]
-    Run {
-        /// Not in this build.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        rest: Vec<String>,
-    },
+    Run(Absent),
     /// The process of `run`, before it becomes the command.
     #[cfg(feature = "host")]
     #[command(hide = true)]
@@ -135,34 +132,14 @@ enum Command {
     },
 }
 
-/// What is in the table of `cgpu ps`.
-const PS_COLUMNS: &str = "\
-Columns:
-  CONTAINER         Namespace and id; an id of 64 digits by its first 12, which other commands take as well
-  CARD              The card's minor number; with --wide its UUID too
-  QUOTA, USED       Memory that the container may use, and uses now
-  COMPUTE           Its compute policy, share, weight and priority
-  ISOLATION         strict or compat, or why it is not isolated
-  HEALTH            ok, or what is wrong; `cgpu events` says more
-
-Columns with --wide:
-  PEAK, REFUSED     The most memory that it has used; allocations that exceeded the quota
-  ENTITLED, HAD     Its part of the card's time: what it is entitled to now, and what it had in the last second
-  LEVEL             How its share is enforced, and why no better way is used
-  MANAGED           What managed memory counts: charge, deny or allow
-  HOST MEMORY       Host memory that the driver has taken for it, and the limit
-  BACKEND           What enforces its quota, and the driver
-  BROKER, ITS ...   Pid of its broker; CPU time and memory of cgpu's own processes for it";
-
-/// What is in the table of `cgpu cards`.
-const CARDS_COLUMNS: &str = "\
-Columns:
-  GRANTED        Memory that is reserved for containers, whether they use it or not
-  FREE TO GRANT  Memory that new containers can get
-  COMPUTE        How the card's time is divided: the policy of containers that name none
-  RESERVED       The part of its time that containers have for themselves
-  LEFT           The part of its time that can still be reserved
-  HEALTH         ok, or why no new container is placed on it";
+/// The arguments of a command of the host.
+#[cfg(not(feature = "host"))]
+#[derive(Debug, Args)]
+struct Absent {
+    /// Not in this build.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    rest: Vec<String>,
+}
 
 /// How a document is printed.
 #[derive(Debug, Clone, Copy, Args)]
@@ -230,15 +207,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Smi { form, dev } => smi::run(form, &dev),
-        Command::Ps { form, wide } => ps::run(
-            form,
-            if wide {
-                crate::render::ps::Width::Wide
-            } else {
-                crate::render::ps::Width::Narrow
-            },
-        ),
-        Command::Cards { form } => cards::run(form),
+        Command::Ps(options) => ps::run(&options),
+        Command::Cards(options) => cards::run(&options),
         Command::Doctor { form, repair } => doctor::run(
             form,
             if repair {
@@ -268,10 +238,10 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let absent = match arguments.command {
         Command::Smi { form, dev } => return smi::run(form, &dev),
-        Command::Ps { .. } => "ps",
-        Command::Cards { .. } => "cards",
+        Command::Ps(_) => "ps",
+        Command::Cards(_) => "cards",
         Command::Doctor { .. } => "doctor",
-        Command::Run { .. } => "run",
+        Command::Run(_) => "run",
     };
     anyhow::bail!(
         "`cgpu {absent}` is for the host: this build is for use inside containers and has `cgpu smi` only"

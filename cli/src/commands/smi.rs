@@ -41,7 +41,9 @@ pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
             listed(&missing)
         ),
     };
-    form.print(&smi, render::smi::render)?;
+    form.print(&smi, |smi| {
+        render::smi::render(smi, render::Look::of_output())
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -177,6 +177,13 @@ fn last(folder: &Path) -> io::Result<Option<Event>> {
     Ok(lines.find_map(|line| serde_json::from_slice(line).ok()))
 }
 
+/// What a container was called that has ended, or never began; nothing of one whose last event has no names.
+#[must_use]
+pub fn names_of(state_dir: &Path, key: &ContainerKey) -> Names {
+    let last = last(&of_container(state_dir, key)).unwrap_or_default();
+    last.map(|event| event.names).unwrap_or_default()
+}
+
 /// Appends an event, which is an [`Event`] or has its fields. The folder is made where it is not there.
 ///
 /// # Errors

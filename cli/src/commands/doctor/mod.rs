@@ -81,7 +81,9 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     let mut doctor = assess(&probe::look(&loaded));
     doctor.reclaimed = reclaimed;
     doctor.cleared_cards = cleared_cards;
-    form.print(&doctor, render::doctor::render)?;
+    form.print(&doctor, |doctor| {
+        render::doctor::render(doctor, render::Look::of_output())
+    })?;
     Ok(if doctor.is_well {
         ExitCode::SUCCESS
     } else {
