@@ -10,6 +10,7 @@
 
 #[cfg(feature = "nvml")]
 mod figures;
+mod history;
 mod inventory;
 mod listener;
 mod options;
@@ -69,7 +70,7 @@ async fn serve(options: &Options, config: Config) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
     let listener = Listener::bind(&options.listen).await?;
-    let pages = Rc::new(Pages::new(config, options.dialects.clone())?);
+    let pages = Rc::new(Pages::new(config, options)?);
     tracing::info!(address = listener.address(), "serving");
     service_manager::ready();
     tokio::select! {

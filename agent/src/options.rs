@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use cards::events::history;
 use clap::Parser;
 use view::metrics::text::Dialect;
 
@@ -37,6 +38,9 @@ pub struct Options {
         default_value = "cgpu,ack"
     )]
     pub dialects: Vec<Dialect>,
+    /// The folder to which events are copied: those in the state folder are gone after a reboot.
+    #[arg(long, value_name = "DIR", default_value = history::DIR)]
+    pub history_dir: PathBuf,
     /// The folder of the agent's lock. Only one agent runs for each.
     #[arg(long, value_name = "DIR", default_value = "/run/cgpu-agent")]
     pub runtime_dir: PathBuf,

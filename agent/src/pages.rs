@@ -12,8 +12,9 @@ use view::metrics::text::{Dialect, TextForm, render};
 use view::metrics::{CardMetrics, Containers, Exporter, Figures, Metrics};
 
 use crate::figures::Library;
+use crate::history::{self, Counted};
 use crate::inventory::Inventories;
-use crate::options::VERSION;
+use crate::options::{Options, VERSION};
 use crate::source::{STALE, Snapshot, Source};
 
 /// How long a simulator may take to answer: less than [`STALE`], so that a silent one costs no figures of its cards' grants.
@@ -27,6 +28,7 @@ pub(crate) struct Pages {
     /// By UUID.
     figures: Source<BTreeMap<String, Figures>>,
     errors: Arc<Errors>,
+    counted: Counted,
     dialects: Vec<Dialect>,
     node: String,
     last: Mutex<Option<Page>>,
@@ -75,7 +77,8 @@ impl Pages {
     ///
     /// # Errors
     /// The system has no thread.
-    pub(crate) fn new(config: Config, dialects: Vec<Dialect>) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: Config, options: &Options) -> anyhow::Result<Self> {
+        let counted_events = history::start(&config.state_dir, &options.history_dir)?;
         let errors = Arc::<Errors>::default();
         let counted = Arc::clone(&errors);
         let of_containers = config.clone();
@@ -103,7 +106,8 @@ impl Pages {
             cards,
             figures,
             errors,
-            dialects,
+            counted: counted_events,
+            dialects: options.dialects.clone(),
             node: view::metrics::node_name(),
             last: Mutex::default(),
         })
@@ -149,7 +153,7 @@ impl Pages {
                 node: self.node.clone(),
                 errors: self.errors.all(),
                 took,
-                starts_refused: Vec::new(),
+                starts_refused: self.counted.starts_refused(),
             },
             containers: containers
                 .map(|all| all.containers.clone())

@@ -1,4 +1,4 @@
-//! What systemd is told (`sd_notify(3)`). Without systemd nothing is.
+//! What the agent reports to systemd (`sd_notify(3)`). Without systemd nothing is sent.
 
 use sd_notify::NotifyState;
 
@@ -12,7 +12,7 @@ pub(crate) fn stopping() {
     notify(NotifyState::Stopping);
 }
 
-/// Tells the unit's watchdog that the event loop turns, twice in its time. Ends never.
+/// Reports to the unit's watchdog, twice in its time, that the event loop turns. Never ends.
 pub(crate) async fn watchdog() {
     let Some(time) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;
@@ -25,6 +25,6 @@ pub(crate) async fn watchdog() {
 
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "systemd is not told");
+        tracing::warn!(%error, "systemd is not notified");
     }
 }
