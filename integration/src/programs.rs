@@ -11,7 +11,7 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 11] = [
+const HOST: [(&str, &str); 12] = [
     ("cgpu-shim", "containerd-shim-cgpu-v2"),
     ("cgpu-broker", "cgpu-broker"),
     ("cgpu-executor", "cgpu-executor"),
@@ -20,6 +20,7 @@ const HOST: [(&str, &str); 11] = [
     ("cgpu-hook", "cgpu-hook"),
     ("cgpu-limits", "cgpu-limits"),
     ("cgpu-cli", "cgpu"),
+    ("cgpu-agent", "cgpu-agent"),
     ("cgpu-burn", "cgpu-burn"),
     ("cgpu-hwprobe", "cgpu-card"),
     ("cgpu-hwprobe", "cgpu-cuda"),
