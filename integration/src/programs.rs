@@ -11,7 +11,7 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 11] = [
+const HOST: [(&str, &str); 12] = [
     ("cgpu-shim", "containerd-shim-cgpu-v2"),
     ("cgpu-broker", "cgpu-broker"),
     ("cgpu-executor", "cgpu-executor"),
@@ -19,6 +19,7 @@ const HOST: [(&str, &str); 11] = [
     ("cgpu-hook", "cgpu-runtime"),
     ("cgpu-hook", "cgpu-hook"),
     ("cgpu-limits", "cgpu-limits"),
+    ("cgpu-top", "cgpu-top"),
     ("cgpu-cli", "cgpu"),
     ("cgpu-burn", "cgpu-burn"),
     ("cgpu-hwprobe", "cgpu-card"),

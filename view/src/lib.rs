@@ -28,6 +28,8 @@ pub mod metrics;
 pub mod names;
 #[cfg(feature = "host")]
 pub mod ps;
+#[cfg(feature = "host")]
+pub mod top;
 
 pub use self::moment::moment;
 

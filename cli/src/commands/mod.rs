@@ -18,6 +18,8 @@ mod run;
 mod set;
 mod smi;
 #[cfg(feature = "host")]
+mod top;
+#[cfg(feature = "host")]
 mod upgrade;
 
 use std::path::PathBuf;
@@ -82,6 +84,10 @@ enum Command {
     #[cfg(feature = "host")]
     #[command(after_help = metrics::EXAMPLES)]
     Metrics(metrics::Options),
+    /// Watch cards and containers live: memory, compute share, refused allocations, state.
+    #[cfg(feature = "host")]
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::Options),
     /// Change the memory or the compute share of a running container, or the rules of a card.
     #[cfg(feature = "host")]
     #[command(after_help = set::EXAMPLES)]
@@ -249,6 +255,7 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
         ),
         Command::Events(options) => events::run(&options),
         Command::Metrics(options) => metrics::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Set(options) => set::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),
         Command::Install(options) => install::install(&options),
