@@ -1,5 +1,7 @@
 //! `cgpu-top`: the full screen of `cgpu top`, which starts it.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::time::Duration;
 

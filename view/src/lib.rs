@@ -21,6 +21,8 @@ pub mod doctor;
 #[cfg(feature = "host")]
 pub mod events;
 #[cfg(feature = "host")]
+pub mod explain;
+#[cfg(feature = "host")]
 pub mod host_driver;
 #[cfg(feature = "host")]
 pub mod metrics;

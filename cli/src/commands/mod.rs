@@ -7,11 +7,15 @@ mod doctor;
 #[cfg(feature = "host")]
 mod events;
 #[cfg(feature = "host")]
+mod explain;
+#[cfg(feature = "host")]
 mod install;
 #[cfg(feature = "host")]
 mod metrics;
 #[cfg(feature = "host")]
 mod ps;
+#[cfg(feature = "host")]
+mod request_options;
 #[cfg(feature = "host")]
 mod run;
 #[cfg(feature = "host")]
@@ -80,6 +84,10 @@ enum Command {
     #[cfg(feature = "host")]
     #[command(after_help = events::EXAMPLES)]
     Events(events::Options),
+    /// Say which cards a request would get now, or why it is refused, card by card.
+    #[cfg(feature = "host")]
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::Options),
     /// Print metrics of all containers and cards for Prometheus, once.
     #[cfg(feature = "host")]
     #[command(after_help = metrics::EXAMPLES)]
@@ -254,6 +262,7 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
             },
         ),
         Command::Events(options) => events::run(&options),
+        Command::Explain(options) => explain::run(&options),
         Command::Metrics(options) => metrics::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Set(options) => set::run(&options),

@@ -5,6 +5,8 @@ pub mod cards;
 #[cfg(feature = "host")]
 pub mod doctor;
 #[cfg(feature = "host")]
+pub mod explain;
+#[cfg(feature = "host")]
 pub mod ps;
 pub mod smi;
 

@@ -43,6 +43,7 @@ mod bundle;
 mod container;
 mod error;
 pub mod events;
+pub mod explain;
 mod host;
 mod host_memory;
 mod lifecycle;
