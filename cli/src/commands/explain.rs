@@ -12,6 +12,9 @@ use super::Form;
 use super::request_options::RequestOptions;
 use crate::render;
 
+/// The two forms.
+pub(super) const USAGE: &str = "cgpu explain [OPTIONS] <CONTAINER>\n       cgpu explain [OPTIONS] --memory <MEMORY>";
+
 /// Below the help of `cgpu explain`.
 pub(super) const EXAMPLES: &str = "\
 What is said holds for now: memory and time are what the cards have left at this moment. A container is judged as if it had no

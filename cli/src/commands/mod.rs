@@ -86,7 +86,7 @@ enum Command {
     Events(events::Options),
     /// Say which cards a request would get now, or why it is refused, card by card.
     #[cfg(feature = "host")]
-    #[command(after_help = explain::EXAMPLES)]
+    #[command(after_help = explain::EXAMPLES, override_usage = explain::USAGE)]
     Explain(explain::Options),
     /// Print metrics of all containers and cards for Prometheus, once.
     #[cfg(feature = "host")]
