@@ -91,6 +91,8 @@ fn docker_runs(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
         .docker(&["exec", "long", "cgpu", "smi", "--json"])?
         .success()?;
     assert_eq!(totals(&smi.json()?)?, [4 * GIB]);
+    let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+    assert_eq!(ps["vgpus"][0]["name"], "long", "{ps}");
     let over = docker.docker(&["exec", "long", "cgpu-burn", "alloc", "5Gi"])?;
     assert_eq!(over.code, Some(3), "{over:?}");
     assert!(
@@ -278,6 +280,24 @@ fn nerdctl_takes_the_shim_by_name() -> Result<()> {
         },
         &["--annotation", "cgpu.io/memory=4Gi"],
     )?;
+    let held = [
+        "run",
+        "-d",
+        "--name",
+        "held",
+        "--network=none",
+        "--runtime",
+        CGPU,
+        "--annotation",
+        "cgpu.io/memory=4Gi",
+        &rig.image.name,
+        "sleep",
+        "100000",
+    ];
+    nerdctl.nerdctl(&held)?.success()?;
+    let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+    assert_eq!(ps["vgpus"][0]["name"], "held", "{ps}");
+    nerdctl.nerdctl(&["rm", "-f", "held"])?.success()?;
     rig.finish()
 }
 

@@ -257,6 +257,7 @@ fn a_slice_by_hook_and_wrapper_at_once_is_one_slice() -> Result<()> {
     let vgpus = ps["vgpus"].as_array().context("vgpus in the document")?;
     assert_eq!(vgpus.len(), 1, "{ps}");
     assert_eq!(vgpus[0]["frontend"], "hook", "{ps}");
+    assert_eq!(vgpus[0]["name"], "one", "{ps}");
     host.podman
         .podman(&["rm", "--force", "--time", "0", "one"])?
         .success()?;

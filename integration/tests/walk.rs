@@ -47,7 +47,7 @@ const COMMANDS: [&str; 18] = [
 ];
 
 /// What differs from run to run and from machine to machine.
-const PATTERNS: [(&str, &str); 20] = [
+const PATTERNS: [(&str, &str); 21] = [
     ("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z", "TIME"),
     (
         "(cgpu[a-z0-9-]*(?: smi)?|Version: ) [0-9]+\\.[0-9]+\\.[0-9]+",
@@ -64,6 +64,8 @@ const PATTERNS: [(&str, &str); 20] = [
     ("broker [0-9]+ -> [0-9]+", "broker PID -> PID"),
     ("cgpu-run/[0-9]+[-.0-9a-z]*", "cgpu-run/PID"),
     ("[0-9a-f]{64}", "ID"),
+    // docker's own choice.
+    ("[a-z]+_[a-z]+ \\(moby/[0-9a-f]{12}\\)", "NAME (moby/ID)"),
     ("own/[A-Za-z0-9]{6}", "own/XXXXXX"),
     ("waited [0-9.]+ ms", "waited N ms"),
     ("(?m)^(cgpu_broker_cpu_seconds_total\\{.*\\}) .*", "$1 N"),

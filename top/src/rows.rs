@@ -1,5 +1,6 @@
 //! The rows of the table of containers: which, and in which order.
 
+use view::names::short_id;
 use view::ps::{PsCard, PsVgpu, State as VgpuState};
 use view::top::Top;
 
@@ -83,10 +84,12 @@ impl Row<'_> {
     fn matches(&self, filter: &str) -> bool {
         let vgpu = self.vgpu;
         let filter = filter.to_lowercase();
+        let pod_namespace = vgpu.pod.as_ref().map_or("", |pod| &pod.namespace);
         [
             &self.name(),
             &vgpu.namespace,
             &vgpu.container,
+            pod_namespace,
             vgpu.state.text(),
         ]
         .iter()
@@ -135,12 +138,11 @@ pub(crate) fn rows<'a>(top: &'a Top, choice: &Choice<'_>) -> Vec<Row<'a>> {
     rows
 }
 
-/// Digits of an id that docker shows.
-const SHORT_ID: usize = 12;
-
+/// `pod/container`, else the engine's name, else namespace and id.
 fn name_of(vgpu: &PsVgpu) -> String {
-    let id = vgpu.container.as_str();
-    let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let short = id.get(..SHORT_ID).filter(|_| is_digest);
-    format!("{}/{}", vgpu.namespace, short.unwrap_or(id))
+    match (&vgpu.pod, &vgpu.name) {
+        (Some(pod), _) => format!("{}/{}", pod.name, pod.container),
+        (None, Some(name)) => name.clone(),
+        (None, None) => format!("{}/{}", vgpu.namespace, short_id(&vgpu.container)),
+    }
 }

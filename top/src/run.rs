@@ -128,13 +128,13 @@ fn ask_host(
 /// The last events, newest first.
 fn events_of(config: &Config, key: &ContainerKey) -> Vec<String> {
     let subject = Subject::Container(key.clone());
-    let events = match subject.events(config) {
-        Ok(events) => events,
+    let (events, names) = match subject.log(config) {
+        Ok(log) => log,
         Err(error) => return vec![format!("{error:#}")],
     };
     let latest = events.iter().rev().take(EVENTS_MOST);
     latest
-        .map(|event| Line::new(&subject, event).brief())
+        .map(|event| Line::new(&subject, &names, event).brief())
         .collect()
 }
 

@@ -40,6 +40,8 @@ fn host(second: u64) -> Top {
             let (namespace, id) = name.split_once('/').unwrap();
             (vgpu.namespace, vgpu.container) = (namespace.to_owned(), id.to_owned());
             vgpu.health = Some("ok".to_owned());
+            vgpu.name = None;
+            vgpu.pod = None;
             if id == "broken" {
                 vgpu.state = VgpuState::BrokerGone;
             }

@@ -2,10 +2,11 @@
 
 use anyhow::Context;
 use cards::events::{self, Event};
-use cards::{ContainerKey, GpuUuid};
+use cards::{ContainerKey, GpuUuid, Name, Names, PodNames};
 use host_config::Config;
 use serde::Serialize;
 
+use crate::names::short_id;
 use crate::{JSON_VERSION, moment};
 
 /// Whose log it is.
@@ -31,16 +32,30 @@ impl Subject {
             .collect())
     }
 
-    /// Its events that are kept, oldest first.
+    /// Its events that are kept, oldest first, and what people call it, also when it has ended.
     ///
     /// # Errors
     /// A log that cannot be read.
-    pub fn events(&self, config: &Config) -> anyhow::Result<Vec<Event>> {
+    pub fn log(&self, config: &Config) -> anyhow::Result<(Vec<Event>, Names)> {
         let folder = match self {
             Self::Container(key) => events::of_container(&config.state_dir, key),
             Self::Card(uuid) => events::of_card(&config.state_dir, uuid),
         };
-        events::read(&folder).context("read the events")
+        let mut events = events::read(&folder).context("read the events")?;
+        let mut names = Names::default();
+        for event in &mut events {
+            let recorded = std::mem::take(&mut event.names);
+            if !recorded.is_empty() {
+                names = recorded;
+            }
+        }
+        if let Self::Container(key) = self {
+            let now = vgpu::names_of(config, key);
+            if !now.is_empty() {
+                names = now;
+            }
+        }
+        Ok((events, names))
     }
 }
 
@@ -55,6 +70,12 @@ pub struct Line<'a> {
     /// The container's id; absent for a card.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<&'a str>,
+    /// What the engine calls the container; absent where it has no name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<&'a str>,
+    /// Its place in a pod; absent where it is in none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<&'a PodNames>,
     /// `GPU-…`; absent for a container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub card: Option<&'a str>,
@@ -64,9 +85,9 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// An event and whose it is.
+    /// An event, whose it is, and what people call that.
     #[must_use]
-    pub fn new(subject: &'a Subject, event: &'a Event) -> Self {
+    pub fn new(subject: &'a Subject, names: &'a Names, event: &'a Event) -> Self {
         let (namespace, container, card) = match subject {
             Subject::Container(key) => (Some(key.namespace()), Some(key.id()), None),
             Subject::Card(uuid) => (None, None, Some(uuid.as_str())),
@@ -75,6 +96,8 @@ impl<'a> Line<'a> {
             version: JSON_VERSION,
             namespace,
             container,
+            name: names.name.as_ref().map(Name::as_str),
+            pod: names.pod.as_ref(),
             card,
             event,
         }
@@ -84,7 +107,14 @@ impl<'a> Line<'a> {
     #[must_use]
     pub fn text(&self) -> String {
         let whose = match (self.namespace, self.container, self.card) {
-            (Some(namespace), Some(container), _) => format!("{namespace}/{container}"),
+            (Some(namespace), Some(container), _) => {
+                let id = format!("{namespace}/{}", short_id(container));
+                match (self.pod, self.name) {
+                    (Some(pod), _) => format!("{}/{} ({id})", pod.name, pod.container),
+                    (None, Some(name)) => format!("{name} ({id})"),
+                    (None, None) => format!("{namespace}/{container}"),
+                }
+            }
             (_, _, card) => format!("card {}", card.unwrap_or("-")),
         };
         let Event {
@@ -119,27 +149,56 @@ mod tests {
             at_unix_ms: 1_795_331_784_991,
             ..Event::now("xid", "Xid 31")
         };
+        let none = Names::default();
         let container = Subject::Container(ContainerKey::new("default", "c1").unwrap());
         assert_eq!(
-            Line::new(&container, &event).text(),
+            Line::new(&container, &none, &event).text(),
             "2026-11-22T07:16:24.991Z  default/c1  xid  Xid 31"
         );
         assert_eq!(
-            Line::new(&container, &event).brief(),
+            Line::new(&container, &Names::default(), &event).brief(),
             "07:16:24  xid  Xid 31"
         );
         let loud = Event {
             text: "\u{1b}[2J\nXid".to_owned(),
             ..event.clone()
         };
-        let text = Line::new(&container, &loud).text();
+        let text = Line::new(&container, &none, &loud).text();
         assert!(text.ends_with("xid   [2J Xid"), "{text}");
         let card = Subject::Card(GpuUuid::new("GPU-1").unwrap());
-        let line = Line::new(&card, &event);
+        let line = Line::new(&card, &none, &event);
         assert!(line.text().contains("  card GPU-1  "));
         let document = serde_json::to_value(line).unwrap();
         assert_eq!(document["card"], "GPU-1");
         assert_eq!(document.get("container"), None);
         assert_eq!(document["at_unix_ms"], 1_795_331_784_991_u64);
+    }
+
+    #[test]
+    fn an_ended_container_is_still_called_by_its_name() {
+        let state = tempfile::tempdir().unwrap();
+        let config = Config {
+            state_dir: state.path().to_owned(),
+            ..Config::default()
+        };
+        let id = format!("e95e304dafa2{}", "0".repeat(52));
+        let key = ContainerKey::new("moby", id.as_str()).unwrap();
+        let named = Event {
+            names: serde_json::from_value(serde_json::json!({"name": "web"})).unwrap(),
+            ..Event::now("ended", "it has ended")
+        };
+        events::append(&events::of_container(state.path(), &key), &named).unwrap();
+        let subject = Subject::Container(key);
+        let (kept, names) = subject.log(&config).unwrap();
+        let line = Line::new(&subject, &names, &kept[0]);
+        assert!(
+            line.text().contains("  web (moby/e95e304dafa2)  ended  "),
+            "{}",
+            line.text()
+        );
+        let document = serde_json::to_value(line).unwrap();
+        assert_eq!(document["name"], "web");
+        assert_eq!(document["container"], id);
+        assert_eq!(document.get("names"), None);
     }
 }

@@ -189,6 +189,7 @@ mod tests {
             life: vgpu::Life::Live,
             status,
             own: None,
+            names: vgpu::Names::default(),
         }
     }
 

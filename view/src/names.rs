@@ -1,119 +1,167 @@
 //! Which container is meant by a name.
+//!
+//! A name is any of what people see: `namespace/id`; the id; what docker, podman or nerdctl call the container; `pod/container`, also
+//! behind the pod's namespace; or the beginning of an id. Whoever makes a container chooses its names, so that none of them ever stands
+//! for a container that is named by its engine's own digest.
 
 use anyhow::bail;
-use cards::ContainerKey;
+use cards::{ContainerKey, Names};
 use host_config::Config;
 
-/// The container of this name.
-///
-/// # Errors
-/// A state folder that cannot be read; none, or several, of that name.
-pub fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> {
-    let all: Vec<ContainerKey> = vgpu::list(config)?
-        .into_iter()
-        .map(|state| state.grant.key)
-        .collect();
-    pick(&all, name, "has a vGPU here")
-}
+/// A container, and what people call it.
+pub type Named = (ContainerKey, Names);
 
-/// The one of this name: an id, or a namespace and an id, in full or by its beginning. `what`: what those that there are do.
-///
-/// # Errors
-/// None, or several, of that name.
-pub fn pick(all: &[ContainerKey], name: &str, what: &str) -> anyhow::Result<ContainerKey> {
-    let is_named = |key: &&ContainerKey| key.to_string() == name || key.id() == name;
-    let begins = |key: &&ContainerKey| {
-        !name.is_empty()
-            && (key.to_string().starts_with(name) && name.contains('/')
-                || key.id().starts_with(name))
-    };
-    let mut named: Vec<&ContainerKey> = all.iter().filter(is_named).collect();
-    if named.is_empty() {
-        named = all.iter().filter(begins).collect();
-    }
-    match named.as_slice() {
-        [one] => Ok((*one).clone()),
-        [] => {
-            // What was meant comes first.
-            let mut known: Vec<&ContainerKey> = all.iter().collect();
-            known.sort_by_cached_key(|key| strsim::osa_distance(key.id(), name) > SLIPS_MOST);
-            let known: Vec<String> = known.into_iter().map(ToString::to_string).collect();
-            bail!(
-                "no container {name:?} {what}; containers that do: {}",
-                or_none(&known)
-            )
-        }
-        several => {
-            let several: Vec<String> = several.iter().map(ToString::to_string).collect();
-            bail!(
-                "{name:?} is the id of several containers, or the beginning of their ids; name one of {}",
-                several.join(", ")
-            )
-        }
-    }
-}
+/// Characters of an id that are enough of it; docker takes fewer, of ids that nobody chooses.
+const BEGINNING_LEAST: usize = 4;
 
-/// Letters that are wrong in a name that is meant.
+/// Digits of an id that docker shows.
+const SHORT_ID: usize = 12;
+
+/// Digits of an id that is a digest.
+const DIGEST: usize = 64;
+
+/// Characters that are wrong in a name that is meant.
 const SLIPS_MOST: usize = 2;
 
 /// A host may have hundreds.
 const NAMES_MOST: usize = 10;
 
-fn or_none(names: &[String]) -> String {
-    match names.get(..NAMES_MOST) {
-        _ if names.is_empty() => "none".to_owned(),
-        Some(first) if names.len() > NAMES_MOST => {
-            format!("{} and {} more", first.join(", "), names.len() - NAMES_MOST)
+/// The container of this name, among those that have a vGPU.
+///
+/// # Errors
+/// A state folder that cannot be read; none, or several, of that name.
+pub fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> {
+    pick(&vgpu::named(config)?, name, "has a vGPU here")
+}
+
+/// The one of this name. `what`: what those that there are do.
+///
+/// # Errors
+/// None, or several, of that name.
+pub fn pick(all: &[Named], name: &str, what: &str) -> anyhow::Result<ContainerKey> {
+    match every(all, name, what)?.as_slice() {
+        [one] => Ok(one.clone()),
+        several => {
+            let several: Vec<&Named> = all.iter().filter(|it| several.contains(&it.0)).collect();
+            bail!(
+                "{name:?} is the name of several containers; use the id of one of {}",
+                listed(&several, all)
+            )
         }
-        _ => names.join(", "),
+    }
+}
+
+/// All of this name: several where it is a name of each, as of containers that came one after the other.
+///
+/// # Errors
+/// None of that name; the beginning of several ids.
+pub fn every(all: &[Named], name: &str, what: &str) -> anyhow::Result<Vec<ContainerKey>> {
+    if let Some((key, _)) = all.iter().find(|(key, _)| key.to_string() == name) {
+        return Ok(vec![key.clone()]);
+    }
+    let is_of_id = |(key, _): &&Named| key.id() == name;
+    let digest = all.iter().filter(is_of_id).find(|it| is_digest(it.0.id()));
+    if let Some((key, _)) = digest {
+        return Ok(vec![key.clone()]);
+    }
+    let called: Vec<&Named> = all
+        .iter()
+        .filter(|it| is_of_id(it) || is_called(&it.1, name))
+        .collect();
+    let begins: Vec<&Named> = all.iter().filter(|it| begins(&it.0, name)).collect();
+    let is_short_digest =
+        |it: &&Named| name.len() >= SHORT_ID && is_digest(it.0.id()) && !called.contains(it);
+    let short: Vec<&Named> = begins.iter().copied().filter(is_short_digest).collect();
+    let found = match (called.is_empty(), short.is_empty()) {
+        (false, true) => return Ok(called.into_iter().map(|it| it.0.clone()).collect()),
+        // A name that looks like another container's id.
+        (false, false) => [called, short].concat(),
+        (true, _) => begins,
+    };
+    match found.as_slice() {
+        [one] if beginning(name).len() >= BEGINNING_LEAST => Ok(vec![one.0.clone()]),
+        [] => bail!(
+            "no container {name:?} {what}; containers that do: {}",
+            known(all, name)
+        ),
+        [one] => bail!(
+            "{name:?} is too short: give at least {BEGINNING_LEAST} characters of an id; is it {}?",
+            listed(&[one], all)
+        ),
+        several => bail!(
+            "{name:?} may be several containers; use more of the id of one of {}",
+            listed(several, all)
+        ),
+    }
+}
+
+/// Whether people call it so.
+fn is_called(names: &Names, name: &str) -> bool {
+    let is_in_pod = names.pod.as_ref().is_some_and(|pod| {
+        let in_pod = format!("{}/{}", pod.name, pod.container);
+        name == in_pod || name == format!("{}/{in_pod}", pod.namespace)
+    });
+    is_in_pod || names.name.as_ref().is_some_and(|it| it.as_str() == name)
+}
+
+/// What of a name is an id's beginning.
+fn beginning(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(_, id)| id)
+}
+
+fn begins(key: &ContainerKey, name: &str) -> bool {
+    match name.split_once('/') {
+        Some((namespace, id)) => {
+            key.namespace() == namespace && !id.is_empty() && key.id().starts_with(id)
+        }
+        None => !name.is_empty() && key.id().starts_with(name),
+    }
+}
+
+fn is_digest(id: &str) -> bool {
+    id.len() == DIGEST && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// An id as docker shows it: a digest by its first twelve digits, every other one in full.
+#[must_use]
+pub fn short_id(id: &str) -> &str {
+    id.get(..SHORT_ID).filter(|_| is_digest(id)).unwrap_or(id)
+}
+
+/// The same, in full where another one of `ids` begins alike.
+#[must_use]
+pub fn short_among<'a, 'b>(id: &'a str, ids: impl IntoIterator<Item = &'b str>) -> &'a str {
+    let short = short_id(id);
+    let alike = ids.into_iter().filter(|other| other.starts_with(short));
+    if alike.count() > 1 { id } else { short }
+}
+
+/// The containers that there are, those first that may have been meant.
+fn known(all: &[Named], name: &str) -> String {
+    let is_near = |text: &str| strsim::osa_distance(text, name) <= SLIPS_MOST;
+    let may_be_meant =
+        |(key, names): &Named| is_near(key.id()) || names.text().is_some_and(|text| is_near(&text));
+    let mut known: Vec<&Named> = all.iter().collect();
+    known.sort_by_cached_key(|it| !may_be_meant(it));
+    listed(&known, all)
+}
+
+/// Containers with their names, no more than can be read.
+fn listed(some: &[&Named], all: &[Named]) -> String {
+    let text = |(key, names): &Named| {
+        let id = short_among(key.id(), all.iter().map(|(other, _)| other.id()));
+        let called = names.text().map(|text| format!(" ({text})"));
+        format!("{}/{id}{}", key.namespace(), called.unwrap_or_default())
+    };
+    let texts: Vec<String> = some.iter().map(|it| text(it)).collect();
+    match texts.get(..NAMES_MOST) {
+        _ if texts.is_empty() => "none".to_owned(),
+        Some(first) if texts.len() > NAMES_MOST => {
+            format!("{} and {} more", first.join(", "), texts.len() - NAMES_MOST)
+        }
+        _ => texts.join(", "),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_container_is_named_as_engines_show_it() {
-        let key = |namespace: &str, id: &str| ContainerKey::new(namespace, id).unwrap();
-        let all = [
-            key("default", "dup"),
-            key("moby", "dup"),
-            key("moby", "e95e304dafa2aa"),
-            key("moby", "e95f"),
-            key("moby", "e95"),
-        ];
-        for (name, id) in [
-            ("e95e304dafa2", "e95e304dafa2aa"),
-            ("moby/e95e", "e95e304dafa2aa"),
-            ("e95f", "e95f"),
-            // Whole names come first.
-            ("e95", "e95"),
-            ("moby/dup", "dup"),
-        ] {
-            assert_eq!(
-                pick(&all, name, "is here").unwrap(),
-                key("moby", id),
-                "{name}"
-            );
-        }
-        let many: Vec<ContainerKey> = (0..12).map(|n| key("moby", &format!("c{n}"))).collect();
-        let error = pick(&many, "web", "is here").unwrap_err().to_string();
-        assert!(error.ends_with(" and 2 more"), "{error}");
-        let error = pick(&many, "c-11", "is here").unwrap_err().to_string();
-        assert!(
-            error.contains("containers that do: moby/c1, moby/c10, moby/c11, "),
-            "{error}"
-        );
-        for (name, part) in [
-            ("dup", "default/dup, moby/dup"),
-            ("e", "moby/e95e304dafa2aa, moby/e95f, moby/e95"),
-            ("web", "no container \"web\""),
-            ("", "no container \"\""),
-            ("mob", "no container"),
-        ] {
-            let error = pick(&all, name, "is here").unwrap_err().to_string();
-            assert!(error.contains(part), "{name}: {error}");
-        }
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use cards::{
 use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
 use host_config::Config;
 use serde::{Deserialize, Serialize};
-use vgpu::{BrokerState, Life, OwnUsage, VgpuState};
+use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 
 use crate::JSON_VERSION;
 use crate::host_driver::HostDriver;
@@ -33,6 +33,10 @@ pub struct PsVgpu {
     pub namespace: String,
     /// The container's id.
     pub container: String,
+    /// What its engine calls it: the name given with docker's, podman's or nerdctl's `--name`. Absent where it has none, as in a pod.
+    pub name: Option<String>,
+    /// Its place in a pod; absent where it is in none.
+    pub pod: Option<PsPod>,
     /// Which program made it: `shim`, `runtime` or `run`.
     pub frontend: FrontendKind,
     /// Who holds its memory to the quota: `broker`, `driver-limit`, or with `share` nobody.
@@ -85,6 +89,27 @@ pub struct PsVgpu {
     pub incidents: Option<PsIncidents>,
     /// Whether the broker compares its ledger with what the driver counts; absent where it has not said so yet.
     pub reconciled: Option<PsReconciled>,
+}
+
+/// A container's place in a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PsPod {
+    /// The pod's namespace in its cluster.
+    pub namespace: String,
+    /// The pod.
+    pub name: String,
+    /// The container in it.
+    pub container: String,
+}
+
+impl From<&PodNames> for PsPod {
+    fn from(names: &PodNames) -> Self {
+        Self {
+            namespace: names.namespace.to_string(),
+            name: names.name.to_string(),
+            container: names.container.to_string(),
+        }
+    }
 }
 
 /// What a driver has taken of the host's memory for a container.
@@ -408,6 +433,8 @@ fn one(
         reconciled,
         namespace: grant.key.namespace().to_owned(),
         container: grant.key.id().to_owned(),
+        name: vgpu.names.name.as_ref().map(ToString::to_string),
+        pod: vgpu.names.pod.as_ref().map(PsPod::from),
         frontend: grant.frontend.kind,
         backend: grant.backend,
         backend_reason: grant.backend_reason.clone(),

@@ -1,16 +1,16 @@
 //! `cgpu events`: what went wrong, container by container, also of those that have ended.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use cards::ContainerKey;
 use cards::events::{self, Event};
+use cards::{ContainerKey, Names};
 use clap::Args;
 use host_config::Config;
 use view::events::{Line, Subject};
-use view::names::pick;
+use view::names::{Named, every};
 
 /// How often `--follow` looks.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -25,7 +25,7 @@ Examples:
 /// The options of `cgpu events`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Show the events of this container alone: its id, as `cgpu ps` shows it, or the id's beginning.
+    /// Show the events of this container alone: its name, POD/CONTAINER, or an id as `cgpu ps` shows it.
     container: Option<String>,
     /// Print JSON, one event a line.
     #[arg(long)]
@@ -42,20 +42,17 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut last: HashMap<Subject, Vec<Event>> = HashMap::new();
     loop {
         let mut found = Vec::new();
-        for subject in named
-            .clone()
-            .map_or_else(|| Subject::all(&config), |one| Ok(vec![one]))?
-        {
-            let all = subject.events(&config)?;
+        for subject in named.clone().map_or_else(|| Subject::all(&config), Ok)? {
+            let (all, names) = subject.log(&config)?;
             let seen = last.insert(subject.clone(), all.clone());
             let new = all
                 .into_iter()
                 .skip(already(&seen.unwrap_or_default(), &last[&subject]));
-            found.extend(new.map(|event| (subject.clone(), event)));
+            found.extend(new.map(|event| (subject.clone(), names.clone(), event)));
         }
-        found.sort_by_key(|(_, event)| event.at_unix_ms);
-        for (subject, event) in &found {
-            let line = Line::new(subject, event);
+        found.sort_by_key(|(_, _, event)| event.at_unix_ms);
+        for (subject, names, event) in &found {
+            let line = Line::new(subject, names, event);
             let line = if options.json {
                 serde_json::to_string(&line)?
             } else {
@@ -73,13 +70,17 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The container of this name, among those that have a log or hold a vGPU.
-fn find(config: &Config, name: &str) -> anyhow::Result<Subject> {
-    let logged = events::containers(&config.state_dir).context("read the events")?;
-    let mut known: BTreeSet<ContainerKey> = logged.into_iter().collect();
-    known.extend(vgpu::list(config)?.into_iter().map(|state| state.grant.key));
-    let known: Vec<ContainerKey> = known.into_iter().collect();
-    pick(&known, name, "has a vGPU or events here").map(Subject::Container)
+/// The containers of this name, among those that have a log or hold a vGPU: what was started again and again under one name has a
+/// log of each time.
+fn find(config: &Config, name: &str) -> anyhow::Result<Vec<Subject>> {
+    let mut known: BTreeMap<ContainerKey, Names> = vgpu::named(config)?.into_iter().collect();
+    for key in events::containers(&config.state_dir).context("read the events")? {
+        let ended = || events::names_of(&config.state_dir, &key);
+        known.entry(key.clone()).or_insert_with(ended);
+    }
+    let known: Vec<Named> = known.into_iter().collect();
+    let found = every(&known, name, "has a vGPU or events here")?;
+    Ok(found.into_iter().map(Subject::Container).collect())
 }
 
 /// How many of the events of now were there before: a log that has become long has lost its oldest ones.

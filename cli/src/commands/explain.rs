@@ -13,7 +13,8 @@ use super::request_options::RequestOptions;
 use crate::render;
 
 /// The two forms.
-pub(super) const USAGE: &str = "cgpu explain [OPTIONS] <CONTAINER>\n       cgpu explain [OPTIONS] --memory <MEMORY>";
+pub(super) const USAGE: &str =
+    "cgpu explain [OPTIONS] <CONTAINER>\n       cgpu explain [OPTIONS] --memory <MEMORY>";
 
 /// Below the help of `cgpu explain`.
 pub(super) const EXAMPLES: &str = "\

@@ -26,7 +26,7 @@ Examples:
 /// The options of `cgpu set`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The container, as `cgpu ps` shows it: NAMESPACE/ID or ID, or the beginning of either.
+    /// The container, as `cgpu ps` shows it: its name, POD/CONTAINER, NAMESPACE/ID, or an id, of which 4 characters are enough.
     container: Option<String>,
     /// Change the rules of this card instead, for all its containers: its UUID or index.
     #[arg(long, value_name = "CARD", conflicts_with_all = ["container", "memory", "compute", "weight", "priority"])]

@@ -18,7 +18,7 @@ use view::names::find;
 /// The options of `cgpu upgrade`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The containers, as `cgpu ps` shows them. Default: all that have a broker.
+    /// The containers, as `cgpu ps` shows them: by name or id. Default: all that have a broker.
     containers: Vec<String>,
     #[command(flatten)]
     form: Form,

@@ -7,6 +7,7 @@ use vgpu::OwnUsage;
 
 use super::{or_dash, table};
 use view::host_driver::HostDriver;
+use view::names::short_among;
 use view::ps::{Ps, PsCard, PsVgpu};
 use view::share::percent_of;
 use view::size::human;
@@ -112,24 +113,14 @@ pub fn render(ps: &Ps, width: Width) -> String {
     rows.to_string()
 }
 
-/// Digits of an id that docker shows.
-const SHORT_ID: usize = 12;
-
-/// An id by its beginning is as good as the id for `cgpu set` and the others, where no other one begins with it.
+/// An id by its beginning is as good as the id for `cgpu set` and the others.
 fn name(ps: &Ps, vgpu: &PsVgpu, width: Width) -> String {
-    let id = vgpu.container.as_str();
-    let is_digest = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let short = id
-        .get(..SHORT_ID)
-        .filter(|_| is_digest && width == Width::Narrow);
-    let short = short.filter(|short| {
-        let same = ps
-            .vgpus
-            .iter()
-            .filter(|other| other.container.starts_with(short));
-        same.count() == 1
-    });
-    format!("{}/{}", vgpu.namespace, short.unwrap_or(id))
+    let ids = ps.vgpus.iter().map(|other| other.container.as_str());
+    let id = match width {
+        Width::Narrow => short_among(&vgpu.container, ids),
+        Width::Wide => &vgpu.container,
+    };
+    format!("{}/{id}", vgpu.namespace)
 }
 
 /// What the vGPU's own processes use.

@@ -21,6 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{ContainerKey, GpuUuid};
+use crate::names::Names;
 use crate::store;
 
 /// A file that is longer becomes [`FORMER_NAME`], of which there is one.
@@ -57,6 +58,9 @@ pub struct Event {
     /// Whose container it was, in the last line of one that has ended: the engine's namespace, and the pod's behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// What the container was called, in the same line: nothing else keeps it.
+    #[serde(default, skip_serializing_if = "Names::is_empty")]
+    pub names: Names,
 }
 
 impl Event {
@@ -68,6 +72,7 @@ impl Event {
             kind: kind.to_owned(),
             text: cut(text).to_owned(),
             tenant: None,
+            names: Names::default(),
         }
     }
 }
@@ -170,6 +175,13 @@ fn last(folder: &Path) -> io::Result<Option<Event>> {
     file.take(2 * TAIL_BYTES).read_to_end(&mut tail)?;
     let mut lines = tail.split(|byte| *byte == b'\n').rev();
     Ok(lines.find_map(|line| serde_json::from_slice(line).ok()))
+}
+
+/// What a container was called that has ended, or never began; nothing of one whose last event has no names.
+#[must_use]
+pub fn names_of(state_dir: &Path, key: &ContainerKey) -> Names {
+    let last = last(&of_container(state_dir, key)).unwrap_or_default();
+    last.map(|event| event.names).unwrap_or_default()
 }
 
 /// Appends an event, which is an [`Event`] or has its fields. The folder is made where it is not there.

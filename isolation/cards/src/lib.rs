@@ -6,7 +6,7 @@
 //! - [`grant`]: one container's placed request, which its broker is started from.
 //! - [`reserved_time`]: what of a card's time is promised; [`rules`]: how it is divided.
 //! - [`health`]: the cards that nothing may be placed on; [`modes`]: those that are set so that nobody can share them.
-//! - [`events`]: what happened around containers and cards, for people.
+//! - [`events`]: what happened around containers and cards, for people; [`names`]: what people call a container.
 //! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
 //!
 //! This crate must not know of engines, bundles, annotations or seccomp: a request arrives here as bytes and card names.
@@ -41,6 +41,7 @@ pub mod identity;
 pub mod inventory;
 pub mod lock;
 pub mod modes;
+pub mod names;
 pub mod placement;
 pub mod refusal;
 pub mod reservations;
@@ -59,6 +60,7 @@ pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid, NameError};
 pub use inventory::{Card, Inventory, SimulatedInventory};
 pub use modes::{Modes, Programs};
+pub use names::{Name, Names, PodNames};
 pub use plan::CardKind;
 pub use reserved_time::{ReservedTime, TimeRefusal};
 pub use rules::CardRules;

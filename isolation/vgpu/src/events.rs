@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub use cards::events::NEAR_MISS;
 use cards::events::{self, Event};
 use cards::lock::FileLock;
-use cards::{ContainerKey, GpuUuid, Grant};
+use cards::{ContainerKey, GpuUuid, Grant, Names};
 use host_config::{Config, chain};
 use serde_json::Value;
 use spec::capabilities;
@@ -16,8 +16,8 @@ use spec::request::{self, Reading};
 use crate::bundle;
 use crate::container::Container;
 use crate::error::Error;
-use crate::pod_record;
 use crate::state::{self, ContainerDir};
+use crate::{names, pod_record};
 
 /// A container did not start.
 pub const REFUSED: &str = "refused";
@@ -42,6 +42,7 @@ pub(crate) struct Log {
     state_dir: PathBuf,
     key: ContainerKey,
     tenant: String,
+    names: Names,
 }
 
 impl Log {
@@ -54,6 +55,7 @@ impl Log {
                 || namespace.to_owned(),
                 |pod_namespace| format!("{namespace}/{pod_namespace}"),
             ),
+            names: names::read(container.dir()),
         }
     }
 
@@ -65,14 +67,17 @@ impl Log {
     /// Of one that may never have got so far.
     pub(crate) fn of_bundle(container: &Container, bundle: &Path) -> Self {
         match bundle::Spec::read(bundle) {
-            Ok(spec) => Self::of_spec(container, &spec.value),
+            Ok(spec) => Self::of_spec(container, &spec.value, Some(bundle)),
             Err(_unreadable) => Self::new(container, None),
         }
     }
 
     /// Of one that has a spec so far.
-    pub(crate) fn of_spec(container: &Container, spec: &Value) -> Self {
-        Self::new(container, request::pod_namespace(spec).as_deref())
+    pub(crate) fn of_spec(container: &Container, spec: &Value, bundle: Option<&Path>) -> Self {
+        Self {
+            names: names::find(container.key(), spec, bundle),
+            ..Self::new(container, request::pod_namespace(spec).as_deref())
+        }
     }
 
     /// The container did not start. One of that name that did has nothing to do with it.
@@ -179,6 +184,7 @@ impl Log {
     fn last(&self, kind: &str, text: &str) {
         let event = Event {
             tenant: Some(self.tenant.clone()),
+            names: self.names.clone(),
             ..Event::now(kind, text)
         };
         let lives = |key: &ContainerKey| ContainerDir::of(&self.state_dir, key).exists();

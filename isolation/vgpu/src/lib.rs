@@ -5,13 +5,14 @@
 //! - [`broker`]: starts and stops `cgpu-broker`; [`upgrade`] replaces one that serves.
 //! - `own_group`: the control group of a vGPU's own processes.
 //! - `resize`: other quotas and terms for a running container.
-//! - [`events`]: what a frontend adds to the container's log.
+//! - [`events`]: what a frontend adds to the container's log; `names`: what people call the container.
 //! - [`sockets`]: where a frontend's server listens.
 //!
 //! What a container asks for and what is changed in its `config.json` is the crate `spec`, the host's configuration the crate
 //! `host_config`, and a real driver's files the crate `driver_libraries`.
 //!
-//! This crate must not know of containerd, of docker, or of a driver's calls: a frontend hands it a bundle and a name.
+//! This crate must not know of containerd, of docker, or of a driver's calls: a frontend hands it a bundle and a name. `names` alone knows
+//! where engines keep what they call a container.
 //!
 //! A vGPU's life by the types of its frontend is in [`Running`]'s module, `lifecycle`; by what is on disk:
 //!
@@ -48,6 +49,7 @@ mod host;
 mod host_memory;
 mod lifecycle;
 mod mount;
+mod names;
 mod own_group;
 mod pod_record;
 mod resize;
@@ -58,11 +60,12 @@ mod state;
 pub mod upgrade;
 
 pub use bundle::read_spec;
+pub use cards::{Name, Names, PodNames};
 pub use container::Container;
 pub use error::{Error, Fault, WhyNot};
 pub use lifecycle::{
     BrokerState, Create, Created, Ended, Life, Prepared, Rejected, Running, Source, VgpuState,
-    asks_for_nothing, create, list, reclaim,
+    asks_for_nothing, create, list, named, names_of, reclaim,
 };
 pub use own_group::OwnUsage;
 pub use resize::{

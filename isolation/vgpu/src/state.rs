@@ -17,7 +17,7 @@ pub(crate) const CPU_GROUP: &str = "cpu-group";
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     "notify.sock",
     "control.sock",
     "broker.pid",
@@ -38,6 +38,7 @@ const FILES: [&str; 25] = [
     "filter.json",
     "filter.programs",
     "pod.json",
+    "names.json",
     CPU_GROUP,
     cards::cpu_time::FILE_NAME,
     "cpu-time.json.tmp",

@@ -11,6 +11,8 @@ pub(crate) fn document() -> Top {
     let vgpu = |id: &str, used_bytes, used_ppm| {
         let mut vgpu = ps.vgpus[0].clone();
         vgpu.container = id.to_owned();
+        vgpu.name = None;
+        vgpu.pod = None;
         vgpu.cards[0].used_bytes = Some(used_bytes);
         vgpu.cards[0].share.used_ppm = Some(used_ppm);
         vgpu

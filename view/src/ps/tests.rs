@@ -21,6 +21,7 @@ fn granted(status: Option<Status>, broker: BrokerState) -> VgpuState {
         broker,
         life: Life::Live,
         status,
+        names: serde_json::from_value(json!({"name": "web"})).unwrap(),
         own: Some(OwnUsage {
             cpu_ns: Some(1_250_000_000),
             memory_bytes: Some(6 << 20),
@@ -58,6 +59,8 @@ fn the_document_is_as_scripts_know_it() {
         "weakened": ["cap-sys-admin", "dri"],
     }))
     .unwrap();
+    let pod = json!({"namespace": "team-a", "name": "p1", "container": "app"});
+    loose.names = serde_json::from_value(json!({"pod": pod})).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
         state_dir: folder.path().to_owned(),

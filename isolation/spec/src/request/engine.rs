@@ -7,6 +7,7 @@
 //!
 //! A container that is taken for a sandbox gets no limit, so that a sandbox is believed only as far as it asks for nothing.
 
+use cards::{Name, PodNames};
 use host_config::config::{Config, EnvironmentRule};
 use host_config::terms::{APPLIED_KEY, ISOLATION_KEY, PREFIX, QUOTED_CHARS_MAX};
 use serde_json::Value;
@@ -29,7 +30,7 @@ enum Engine {
 const CONTAINERD: [&str; 7] = [
     CONTAINERD_TYPE,
     CONTAINERD_SANDBOX,
-    "io.kubernetes.cri.sandbox-name",
+    CONTAINERD_SANDBOX_NAME,
     CONTAINERD_NAMESPACE,
     "io.kubernetes.cri.sandbox-uid",
     CONTAINERD_NAME,
@@ -37,6 +38,7 @@ const CONTAINERD: [&str; 7] = [
 ];
 const CONTAINERD_TYPE: &str = "io.kubernetes.cri.container-type";
 const CONTAINERD_SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
+const CONTAINERD_SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
 const CONTAINERD_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
 const CONTAINERD_NAME: &str = "io.kubernetes.cri.container-name";
 
@@ -67,6 +69,7 @@ const CRIO_OF_SANDBOXES: [&str; 2] = [
 /// Labels of the kubelet's, which CRI-O writes as annotations over the pod's own.
 const LABEL_NAME: &str = "io.kubernetes.container.name";
 const LABEL_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+const LABEL_POD: &str = "io.kubernetes.pod.name";
 
 /// A container in its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,13 +184,7 @@ pub(super) fn pod_namespace(annotations: &[(&str, &str)]) -> Result<Option<Strin
     match engine(annotations)? {
         Some(Engine::Containerd) => Ok(value(CONTAINERD_NAMESPACE).map(str::to_owned)),
         Some(Engine::Crio) => {
-            // `k8s_<pod>_<namespace>_<uid>_<attempt>`; none of these has an underscore in a cluster.
-            let parts: Option<Vec<&str>> =
-                value(CRIO_SANDBOX_NAME).map(|name| name.split('_').collect());
-            let own = match parts.as_deref() {
-                Some(["k8s", _, namespace, _, _]) => Some(*namespace),
-                Some(_) | None => None,
-            };
+            let own = crio_pod(annotations).map(|(_, namespace)| namespace);
             match (own, value(LABEL_NAMESPACE)) {
                 (Some(own), Some(label)) if own != label => Err(Error::ForgedRole {
                     key: LABEL_NAMESPACE,
@@ -198,6 +195,44 @@ pub(super) fn pod_namespace(annotations: &[(&str, &str)]) -> Result<Option<Strin
             }
         }
         None => Ok(None),
+    }
+}
+
+/// What people call a container of a pod: the pod's namespace, the pod, and the container in it. Nothing where the engine does not say
+/// all three, or says one of them in two ways.
+pub(super) fn pod_names(annotations: &[(&str, &str)]) -> Option<PodNames> {
+    let value = |key: &str| value_of(annotations, key);
+    // Where one is said, it is the same.
+    let agreed = |own: Option<&str>, label: Option<&str>| {
+        let contradicts = own.zip(label).is_some_and(|(own, label)| own != label);
+        own.or(label).filter(|_| !contradicts).and_then(Name::new)
+    };
+    match engine(annotations).ok()?? {
+        Engine::Containerd => Some(PodNames {
+            namespace: Name::new(value(CONTAINERD_NAMESPACE)?)?,
+            name: Name::new(value(CONTAINERD_SANDBOX_NAME)?)?,
+            container: Name::new(value(CONTAINERD_NAME)?)?,
+        }),
+        Engine::Crio => {
+            let (pod, namespace) = crio_pod(annotations).unzip();
+            let own = value(CRIO_METADATA).and_then(name_in);
+            Some(PodNames {
+                namespace: agreed(namespace, value(LABEL_NAMESPACE))?,
+                name: agreed(pod, value(LABEL_POD))?,
+                container: agreed(own.as_deref(), value(LABEL_NAME))?,
+            })
+        }
+    }
+}
+
+/// The pod and its namespace in CRI-O's name of a sandbox, `k8s_<pod>_<namespace>_<uid>_<attempt>`; none of these has an underscore
+/// in a cluster.
+fn crio_pod<'a>(annotations: &[(&'a str, &'a str)]) -> Option<(&'a str, &'a str)> {
+    let name = value_of(annotations, CRIO_SANDBOX_NAME)?;
+    let parts: Vec<&str> = name.split('_').collect();
+    match parts.as_slice() {
+        ["k8s", pod, namespace, _, _] => Some((pod, namespace)),
+        _ => None,
     }
 }
 

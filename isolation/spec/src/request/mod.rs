@@ -29,7 +29,7 @@ use std::path::Path;
 
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, RequestedCards, Share};
-use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation};
+use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation, Name, Names};
 use host_config::config::{Config, DisableRule, EnvironmentRule};
 use host_config::host_files::ThisHost;
 use host_config::own_places::OwnPlaces;
@@ -50,6 +50,25 @@ use crate::{escape_checks, json};
 pub fn pod_namespace(spec: &Value) -> Option<String> {
     engine::pod_namespace(&json::annotations(spec).ok()?).ok()?
 }
+
+/// What people call a container, as far as its spec says: its place in a pod, or the name that nerdctl gave it. What is unreadable,
+/// contradictory or not plain is left out.
+#[must_use]
+pub fn names(spec: &Value) -> Names {
+    let annotations = json::annotations(spec).unwrap_or_default();
+    let pod = engine::pod_names(&annotations);
+    // nerdctl makes no pods: in one, a pod's author wrote this.
+    let of_nerdctl = annotations
+        .iter()
+        .find(|(key, _)| *key == NERDCTL_NAME && pod.is_none());
+    Names {
+        name: of_nerdctl.and_then(|(_, name)| Name::new(name)),
+        pod,
+    }
+}
+
+/// nerdctl writes its containers' labels as annotations.
+const NERDCTL_NAME: &str = "nerdctl/name";
 
 /// Whose spec it is, as far as its reader knows.
 #[derive(Debug, Clone, Copy, Default)]

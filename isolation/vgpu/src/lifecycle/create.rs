@@ -118,7 +118,7 @@ impl Create<'_> {
     fn log(&self) -> Log {
         match self.source {
             Source::Bundle(bundle) => Log::of_bundle(self.container, bundle),
-            Source::Spec(spec) => Log::of_spec(self.container, spec),
+            Source::Spec(spec) => Log::of_spec(self.container, spec, None),
             Source::Plain(_) => Log::new(self.container, None),
         }
     }
@@ -163,7 +163,7 @@ impl Create<'_> {
         };
         let reading = Reading::of(self.container.config(), whose, spec, self.frontend)?;
         if reading.near_miss.is_some() {
-            Log::of_spec(self.container, spec).near_miss(&reading);
+            Log::of_spec(self.container, spec, input.bundle()).near_miss(&reading);
         }
         Ok(reading)
     }

@@ -1,12 +1,12 @@
 //! All vGPUs of the host, as `cgpu ps` shows them.
 
-use cards::Grant;
+use cards::{ContainerKey, Grant, Names};
 use control::{Status, client};
 use host_config::Config;
 
 use crate::own_group::{OwnGroup, OwnUsage};
 use crate::state::{self, ContainerDir};
-use crate::{Error, backend};
+use crate::{Error, backend, names};
 
 /// A vGPU as others see it.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct VgpuState {
     pub life: Life,
     /// The broker's own answer, if it gave one in time.
     pub status: Option<Status>,
+    /// What people call it.
+    pub names: Names,
     /// What its own processes use; absent where they have no control group.
     pub own: Option<OwnUsage>,
 }
@@ -41,6 +43,28 @@ pub enum BrokerState {
     Gone,
     /// The container's backend has none.
     None,
+}
+
+/// The containers that have a vGPU, by key, and what people call them. No broker is asked.
+///
+/// # Errors
+/// A state folder that cannot be read.
+pub fn named(config: &Config) -> Result<Vec<(ContainerKey, Names)>, Error> {
+    let mut named = Vec::new();
+    for key in state::containers(&config.state_dir)? {
+        let dir = ContainerDir::of(&config.state_dir, &key);
+        // Without one it is being made, or being removed, at this moment.
+        if dir.file(cards::grant::FILE_NAME).exists() {
+            named.push((key, names::read(&dir)));
+        }
+    }
+    Ok(named)
+}
+
+/// What people call a container that has a vGPU; nothing of one that has none.
+#[must_use]
+pub fn names_of(config: &Config, key: &ContainerKey) -> Names {
+    names::read(&ContainerDir::of(&config.state_dir, key))
 }
 
 /// All vGPUs of this host, by key.
@@ -77,6 +101,7 @@ pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
                 Life::Stale
             },
             own: OwnGroup::of(config, &grant.key).usage(),
+            names: names::read(&dir),
             grant,
             status: None,
         });

@@ -16,7 +16,7 @@ use spec::request;
 use super::making::{Making, Step};
 use super::pod;
 use super::release::reclaim_locked;
-use crate::{Error, backend, host_memory, pod_record, resize, slice_record};
+use crate::{Error, backend, host_memory, names, pod_record, resize, slice_record};
 
 /// `sun_path` has 108 bytes, one of them for its end.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
@@ -192,6 +192,10 @@ impl Making<'_> {
         self.watch.reached(Step::FrontendLocked)?;
         if let Some(place) = &self.request.pod {
             pod_record::write(dir, place, self.request.pod_namespace.as_deref())?;
+        }
+        if let Some(spec) = self.input.spec() {
+            let key = self.container.key();
+            names::write(dir, &names::find(key, spec, self.input.bundle()));
         }
         grant.write(&DiskStore, dir.path())?;
         self.watch.reached(Step::GrantWritten)?;

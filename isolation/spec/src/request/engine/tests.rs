@@ -1,5 +1,6 @@
 //! Pods whose authors write what only an engine writes.
 
+use cards::Names;
 use cards::placement::Amount;
 use serde_json::json;
 
@@ -224,4 +225,68 @@ fn nobody_takes_another_s_name_amount_or_group() {
     let alone = [ASKS, (LABEL_NAME, "app"), (LABEL_NAMESPACE, "team-b")];
     let request = read(&alone).unwrap().unwrap();
     assert_eq!((request.pod, request.pod_namespace), (None, None));
+}
+
+/// What people call a container of these annotations.
+fn called(annotations: &[(&str, &str)]) -> Names {
+    let annotations: serde_json::Map<String, Value> = annotations
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(value)))
+        .collect();
+    super::super::names(&json!({"annotations": annotations}))
+}
+
+#[test]
+fn a_container_is_called_as_its_engine_has_it() {
+    for annotations in [
+        containerd(&[]),
+        containerd(&[("io.kubernetes.cri.sandbox-name", "other")]),
+        containerd(&[("nerdctl/name", "other")]),
+        crio(&[]),
+        crio(&[("nerdctl/name", "other")]),
+        over(&[], &[crio(&[]), vec![(LABEL_POD, "p1")]].concat()),
+    ] {
+        let pod = called(&annotations).pod.unwrap();
+        let text = format!("{} {} {}", pod.namespace, pod.name, pod.container);
+        assert_eq!(text, "team-a p1 app");
+        assert_eq!(called(&annotations).name, None);
+    }
+    let of_nerdctl = [("nerdctl/name", "web"), ("nerdctl/namespace", "default")];
+    assert_eq!(called(&of_nerdctl).text().as_deref(), Some("web"));
+}
+
+#[test]
+fn what_contradicts_or_is_not_plain_is_no_name() {
+    for annotations in [
+        crio(&[(LABEL_POD, "other")]),
+        over(&crio(&[]), &[(LABEL_NAMESPACE, "team-b")]),
+        over(&crio(&[]), &[(LABEL_NAME, "other")]),
+        over(
+            &crio(&[]),
+            &[("io.kubernetes.cri-o.Metadata", "{\"name\":\"a b\"}")],
+        ),
+        over(
+            &containerd(&[]),
+            &[("io.kubernetes.cri.container-name", "a\u{1b}b")],
+        ),
+        // Of two engines.
+        containerd(&crio(&[])),
+        // Of neither: a pod's author may write these.
+        vec![
+            (LABEL_POD, "p1"),
+            (LABEL_NAMESPACE, "team-a"),
+            (LABEL_NAME, "app"),
+        ],
+        vec![("nerdctl/name", "\u{1b}[2J")],
+        vec![],
+    ] {
+        assert!(called(&annotations).is_empty(), "{annotations:?}");
+    }
+    for spec in [
+        json!(null),
+        json!({"annotations": {"nerdctl/name": 1}}),
+        json!([]),
+    ] {
+        assert!(super::super::names(&spec).is_empty());
+    }
 }
