@@ -7,7 +7,7 @@ use host_config::Config;
 use serde::Serialize;
 
 use crate::names::short_id;
-use crate::{JSON_VERSION, moment};
+use crate::{JSON_VERSION, moment, printable};
 
 /// Whose log it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,10 +133,6 @@ impl<'a> Line<'a> {
         let time = moment.get(11..19).unwrap_or_default();
         printable(&format!("{time}  {}  {}", self.event.kind, self.event.text))
     }
-}
-
-fn printable(line: &str) -> String {
-    line.replace(|character: char| character.is_control(), " ")
 }
 
 #[cfg(test)]

@@ -9,7 +9,11 @@ mod events;
 #[cfg(feature = "host")]
 mod explain;
 #[cfg(feature = "host")]
+mod inspect;
+#[cfg(feature = "host")]
 mod install;
+#[cfg(feature = "host")]
+mod logs;
 #[cfg(feature = "host")]
 mod metrics;
 #[cfg(feature = "host")]
@@ -84,6 +88,14 @@ enum Command {
     #[cfg(feature = "host")]
     #[command(after_help = events::EXAMPLES)]
     Events(events::Options),
+    /// Show everything that is known of one container's vGPU.
+    #[cfg(feature = "host")]
+    #[command(after_help = inspect::EXAMPLES)]
+    Inspect(inspect::Options),
+    /// Print what the broker of a container has logged.
+    #[cfg(feature = "host")]
+    #[command(after_help = logs::EXAMPLES)]
+    Logs(logs::Options),
     /// Say which cards a request would get now, or why it is refused, card by card.
     #[cfg(feature = "host")]
     #[command(after_help = explain::EXAMPLES, override_usage = explain::USAGE)]
@@ -262,6 +274,8 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
             },
         ),
         Command::Events(options) => events::run(&options),
+        Command::Inspect(options) => inspect::run(&options),
+        Command::Logs(options) => logs::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Metrics(options) => metrics::run(&options),
         Command::Top(options) => top::run(&options),

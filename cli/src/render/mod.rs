@@ -7,6 +7,8 @@ pub mod doctor;
 #[cfg(feature = "host")]
 pub mod explain;
 #[cfg(feature = "host")]
+pub mod inspect;
+#[cfg(feature = "host")]
 pub mod ps;
 pub mod smi;
 

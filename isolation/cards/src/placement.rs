@@ -1,4 +1,4 @@
-//! Which cards a request gets. Pure: the same room and the same wish give the same answer.
+//! Which cards a request gets. Pure: the same room and the same request give the same answer.
 //!
 //! All quotas are whole MiB. A request over several cards takes an equal part of each.
 
@@ -15,6 +15,7 @@ use crate::inventory::Card;
 use crate::reserved_time::ReservedTime;
 
 pub use self::explain::{Explained, OnCard, Outcome, explain};
+pub use self::text::in_words;
 pub use crate::refusal::{Bytes, Left, MIB, Refusal, Share, TimeRefusal, Unusable};
 
 /// A card and what is still free of it.
@@ -292,13 +293,13 @@ fn does_not_fit(
     compute: &ComputeTerms,
 ) -> Refusal {
     Refusal::DoesNotFit {
-        needed: format!("{request}{}", text::Requested(compute)),
+        needed: in_words(request, compute),
         left: left(candidates, compute),
     }
 }
 
-/// A unit of cGPU's is a card's memory by a number that was rounded down, so that the same wish in both dialects can differ
-/// by up to one unit. A share that is larger by more is another wish.
+/// A unit of cGPU's is a card's memory by a number that was rounded down, so that the same request in both dialects can differ
+/// by up to one unit. A share that is larger by more is another request.
 fn refuse_contradiction(
     candidates: &[&Candidate],
     requested_bytes: u64,

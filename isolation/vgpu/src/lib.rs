@@ -61,7 +61,7 @@ pub mod upgrade;
 
 pub use bundle::read_spec;
 pub use cards::{Name, Names, PodNames};
-pub use container::Container;
+pub use container::{Container, Logs};
 pub use error::{Error, Fault, WhyNot};
 pub use lifecycle::{
     BrokerState, Create, Created, Ended, Life, Prepared, Rejected, Running, Source, VgpuState,

@@ -1,9 +1,8 @@
 //! Why a request is placed where it is, or nowhere: card by card.
 
-use super::text::Requested;
 use super::{
     Amount, Candidate, Choice, Misfit, Policy, Refusal, RequestedCards, Slice, TimeRefusal,
-    Unusable, part_of_total, place,
+    Unusable, in_words, part_of_total, place,
 };
 use crate::grant::ComputeTerms;
 
@@ -76,7 +75,7 @@ pub fn explain(
     });
     let cards = cards.collect();
     Explained {
-        request: format!("{request}{}", Requested(compute)),
+        request: in_words(request, compute),
         placed,
         policy: request.policy,
         cards,

@@ -5,8 +5,14 @@ use std::fmt;
 use super::{Amount, Bytes, Choice, RequestedCards};
 use crate::grant::{ComputeTerms, Priority};
 
-/// Terms for compute time behind a wish; nothing for a container that has none.
-pub(super) struct Requested<'a>(pub(super) &'a ComputeTerms);
+/// A request with its terms, as refusals have it: `4 GiB on one card, 50 % of its time`.
+#[must_use]
+pub fn in_words(request: &RequestedCards, compute: &ComputeTerms) -> String {
+    format!("{request}{}", Requested(compute))
+}
+
+/// Terms for compute time behind a request; nothing for a container that has none.
+struct Requested<'a>(&'a ComputeTerms);
 
 impl fmt::Display for Requested<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
