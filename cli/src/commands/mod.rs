@@ -19,6 +19,8 @@ mod metrics;
 #[cfg(feature = "host")]
 mod ps;
 #[cfg(feature = "host")]
+mod report;
+#[cfg(feature = "host")]
 mod request_options;
 #[cfg(feature = "host")]
 mod run;
@@ -96,6 +98,10 @@ enum Command {
     #[cfg(feature = "host")]
     #[command(after_help = logs::EXAMPLES)]
     Logs(logs::Options),
+    /// Write what helps others to understand this host into an archive, without containers' specs and environments.
+    #[cfg(feature = "host")]
+    #[command(after_help = report::EXAMPLES)]
+    Report(report::Options),
     /// Say which cards a request would get now, or why it is refused, card by card.
     #[cfg(feature = "host")]
     #[command(after_help = explain::EXAMPLES, override_usage = explain::USAGE)]
@@ -276,6 +282,7 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Events(options) => events::run(&options),
         Command::Inspect(options) => inspect::run(&options),
         Command::Logs(options) => logs::run(&options),
+        Command::Report(options) => report::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Metrics(options) => metrics::run(&options),
         Command::Top(options) => top::run(&options),

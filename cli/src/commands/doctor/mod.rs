@@ -13,7 +13,7 @@ use sys::pidfd::PidFd;
 pub(super) use self::standing::standing_of;
 use super::Form;
 use crate::render;
-use view::doctor::assess;
+use view::doctor::{Doctor, assess};
 use view::ps;
 
 /// Whether leftovers are taken back.
@@ -49,6 +49,11 @@ fn await_abandoned_brokers(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What this host offers and what is wrong with it.
+pub(super) fn assessed(loaded: &Result<Config, host_config::config::Error>) -> Doctor {
+    assess(&probe::look(loaded))
+}
+
 pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     if repair == Repair::Yes && !nix::unistd::geteuid().is_root() {
         anyhow::bail!("`cgpu doctor --repair` needs root: it changes the state folder");
@@ -78,7 +83,7 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
         (_, Repair::Yes) => Some(Vec::new()),
         (_, Repair::No) => None,
     };
-    let mut doctor = assess(&probe::look(&loaded));
+    let mut doctor = assessed(&loaded);
     doctor.reclaimed = reclaimed;
     doctor.cleared_cards = cleared_cards;
     form.print(&doctor, render::doctor::render)?;
