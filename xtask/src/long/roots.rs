@@ -232,23 +232,26 @@ fn by_run(root: &Root) -> Result<String> {
 
 /// A container of the system's own containerd and runc.
 const CONTAINERD: &str = r#"
-mkdir -p /run/c /run/image/bin
-cp /packages/static-burn /run/image/bin/cgpu-burn
+mkdir -p /run/c /srv/image/bin
+cp /packages/static-burn /srv/image/bin/cgpu-burn
 cat > /run/c/config.toml <<END
 version = 2
 root = "/run/c/root"
 state = "/run/c/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"]
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.internal.v1.opt"]
 [grpc]
 address = "/run/c/containerd.sock"
 END
 containerd --config /run/c/config.toml > /run/c/log 2>&1 &
 for i in $(seq 200); do ctr -a /run/c/containerd.sock version > /dev/null 2>&1 && break; sleep 0.1; done
 start() { name=$1; shift; ctr -a /run/c/containerd.sock run --rm --rootfs --runtime io.containerd.cgpu.v2 "$@"; echo "$name: $?"; }
-start plain /run/image plain /bin/cgpu-burn --version
-start above --annotation cgpu.io/memory=1Gi /run/image above /bin/cgpu-burn alloc 2Gi
-start within --annotation cgpu.io/memory=1Gi /run/image within /bin/cgpu-burn alloc 512Mi
+start plain /srv/image plain /bin/cgpu-burn --version
+# By the environment: ctr of containerd 1.5 has no annotations.
+quota="--env ALIYUN_COM_GPU_MEM_CONTAINER=1 --env ALIYUN_COM_GPU_MEM_DEV=24"
+start above $quota /srv/image above /bin/cgpu-burn alloc 2Gi
+start within $quota /srv/image within /bin/cgpu-burn alloc 512Mi
 cgpu ps --json | grep -c '"container":'
+rm -r /srv/image
 tail -n 3 /run/c/log
 "#;
 
