@@ -21,7 +21,7 @@ const EVENTS_MOST: usize = 20;
 /// Messages that wait for the drawing thread; whoever has one more waits.
 const WAITING_MOST: usize = 16;
 
-/// What the drawing thread is told.
+/// What the drawing thread hears.
 enum Message {
     Key(Key),
     /// The terminal has another size.
@@ -39,7 +39,7 @@ pub fn run(config: Config, period: Duration) -> anyhow::Result<()> {
     // Before any thread: all of them leave these signals to the one that waits for them.
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     signals.thread_block().context("block signals")?;
-    let (tell, told) = sync_channel(WAITING_MOST);
+    let (tell, messages) = sync_channel(WAITING_MOST);
     let (choose, chosen) = channel();
     let mut terminal = ratatui::try_init().context("set up the terminal")?;
     spawn("keys", &tell, read_keys)?;
@@ -52,7 +52,7 @@ pub fn run(config: Config, period: Duration) -> anyhow::Result<()> {
         ask_host(&config, period, &tell, &chosen);
     })?;
     drop(tell);
-    let ended = show(&mut terminal, &told, &choose);
+    let ended = show(&mut terminal, &messages, &choose);
     ratatui::try_restore().context("restore the terminal")?;
     ended.context("draw")
 }
@@ -72,24 +72,24 @@ fn spawn(
 /// Draws after each message until one ends the program.
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
-    told: &Receiver<Message>,
+    messages: &Receiver<Message>,
     choose: &Sender<Option<ContainerKey>>,
 ) -> io::Result<()> {
     let colours = Colours::of_environment();
     let mut state = State::default();
-    let mut wanted = None;
+    let mut requested = None;
     loop {
         terminal.draw(|frame| draw(frame, &state, colours))?;
-        match told.recv() {
+        match messages.recv() {
             Ok(Message::Key(key)) if state.press(key) == After::Quit => return Ok(()),
             Ok(Message::Key(_) | Message::Resized) => {}
             Ok(Message::Sample(sample)) => state.take(*sample),
             Ok(Message::End) | Err(_) => return Ok(()),
         }
-        let now = state.wanted_events();
+        let now = state.requested_events();
         let now = now.and_then(|(namespace, id)| ContainerKey::new(namespace, id).ok());
-        if now != wanted {
-            wanted.clone_from(&now);
+        if now != requested {
+            requested.clone_from(&now);
             // Without the host's thread nothing more is learnt, which its last message has said.
             let _gone = choose.send(now).is_err();
         }
@@ -103,12 +103,12 @@ fn ask_host(
     tell: &SyncSender<Message>,
     chosen: &Receiver<Option<ContainerKey>>,
 ) {
-    let mut wanted: Option<ContainerKey> = None;
+    let mut requested: Option<ContainerKey> = None;
     loop {
         let began = Instant::now();
         let sample = Sample {
             top: Top::collect(config).map_err(|error| format!("{error:#}")),
-            events: wanted
+            events: requested
                 .as_ref()
                 .map_or_else(Vec::new, |key| events_of(config, key)),
         };
@@ -118,7 +118,7 @@ fn ask_host(
         // A host that answers slowly is left alone for as long as it took.
         let took = began.elapsed();
         match chosen.recv_timeout(period.saturating_sub(took).max(took)) {
-            Ok(other) => wanted = chosen.try_iter().last().unwrap_or(other),
+            Ok(other) => requested = chosen.try_iter().last().unwrap_or(other),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }

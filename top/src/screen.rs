@@ -74,9 +74,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, colours: Colours) {
     let cards = u16::try_from(cards)
         .unwrap_or(u16::MAX)
         .clamp(1, CARDS_MOST);
-    let room = frame.area().height.saturating_sub(4 + cards);
+    let height = frame.area().height.saturating_sub(4 + cards);
     let detail = if state.is_detailed() {
-        DETAIL_ROWS.min(room.saturating_sub(TABLE_LEAST))
+        DETAIL_ROWS.min(height.saturating_sub(TABLE_LEAST))
     } else {
         0
     };
@@ -146,9 +146,9 @@ fn draw_cards(frame: &mut Frame<'_>, area: Rect, state: &State, top: &Top, colou
         return;
     }
     let columns = card_columns(Width::of(area.width));
-    let room = usize::from(area.height.saturating_sub(1)).max(1);
+    let height = usize::from(area.height.saturating_sub(1)).max(1);
     // A card that was chosen is in view.
-    let first = state.card().map_or(0, |at| at.saturating_sub(room - 1));
+    let first = state.card().map_or(0, |at| at.saturating_sub(height - 1));
     let rows = top.cards.iter().enumerate().skip(first).map(|(at, card)| {
         let cells = columns
             .iter()

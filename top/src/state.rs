@@ -234,7 +234,7 @@ impl State {
 
     /// Whose events are shown: namespace and container; nobody's without the pane that shows them.
     #[must_use]
-    pub fn wanted_events(&self) -> Option<(&str, &str)> {
+    pub fn requested_events(&self) -> Option<(&str, &str)> {
         let selected = self.selected.as_ref().filter(|_| self.is_detailed)?;
         Some((&selected.namespace, &selected.container))
     }

@@ -30,7 +30,7 @@ struct Screen {
     ours: File,
     /// The program's end, which says how the terminal is set.
     theirs: File,
-    said: Receiver<Vec<u8>>,
+    output: Receiver<Vec<u8>>,
     text: String,
     _folder: tempfile::TempDir,
 }
@@ -51,7 +51,7 @@ impl Screen {
         command.process_group(0);
         let program = command.spawn().unwrap();
         let mut reader = ours.try_clone().unwrap();
-        let (tell, said) = channel();
+        let (tell, output) = channel();
         std::thread::spawn(move || {
             let mut block = vec![0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut block) {
@@ -64,7 +64,7 @@ impl Screen {
             program,
             ours,
             theirs,
-            said,
+            output,
             text: String::new(),
             _folder: folder,
         }
@@ -74,7 +74,7 @@ impl Screen {
         let until = Instant::now() + LIMIT;
         while !self.text.contains(text) {
             let left = until.saturating_duration_since(Instant::now());
-            let more = self.said.recv_timeout(left);
+            let more = self.output.recv_timeout(left);
             let more = more.unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.text));
             self.text.push_str(&String::from_utf8_lossy(&more));
         }

@@ -3,16 +3,16 @@
 use ratatui::style::Style;
 use ratatui::text::Span;
 
-/// What a bar has of each part: used, promised beside that, and neither.
+/// What a bar has of each part: used, granted beside that, and neither.
 const PARTS: [&str; 3] = ["█", "▒", "·"];
 /// Heights of a line's points, the lowest first.
 const HEIGHTS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
-/// A bar of so many columns: what is used of `all`, then what is promised above that. All of it where `all` is 0.
+/// A bar of so many columns: what is used of `all`, then what is granted above that. All of it where `all` is 0.
 pub(super) fn bar(
     columns: u16,
     used: u64,
-    promised: u64,
+    granted: u64,
     all: u64,
     style: Style,
 ) -> Vec<Span<'static>> {
@@ -22,13 +22,13 @@ pub(super) fn bar(
         0 => 0,
         _ => scaled(value, all.max(1), cells).max(1).min(cells),
     };
-    let (used, promised) = (part(used), part(promised));
-    let promised = promised.saturating_sub(used);
-    let rest = cells.saturating_sub(used).saturating_sub(promised);
+    let (used, granted) = (part(used), part(granted));
+    let granted = granted.saturating_sub(used);
+    let rest = cells.saturating_sub(used).saturating_sub(granted);
     let repeated = |text: &str, count: u64| text.repeat(usize::try_from(count).unwrap_or(0));
     vec![
         Span::styled(repeated(PARTS[0], used), style),
-        Span::styled(repeated(PARTS[1], promised), style),
+        Span::styled(repeated(PARTS[1], granted), style),
         Span::raw(repeated(PARTS[2], rest)),
     ]
 }
@@ -73,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_has_what_is_used_and_what_is_promised_above_it() {
+    fn a_bar_has_what_is_used_and_what_is_granted_above_it() {
         let text =
-            |used, promised, all| Line::from(bar(8, used, promised, all, Style::new())).to_string();
+            |used, granted, all| Line::from(bar(8, used, granted, all, Style::new())).to_string();
         assert_eq!(text(2, 4, 8), "██▒▒····");
         assert_eq!(text(4, 2, 8), "████····");
         assert_eq!(text(1, 0, 1000), "█·······");
@@ -93,8 +93,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_bar_fills_its_columns(columns in 0u16..300, used: u64, promised: u64, all: u64) {
-            let width = Line::from(bar(columns, used, promised, all, Style::new())).width();
+        fn every_bar_fills_its_columns(columns in 0u16..300, used: u64, granted: u64, all: u64) {
+            let width = Line::from(bar(columns, used, granted, all, Style::new())).width();
             prop_assert_eq!(width, usize::from(columns));
         }
     }

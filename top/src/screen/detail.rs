@@ -30,8 +30,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     .spacing(1)
     .areas(inner);
     frame.render_widget(Paragraph::new(facts_of(vgpu)), facts);
-    let room = usize::from(processes.height);
-    frame.render_widget(Paragraph::new(processes_of(vgpu, room)), processes);
+    let height = usize::from(processes.height);
+    frame.render_widget(Paragraph::new(processes_of(vgpu, height)), processes);
     frame.render_widget(Paragraph::new(events_of(state)), events);
 }
 
@@ -61,7 +61,7 @@ fn facts_of(vgpu: &PsVgpu) -> Vec<Line<'static>> {
     lines
 }
 
-fn processes_of(vgpu: &PsVgpu, room: usize) -> Vec<Line<'static>> {
+fn processes_of(vgpu: &PsVgpu, height: usize) -> Vec<Line<'static>> {
     let Some(processes) = &vgpu.processes else {
         return vec![Line::from("processes are not known")];
     };
@@ -76,9 +76,9 @@ fn processes_of(vgpu: &PsVgpu, room: usize) -> Vec<Line<'static>> {
         let name = clean(&process.name);
         Line::from(format!("{} {name} {}", process.pid, human(held)))
     };
-    let mut lines: Vec<Line<'static>> = processes.iter().take(room).map(of).collect();
-    if let Some(last) = lines.last_mut().filter(|_| processes.len() > room) {
-        *last = Line::from(format!("and {} more", processes.len() - room + 1));
+    let mut lines: Vec<Line<'static>> = processes.iter().take(height).map(of).collect();
+    if let Some(last) = lines.last_mut().filter(|_| processes.len() > height) {
+        *last = Line::from(format!("and {} more", processes.len() - height + 1));
     }
     lines
 }

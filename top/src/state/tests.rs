@@ -88,9 +88,9 @@ fn the_selection_stays_with_its_container() {
     assert_eq!(selected(&state).as_deref(), Some("web"));
     press(&mut state, "s");
     assert_eq!(selected(&state).as_deref(), Some("web"));
-    assert_eq!(state.wanted_events(), None);
+    assert_eq!(state.requested_events(), None);
     state.press(Key::Enter);
-    assert_eq!(state.wanted_events(), Some(("default", "web")));
+    assert_eq!(state.requested_events(), Some(("default", "web")));
     let mut without = document();
     without.vgpus.pop();
     state.take(sample(without));

@@ -130,27 +130,27 @@ fn ask(system: &System, packages: &Path) -> Row {
     if row.facts.is_err() {
         return row;
     }
-    let mut note = |column, answer: Result<String>| {
+    let mut record = |column, answer: Result<String>| {
         let is_well = answer.is_ok();
         row.answers
             .push((column, answer.map_err(|error| format!("{error:#}"))));
         is_well
     };
     let Ok(before) = root.picture() else {
-        note(COLUMNS[0], Err(anyhow::anyhow!("the root cannot be read")));
+        record(COLUMNS[0], Err(anyhow::anyhow!("the root cannot be read")));
         return row;
     };
     if is_too_old {
-        note(COLUMNS[0], refused(&root, &before));
+        record(COLUMNS[0], refused(&root, &before));
         return row;
     }
-    if !note(COLUMNS[0], installed(&root)) {
+    if !record(COLUMNS[0], installed(&root)) {
         return row;
     }
-    note(COLUMNS[1], doctor(&root));
-    note(COLUMNS[2], by_run(&root));
-    note(COLUMNS[3], by_containerd(&root));
-    note(COLUMNS[4], removed(&root, &before));
+    record(COLUMNS[1], doctor(&root));
+    record(COLUMNS[2], by_run(&root));
+    record(COLUMNS[3], by_containerd(&root));
+    record(COLUMNS[4], removed(&root, &before));
     row
 }
 
