@@ -22,10 +22,12 @@ mod smi;
 #[cfg(feature = "host")]
 mod upgrade;
 
+#[cfg(feature = "host")]
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+#[cfg(feature = "host")]
 use serde::Serialize;
 
 /// `cargo xtask package` adds commit and date. Other builds name the version alone: they would be compiled again for each commit.
@@ -45,13 +47,8 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show the GPUs that are visible here; in a container, only its slice.
-    Smi {
-        #[command(flatten)]
-        form: Form,
-        /// The folder with the driver's device nodes.
-        #[arg(long, value_name = "DIR", default_value = smi::DEV)]
-        dev: PathBuf,
-    },
+    #[command(after_help = smi::EXAMPLES)]
+    Smi(smi::Options),
     /// List the containers of this host that have a vGPU: memory, compute share, health.
     #[cfg(feature = "host")]
     #[command(after_help = ps::COLUMNS)]
@@ -67,6 +64,7 @@ enum Command {
     #[cfg(not(feature = "host"))]
     Cards(Absent),
     /// Check whether GPU containers can run on this host; list what is missing or broken, and what to do.
+    #[cfg(feature = "host")]
     #[command(after_help = "Exit code: 0 if nothing is missing or broken, else 1.")]
     Doctor {
         #[command(flatten)]
@@ -75,6 +73,9 @@ enum Command {
         #[arg(long)]
         repair: bool,
     },
+    /// Check whether GPU containers can run on this host.
+    #[cfg(not(feature = "host"))]
+    Doctor(Absent),
     /// Show what happened to containers and cards: refused starts, Xid errors, lost cards, hung calls, changed quotas.
     #[cfg(feature = "host")]
     #[command(after_help = events::EXAMPLES)]
@@ -142,6 +143,7 @@ struct Absent {
 }
 
 /// How a document is printed.
+#[cfg(feature = "host")]
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Form {
     /// Print a JSON document instead of tables.
@@ -149,6 +151,7 @@ pub(crate) struct Form {
     json: bool,
 }
 
+#[cfg(feature = "host")]
 impl Form {
     /// Prints a document as asked.
     pub(crate) fn print<T: Serialize>(
@@ -162,7 +165,8 @@ impl Form {
             table(document)
         };
         use anyhow::Context;
-        crate::output::print(&text).context("write to standard output")
+        crate::output::print(&text).context("write to standard output")?;
+        Ok(())
     }
 }
 
@@ -206,7 +210,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "host")]
 fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Command::Smi { form, dev } => smi::run(form, &dev),
+        Command::Smi(options) => smi::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Cards(options) => cards::run(&options),
         Command::Doctor { form, repair } => doctor::run(
@@ -237,10 +241,10 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
 #[cfg(not(feature = "host"))]
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let absent = match arguments.command {
-        Command::Smi { form, dev } => return smi::run(form, &dev),
+        Command::Smi(options) => return smi::run(&options),
         Command::Ps(_) => "ps",
         Command::Cards(_) => "cards",
-        Command::Doctor { .. } => "doctor",
+        Command::Doctor(_) => "doctor",
         Command::Run(_) => "run",
     };
     anyhow::bail!(

@@ -7,6 +7,7 @@ pub mod columns;
 pub mod doctor;
 #[cfg(feature = "host")]
 pub mod ps;
+pub mod query;
 pub mod smi;
 
 pub use columns::Look;
