@@ -36,9 +36,26 @@ const VERSION: &str = match option_env!("CGPU_BUILD") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
+/// Below the help.
+#[cfg(feature = "host")]
+const EXAMPLES: &str = "\
+Examples:
+  cgpu doctor                       What is missing on this host, and what to do
+  cgpu install --dry-run            How engines come to know cgpu
+  cgpu run --memory 4Gi -- CMD      A command with a part of a GPU, without an engine
+  cgpu ps                           Who has what
+  cgpu set web --memory 6Gi         Another quota for a running container
+  cgpu smi                          In a container: what it has";
+
+/// Below the help.
+#[cfg(not(feature = "host"))]
+const EXAMPLES: &str = "\
+Example:
+  cgpu smi      What this container has";
+
 /// Share NVIDIA GPUs between containers, each with its own memory limit.
 #[derive(Debug, Parser)]
-#[command(name = "cgpu", version = VERSION)]
+#[command(name = "cgpu", version = VERSION, after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -65,7 +82,7 @@ enum Command {
     Cards(Absent),
     /// Check whether GPU containers can run on this host; list what is missing or broken, and what to do.
     #[cfg(feature = "host")]
-    #[command(after_help = "Exit code: 0 if nothing is missing or broken, else 1.")]
+    #[command(after_help = doctor::EXAMPLES)]
     Doctor {
         #[command(flatten)]
         form: Form,
@@ -90,9 +107,7 @@ enum Command {
     Set(Box<set::Options>),
     /// Replace the brokers of running containers by the installed version, one at a time.
     #[cfg(feature = "host")]
-    #[command(
-        after_help = "The containers keep running: their GPU calls wait for some milliseconds, and none fails."
-    )]
+    #[command(after_help = upgrade::EXAMPLES)]
     Upgrade(upgrade::Options),
     /// Register cgpu's runtime with containerd, docker, podman and CRI-O; show what changes and what to reload.
     #[cfg(feature = "host")]
@@ -251,3 +266,6 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         "`cgpu {absent}` is for the host: this build is for use inside containers and has `cgpu smi` only"
     )
 }
+
+#[cfg(all(test, feature = "host"))]
+mod tests;

@@ -16,6 +16,14 @@ use crate::render;
 use view::doctor::assess;
 use view::ps;
 
+/// Below the help of `cgpu doctor`.
+pub(super) const EXAMPLES: &str = "\
+Exit code: 0 if nothing is missing or broken, else 1.
+
+Examples:
+  cgpu doctor
+  cgpu doctor --repair";
+
 /// Whether leftovers are taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repair {
