@@ -59,8 +59,8 @@ impl Host {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut said = BufReader::new(sim.stdout.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut output = BufReader::new(sim.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
         assert!(line.contains("ready"), "{line}");
         Some(Self { dir, sim })
     }

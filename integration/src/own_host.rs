@@ -121,6 +121,8 @@ impl OwnHost {
             .env("PATH", PATH)
             .env("HOME", &home)
             .env("LC_ALL", "C.UTF-8")
+            // Tables in full: what is cut or folded depends on what differs from run to run.
+            .env("COLUMNS", "1000")
             .env("CONTAINERD_NAMESPACE", self.node.namespace())
             .env("IMAGE", &self.image.name);
         Ok(shell)

@@ -213,17 +213,22 @@ impl Normaliser {
 
     /// One command's output.
     pub fn apply(&self, text: &str) -> String {
-        let lines: Vec<&str> = text.lines().collect();
-        let is_table = |line: &str| line.starts_with(['|', '+']);
-        // One table may follow another without a line between.
-        let blocks = lines.chunk_by(|one, next| {
-            is_table(one) == is_table(next) && !(one.starts_with('+') && next.starts_with('+'))
-        });
-        let blocks = blocks.map(|block| match block.first() {
-            Some(first) if is_table(first) => self.table(block),
-            _ => self.replaced(block.join("\n").trim_end()),
-        });
-        blocks.collect::<Vec<_>>().join("\n")
+        let mut blocks = Vec::new();
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let mut block = vec![line];
+            let is_table = headings(line).is_some();
+            while let Some(next) = lines
+                .next_if(|next| headings(next).is_none() && (!is_table || !next.trim().is_empty()))
+            {
+                block.push(next);
+            }
+            blocks.push(match headings(line) {
+                Some(headings) => self.table(&headings, &block),
+                None => self.replaced(&block.join("\n")),
+            });
+        }
+        blocks.join("\n").trim_end().to_owned()
     }
 
     fn replaced(&self, text: &str) -> String {
@@ -238,92 +243,79 @@ impl Normaliser {
     }
 
     /// A table whose columns are as wide as what is in them now.
-    fn table(&self, lines: &[&str]) -> String {
-        // Cells may contain bars, so a rule gives the columns. A part of a table may have no rule.
-        let borders: Option<Vec<usize>> =
-            lines.iter().find(|line| line.starts_with('+')).map(|rule| {
-                let all = rule
-                    .chars()
-                    .enumerate()
-                    .filter(|(_, border)| *border == '+');
-                all.map(|(at, _)| at).collect()
-            });
-        let cells = |line: &str| -> Vec<String> {
-            let cells: Vec<String> = match &borders {
-                Some(borders) => {
-                    let characters: Vec<char> = line.chars().collect();
-                    let cell = |pair: &[usize]| match pair {
-                        [from, to] => characters
-                            .get(from + 1..*to)
-                            .unwrap_or_default()
-                            .iter()
-                            .collect(),
-                        _ => String::new(),
-                    };
-                    borders.windows(2).map(cell).collect()
-                }
-                None => line
-                    .trim_matches('|')
-                    .split('|')
-                    .map(str::to_owned)
-                    .collect(),
-            };
-            // One space on each side is the border's; more on the left is the cell's.
-            let trimmed = cells
-                .iter()
-                .map(|cell| cell.strip_prefix(' ').unwrap_or(cell).trim_end());
-            trimmed.map(|cell| self.replaced(cell)).collect()
-        };
-        let is_double_rule = |line: &str| line.starts_with("+=");
-        let is_row = |line: &&str| line.starts_with('|');
-        // The row above a double rule; a part of a table may have none.
-        let head = lines.iter().position(|line| is_double_rule(line));
-        let head = head.and_then(|at| lines.get(at.checked_sub(1)?));
-        let headings = head.map(|line| cells(line)).unwrap_or_default();
-        let mut rows: Vec<Vec<String>> = lines
-            .iter()
-            .filter(|line| is_row(line))
-            .map(|line| cells(line))
-            .collect();
-        for row in rows.iter_mut().filter(|row| **row != headings) {
-            for (cell, heading) in row.iter_mut().zip(&headings) {
-                let known = self.columns.iter().find(|(name, _)| name == heading);
+    fn table(&self, headings: &[Heading<'_>], lines: &[&str]) -> String {
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        for line in lines {
+            let cells = cells(line, headings).into_iter();
+            rows.push(cells.map(|cell| self.replaced(&cell)).collect());
+        }
+        for row in rows.iter_mut().skip(1) {
+            for (cell, heading) in row.iter_mut().zip(headings) {
+                let known = self.columns.iter().find(|(name, _)| *name == heading.text);
                 if let Some((_, to)) = known
-                    && cell != "-"
+                    && !["-", ""].contains(&cell.as_str())
                 {
                     *cell = (*to).to_owned();
                 }
             }
         }
-        let count = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             let of = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
             rows.iter().map(of).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..count).map(width).collect();
-        let rule = |fill: &str| {
-            let parts: Vec<String> = widths.iter().map(|width| fill.repeat(width + 2)).collect();
-            parts.join("+")
-        };
-        let row = |row: &Vec<String>| {
-            let padded: Vec<String> = widths
-                .iter()
-                .zip(row)
-                .map(|(width, cell)| format!(" {cell:<width$} "))
+        let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let padded = row.iter().zip(&widths);
+            let padded: Vec<String> = padded
+                .map(|(cell, width)| format!("{cell:<width$}"))
                 .collect();
-            format!("|{}|", padded.join("|"))
+            padded.join("  ").trim_end().to_owned()
         };
-        let mut rows = rows.iter().map(row);
-        let text: Vec<String> = lines
-            .iter()
-            .map(|line| match line {
-                line if is_double_rule(line) => format!("+{}+", rule("=")),
-                line if is_row(line) => rows.next().unwrap_or_default(),
-                _ => format!("+{}+", rule("-")),
-            })
-            .collect();
-        text.join("\n")
+        rows.iter().map(line).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// A column's heading, and the character that it begins at.
+#[derive(Debug, PartialEq, Eq)]
+struct Heading<'a> {
+    text: &'a str,
+    from: usize,
+}
+
+/// The headings of a table's first line: words of capitals with two spaces or more between them.
+fn headings(line: &str) -> Option<Vec<Heading<'_>>> {
+    let is_capital = |it: u8| it.is_ascii_uppercase() || b" -".contains(&it);
+    if !line.bytes().all(is_capital) || line.starts_with(' ') {
+        return None;
+    }
+    let mut found = Vec::new();
+    let mut from = 0;
+    for part in line.split("  ") {
+        let text = part.trim();
+        if !text.is_empty() {
+            let blank = part.len() - part.trim_start().len();
+            found.push(Heading {
+                text,
+                from: from + blank,
+            });
+        }
+        from += part.len() + 2;
+    }
+    (found.len() > 1).then_some(found)
+}
+
+/// A line's cells, by where the headings begin.
+fn cells(line: &str, headings: &[Heading<'_>]) -> Vec<String> {
+    let characters: Vec<char> = line.chars().collect();
+    let ends = headings.iter().skip(1).map(|next| next.from);
+    let ends = ends.chain([characters.len()]);
+    let cell = |(heading, end): (&Heading<'_>, usize)| {
+        let end = end.min(characters.len());
+        let cell = characters.get(heading.from.min(end)..end);
+        let text: String = cell.unwrap_or_default().iter().collect();
+        text.trim_end().to_owned()
+    };
+    headings.iter().zip(ends).map(cell).collect()
 }
 
 #[cfg(test)]
@@ -395,29 +387,21 @@ Prose `code`.
         .unwrap();
         let reply = "\
 pid 77 of /tmp/cgpu-x1/a
-+----+--------+
-| ID | BROKER |
-+====+========+
-| a  | 123456 |
-| bb | -      |
-+----+--------+
-+---------+
-|  pid 1  |
-| x | y   |
-+---------+
+ID  ITS BROKER  BROKER  WHY
+a   x           123456  pid 77777 ended
+bb              -       -
+
+OF  WHAT
+1   pid 9
 end  ";
         let expected = "\
 pid PID of /etc/a
-+----+--------+
-| ID | BROKER |
-+====+========+
-| a  | PID    |
-| bb | -      |
-+----+--------+
-+----------+
-|  pid PID |
-| x | y    |
-+----------+
+ID  ITS BROKER  BROKER  WHY
+a   x           PID     pid PID ended
+bb              -       -
+
+OF   WHAT
+1    pid PID
 end";
         assert_eq!(normaliser.apply(reply), expected);
     }

@@ -175,7 +175,7 @@ fn the_example_without_an_engine_holds_its_quota() -> Result<()> {
             let script = repository().join("examples/without-an-engine.sh");
             let ran = succeed(host.shell()?.arg(script))?;
             ensure!(
-                ran.stdout.matches("/ 2048 MiB").count() == 2,
+                ran.stdout.matches("/2048 MiB").count() == 2,
                 "each of two cards gives half of 4 GiB: {}",
                 ran.stdout
             );

@@ -4,12 +4,13 @@ use cards::inventory::Card;
 use cards::lock::StateLock;
 use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
-use cards::{CardKind, ReservedTime};
+use cards::{CardKind, ContainerKey, ReservedTime};
 use host_config::Config;
 use serde::{Deserialize, Serialize};
 
 use crate::JSON_VERSION;
 use crate::host_driver::HostDriver;
+use crate::ps::PsPod;
 use crate::share::Rules;
 
 /// What `cgpu cards` shows.
@@ -88,6 +89,10 @@ pub struct CardGrantRow {
     pub namespace: String,
     /// The container's id.
     pub container: String,
+    /// What its engine calls it; absent where it has no name.
+    pub name: Option<String>,
+    /// Its place in a pod; absent where it is in none.
+    pub pod: Option<PsPod>,
     /// Its quota on this card, bytes.
     pub quota_bytes: u64,
 }
@@ -139,6 +144,17 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
             .as_ref()
             .map(|why| format!("the driver does not answer ({why})"));
         row.unhealthy = health.map(|health| health.reason).or(unanswered);
+    }
+    let rows = joined.cards.iter_mut().map(|card| &mut card.grants);
+    let orphaned = joined.orphaned.iter_mut().map(|card| &mut card.grants);
+    for row in rows.chain(orphaned).flatten() {
+        // A reservation's key is one, so that this is.
+        let Ok(key) = ContainerKey::new(&row.namespace, &row.container) else {
+            continue;
+        };
+        let names = vgpu::names_of(config, &key);
+        row.name = names.name.as_ref().map(ToString::to_string);
+        row.pod = names.pod.as_ref().map(PsPod::from);
     }
     Ok(joined)
 }
@@ -199,6 +215,8 @@ fn rows(of_card: &CardReservations) -> Vec<CardGrantRow> {
         .map(|entry| CardGrantRow {
             namespace: entry.key.namespace().to_owned(),
             container: entry.key.id().to_owned(),
+            name: None,
+            pod: None,
             quota_bytes: entry.quota_bytes,
         })
         .collect()

@@ -84,7 +84,7 @@ impl From<&Explained> for Explanation {
 impl ExplainedCard {
     fn new(on: &OnCard, policy: Policy, is_placed: bool) -> Self {
         let candidate = &on.candidate;
-        let (outcome, text) = said(&on.outcome, policy, is_placed);
+        let (outcome, text) = in_words(&on.outcome, policy, is_placed);
         Self {
             index: candidate.card.index,
             uuid: candidate.card.uuid.to_string(),
@@ -98,7 +98,7 @@ impl ExplainedCard {
     }
 }
 
-fn said(outcome: &Outcome, policy: Policy, is_placed: bool) -> (OutcomeKind, String) {
+fn in_words(outcome: &Outcome, policy: Policy, is_placed: bool) -> (OutcomeKind, String) {
     let text = |text: &str| text.to_owned();
     match outcome {
         Outcome::Chosen(at) => (

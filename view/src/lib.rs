@@ -23,6 +23,8 @@ pub mod events;
 #[cfg(feature = "host")]
 pub mod explain;
 #[cfg(feature = "host")]
+pub mod filter;
+#[cfg(feature = "host")]
 pub mod host_driver;
 #[cfg(feature = "host")]
 pub mod inspect;

@@ -15,9 +15,28 @@ pub fn human(bytes: u64) -> String {
     }
 }
 
+/// What is used of a quota, both in whole MiB rounded up: `64/4096 MiB`; `-` for what is not known.
+#[must_use]
+pub fn used_of(used_bytes: Option<u64>, quota_bytes: Option<u64>) -> String {
+    let mib = |bytes: Option<u64>| {
+        bytes.map_or_else(
+            || "-".to_owned(),
+            |bytes| bytes.div_ceil(1 << 20).to_string(),
+        )
+    };
+    format!("{}/{} MiB", mib(used_bytes), mib(quota_bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn use_and_quota_share_a_unit() {
+        assert_eq!(used_of(Some((64 << 20) + 1), Some(4 << 30)), "65/4096 MiB");
+        assert_eq!(used_of(None, Some(1 << 30)), "-/1024 MiB");
+        assert_eq!(used_of(Some(0), None), "0/- MiB");
+    }
 
     #[test]
     fn the_unit_leaves_no_fraction_and_large_sizes_are_rounded_up() {

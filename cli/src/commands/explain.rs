@@ -10,7 +10,7 @@ use view::names::find;
 
 use super::Form;
 use super::request_options::RequestOptions;
-use crate::render;
+use crate::render::{self, Look};
 
 /// The two forms.
 pub(super) const USAGE: &str =
@@ -62,7 +62,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let document = Explanation::from(&explained);
     let is_placed = document.refusal.is_none();
-    options.form.print(&document, render::explain::render)?;
+    options.form.print(&document, |document| {
+        render::explain::render(document, Look::of_output())
+    })?;
     Ok(ExitCode::from(u8::from(!is_placed)))
 }
 

@@ -13,6 +13,8 @@ mod inspect;
 #[cfg(feature = "host")]
 mod install;
 #[cfg(feature = "host")]
+mod list;
+#[cfg(feature = "host")]
 mod logs;
 #[cfg(feature = "host")]
 mod metrics;
@@ -32,10 +34,12 @@ mod top;
 #[cfg(feature = "host")]
 mod upgrade;
 
+#[cfg(feature = "host")]
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+#[cfg(feature = "host")]
 use serde::Serialize;
 
 /// `cargo xtask package` adds commit and date. Other builds name the version alone: they would be compiled again for each commit.
@@ -44,9 +48,26 @@ const VERSION: &str = match option_env!("CGPU_BUILD") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
+/// Below the help.
+#[cfg(feature = "host")]
+const EXAMPLES: &str = "\
+Examples:
+  cgpu doctor                       What is missing on this host, and what to do
+  cgpu install --dry-run            How engines come to know cgpu
+  cgpu run --memory 4Gi -- CMD      A command with a part of a GPU, without an engine
+  cgpu ps                           Who has what
+  cgpu set web --memory 6Gi         Another quota for a running container
+  cgpu smi                          In a container: what it has";
+
+/// Below the help.
+#[cfg(not(feature = "host"))]
+const EXAMPLES: &str = "\
+Example:
+  cgpu smi      What this container has";
+
 /// Share NVIDIA GPUs between containers, each with its own memory limit.
 #[derive(Debug, Parser)]
-#[command(name = "cgpu", version = VERSION)]
+#[command(name = "cgpu", version = VERSION, after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -55,30 +76,25 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show the GPUs that are visible here; in a container, only its slice.
-    Smi {
-        #[command(flatten)]
-        form: Form,
-        /// The folder with the driver's device nodes.
-        #[arg(long, value_name = "DIR", default_value = smi::DEV)]
-        dev: PathBuf,
-    },
-    /// List the containers of this host that have a vGPU: quota, use, compute share, health.
-    #[command(after_help = PS_COLUMNS)]
-    Ps {
-        #[command(flatten)]
-        form: Form,
-        /// Show all columns, with the full names of containers and cards.
-        #[arg(long)]
-        wide: bool,
-    },
+    #[command(after_help = smi::EXAMPLES)]
+    Smi(smi::Options),
+    /// List the containers of this host that have a vGPU: memory, compute share, health.
+    #[cfg(feature = "host")]
+    #[command(after_help = ps::COLUMNS)]
+    Ps(ps::Options),
+    /// List the containers of this host that have a vGPU.
+    #[cfg(not(feature = "host"))]
+    Ps(Absent),
     /// List the GPUs (cards) of this host: how much of each is granted, to whom, and what is free.
-    #[command(after_help = CARDS_COLUMNS)]
-    Cards {
-        #[command(flatten)]
-        form: Form,
-    },
+    #[cfg(feature = "host")]
+    #[command(after_help = cards::COLUMNS)]
+    Cards(cards::Options),
+    /// List the GPUs (cards) of this host.
+    #[cfg(not(feature = "host"))]
+    Cards(Absent),
     /// Check whether GPU containers can run on this host; list what is missing or broken, and what to do.
-    #[command(after_help = "Exit code: 0 if nothing is missing or broken, else 1.")]
+    #[cfg(feature = "host")]
+    #[command(after_help = doctor::EXAMPLES)]
     Doctor {
         #[command(flatten)]
         form: Form,
@@ -86,6 +102,9 @@ enum Command {
         #[arg(long)]
         repair: bool,
     },
+    /// Check whether GPU containers can run on this host.
+    #[cfg(not(feature = "host"))]
+    Doctor(Absent),
     /// Show what happened to containers and cards: refused starts, Xid errors, lost cards, hung calls, changed quotas.
     #[cfg(feature = "host")]
     #[command(after_help = events::EXAMPLES)]
@@ -120,9 +139,7 @@ enum Command {
     Set(Box<set::Options>),
     /// Replace the brokers of running containers by the installed version, one at a time.
     #[cfg(feature = "host")]
-    #[command(
-        after_help = "The containers keep running: their GPU calls wait for some milliseconds, and none fails."
-    )]
+    #[command(after_help = upgrade::EXAMPLES)]
     Upgrade(upgrade::Options),
     /// Register cgpu's runtime with containerd, docker, podman and CRI-O; show what changes and what to reload.
     #[cfg(feature = "host")]
@@ -138,11 +155,7 @@ enum Command {
     Run(Box<run::Options>),
     /// Run a command with a vGPU, without a container engine.
     #[cfg(not(feature = "host"))]
-    Run {
-        /// Not in this build.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        rest: Vec<String>,
-    },
+    Run(Absent),
     /// The process of `run`, before it becomes the command.
     #[cfg(feature = "host")]
     #[command(hide = true)]
@@ -167,36 +180,17 @@ enum Command {
     },
 }
 
-/// What is in the table of `cgpu ps`.
-const PS_COLUMNS: &str = "\
-Columns:
-  CONTAINER         Namespace and id; an id of 64 digits by its first 12, which other commands take as well
-  CARD              The card's minor number; with --wide its UUID too
-  QUOTA, USED       Memory that the container may use, and uses now
-  COMPUTE           Its compute policy, share, weight and priority
-  ISOLATION         strict or compat, or why it is not isolated
-  HEALTH            ok, or what is wrong; `cgpu events` says more
-
-Columns with --wide:
-  PEAK, REFUSED     The most memory that it has used; allocations that exceeded the quota
-  ENTITLED, HAD     Its part of the card's time: what it is entitled to now, and what it had in the last second
-  LEVEL             How its share is enforced, and why no better way is used
-  MANAGED           What managed memory counts: charge, deny or allow
-  HOST MEMORY       Host memory that the driver has taken for it, and the limit
-  BACKEND           What enforces its quota, and the driver
-  BROKER, ITS ...   Pid of its broker; CPU time and memory of cgpu's own processes for it";
-
-/// What is in the table of `cgpu cards`.
-const CARDS_COLUMNS: &str = "\
-Columns:
-  GRANTED        Memory that is reserved for containers, whether they use it or not
-  FREE TO GRANT  Memory that new containers can get
-  COMPUTE        How the card's time is divided: the policy of containers that name none
-  RESERVED       The part of its time that containers have for themselves
-  LEFT           The part of its time that can still be reserved
-  HEALTH         ok, or why no new container is placed on it";
+/// The arguments of a command of the host.
+#[cfg(not(feature = "host"))]
+#[derive(Debug, Args)]
+struct Absent {
+    /// Not in this build.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    rest: Vec<String>,
+}
 
 /// How a document is printed.
+#[cfg(feature = "host")]
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Form {
     /// Print a JSON document instead of tables.
@@ -204,6 +198,7 @@ pub(crate) struct Form {
     json: bool,
 }
 
+#[cfg(feature = "host")]
 impl Form {
     /// Prints a document as asked.
     pub(crate) fn print<T: Serialize>(
@@ -217,7 +212,8 @@ impl Form {
             table(document)
         };
         use anyhow::Context;
-        crate::output::print(&text).context("write to standard output")
+        crate::output::print(&text).context("write to standard output")?;
+        Ok(())
     }
 }
 
@@ -261,16 +257,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "host")]
 fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Command::Smi { form, dev } => smi::run(form, &dev),
-        Command::Ps { form, wide } => ps::run(
-            form,
-            if wide {
-                crate::render::ps::Width::Wide
-            } else {
-                crate::render::ps::Width::Narrow
-            },
-        ),
-        Command::Cards { form } => cards::run(form),
+        Command::Smi(options) => smi::run(&options),
+        Command::Ps(options) => ps::run(&options),
+        Command::Cards(options) => cards::run(&options),
         Command::Doctor { form, repair } => doctor::run(
             form,
             if repair {
@@ -304,13 +293,16 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
 #[cfg(not(feature = "host"))]
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let absent = match arguments.command {
-        Command::Smi { form, dev } => return smi::run(form, &dev),
-        Command::Ps { .. } => "ps",
-        Command::Cards { .. } => "cards",
-        Command::Doctor { .. } => "doctor",
-        Command::Run { .. } => "run",
+        Command::Smi(options) => return smi::run(&options),
+        Command::Ps(_) => "ps",
+        Command::Cards(_) => "cards",
+        Command::Doctor(_) => "doctor",
+        Command::Run(_) => "run",
     };
     anyhow::bail!(
         "`cgpu {absent}` is for the host: this build is for use inside containers and has `cgpu smi` only"
     )
 }
+
+#[cfg(all(test, feature = "host"))]
+mod tests;

@@ -20,6 +20,7 @@ use view::{cards, metrics, moment, ps};
 
 use super::doctor;
 use crate::output::print;
+use crate::render::Look;
 
 /// Containers whose logs are taken: those first that are not well.
 const CONTAINERS_MOST: usize = 64;
@@ -168,7 +169,10 @@ fn fill(archive: &mut Archive) -> anyhow::Result<()> {
     let configuration = configuration.map_or_else(|| PathBuf::from(DEFAULT_PATH), PathBuf::from);
     archive.add_file("cgpu.toml", &configuration)?;
     let doctor = doctor::assessed(&loaded);
-    archive.add("doctor.txt", Ok(crate::render::doctor::render(&doctor)))?;
+    archive.add(
+        "doctor.txt",
+        Ok(crate::render::doctor::render(&doctor, Look::WIDE)),
+    )?;
     archive.add("doctor.json", view::json(&doctor).map_err(Into::into))?;
     let Ok(config) = loaded else {
         return Ok(());

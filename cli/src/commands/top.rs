@@ -14,7 +14,8 @@ use view::top::Top;
 use view::{JSON_VERSION, moment};
 
 use crate::output::print;
-use crate::render;
+use crate::render::ps::Width;
+use crate::render::{self, Look};
 
 /// The program of the full screen.
 const PROGRAM: &str = "cgpu-top";
@@ -137,11 +138,12 @@ fn tables(top: Top) -> String {
         version: JSON_VERSION,
         vgpus,
     };
+    let look = Look::of_output();
     format!(
-        "{}\n{}\n{}",
+        "{}\n\n{}\n\n{}",
         moment(at_unix_ms),
-        render::cards::render(&cards),
-        render::ps::render(&ps, render::ps::Width::Narrow)
+        render::cards::render(&cards, Width::Narrow, look),
+        render::ps::render(&ps, Width::Narrow, look)
     )
 }
 

@@ -1,40 +1,44 @@
 //! The tables of `cgpu doctor`.
 
-use super::table;
+use super::columns::{Cell, Columns, Look, Tone};
 use view::doctor::{Doctor, Level};
 
 /// The checks, what is to be done, and the conclusion.
 #[must_use]
-pub fn render(doctor: &Doctor) -> String {
-    let mut rows = table(["", "CHECK", "FOUND"]);
+pub fn render(doctor: &Doctor, look: Look) -> String {
+    let mut rows = Columns::new(["LEVEL", "CHECK", "FOUND"]);
     let mut remedies = Vec::new();
     for check in &doctor.checks {
         let sign = match check.level {
-            Level::Ok => "ok",
-            Level::Hint => "hint",
-            Level::Broken => "BROKEN",
-            Level::Missing => "MISSING",
+            Level::Ok => Cell::from("ok"),
+            Level::Hint => Cell::new("hint", Tone::Warning),
+            Level::Broken => Cell::new("BROKEN", Tone::Failure),
+            Level::Missing => Cell::new("MISSING", Tone::Failure),
         };
-        rows.add_row([sign, check.name, check.found.as_str()]);
+        rows.row([
+            sign,
+            check.name.into(),
+            Cell::of_lines(&check.found, Tone::Plain),
+        ]);
         if let Some(remedy) = &check.remedy {
             remedies.push(format!("{}: {remedy}", check.name));
         }
     }
-    let mut text = rows.to_string();
+    let mut text = rows.text(look);
     if !remedies.is_empty() {
         text.push_str("\n\nWhat to do:\n  ");
         text.push_str(&remedies.join("\n  "));
     }
     if !doctor.backends.is_empty() {
-        let mut rows = table(["BACKEND", "MEMORY", "OFFERED"]);
+        let mut rows = Columns::new(["BACKEND", "MEMORY", "OFFERED"]);
         for backend in &doctor.backends {
             let offered = backend
                 .why_not
                 .as_ref()
                 .map_or_else(|| "yes".to_owned(), |why| format!("no: {why}"));
-            rows.add_row([backend.name, backend.strength, offered.as_str()]);
+            rows.row([backend.name, backend.strength, offered.as_str()]);
         }
-        text.push_str(&format!("\n\n{rows}"));
+        text.push_str(&format!("\n\n{}", rows.text(look)));
     }
     match &doctor.reclaimed {
         None => {}

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "host")]
 pub mod cards;
+pub mod columns;
 #[cfg(feature = "host")]
 pub mod doctor;
 #[cfg(feature = "host")]
@@ -10,19 +11,10 @@ pub mod explain;
 pub mod inspect;
 #[cfg(feature = "host")]
 pub mod ps;
+pub mod query;
 pub mod smi;
 
-use comfy_table::{ContentArrangement, Table, presets};
-
-/// An empty table in the house's form, with these headings.
-pub(crate) fn table<'a>(headings: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(presets::ASCII_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(headings);
-    table
-}
+pub use columns::Look;
 
 /// `-` for what is not known.
 pub(crate) fn or_dash(text: Option<impl ToString>) -> String {

@@ -1,21 +1,22 @@
 //! The table of `cgpu ps`.
 
-use cards::{ManagedMemory, Mode};
+use std::collections::HashMap;
 
-use cards::Backend;
+use cards::{Backend, ManagedMemory, Mode};
 use vgpu::OwnUsage;
 
-use super::{or_dash, table};
+use super::columns::{Cell, Columns, Heading, Look, Tone};
+use super::or_dash;
 use view::host_driver::HostDriver;
 use view::names::short_among;
-use view::ps::{Ps, PsCard, PsVgpu};
+use view::ps::{Ps, PsCard, PsVgpu, State};
 use view::share::percent_of;
-use view::size::human;
+use view::size::{human, used_of};
 
-/// How much of a vGPU is shown.
+/// How much is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// What fits into a terminal; a container's id of 64 digits by its first twelve, as docker shows it.
+    /// What fits into a terminal.
     Narrow,
     /// Everything.
     Wide,
@@ -25,18 +26,18 @@ pub enum Width {
 struct Row<'a> {
     vgpu: &'a PsVgpu,
     card: &'a PsCard,
-    name: String,
+    name: &'a str,
     width: Width,
 }
 
 struct Column {
-    heading: &'static str,
+    heading: Heading,
     /// The narrowest table that has it.
     from: Width,
-    cell: fn(&Row<'_>) -> String,
+    cell: fn(&Row<'_>) -> Cell,
 }
 
-const fn narrow(heading: &'static str, cell: fn(&Row<'_>) -> String) -> Column {
+const fn narrow(heading: Heading, cell: fn(&Row<'_>) -> Cell) -> Column {
     Column {
         heading,
         from: Width::Narrow,
@@ -44,7 +45,7 @@ const fn narrow(heading: &'static str, cell: fn(&Row<'_>) -> String) -> Column {
     }
 }
 
-const fn wide(heading: &'static str, cell: fn(&Row<'_>) -> String) -> Column {
+const fn wide(heading: Heading, cell: fn(&Row<'_>) -> Cell) -> Column {
     Column {
         heading,
         from: Width::Wide,
@@ -53,74 +54,141 @@ const fn wide(heading: &'static str, cell: fn(&Row<'_>) -> String) -> Column {
 }
 
 const COLUMNS: [Column; 19] = [
-    narrow("CONTAINER", |row| row.name.clone()),
-    narrow("CARD", |row| match row.width {
-        Width::Narrow => row.card.minor.to_string(),
-        Width::Wide => format!("{} {}", row.card.minor, row.card.uuid),
+    narrow(Heading::cut("NAME"), |row| row.name.into()),
+    wide(Heading::of("ID"), |row| {
+        format!("{}/{}", row.vgpu.namespace, row.vgpu.container).into()
     }),
-    narrow("QUOTA", |row| match row.vgpu.backend {
-        Backend::Share if row.card.quota_bytes == 0 => "none".to_owned(),
-        Backend::Broker | Backend::DriverLimit | Backend::Share => human(row.card.quota_bytes),
+    narrow(Heading::of("CARD"), |row| match row.width {
+        Width::Narrow => row.card.minor.to_string().into(),
+        Width::Wide => format!("{} {}", row.card.minor, row.card.uuid).into(),
     }),
-    narrow("USED", |row| or_dash(row.card.used_bytes.map(human))),
-    wide("PEAK", |row| or_dash(row.card.peak_bytes.map(human))),
-    wide("REFUSED", |row| or_dash(row.card.refused)),
-    narrow("COMPUTE", |row| row.card.share.text()),
-    wide("ENTITLED", |row| {
-        or_dash(row.card.share.entitlement_ppm.map(percent_of))
+    narrow(Heading::of("MEMORY"), |row| memory(row).into()),
+    wide(Heading::of("PEAK"), |row| {
+        or_dash(row.card.peak_bytes.map(human)).into()
     }),
-    wide("HAD", |row| {
-        or_dash(row.card.share.used_ppm.map(percent_of))
+    wide(Heading::of("REFUSED"), |row| {
+        or_dash(row.card.refused).into()
     }),
-    wide("LEVEL", |row| enforcement_level(row.vgpu, row.card)),
-    narrow("ISOLATION", |row| isolation(row.vgpu)),
-    wide("MANAGED", |row| managed(row.vgpu).to_owned()),
-    wide("HOST MEMORY", |row| host_memory(row.vgpu)),
-    wide("BACKEND", |row| backend(row.vgpu)),
-    wide("BROKER", |row| or_dash(row.vgpu.broker_pid)),
-    wide("ITS CPU", |row| {
-        or_dash(own(row.vgpu, |own| own.cpu_ns).map(seconds))
+    narrow(Heading::cut("COMPUTE"), |row| row.card.share.text().into()),
+    wide(Heading::of("ENTITLED"), |row| {
+        or_dash(row.card.share.entitlement_ppm.map(percent_of)).into()
     }),
-    wide("ITS MEMORY", |row| {
-        or_dash(own(row.vgpu, |own| own.memory_bytes).map(human))
+    wide(Heading::of("HAD"), |row| {
+        or_dash(row.card.share.used_ppm.map(percent_of)).into()
     }),
-    narrow("STATE", |row| row.vgpu.state.text().to_owned()),
-    narrow("HEALTH", |row| or_dash(row.vgpu.health.as_ref())),
+    wide(Heading::of("LEVEL"), |row| {
+        enforcement_level(row.vgpu, row.card).into()
+    }),
+    wide(Heading::of("ISOLATION"), |row| isolation(row.vgpu).into()),
+    wide(Heading::of("MANAGED"), |row| managed(row.vgpu).into()),
+    wide(Heading::of("HOST MEMORY"), |row| {
+        host_memory(row.vgpu).into()
+    }),
+    wide(Heading::of("BACKEND"), |row| backend(row.vgpu).into()),
+    wide(Heading::of("BROKER"), |row| {
+        or_dash(row.vgpu.broker_pid).into()
+    }),
+    wide(Heading::of("ITS CPU"), |row| {
+        or_dash(own(row.vgpu, |own| own.cpu_ns).map(seconds)).into()
+    }),
+    wide(Heading::of("ITS MEMORY"), |row| {
+        or_dash(own(row.vgpu, |own| own.memory_bytes).map(human)).into()
+    }),
+    narrow(Heading::of("STATE"), |row| state(row.vgpu)),
+    narrow(Heading::of("HEALTH"), |row| health(row.vgpu)),
 ];
 
 /// One row a slice.
 #[must_use]
-pub fn render(ps: &Ps, width: Width) -> String {
-    if ps.vgpus.is_empty() {
+pub fn render(ps: &Ps, width: Width, look: Look) -> String {
+    if ps.vgpus.is_empty() && look.headings {
         return "No vGPUs on this host".to_owned();
     }
     let columns: Vec<&Column> = COLUMNS
         .iter()
         .filter(|column| width == Width::Wide || column.from == Width::Narrow)
         .collect();
-    let mut rows = table(columns.iter().map(|column| column.heading));
-    for vgpu in &ps.vgpus {
+    let mut rows = Columns::new(columns.iter().map(|column| column.heading));
+    let names = names(ps);
+    for (vgpu, name) in ps.vgpus.iter().zip(&names) {
         for card in &vgpu.cards {
             let row = Row {
                 vgpu,
                 card,
-                name: name(ps, vgpu, width),
+                name,
                 width,
             };
-            rows.add_row(columns.iter().map(|column| (column.cell)(&row)));
+            rows.row(columns.iter().map(|column| (column.cell)(&row)));
         }
     }
-    rows.to_string()
+    rows.text(look)
 }
 
-/// An id by its beginning is as good as the id for `cgpu set` and the others.
-fn name(ps: &Ps, vgpu: &PsVgpu, width: Width) -> String {
-    let ids = ps.vgpus.iter().map(|other| other.container.as_str());
-    let id = match width {
-        Width::Narrow => short_among(&vgpu.container, ids),
-        Width::Wide => &vgpu.container,
+/// What containers are called, in words that `cgpu set` and the others take: the shortest that is no other one's.
+fn names(ps: &Ps) -> Vec<String> {
+    let short = |vgpu: &PsVgpu| match (&vgpu.pod, &vgpu.name) {
+        (Some(pod), _) => format!("{}/{}", pod.name, pod.container),
+        (None, Some(name)) => name.clone(),
+        (None, None) => vgpu.container.clone(),
     };
-    format!("{}/{id}", vgpu.namespace)
+    let longer = |vgpu: &PsVgpu| match &vgpu.pod {
+        Some(pod) => format!("{}/{}/{}", pod.namespace, pod.name, pod.container),
+        None => short(vgpu),
+    };
+    let mut count: HashMap<String, usize> = HashMap::new();
+    for vgpu in &ps.vgpus {
+        let mut all = vec![short(vgpu), longer(vgpu), vgpu.container.clone()];
+        all.sort();
+        all.dedup();
+        for text in all {
+            *count.entry(text).or_default() += 1;
+        }
+    }
+    let is_its_own = |text: &String| count.get(text) == Some(&1);
+    let ids = || ps.vgpus.iter().map(|other| other.container.as_str());
+    let id = |vgpu: &PsVgpu| {
+        let id = short_among(&vgpu.container, ids());
+        format!("{}/{id}", vgpu.namespace)
+    };
+    let has_name = |vgpu: &&PsVgpu| vgpu.pod.is_some() || vgpu.name.is_some();
+    let name = |vgpu: &PsVgpu| {
+        let named = Some(vgpu).filter(has_name)?;
+        Some(short(named))
+            .filter(is_its_own)
+            .or_else(|| Some(longer(named)).filter(is_its_own))
+    };
+    let all = ps.vgpus.iter();
+    all.map(|vgpu| name(vgpu).unwrap_or_else(|| id(vgpu)))
+        .collect()
+}
+
+/// What it uses of what it may.
+fn memory(row: &Row<'_>) -> String {
+    let quota = match row.vgpu.backend {
+        Backend::Share if row.card.quota_bytes == 0 => None,
+        Backend::Broker | Backend::DriverLimit | Backend::Share => Some(row.card.quota_bytes),
+    };
+    used_of(row.card.used_bytes, quota)
+}
+
+fn state(vgpu: &PsVgpu) -> Cell {
+    let text = vgpu.state.text();
+    match vgpu.state {
+        State::Running if vgpu.weakened.is_empty() => text.into(),
+        State::Running => Cell::new(format!("{text}, isolation off"), Tone::Warning),
+        State::Stale => Cell::new(text, Tone::Warning),
+        State::DriverUnreachable | State::Silent | State::BrokerGone => {
+            Cell::new(text, Tone::Failure)
+        }
+    }
+}
+
+fn health(vgpu: &PsVgpu) -> Cell {
+    let tone = match vgpu.health.as_deref() {
+        None | Some("ok") => Tone::Plain,
+        Some(_) => Tone::Warning,
+    };
+    Cell::new(or_dash(vgpu.health.as_ref()), tone)
 }
 
 /// What the vGPU's own processes use.
@@ -196,42 +264,86 @@ fn backend(vgpu: &PsVgpu) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use view::ps::PsPod;
 
-    /// The document of the snapshot, with its first container under these ids.
-    fn table(ids: &[&str], width: Width) -> String {
+    const TERMINAL: Look = Look {
+        width: Some(80),
+        ..Look::WIDE
+    };
+
+    /// The document of the snapshot, with its first container under these ids, names and pods.
+    fn document(containers: &[(&str, Option<&str>, Option<PsPod>)]) -> Ps {
         let text = include_str!("../../../view/tests/snapshots/ps.json");
         let mut ps: Ps = serde_json::from_str(text).unwrap();
         let first = ps.vgpus.swap_remove(0);
-        ps.vgpus = ids
-            .iter()
-            .map(|id| PsVgpu {
-                namespace: "moby".to_owned(),
-                container: (*id).to_owned(),
-                ..first.clone()
-            })
-            .collect();
-        render(&ps, width)
+        let one = |(id, name, pod): &(&str, Option<&str>, Option<PsPod>)| PsVgpu {
+            namespace: "moby".to_owned(),
+            container: (*id).to_owned(),
+            name: name.map(str::to_owned),
+            pod: pod.clone(),
+            ..first.clone()
+        };
+        ps.vgpus = containers.iter().map(one).collect();
+        ps
+    }
+
+    fn pod(namespace: &str) -> Option<PsPod> {
+        Some(PsPod {
+            namespace: namespace.to_owned(),
+            name: "train-6d4cf56db6-x7x2b".to_owned(),
+            container: "app".to_owned(),
+        })
     }
 
     #[test]
     fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
         let id = format!("e95e304dafa2{}", "0".repeat(52));
-        let narrow = table(&[&id], Width::Narrow);
-        assert!(narrow.contains("| moby/e95e304dafa2 |"), "{narrow}");
+        let ps = document(&[(&id, Some("web"), None), ("c2", None, pod("a"))]);
+        let narrow = render(&ps, Width::Narrow, TERMINAL);
+        let longest = narrow.lines().map(|line| line.chars().count()).max();
+        assert!(longest.is_some_and(|longest| longest <= 80), "{narrow}");
         assert!(
             !narrow.contains("LEVEL") && narrow.contains("HEALTH"),
             "{narrow}"
         );
-        let wide = table(&[&id], Width::Wide);
+        assert!(narrow.contains("64/4096 MiB"), "{narrow}");
+        let wide = render(&ps, Width::Wide, Look::WIDE);
         assert!(
             wide.contains(&id) && wide.contains("LEVEL") && wide.contains("0 GPU-1"),
             "{wide}"
         );
-        // Two that begin alike are not told apart by twelve digits; and not every long id is a digest.
+    }
+
+    #[test]
+    fn a_container_is_shown_by_a_name_that_is_no_other_one_s() {
+        let id = format!("e95e304dafa2{}", "0".repeat(52));
         let other = format!("e95e304dafa2{}", "1".repeat(52));
-        let both = table(&[&id, &other], Width::Narrow);
-        assert!(both.contains(&id) && both.contains(&other), "{both}");
-        let name = "x".repeat(64);
-        assert!(table(&[&name], Width::Narrow).contains(&name));
+        for (containers, shown) in [
+            (
+                vec![(id.as_str(), Some("web"), None), ("web2", None, None)],
+                ["web", "moby/web2"],
+            ),
+            (
+                vec![(id.as_str(), Some("web"), None), ("c2", Some("web"), None)],
+                ["moby/e95e304dafa2", "moby/c2"],
+            ),
+            (
+                vec![(id.as_str(), Some("web"), None), ("web", None, None)],
+                ["moby/e95e304dafa2", "moby/web"],
+            ),
+            (
+                vec![("c1", None, pod("a")), ("c2", None, pod("b"))],
+                [
+                    "a/train-6d4cf56db6-x7x2b/app",
+                    "b/train-6d4cf56db6-x7x2b/app",
+                ],
+            ),
+            (
+                vec![(id.as_str(), None, None), (other.as_str(), None, None)],
+                [&*format!("moby/{id}"), &*format!("moby/{other}")],
+            ),
+        ] {
+            assert_eq!(names(&document(&containers)), shown);
+        }
     }
 }

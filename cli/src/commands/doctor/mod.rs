@@ -16,6 +16,14 @@ use crate::render;
 use view::doctor::{Doctor, assess};
 use view::ps;
 
+/// Below the help of `cgpu doctor`.
+pub(super) const EXAMPLES: &str = "\
+Exit code: 0 if nothing is missing or broken, else 1.
+
+Examples:
+  cgpu doctor
+  cgpu doctor --repair";
+
 /// Whether leftovers are taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repair {
@@ -86,7 +94,9 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     let mut doctor = assessed(&loaded);
     doctor.reclaimed = reclaimed;
     doctor.cleared_cards = cleared_cards;
-    form.print(&doctor, render::doctor::render)?;
+    form.print(&doctor, |doctor| {
+        render::doctor::render(doctor, render::Look::of_output())
+    })?;
     Ok(if doctor.is_well {
         ExitCode::SUCCESS
     } else {
