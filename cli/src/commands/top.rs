@@ -25,10 +25,10 @@ pub(super) const EXAMPLES: &str = "\
 Without a terminal it prints once and ends. Keys of the full screen: `?` lists them, `q` ends it.
 
 Examples:
-  cgpu top                     The full screen
-  cgpu top --once              Two tables
-  cgpu top --batch -n 10 -d 5  Tables, ten times, five seconds apart
-  cgpu top --json -n 1         A JSON document";
+  cgpu top                      The full screen
+  cgpu top --once               Two tables
+  cgpu top --batch -n 10 -d 5   Tables, ten times, five seconds apart
+  cgpu top --json -n 1          A JSON document";
 
 /// The options of `cgpu top`.
 #[derive(Debug, Args)]
