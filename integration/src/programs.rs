@@ -21,6 +21,7 @@ const HOST: [(&str, &str); 12] = [
     ("cgpu-limits", "cgpu-limits"),
     ("cgpu-top", "cgpu-top"),
     ("cgpu-cli", "cgpu"),
+    ("cgpu-agent", "cgpu-agent"),
     ("cgpu-burn", "cgpu-burn"),
     ("cgpu-hwprobe", "cgpu-card"),
     ("cgpu-hwprobe", "cgpu-cuda"),

@@ -138,7 +138,7 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     docker.docker(&["unpause", "held"])?.success()?;
     let metrics = rig.node.cgpu(&["metrics"])?.success()?;
     ensure!(
-        metrics.stdout.contains("cgpu_broker_cpu_seconds_total{"),
+        metrics.stdout.contains("cgpu_process_cpu_seconds_total{"),
         "{metrics:?}"
     );
 

@@ -26,12 +26,10 @@ pub(crate) fn write(build: &Build, package: &Package, tree: &Tree, into: &Path) 
     if !conffiles.is_empty() {
         fs::write(control.join("conffiles"), conffiles)?;
     }
-    if package.scripts {
-        for (name, text) in scripts::debian(&build.repository)? {
-            let path = control.join(name);
-            fs::write(&path, text)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-        }
+    for (name, text) in scripts::debian(&build.repository, &package.name)? {
+        let path = control.join(name);
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     }
     tree::settle(&tree.root, build)?;
     let file = into.join(format!(

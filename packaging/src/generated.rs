@@ -31,6 +31,7 @@ pub(crate) fn make(build: &Build, package: &Package, what: &str) -> Result<Vec<(
         "zsh" => completion(what, Shell::Zsh),
         "fish" => completion(what, Shell::Fish),
         "manual" => manual()?,
+        "agent-manual" => vec![(what.to_owned(), agent_manual()?)],
         "configuration-manual" => one(configuration_manual(build)?),
         "copyright" => one(COPYRIGHT.to_owned()),
         "debian-changelog" => one(changelog(build, package)?),
@@ -59,6 +60,14 @@ fn manual() -> Result<Vec<(String, Vec<u8>)>> {
         pages.push((name, std::fs::read(entry.path())?));
     }
     Ok(pages)
+}
+
+/// A page of administration.
+fn agent_manual() -> Result<Vec<u8>> {
+    let mut page = Vec::new();
+    let manual = clap_mangen::Man::new(agent::Options::command()).section("8");
+    manual.render(&mut page)?;
+    Ok(page)
 }
 
 /// The shipped configuration is its own reference: every key with its default and a comment.

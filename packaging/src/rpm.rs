@@ -12,12 +12,13 @@ use crate::tree::Tree;
 use crate::{Build, Compression, scripts, tool};
 
 /// Folders that go with the last package that has files in them, and what is below them. The others belong to the system.
-const OWN_FOLDERS: [&str; 8] = [
+const OWN_FOLDERS: [&str; 9] = [
     "/etc/cgpu",
     "/usr/lib/cgpu",
     "/usr/libexec/cgpu",
     "/usr/share/cgpu",
     "/usr/share/doc/cgpu",
+    "/usr/share/doc/cgpu-agent",
     "/usr/share/doc/cgpu-sim",
     "/usr/share/fish",
     "/usr/share/zsh",
@@ -80,10 +81,8 @@ fn text(build: &Build, package: &Package, tree: &Tree) -> Result<String> {
         "%install\ncp --archive --no-preserve=ownership {}/. %{{buildroot}}/",
         tree.root.display()
     )?;
-    if package.scripts {
-        for (section, script) in scripts::rpm(&build.repository)? {
-            writeln!(text, "%{section}\n{script}")?;
-        }
+    for (section, script) in scripts::rpm(&build.repository, &package.name)? {
+        writeln!(text, "%{section}\n{script}")?;
     }
     writeln!(text, "%files")?;
     let folders: BTreeSet<&Path> = tree

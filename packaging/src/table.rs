@@ -36,9 +36,6 @@ pub struct Package {
     pub(crate) rpm_recommends: Vec<String>,
     #[serde(default)]
     pub(crate) suggests: Vec<String>,
-    /// Whether it has maintainer scripts.
-    #[serde(default)]
-    pub(crate) scripts: bool,
 }
 
 /// One row: a file, or all files of a folder.

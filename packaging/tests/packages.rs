@@ -100,7 +100,7 @@ fn deb_rpm_and_archive_have_the_same_files() -> Result<()> {
         skip!(TEST, "{reason}");
     }
     let folder = packages()?;
-    for name in ["cgpu", "cgpu-sim"] {
+    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
         let deb = Command::new("sh")
             .arg("-c")
             .arg("dpkg-deb --fsys-tarfile \"$1\" | tar --list")
@@ -115,10 +115,10 @@ fn deb_rpm_and_archive_have_the_same_files() -> Result<()> {
                 .arg(archive),
         )?;
         assert_eq!(deb, files(&listing.stdout), "{name}");
-        let expected = if name == "cgpu" {
-            "/usr/libexec/cgpu/cgpu-broker"
-        } else {
-            "/usr/bin/cgpu-burn"
+        let expected = match name {
+            "cgpu" => "/usr/libexec/cgpu/cgpu-broker",
+            "cgpu-agent" => "/usr/lib/systemd/system/cgpu-agent.service",
+            _ => "/usr/bin/cgpu-burn",
         };
         assert!(deb.contains(expected), "{deb:?}");
         if find("rpm").is_none() || find("rpmbuild").is_none() {
@@ -150,7 +150,7 @@ fn lintian_finds_no_fault() -> Result<()> {
         skip!(TEST, "{reason}");
     }
     let folder = packages()?;
-    for name in ["cgpu", "cgpu-sim"] {
+    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
         let mut lintian = Command::new("lintian");
         lintian.args(["--allow-root", "--fail-on", "error,warning"]);
         // A number of a bug in the distribution's own archive.
@@ -197,6 +197,8 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
     let reply = root.run(USE)?.success()?;
     for expected in [
         "version: cgpu 0.",
+        "agent: cgpu-agent 0.",
+        "the agent ends with 0",
         "doctor ends with 0",
         "/usr/libexec/cgpu/cgpu-broker",
         "answered NV_ERR_NO_MEMORY",
@@ -232,7 +234,7 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
         reply.stderr
     );
 
-    root.run("dpkg -r cgpu-sim cgpu")?.success()?;
+    root.run("dpkg -r cgpu-agent cgpu-sim cgpu")?.success()?;
     let kept = root
         .run("ls /etc/cgpu /etc/docker; cat /etc/docker/daemon.json")?
         .success()?;
@@ -241,7 +243,7 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
         "{}",
         kept.stdout
     );
-    root.run("dpkg --purge cgpu-sim cgpu && rm -r /etc/docker /usr/sbin/dockerd")?
+    root.run("dpkg --purge cgpu-agent cgpu-sim cgpu && rm -r /etc/docker /usr/sbin/dockerd")?
         .success()?;
     root.compare(&before, &[])
 }
@@ -249,6 +251,8 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
 /// First steps, with a docker that has only its name and version.
 const USE: &str = r#"
 echo "version: $(cgpu --version)"
+echo "agent: $(cgpu-agent --version)"
+timeout --preserve-status 2 cgpu-agent; echo "the agent ends with $?"
 cgpu-sim --profile two-ada > /run/sim.log 2>&1 &
 for i in $(seq 100); do grep -q ready /run/sim.log && break; sleep 0.1; done
 cgpu doctor; echo "doctor ends with $?"
@@ -269,9 +273,9 @@ echo "running before: $(cgpu ps --json | grep -c '"container":')"
 dpkg -i /newer/*.deb || exit 1
 echo "running after: $(cgpu ps --json | grep -c '"container":')"
 cgpu upgrade && echo "brokers are replaced"
-dpkg -r cgpu-sim; dpkg -r cgpu; echo "removal ends with $?"
+dpkg -r cgpu-sim cgpu-agent; dpkg -r cgpu; echo "removal ends with $?"
 wait $live; echo "the command ends with $?"
-dpkg -i /newer/cgpu-sim*.deb
+dpkg -i /newer/cgpu-sim*.deb /newer/cgpu-agent*.deb
 "#;
 
 #[test]

@@ -128,7 +128,7 @@ fn ask_host(
 /// The last events, newest first.
 fn events_of(config: &Config, key: &ContainerKey) -> Vec<String> {
     let subject = Subject::Container(key.clone());
-    let (events, names) = match subject.log(config) {
+    let (events, names) = match subject.log(config, None) {
         Ok(log) => log,
         Err(error) => return vec![format!("{error:#}")],
     };

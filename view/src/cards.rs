@@ -1,15 +1,17 @@
 //! The cards of this host, and what is granted of them.
 
+use std::time::Duration;
+
 use cards::inventory::Card;
 use cards::lock::StateLock;
 use cards::reservations::{CardReservations, Defaults, Reservations};
 use cards::store::DiskStore;
-use cards::{CardKind, ContainerKey, ReservedTime};
+use cards::{CardKind, ContainerKey, Inventory, ReservedTime};
 use host_config::Config;
 use serde::{Deserialize, Serialize};
 
 use crate::JSON_VERSION;
-use crate::host_driver::HostDriver;
+use crate::host_driver::{ANSWER, HostDriver};
 use crate::ps::PsPod;
 use crate::share::Rules;
 
@@ -113,6 +115,19 @@ pub struct Orphan {
 pub fn collect(config: &Config) -> anyhow::Result<Cards> {
     let driver = HostDriver::of(config);
     let inventory = driver.inventory(config)?;
+    collect_of(config, driver, inventory, ANSWER)
+}
+
+/// Asks the reservations for the grants on these cards; a simulator must answer in this time.
+///
+/// # Errors
+/// Reservations that cannot be read.
+pub fn collect_of(
+    config: &Config,
+    driver: HostDriver,
+    inventory: Option<Inventory>,
+    patience: Duration,
+) -> anyhow::Result<Cards> {
     let (driver_version, found) = match inventory {
         Some(inventory) => (Some(inventory.driver_version), inventory.cards),
         None => (None, Vec::new()),
@@ -136,7 +151,7 @@ pub fn collect(config: &Config) -> anyhow::Result<Cards> {
     } else {
         (Vec::new(), vec![nothing; found.len()])
     };
-    let trouble = driver.trouble(config);
+    let trouble = driver.trouble(config, patience);
     let mut joined = join(driver, driver_version, (&found, &reserved), &reservations);
     for (row, card) in joined.cards.iter_mut().zip(&found) {
         let health = cards::health::of(&config.state_dir, &card.uuid)?;

@@ -1,5 +1,8 @@
 //! What happened to containers and cards, also to those that have ended.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use anyhow::Context;
 use cards::events::{self, Event};
 use cards::{ContainerKey, GpuUuid, Name, Names, PodNames};
@@ -19,29 +22,48 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The containers that have a log, and the cards.
+    /// The containers that have a log, and the cards; also those that only the history's folder knows, where one is given.
     ///
     /// # Errors
-    /// A state folder that cannot be read.
-    pub fn all(config: &Config) -> anyhow::Result<Vec<Self>> {
-        let containers = events::containers(&config.state_dir).context("read the events")?;
-        let cards = events::cards(&config.state_dir).context("read the events")?;
-        let containers = containers.into_iter().map(Self::Container);
-        Ok(containers
-            .chain(cards.into_iter().map(Self::Card))
-            .collect())
+    /// A state folder or history that cannot be read.
+    pub fn all(config: &Config, history: Option<&Path>) -> anyhow::Result<Vec<Self>> {
+        let mut all = BTreeSet::new();
+        for dir in [config.state_dir.as_path()].into_iter().chain(history) {
+            let containers = events::containers(dir).context("read the events")?;
+            let cards = events::cards(dir).context("read the events")?;
+            all.extend(containers.into_iter().map(Self::Container));
+            all.extend(cards.into_iter().map(Self::Card));
+        }
+        Ok(all.into_iter().collect())
     }
 
-    /// Its events that are kept, oldest first, and what people call it, also when it has ended.
+    fn folder(&self, dir: &Path) -> PathBuf {
+        match self {
+            Self::Container(key) => events::of_container(dir, key),
+            Self::Card(uuid) => events::of_card(dir, uuid),
+        }
+    }
+
+    /// Its events that are kept, oldest first, and what people call it, also when it has ended. With a history, those that were
+    /// copied to it come first.
     ///
     /// # Errors
     /// A log that cannot be read.
-    pub fn log(&self, config: &Config) -> anyhow::Result<(Vec<Event>, Names)> {
-        let folder = match self {
-            Self::Container(key) => events::of_container(&config.state_dir, key),
-            Self::Card(uuid) => events::of_card(&config.state_dir, uuid),
+    pub fn log(
+        &self,
+        config: &Config,
+        history: Option<&Path>,
+    ) -> anyhow::Result<(Vec<Event>, Names)> {
+        let log = events::read(&self.folder(&config.state_dir)).context("read the events")?;
+        let mut events = match history {
+            Some(dir) => {
+                let mut copy = events::read(&self.folder(dir)).context("read the history")?;
+                let not_copied = events::history::not_in(&copy, log);
+                copy.extend(not_copied);
+                copy
+            }
+            None => log,
         };
-        let mut events = events::read(&folder).context("read the events")?;
         let mut names = Names::default();
         for event in &mut events {
             let recorded = std::mem::take(&mut event.names);
@@ -185,7 +207,7 @@ mod tests {
         };
         events::append(&events::of_container(state.path(), &key), &named).unwrap();
         let subject = Subject::Container(key);
-        let (kept, names) = subject.log(&config).unwrap();
+        let (kept, names) = subject.log(&config, None).unwrap();
         let line = Line::new(&subject, &names, &kept[0]);
         assert!(
             line.text().contains("  web (moby/e95e304dafa2)  ended  "),
@@ -196,5 +218,37 @@ mod tests {
         assert_eq!(document["name"], "web");
         assert_eq!(document["container"], id);
         assert_eq!(document.get("names"), None);
+    }
+    #[test]
+    fn the_history_comes_before_what_is_not_copied_yet() {
+        let (state, history) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let config = Config {
+            state_dir: state.path().to_owned(),
+            ..Config::default()
+        };
+        let key = |id: &str| ContainerKey::new("default", id).unwrap();
+        let happens = |dir: &Path, id: &str, text: &str| {
+            let event = Event {
+                at_unix_ms: 1,
+                ..Event::now("xid", text)
+            };
+            events::append(&events::of_container(dir, &key(id)), &event).unwrap();
+        };
+        for text in ["before", "copied"] {
+            happens(history.path(), "lives", text);
+        }
+        for text in ["copied", "now"] {
+            happens(state.path(), "lives", text);
+        }
+        happens(history.path(), "ended", "long ago");
+        let all = Subject::all(&config, Some(history.path())).unwrap();
+        let texts = all.iter().map(|subject| {
+            let (events, _) = subject.log(&config, Some(history.path())).unwrap();
+            let texts = events.into_iter().map(|event| event.text);
+            texts.collect::<Vec<_>>()
+        });
+        let texts: Vec<_> = texts.collect();
+        assert_eq!(texts, [vec!["long ago"], vec!["before", "copied", "now"]]);
+        assert_eq!(Subject::all(&config, None).unwrap().len(), 1);
     }
 }

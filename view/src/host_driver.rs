@@ -1,5 +1,6 @@
 //! Which driver is behind this host's cards.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use nvabi::DriverVersion;
 use nvabi::proc_files::{VERSION_PATH, driver_version};
 use serde::{Deserialize, Serialize};
 
-/// How long the simulator may take to answer.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long the simulator may take to answer a command.
+pub const ANSWER: Duration = Duration::from_secs(2);
 
 /// The driver behind the cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,42 +41,37 @@ impl HostDriver {
         }
     }
 
-    /// Whether `cgpu-sim` answers, within [`ANSWER`]. A process that has been stopped takes connections and answers nothing.
+    /// Whether `cgpu-sim` answers in time. A process that has been stopped takes connections and answers nothing.
     ///
     /// # Errors
     /// Why not, as text.
-    pub fn simulator_answers(config: &Config) -> Result<(), String> {
+    pub fn simulator_answers(config: &Config, patience: Duration) -> Result<(), String> {
         let socket = SimulatedInventory::socket_path(&config.state_dir);
-        let requested = socket.clone();
-        let (reply, answer) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let ask = || -> std::io::Result<()> {
-                let connection = sys::fd_passing::connect_seqpacket(&requested)?;
-                // No request: the simulator says that it does not understand, and that is an answer.
-                sys::fd_passing::send(connection.as_fd(), &[0xff], &[])?;
-                match sys::fd_passing::receive(connection.as_fd(), &mut [0; 4096])? {
-                    (0, _) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                    _ => Ok(()),
-                }
-            };
-            drop(reply.send(ask()));
-        });
-        match answer.recv_timeout(ANSWER) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("{}: {error}", socket.display())),
-            Err(_late) => Err(format!(
+        let ask = || -> io::Result<()> {
+            let connection = sys::fd_passing::connect_seqpacket_within(&socket, patience)?;
+            // No request: the simulator says that it does not understand, and that is an answer.
+            sys::fd_passing::send(connection.as_fd(), &[0xff], &[])?;
+            match sys::fd_passing::receive(connection.as_fd(), &mut [0; 4096])? {
+                (0, _) => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => Ok(()),
+            }
+        };
+        ask().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => format!(
                 "{}: nothing within {} s",
                 socket.display(),
-                ANSWER.as_secs()
-            )),
-        }
+                patience.as_secs_f32()
+            ),
+            _ => format!("{}: {error}", socket.display()),
+        })
     }
 
-    /// Why the driver behind this host's cards answers nobody, as far as that can be asked; `None`: it answers, or there is none.
+    /// Why the driver behind this host's cards answers nobody in time, as far as that can be asked; `None`: it answers, or there is
+    /// none.
     #[must_use]
-    pub fn trouble(self, config: &Config) -> Option<String> {
+    pub fn trouble(self, config: &Config, patience: Duration) -> Option<String> {
         match self {
-            Self::Sim => Self::simulator_answers(config).err(),
+            Self::Sim => Self::simulator_answers(config, patience).err(),
             // NVML has answered when the cards are known.
             Self::Kernel | Self::None => None,
         }

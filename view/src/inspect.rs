@@ -49,7 +49,7 @@ impl Inspect {
         };
         let request = vgpu::explain::request_of(&container).ok().flatten();
         let (events, _names) = Subject::Container(key.clone())
-            .log(config)
+            .log(config, None)
             .with_context(|| format!("read the events of {key}"))?;
         let logs = container.logs();
         let logs = [logs.older, logs.current];

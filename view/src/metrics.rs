@@ -1,11 +1,13 @@
-//! What `cgpu metrics` exports: grants, what brokers say of them, and cards, as samples of one moment.
+//! What is exported to Prometheus: grants, what brokers report of them, and cards, as samples of one moment.
 //!
 //! Names end in their unit; counters live as long as the container's broker remembers them, which outlives its replacement.
 
 pub mod text;
 
-use cards::DriverSpec;
-use control::HealthStatus;
+use std::time::Duration;
+
+use cards::{DriverSpec, FrontendKind, Names, PodNames};
+use control::{CallDurations, HealthStatus, Status};
 use host_config::Config;
 use vgpu::{BrokerState, OwnUsage, VgpuState};
 
@@ -14,12 +16,29 @@ use crate::ps::reserved;
 use crate::share::Share;
 
 /// One moment of this host.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Metrics {
+    /// Who collects.
+    pub exporter: Exporter,
     /// Containers, by key.
     pub containers: Vec<ContainerMetrics>,
     /// Cards, by index.
     pub cards: Vec<CardMetrics>,
+}
+
+/// Who collects, and how it went.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Exporter {
+    /// Its version.
+    pub version: String,
+    /// The node's name.
+    pub node: String,
+    /// Who did not answer, and how often since the exporter began; empty where nobody keeps count.
+    pub errors: Vec<(&'static str, u64)>,
+    /// How long the last answers took; empty where they are asked for once.
+    pub took: Vec<(&'static str, Duration)>,
+    /// Containers that did not start, by reason; empty where nobody keeps count.
+    pub starts_refused: Vec<(String, u64)>,
 }
 
 /// One container.
@@ -29,22 +48,68 @@ pub struct ContainerMetrics {
     pub namespace: String,
     /// Its id.
     pub container: String,
-    /// Whether its broker answers.
-    pub is_up: bool,
+    /// What the engine calls it; where that is not known and it is in no pod, its id.
+    pub name: String,
+    /// The pod that it is in.
+    pub pod: Option<PodNames>,
+    /// When it was made, milliseconds since 1970.
+    pub created_at_unix_ms: u64,
+    /// Whether its broker answers; absent where its backend has none.
+    pub is_up: Option<bool>,
     /// One of [`MODES`].
     pub mode: &'static str,
+    /// Who holds it to its quota.
+    pub backend: &'static str,
+    /// Which program made it.
+    pub frontend: &'static str,
+    /// The driver's version.
+    pub driver_version: String,
     /// What supervisor, broker and executor use of the host.
     pub own: OwnUsage,
     /// Its slices.
     pub slices: Vec<SliceMetrics>,
+    /// What its broker reports; absent where none has answered.
+    pub reported: Option<Reported>,
+}
+
+/// What a broker reports of its container.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reported {
     /// Calls by what became of them.
     pub calls: Vec<(&'static str, u64)>,
-    /// How often its broker was replaced.
+    /// How long they took; absent where the broker does not measure it.
+    pub call_durations: Option<Histogram>,
+    /// How often the broker was replaced.
     pub replaced: u64,
     /// What went wrong.
     pub health: HealthStatus,
-    /// Whether its ledger is compared with what the driver counts; absent where no broker has said.
+    /// Whether its ledger is compared with what the driver counts; absent where that is not known yet.
     pub is_reconciled: Option<bool>,
+}
+
+/// How often something took how long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    /// All of it together, seconds.
+    pub sum_seconds: f64,
+    /// How often it took at most so long, in seconds, and more than the bucket before; the last bucket has no bound (infinity).
+    pub buckets: Vec<(f64, u64)>,
+}
+
+impl Histogram {
+    fn of(durations: &CallDurations) -> Self {
+        let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
+        let buckets = durations.buckets.iter();
+        Self {
+            sum_seconds: seconds(durations.sum_us),
+            buckets: buckets
+                .map(|bucket| {
+                    let at_most = bucket.at_most_us.map_or(f64::INFINITY, seconds);
+                    (at_most, bucket.calls)
+                })
+                .collect(),
+        }
+    }
 }
 
 /// Who makes a container's calls: the executor, or the caller; on a simulated card the simulator.
@@ -55,8 +120,12 @@ pub const MODES: [&str; 3] = ["strict", "compat", "sim"];
 pub struct SliceMetrics {
     /// `GPU-…`
     pub uuid: String,
-    /// Quota, bytes.
-    pub quota_bytes: u64,
+    /// N of `/dev/nvidia<N>`.
+    pub minor: u32,
+    /// Quota, bytes; absent where its broker does not answer: `cgpu set` may have changed it.
+    pub quota_bytes: Option<u64>,
+    /// What the container asked for, bytes.
+    pub requested_bytes: u64,
     /// Held, bytes; absent where no broker answers.
     pub used_bytes: Option<u64>,
     /// Most ever held, bytes.
@@ -74,6 +143,20 @@ pub struct CardMetrics {
     pub uuid: String,
     /// N of `/dev/nvidia<N>`.
     pub minor: u32,
+    /// Its place in the driver's order.
+    pub index: u32,
+    /// Its PCI address.
+    pub pci: String,
+    /// Its name.
+    pub model: String,
+    /// The driver's version.
+    pub driver_version: String,
+    /// `shareable` or `unshareable`, as it is set.
+    pub mode: &'static str,
+    /// Why nothing is placed on it; absent: it is well.
+    pub unhealthy: Option<String>,
+    /// Containers that have a part of it.
+    pub containers: u64,
     /// All that can be granted, bytes.
     pub memory_bytes: u64,
     /// What is granted, bytes.
@@ -82,55 +165,152 @@ pub struct CardMetrics {
     pub reserved_ppm: u32,
     /// What can still be reserved, parts of a million.
     pub left_ppm: u32,
+    /// What NVML reports of it.
+    pub figures: Figures,
 }
 
-/// Asks the state folder, the brokers and the reservations.
+/// What NVML reports of a card; what is absent it does not.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Figures {
+    /// `nvmlDeviceGetTemperature`, °C.
+    pub temperature_celsius: Option<u32>,
+    /// `nvmlDeviceGetPowerUsage`, mW.
+    pub power_milliwatts: Option<u32>,
+    /// `nvmlDeviceGetUtilizationRates`, `gpu`, percent.
+    pub utilization_percent: Option<u32>,
+    /// `nvmlDeviceGetUtilizationRates`, `memory`, percent.
+    pub memory_utilization_percent: Option<u32>,
+    /// `nvmlDeviceGetClockInfo`, `NVML_CLOCK_SM`, MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// `nvmlDeviceGetClockInfo`, `NVML_CLOCK_MEM`, MHz.
+    pub memory_clock_mhz: Option<u32>,
+    /// `nvmlDeviceGetMemoryInfo`, `used`, bytes.
+    pub memory_used_bytes: Option<u64>,
+    /// `nvmlDeviceGetMemoryInfo`, `free`, bytes.
+    pub memory_free_bytes: Option<u64>,
+}
+
+/// The containers of a moment, and how many are missing.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Containers {
+    /// Those that can be read, by key.
+    pub containers: Vec<ContainerMetrics>,
+    /// Those whose state cannot be read.
+    pub unread: u64,
+    /// Those whose broker has not answered in time.
+    pub silent: u64,
+}
+
+/// Asks the state folder, the brokers and the reservations, once.
 ///
 /// # Errors
-/// A state folder, grant or reservations that cannot be read.
-pub fn collect(config: &Config) -> anyhow::Result<Metrics> {
-    let containers = vgpu::list(config)?
-        .iter()
-        .map(|state| Ok(one(state, &reserved(config, &state.grant)?)))
-        .collect::<Result<_, vgpu::Error>>()?;
-    Ok(Metrics {
+/// A state folder or reservations that cannot be read.
+pub fn collect(config: &Config, version: &str) -> anyhow::Result<Metrics> {
+    let Containers {
         containers,
-        cards: of_cards(collect_cards(config)?),
+        unread,
+        silent,
+    } = containers(config)?;
+    if silent + unread > 0 {
+        tracing::warn!(
+            silent,
+            unread,
+            "figures are absent: brokers that do not answer in time, and containers whose state cannot be read"
+        );
+    }
+    let cards = of_cards(collect_cards(config)?);
+    Ok(Metrics {
+        exporter: Exporter {
+            version: version.to_owned(),
+            node: node_name(),
+            errors: Vec::new(),
+            took: Vec::new(),
+            starts_refused: Vec::new(),
+        },
+        containers,
+        cards,
     })
 }
 
-fn of_cards(cards: Cards) -> Vec<CardMetrics> {
-    cards
-        .cards
-        .into_iter()
-        .map(|card| CardMetrics {
-            uuid: card.uuid,
-            minor: card.minor,
-            memory_bytes: card.memory_bytes,
-            granted_bytes: card.granted_bytes,
-            reserved_ppm: card.compute.reserved_ppm,
-            left_ppm: card.compute.left_ppm,
-        })
-        .collect()
+/// What Kubernetes calls this node where the environment says so (`NODE_NAME`), else the host's name.
+#[must_use]
+pub fn node_name() -> String {
+    let by_kernel = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = std::env::var("NODE_NAME").unwrap_or_else(|_unset| by_kernel());
+    name.trim().to_owned()
+}
+
+/// Asks the state folder and the brokers. A container that cannot be read, and figures of a broker that does not answer, are absent
+/// and counted.
+///
+/// # Errors
+/// A state folder that cannot be read.
+pub fn containers(config: &Config) -> anyhow::Result<Containers> {
+    let mut all = Containers::default();
+    for (key, state) in vgpu::list_each(config)? {
+        let read = state.and_then(|state| {
+            all.silent += u64::from(state.broker == BrokerState::Alive && state.status.is_none());
+            let reserved = reserved(config, &state.grant)?;
+            Ok(one(&state, &reserved))
+        });
+        match read {
+            Ok(container) => all.containers.push(container),
+            Err(error) => {
+                tracing::debug!(%error, %key, "a container's state cannot be read");
+                all.unread += 1;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The cards' part of the metrics, without NVML's figures.
+#[must_use]
+pub fn of_cards(cards: Cards) -> Vec<CardMetrics> {
+    let driver_version = cards.driver_version.unwrap_or_default();
+    let one = |card: crate::cards::CardRow| CardMetrics {
+        uuid: card.uuid,
+        minor: card.minor,
+        index: card.index,
+        pci: card.pci,
+        model: card.name,
+        driver_version: driver_version.clone(),
+        mode: match card.unshareable {
+            None => "shareable",
+            Some(_) => "unshareable",
+        },
+        unhealthy: card.unhealthy,
+        containers: u64::try_from(card.grants.len()).unwrap_or(u64::MAX),
+        memory_bytes: card.memory_bytes,
+        granted_bytes: card.granted_bytes,
+        reserved_ppm: card.compute.reserved_ppm,
+        left_ppm: card.compute.left_ppm,
+        figures: Figures::default(),
+    };
+    cards.cards.into_iter().map(one).collect()
 }
 
 fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
     let grant = &vgpu.grant;
-    let is_up = vgpu.broker == BrokerState::Alive && vgpu.status.is_some();
-    let status = vgpu.status.clone().unwrap_or_default();
+    let status = vgpu.status.as_ref();
     let slices = grant
         .cards
         .iter()
         .enumerate()
         .map(|(at, slice)| {
             let reserved = reserved.get(at).cloned().unwrap_or_default();
-            let reported = status
-                .cards
-                .iter()
-                .find(|card| card.uuid == slice.uuid.as_str());
+            let reported = status.and_then(|status| {
+                let mut cards = status.cards.iter();
+                cards.find(|card| card.uuid == slice.uuid.as_str())
+            });
             SliceMetrics {
                 uuid: slice.uuid.to_string(),
-                quota_bytes: reported.map_or(slice.quota_bytes, |card| card.quota_bytes),
+                minor: slice.minor,
+                quota_bytes: match vgpu.broker {
+                    BrokerState::Alive => reported.map(|card| card.quota_bytes),
+                    BrokerState::Gone | BrokerState::None => Some(slice.quota_bytes),
+                },
+                requested_bytes: slice.quota_bytes,
                 used_bytes: reported.map(|card| card.used_bytes),
                 peak_bytes: reported.map(|card| card.peak_bytes),
                 refused: reported.map(|card| card.refused),
@@ -141,14 +321,42 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
     ContainerMetrics {
         namespace: grant.key.namespace().to_owned(),
         container: grant.key.id().to_owned(),
-        is_up,
+        name: match &vgpu.names {
+            Names {
+                name: Some(name), ..
+            } => name.to_string(),
+            // Something must tell it from others.
+            Names { pod: None, .. } => grant.key.id().to_owned(),
+            Names { pod: Some(_), .. } => String::new(),
+        },
+        pod: vgpu.names.pod.clone(),
+        created_at_unix_ms: grant.created_at_unix_ms,
+        is_up: match vgpu.broker {
+            BrokerState::Alive => Some(status.is_some()),
+            BrokerState::Gone => Some(false),
+            BrokerState::None => None,
+        },
         mode: match (&grant.driver, grant.isolation.mode) {
             (DriverSpec::Sim { .. }, _) => "sim",
             (DriverSpec::Kernel, cards::Mode::Strict) => "strict",
             (DriverSpec::Kernel, cards::Mode::Compat) => "compat",
         },
+        backend: grant.backend.name(),
+        frontend: match grant.frontend.kind {
+            FrontendKind::Shim => "shim",
+            FrontendKind::Runtime => "runtime",
+            FrontendKind::Run => "run",
+            FrontendKind::Hook => "hook",
+        },
+        driver_version: grant.driver_version.clone(),
         own: vgpu.own.unwrap_or_default(),
         slices,
+        reported: status.map(reported),
+    }
+}
+
+fn reported(status: &Status) -> Reported {
+    Reported {
         calls: vec![
             ("answered", status.calls.answered),
             ("executed", status.calls.executed),
@@ -157,101 +365,12 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
             ("replayed", status.calls.replayed),
             ("unreached", status.calls.unreached),
         ],
+        call_durations: status.call_durations.as_ref().map(Histogram::of),
         replaced: status.broker.replaced,
-        health: status.health,
+        health: status.health.clone(),
         is_reconciled: status.watching.sums,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use control::{BrokerStatus, CallCounts, CardStatus, IncidentCounts, Status};
-    use serde_json::json;
-
-    use super::*;
-
-    fn state(status: Option<Status>) -> VgpuState {
-        let grant = serde_json::from_value(json!({
-            "version": 1,
-            "key": {"namespace": "default", "id": "c1"},
-            "driver": {"kind": "kernel"},
-            "driver_version": "570.195.03",
-            "cards": [{"uuid": "GPU-1", "minor": 0, "quota_bytes": 4096}],
-            "compute": {"policy": null, "percent": null, "weight": null, "priority": "normal"},
-            "frontend": {"kind": "shim", "pid": 7},
-            "bundle": null,
-            "created_at_unix_ms": 1,
-        }))
-        .unwrap();
-        VgpuState {
-            grant,
-            broker: BrokerState::Alive,
-            life: vgpu::Life::Live,
-            status,
-            own: None,
-            names: vgpu::Names::default(),
-        }
-    }
-
-    #[test]
-    fn what_the_broker_reports_counts_and_what_it_does_not_report_is_absent_or_zero() {
-        let silent = one(&state(None), &[]);
-        assert!(!silent.is_up);
-        assert_eq!(
-            (silent.slices[0].quota_bytes, silent.slices[0].used_bytes),
-            (4096, None)
-        );
-        let status = Status {
-            cards: vec![CardStatus {
-                uuid: "GPU-1".to_owned(),
-                quota_bytes: 8192,
-                used_bytes: 10,
-                peak_bytes: 20,
-                refused: 3,
-                ..CardStatus::default()
-            }],
-            calls: CallCounts {
-                total: 7,
-                answered: 5,
-                refused: 2,
-                ..CallCounts::default()
-            },
-            broker: BrokerStatus {
-                replaced: 1,
-                pid: 5,
-                ..BrokerStatus::default()
-            },
-            health: HealthStatus {
-                violations: 1,
-                incidents: IncidentCounts {
-                    xid: 2,
-                    ..IncidentCounts::default()
-                },
-                ..HealthStatus::default()
-            },
-            ..Status::default()
-        };
-        let reported = one(&state(Some(status)), &[]);
-        assert!(reported.is_up);
-        assert_eq!(reported.mode, "strict");
-        assert_eq!(
-            (reported.slices[0].quota_bytes, reported.slices[0].refused),
-            (8192, Some(3))
-        );
-        assert_eq!(
-            reported.calls.iter().map(|(_, count)| count).sum::<u64>(),
-            7
-        );
-        assert!(
-            reported.calls.contains(&("refused", 2)) && reported.calls.contains(&("replayed", 0))
-        );
-        assert_eq!(
-            (
-                reported.replaced,
-                reported.health.violations,
-                reported.health.incidents.xid
-            ),
-            (1, 1, 2)
-        );
-    }
-}
+mod tests;

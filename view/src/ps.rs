@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 
 use crate::JSON_VERSION;
-use crate::host_driver::HostDriver;
+use crate::host_driver::{ANSWER, HostDriver};
 use crate::names::short_id;
 use crate::share::Share;
 
@@ -339,7 +339,7 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
     let states = vgpu::list(config)?;
     let is_simulated = |state: &VgpuState| matches!(state.grant.driver, DriverSpec::Sim { .. });
     let simulator_is_silent =
-        states.iter().any(is_simulated) && HostDriver::simulator_answers(config).is_err();
+        states.iter().any(is_simulated) && HostDriver::simulator_answers(config, ANSWER).is_err();
     for state in states {
         let dir = config
             .state_dir

@@ -29,6 +29,9 @@ pub struct Share {
     pub used_ns: Option<u64>,
     /// Its part of the last second or so, parts of a million.
     pub used_ppm: Option<u64>,
+    /// How long its channels were stopped while it had work, nanoseconds; begins anew with each broker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttled_ns: Option<u64>,
     /// Calls to the card's scheduler since it began.
     pub knob_calls: Option<u64>,
     /// How long one takes, nanoseconds.
@@ -71,6 +74,7 @@ impl Share {
             gate: Some(governor.gate.name().to_owned()),
             used_ns: *used_ns,
             used_ppm: used_ppm.map(u64::from),
+            throttled_ns: governor.throttled_ns,
             knob_calls: Some(governor.counts.calls),
             knob_latency_ns: Some(governor.latency.mean_ns),
             alarms: Some(governor.counts.alarms),

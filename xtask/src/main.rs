@@ -45,7 +45,7 @@ enum Task {
     Headers(headers::Options),
     /// Checks of engines and other tests in a virtual machine whose control groups have version 2 alone.
     Guest(guest::Options),
-    /// The packages: deb, rpm and tar.zst of cgpu and cgpu-sim, into target/packages.
+    /// The packages: deb, rpm and tar.zst of cgpu, cgpu-agent and cgpu-sim, into target/packages.
     Package(package::Options),
     /// Lines of the product that carry code, by crate, and against another commit.
     Lines(lines::Options),

@@ -1,6 +1,7 @@
 //! `cgpu events`: what went wrong, container by container, also of those that have ended.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   cgpu events            All containers, also ended ones, and all cards
   cgpu events web        One container
-  cgpu events --follow   What happens from now on as well";
+  cgpu events --follow   What happens from now on as well
+  cgpu events --history  What happened before the last boot as well, where cgpu-agent runs";
 
 /// The options of `cgpu events`.
 #[derive(Debug, Args)]
@@ -35,17 +37,25 @@ pub(super) struct Options {
     /// Wait for more events, until interrupted.
     #[arg(long)]
     follow: bool,
+    /// Show the events before the last boot and of containers that ended long ago as well, which cgpu-agent has copied to DIR.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = events::history::DIR)]
+    history: Option<PathBuf>,
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let config = Config::load()?;
     let named = options.container.as_deref();
-    let named = named.map(|name| find(&config, name)).transpose()?;
+    let history = options.history.as_deref();
+    let named = named.map(|name| find(&config, history, name));
+    let named = named.transpose()?;
     let mut last: HashMap<Subject, Vec<Event>> = HashMap::new();
     loop {
         let mut found = Vec::new();
-        for subject in named.clone().map_or_else(|| Subject::all(&config), Ok)? {
-            let (all, names) = subject.log(&config)?;
+        for subject in named
+            .clone()
+            .map_or_else(|| Subject::all(&config, history), Ok)?
+        {
+            let (all, names) = subject.log(&config, history)?;
             let seen = last.insert(subject.clone(), all.clone());
             let new = all
                 .into_iter()
@@ -76,11 +86,13 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// The containers of this name, among those that have a log or hold a vGPU: what was started again and again under one name has a
 /// log of each time.
-fn find(config: &Config, name: &str) -> anyhow::Result<Vec<Subject>> {
+fn find(config: &Config, history: Option<&Path>, name: &str) -> anyhow::Result<Vec<Subject>> {
     let mut known: BTreeMap<ContainerKey, Names> = vgpu::named(config)?.into_iter().collect();
-    for key in events::containers(&config.state_dir).context("read the events")? {
-        let ended = || events::names_of(&config.state_dir, &key);
-        known.entry(key.clone()).or_insert_with(ended);
+    for dir in [config.state_dir.as_path()].into_iter().chain(history) {
+        for key in events::containers(dir).context("read the events")? {
+            let ended = || events::names_of(dir, &key);
+            known.entry(key.clone()).or_insert_with(ended);
+        }
     }
     let known: Vec<Named> = known.into_iter().collect();
     let found = every(&known, name, "has a vGPU or events here")?;

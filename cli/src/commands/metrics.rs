@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::VERSION;
 use crate::output;
 use view::metrics;
-use view::metrics::text::{TextForm, render};
+use view::metrics::text::{Dialect, TextForm, render};
 
 /// Below the help of `cgpu metrics`.
 pub(super) const EXAMPLES: &str = "\
@@ -30,11 +31,11 @@ enum Format {
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let metrics = metrics::collect(&host_config::Config::load()?)?;
+    let metrics = metrics::collect(&host_config::Config::load()?, VERSION)?;
     let form = match options.format {
         Format::Prometheus => TextForm::Prometheus,
         Format::Openmetrics => TextForm::Openmetrics,
     };
-    output::print(render(&metrics, form)?.trim_end())?;
+    output::print(render(&metrics, form, &[Dialect::Cgpu])?.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

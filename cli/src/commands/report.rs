@@ -14,7 +14,7 @@ use host_config::Config;
 use host_config::config::DEFAULT_PATH;
 use vgpu::Container;
 use view::events::{Line, Subject};
-use view::metrics::text::TextForm;
+use view::metrics::text::{Dialect, TextForm};
 use view::ps::{Ps, PsVgpu, State};
 use view::{cards, metrics, moment, ps};
 
@@ -182,8 +182,9 @@ fn fill(archive: &mut Archive) -> anyhow::Result<()> {
         "cards.json",
         cards.and_then(|cards| Ok(view::json(&cards)?)),
     )?;
-    let metrics = metrics::collect(&config);
-    let metrics = metrics.and_then(|all| metrics::text::render(&all, TextForm::Prometheus));
+    let metrics = metrics::collect(&config, super::VERSION);
+    let metrics =
+        metrics.and_then(|all| metrics::text::render(&all, TextForm::Prometheus, &[Dialect::Cgpu]));
     archive.add("metrics.prom", metrics)?;
     archive.add("events.jsonl", events(&config))?;
     let ps = ps::collect(&config).map_err(anyhow::Error::from);
@@ -195,8 +196,8 @@ fn fill(archive: &mut Archive) -> anyhow::Result<()> {
 
 fn events(config: &Config) -> anyhow::Result<String> {
     let mut lines = Vec::new();
-    for subject in Subject::all(config)? {
-        let (events, names) = subject.log(config)?;
+    for subject in Subject::all(config, None)? {
+        let (events, names) = subject.log(config, None)?;
         for event in &events {
             let line = serde_json::to_string(&Line::new(&subject, &names, event))?;
             lines.push((event.at_unix_ms, line));

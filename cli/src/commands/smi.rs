@@ -169,14 +169,14 @@ fn visible(dev: &Path) -> anyhow::Result<Smi> {
 /// The simulated cards of this host, which have no nodes; `None` where it simulates none.
 #[cfg(feature = "host")]
 fn simulated() -> anyhow::Result<Option<Smi>> {
-    use view::host_driver::HostDriver;
+    use view::host_driver::{ANSWER, HostDriver};
     use view::{cards, ps, smi};
     let config = host_config::Config::load()?;
     let driver = HostDriver::of(&config);
     if driver != HostDriver::Sim {
         return Ok(None);
     }
-    if let Some(why) = driver.trouble(&config) {
+    if let Some(why) = driver.trouble(&config, ANSWER) {
         bail!("the simulator of this host's cards does not answer: {why}");
     }
     let (cards, vgpus) = (cards::collect(&config)?, ps::collect(&config)?);

@@ -31,6 +31,8 @@ pub(crate) mod lookup;
 mod map;
 pub(crate) mod reply;
 
+use std::time::Instant;
+
 use driver::Caller;
 use journal::counters::Counter;
 use journal::shared_state::CallSlot;
@@ -78,10 +80,12 @@ impl<'a> NotifiedCall<'a> {
         if let Some(native) = native.filter(|native| native.has(self.notification)) {
             return self.serve_native(native);
         }
-        self.container.counters.count(Counter::Total);
+        let (container, began) = (self.container, Instant::now());
+        container.counters.count(Counter::Total);
         if let Some(received) = self.receive() {
             received.serve();
         }
+        container.counters.took(began.elapsed());
     }
 
     /// Whether the caller waits for this call's answer. As long as it does, its thread number is its own.

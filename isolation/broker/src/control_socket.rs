@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{
-    BrokerStatus, CallCounts, CardStatus, EventKind, HostMemoryStatus, NewQuota, NewShares, Quota,
-    Quotas, Request, Status, VERSION,
+    BrokerStatus, CallCounts, CallDurations, CardStatus, DurationBucket, EventKind,
+    HostMemoryStatus, NewQuota, NewShares, Quota, Quotas, Request, Status, VERSION,
 };
 use journal::Journal;
-use journal::counters::Counter;
+use journal::counters::{Counter, Counters, DURATIONS_US};
 use ledger::{CardSlot, Operation};
 use supervisor::link::FromBroker;
 use supervisor::scarce;
@@ -212,11 +212,26 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
             replayed: counters.value(Counter::Replayed),
             unreached: counters.value(Counter::Unreached),
         },
+        call_durations: Some(call_durations(counters)),
         listeners: serving.listeners,
         broker: serving.broker.clone(),
         health: container.health.status(),
         watching: container.health.watching(),
         events: container.health.events.last(),
+    }
+}
+
+fn call_durations(counters: &Counters) -> CallDurations {
+    let bounds = DURATIONS_US.iter().copied().map(Some).chain([None]);
+    let buckets = (0..)
+        .zip(bounds)
+        .map(|(bucket, at_most_us)| DurationBucket {
+            at_most_us,
+            calls: counters.value(Counter::Took(bucket)),
+        });
+    CallDurations {
+        sum_us: counters.value(Counter::TookUs),
+        buckets: buckets.collect(),
     }
 }
 

@@ -11,6 +11,8 @@
 //! that tenant goes that has most of them. A tenant that makes many containers end or be refused thus loses its own logs, and
 //! those of another only where that one has as many.
 
+pub mod history;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -55,6 +57,9 @@ pub struct Event {
     pub kind: String,
     /// For people.
     pub text: String,
+    /// Why a container did not start, in a word that can be counted: `request`, `full` or `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Whose container it was, in the last line of one that has ended: the engine's namespace, and the pod's behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
@@ -71,6 +76,7 @@ impl Event {
             at_unix_ms: now_unix_ms(),
             kind: kind.to_owned(),
             text: cut(text).to_owned(),
+            reason: None,
             tenant: None,
             names: Names::default(),
         }

@@ -84,6 +84,10 @@ pub struct Status {
     pub tenants: u32,
     /// Whether priority's upper bound holds; `None` where the container is not of high priority.
     pub ratio_enforced: Option<bool>,
+    /// How long the gate was closed while the container had work, since this governor began, nanoseconds; `None`: whether it has
+    /// cannot be told.
+    #[serde(default)]
+    pub throttled_ns: Option<u64>,
     /// Calls to this card.
     pub latency: Latency,
     /// Events.

@@ -34,5 +34,6 @@ pub use health::{Drift, Event, EventKind, HealthStatus, IncidentCounts, Watching
 pub use processes::{Folded, FoldedCard, ProcessCard, ProcessStatus};
 pub use request::{NewQuota, NewShares, NewTerms, Quota, Quotas, Request, Upgraded};
 pub use status::{
-    BrokerStatus, CallCounts, CardStatus, CpuTimeStatus, HostMemoryStatus, Status, VERSION,
+    BrokerStatus, CallCounts, CallDurations, CardStatus, CpuTimeStatus, DurationBucket,
+    HostMemoryStatus, Status, VERSION,
 };

@@ -46,6 +46,9 @@ pub struct Status {
     pub folded: Folded,
     /// Calls.
     pub calls: CallCounts,
+    /// How long they took; absent where the broker does not measure it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_durations: Option<CallDurations>,
     /// Listeners that are served: the container's init and its execs.
     pub listeners: usize,
     /// Who serves.
@@ -119,6 +122,25 @@ pub struct CallCounts {
     pub replayed: u64,
     /// Failed with EIO: the executor or the simulator did not answer.
     pub unreached: u64,
+}
+
+/// How long calls took, from their arrival at the broker to their answer, waiting included.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallDurations {
+    /// All together, microseconds.
+    pub sum_us: u64,
+    /// By duration, the shortest first.
+    pub buckets: Vec<DurationBucket>,
+}
+
+/// Calls of like duration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DurationBucket {
+    /// They took so long at most, and longer than those of the bucket before, microseconds; absent: without a bound.
+    pub at_most_us: Option<u64>,
+    /// How many.
+    pub calls: u64,
 }
 
 /// What a vGPU's own processes may use of the host's CPU time.

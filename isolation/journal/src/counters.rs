@@ -1,6 +1,7 @@
 //! How many calls took which way. The figures are in the shared state, so that they outlive a broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ledger::CardSlot;
 
@@ -41,14 +42,23 @@ pub enum Counter {
     UnknownCalls,
     /// No count: the number of the driver's last incident that was looked at.
     LastIncident,
+    /// Calls that took as long as one of [`DURATIONS_US`] at most, and longer than the one before; the last takes the rest.
+    Took(u8),
+    /// How long all calls took together, microseconds.
+    TookUs,
     /// Allocations that did not fit on a card.
     OverQuota(CardSlot),
 }
+
+/// Bounds of the counters of calls by their duration, microseconds.
+pub const DURATIONS_US: [u64; 7] = [50, 100, 500, 1_000, 10_000, 100_000, 1_000_000];
 
 impl Counter {
     fn place(self) -> usize {
         /// `CardSlot` is a byte, of which half have room.
         const BY_CARD: usize = 128;
+        /// One for each of [`DURATIONS_US`], and one.
+        const BY_DURATION: usize = 48;
         match self {
             Self::Total => 0,
             Self::Executed => 1,
@@ -66,6 +76,8 @@ impl Counter {
             Self::Throttled => 38,
             Self::LastIncident => 39,
             Self::UnknownCalls => 40,
+            Self::Took(bucket) => BY_DURATION + usize::from(bucket),
+            Self::TookUs => 56,
             Self::OverQuota(CardSlot(card)) => BY_CARD + usize::from(card),
         }
     }
@@ -92,9 +104,42 @@ impl Counters {
         self.0.count(counter.place(), more);
     }
 
+    /// Counts a call by its duration.
+    pub fn took(&self, duration: Duration) {
+        let took_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let shorter = DURATIONS_US
+            .iter()
+            .take_while(|bound_us| **bound_us < took_us);
+        let bucket = u8::try_from(shorter.count()).unwrap_or(u8::MAX);
+        self.count(Counter::Took(bucket));
+        self.add(Counter::TookUs, took_us);
+    }
+
     /// Reads one.
     #[must_use]
     pub fn value(&self, counter: Counter) -> u64 {
         self.0.counted(counter.place())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_counts_by_its_duration() {
+        let file = SharedState::memfd().unwrap();
+        let counters = Counters::on(SharedState::open(file).unwrap());
+        for (us, times) in [(0, 1), (50, 1), (51, 1), (1_000_000, 2), (5_000_000, 3)] {
+            for _ in 0..times {
+                counters.took(Duration::from_micros(us));
+            }
+        }
+        let taken: Vec<u64> = (0..8)
+            .map(|bucket| counters.value(Counter::Took(bucket)))
+            .collect();
+        assert_eq!(taken, [2, 1, 0, 0, 0, 0, 2, 3]);
+        assert_eq!(counters.value(Counter::TookUs), 17_000_101);
+        assert_eq!(counters.value(Counter::UnknownCalls), 0);
     }
 }

@@ -144,6 +144,35 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned int *mode)
     return SUCCESS;
 }
 
+/* What a card reports of itself; one that knows no modes reports nothing. */
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor, unsigned int *celsius)
+{
+    *celsius = 41;
+    return device->mode[0] && sensor == 0 ? SUCCESS : NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts)
+{
+    *milliwatts = 72500;
+    return device->mode[0] ? SUCCESS : NOT_SUPPORTED;
+}
+
+struct utilization { unsigned int gpu, memory; };
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct utilization *percent)
+{
+    percent->gpu = 55;
+    percent->memory = 12;
+    return device->mode[0] ? SUCCESS : NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int clock, unsigned int *mhz)
+{
+    /* NVML_CLOCK_SM, NVML_CLOCK_MEM */
+    *mhz = clock == 1 ? 2040 : clock == 2 ? 10501 : 0;
+    return device->mode[0] ? SUCCESS : NOT_SUPPORTED;
+}
+
 struct confidential { unsigned int version, environment, feature, tools, several; };
 
 nvmlReturn_t nvmlSystemGetConfComputeSettings(struct confidential *settings)

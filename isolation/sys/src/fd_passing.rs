@@ -5,11 +5,14 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, accept4, bind, connect, listen, recvmsg, sendmsg, socket,
+    UnixAddr, accept4, bind, connect, listen, recvmsg, sendmsg, setsockopt, socket,
+    sockopt::{ReceiveTimeout, SendTimeout},
 };
+use nix::sys::time::{TimeVal, TimeValLike};
 
 /// Most descriptors that one message may carry here.
 const MAX_FDS: usize = 8;
@@ -41,6 +44,26 @@ pub fn connect_seqpacket(path: &Path) -> io::Result<OwnedFd> {
         SockFlag::SOCK_CLOEXEC,
         None,
     )?;
+    connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(fd)
+}
+
+/// [`connect_seqpacket`] to a listener that may be stopped: connecting, each message that is sent and each that is received take this
+/// long at most.
+///
+/// # Errors
+/// The system's, e.g. `ENOENT` or `ECONNREFUSED`; `EAGAIN` when the time is over.
+pub fn connect_seqpacket_within(path: &Path, patience: Duration) -> io::Result<OwnedFd> {
+    let fd = socket(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let micros = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+    let patience = TimeVal::microseconds(micros);
+    setsockopt(&fd, SendTimeout, &patience)?;
+    setsockopt(&fd, ReceiveTimeout, &patience)?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(fd)
 }

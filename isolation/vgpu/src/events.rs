@@ -83,7 +83,10 @@ impl Log {
     /// The container did not start. One of that name that did has nothing to do with it.
     pub(crate) fn refused(&self, error: &Error) {
         if !matches!(error, Error::Exists { .. }) {
-            self.last(REFUSED, &chain(error));
+            self.end(Event {
+                reason: Some(error.reason().to_owned()),
+                ..Event::now(REFUSED, &chain(error))
+            });
         }
     }
 
@@ -182,10 +185,14 @@ impl Log {
     }
 
     fn last(&self, kind: &str, text: &str) {
+        self.end(Event::now(kind, text));
+    }
+
+    fn end(&self, event: Event) {
         let event = Event {
             tenant: Some(self.tenant.clone()),
             names: self.names.clone(),
-            ..Event::now(kind, text)
+            ..event
         };
         let lives = |key: &ContainerKey| ContainerDir::of(&self.state_dir, key).exists();
         self.add(|| events::end(&self.state_dir, &self.key, &event, lives));

@@ -15,7 +15,7 @@ use sys::traced::Traced;
 
 use super::standing;
 use view::doctor::{Cgroup, Container, Facts, FiltersUnread, Runc};
-use view::host_driver::{HostDriver, kernel_version};
+use view::host_driver::{ANSWER, HostDriver, kernel_version};
 use view::ps;
 
 /// Whether heterogeneous memory management is off; `Y` or `N`.
@@ -89,7 +89,7 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
             _ => Vec::new(),
         },
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
-        simulator: HostDriver::simulator_answers(config),
+        simulator: HostDriver::simulator_answers(config, ANSWER),
         libraries,
         uvm,
         uvm_disable_hmm: is_kernel

@@ -19,6 +19,10 @@ pub(super) struct Account {
     pub(super) drift: DriftCorrection,
     pub(super) carry_over: CarryOver,
     pub(super) capped: Capped,
+    /// Whether the container had work when that was looked at last; `None`: it cannot be told.
+    pub(super) busy: Option<bool>,
+    /// How long its gate was closed while it had work, nanoseconds.
+    pub(super) throttled_ns: u64,
 }
 
 impl Account {
@@ -30,6 +34,8 @@ impl Account {
             drift,
             carry_over,
             capped: Capped::No,
+            busy: None,
+            throttled_ns: 0,
         }
     }
 

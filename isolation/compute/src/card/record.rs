@@ -41,6 +41,10 @@ impl Card {
             GateState::Open
         };
         if gate != self.own.record.gate {
+            if self.own.record.gate == GateState::Closed && self.account.busy == Some(true) {
+                let closed_ns = now_ns.saturating_sub(self.own.record.gate_since_ns);
+                self.account.throttled_ns = self.account.throttled_ns.saturating_add(closed_ns);
+            }
             self.own.record.gate = gate;
             self.own.record.gate_since_ns = now_ns;
         }
@@ -76,11 +80,12 @@ impl Card {
 
     /// Says in the record whether there is work, where anybody may lend by it.
     pub(super) fn report_busy(&mut self, now_ns: u64, busy: Option<bool>) {
+        let busy = busy.or_else(|| self.account.usage.seems_busy(now_ns));
+        self.account.busy = busy;
         if !self.lends() {
             self.own.record.busy_until_ns = None;
             return;
         }
-        let busy = busy.or_else(|| self.account.usage.seems_busy(now_ns));
         let until_ns = self.own.record.busy_until_ns;
         self.own.record.busy_until_ns = match (busy, until_ns) {
             (None, _) => None,

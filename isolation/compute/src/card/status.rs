@@ -50,6 +50,7 @@ impl Card {
             tenants: u32::try_from(self.view.layout.shares.len()).unwrap_or(u32::MAX),
             ratio_enforced: (self.terms.priority == Priority::High)
                 .then(|| self.account.metered && learnt.slices_refused.is_none()),
+            throttled_ns: self.account.busy.map(|_known| self.account.throttled_ns),
             latency: self.times.all.summary(),
             counts: self.counts,
         }

@@ -43,6 +43,30 @@ fn caps_are_held_side_by_side_with_two_calls_a_window() {
 }
 
 #[test]
+fn what_a_closed_gate_took_from_a_container_with_work_is_counted() {
+    let mut fixture = Fixture::new(1, 1);
+    let [busy, idle, unknown] = [
+        ("busy", Some(true)),
+        ("idle", Some(false)),
+        ("unknown", None),
+    ]
+    .map(|(key, works)| {
+        let at = fixture.join(key, fixed(30), 1);
+        fixture.tenants[at].busy = works;
+        at
+    });
+    fixture.run_ms(SETTLED_MS);
+    let throttled_ms =
+        |fixture: &Fixture, at| Some(fixture.status(at, 0).throttled_ns? / 1_000_000);
+    let before_ms = throttled_ms(&fixture, busy).unwrap();
+    fixture.run_ms(10_000);
+    let took_ms = throttled_ms(&fixture, busy).unwrap() - before_ms;
+    assert!(took_ms.abs_diff(7_000) < 200, "{took_ms} ms of 10 s");
+    assert_eq!(throttled_ms(&fixture, idle), Some(0));
+    assert_eq!(throttled_ms(&fixture, unknown), None);
+}
+
+#[test]
 fn a_live_change_holds_within_two_windows_and_disturbs_nobody() {
     let mut fixture = Fixture::new(2, 1);
     let (one, other) = (

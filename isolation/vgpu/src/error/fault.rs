@@ -1,5 +1,6 @@
 //! Whose fault an error is.
 
+use cards::placement::{Refusal, TimeRefusal};
 use host_config::terms;
 use spec::{capabilities, edit, escape_checks, nodes, request};
 
@@ -15,6 +16,23 @@ pub enum Fault {
 }
 
 impl Error {
+    /// Why a container does not start, in a word: `request` (malformed, or refused whatever the host has), `full` (the cards have
+    /// not enough left) or `host` (anything else that this host lacks).
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        let is_full = matches!(
+            self,
+            Self::Cards(cards::Error::Placement(
+                Refusal::DoesNotFit { .. } | Refusal::Time(TimeRefusal::Full { .. })
+            ))
+        );
+        match self.fault() {
+            _ if is_full => "full",
+            Fault::Request => "request",
+            Fault::Host => "host",
+        }
+    }
+
     /// Whose fault it is.
     #[must_use]
     pub fn fault(&self) -> Fault {

@@ -1,5 +1,7 @@
 //! All vGPUs of the host, as `cgpu ps` shows them.
 
+use std::path::PathBuf;
+
 use cards::{ContainerKey, Grant, Names};
 use control::{Status, client};
 use host_config::Config;
@@ -72,48 +74,71 @@ pub fn names_of(config: &Config, key: &ContainerKey) -> Names {
 /// # Errors
 /// A state folder or grant that cannot be read.
 pub fn list(config: &Config) -> Result<Vec<VgpuState>, Error> {
+    list_each(config)?
+        .into_iter()
+        .map(|(_, state)| state)
+        .collect()
+}
+
+/// A container that has a vGPU, and what is known of it.
+pub type Listed = (ContainerKey, Result<VgpuState, Error>);
+
+/// All vGPUs of this host, by key. One whose state cannot be read is an error of its own.
+///
+/// # Errors
+/// A state folder that cannot be read.
+pub fn list_each(config: &Config) -> Result<Vec<Listed>, Error> {
     let mut states = Vec::new();
-    let mut sockets = Vec::new();
     for key in state::containers(&config.state_dir)? {
-        let dir = ContainerDir::of(&config.state_dir, &key);
-        let grant = match Grant::read(dir.path()) {
+        match without_status(config, &key) {
             // Being made, or being removed, at this moment.
-            Err(cards::Error::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                continue;
-            }
-            other => other?,
-        };
-        let alive = dir.has_broker()?;
-        if alive {
-            sockets.push(dir.control_socket());
+            Ok(None) => {}
+            Ok(Some(state)) => states.push((key, Ok(state))),
+            Err(error) => states.push((key, Err(error))),
         }
-        states.push(VgpuState {
-            broker: match grant.backend {
-                _ if alive => BrokerState::Alive,
-                cards::Backend::Broker => BrokerState::Gone,
-                cards::Backend::DriverLimit | cards::Backend::Share => BrokerState::None,
-            },
-            life: if backend::is_live(&dir)? {
-                Life::Live
-            } else {
-                Life::Stale
-            },
-            own: OwnGroup::of(config, &grant.key).usage(),
-            names: names::read(&dir),
-            grant,
-            status: None,
-        });
     }
+    let living = states.iter_mut().filter_map(|(_, state)| match state {
+        Ok(state) if state.broker == BrokerState::Alive => Some(state),
+        Ok(_) | Err(_) => None,
+    });
+    let mut living: Vec<&mut VgpuState> = living.collect();
+    let sockets: Vec<PathBuf> = living
+        .iter()
+        .map(|state| ContainerDir::of(&config.state_dir, &state.grant.key).control_socket())
+        .collect();
     let answers = client::statuses(&sockets);
-    let requested = states
-        .iter_mut()
-        .filter(|state| state.broker == BrokerState::Alive);
-    for (state, answer) in requested.zip(answers) {
+    for (state, answer) in living.iter_mut().zip(answers) {
         state.status = answer
             .inspect_err(|error| tracing::debug!(%error, key = %state.grant.key, "no status"))
             .ok();
     }
     Ok(states)
+}
+
+/// What the state folder has of a vGPU; `None`: no grant.
+fn without_status(config: &Config, key: &ContainerKey) -> Result<Option<VgpuState>, Error> {
+    let dir = ContainerDir::of(&config.state_dir, key);
+    let grant = match Grant::read(dir.path()) {
+        Err(cards::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        other => other?,
+    };
+    let broker = match grant.backend {
+        _ if dir.has_broker()? => BrokerState::Alive,
+        cards::Backend::Broker => BrokerState::Gone,
+        cards::Backend::DriverLimit | cards::Backend::Share => BrokerState::None,
+    };
+    Ok(Some(VgpuState {
+        broker,
+        life: if backend::is_live(&dir)? {
+            Life::Live
+        } else {
+            Life::Stale
+        },
+        own: OwnGroup::of(config, &grant.key).usage(),
+        names: names::read(&dir),
+        grant,
+        status: None,
+    }))
 }

@@ -23,7 +23,7 @@ mod reopen;
 mod running;
 
 pub use create::{Create, Source, asks_for_nothing, create};
-pub use list::{BrokerState, Life, VgpuState, list, named, names_of};
+pub use list::{BrokerState, Life, Listed, VgpuState, list, list_each, named, names_of};
 pub use prepared::{Created, Prepared, Rejected};
 pub use release::reclaim;
 pub use running::{Ended, Running};

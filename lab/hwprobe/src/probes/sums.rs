@@ -97,7 +97,7 @@ fn ps(world: &World<'_>, container: &str) -> Value {
 fn metric(world: &World<'_>, figure: &str, container: &str) -> Option<u64> {
     let output = world.cgpu().arg("metrics").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    let label = format!("container=\"{container}\"");
+    let label = format!(",name=\"{container}\"");
     text.lines()
         .find(|line| line.starts_with(figure) && line.contains(&label))?
         .rsplit_once(' ')?

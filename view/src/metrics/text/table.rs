@@ -1,28 +1,20 @@
 //! Every metric as a row: its name, its help, and its samples of one container, slice or card.
 
-use std::sync::atomic::AtomicU64;
+use control::{Drift, HealthStatus};
 
-use control::Drift;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
-
-use crate::metrics::{CardMetrics, ContainerMetrics, MODES, SliceMetrics};
-
-/// Names and values, in the order in which they are written.
-pub(super) type Labels = Vec<(&'static str, String)>;
+use crate::metrics::text::family::{Family, Kind, Labels, Value};
+use crate::metrics::{CardMetrics, ContainerMetrics, Exporter, Histogram, SliceMetrics};
 
 /// One metric of every `T`.
 pub(super) struct Metric<T> {
-    /// Without the prefix, and without a counter's `_total`.
-    name: &'static str,
-    help: &'static str,
-    samples: Samples<T>,
+    /// Without a counter's `_total`.
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) samples: Samples<T>,
 }
 
 /// Its samples; `None`, or none: nothing is known.
-enum Samples<T> {
+pub(super) enum Samples<T> {
     Gauge(fn(&T) -> Option<u64>),
     Ratio(fn(&T) -> Option<f64>),
     Counter(fn(&T) -> Option<u64>),
@@ -30,78 +22,88 @@ enum Samples<T> {
     Seconds(fn(&T) -> Option<f64>),
     /// Gauges that further labels tell apart.
     Gauges(fn(&T) -> Vec<(Labels, u64)>),
+    /// The same, of parts.
+    Ratios(fn(&T) -> Vec<(Labels, f64)>),
     /// Counters that further labels tell apart.
     Counters(fn(&T) -> Vec<(Labels, u64)>),
+    /// How often something took how long.
+    Histogram(fn(&T) -> Option<&Histogram>),
 }
 
-/// Registers the metrics with their samples of all `items`, each with its labels.
-pub(super) fn register<T>(registry: &mut Registry, metrics: &[Metric<T>], items: &[(Labels, &T)]) {
-    for metric in metrics {
-        let (name, help) = (metric.name, metric.help);
-        match metric.samples {
-            Samples::Gauge(value) => {
-                let family = Family::<Labels, Gauge<u64, AtomicU64>>::default();
-                for (labels, value) in known(items, value) {
-                    family.get_or_create(labels).set(value);
-                }
-                registry.register(name, help, family);
+impl<T> Samples<T> {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Gauge(_) | Self::Ratio(_) | Self::Gauges(_) | Self::Ratios(_) => Kind::Gauge,
+            Self::Counter(_) | Self::Seconds(_) | Self::Counters(_) => Kind::Counter,
+            Self::Histogram(_) => Kind::Histogram,
+        }
+    }
+
+    fn of(&self, item: &T) -> Vec<(Labels, Value)> {
+        let alone = |value: Value| (Labels::new(), value);
+        match self {
+            Self::Gauge(value) | Self::Counter(value) => value(item)
+                .map(Value::from)
+                .map(alone)
+                .into_iter()
+                .collect(),
+            Self::Ratio(value) | Self::Seconds(value) => value(item)
+                .map(Value::from)
+                .map(alone)
+                .into_iter()
+                .collect(),
+            Self::Gauges(values) | Self::Counters(values) => {
+                let values = values(item).into_iter();
+                values
+                    .map(|(labels, value)| (labels, value.into()))
+                    .collect()
             }
-            Samples::Ratio(value) => {
-                let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
-                for (labels, value) in known(items, value) {
-                    family.get_or_create(labels).set(value);
-                }
-                registry.register(name, help, family);
+            Self::Histogram(value) => {
+                let value = value(item).cloned().map(Value::Histogram);
+                value.map(alone).into_iter().collect()
             }
-            Samples::Counter(value) => {
-                let family = Family::<Labels, Counter<u64, AtomicU64>>::default();
-                for (labels, value) in known(items, value) {
-                    family.get_or_create(labels).inc_by(value);
-                }
-                registry.register(name, help, family);
-            }
-            Samples::Seconds(value) => {
-                let family = Family::<Labels, Counter<f64, AtomicU64>>::default();
-                for (labels, value) in known(items, value) {
-                    family.get_or_create(labels).inc_by(value);
-                }
-                registry.register(name, help, family);
-            }
-            Samples::Gauges(values) => {
-                let family = Family::<Labels, Gauge<u64, AtomicU64>>::default();
-                for (labels, value) in apart(items, values) {
-                    family.get_or_create(&labels).set(value);
-                }
-                registry.register(name, help, family);
-            }
-            Samples::Counters(values) => {
-                let family = Family::<Labels, Counter<u64, AtomicU64>>::default();
-                for (labels, value) in apart(items, values) {
-                    family.get_or_create(&labels).inc_by(value);
-                }
-                registry.register(name, help, family);
+            Self::Ratios(values) => {
+                let values = values(item).into_iter();
+                values
+                    .map(|(labels, value)| (labels, value.into()))
+                    .collect()
             }
         }
     }
 }
 
-fn known<'a, T, V>(
-    items: &'a [(Labels, &T)],
-    value: fn(&T) -> Option<V>,
-) -> impl Iterator<Item = (&'a Labels, V)> {
-    items
-        .iter()
-        .filter_map(move |(labels, item)| Some((labels, value(item)?)))
+/// The metrics with their samples of all `items`, each with its labels.
+pub(super) fn families<T>(metrics: &[Metric<T>], items: &[(Labels, &T)]) -> Vec<Family> {
+    let family = |metric: &Metric<T>| {
+        let of_one = |(labels, item): &(Labels, &T)| {
+            let samples = metric.samples.of(item).into_iter();
+            let with =
+                |(further, value): (Labels, Value)| ([labels.clone(), further].concat(), value);
+            samples.map(with).collect::<Vec<_>>()
+        };
+        let samples = items.iter().flat_map(of_one).collect();
+        Family::new((metric.name, metric.help), metric.samples.kind(), samples)
+    };
+    metrics.iter().map(family).collect()
 }
 
-fn apart<T>(
-    items: &[(Labels, &T)],
-    values: fn(&T) -> Vec<(Labels, u64)>,
-) -> impl Iterator<Item = (Labels, u64)> {
-    items.iter().flat_map(move |(labels, item)| {
-        let further = values(item).into_iter();
-        further.map(|(further, value)| ([labels.clone(), further].concat(), value))
-    })
+/// Names as they are scraped, with their help: for the table of the guide.
+#[cfg(test)]
+pub(super) fn names() -> Vec<(String, &'static str)> {
+    fn of<T>(metrics: &[Metric<T>]) -> impl Iterator<Item = (String, &'static str)> {
+        metrics.iter().map(|metric| {
+            let suffix = match metric.samples.kind() {
+                Kind::Counter => "_total",
+                Kind::Gauge | Kind::Histogram => "",
+            };
+            (format!("{}{suffix}", metric.name), metric.help)
+        })
+    }
+    let host = of(OF_EXPORTER).chain(of(OF_CARD));
+    host.chain(of(OF_CONTAINER))
+        .chain(of(OF_SLICE))
+        .chain(of(OF_DRIFT))
+        .collect()
 }
 
 /// Parts of a million as a ratio; exact for a double.
@@ -113,6 +115,11 @@ fn ratio(ppm: u64) -> f64 {
 fn seconds(ns: u64) -> f64 {
     let of = |part: u64| f64::from(u32::try_from(part).unwrap_or(u32::MAX));
     of(ns / 1_000_000_000) + of(ns % 1_000_000_000) / 1e9
+}
+
+/// Percent as a ratio.
+fn percent(percent: u32) -> f64 {
+    f64::from(percent) / 100.0
 }
 
 fn one_label(name: &'static str, value: &str) -> Labels {
@@ -130,104 +137,173 @@ macro_rules! metric {
     };
 }
 
-/// Of a container.
-pub(super) const OF_CONTAINER: &[Metric<ContainerMetrics>] = &[
-    metric!(Gauge "broker_up", "Whether the container's broker answers", |of| Some(of.is_up.into())),
-    metric!(
-        Gauge "driver_reachable",
-        "Whether the executor or the simulator of the container's calls answers; 0: they fail with EIO",
-        |of| of.is_up.then(|| of.health.unreachable.is_none().into())
-    ),
-    metric!(
-        Gauges "isolation_mode",
-        "1 for the container's isolation mode, 0 for the others",
-        |of| MODES.map(|mode| (one_label("mode", mode), u64::from(mode == of.mode))).to_vec()
-    ),
-    metric!(
-        Gauge "hung_calls",
-        "Calls that the driver has not answered in time",
-        |of| Some(of.health.hung_calls)
-    ),
-    metric!(Counters "calls", "Driver calls by outcome", |of| {
-        let calls = of.calls.iter();
-        calls.map(|(kind, count)| (one_label("kind", kind), *count)).collect()
+/// Of whoever collects.
+pub(super) const OF_EXPORTER: &[Metric<Exporter>] = &[
+    metric!(Gauges "cgpu_build_info", "The version of the program that collects", |of| {
+        vec![(one_label("version", &of.version), 1)]
     }),
     metric!(
-        Counters "incidents",
+        Counters "cgpu_scrape_errors",
+        "Answers that did not come in time or could not be read, by who was asked; their samples are absent",
+        |of| {
+            let errors = of.errors.iter();
+            errors.map(|(source, count)| (one_label("source", source), *count)).collect()
+        }
+    ),
+    metric!(
+        Ratios "cgpu_scrape_duration_seconds",
+        "How long the last collection took, by who was asked",
+        |of| {
+            let took = of.took.iter();
+            took.map(|(source, took)| (one_label("source", source), took.as_secs_f64())).collect()
+        }
+    ),
+    metric!(
+        Counters "cgpu_starts_refused",
+        "Containers that did not start for want of their vGPU, by whose fault it was",
+        |of| {
+            let refused = of.starts_refused.iter();
+            refused.map(|(reason, count)| (one_label("reason", reason), *count)).collect()
+        }
+    ),
+];
+
+/// Of a container.
+pub(super) const OF_CONTAINER: &[Metric<ContainerMetrics>] = &[
+    metric!(
+        Gauges "cgpu_container_info",
+        "The container's id, and how it got its vGPU",
+        |of| {
+            let labels = [
+                ("container_id", of.container.as_str()),
+                ("frontend", of.frontend),
+                ("driver_version", &of.driver_version),
+            ];
+            vec![(labels.map(|(name, value)| (name, value.to_owned())).to_vec(), 1)]
+        }
+    ),
+    metric!(
+        Gauges "cgpu_isolation_info",
+        "How the container is held to its quota, and by whom",
+        |of| {
+            let labels = [("mode", of.mode), ("backend", of.backend)];
+            vec![(labels.map(|(name, value)| (name, value.to_owned())).to_vec(), 1)]
+        }
+    ),
+    metric!(
+        Gauge "cgpu_broker_up",
+        "Whether the container's broker answers",
+        |of| of.is_up.map(u64::from)
+    ),
+    metric!(
+        Counter "cgpu_broker_restarts",
+        "How often the broker was replaced",
+        |of| of.reported.as_ref().map(|reported| reported.replaced)
+    ),
+    metric!(
+        Gauge "cgpu_driver_reachable",
+        "Whether the executor or the simulator of the container's calls answers; 0: they fail with EIO",
+        |of| health(of, |health| health.unreachable.is_none().into())
+    ),
+    metric!(
+        Counters "cgpu_calls",
+        "Driver calls by outcome",
+        |of| {
+            let calls = of.reported.iter().flat_map(|reported| &reported.calls);
+            calls.map(|(verdict, count)| (one_label("verdict", verdict), *count)).collect()
+        }
+    ),
+    metric!(
+        Histogram "cgpu_call_duration_seconds",
+        "How long a driver call takes, from its arrival at the broker to its answer",
+        |of| of.reported.as_ref()?.call_durations.as_ref()
+    ),
+    metric!(
+        Gauge "cgpu_hung_calls",
+        "Calls that the driver has not answered in time",
+        |of| health(of, |health| health.hung_calls)
+    ),
+    metric!(
+        Counters "cgpu_incidents",
         "Xid errors, lost cards and hung calls of the container",
         |of| {
-            let all = &of.health.incidents;
+            let Some(reported) = &of.reported else {
+                return Vec::new();
+            };
+            let all = &reported.health.incidents;
             let kinds = [("xid", all.xid), ("card_lost", all.card_lost), ("hung_call", all.hung_call)];
             kinds.map(|(kind, count)| (one_label("kind", kind), count)).to_vec()
         }
     ),
     metric!(
-        Counter "broker_replacements",
-        "How often the broker was replaced",
-        |of| Some(of.replaced)
+        Counter "cgpu_violations",
+        "Comparisons in which the driver counted more memory than cgpu",
+        |of| health(of, |health| health.violations)
     ),
     metric!(
-        Counter "reconciliations",
-        "Comparisons with the driver's own sums",
-        |of| Some(of.health.reconciled)
+        Counter "cgpu_reconciliations",
+        "Comparisons of cgpu's account with the driver's own sums",
+        |of| health(of, |health| health.reconciled)
     ),
     metric!(
-        Gauge "reconciled",
+        Gauge "cgpu_reconciled",
         "Whether the driver reports what it counts for the container",
-        |of| of.is_reconciled.map(u64::from)
+        |of| of.reported.as_ref()?.is_reconciled.map(u64::from)
     ),
     metric!(
-        Counter "violations",
-        "Comparisons in which the driver counted more",
-        |of| Some(of.health.violations)
-    ),
-    metric!(
-        Counter "suppressed_logs",
+        Counter "cgpu_suppressed_logs",
         "Log lines suppressed by the rate limit",
-        |of| Some(of.health.suppressed_logs)
+        |of| health(of, |health| health.suppressed_logs)
     ),
     metric!(
-        Counter "throttled_calls",
+        Counter "cgpu_throttled_calls",
         "Refused calls delayed by the rate limit",
-        |of| Some(of.health.throttled)
+        |of| health(of, |health| health.throttled)
     ),
     metric!(
-        Counter "unknown_calls",
+        Counter "cgpu_unknown_calls",
         "Refused calls that have no row in cgpu's tables",
-        |of| Some(of.health.unknown_calls)
+        |of| health(of, |health| health.unknown_calls)
     ),
     metric!(
-        Counter "inconsistencies",
+        Counter "cgpu_inconsistencies",
         "Impossible changes left out of the account: a bug of cgpu's",
-        |of| Some(of.health.inconsistencies)
+        |of| health(of, |health| health.inconsistencies)
     ),
     // What supervisor, broker and executor use of the host; nothing where no control group counts it.
     metric!(
-        Seconds "broker_cpu_seconds",
+        Seconds "cgpu_process_cpu_seconds",
         "CPU time of the container's supervisor, broker and executor",
         |of| of.own.cpu_ns.map(seconds)
     ),
     metric!(
-        Gauge "broker_memory_bytes",
+        Gauge "cgpu_process_memory_bytes",
         "Host memory of the container's supervisor, broker and executor",
         |of| of.own.memory_bytes
     ),
     metric!(
-        Gauge "broker_threads",
+        Gauge "cgpu_process_threads",
         "Threads of the container's supervisor, broker and executor",
         |of| of.own.threads
     ),
 ];
 
+/// A figure that only a broker knows.
+fn health(of: &ContainerMetrics, figure: fn(&HealthStatus) -> u64) -> Option<u64> {
+    of.reported
+        .as_ref()
+        .map(|reported| figure(&reported.health))
+}
+
 /// Of one card's comparison with the driver.
 pub(super) const OF_DRIFT: &[Metric<Drift>] = &[
     metric!(
-        Gauge "driver_counted_bytes",
+        Gauge "cgpu_driver_counted_bytes",
         "Memory that the driver counts for the container",
         |of| Some(of.driver_bytes)
     ),
     metric!(
-        Gauge "ledger_counted_bytes",
+        Gauge "cgpu_ledger_counted_bytes",
         "Memory of the same kind that cgpu's ledger counts for the container",
         |of| Some(of.ledger_bytes)
     ),
@@ -235,21 +311,34 @@ pub(super) const OF_DRIFT: &[Metric<Drift>] = &[
 
 /// Of a container's slice of a card.
 pub(super) const OF_SLICE: &[Metric<SliceMetrics>] = &[
-    metric!(Gauge "quota_bytes", "The container's quota on a card", |of| Some(of.quota_bytes)),
-    metric!(Gauge "used_bytes", "Memory of a card that the container uses", |of| of.used_bytes),
     metric!(
-        Gauge "peak_bytes",
+        Gauge "cgpu_memory_quota_bytes",
+        "The container's quota on a card",
+        |of| of.quota_bytes
+    ),
+    metric!(
+        Gauge "cgpu_memory_requested_bytes",
+        "What the container asked for on a card when it started",
+        |of| Some(of.requested_bytes)
+    ),
+    metric!(
+        Gauge "cgpu_memory_used_bytes",
+        "Memory of a card that the container uses",
+        |of| of.used_bytes
+    ),
+    metric!(
+        Gauge "cgpu_memory_peak_bytes",
         "Most memory of a card that the container has used",
         |of| of.peak_bytes
     ),
     metric!(
-        Counter "over_quota",
+        Counter "cgpu_allocations_refused",
         "Allocations refused because they exceed the quota",
-        |of| Some(of.refused.unwrap_or(0))
+        |of| of.refused
     ),
     metric!(
-        Gauges "compute_terms",
-        "1 for the container's compute policy and priority on a card",
+        Gauges "cgpu_compute_terms_info",
+        "The container's compute policy and priority on a card",
         |of| {
             let (Some(policy), Some(priority)) = (&of.share.policy, &of.share.priority) else {
                 return Vec::new();
@@ -258,46 +347,51 @@ pub(super) const OF_SLICE: &[Metric<SliceMetrics>] = &[
         }
     ),
     metric!(
-        Gauge "compute_percent",
-        "The container's cap (fixed) or floor (soft), percent of a card's time",
-        |of| of.share.percent
+        Ratio "cgpu_compute_requested_ratio",
+        "Part of a card's time that the container asked for: its cap (policy fixed) or floor (policy soft)",
+        |of| of.share.percent.map(|percent| ratio(percent.saturating_mul(10_000)))
     ),
-    metric!(Gauge "compute_weight", "The container's weight", |of| of.share.weight),
+    metric!(Gauge "cgpu_compute_weight", "The container's weight", |of| of.share.weight),
     metric!(
-        Ratio "compute_entitlement_ratio",
+        Ratio "cgpu_compute_entitled_ratio",
         "Part of a card's time that the container is entitled to now",
         |of| of.share.entitlement_ppm.map(ratio)
     ),
     metric!(
-        Ratio "compute_used_ratio",
+        Ratio "cgpu_compute_used_ratio",
         "Part of a card's time that the container had in the last second or so",
         |of| of.share.used_ppm.map(ratio)
     ),
     metric!(
-        Seconds "compute_used_seconds",
+        Seconds "cgpu_compute_used_seconds",
         "Time of a card that the container has used",
         |of| of.share.used_ns.map(seconds)
     ),
     metric!(
-        Gauges "compute_enforcement_level",
-        "1 for the way in which the container's share is enforced",
+        Seconds "cgpu_compute_throttled_seconds",
+        "Time for which the container had work and its part of a card's time was over",
+        |of| of.share.throttled_ns.map(seconds)
+    ),
+    metric!(
+        Gauges "cgpu_compute_enforcement_info",
+        "The way in which the container's share is enforced",
         |of| {
             let level = of.share.enforcement_level.iter();
             level.map(|level| (one_label("level", level), 1)).collect()
         }
     ),
     metric!(
-        Counter "compute_knob_calls",
+        Counter "cgpu_compute_knob_calls",
         "Calls to a card's scheduler for the container",
         |of| of.share.knob_calls
     ),
     metric!(
-        Ratio "compute_knob_latency_seconds",
-        "Duration of such a call",
+        Ratio "cgpu_compute_knob_latency_seconds",
+        "Duration of such a call, averaged over the last ones",
         |of| of.share.knob_latency_ns.map(seconds)
     ),
     metric!(
-        Counter "compute_alarms",
+        Counter "cgpu_compute_alarms",
         "Number of times that the container's share could not be enforced",
         |of| of.share.alarms
     ),
@@ -306,23 +400,85 @@ pub(super) const OF_SLICE: &[Metric<SliceMetrics>] = &[
 /// Of a card.
 pub(super) const OF_CARD: &[Metric<CardMetrics>] = &[
     metric!(
-        Ratio "card_compute_reserved_ratio",
-        "Part of a card's time that is reserved for containers, used or not",
-        |of| Some(ratio(of.reserved_ppm.into()))
+        Gauges "cgpu_card_info",
+        "The model and the driver of a card, and whether containers can share it as it is set",
+        |of| {
+            let labels = [
+                ("pci", of.pci.as_str()),
+                ("model", &of.model),
+                ("driver_version", &of.driver_version),
+                ("mode", of.mode),
+            ];
+            vec![(labels.map(|(name, value)| (name, value.to_owned())).to_vec(), 1)]
+        }
     ),
     metric!(
-        Ratio "card_compute_left_ratio",
-        "Part of a card's time that can still be reserved",
-        |of| Some(ratio(of.left_ppm.into()))
+        Gauges "cgpu_card_healthy",
+        "Whether new containers are placed on a card; 0: with the reason",
+        |of| {
+            let reason = of.unhealthy.as_deref();
+            vec![(one_label("reason", reason.unwrap_or_default()), reason.is_none().into())]
+        }
     ),
     metric!(
-        Gauge "card_memory_bytes",
+        Gauge "cgpu_card_containers",
+        "Containers that have a part of a card",
+        |of| Some(of.containers)
+    ),
+    metric!(
+        Gauge "cgpu_card_memory_bytes",
         "Memory of a card that can be granted in all",
         |of| Some(of.memory_bytes)
     ),
     metric!(
-        Gauge "card_granted_bytes",
+        Gauge "cgpu_card_granted_bytes",
         "Memory of a card that is granted to containers",
         |of| Some(of.granted_bytes)
+    ),
+    metric!(
+        Ratio "cgpu_card_compute_reserved_ratio",
+        "Part of a card's time that is reserved for containers, used or not",
+        |of| Some(ratio(of.reserved_ppm.into()))
+    ),
+    metric!(
+        Ratio "cgpu_card_compute_left_ratio",
+        "Part of a card's time that can still be reserved",
+        |of| Some(ratio(of.left_ppm.into()))
+    ),
+    // What NVML reports of a real card.
+    metric!(
+        Gauge "cgpu_card_memory_used_bytes",
+        "Memory of a card in use, by whatever program",
+        |of| of.figures.memory_used_bytes
+    ),
+    metric!(
+        Ratio "cgpu_card_utilization_ratio",
+        "Part of the last moments in which a card executed a kernel",
+        |of| of.figures.utilization_percent.map(percent)
+    ),
+    metric!(
+        Ratio "cgpu_card_memory_utilization_ratio",
+        "Part of the last moments in which a card's memory was read or written",
+        |of| of.figures.memory_utilization_percent.map(percent)
+    ),
+    metric!(
+        Gauge "cgpu_card_temperature_celsius",
+        "Temperature of a card",
+        |of| of.figures.temperature_celsius.map(u64::from)
+    ),
+    metric!(
+        Ratio "cgpu_card_power_watts",
+        "Power that a card draws",
+        |of| of.figures.power_milliwatts.map(|power| f64::from(power) / 1e3)
+    ),
+    metric!(
+        Gauges "cgpu_card_clock_hertz",
+        "Clock of a card's multiprocessors and of its memory",
+        |of| {
+            let clocks = [("sm", of.figures.sm_clock_mhz), ("memory", of.figures.memory_clock_mhz)];
+            let known = clocks.into_iter().filter_map(|(clock, mhz)| Some((clock, mhz?)));
+            let hertz = |mhz: u32| u64::from(mhz) * 1_000_000;
+            known.map(|(clock, mhz)| (one_label("clock", clock), hertz(mhz))).collect()
+        }
     ),
 ];

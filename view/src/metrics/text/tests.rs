@@ -1,43 +1,53 @@
+use std::time::Duration;
+
 use control::{Drift, HealthStatus, IncidentCounts};
+use serde_json::json;
 
 use super::*;
-use crate::metrics::{CardMetrics, ContainerMetrics, SliceMetrics};
+use crate::metrics::{Exporter, Figures, Histogram, Reported, SliceMetrics};
 use crate::share::Share;
+
+const ALL: [Dialect; 4] = [Dialect::Cgpu, Dialect::Ack, Dialect::Dcgm, Dialect::Hami];
 
 /// Of every kind of metric something, of some nothing.
 fn sample() -> Metrics {
     Metrics {
-        containers: vec![ContainerMetrics {
-            namespace: "default".to_owned(),
-            container: "c\"1".to_owned(),
-            is_up: true,
-            mode: "sim",
-            own: vgpu::OwnUsage {
-                cpu_ns: Some(1_500_000_000),
-                memory_bytes: Some(4096),
-                threads: None,
-            },
-            slices: vec![SliceMetrics {
-                uuid: "GPU-1".to_owned(),
-                quota_bytes: 4096,
-                used_bytes: Some(64),
-                peak_bytes: None,
-                refused: Some(2),
-                share: Share {
-                    policy: Some("fixed".to_owned()),
-                    percent: Some(30),
-                    weight: Some(1),
-                    priority: Some("normal".to_owned()),
-                    entitlement_ppm: Some(300_000),
-                    enforcement_level: Some("0.5".to_owned()),
-                    used_ns: Some(2_500_000_000),
-                    used_ppm: Some(250_000),
-                    knob_calls: Some(40),
-                    knob_latency_ns: Some(160_000),
-                    ..Share::default()
-                },
-            }],
-            calls: vec![("executed", 9)],
+        exporter: Exporter {
+            version: "0.1.0".to_owned(),
+            node: "node-1".to_owned(),
+            errors: vec![("broker", 2), ("state", 0)],
+            took: vec![("containers", Duration::from_millis(1500))],
+            starts_refused: vec![("host".to_owned(), 4)],
+        },
+        containers: vec![container()],
+        cards: vec![card("GPU-1", 0), card("GPU-2", 1)],
+    }
+}
+
+fn container() -> ContainerMetrics {
+    ContainerMetrics {
+        namespace: "default".to_owned(),
+        container: "c1".to_owned(),
+        name: "web\"\\\n} 1\n# EOF".to_owned(),
+        pod: None,
+        created_at_unix_ms: 1,
+        is_up: Some(true),
+        mode: "sim",
+        backend: "broker",
+        frontend: "run",
+        driver_version: "570.195.03".to_owned(),
+        own: vgpu::OwnUsage {
+            cpu_ns: Some(1_500_000_000),
+            memory_bytes: Some(4096),
+            threads: None,
+        },
+        slices: vec![slice()],
+        reported: Some(Reported {
+            calls: vec![("executed", 9), ("answered", 1)],
+            call_durations: Some(Histogram {
+                sum_seconds: 0.25,
+                buckets: vec![(0.001, 7), (0.01, 2), (f64::INFINITY, 1)],
+            }),
             replaced: 1,
             health: HealthStatus {
                 violations: 1,
@@ -53,17 +63,67 @@ fn sample() -> Metrics {
                 ..HealthStatus::default()
             },
             is_reconciled: Some(false),
-        }],
-        cards: vec![CardMetrics {
-            uuid: "GPU-1".to_owned(),
-            minor: 0,
-            memory_bytes: 1 << 30,
-            granted_bytes: 4096,
-            reserved_ppm: 300_000,
-            left_ppm: 700_000,
-        }],
+        }),
     }
 }
+
+fn slice() -> SliceMetrics {
+    SliceMetrics {
+        uuid: "GPU-1".to_owned(),
+        minor: 0,
+        quota_bytes: Some(4 << 20),
+        requested_bytes: 2 << 20,
+        used_bytes: Some(1 << 20),
+        peak_bytes: None,
+        refused: Some(2),
+        share: Share {
+            policy: Some("fixed".to_owned()),
+            percent: Some(30),
+            weight: Some(1),
+            priority: Some("normal".to_owned()),
+            entitlement_ppm: Some(300_000),
+            enforcement_level: Some("0.5".to_owned()),
+            used_ns: Some(2_500_000_000),
+            used_ppm: Some(250_000),
+            knob_calls: Some(40),
+            knob_latency_ns: Some(160_000),
+            ..Share::default()
+        },
+    }
+}
+
+fn card(uuid: &str, minor: u32) -> CardMetrics {
+    CardMetrics {
+        uuid: uuid.to_owned(),
+        minor,
+        index: minor,
+        pci: "00000000:01:00.0".to_owned(),
+        model: "NVIDIA L4".to_owned(),
+        driver_version: "570.195.03".to_owned(),
+        mode: "shareable",
+        unhealthy: (minor == 1).then(|| "Xid 79".to_owned()),
+        containers: u64::from(minor == 0),
+        memory_bytes: 1 << 30,
+        granted_bytes: 4096,
+        reserved_ppm: 300_000,
+        left_ppm: 700_000,
+        figures: Figures {
+            temperature_celsius: Some(41),
+            power_milliwatts: Some(72_500),
+            utilization_percent: Some(55),
+            sm_clock_mhz: Some(2040),
+            ..Figures::default()
+        },
+    }
+}
+
+fn rendered(form: TextForm) -> String {
+    render(&sample(), form, &ALL).unwrap()
+}
+
+/// The labels of [`container`] and [`slice`], as they are escaped.
+const LABELS: &str =
+    r#"namespace="",pod="",container="",engine_namespace="default",name="web\"\\\n} 1\n# EOF""#;
 
 #[test]
 fn two_texts_of_one_moment_are_the_same() {
@@ -71,20 +131,37 @@ fn two_texts_of_one_moment_are_the_same() {
     let one = metrics.containers.remove(0);
     metrics.containers = (0..16)
         .map(|number| ContainerMetrics {
-            container: format!("c{number:02}"),
-            calls: vec![("answered", 1), ("refused", 2), ("executed", 3)],
+            name: format!("c{number:02}"),
             ..one.clone()
         })
         .collect();
-    let text = render(&metrics, TextForm::Prometheus).unwrap();
-    // The library's tables have another order each.
+    let text = render(&metrics, TextForm::Prometheus, &ALL).unwrap();
     metrics.containers.reverse();
-    assert_eq!(text, render(&metrics, TextForm::Prometheus).unwrap());
+    assert_eq!(text, render(&metrics, TextForm::Prometheus, &ALL).unwrap());
     let ups: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with("cgpu_broker_up{"))
         .collect();
     assert!(ups.len() == 16 && ups.is_sorted(), "{text}");
+}
+
+#[test]
+fn of_two_containers_of_one_name_the_later_one_has_the_series() {
+    let mut metrics = sample();
+    metrics.containers.push(ContainerMetrics {
+        container: "c2".to_owned(),
+        created_at_unix_ms: 2,
+        is_up: Some(false),
+        ..container()
+    });
+    let text = render(&metrics, TextForm::Openmetrics, &[Dialect::Cgpu]).unwrap();
+    let ups: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("cgpu_broker_up{"))
+        .collect();
+    assert!(ups.len() == 1 && ups[0].ends_with("} 0"), "{text}");
+    let infos = text.matches("\ncgpu_container_info{").count();
+    assert_eq!(infos, 2, "ids tell them apart there");
 }
 
 /// The metric of a sample, a help or a type.
@@ -98,7 +175,7 @@ fn metric(line: &str) -> &str {
 
 #[test]
 fn every_sample_has_help_and_type_under_its_own_name() {
-    let text = render(&sample(), TextForm::Prometheus).unwrap();
+    let text = rendered(TextForm::Prometheus);
     let with = |start: &str| -> Vec<&str> {
         let lines = text.lines().filter(|line| line.starts_with(start));
         lines.map(metric).collect()
@@ -110,21 +187,27 @@ fn every_sample_has_help_and_type_under_its_own_name() {
     once.dedup();
     assert_eq!(once.len(), helps.len(), "a metric is there twice");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        assert!(helps.contains(&metric(line)), "{line}\n{text}");
+        let name = metric(line);
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix));
+        let is_known = helps.contains(&name) || family.is_some_and(|name| helps.contains(&name));
+        assert!(is_known, "{line}\n{text}");
     }
     assert!(
-        helps.contains(&"cgpu_calls_total") && !text.contains("# EOF"),
+        helps.contains(&"cgpu_calls_total") && !text.ends_with("# EOF\n"),
         "{text}"
     );
-    let open = render(&sample(), TextForm::Openmetrics).unwrap();
+    let open = rendered(TextForm::Openmetrics);
     assert!(
-        open.contains("# HELP cgpu_calls Driver") && open.ends_with("# EOF\n"),
+        open.contains("# HELP cgpu_calls Driver calls") && open.ends_with("# EOF\n"),
         "{open}"
     );
 }
 
+/// Both forms: promtool reads Prometheus' own, of which OpenMetrics differs in counters' names and its end.
 #[test]
-fn promtool_has_nothing_to_report() {
+fn promtool_has_nothing_to_report_of_our_own_metrics() {
     let command = std::process::Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(std::process::Stdio::piped())
@@ -135,12 +218,12 @@ fn promtool_has_nothing_to_report() {
         Ok(promtool) => promtool,
         Err(absent) => {
             println!(
-                "SKIP: promtool_has_nothing_to_report: promtool: {absent} (package prometheus)"
+                "SKIP: promtool_has_nothing_to_report_of_our_own_metrics: promtool: {absent} (package prometheus)"
             );
             return;
         }
     };
-    let text = render(&sample(), TextForm::Prometheus).unwrap();
+    let text = render(&sample(), TextForm::Prometheus, &[Dialect::Cgpu]).unwrap();
     let mut input = promtool.stdin.take().unwrap();
     std::io::Write::write_all(&mut input, text.as_bytes()).unwrap();
     drop(input);
@@ -154,37 +237,217 @@ fn promtool_has_nothing_to_report() {
 
 #[test]
 fn every_sample_is_named_with_its_container_and_card() {
-    let text = render(&sample(), TextForm::Openmetrics).unwrap();
-    for line in [
-        "cgpu_quota_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 4096",
-        "cgpu_used_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 64",
-        "cgpu_over_quota_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 2",
-        "cgpu_calls_total{namespace=\"default\",container=\"c\\\"1\",kind=\"executed\"} 9",
-        "cgpu_incidents_total{namespace=\"default\",container=\"c\\\"1\",kind=\"xid\"} 3",
-        "cgpu_isolation_mode{namespace=\"default\",container=\"c\\\"1\",mode=\"sim\"} 1",
-        "cgpu_isolation_mode{namespace=\"default\",container=\"c\\\"1\",mode=\"strict\"} 0",
-        "cgpu_reconciled{namespace=\"default\",container=\"c\\\"1\"} 0",
-        "cgpu_violations_total{namespace=\"default\",container=\"c\\\"1\"} 1",
-        "cgpu_driver_counted_bytes{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 7",
-        "cgpu_card_granted_bytes{uuid=\"GPU-1\",minor=\"0\"} 4096",
-        "cgpu_compute_terms{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\",policy=\"fixed\",priority=\"normal\"} 1",
-        "cgpu_compute_percent{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 30",
-        "cgpu_compute_entitlement_ratio{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.3",
-        "cgpu_compute_used_ratio{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.25",
-        "cgpu_compute_used_seconds_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 2.5",
-        "cgpu_compute_enforcement_level{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\",level=\"0.5\"} 1",
-        "cgpu_compute_knob_calls_total{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 40",
-        "cgpu_compute_knob_latency_seconds{namespace=\"default\",container=\"c\\\"1\",uuid=\"GPU-1\"} 0.00016",
-        "cgpu_card_compute_left_ratio{uuid=\"GPU-1\",minor=\"0\"} 0.7",
-        "# EOF",
+    let text = rendered(TextForm::Openmetrics);
+    let of_slice = format!("{LABELS},uuid=\"GPU-1\"");
+    let of_card = r#"uuid="GPU-1",minor="0""#;
+    for (name, labels, value) in [
+        ("cgpu_build_info", r#"version="0.1.0""#, "1"),
+        ("cgpu_scrape_errors_total", r#"source="broker""#, "2"),
+        (
+            "cgpu_scrape_duration_seconds",
+            r#"source="containers""#,
+            "1.5",
+        ),
+        ("cgpu_starts_refused_total", r#"reason="host""#, "4"),
+        ("cgpu_memory_quota_bytes", &of_slice, "4194304"),
+        ("cgpu_memory_requested_bytes", &of_slice, "2097152"),
+        ("cgpu_memory_used_bytes", &of_slice, "1048576"),
+        ("cgpu_allocations_refused_total", &of_slice, "2"),
+        (
+            "cgpu_calls_total",
+            &format!("{LABELS},verdict=\"executed\""),
+            "9",
+        ),
+        ("cgpu_call_duration_seconds_count", LABELS, "10"),
+        ("cgpu_call_duration_seconds_sum", LABELS, "0.25"),
+        (
+            "cgpu_call_duration_seconds_bucket",
+            &format!("le=\"0.01\",{LABELS}"),
+            "9",
+        ),
+        (
+            "cgpu_call_duration_seconds_bucket",
+            &format!("le=\"+Inf\",{LABELS}"),
+            "10",
+        ),
+        (
+            "cgpu_incidents_total",
+            &format!("{LABELS},kind=\"xid\""),
+            "3",
+        ),
+        (
+            "cgpu_isolation_info",
+            &format!("{LABELS},mode=\"sim\",backend=\"broker\""),
+            "1",
+        ),
+        (
+            "cgpu_container_info",
+            &format!("{LABELS},container_id=\"c1\",frontend=\"run\",driver_version=\"570.195.03\""),
+            "1",
+        ),
+        ("cgpu_reconciled", LABELS, "0"),
+        ("cgpu_violations_total", LABELS, "1"),
+        ("cgpu_broker_up", LABELS, "1"),
+        ("cgpu_broker_restarts_total", LABELS, "1"),
+        ("cgpu_process_cpu_seconds_total", LABELS, "1.5"),
+        ("cgpu_process_memory_bytes", LABELS, "4096"),
+        ("cgpu_driver_counted_bytes", &of_slice, "7"),
+        (
+            "cgpu_compute_terms_info",
+            &format!("{of_slice},policy=\"fixed\",priority=\"normal\""),
+            "1",
+        ),
+        ("cgpu_compute_requested_ratio", &of_slice, "0.3"),
+        ("cgpu_compute_entitled_ratio", &of_slice, "0.3"),
+        ("cgpu_compute_used_ratio", &of_slice, "0.25"),
+        ("cgpu_compute_used_seconds_total", &of_slice, "2.5"),
+        (
+            "cgpu_compute_enforcement_info",
+            &format!("{of_slice},level=\"0.5\""),
+            "1",
+        ),
+        ("cgpu_compute_knob_calls_total", &of_slice, "40"),
+        ("cgpu_compute_knob_latency_seconds", &of_slice, "0.00016"),
+        ("cgpu_card_granted_bytes", of_card, "4096"),
+        ("cgpu_card_containers", of_card, "1"),
+        ("cgpu_card_healthy", &format!("{of_card},reason=\"\""), "1"),
+        (
+            "cgpu_card_healthy",
+            r#"uuid="GPU-2",minor="1",reason="Xid 79""#,
+            "0",
+        ),
+        ("cgpu_card_compute_left_ratio", of_card, "0.7"),
+        ("cgpu_card_temperature_celsius", of_card, "41"),
+        ("cgpu_card_power_watts", of_card, "72.5"),
+        (
+            "cgpu_card_clock_hertz",
+            &format!("{of_card},clock=\"sm\""),
+            "2040000000",
+        ),
+        (
+            "cgpu_card_info",
+            &format!(
+                "{of_card},pci=\"00000000:01:00.0\",model=\"NVIDIA L4\",driver_version=\"570.195.03\",mode=\"shareable\""
+            ),
+            "1",
+        ),
     ] {
+        let line = format!("{name}{{{labels}}} {value}");
         assert!(
-            text.lines().any(|reply| reply == line),
+            text.lines().any(|found| found == line),
             "{line} is not in\n{text}"
         );
     }
     // What is not known has no sample.
-    for absent in ["cgpu_peak_bytes{", "cgpu_compute_alarms_total{"] {
+    for absent in [
+        "cgpu_memory_peak_bytes",
+        "cgpu_compute_alarms",
+        "cgpu_process_threads",
+    ] {
         assert!(!text.contains(absent), "{text}");
     }
+}
+
+#[test]
+fn a_name_ends_no_line_and_begins_none() {
+    let text = rendered(TextForm::Openmetrics);
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.starts_with("# EOF"))
+            .count(),
+        1
+    );
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let first = line.as_bytes()[0];
+        assert!(first.is_ascii_alphabetic(), "{line}");
+    }
+}
+
+#[test]
+fn other_exporters_names_have_the_same_figures_in_their_units() {
+    let mut metrics = sample();
+    metrics.containers[0].pod = serde_json::from_value::<cards::Names>(json!({
+        "pod": {"namespace": "team-a", "name": "p1", "container": "app"}
+    }))
+    .unwrap()
+    .pod;
+    let text = render(&metrics, TextForm::Prometheus, &ALL).unwrap();
+    let ack = |mode: &str, names: [&str; 3], card: &str, minor: u32| {
+        let [namespace, pod, container] = names;
+        format!(
+            r#"allocate_mode="{mode}",container_name="{container}",minor_number="{minor}",name="NVIDIA L4",namespace_name="{namespace}",node_name="node-1",pod_name="{pod}",uuid="{card}""#
+        )
+    };
+    let shared = ack("share", ["team-a", "p1", "app"], "GPU-1", 0);
+    let free = ack("exclusive", [""; 3], "GPU-2", 1);
+    let dcgm = r#"gpu="0",UUID="GPU-1",pci_bus_id="00000000:01:00.0",device="nvidia0",modelName="NVIDIA L4",Hostname="node-1""#;
+    let of_pod = r#"container="app",namespace="team-a",pod="p1""#;
+    let hami =
+        r#"namespace="team-a",pod="p1",container="app",vdevice_index="0",device_uuid="GPU-1""#;
+    for (name, labels, value) in [
+        ("nvidia_gpu_duty_cycle", &shared, "25"),
+        ("nvidia_gpu_memory_total_bytes", &shared, "4194304"),
+        ("nvidia_gpu_memory_used_bytes", &shared, "1048576"),
+        ("nvidia_gpu_duty_cycle", &free, "55"),
+        ("nvidia_gpu_memory_total_bytes", &free, "1073741824"),
+        ("nvidia_gpu_power_usage_milliwatts", &free, "72500"),
+        (
+            "nvidia_gpu_num_devices",
+            &r#"node_name="node-1""#.to_owned(),
+            "2",
+        ),
+        ("DCGM_FI_DEV_GPU_TEMP", &dcgm.to_owned(), "41"),
+        ("DCGM_FI_DEV_POWER_USAGE", &dcgm.to_owned(), "72.5"),
+        (
+            "DCGM_CUSTOM_PROCESS_MEM_USED",
+            &format!("{dcgm},{of_pod}"),
+            "1",
+        ),
+        (
+            "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED",
+            &format!("{dcgm},{of_pod}"),
+            "4",
+        ),
+        (
+            "DCGM_CUSTOM_CONTAINER_CP_ALLOCATED",
+            &format!("{dcgm},{of_pod}"),
+            "0.3",
+        ),
+        ("DCGM_CUSTOM_ALLOCATE_MODE", &dcgm.to_owned(), "2"),
+        ("hami_vgpu_memory_limit_bytes", &hami.to_owned(), "4194304"),
+        (
+            "hami_container_device_utilization_ratio",
+            &hami.to_owned(),
+            "25",
+        ),
+    ] {
+        let line = format!("{name}{{{labels}}} {value}");
+        assert!(
+            text.lines().any(|found| found == line),
+            "{line} is not in\n{text}"
+        );
+    }
+    let own = render(&metrics, TextForm::Prometheus, &[Dialect::Cgpu]).unwrap();
+    assert!(!own.contains("nvidia_gpu_") && !own.contains("DCGM") && !own.contains("hami"));
+}
+
+/// `docs/guide/metrics.md` has every metric with its help, and no other. With `UPDATE_SNAPSHOTS` in the environment, writes its table.
+#[test]
+fn the_guide_lists_every_metric() {
+    const BEGIN: &str = "| metric | meaning |\n|---|---|\n";
+    let path = format!("{}/../docs/guide/metrics.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(&path).unwrap();
+    let rows = table::names();
+    let rows = rows
+        .iter()
+        .map(|(name, help)| format!("| `{name}` | {help} |\n"));
+    let rows: String = rows.collect();
+    let begin = page.find(BEGIN).unwrap() + BEGIN.len();
+    let end = begin + page[begin..].find("\n\n").unwrap() + 1;
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        let page = format!("{}{rows}{}", &page[..begin], &page[end..]);
+        std::fs::write(&path, page).unwrap();
+        return;
+    }
+    assert_eq!(&page[begin..end], rows, "{path}");
 }

@@ -1,0 +1,204 @@
+//! Copies what happened to containers and cards to a disk: the logs in the state folder are gone after a reboot.
+//!
+//! A log's copy says by its last events where it goes on, so that nothing is copied twice, whenever the agent was ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use cards::events::{self, Event, history};
+use cards::store::{self, DiskStore};
+use serde::{Deserialize, Serialize};
+
+/// How often is looked. A log stays when its container has ended.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Of all copies together.
+const MOST_BYTES: u64 = 16 << 20;
+/// The version of the counts that this agent writes.
+const VERSION: u32 = 1;
+/// In the folder of the copies.
+const COUNTS: &str = "counts.json";
+/// Of [`COUNTS`].
+const COUNTS_BYTES: u64 = 64 << 10;
+/// Of an event of a container that did not start (`vgpu::events::REFUSED`).
+const REFUSED: &str = "refused";
+/// Why it did not, as events name it. A log is written by a container's broker too, and a label has no other values.
+const REASONS: [&str; 3] = ["request", "full", "host"];
+/// Another reason, or none.
+const OTHER: &str = "other";
+
+/// What is counted of events, over the agent's restarts.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    version: u32,
+    /// Containers that did not start, by reason.
+    pub(crate) starts_refused: BTreeMap<String, u64>,
+}
+
+/// The counts, for pages.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counted(Arc<Mutex<Counts>>);
+
+impl Counted {
+    /// As they are now. A reason that never occurred is 0.
+    pub(crate) fn starts_refused(&self) -> Vec<(String, u64)> {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reasons = REASONS.into_iter().chain([OTHER]);
+        let counted = |reason: &str| counts.starts_refused.get(reason).copied().unwrap_or(0);
+        reasons
+            .map(|reason| (reason.to_owned(), counted(reason)))
+            .collect()
+    }
+}
+
+/// Logs and their copies.
+#[derive(Debug)]
+struct History {
+    state_dir: PathBuf,
+    dir: PathBuf,
+    /// File number and length of each log when it was copied last.
+    seen: HashMap<PathBuf, (u64, u64)>,
+    counted: Counted,
+    /// The last failure, which is logged once.
+    trouble: Option<String>,
+}
+
+/// Starts the thread that copies. It ends with the process.
+///
+/// # Errors
+/// The system has no thread.
+pub(crate) fn start(state_dir: &Path, dir: &Path) -> anyhow::Result<Counted> {
+    let mut history = History::new(state_dir, dir);
+    let counted = history.counted.clone();
+    let copying = move || {
+        loop {
+            history.round_or_report();
+            std::thread::sleep(PERIOD);
+        }
+    };
+    std::thread::Builder::new()
+        .name("history".to_owned())
+        .stack_size(512 << 10)
+        .spawn(copying)
+        .context("start a thread")?;
+    Ok(counted)
+}
+
+impl History {
+    fn new(state_dir: &Path, dir: &Path) -> Self {
+        let counts = read_counts(dir).unwrap_or_else(|error| {
+            tracing::warn!("counts begin at 0: {error:#}");
+            Counts::default()
+        });
+        Self {
+            state_dir: state_dir.to_owned(),
+            dir: dir.to_owned(),
+            seen: HashMap::new(),
+            counted: Counted(Arc::new(Mutex::new(counts))),
+            trouble: None,
+        }
+    }
+
+    fn round_or_report(&mut self) {
+        let trouble = self.round().err().map(|error| format!("{error:#}"));
+        match &trouble {
+            Some(why) if trouble != self.trouble => {
+                tracing::warn!("events are not copied: {why}");
+            }
+            None if self.trouble.is_some() => tracing::info!("events are copied again"),
+            _ => {}
+        }
+        self.trouble = trouble;
+    }
+
+    /// Copies what is new. A log that cannot be copied costs no other.
+    fn round(&mut self) -> anyhow::Result<()> {
+        let containers = events::containers(&self.state_dir).context("read the events")?;
+        let cards = events::cards(&self.state_dir).context("read the events")?;
+        let of_containers = containers.iter().map(|key| {
+            let folder = |dir: &Path| events::of_container(dir, key);
+            (folder(&self.state_dir), folder(&self.dir))
+        });
+        let of_cards = cards.iter().map(|uuid| {
+            let folder = |dir: &Path| events::of_card(dir, uuid);
+            (folder(&self.state_dir), folder(&self.dir))
+        });
+        let logs: Vec<(PathBuf, PathBuf)> = of_containers.chain(of_cards).collect();
+        self.seen
+            .retain(|folder, _| logs.iter().any(|(log, _)| log == folder));
+        let (mut copied, mut result) = (Vec::new(), Ok(()));
+        for (log, copy) in logs {
+            if let Err(error) = self.copy(&log, &copy, &mut copied) {
+                result = Err(error.context(format!("copy {}", log.display())));
+            }
+        }
+        if !copied.is_empty() {
+            history::keep_within(&self.dir, MOST_BYTES).context("remove old copies")?;
+            self.count(&copied)?;
+        }
+        result
+    }
+
+    fn copy(&mut self, log: &Path, copy: &Path, copied: &mut Vec<Event>) -> anyhow::Result<()> {
+        let Ok(file) = fs::symlink_metadata(log.join(events::NAME)) else {
+            // It has just gone, or been moved.
+            return Ok(());
+        };
+        let state = (file.ino(), file.len());
+        if self.seen.get(log) == Some(&state) {
+            return Ok(());
+        }
+        let new = history::not_in(&events::read(copy)?, events::read(log)?);
+        for event in new {
+            events::append(copy, &event).with_context(|| format!("write {}", copy.display()))?;
+            copied.push(event);
+        }
+        self.seen.insert(log.to_owned(), state);
+        Ok(())
+    }
+
+    fn count(&self, copied: &[Event]) -> anyhow::Result<()> {
+        let mut counts = self
+            .counted
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = counts.clone();
+        for event in copied.iter().filter(|event| event.kind == REFUSED) {
+            let named = event.reason.as_deref().unwrap_or(OTHER);
+            let known = REASONS.into_iter().find(|reason| *reason == named);
+            let reason = known.unwrap_or(OTHER).to_owned();
+            *counts.starts_refused.entry(reason).or_default() += 1;
+        }
+        counts.version = VERSION;
+        if *counts == before {
+            return Ok(());
+        }
+        let text = serde_json::to_vec_pretty(&*counts)?;
+        Ok(store::replace(&DiskStore, &self.dir.join(COUNTS), &text)?)
+    }
+}
+
+fn read_counts(dir: &Path) -> anyhow::Result<Counts> {
+    let path = dir.join(COUNTS);
+    if !path.exists() {
+        return Ok(Counts::default());
+    }
+    let text = store::read_capped("counts", &path, COUNTS_BYTES)?;
+    let counts: Counts =
+        serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+    anyhow::ensure!(
+        counts.version <= VERSION,
+        "{} has version {}, this cgpu-agent knows {VERSION}",
+        path.display(),
+        counts.version
+    );
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests;

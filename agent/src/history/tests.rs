@@ -1,0 +1,132 @@
+use cards::ContainerKey;
+
+use super::*;
+
+struct Host {
+    folder: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn state_dir(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("history")
+    }
+
+    fn history(&self) -> History {
+        History::new(&self.state_dir(), &self.dir())
+    }
+
+    fn happens(&self, kind: &str, text: &str, reason: Option<&str>) {
+        let event = Event {
+            reason: reason.map(str::to_owned),
+            ..Event::now(kind, text)
+        };
+        events::append(&events::of_container(&self.state_dir(), &key()), &event).unwrap();
+    }
+
+    fn texts(&self) -> Vec<String> {
+        let copied = events::read(&events::of_container(&self.dir(), &key())).unwrap();
+        copied.into_iter().map(|event| event.text).collect()
+    }
+}
+
+fn key() -> ContainerKey {
+    ContainerKey::new("moby", "c1").unwrap()
+}
+
+#[test]
+fn events_are_copied_once_whenever_the_agent_ends_and_over_a_reboot() {
+    let host = Host::new();
+    host.history().round().unwrap();
+    assert!(!host.dir().exists(), "nothing happened");
+    let mut history = host.history();
+    for number in 0..5 {
+        host.happens("xid", &format!("{number}"), None);
+        history.round().unwrap();
+        history.round().unwrap();
+    }
+    // Another agent.
+    host.history().round().unwrap();
+    assert_eq!(host.texts(), ["0", "1", "2", "3", "4"]);
+    fs::remove_dir_all(host.state_dir()).unwrap();
+    let mut history = host.history();
+    history.round().unwrap();
+    host.happens("xid", "after", None);
+    history.round().unwrap();
+    host.happens("xid", "and then", None);
+    host.history().round().unwrap();
+    assert_eq!(host.texts()[4..], ["4", "after", "and then"]);
+}
+
+#[test]
+fn a_log_that_rotates_is_copied_on() {
+    let host = Host::new();
+    let mut history = host.history();
+    for number in 0..300 {
+        host.happens("over_quota", &format!("{number:0>1000}"), None);
+        if number % 7 == 0 {
+            history.round().unwrap();
+        }
+    }
+    history.round().unwrap();
+    let texts = host.texts();
+    let last: u32 = texts.last().unwrap().parse().unwrap();
+    assert_eq!(last, 299);
+    let numbers: Vec<u32> = texts.iter().map(|text| text.parse().unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1));
+}
+
+#[test]
+fn refused_starts_are_counted_over_restarts_by_reasons_that_are_known() {
+    let host = Host::new();
+    for reason in [
+        Some("full"),
+        Some("full"),
+        Some("host"),
+        Some("\"} 1\n"),
+        None,
+    ] {
+        host.happens("refused", "for a reason", reason);
+        host.history().round().unwrap();
+    }
+    let counted = host.history().counted.starts_refused();
+    let expected = [("request", 0), ("full", 2), ("host", 1), ("other", 2)];
+    let expected = expected.map(|(reason, count)| (reason.to_owned(), count));
+    assert_eq!(counted, expected);
+    for broken in ["{\"version\": 99, \"starts_refused\": {}}", "{\"vers"] {
+        fs::write(host.dir().join(COUNTS), broken).unwrap();
+        let counted = host.history().counted.starts_refused();
+        assert!(counted.iter().all(|(_, count)| *count == 0));
+    }
+}
+
+#[test]
+fn what_cannot_be_copied_is_copied_later() {
+    let host = Host::new();
+    host.happens("xid", "1", None);
+    // A file where the folder is to be.
+    fs::write(host.dir(), "").unwrap();
+    let mut history = host.history();
+    history.round_or_report();
+    assert!(history.trouble.is_some());
+    fs::remove_file(host.dir()).unwrap();
+    history.round_or_report();
+    assert_eq!(history.trouble, None);
+    assert_eq!(host.texts(), ["1"]);
+    // Half a line is none.
+    let log = events::of_container(&host.state_dir(), &key()).join(events::NAME);
+    let mut text = fs::read(&log).unwrap();
+    text.extend(b"{\"at_unix_ms\": 2");
+    fs::write(&log, text).unwrap();
+    history.round().unwrap();
+    assert_eq!(host.texts(), ["1"]);
+}

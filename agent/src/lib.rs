@@ -1,0 +1,101 @@
+//! `cgpu-agent`: the one program of a node that serves what is known of its cards and containers to Prometheus.
+//!
+//! ```text
+//!   Prometheus ──GET──▶ server ──▶ pages ──▶ Source ◀── a thread that asks brokers and reads the state folder
+//! ```
+//!
+//! No container depends on the agent: it only asks and reads. What a metric means is `view::metrics`' business.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+
+#[cfg(feature = "nvml")]
+mod figures;
+mod history;
+mod inventory;
+mod listener;
+mod options;
+mod pages;
+mod server;
+mod service_manager;
+mod single;
+mod source;
+
+use std::rc::Rc;
+
+use anyhow::Context;
+use host_config::Config;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use self::listener::Listener;
+use self::pages::Pages;
+
+#[cfg(not(feature = "nvml"))]
+mod figures {
+    //! Stands in where NVML is not built in.
+
+    use std::collections::BTreeMap;
+
+    use view::metrics::Figures;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Library {}
+
+    impl Library {
+        #[expect(clippy::unnecessary_wraps, reason = "NVML's own may fail")]
+        pub(crate) fn figures(&mut self) -> anyhow::Result<BTreeMap<String, Figures>> {
+            Ok(BTreeMap::new())
+        }
+    }
+}
+
+pub use self::options::{Listen, Options};
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// A configuration that cannot be read; another agent, or a program that has the port; no thread.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    log_to_stderr();
+    let config = Config::load()?;
+    let _lock = single::take(&options.runtime_dir)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the event loop")?;
+    runtime.block_on(serve(options, config))
+}
+
+async fn serve(options: &Options, config: Config) -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
+    let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
+    let listener = Listener::bind(&options.listen).await?;
+    let pages = Rc::new(Pages::new(config, options)?);
+    tracing::info!(address = listener.address(), "serving");
+    service_manager::ready();
+    tokio::select! {
+        () = server::serve(&listener, pages) => {}
+        () = service_manager::watchdog() => {}
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
+    service_manager::stopping();
+    tracing::info!("ended");
+    Ok(())
+}
+
+fn log_to_stderr() {
+    let filter =
+        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    // systemd's journal adds the time by itself.
+    let by_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let format = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false);
+    if by_journal {
+        format.without_time().init();
+    } else {
+        format.init();
+    }
+}

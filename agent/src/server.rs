@@ -1,0 +1,200 @@
+//! HTTP/1.1, bounded in everything that a client decides: connections, the head of a request, and time.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::rt::{Read, Write};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioTimer;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use view::metrics::text::TextForm;
+
+use crate::listener::{Listener, Stream};
+use crate::pages::Pages;
+
+/// A connection beyond this number ends the oldest one, so that nobody keeps others out by holding connections.
+const CONNECTIONS: usize = 32;
+/// For the head of a request, and between two requests of a connection.
+const HEAD: Duration = Duration::from_secs(5);
+/// A connection's whole life. It ends one whose client does not read.
+const LIFE: Duration = Duration::from_secs(30);
+/// The head of a request.
+const HEAD_BYTES: usize = 16 << 10;
+/// After the system has refused a connection, for example for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers until the future is dropped.
+pub(crate) async fn serve(listener: &Listener, pages: Rc<Pages>) {
+    let tasks = LocalSet::new();
+    tasks.run_until(accept(listener, pages)).await;
+}
+
+async fn accept(listener: &Listener, pages: Rc<Pages>) {
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection is refused by the system");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        let pages = Rc::clone(&pages);
+        let connection = spawn_local(async move {
+            let served = async {
+                match stream {
+                    Stream::Tcp(io) => connection(io, pages).await,
+                    Stream::Unix(io) => connection(io, pages).await,
+                }
+            };
+            match tokio::time::timeout(LIFE, served).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "a connection ended"),
+                Err(_long) => tracing::debug!("a connection is ended for its age"),
+            }
+        });
+        open.push_back(connection.abort_handle());
+    }
+}
+
+async fn connection(
+    io: impl Read + Write + Unpin + 'static,
+    pages: Rc<Pages>,
+) -> Result<(), hyper::Error> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let pages = Rc::clone(&pages);
+        async move { Ok::<_, Infallible>(answer(&pages, &request).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(io, service)
+        .await
+}
+
+async fn answer(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        let allowed = HeaderValue::from_static("GET, HEAD");
+        refusal.headers_mut().insert(ALLOW, allowed);
+        return refusal;
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            let form = form(request.headers());
+            match pages.metrics(form).await {
+                Ok(page) => of_type(StatusCode::OK, content_type(form), page),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}\n")),
+            }
+        }
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" => match pages.ready().await {
+            Ok(()) => text(StatusCode::OK, "ready\n"),
+            Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+        },
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "cgpu-agent has /metrics, /healthz and /readyz\n",
+        ),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    of_type(status, "text/plain; charset=utf-8", body.into())
+}
+
+fn of_type(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+fn content_type(form: TextForm) -> &'static str {
+    match form {
+        TextForm::Openmetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        TextForm::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+    }
+}
+
+/// OpenMetrics for those who like it no less than plain text, Prometheus' own form for all others.
+fn form(headers: &HeaderMap) -> TextForm {
+    let accepted = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let ranges: Vec<(String, f32)> = accepted
+        .flat_map(|value| value.split(','))
+        .map(quality)
+        .collect();
+    let best = |names: &[&str]| {
+        let named = ranges
+            .iter()
+            .filter(|(range, _)| names.contains(&range.as_str()));
+        named.map(|(_, quality)| *quality).fold(0.0, f32::max)
+    };
+    let openmetrics = best(&["application/openmetrics-text"]);
+    if openmetrics > 0.0 && openmetrics >= best(&["text/plain", "text/*", "*/*"]) {
+        TextForm::Openmetrics
+    } else {
+        TextForm::Prometheus
+    }
+}
+
+/// A media range in small letters, and its quality from 0 to 1 (RFC 9110, section 12.4.2).
+fn quality(range: &str) -> (String, f32) {
+    let mut parts = range.split(';').map(str::trim);
+    let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let quality = parts.find_map(|part| part.strip_prefix(['q', 'Q'])?.strip_prefix('='));
+    let quality = quality.map_or(Ok(1.0), str::parse::<f32>).unwrap_or(0.0);
+    (name, quality.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_is_the_one_that_the_client_likes_best() {
+        let form_of = |accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            form(&headers)
+        };
+        // Prometheus 2.42 and 3.
+        for accept in [
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;q=0.3,*/*;q=0.2",
+            "Application/OpenMetrics-Text",
+        ] {
+            assert_eq!(form_of(accept), TextForm::Openmetrics, "{accept}");
+        }
+        for accept in [
+            "*/*",
+            "text/plain;version=0.0.4;q=1,*/*;q=0.1",
+            "application/openmetrics-text;q=0.2, text/plain",
+            "application/openmetrics-text;q=0, text/html",
+            "application/openmetrics-text;q=much",
+            ";;;q=,,",
+        ] {
+            assert_eq!(form_of(accept), TextForm::Prometheus, "{accept}");
+        }
+        assert_eq!(form(&HeaderMap::new()), TextForm::Prometheus);
+    }
+}

@@ -1,0 +1,191 @@
+//! One kind of figures, collected by a thread of its own: who asks for them waits for no broker, driver or disk.
+//!
+//! ```text
+//!   asleep ──request──▶ collects every PERIOD ──no request for AWAKE──▶ asleep
+//! ```
+//!
+//! A collection that hangs makes its own figures old, and none of another source.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::sync::watch;
+
+/// From the beginning of a collection to that of the next.
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
+/// Figures that are older are not served.
+pub(crate) const STALE: Duration = Duration::from_secs(2);
+/// A source collects for so long after the last request. Prometheus asks every 15 or 30 seconds.
+const AWAKE: Duration = Duration::from_secs(60);
+
+/// One collection.
+#[derive(Debug)]
+pub(crate) struct Snapshot<T> {
+    /// When it began.
+    pub(crate) at: Instant,
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// Its number, from 1.
+    pub(crate) number: u64,
+    /// The figures, or why there are none.
+    pub(crate) figures: Result<T, String>,
+}
+
+impl<T> Snapshot<T> {
+    fn is_fresh(&self) -> bool {
+        self.at.elapsed() < STALE
+    }
+}
+
+/// The figures of one kind.
+#[derive(Debug)]
+pub(crate) struct Source<T> {
+    requested: Arc<Requested>,
+    snapshots: watch::Receiver<Option<Arc<Snapshot<T>>>>,
+}
+
+#[derive(Debug, Default)]
+struct Requested {
+    times: Mutex<Times>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    /// Of the last request.
+    requested: Option<Instant>,
+    /// Of the collection that is under way.
+    begun: Option<Instant>,
+}
+
+impl Requested {
+    /// How long it is worth to wait for figures.
+    fn now(&self) -> Duration {
+        let mut times = self.lock();
+        times.requested = Some(Instant::now());
+        self.changed.notify_one();
+        // What it finds would be old.
+        let hangs = |begun: Instant| STALE.saturating_sub(begun.elapsed());
+        times.begun.map_or(STALE, hangs)
+    }
+
+    fn begins(&self, begun: Option<Instant>) {
+        self.lock().begun = begun;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until somebody has asked lately.
+    fn wait(&self) {
+        let is_idle = |times: &mut Times| {
+            let requested = times.requested;
+            requested.is_none_or(|requested| requested.elapsed() >= AWAKE)
+        };
+        drop(self.changed.wait_while(self.lock(), is_idle));
+    }
+}
+
+impl<T: Send + Sync + 'static> Source<T> {
+    /// Starts the thread, which collects when it is asked to. It ends with the process.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    pub(crate) fn start(
+        name: &'static str,
+        mut collect: impl FnMut() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let requested = Arc::<Requested>::default();
+        let awaited = Arc::clone(&requested);
+        let (publish, snapshots) = watch::channel(None);
+        let collecting = move || {
+            for number in 1.. {
+                awaited.wait();
+                let at = Instant::now();
+                awaited.begins(Some(at));
+                let figures = collect().map_err(|error| format!("{error:#}"));
+                let took = at.elapsed();
+                awaited.begins(None);
+                match &figures {
+                    Ok(_) => tracing::debug!(source = name, ?took, "collected"),
+                    Err(why) => tracing::debug!(source = name, ?took, why, "nothing collected"),
+                }
+                let snapshot = Snapshot {
+                    at,
+                    took,
+                    number,
+                    figures,
+                };
+                if publish.send(Some(Arc::new(snapshot))).is_err() {
+                    return;
+                }
+                std::thread::sleep(PERIOD.saturating_sub(at.elapsed()));
+            }
+        };
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(512 << 10)
+            .spawn(collecting)
+            .context("start a thread")?;
+        Ok(Self {
+            requested,
+            snapshots,
+        })
+    }
+
+    /// The last figures, or those of the collection that this request begins; `None`: none in time.
+    pub(crate) async fn get(&self) -> Option<Arc<Snapshot<T>>> {
+        let patience = self.requested.now();
+        let mut snapshots = self.snapshots.clone();
+        let fresh = |snapshot: &Option<Arc<Snapshot<T>>>| {
+            snapshot
+                .as_ref()
+                .is_some_and(|snapshot| snapshot.is_fresh())
+        };
+        let waited = tokio::time::timeout(patience, snapshots.wait_for(fresh)).await;
+        waited.ok()?.ok()?.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn figures_are_collected_when_somebody_asks_and_then_by_the_second() {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&count);
+        let source =
+            Source::start("test", move || Ok(counted.fetch_add(1, Ordering::Relaxed))).unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(count.load(Ordering::Relaxed), 0, "nobody asked");
+        for _ in 0..100 {
+            let snapshot = source.get().await.unwrap();
+            assert_eq!((snapshot.number, snapshot.figures.as_ref()), (1, Ok(&0)));
+        }
+        tokio::time::sleep(PERIOD + Duration::from_millis(200)).await;
+        assert_eq!(source.get().await.unwrap().number, 2, "by itself");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_collection_that_hangs_is_not_waited_for_beyond_its_time() {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let source = Source::<()>::start("test", move || Ok(held.recv()?)).unwrap();
+        assert!(source.get().await.is_none());
+        let began = Instant::now();
+        assert!(source.get().await.is_none());
+        assert!(began.elapsed() < STALE / 2, "it is known to hang");
+        drop(hold);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn why_there_are_no_figures_is_reported() {
+        let source = Source::<()>::start("test", || anyhow::bail!("no folder")).unwrap();
+        let snapshot = source.get().await.unwrap();
+        assert_eq!(snapshot.figures, Err("no folder".to_owned()));
+    }
+}

@@ -1,0 +1,343 @@
+//! The agent as Prometheus meets it, on a host whose brokers the test plays.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
+
+mod host;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::Output;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use cards::ContainerKey;
+use cards::events::{self, Event};
+use host::{Agent, Answer, Host, UUID, soon, text_of};
+use nix::sys::signal::Signal;
+
+const OPENMETRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+
+fn error_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn both_forms_are_served_with_the_same_figures() {
+    let mut host = Host::new();
+    host.container("web");
+    let agent = host.agent();
+    let classic = agent.get("/metrics");
+    let (open, _) = agent.ask("GET", "/metrics", OPENMETRICS);
+    assert!(
+        classic.head.contains("text/plain; version=0.0.4"),
+        "{classic:?}"
+    );
+    assert!(
+        open.head
+            .contains("application/openmetrics-text; version=1.0.0"),
+        "{open:?}"
+    );
+    assert!(open.body.ends_with("# EOF\n") && !classic.body.contains("# EOF"));
+    for answer in [&classic, &open] {
+        let of_slice = ["engine_namespace=\"default\",name=\"web\"", UUID];
+        assert_eq!(
+            answer.value("cgpu_memory_used_bytes", &of_slice),
+            Some(4096.0)
+        );
+        assert_eq!(answer.value("cgpu_broker_up", &of_slice[..1]), Some(1.0));
+        assert_eq!(
+            answer.value("cgpu_card_info", &["model=\"Simulated L4\""]),
+            Some(1.0)
+        );
+        assert_eq!(answer.value("nvidia_gpu_num_devices", &[]), Some(1.0));
+        assert_eq!(
+            answer.value("cgpu_starts_refused_total", &["reason=\"full\""]),
+            Some(0.0)
+        );
+        for source in ["broker", "state", "containers", "cards", "nvml"] {
+            let label = format!("source=\"{source}\"");
+            assert_eq!(
+                answer.value("cgpu_scrape_errors_total", &[&label]),
+                Some(0.0)
+            );
+        }
+    }
+}
+
+#[test]
+fn other_paths_and_methods_are_refused_and_a_head_has_no_body() {
+    let host = Host::new();
+    let agent = host.agent();
+    for (method, path, status) in [
+        ("GET", "/", 404),
+        ("GET", "/metrics/x", 404),
+        ("POST", "/metrics", 405),
+        ("DELETE", "/healthz", 405),
+        ("GET", "/healthz", 200),
+        ("GET", "/readyz", 200),
+    ] {
+        let (answer, _) = agent.ask(method, path, "*/*");
+        assert_eq!(answer.status, status, "{method} {path}");
+    }
+    let (head, _) = agent.ask("HEAD", "/metrics", "*/*");
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+}
+
+#[test]
+fn ten_brokers_of_fifty_that_hang_cost_their_own_figures_alone() {
+    let mut host = Host::new();
+    for number in 0..40 {
+        host.container(&format!("well{number:02}"));
+    }
+    let hanging: Vec<_> = (0..10)
+        .map(|number| host.silent(&format!("hangs{number}")))
+        .collect();
+    let agent = host.agent();
+    let (first, took) = agent.ask("GET", "/metrics", "*/*");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(first.count("cgpu_broker_up"), 50);
+    assert_eq!(first.count("cgpu_memory_used_bytes"), 40);
+    assert_eq!(
+        first.value("cgpu_broker_up", &["name=\"hangs3\""]),
+        Some(0.0)
+    );
+    assert_eq!(
+        first.value("cgpu_scrape_errors_total", &["source=\"broker\""]),
+        Some(10.0)
+    );
+    // From now on nobody waits. The bound is that of a machine which does something else.
+    for _ in 0..20 {
+        let (next, took) = agent.ask("GET", "/metrics", "*/*");
+        assert_eq!(next.count("cgpu_memory_used_bytes"), 40);
+        assert!(took < Duration::from_millis(400), "{took:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(hanging);
+}
+
+#[test]
+fn ten_scrapes_a_second_ask_a_broker_once_a_second() {
+    let mut host = Host::new();
+    host.container("web");
+    let agent = host.agent();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3) {
+        assert_eq!(agent.get("/metrics").status, 200);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let questions = host.questions.load(Ordering::Relaxed);
+    assert!((2..=5).contains(&questions), "{questions}");
+}
+
+#[test]
+fn state_that_cannot_be_read_is_absent_and_counted() {
+    let mut host = Host::new();
+    host.container("web");
+    let newer = host.grant("newer").join("grant.json");
+    std::fs::write(
+        &newer,
+        text_of(&newer).replace("\"version\":1", "\"version\":99"),
+    )
+    .unwrap();
+    let half = host.grant("half").join("grant.json");
+    std::fs::write(&half, "{\"version\": 1, \"key\"").unwrap();
+    let agent = host.agent();
+    let answer = agent.get("/metrics");
+    assert_eq!(answer.count("cgpu_broker_up"), 1);
+    assert_eq!(
+        answer.value("cgpu_scrape_errors_total", &["source=\"state\""]),
+        Some(2.0)
+    );
+    assert_eq!(agent.get("/readyz").status, 200);
+    // The folder itself; root reads what has no permissions, and no folder that is a file.
+    std::fs::rename(host.state_dir().join("vgpus"), host.path("vgpus")).unwrap();
+    std::fs::write(host.state_dir().join("vgpus"), "").unwrap();
+    soon("the agent reports it", || {
+        agent.get("/readyz").status == 503
+    });
+    let ready = agent.get("/readyz");
+    assert!(ready.body.contains("vgpus"), "{ready:?}");
+    let answer = agent.get("/metrics");
+    assert_eq!((answer.status, answer.count("cgpu_card_info")), (200, 1));
+    assert!(answer.value("cgpu_scrape_errors_total", &["source=\"containers\""]) > Some(0.0));
+    // Cards of a newer version cost no containers.
+    std::fs::remove_file(host.state_dir().join("vgpus")).unwrap();
+    std::fs::rename(host.path("vgpus"), host.state_dir().join("vgpus")).unwrap();
+    std::fs::write(host.state_dir().join("sim/cards.json"), "{\"version\": 99}").unwrap();
+    soon("containers are back", || {
+        let answer = agent.get("/metrics");
+        answer.count("cgpu_broker_up") == 1 && answer.count("cgpu_card_info") == 0
+    });
+    assert_eq!(agent.get("/readyz").status, 200);
+}
+
+#[test]
+fn a_second_agent_and_a_taken_port_are_clear_errors() {
+    let host = Host::new();
+    let agent = host.agent();
+    let second = host.command("127.0.0.1:0").output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(
+        error_of(&second).contains("another cgpu-agent runs"),
+        "{second:?}"
+    );
+    assert_eq!(agent.get("/healthz").status, 200, "the first one serves on");
+    let other = Host::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let refused = other.command(&address).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        error_of(&refused).contains(&format!("another program listens on {address}")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn the_socket_of_a_killed_agent_is_taken_over() {
+    let host = Host::new();
+    let path = host.path("metrics.sock");
+    let listen = format!("unix:{}", path.display());
+    let killed = Agent::start(&mut host.command(&listen));
+    killed.signal(Signal::SIGKILL);
+    drop(killed);
+    assert!(path.exists());
+    let agent = Agent::start(&mut host.command(&listen));
+    let mut stream = UnixStream::connect(&path).unwrap();
+    write!(stream, "GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert_eq!(Answer::of(&text).status, 200);
+    assert!(agent.terminate().success());
+}
+
+#[test]
+fn connections_that_do_nothing_keep_nobody_out() {
+    let host = Host::new();
+    let agent = host.agent();
+    let idle: Vec<_> = (0..100).map(|_| agent.connect()).collect();
+    let (answer, took) = agent.ask("GET", "/metrics", "*/*");
+    assert_eq!(answer.status, 200);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    drop(idle);
+}
+
+#[test]
+fn a_client_that_is_slow_or_talks_too_much_is_ended() {
+    let host = Host::new();
+    let agent = host.agent();
+    let began = Instant::now();
+    let mut slow = agent.connect();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nHo").unwrap();
+    let mut much = agent.connect();
+    // It may be ended in the middle.
+    drop(much.write_all(format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(1 << 20)).as_bytes()));
+    let mut text = String::new();
+    drop(much.read_to_string(&mut text));
+    assert!(matches!(Answer::of(&text).status, 0 | 400..=431), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(2), "at once");
+    text.clear();
+    drop(slow.read_to_string(&mut text));
+    assert!(
+        (4..9).contains(&began.elapsed().as_secs()),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(agent.get("/healthz").status, 200);
+}
+
+#[test]
+fn systemd_is_notified_and_sigterm_is_no_failure() {
+    let host = Host::new();
+    let path = host.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let mut command = host.command("127.0.0.1:0");
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "400000");
+    let agent = Agent::start(&mut command);
+    let next = || {
+        let mut text = [0; 256];
+        let count = socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..count])
+            .trim_end()
+            .to_owned()
+    };
+    assert_eq!(next(), "READY=1");
+    for _ in 0..3 {
+        assert_eq!(next(), "WATCHDOG=1");
+    }
+    assert!(agent.terminate().success());
+    let mut last = next();
+    while last == "WATCHDOG=1" {
+        last = next();
+    }
+    assert_eq!(last, "STOPPING=1");
+}
+
+#[test]
+fn events_are_copied_and_refused_starts_counted_over_a_killed_agent() {
+    let host = Host::new();
+    let key = ContainerKey::new("default", "c1").unwrap();
+    let happens = |text: &str| {
+        let event = Event {
+            reason: Some("full".to_owned()),
+            ..Event::now("refused", text)
+        };
+        events::append(&events::of_container(&host.state_dir(), &key), &event).unwrap();
+    };
+    let copied = || {
+        let folder = events::of_container(&host.path("history"), &key);
+        let texts = events::read(&folder).unwrap().into_iter();
+        texts.map(|event| event.text).collect::<Vec<_>>()
+    };
+    happens("one");
+    let agent = host.agent();
+    soon("it is copied", || copied() == ["one"]);
+    soon("it is counted", || {
+        host.path("history/counts.json").exists()
+    });
+    agent.signal(Signal::SIGKILL);
+    drop(agent);
+    happens("two");
+    let agent = host.agent();
+    soon("it is copied on", || copied() == ["one", "two"]);
+    soon("they are counted", || {
+        let answer = agent.get("/metrics");
+        answer.value("cgpu_starts_refused_total", &["reason=\"full\""]) == Some(2.0)
+    });
+}
+
+#[test]
+fn promtool_has_nothing_to_report_of_what_is_served() {
+    let mut host = Host::new();
+    host.container("web");
+    let agent = Agent::start(host.command("127.0.0.1:0").args(["--dialects", "cgpu"]));
+    let text = agent.get("/metrics").body;
+    let command = std::process::Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    let mut promtool = match command {
+        Ok(promtool) => promtool,
+        Err(absent) => {
+            println!(
+                "SKIP: promtool_has_nothing_to_report_of_what_is_served: promtool: {absent} (package prometheus)"
+            );
+            return;
+        }
+    };
+    let mut input = promtool.stdin.take().unwrap();
+    input.write_all(text.as_bytes()).unwrap();
+    drop(input);
+    let output = promtool.wait_with_output().unwrap();
+    let reply = error_of(&output);
+    assert!(
+        output.status.success() && reply.is_empty(),
+        "{reply}\n{text}"
+    );
+}
