@@ -47,6 +47,7 @@ pub mod pods;
 pub mod programs;
 pub mod python;
 pub mod rig;
+pub mod roots;
 pub mod skip;
 pub mod tenant;
 pub mod walk;

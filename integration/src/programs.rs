@@ -19,6 +19,7 @@ const HOST: [(&str, &str); 12] = [
     ("cgpu-hook", "cgpu-runtime"),
     ("cgpu-hook", "cgpu-hook"),
     ("cgpu-limits", "cgpu-limits"),
+    ("cgpu-top", "cgpu-top"),
     ("cgpu-cli", "cgpu"),
     ("cgpu-agent", "cgpu-agent"),
     ("cgpu-burn", "cgpu-burn"),

@@ -124,6 +124,37 @@ fn annotations() -> Result<()> {
     })
 }
 
+/// A name is for people: one that a terminal would take for a command, or that is too long, is none, and the container starts.
+#[test]
+fn names() -> Result<()> {
+    with("names", |rig| {
+        for name in [
+            "\u{1b}[2J\u{1b}]0;owned\u{7}",
+            "web\"} 1\ncgpu_up{container=\"x",
+            &"x".repeat(100_000),
+            "../../etc/passwd",
+            "\u{202e}bew",
+        ] {
+            rig.hold(
+                "named",
+                &["cgpu.io/memory=1Gi", &format!("nerdctl/name={name}")],
+            )?
+            .success()?;
+            for args in [&["ps"][..], &["ps", "-o", "wide"], &["cards"], &["metrics"]] {
+                let seen = rig.node.cgpu(args)?.success()?.stdout;
+                assert!(seen.contains("named"), "{seen}");
+                let is_clean = |it: char| it == '\n' || !(it.is_control() || it == '\u{202e}');
+                assert!(seen.chars().all(is_clean), "{seen:?}");
+                assert!(!seen.contains("xxxx") && !seen.contains("passwd"), "{seen}");
+            }
+            let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
+            assert!(ps["vgpus"][0]["name"].is_null(), "{ps}");
+            rig.containerd.remove("named")?;
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn both_dialects_in_contradiction() -> Result<()> {
     with("both_dialects_in_contradiction", |rig| {

@@ -196,6 +196,7 @@ mod bodies {
             "cgpu-hook",
             "cgpu-executor",
             "cgpu-limits",
+            "cgpu-top",
         ];
         for name in names {
             let program = rig.node.command(name)?;
@@ -224,6 +225,7 @@ mod bodies {
             ("cgpu-hook", "programs", "hint"),
             ("cgpu-executor", "programs", "hint"),
             ("cgpu-limits", "programs", "hint"),
+            ("cgpu-top", "programs", "hint"),
         ] {
             let away = folder.join("away");
             fs::rename(folder.join(name), &away)?;

@@ -174,6 +174,17 @@ fn slices(host: &Host) -> Result<()> {
         Ok(())
     };
     in_slice()?;
+    // podman keeps those that are removed at their end in another list.
+    let once = [SLICE, &["--rm"]].concat();
+    host.hold("once", &once)?.success()?;
+    for name in ["long", "once"] {
+        let listed = ["ps", "-q", "--filter", &format!("name={name}")];
+        let listed = host.node.cgpu(&listed)?.success()?.stdout;
+        assert_eq!(listed.lines().count(), 1, "{name}: {listed}");
+    }
+    host.podman
+        .podman(&["rm", "--force", "--time", "0", "once"])?
+        .success()?;
     // podman's own ways of asking.
     for args in [
         &["top", "long"][..],

@@ -49,3 +49,25 @@ fn a_mapped_root_belongs_to_the_container() -> Result<()> {
     let test = "a_mapped_root_belongs_to_the_container";
     same(Suite::Newer, test, &["--remap-labels"])
 }
+
+/// The container's root is nobody's on the host, and its calls are the broker's as any other's: the quota holds, and what it says of
+/// itself is the slice.
+#[test]
+fn a_quota_holds_in_a_user_namespace() -> Result<()> {
+    let rig = match rig::start(Suite::Host)? {
+        Ok(rig) => rig,
+        Err(reason) => integration::skip!("a_quota_holds_in_a_user_namespace", "{reason}"),
+    };
+    let run = |id: &str, command: &[&str]| {
+        let mut options = vec!["--runtime", CGPU, "--annotation", "cgpu.io/memory=1Gi"];
+        options.extend(MAPS);
+        rig.containerd.run_once(&rig.image, id, &options, command)
+    };
+    let above = run("above", &["cgpu-burn", "alloc", "2Gi"])?;
+    assert_eq!(above.code, Some(3), "{above:?}");
+    run("within", &["cgpu-burn", "alloc", "512Mi"])?.success()?;
+    run("views", &["cgpu-burn", "views"])?.success()?;
+    let smi = run("smi", &["cgpu", "smi", "--json"])?.success()?.json()?;
+    assert_eq!(smi["cards"][0]["memory_total_bytes"], 1u64 << 30, "{smi}");
+    rig.finish()
+}

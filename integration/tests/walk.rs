@@ -25,7 +25,7 @@ const DOCUMENTS: [&str; 3] = [
 ];
 
 /// What is a command where a document quotes it.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "cargo",
     "cgpu",
     "cgpu-broker",
@@ -35,6 +35,7 @@ const COMMANDS: [&str; 17] = [
     "cgpu-limits",
     "cgpu-runtime",
     "cgpu-sim",
+    "cgpu-top",
     "containerd",
     "crio",
     "ctr",

@@ -1,8 +1,6 @@
 //! Packages as package managers see them: the same bytes twice, the same files in each form, and a system's root that is as it was
 //! after install, upgrade, remove and purge.
 
-mod roots;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 use integration::cache::repository;
 use integration::command::{capture, find, succeed};
 use integration::programs::Programs;
+use integration::roots::{LIMIT, Root, System};
 use integration::skip;
 use packaging::{Build, Compression, write};
-
-use roots::{LIMIT, Root};
 
 /// What `dpkg -i` would get, of one revision.
 fn build(revision: u32) -> Result<Build> {
@@ -170,7 +167,7 @@ fn debian(test: &str) -> Result<Option<Root>> {
         skip::record(test, &reason);
         return Ok(None);
     }
-    match Root::debian() {
+    match Root::of(&System::BOOKWORM, &["runc"]) {
         Ok(root) => Ok(Some(root)),
         Err(error) => {
             skip::record(test, &format!("no root of Debian 12: {error:#}"));

@@ -10,7 +10,7 @@ use host_config::Config;
 use serde::Serialize;
 
 use crate::names::short_id;
-use crate::{JSON_VERSION, moment};
+use crate::{JSON_VERSION, moment, printable};
 
 /// Whose log it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,8 +145,15 @@ impl<'a> Line<'a> {
             text,
             ..
         } = self.event;
-        let line = format!("{}  {whose}  {kind}  {text}", moment(*at_unix_ms));
-        line.replace(|character: char| character.is_control(), " ")
+        printable(&format!("{}  {whose}  {kind}  {text}", moment(*at_unix_ms)))
+    }
+
+    /// The same without whose it is, where that is known: the time of the day, kind and text.
+    #[must_use]
+    pub fn brief(&self) -> String {
+        let moment = moment(self.event.at_unix_ms);
+        let time = moment.get(11..19).unwrap_or_default();
+        printable(&format!("{time}  {}  {}", self.event.kind, self.event.text))
     }
 }
 
@@ -165,6 +172,10 @@ mod tests {
         assert_eq!(
             Line::new(&container, &none, &event).text(),
             "2026-11-22T07:16:24.991Z  default/c1  xid  Xid 31"
+        );
+        assert_eq!(
+            Line::new(&container, &Names::default(), &event).brief(),
+            "07:16:24  xid  Xid 31"
         );
         let loud = Event {
             text: "\u{1b}[2J\nXid".to_owned(),

@@ -21,20 +21,32 @@ pub mod doctor;
 #[cfg(feature = "host")]
 pub mod events;
 #[cfg(feature = "host")]
+pub mod explain;
+#[cfg(feature = "host")]
 pub mod filter;
 #[cfg(feature = "host")]
 pub mod host_driver;
+#[cfg(feature = "host")]
+pub mod inspect;
 #[cfg(feature = "host")]
 pub mod metrics;
 #[cfg(feature = "host")]
 pub mod names;
 #[cfg(feature = "host")]
 pub mod ps;
+#[cfg(feature = "host")]
+pub mod top;
 
 pub use self::moment::moment;
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.
 pub const JSON_VERSION: u32 = 1;
+
+/// A line without control characters: a container, a driver or a process may have named itself.
+#[must_use]
+pub fn printable(line: &str) -> String {
+    line.replace(|character: char| character.is_control(), " ")
+}
 
 /// A document as `--json` prints it.
 ///

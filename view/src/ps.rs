@@ -15,6 +15,7 @@ use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 
 use crate::JSON_VERSION;
 use crate::host_driver::{ANSWER, HostDriver};
+use crate::names::short_id;
 use crate::share::Share;
 
 /// What `cgpu ps` shows.
@@ -89,6 +90,18 @@ pub struct PsVgpu {
     pub incidents: Option<PsIncidents>,
     /// Whether the broker compares its ledger with what the driver counts; absent where it has not said so yet.
     pub reconciled: Option<PsReconciled>,
+}
+
+impl PsVgpu {
+    /// What people call it, else its namespace and id.
+    #[must_use]
+    pub fn called(&self) -> String {
+        match (&self.pod, &self.name) {
+            (Some(pod), _) => format!("{}/{}", pod.name, pod.container),
+            (None, Some(name)) => name.clone(),
+            (None, None) => format!("{}/{}", self.namespace, short_id(&self.container)),
+        }
+    }
 }
 
 /// A container's place in a pod.

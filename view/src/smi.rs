@@ -1,5 +1,7 @@
 //! The driver's view of the cards from here: the slice inside a slice, the card outside.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use plan::Terms;
@@ -39,6 +41,9 @@ pub struct SmiCard {
     pub memory_used_bytes: u64,
     /// Of it free, bytes.
     pub memory_free_bytes: u64,
+    /// Part of the last second that the card computed for containers, percent; absent where only the driver knows.
+    #[serde(default)]
+    pub utilization_percent: Option<u32>,
     /// The slice's part of the card's time; absent where there is no slice, and where nobody holds it.
     pub share: Option<SmiShare>,
     /// Who uses it.
@@ -121,6 +126,9 @@ pub struct SmiProcess {
     pub name: Option<String>,
     /// Card memory that it holds, bytes, where the driver says.
     pub used_bytes: Option<u64>,
+    /// What its container is called, where that is known: on the host of simulated cards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
 }
 
 /// There is nothing to show.
@@ -175,6 +183,7 @@ fn one(index: usize, card: &Card<'_>, record: &SliceRecord) -> Result<SmiCard, r
             pid: process.pid,
             name: process_name(process.pid),
             used_bytes: process.used_bytes,
+            container: None,
         })
         .collect();
     let uuid = card.uuid()?.to_string();
@@ -188,6 +197,7 @@ fn one(index: usize, card: &Card<'_>, record: &SliceRecord) -> Result<SmiCard, r
         memory_total_bytes: memory.total_bytes,
         memory_used_bytes: memory.used_bytes(),
         memory_free_bytes: memory.free_bytes,
+        utilization_percent: None,
         processes,
     })
 }
@@ -202,13 +212,22 @@ pub fn simulated(cards: &crate::cards::Cards, vgpus: &crate::ps::Ps) -> Smi {
             .filter(|slice| slice.uuid == card.uuid)
             .filter_map(|slice| slice.used_bytes)
             .sum();
-        let processes = vgpus
+        let used_ppm: Vec<u64> = vgpus
             .vgpus
             .iter()
-            .flat_map(|vgpu| vgpu.processes.iter().flatten());
-        let processes = processes.filter_map(|process| {
+            .flat_map(|vgpu| &vgpu.cards)
+            .filter(|slice| slice.uuid == card.uuid)
+            .filter_map(|slice| slice.share.used_ppm)
+            .collect();
+        let utilization = used_ppm.iter().sum::<u64>().min(1_000_000) / 10_000;
+        let processes = vgpus.vgpus.iter().flat_map(|vgpu| {
+            let of_vgpu = vgpu.processes.iter().flatten();
+            of_vgpu.map(move |process| (vgpu, process))
+        });
+        let processes = processes.filter_map(|(vgpu, process)| {
             let held = process.cards.iter().find(|held| held.uuid == card.uuid)?;
             Some(SmiProcess {
+                container: Some(vgpu.called()),
                 pid: u32::try_from(process.pid).ok()?,
                 name: Some(process.name.clone()),
                 used_bytes: Some(held.used_bytes),
@@ -223,6 +242,10 @@ pub fn simulated(cards: &crate::cards::Cards, vgpus: &crate::ps::Ps) -> Smi {
             memory_total_bytes: card.memory_bytes,
             memory_used_bytes: used,
             memory_free_bytes: card.memory_bytes.saturating_sub(used),
+            // Nobody reports the use of a share that nobody holds.
+            utilization_percent: u32::try_from(utilization)
+                .ok()
+                .filter(|_| !used_ppm.is_empty()),
             share: None,
             processes: processes.collect(),
         }
@@ -234,15 +257,22 @@ pub fn simulated(cards: &crate::cards::Cards, vgpus: &crate::ps::Ps) -> Smi {
     }
 }
 
+/// Characters of a program's name that are shown; a process chooses it.
+const NAME_CHARS_MAX: usize = 256;
+
 /// The program that a process runs, else its short name.
 fn process_name(pid: u32) -> Option<String> {
-    let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let program = command.split(|byte| *byte == 0).next().unwrap_or(&[]);
-    if !program.is_empty() {
-        return Some(String::from_utf8_lossy(program).into_owned());
-    }
-    let short = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(short.trim_end().to_owned())
+    let first = |file: &str, end: u8| {
+        let file = File::open(format!("/proc/{pid}/{file}")).ok()?;
+        let mut bytes = Vec::new();
+        let most = 4 * NAME_CHARS_MAX as u64;
+        file.take(most).read_to_end(&mut bytes).ok()?;
+        let text = bytes.split(|byte| *byte == end).next()?;
+        let text = String::from_utf8_lossy(text);
+        let text: String = text.chars().take(NAME_CHARS_MAX).collect();
+        (!text.is_empty()).then_some(text)
+    };
+    first("cmdline", 0).or_else(|| first("comm", b'\n'))
 }
 
 #[cfg(test)]
@@ -264,6 +294,7 @@ mod tests {
                 memory_total_bytes: 4 << 30,
                 memory_used_bytes: 64 << 20,
                 memory_free_bytes: (4 << 30) - (64 << 20),
+                utilization_percent: None,
                 share: Some(SmiShare::from(&Terms {
                     policy: Policy::Fixed,
                     percent: Some(30),
@@ -273,6 +304,7 @@ mod tests {
                     pid: 42,
                     name: None,
                     used_bytes: Some(64 << 20),
+                    container: None,
                 }],
             }],
         }

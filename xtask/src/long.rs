@@ -1,5 +1,7 @@
 //! `cargo xtask long`: the suites that take longer than CI has, before an issue is resolved.
 
+mod roots;
+
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
@@ -21,6 +23,8 @@ pub(crate) struct Options {
 
 #[derive(clap::Subcommand)]
 enum Suite {
+    /// The packages in roots of Debian and Ubuntu, with each system's own C library, runc and containerd; writes docs/reports/roots.md.
+    Roots(roots::Options),
     /// Hostile tenants in ten containers while our processes are killed, the state folder is full and the configuration
     /// changes; writes docs/reports/chaos.md.
     Chaos {
@@ -57,6 +61,7 @@ enum Suite {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match &options.suite {
+        Suite::Roots(options) => roots::run(options),
         Suite::Chaos {
             seconds,
             at_once,

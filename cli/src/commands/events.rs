@@ -13,6 +13,8 @@ use host_config::Config;
 use view::events::{Line, Subject};
 use view::names::{Named, every};
 
+use crate::output::Reader;
+
 /// How often `--follow` looks.
 const PERIOD: Duration = Duration::from_millis(250);
 
@@ -68,7 +70,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             } else {
                 line.text()
             };
-            crate::output::print(&line)?;
+            if crate::output::print(&line)? == Reader::Gone {
+                return Ok(ExitCode::SUCCESS);
+            }
         }
         if !options.follow {
             if found.is_empty() && !options.json {

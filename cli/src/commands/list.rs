@@ -68,6 +68,7 @@ impl Form {
         if text.is_empty() {
             return Ok(());
         }
-        crate::output::print(&text).context("write to standard output")
+        crate::output::print(&text).context("write to standard output")?;
+        Ok(())
     }
 }

@@ -7,25 +7,39 @@ mod doctor;
 #[cfg(feature = "host")]
 mod events;
 #[cfg(feature = "host")]
+mod explain;
+#[cfg(feature = "host")]
+mod inspect;
+#[cfg(feature = "host")]
 mod install;
 #[cfg(feature = "host")]
 mod list;
 #[cfg(feature = "host")]
+mod logs;
+#[cfg(feature = "host")]
 mod metrics;
 #[cfg(feature = "host")]
 mod ps;
+#[cfg(feature = "host")]
+mod report;
+#[cfg(feature = "host")]
+mod request_options;
 #[cfg(feature = "host")]
 mod run;
 #[cfg(feature = "host")]
 mod set;
 mod smi;
 #[cfg(feature = "host")]
+mod top;
+#[cfg(feature = "host")]
 mod upgrade;
 
+#[cfg(feature = "host")]
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+#[cfg(feature = "host")]
 use serde::Serialize;
 
 /// `cargo xtask package` adds commit and date. Other builds name the version alone: they would be compiled again for each commit.
@@ -34,9 +48,26 @@ const VERSION: &str = match option_env!("CGPU_BUILD") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
+/// Below the help.
+#[cfg(feature = "host")]
+const EXAMPLES: &str = "\
+Examples:
+  cgpu doctor                       What is missing on this host, and what to do
+  cgpu install --dry-run            How engines come to know cgpu
+  cgpu run --memory 4Gi -- CMD      A command with a part of a GPU, without an engine
+  cgpu ps                           Who has what
+  cgpu set web --memory 6Gi         Another quota for a running container
+  cgpu smi                          In a container: what it has";
+
+/// Below the help.
+#[cfg(not(feature = "host"))]
+const EXAMPLES: &str = "\
+Example:
+  cgpu smi      What this container has";
+
 /// Share NVIDIA GPUs between containers, each with its own memory limit.
 #[derive(Debug, Parser)]
-#[command(name = "cgpu", version = VERSION)]
+#[command(name = "cgpu", version = VERSION, after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -45,13 +76,8 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show the GPUs that are visible here; in a container, only its slice.
-    Smi {
-        #[command(flatten)]
-        form: Form,
-        /// The folder with the driver's device nodes.
-        #[arg(long, value_name = "DIR", default_value = smi::DEV)]
-        dev: PathBuf,
-    },
+    #[command(after_help = smi::EXAMPLES)]
+    Smi(smi::Options),
     /// List the containers of this host that have a vGPU: memory, compute share, health.
     #[cfg(feature = "host")]
     #[command(after_help = ps::COLUMNS)]
@@ -67,7 +93,8 @@ enum Command {
     #[cfg(not(feature = "host"))]
     Cards(Absent),
     /// Check whether GPU containers can run on this host; list what is missing or broken, and what to do.
-    #[command(after_help = "Exit code: 0 if nothing is missing or broken, else 1.")]
+    #[cfg(feature = "host")]
+    #[command(after_help = doctor::EXAMPLES)]
     Doctor {
         #[command(flatten)]
         form: Form,
@@ -75,23 +102,44 @@ enum Command {
         #[arg(long)]
         repair: bool,
     },
+    /// Check whether GPU containers can run on this host.
+    #[cfg(not(feature = "host"))]
+    Doctor(Absent),
     /// Show what happened to containers and cards: refused starts, Xid errors, lost cards, hung calls, changed quotas.
     #[cfg(feature = "host")]
     #[command(after_help = events::EXAMPLES)]
     Events(events::Options),
+    /// Show everything that is known of one container's vGPU.
+    #[cfg(feature = "host")]
+    #[command(after_help = inspect::EXAMPLES)]
+    Inspect(inspect::Options),
+    /// Print what the broker of a container has logged.
+    #[cfg(feature = "host")]
+    #[command(after_help = logs::EXAMPLES)]
+    Logs(logs::Options),
+    /// Write what helps others to understand this host into an archive, without containers' specs and environments.
+    #[cfg(feature = "host")]
+    #[command(after_help = report::EXAMPLES)]
+    Report(report::Options),
+    /// Say which cards a request would get now, or why it is refused, card by card.
+    #[cfg(feature = "host")]
+    #[command(after_help = explain::EXAMPLES, override_usage = explain::USAGE)]
+    Explain(explain::Options),
     /// Print metrics of all containers and cards for Prometheus, once.
     #[cfg(feature = "host")]
     #[command(after_help = metrics::EXAMPLES)]
     Metrics(metrics::Options),
+    /// Watch cards and containers live: memory, compute share, refused allocations, state.
+    #[cfg(feature = "host")]
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::Options),
     /// Change the memory or the compute share of a running container, or the rules of a card.
     #[cfg(feature = "host")]
     #[command(after_help = set::EXAMPLES)]
     Set(Box<set::Options>),
     /// Replace the brokers of running containers by the installed version, one at a time.
     #[cfg(feature = "host")]
-    #[command(
-        after_help = "The containers keep running: their GPU calls wait for some milliseconds, and none fails."
-    )]
+    #[command(after_help = upgrade::EXAMPLES)]
     Upgrade(upgrade::Options),
     /// Register cgpu's runtime with containerd, docker, podman and CRI-O; show what changes and what to reload.
     #[cfg(feature = "host")]
@@ -142,6 +190,7 @@ struct Absent {
 }
 
 /// How a document is printed.
+#[cfg(feature = "host")]
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Form {
     /// Print a JSON document instead of tables.
@@ -149,6 +198,7 @@ pub(crate) struct Form {
     json: bool,
 }
 
+#[cfg(feature = "host")]
 impl Form {
     /// Prints a document as asked.
     pub(crate) fn print<T: Serialize>(
@@ -162,7 +212,8 @@ impl Form {
             table(document)
         };
         use anyhow::Context;
-        crate::output::print(&text).context("write to standard output")
+        crate::output::print(&text).context("write to standard output")?;
+        Ok(())
     }
 }
 
@@ -206,7 +257,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "host")]
 fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Command::Smi { form, dev } => smi::run(form, &dev),
+        Command::Smi(options) => smi::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Cards(options) => cards::run(&options),
         Command::Doctor { form, repair } => doctor::run(
@@ -218,7 +269,12 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
             },
         ),
         Command::Events(options) => events::run(&options),
+        Command::Inspect(options) => inspect::run(&options),
+        Command::Logs(options) => logs::run(&options),
+        Command::Report(options) => report::run(&options),
+        Command::Explain(options) => explain::run(&options),
         Command::Metrics(options) => metrics::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Set(options) => set::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),
         Command::Install(options) => install::install(&options),
@@ -237,13 +293,16 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
 #[cfg(not(feature = "host"))]
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let absent = match arguments.command {
-        Command::Smi { form, dev } => return smi::run(form, &dev),
+        Command::Smi(options) => return smi::run(&options),
         Command::Ps(_) => "ps",
         Command::Cards(_) => "cards",
-        Command::Doctor { .. } => "doctor",
+        Command::Doctor(_) => "doctor",
         Command::Run(_) => "run",
     };
     anyhow::bail!(
         "`cgpu {absent}` is for the host: this build is for use inside containers and has `cgpu smi` only"
     )
 }
+
+#[cfg(all(test, feature = "host"))]
+mod tests;

@@ -2,21 +2,144 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use clap::Args;
 use rmclient::Nodes;
 
-use super::Form;
-use crate::render;
+use crate::output::{self, Reader};
+use crate::render::query::{self, AppFields, Csv, GpuFields};
+use crate::render::{self, Look};
 use view::smi::{Absent, RECORD_FILE, SliceRecord, Smi, collect};
 
 /// Where the driver's nodes are, unless `--dev` says otherwise.
-pub(super) const DEV: &str = "/dev";
+const DEV: &str = "/dev";
 
-pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
+/// Below the help of `cgpu smi`.
+pub(super) const EXAMPLES: &str = "\
+Fields of --query-gpu: timestamp, driver_version, count, index, name, uuid, pci.bus_id, memory.total, memory.used, memory.free,
+utilization.gpu. Fields of --query-compute-apps: timestamp, gpu_name, gpu_bus_id, gpu_uuid, pid, process_name, used_memory.
+What is not known here is [N/A].
+
+Examples:
+  cgpu smi
+  cgpu smi -L
+  cgpu smi -l 2
+  cgpu smi --query-gpu=index,memory.used,memory.total --format=csv,noheader,nounits
+  cgpu smi --query-compute-apps=pid,process_name,used_memory";
+
+/// The options of `cgpu smi`.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Print a JSON document instead of tables.
+    #[arg(long, conflicts_with_all = ["list", "query_gpu", "query_compute_apps"])]
+    json: bool,
+    /// List the GPUs and their UUIDs, one a line.
+    #[arg(short = 'L', long = "list-gpus", conflicts_with_all = ["query_gpu", "query_compute_apps"])]
+    list: bool,
+    /// Show this GPU alone: its index, UUID or bus id.
+    #[arg(short = 'i', long, value_name = "GPU")]
+    id: Option<String>,
+    /// Show it again every SEC seconds, until interrupted; 5 where none are given.
+    #[arg(
+        short = 'l',
+        long = "loop",
+        value_name = "SEC",
+        num_args = 0..=1,
+        default_missing_value = "5",
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
+    every_s: Option<u64>,
+    /// Print these fields of each GPU, for example index,memory.used.
+    #[arg(long, value_name = "FIELDS", conflicts_with = "query_compute_apps")]
+    query_gpu: Option<GpuFields>,
+    /// Print these fields of each process on a GPU, for example pid,used_memory.
+    #[arg(long, value_name = "FIELDS")]
+    query_compute_apps: Option<AppFields>,
+    /// How a query is printed: csv, and behind it noheader and nounits.
+    #[arg(
+        long,
+        value_name = "csv[,noheader][,nounits]",
+        default_value = "csv",
+        hide_default_value = true
+    )]
+    format: Csv,
+    /// The folder with the driver's device nodes.
+    #[arg(long, value_name = "DIR", default_value = DEV)]
+    dev: PathBuf,
+}
+
+pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let mut format = options.format;
+    loop {
+        let smi = chosen(visible(&options.dev)?, options.id.as_deref())?;
+        let text = text(options, format, &smi)?;
+        // A query that finds nothing, and has no header, is no line.
+        let reader = if text.is_empty() {
+            Reader::There
+        } else {
+            output::print(&text).context("write to standard output")?
+        };
+        match options.every_s {
+            Some(every_s) if reader == Reader::There => {
+                // One header is enough for a reader of lines.
+                format.has_header = false;
+                std::thread::sleep(Duration::from_secs(every_s));
+            }
+            Some(_) | None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+fn text(options: &Options, format: Csv, smi: &Smi) -> anyhow::Result<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_millis();
+    let at_unix_ms = u64::try_from(now).unwrap_or(u64::MAX);
+    if options.json {
+        return Ok(view::json(smi)?);
+    }
+    if options.list {
+        return Ok(render::smi::list(smi));
+    }
+    if let Some(fields) = &options.query_gpu {
+        return Ok(query::of_cards(smi, fields, format, at_unix_ms));
+    }
+    if let Some(fields) = &options.query_compute_apps {
+        return Ok(query::of_processes(smi, fields, format, at_unix_ms));
+    }
+    let table = render::smi::render(smi, Look::of_output());
+    Ok(match options.every_s {
+        Some(_) => format!("{}\n{table}\n", view::moment(at_unix_ms)),
+        None => table,
+    })
+}
+
+/// The document with one card alone.
+fn chosen(mut smi: Smi, id: Option<&str>) -> anyhow::Result<Smi> {
+    let Some(id) = id else {
+        return Ok(smi);
+    };
+    let is_meant = |card: &view::smi::SmiCard| {
+        card.index.to_string() == id || card.uuid == id || card.bus_id == id
+    };
+    if !smi.cards.iter().any(is_meant) {
+        let all: Vec<String> = smi
+            .cards
+            .iter()
+            .map(|card| format!("{} ({})", card.index, card.uuid))
+            .collect();
+        bail!("no GPU {id:?} here; there are {}", all.join(", "));
+    }
+    smi.cards.retain(is_meant);
+    Ok(smi)
+}
+
+/// What the driver shows here, or the simulator of this host.
+fn visible(dev: &Path) -> anyhow::Result<Smi> {
     let record = SliceRecord::read(&dev.join(RECORD_FILE));
-    let smi = match collect(&Nodes::in_dir(dev), &record).context("query the driver")? {
-        Ok(smi) => smi,
+    match collect(&Nodes::in_dir(dev), &record).context("query the driver")? {
+        Ok(smi) => Ok(smi),
         Err(Absent::Driver(node)) => {
             let simulated = if dev == Path::new(DEV) {
                 simulated()?
@@ -34,17 +157,13 @@ pub(super) fn run(form: Form, dev: &Path) -> anyhow::Result<ExitCode> {
                      driver, or simulate GPUs with `cgpu-sim --profile two-ada`",
                     node.display()
                 )
-            })?
+            })
         }
         Err(Absent::Cards(missing)) => bail!(
             "the driver answers, but no card is visible here: none of {} exists",
             listed(&missing)
         ),
-    };
-    form.print(&smi, |smi| {
-        render::smi::render(smi, render::Look::of_output())
-    })?;
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// The simulated cards of this host, which have no nodes; `None` where it simulates none.

@@ -15,6 +15,14 @@ use super::Form;
 use view::JSON_VERSION;
 use view::names::find;
 
+/// Below the help of `cgpu upgrade`.
+pub(super) const EXAMPLES: &str = "\
+The containers keep running: their GPU calls wait for some milliseconds, and none fails.
+
+Examples:
+  cgpu upgrade           All containers that have a broker
+  cgpu upgrade web db    These two";
+
 /// The options of `cgpu upgrade`.
 #[derive(Debug, Args)]
 pub(super) struct Options {

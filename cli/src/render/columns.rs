@@ -57,6 +57,14 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// The text as it is shown.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
 impl<T: AsRef<str>> From<T> for Cell {
     fn from(text: T) -> Self {
         Self::new(text, Tone::Plain)

@@ -6,7 +6,12 @@ pub mod columns;
 #[cfg(feature = "host")]
 pub mod doctor;
 #[cfg(feature = "host")]
+pub mod explain;
+#[cfg(feature = "host")]
+pub mod inspect;
+#[cfg(feature = "host")]
 pub mod ps;
+pub mod query;
 pub mod smi;
 
 pub use columns::Look;

@@ -244,7 +244,7 @@ fn host_memory(vgpu: &PsVgpu) -> String {
     }
 }
 
-fn managed(vgpu: &PsVgpu) -> &'static str {
+pub(super) fn managed(vgpu: &PsVgpu) -> &'static str {
     match vgpu.managed {
         ManagedMemory::Charge => "charge",
         ManagedMemory::Deny => "deny",

@@ -77,6 +77,19 @@ pub(super) fn requests_of_containers(engine: &mut dyn Engine) -> Result<()> {
     })?;
     ensure!(totals(cri, &small)? == [2 * GIB], "the small one");
     ensure!(totals(cri, &large)? == [8 * GIB], "the large one");
+    let of_small = ["ps", "-q", "--filter", "name=small"];
+    let listed = cri.node().cgpu(&of_small)?.success()?.stdout;
+    ensure!(
+        listed.trim().ends_with(&small),
+        "a container is found by its name: {listed}"
+    );
+    let table = cri.node().cgpu(&["ps"])?.success()?.stdout;
+    ensure!(
+        table.contains("two/small") && table.contains("two/large"),
+        "{table}"
+    );
+    let change = ["set", "two/small", "--memory", "2Gi"];
+    cri.node().cgpu(&change)?.success()?;
     let over = cri.exec_in(&small, &["cgpu-burn", "alloc", "3Gi"])?;
     ensure!(over.code == NO_MEMORY, "{over:?}");
     cri.exec_in(&large, &["cgpu-burn", "alloc", "3Gi"])?

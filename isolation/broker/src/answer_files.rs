@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use journal::state::State;
+use sys::sync;
 
 use supervisor::link::{Stored, SupervisorLink};
 
@@ -83,6 +84,6 @@ impl AnswerFiles {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.files)
     }
 }

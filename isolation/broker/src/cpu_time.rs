@@ -18,7 +18,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cards::CpuTime;
@@ -26,6 +26,7 @@ use cards::cpu_time::UsageFile;
 use control::CpuTimeStatus;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
+use sys::sync;
 
 /// What calls leave of the container's quota, millionths of a core; of a small one a quarter. The governor of a container with one channel
 /// takes 10,000 in a debug build, the heartbeat and the looks of every second 2,000.
@@ -288,7 +289,7 @@ impl Allowance {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

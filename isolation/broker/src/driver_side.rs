@@ -2,11 +2,12 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use driver::{Call, Caller, Driver, FdSlot, FileRef, Ticket};
 use nvabi::Release;
 use supervisor::link::{Stored, SupervisorLink};
+use sys::sync;
 
 use crate::files::OpenFile;
 use crate::native::NativeCalls;
@@ -105,6 +106,6 @@ impl DriverSide {
     }
 
     fn lock_session(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.session)
     }
 }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{self, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use driver::{Driver, FileId, FileKind, FileRef};
 use journal::Journal;
@@ -24,6 +24,7 @@ use journal::state::Op;
 use nix::sys::resource::{Resource, getrlimit};
 use nvabi::errno::EMFILE;
 use sys::pidfd::PidFd;
+use sys::sync;
 use verdict::Surface;
 
 use supervisor::link::{Stored, SupervisorLink};
@@ -386,7 +387,7 @@ impl FileTable {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

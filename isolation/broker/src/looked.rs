@@ -5,9 +5,10 @@
 //! program would never be told. So a call is looked for once, until its refusal is delivered.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use journal::state::CallKey;
+use sys::sync;
 
 /// Of threads that have ended one each may stay. Beyond these all are forgotten, and looked for again.
 const MOST: usize = 4096;
@@ -41,6 +42,6 @@ impl Looked {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<CallKey>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.0)
     }
 }

@@ -30,7 +30,7 @@ mod suspicions;
 use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use driver::{FileId, FileKind};
@@ -43,6 +43,7 @@ use crate::files::FileTable;
 use crate::pace::Pace;
 use crate::processes::Processes;
 use look::{Looking, Step};
+use sys::sync;
 
 /// So many stretches may be on their way, or wait for a look, at once: the threads of a large program.
 const MOST_REMEMBERED: usize = 4096;
@@ -404,11 +405,11 @@ impl ManagedMappings {
     }
 
     fn looking(&self) -> MutexGuard<'_, Looking> {
-        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.looking)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sys::memory::Memory;
+use sys::sync;
 
 use crate::privilege;
 
@@ -79,6 +80,6 @@ impl Memories {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<i32, Arc<Memory>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.held)
     }
 }

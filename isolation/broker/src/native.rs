@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use driver::{Call, Caller, Driver, FdSlot, FileId, FileRef, Segment, Ticket};
@@ -24,6 +24,7 @@ use nvabi::Release;
 use nvabi::errno::{EBADF, EFAULT, EIO, EMFILE};
 use supervisor::scarce;
 use sys::seccomp::{Listener, Notification};
+use sys::sync;
 use verdict::blocks::Descriptor;
 use verdict::filter::Native;
 use verdict::{Op, Refusal};
@@ -396,13 +397,11 @@ impl NativeCalls {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<OpenFile>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.files)
     }
 
     fn lock_undelivered(&self) -> MutexGuard<'_, HashMap<i32, Undelivered>> {
-        self.undelivered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.undelivered)
     }
 }
 

@@ -5,8 +5,9 @@
 //! on the client and not on the file of the call, since a client can be reached by its control file and by every
 //! device file that is registered with it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use sys::sync;
 use verdict::{Effect, Memory};
 
 use crate::files::OpenFile;
@@ -68,10 +69,9 @@ impl Orders {
             | Effect::Unmap { .. }
             | Effect::FreeRange { .. } => (None, Some(&file.order)),
         };
-        let lock = |mutex: &'a Mutex<()>| mutex.lock().unwrap_or_else(PoisonError::into_inner);
         InOrder {
-            _clients: clients.map(lock),
-            _objects: objects.map(lock),
+            _clients: clients.map(sync::lock),
+            _objects: objects.map(sync::lock),
         }
     }
 

@@ -4,8 +4,10 @@
 //! paid from an allowance that fills slowly, and what waits for one is the tenant's own call.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use sys::sync;
 
 /// What is there at most: a look at an honest container takes a few milliseconds.
 const MOST: Duration = Duration::from_millis(250);
@@ -66,7 +68,7 @@ impl Pace {
     }
 
     fn lock(&self) -> MutexGuard<'_, Instant> {
-        self.full_at.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.full_at)
     }
 }
 
@@ -120,8 +122,7 @@ impl Requested {
                 self.pace.wait()
             };
             if let Some(wait) = wait {
-                let waited = self.ended.wait_timeout(runs, wait.min(left));
-                (runs, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                runs = sync::wait_for(&self.ended, runs, wait.min(left));
                 continue;
             }
             runs.begun = runs.begun.saturating_add(1);
@@ -144,7 +145,7 @@ impl Requested {
     }
 
     fn lock(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.runs)
     }
 }
 

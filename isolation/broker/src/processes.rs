@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use journal::Journal;
 use supervisor::scarce;
+use sys::sync;
 
 use crate::control_group::processes_of_group;
 
@@ -60,7 +61,7 @@ impl Processes {
     /// # Errors
     /// The thread has gone (`ESRCH`), or the system has no descriptor to look with.
     pub fn of(&self, tid: i32) -> io::Result<(i32, FirstSeen)> {
-        let mut tgids = self.tgids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tgids = sync::lock(&self.tgids);
         if let Some(tgid) = tgids.get(&tid) {
             return Ok((*tgid, FirstSeen::No));
         }
@@ -76,7 +77,7 @@ impl Processes {
     /// The processes that have made calls.
     #[must_use]
     pub fn known(&self) -> Vec<i32> {
-        let tgids = self.tgids.lock().unwrap_or_else(PoisonError::into_inner);
+        let tgids = sync::lock(&self.tgids);
         let mut known: Vec<i32> = tgids.values().copied().collect();
         known.sort_unstable();
         known.dedup();
@@ -85,25 +86,17 @@ impl Processes {
 
     /// Forgets processes: their numbers may be used again.
     pub fn forget_all(&self, gone: &HashSet<i32>) {
-        self.tgids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|_, known| !gone.contains(known));
+        sync::lock(&self.tgids).retain(|_, known| !gone.contains(known));
     }
 
     /// Forgets one thread.
     pub fn forget_thread(&self, tid: i32) {
-        self.tgids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&tid);
+        sync::lock(&self.tgids).remove(&tid);
     }
 
     /// Forgets threads that have ended, whose numbers may be used again.
     pub fn forget_ended(&self) {
-        self.tgids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.tgids)
             .retain(|tid, tgid| fs::exists(format!("/proc/{tgid}/task/{tid}")).unwrap_or(false));
     }
 }

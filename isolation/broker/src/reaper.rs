@@ -18,7 +18,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Memory};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use driver::{Driver, FileId, FileKind};
@@ -32,6 +32,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
 use supervisor::link::Stored;
 use sys::pidfd::PidFd;
+use sys::sync;
 
 use crate::close_files;
 use crate::container::Container;
@@ -294,12 +295,12 @@ impl Reaper {
     }
 
     fn in_round(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.round.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.round)
     }
 
     /// Gives up what a former broker was giving up, and what it noted and never had.
     pub fn finish_closing(&self, container: &Container) {
-        let _round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        let _round = sync::lock(&self.round);
         // The journal first: a file that is noted between the two looks is held by the second.
         let recorded: Vec<(FileId, bool)> = {
             let state = container.journal.change();
@@ -315,7 +316,7 @@ impl Reaper {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

@@ -27,13 +27,14 @@
 //! try's answer left it, since the answer is written before it is sent.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 use driver::Segment;
 
 use journal::Journal;
 use journal::shared_state::{CallSlot, Phase};
 use journal::state::{CallKey, ChangesAccount, End, Finished, Kept, Op};
+use sys::sync;
 
 /// Calls under way, by thread: a thread makes one call at a time.
 #[derive(Debug, Default)]
@@ -77,10 +78,7 @@ impl Threads {
                 inner.threads.insert(tid, ticket);
                 self.freed.notify_all();
             }
-            inner = self
-                .freed
-                .wait(inner)
-                .unwrap_or_else(PoisonError::into_inner);
+            inner = sync::wait(&self.freed, inner);
         }
         inner.threads.insert(tid, 0);
         Some(Served {
@@ -101,7 +99,7 @@ impl Threads {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

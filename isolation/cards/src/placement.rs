@@ -1,16 +1,21 @@
-//! Which cards a request gets. Pure: the same room and the same wish give the same answer.
+//! Which cards a request gets. Pure: the same room and the same request give the same answer.
 //!
 //! All quotas are whole MiB. A request over several cards takes an equal part of each.
+
+mod explain;
+mod text;
 
 use std::fmt;
 
 use plan::Terms;
 
-use crate::grant::{ComputeTerms, Priority};
+use crate::grant::ComputeTerms;
 use crate::identity::GpuUuid;
 use crate::inventory::Card;
 use crate::reserved_time::ReservedTime;
 
+pub use self::explain::{Explained, OnCard, Outcome, explain};
+pub use self::text::in_words;
 pub use crate::refusal::{Bytes, Left, MIB, Refusal, Share, TimeRefusal, Unusable};
 
 /// A card and what is still free of it.
@@ -32,6 +37,21 @@ impl Candidate {
         let unhealthy = self.unhealthy.clone().map(Unusable::Unhealthy);
         unhealthy.or_else(|| self.card.unshareable().map(Unusable::Unshareable))
     }
+
+    /// The terms that a container with this quota would have on it.
+    fn fit(&self, quota_bytes: u64, compute: &ComputeTerms) -> Result<Terms, Misfit> {
+        if quota_bytes > self.free_bytes {
+            return Err(Misfit::Memory);
+        }
+        self.reserved.admit(compute).map_err(Misfit::Time)
+    }
+}
+
+/// What a usable card lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Misfit {
+    Memory,
+    Time(TimeRefusal),
 }
 
 /// What is asked for.
@@ -65,6 +85,18 @@ pub enum Amount {
     Unmeasured,
 }
 
+impl Amount {
+    /// The quota on one card; `total_part`: each card's part of a total.
+    fn on(&self, card: &Card, total_part: u64) -> u64 {
+        match *self {
+            Self::TotalBytes(_) => total_part,
+            Self::Share(share) => share.of(card.memory_bytes),
+            Self::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
+            Self::Unmeasured => 0,
+        }
+    }
+}
+
 /// On which cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
@@ -72,6 +104,16 @@ pub enum Choice {
     Count(u32),
     /// Exactly these, in this order.
     Named(Vec<CardName>),
+}
+
+impl Choice {
+    /// How many.
+    fn count(&self) -> u32 {
+        match self {
+            Self::Count(count) => *count,
+            Self::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// A card as people name it.
@@ -134,21 +176,13 @@ pub fn place(
     request: &RequestedCards,
     compute: &ComputeTerms,
 ) -> Result<Vec<Slice>, Refusal> {
-    let needed = match &request.cards {
-        Choice::Count(count) => *count,
-        Choice::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
-    };
+    let needed = request.cards.count();
     let Eligible {
         in_question,
         candidates,
     } = eligible(candidates, request, compute, needed)?;
     let total_part = part_of_total(&request.amount, needed)?;
-    let quota_on = |card: &Card| match request.amount {
-        Amount::TotalBytes(_) => total_part,
-        Amount::Share(share) => share.of(card.memory_bytes),
-        Amount::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
-        Amount::Unmeasured => 0,
-    };
+    let quota_on = |card: &Card| request.amount.on(card, total_part);
     if let Amount::AtMost { share, .. } = request.amount {
         refuse_contradiction(&candidates, total_part, share)?;
     }
@@ -172,12 +206,12 @@ pub fn place(
     }
     let slices: Vec<Slice> = candidates
         .iter()
-        .map(|candidate| (*candidate, quota_on(&candidate.card)))
-        .filter(|(candidate, quota_bytes)| {
-            (*quota_bytes > 0 || !is_measured) && *quota_bytes <= candidate.free_bytes
-        })
-        .filter_map(|(candidate, quota_bytes)| {
-            let terms = candidate.reserved.admit(compute).ok()?;
+        .filter_map(|candidate| {
+            let quota_bytes = quota_on(&candidate.card);
+            if is_measured && quota_bytes == 0 {
+                return None;
+            }
+            let terms = candidate.fit(quota_bytes, compute).ok()?;
             Some(Slice {
                 card: candidate.card.clone(),
                 quota_bytes,
@@ -259,69 +293,13 @@ fn does_not_fit(
     compute: &ComputeTerms,
 ) -> Refusal {
     Refusal::DoesNotFit {
-        needed: format!("{request}{}", Requested(compute)),
+        needed: in_words(request, compute),
         left: left(candidates, compute),
     }
 }
 
-/// Terms for compute time behind a wish; nothing for a container that has none.
-struct Requested<'a>(&'a ComputeTerms);
-
-impl fmt::Display for Requested<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(policy) = self.0.policy {
-            write!(f, ", policy {}", policy.name())?;
-        }
-        if let Some(percent) = self.0.percent {
-            write!(f, ", {percent} % of its time")?;
-        }
-        if let Some(weight) = self.0.weight {
-            write!(f, ", weight {weight}")?;
-        }
-        match self.0.priority {
-            Priority::High => f.write_str(", priority high"),
-            Priority::Normal => Ok(()),
-            Priority::Low => f.write_str(", priority low"),
-        }
-    }
-}
-
-impl fmt::Display for RequestedCards {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.amount {
-            Amount::TotalBytes(total_bytes) => write!(f, "{}", Bytes(total_bytes))?,
-            Amount::Share(share) => write!(f, "{}/{} of a card", share.container, share.device)?,
-            Amount::AtMost { total_bytes, share } => {
-                write!(
-                    f,
-                    "{} (at most {}/{} of a card)",
-                    Bytes(total_bytes),
-                    share.container,
-                    share.device
-                )?;
-            }
-            Amount::Unmeasured => f.write_str("a share without a quota")?,
-        }
-        match &self.cards {
-            Choice::Count(1) => f.write_str(" on one card"),
-            Choice::Count(count) => write!(f, " over {count} cards"),
-            Choice::Named(names) => {
-                write!(
-                    f,
-                    " on card {}",
-                    names
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect::<Vec<_>>()
-                        .join(" and ")
-                )
-            }
-        }
-    }
-}
-
-/// A unit of cGPU's is a card's memory by a number that was rounded down, so that the same wish in both dialects can differ
-/// by up to one unit. A share that is larger by more is another wish.
+/// A unit of cGPU's is a card's memory by a number that was rounded down, so that the same request in both dialects can differ
+/// by up to one unit. A share that is larger by more is another request.
 fn refuse_contradiction(
     candidates: &[&Candidate],
     requested_bytes: u64,

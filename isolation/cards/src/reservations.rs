@@ -84,10 +84,24 @@ impl<'a> Reservations<'a> {
     /// # Errors
     /// An unreadable, newer, foreign or overcommitted file; rules that cannot be read, or that a container of the card contradicts.
     pub fn candidates(&self, cards: &[Card], defaults: &Defaults) -> Result<Vec<Candidate>, Error> {
+        self.candidates_without(None, cards, defaults)
+    }
+
+    /// The same as if this container had no grant.
+    ///
+    /// # Errors
+    /// As [`Reservations::candidates`].
+    pub fn candidates_without(
+        &self,
+        container: Option<&ContainerKey>,
+        cards: &[Card],
+        defaults: &Defaults,
+    ) -> Result<Vec<Candidate>, Error> {
         cards
             .iter()
             .map(|card| {
-                let of_card = self.read(&card.uuid)?;
+                let mut of_card = self.read(&card.uuid)?;
+                of_card.grants.retain(|entry| Some(&entry.key) != container);
                 let reserved_bytes = of_card.reserved_bytes();
                 let free_bytes =
                     card.memory_bytes

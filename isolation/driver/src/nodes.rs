@@ -7,11 +7,12 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::{FileStat, SFlag, fstat, major, minor};
 use nvabi::proc_files::{DEVICES_PATH, UVM_NAME, character_major};
+use sys::sync;
 
 use crate::FileKind;
 
@@ -70,8 +71,7 @@ impl UvmMajor {
 
     /// Reads it, unless that was done just now.
     fn look(&self, now: Instant) {
-        let looked = self.known.looked.lock();
-        let mut looked = looked.unwrap_or_else(PoisonError::into_inner);
+        let mut looked = sync::lock(&self.known.looked);
         if looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_AGAIN) {
             return;
         }

@@ -6,9 +6,10 @@
 //! ```
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use driver::Ticket;
+use sys::sync;
 use sys::sync::lock;
 
 /// A finished call's message.
@@ -68,10 +69,7 @@ impl CallSlots {
                 }
                 // The same call, or one that a killed broker left behind.
                 Some(CallSlot::Running) => {
-                    call_slots = self
-                        .finished
-                        .wait(call_slots)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    call_slots = sync::wait(&self.finished, call_slots);
                 }
                 Some(CallSlot::Done(call, _)) if *call > ticket.call => return Begun::Past,
                 Some(CallSlot::Done(..)) => break,

@@ -28,6 +28,7 @@ pub mod own_places;
 pub mod programs;
 pub mod terms;
 pub mod trusted;
+pub mod user_namespace;
 pub mod walk;
 
 pub use chain::chain;

@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::user_namespace;
 use crate::walk::walk;
 
 /// What [`Error::File`] calls a configuration, which nobody executes.
@@ -136,8 +137,13 @@ fn check(
     Ok(())
 }
 
+/// Root's, or this user's. In a user namespace the host's root is an unknown owner, like all other users of the host: a rootless
+/// engine has nothing of the host's that such a program could misuse, and no container of it gets a vGPU.
 fn is_ours(metadata: &Metadata) -> bool {
-    metadata.uid() == 0 || metadata.uid() == nix::unistd::geteuid().as_raw()
+    let owner = metadata.uid();
+    owner == 0
+        || owner == nix::unistd::geteuid().as_raw()
+        || owner == user_namespace::UNKNOWN_OWNER && user_namespace::is_in_one().unwrap_or(false)
 }
 
 fn others_write(metadata: &Metadata) -> bool {

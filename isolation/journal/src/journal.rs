@@ -7,7 +7,7 @@
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use ledger::{
     Applied, ClientHandle, Demand, Ledger, ObjectHandle, ObjectKind, Operation, PinFor, PinToken,
@@ -21,6 +21,7 @@ use crate::state::{Op, State};
 mod log;
 
 use log::{BYTES, Log, fatal};
+use sys::sync;
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
 pub const VERSION: u64 = 7;
@@ -126,7 +127,7 @@ impl Journal {
 
     /// The state, to be read and changed; the changes are written when the guard is dropped.
     pub fn change(&self) -> Change<'_> {
-        Change(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        Change(sync::lock(&self.inner))
     }
 }
 

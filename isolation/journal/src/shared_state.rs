@@ -19,10 +19,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sys::seccomp::{NOTIFICATION_WORDS, Notification};
 use sys::shared::{Shared, memfd};
+use sys::sync;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cgpubrd\0");
 /// Raised when the layout changes.
@@ -214,9 +215,7 @@ impl SharedState {
     }
 
     fn call_slots(&self) -> std::sync::MutexGuard<'_, CallSlots> {
-        self.call_slots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.call_slots)
     }
 }
 

@@ -14,10 +14,11 @@
 //! journal yet: if the broker is killed, its successor serves it afresh.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ledger::CardSlot;
+use sys::sync;
 
 /// As long as a gate may be closed.
 const LONGEST: Duration = Duration::from_nanos(compute::CLOSED_MAX_NS);
@@ -179,12 +180,11 @@ impl Gates {
         inner: MutexGuard<'a, Inner>,
         longest: Duration,
     ) -> MutexGuard<'a, Inner> {
-        let waited = self.changed.wait_timeout(inner, longest);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        sync::wait_for(&self.changed, inner, longest)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -26,6 +26,7 @@ use journal::state::Op;
 use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use plan::{CardRules, Terms};
+use sys::sync;
 
 use crate::admission::Admission;
 use crate::mailbox::{Mailbox, now_ns};
@@ -420,6 +421,6 @@ impl CardAccounts {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReadAccounts> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }

@@ -1,10 +1,11 @@
 //! What the rest of the broker tells the governor's thread.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use compute::Event;
 use nix::time::{ClockId, clock_gettime};
+use sys::sync;
 
 /// What the rest of the broker tells the thread.
 #[derive(Debug, Default)]
@@ -96,12 +97,11 @@ impl Mailbox {
         reported: MutexGuard<'a, Reported>,
         longest: Duration,
     ) -> MutexGuard<'a, Reported> {
-        let waited = self.changed.wait_timeout(reported, longest);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        sync::wait_for(&self.changed, reported, longest)
     }
 
     fn lock(&self) -> MutexGuard<'_, Reported> {
-        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.reported)
     }
 }
 

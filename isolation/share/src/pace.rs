@@ -7,8 +7,10 @@
 //! Time is counted, not calls. A call is let through with whatever is left, so one may go beyond the allowance; several at once
 //! each take their part first.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use sys::sync;
 
 /// As much at once: a few processes that start together, or one on each of several cards.
 const BURST: Duration = Duration::from_millis(1_200);
@@ -73,8 +75,7 @@ impl Pace {
             if now >= until {
                 return Err(Held::TooLong);
             }
-            let waited = self.changed.wait_timeout(inner, wait.min(LOOK));
-            drop(waited.unwrap_or_else(PoisonError::into_inner).0);
+            drop(sync::wait_for(&self.changed, inner, wait.min(LOOK)));
             if !still_waits() {
                 return Err(Held::GivenUp);
             }
@@ -83,7 +84,7 @@ impl Pace {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

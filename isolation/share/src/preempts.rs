@@ -1,8 +1,10 @@
 //! How often a tenant may have the driver preempt: each call takes the driver's locks of all cards for a quarter of a millisecond and
 //! more, and its neighbours' calls wait for them.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use sys::sync;
 
 /// Calls that cost no waiting, at once.
 const BURST: u32 = 20;
@@ -23,7 +25,7 @@ pub(crate) struct Preempts {
 impl Preempts {
     /// For how long a call of this moment has to wait; `None`: too many wait already.
     pub(crate) fn take(&self, now: Instant) -> Option<Duration> {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full_at = sync::lock(&self.full_at);
         let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let with_this = filling.saturating_add(TOKEN);
         let wait = with_this.saturating_sub(TOKEN.saturating_mul(BURST));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cards::{ComputeMode, OnShareLost};
@@ -13,6 +13,7 @@ use journal::Journal;
 use ledger::CardSlot;
 use nvabi::Release;
 use plan::{CardRules, Policy, Priority, Terms};
+use sys::sync;
 
 use crate::gates::{Gates, Reported};
 use crate::mailbox::{Mailbox, Tell};
@@ -193,7 +194,7 @@ impl Share {
 
     /// Reads rules and terms anew. What cannot be read stays as it was.
     pub fn read_terms(&self) {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = sync::lock(&self.changing);
         let written = self.sources.written();
         let before = self.lock().cards.clone();
         let mut now = Vec::new();
@@ -282,10 +283,10 @@ impl Share {
     }
 
     pub(crate) fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.shown)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }

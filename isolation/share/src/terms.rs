@@ -1,11 +1,12 @@
 //! Where the terms of a share come from: the grant, what was changed since, and the cards' rules.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use cards::{ComputeTerms, GpuUuid};
 use plan::{CardRules, Terms, TermsError};
+use sys::sync;
 
 /// What a grant says, and where the cards' rules are.
 #[derive(Debug, Default)]
@@ -104,6 +105,6 @@ impl Sources {
     }
 
     fn lock_read(&self) -> MutexGuard<'_, Vec<Option<SystemTime>>> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.read)
     }
 }

@@ -22,10 +22,11 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use driver::{FileId, FileKind};
 use serde::{Deserialize, Serialize};
+use sys::sync;
 
 /// Raised when a message changes its form; [`FromBroker::Hello`] keeps its own for ever.
 pub const PROTOCOL: u32 = 2;
@@ -206,7 +207,7 @@ impl SupervisorLink {
     /// The socket, to be watched and read.
     #[must_use]
     pub fn socket(&self) -> Option<Arc<OwnedFd>> {
-        let socket = self.socket.read().unwrap_or_else(PoisonError::into_inner);
+        let socket = sync::read(&self.socket);
         socket.clone()
     }
 
@@ -219,7 +220,7 @@ impl SupervisorLink {
     /// The supervisor has ended.
     pub fn lose(&self) {
         self.pid.store(0, Ordering::Relaxed);
-        *self.socket.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *sync::write(&self.socket) = None;
     }
 
     /// Takes up the link to another supervisor, once `hand_over` has sent it everything. Nothing is stored or released meanwhile.
@@ -231,7 +232,7 @@ impl SupervisorLink {
         next: OwnedFd,
         hand_over: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut socket = self.socket.write().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = sync::write(&self.socket);
         hand_over(next.as_fd())?;
         *socket = Some(Arc::new(next));
         Ok(())
@@ -247,7 +248,7 @@ impl SupervisorLink {
     /// # Errors
     /// The system's, but for a supervisor that has gone.
     pub fn send(&self, message: &FromBroker, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let socket = self.socket.read().unwrap_or_else(PoisonError::into_inner);
+        let socket = sync::read(&self.socket);
         let Some(socket) = socket.as_ref() else {
             return Ok(());
         };

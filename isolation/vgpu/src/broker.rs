@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use sys::pidfd::PidFd;
 use sys::proc::start_ticks;
 
+use crate::container::LOG;
 use crate::error::Error;
 use crate::own_group::OwnGroup;
 use crate::state::ContainerDir;
@@ -88,7 +89,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
     let program = program(config)?;
     let socket = dir.notify_socket();
     let listener = UnixListener::bind(&socket).map_err(Error::io("listen on", &socket))?;
-    let log = dir.file("broker.log");
+    let log = dir.file(LOG);
     let stderr = OpenOptions::new()
         .append(true)
         .create(true)

@@ -1,5 +1,6 @@
 //! The noun of most calls: a container by its name, the configuration that holds it, and its folder.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cards::{Backend, ContainerKey, FrontendKind, Grant};
@@ -8,6 +9,20 @@ use host_config::{Config, chain};
 use crate::error::Error;
 use crate::own_group::{Governor, OwnGroup};
 use crate::state::ContainerDir;
+
+/// The log of a container's supervisor and brokers.
+pub(crate) const LOG: &str = "broker.log";
+/// What the crate `logfile` moves that into when it is full.
+const OLDER_LOG: &str = "broker.1.log";
+
+/// Where a container's log is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logs {
+    /// The older lines; there once the file was full.
+    pub older: PathBuf,
+    /// The file that is written.
+    pub current: PathBuf,
+}
 
 /// A container by its name, with the configuration that holds it. Whether it has a vGPU, its folder says.
 #[derive(Debug, Clone)]
@@ -45,6 +60,21 @@ impl Container {
     /// A grant that cannot be read.
     pub fn granted(&self) -> Result<Option<Grant>, Error> {
         self.dir.exists().then(|| self.grant()).transpose()
+    }
+
+    /// Its folder in the state folder; absent once it has ended.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What its supervisor and brokers log: the file that is written, and before it the older lines.
+    #[must_use]
+    pub fn logs(&self) -> Logs {
+        Logs {
+            older: self.dir.file(OLDER_LOG),
+            current: self.dir.file(LOG),
+        }
     }
 
     pub(crate) fn dir(&self) -> &ContainerDir {

@@ -115,6 +115,14 @@ pub enum Error {
         /// Where the simulator would.
         simulated: PathBuf,
     },
+    /// The frontend is not the host's root.
+    #[error(
+        "the container asks for a vGPU, and its engine runs {who}: grants and brokers are root's. A rootless engine runs containers that ask for nothing; start this one by an engine of root's"
+    )]
+    Rootless {
+        /// How it runs.
+        who: String,
+    },
     /// The kernel's driver says no version.
     #[error("{path} names no driver version")]
     KernelVersion {

@@ -7,8 +7,8 @@ use cards::reservations::Defaults;
 use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
 use driver_libraries::drivers::{self, Decoding, UnknownDriver};
 use driver_libraries::uvm_module::UvmModule;
-use host_config::Config;
 use host_config::config::DriverKind;
+use host_config::{Config, user_namespace};
 use nvabi::proc_files::{DeviceFiles, PARAMS_PATH, VERSION_PATH, driver_version};
 use nvabi::{DriverVersion, Release};
 use releases::Known;
@@ -19,6 +19,25 @@ use crate::{Error, mount};
 
 /// Where `cgpu` is found inside a container.
 const TOOL_TARGET: &str = "/usr/bin/cgpu";
+
+/// Refuses whoever is not the host's root: grants, brokers and the simulator's nodes are root's, and a broker of somebody else could
+/// be killed or replaced by that one's containers. A rootless engine is root in a user namespace of its own, or nobody.
+///
+/// # Errors
+/// [`Error::Rootless`].
+pub(crate) fn require_root() -> Result<(), Error> {
+    let user = nix::unistd::geteuid();
+    if !user.is_root() {
+        let who = format!("as user {user}");
+        return Err(Error::Rootless { who });
+    }
+    let is_mapped = user_namespace::is_in_one();
+    if is_mapped.map_err(Error::io("read", "/proc/self/uid_map"))? {
+        let who = "in a user namespace".to_owned();
+        return Err(Error::Rootless { who });
+    }
+    Ok(())
+}
 
 /// The driver and its cards.
 #[derive(Debug)]

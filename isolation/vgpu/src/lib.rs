@@ -44,6 +44,7 @@ mod bundle;
 mod container;
 mod error;
 pub mod events;
+pub mod explain;
 mod host;
 mod host_memory;
 mod lifecycle;
@@ -60,7 +61,7 @@ pub mod upgrade;
 
 pub use bundle::read_spec;
 pub use cards::{Name, Names, PodNames};
-pub use container::Container;
+pub use container::{Container, Logs};
 pub use error::{Error, Fault, WhyNot};
 pub use lifecycle::{
     BrokerState, Create, Created, Ended, Life, Listed, Prepared, Rejected, Running, Source,

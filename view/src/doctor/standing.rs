@@ -106,6 +106,7 @@ fn lost_without(program: &str, facts: &Facts) -> (Level, &'static str) {
         ),
         "cgpu-executor" => (Level::Hint, "mode strict on a real card needs it"),
         "cgpu-limits" => (Level::Hint, "the backend driver-limit needs it"),
+        "cgpu-top" => (Level::Hint, "the full screen of `cgpu top` needs it"),
         "cgpu-hook" => (
             Level::Hint,
             "podman's hook (`cgpu install --engine podman-hook`) needs it",

@@ -13,8 +13,16 @@ use sys::pidfd::PidFd;
 pub(super) use self::standing::standing_of;
 use super::Form;
 use crate::render;
-use view::doctor::assess;
+use view::doctor::{Doctor, assess};
 use view::ps;
+
+/// Below the help of `cgpu doctor`.
+pub(super) const EXAMPLES: &str = "\
+Exit code: 0 if nothing is missing or broken, else 1.
+
+Examples:
+  cgpu doctor
+  cgpu doctor --repair";
 
 /// Whether leftovers are taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +57,11 @@ fn await_abandoned_brokers(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What this host offers and what is wrong with it.
+pub(super) fn assessed(loaded: &Result<Config, host_config::config::Error>) -> Doctor {
+    assess(&probe::look(loaded))
+}
+
 pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
     if repair == Repair::Yes && !nix::unistd::geteuid().is_root() {
         anyhow::bail!("`cgpu doctor --repair` needs root: it changes the state folder");
@@ -78,7 +91,7 @@ pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
         (_, Repair::Yes) => Some(Vec::new()),
         (_, Repair::No) => None,
     };
-    let mut doctor = assess(&probe::look(&loaded));
+    let mut doctor = assessed(&loaded);
     doctor.reclaimed = reclaimed;
     doctor.cleared_cards = cleared_cards;
     form.print(&doctor, |doctor| {

@@ -14,12 +14,13 @@ use nix::unistd::{AccessFlags, access};
 use view::doctor::{Program, Standing};
 
 /// Beside this one or internal; the broker has a check of its own.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "containerd-shim-cgpu-v2",
     "cgpu-runtime",
     "cgpu-hook",
     "cgpu-executor",
     "cgpu-limits",
+    "cgpu-top",
 ];
 
 /// What a start writes at least: a grant, the bundle's spec, a log, reservations for each card.
@@ -44,7 +45,9 @@ pub(super) fn programs() -> Vec<Program> {
         .into_iter()
         .filter_map(|name| {
             let path = match name {
-                "cgpu-executor" | "cgpu-limits" => host_config::programs::internal(name).ok()?,
+                "cgpu-executor" | "cgpu-limits" | "cgpu-top" => {
+                    host_config::programs::internal(name).ok()?
+                }
                 _ => me.with_file_name(name),
             };
             Some(Program {

@@ -45,6 +45,7 @@ use self::guard::Guard;
 use self::inside::Plan;
 use self::own_cgroup::{OwnCgroup, Owner};
 use self::private_dev::DevPlan;
+use super::request_options::RequestOptions;
 
 /// The namespace of containers that no engine knows.
 const NAMESPACE: &str = "cgpu-run";
@@ -68,24 +69,8 @@ pub(super) struct Options {
     /// Memory, for example 4Gi or 1.5Gi, split equally over the cards; or a part of each card, 25%.
     #[arg(long, allow_hyphen_values = true)]
     memory: String,
-    /// How many cards (2), or which ones: UUIDs, or indices with a comma (`0,` or `0,1`). Default: 1.
-    #[arg(long, allow_hyphen_values = true)]
-    cards: Option<String>,
-    /// Part of a card's time, 1 to 100 percent: the most that the command gets, or under policy soft the least.
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
-    compute: Option<String>,
-    /// Weight, 1 to 1000, against the card's other containers.
-    #[arg(long, allow_hyphen_values = true)]
-    weight: Option<String>,
-    /// Compute policy: 0 fair-share, 1 preemptive, 2 weighted, 3 fixed, 4 soft, 5 native, by number or name. Default: the card's.
-    #[arg(long)]
-    policy: Option<String>,
-    /// Priority: high, normal or low. Default: normal.
-    #[arg(long)]
-    priority: Option<String>,
-    /// Which card is taken if several fit: binpack (the fullest) or spread (the emptiest). Default: cgpu.toml's.
-    #[arg(long)]
-    placement: Option<String>,
+    #[command(flatten)]
+    request: RequestOptions,
     /// Which process makes the calls to a real driver: strict (cgpu's executor) or compat (the command itself). Default: cgpu.toml's.
     #[arg(long)]
     mode: Option<String>,
@@ -104,22 +89,6 @@ pub(super) struct Options {
     /// The command and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
-}
-
-impl Options {
-    fn terms(&self) -> impl Iterator<Item = (&str, &str)> {
-        [
-            ("cgpu.io/memory", Some(&self.memory)),
-            ("cgpu.io/cards", self.cards.as_ref()),
-            ("cgpu.io/compute", self.compute.as_ref()),
-            ("cgpu.io/weight", self.weight.as_ref()),
-            ("cgpu.io/policy", self.policy.as_ref()),
-            ("cgpu.io/priority", self.priority.as_ref()),
-            ("cgpu.io/placement", self.placement.as_ref()),
-        ]
-        .into_iter()
-        .filter_map(|(key, value)| Some((key, value?.as_str())))
-    }
 }
 
 impl Options {
@@ -173,9 +142,7 @@ fn requested(
     options: &Options,
     capabilities: Option<&OsStr>,
 ) -> anyhow::Result<Request> {
-    let mut request = Request::from_terms(config, options.terms())
-        // What was typed is an option, and has the annotation's name.
-        .map_err(|error| anyhow::anyhow!(host_config::chain(&error).replace("cgpu.io/", "--")))?;
+    let mut request = options.request.read(config, &options.memory)?;
     options.apply_isolation(&mut request.isolation)?;
     let value = capabilities.map(OsStr::to_string_lossy);
     let admitted = request::driver_capabilities(config, value.as_deref())?;

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use cards::events as log;
 pub(crate) use cards::events::now_unix_ms;
 use control::{Event, EventKind};
+use sys::sync;
 
 /// As many are in the status.
 const KEPT: usize = 32;
@@ -147,7 +148,7 @@ impl Events {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

@@ -4,12 +4,13 @@
 //! whichever broker's life, and its end as well. Nothing else comes of it: other calls have threads of their own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use journal::Journal;
 use journal::shared_state::{AtDriver, SharedState, now_ms};
 use nvabi::Release;
+use sys::sync;
 
 use crate::files::surface;
 
@@ -132,7 +133,7 @@ impl Hung {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.known)
     }
 }
 

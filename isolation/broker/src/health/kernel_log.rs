@@ -4,10 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use driver::xid::{self, Line};
 use driver::{Incident, IncidentKind};
+use sys::sync;
 
 use supervisor::topology::{CARDS, functions};
 
@@ -48,7 +49,7 @@ impl KernelLog {
 
     /// What was written since the last look and concerns the container's cards; `is_own`: whether a process is the container's.
     pub(crate) fn read(&self, is_own: impl Fn(i32) -> bool) -> Vec<Incident> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = sync::lock(&self.file);
         let mut buffer = [0; RECORD_BYTES];
         let mut incidents = Vec::new();
         for _ in 0..MOST_RECORDS {

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use ledger::{CardSlot, Refusal};
+use sys::sync;
 
 /// A card is told of again after this.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -45,7 +46,7 @@ impl OverQuota {
     }
 
     fn admit(&self, card: CardSlot) -> Option<u64> {
-        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = sync::lock(&self.0);
         match reported.get_mut(&card) {
             Some((at, untold)) if at.elapsed() < INTERVAL => {
                 *untold = untold.saturating_add(1);

@@ -5,10 +5,11 @@
 //! have closed the files that they had open.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use control::EventKind;
 use driver::Binding;
+use sys::sync;
 
 /// What was reported last.
 #[derive(Debug, Default)]
@@ -63,7 +64,7 @@ impl Reach {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.why)
     }
 }
 

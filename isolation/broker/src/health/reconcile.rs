@@ -16,7 +16,7 @@
 //! Unasked ──▶ Compared ◀──▶ Uncompared(why): told when it comes, when the reason changes, and when it goes
 //! ```
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use control::Drift;
 use driver::{Driver, RequestedCard};
@@ -24,6 +24,7 @@ use journal::Journal;
 use journal::state::State;
 use ledger::CardSlot;
 use serde::{Deserialize, Serialize};
+use sys::sync;
 
 use crate::account::Account;
 
@@ -283,7 +284,7 @@ impl Reconciler {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.0)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use sys::sync;
 
 /// A reason is said again after this.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -43,7 +45,7 @@ impl Write for Key {
 impl Refusals {
     /// Whether this is to be said now, and how many of its like were not said before it.
     pub(crate) fn admit(&self, call: &dyn Display, reason: &dyn Display) -> Option<u64> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = sync::lock(&self.inner);
         let Inner { reply, key } = &mut *inner;
         key.0.clear();
         // Into a string every text can be written.

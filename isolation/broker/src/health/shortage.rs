@@ -1,7 +1,9 @@
 //! What the system did not give when the broker asked for it: descriptors and threads. Calls wait or fail meanwhile.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use sys::sync;
 
 /// What can be lacking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Shortage {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 
     /// What is lacking now, if that has come or gone since this was asked last.

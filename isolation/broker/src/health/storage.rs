@@ -1,6 +1,8 @@
 //! Whether the container's folder takes what is written there.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use sys::sync;
 
 use super::Events;
 
@@ -16,7 +18,7 @@ pub(crate) fn trouble(events: &Events) -> Option<String> {
 impl Storage {
     /// Keeps what is known now, and gives what was known before.
     pub(crate) fn replace(&self, now: Option<String>) -> Option<String> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = sync::lock(&self.0);
         std::mem::replace(&mut *last, now)
     }
 }

@@ -6,9 +6,11 @@
 //! A bucket of [`BURST`] tokens is refilled with [`PER_SECOND`]; a refusal takes one, and waits until there is one. The waiting
 //! threads do not count among those that a container may have at work ([`crate::workers`]), so that its other calls find one.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use sys::sync;
 
 /// Refusals that cost no waiting, at once.
 const BURST: u32 = 2_000;
@@ -48,7 +50,7 @@ impl Throttle {
 
     /// For how long a refusal of this moment has to wait.
     fn take(&self, now: Instant) -> Duration {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full_at = sync::lock(&self.full_at);
         let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         // Beyond the longest wait nothing is owed: those calls have waited for it already.
         let burst = TOKEN.saturating_mul(BURST);

@@ -1,8 +1,9 @@
 //! Calls that no row knows, as events: each once, and no more than a person would read.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use sys::sync;
 use verdict::Unknown;
 
 /// So many are named; a tenant can think of more, which are counted alone.
@@ -15,7 +16,7 @@ pub(crate) struct UnknownCalls(Mutex<BTreeSet<Unknown>>);
 impl UnknownCalls {
     /// The event's text; `None` where it was named before, or too many were.
     pub(crate) fn reported(&self, call: Unknown) -> Option<String> {
-        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = sync::lock(&self.0);
         if reported.len() >= MOST || !reported.insert(call) {
             return None;
         }

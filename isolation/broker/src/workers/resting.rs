@@ -1,8 +1,10 @@
 //! How threads rest, and are called.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+use sys::sync;
 
 use super::BUSY_TICKS;
 
@@ -65,12 +67,11 @@ impl Resting {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, Rest> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 
     pub(super) fn wait<'a>(&self, state: MutexGuard<'a, Rest>) -> MutexGuard<'a, Rest> {
-        let waited = self.changed.wait(state);
-        waited.unwrap_or_else(PoisonError::into_inner)
+        sync::wait(&self.changed, state)
     }
 
     pub(super) fn wait_for<'a>(
@@ -78,7 +79,6 @@ impl Resting {
         state: MutexGuard<'a, Rest>,
         most: Duration,
     ) -> MutexGuard<'a, Rest> {
-        let waited = self.changed.wait_timeout(state, most);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        sync::wait_for(&self.changed, state, most)
     }
 }

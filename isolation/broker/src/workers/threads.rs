@@ -1,9 +1,10 @@
 //! How many threads a listener has, and which.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sys::signal::ThreadId;
+use sys::sync;
 
 use super::WAKE_SIGNAL;
 
@@ -44,7 +45,7 @@ impl Threads {
     }
 
     pub(super) fn entered(&self) -> MutexGuard<'_, Vec<ThreadId>> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.entered)
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use plan::CardRules;
 
 use super::*;
-use crate::grant::ComputePolicy;
+use crate::grant::{ComputePolicy, Priority};
 use plan::CardKind;
 
 /// A container without terms for compute time.
@@ -64,6 +64,60 @@ fn binpack_takes_the_fullest_card_that_fits_and_spread_the_emptiest() {
     };
     assert_eq!(chosen(&candidates, &spread(5, 1)), [3]);
     assert_eq!(chosen(&candidates, &spread(10, 2)), [3, 0]);
+}
+
+#[test]
+fn every_card_has_its_reason() {
+    let mut candidates = [
+        candidate(0, 24, 4),
+        candidate(1, 24, 12),
+        candidate(2, 24, 24),
+        candidate(3, 24, 24),
+        candidate(4, 24, 24),
+    ];
+    candidates[3].unhealthy = Some("it was lost".to_owned());
+    let outcomes = |request: &RequestedCards| -> Vec<Outcome> {
+        let explained = explain(&candidates, request, &ComputeTerms::default());
+        explained
+            .cards
+            .into_iter()
+            .map(|card| card.outcome)
+            .collect()
+    };
+    let lost = || Outcome::Unusable(Unusable::Unhealthy("it was lost".to_owned()));
+    let allowed = RequestedCards {
+        among: Some((0..4).map(CardName::Index).collect()),
+        ..request(8, 1)
+    };
+    assert_eq!(
+        outcomes(&allowed),
+        [
+            Outcome::Memory,
+            Outcome::Chosen(0),
+            Outcome::Fits,
+            lost(),
+            Outcome::NotAllowed
+        ]
+    );
+    let named = RequestedCards {
+        cards: Choice::Named(vec![CardName::Index(2), CardName::Index(1)]),
+        ..request(16, 2)
+    };
+    assert_eq!(
+        outcomes(&named),
+        [
+            Outcome::NotNamed,
+            Outcome::Chosen(1),
+            Outcome::Chosen(0),
+            Outcome::NotNamed,
+            Outcome::NotNamed
+        ]
+    );
+    // What does not split has no quota, and each card still says what is known of it.
+    let explained = explain(&candidates, &request(7, 2), &ComputeTerms::default());
+    assert!(matches!(explained.placed, Err(Refusal::Indivisible { .. })));
+    assert_eq!(explained.cards[0].quota_bytes, None);
+    assert_eq!(explained.cards[3].outcome, lost());
 }
 
 #[test]
@@ -458,4 +512,31 @@ fn a_share_without_a_quota_takes_cards_and_nothing_of_them() {
         Err(Refusal::TooManyCards { requested: 3, .. })
     ));
     assert_eq!(place(&full, &shared(0)), Err(Refusal::NoCards));
+}
+
+proptest! {
+    /// The two agree, and no card that is passed over fits where one that was chosen needed no more than it has, but by the policy.
+    #[test]
+    fn reasons_agree_with_the_placement(candidates in any_candidates(), request in any_request()) {
+        let explained = explain(&candidates, &request, &ComputeTerms::default());
+        let placed = place(&candidates, &request);
+        prop_assert_eq!(&explained.placed, &placed);
+        let slices = placed.unwrap_or_default();
+        let mut chosen: Vec<(usize, &GpuUuid)> = explained
+            .cards
+            .iter()
+            .filter_map(|card| match card.outcome {
+                Outcome::Chosen(at) => Some((at, &card.candidate.card.uuid)),
+                _ => None,
+            })
+            .collect();
+        chosen.sort_unstable_by_key(|(at, _)| *at);
+        let placed: Vec<&GpuUuid> = slices.iter().map(|slice| &slice.card.uuid).collect();
+        prop_assert_eq!(chosen.into_iter().map(|(_, uuid)| uuid).collect::<Vec<_>>(), placed);
+        for card in &explained.cards {
+            if card.outcome == Outcome::Memory {
+                prop_assert!(card.quota_bytes.unwrap_or(0) > card.candidate.free_bytes);
+            }
+        }
+    }
 }

@@ -58,6 +58,7 @@ impl Error {
             | Self::Io { .. }
             | Self::StateDir { .. }
             | Self::NoDriver { .. }
+            | Self::Rootless { .. }
             | Self::KernelVersion { .. }
             | Self::DriverVersion { .. }
             | Self::DriverRelease { .. }

@@ -7,7 +7,7 @@ use std::path::Path;
 use cards::FrontendKind;
 use host_config::Config;
 use serde_json::Value;
-use spec::request::{Reading, Whose};
+use spec::request::{self, Reading, Whose};
 use spec::{Request, edit};
 
 use super::applied;
@@ -15,7 +15,7 @@ use super::equip::Equipment;
 use super::making::{Input, Making, Step, Watch};
 use super::prepared::{Created, Prepared};
 use crate::events::Log;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::{Container, Error, backend, state};
 
 /// Where a container's request comes from, and where its edits go.
@@ -144,7 +144,17 @@ impl Create<'_> {
     }
 
     fn create_as_read(&self, spec: &Value, input: &Input<'_>) -> Result<Option<Created>, Error> {
-        let reading = self.read(spec, input)?;
+        let reading = self.read(spec, input).map_err(|error| {
+            let is_of_what_is_given = matches!(
+                &error,
+                Error::EscapeChecks(_) | Error::Request(request::Error::EscapeChecks(_))
+            );
+            // What a rootless engine gives its containers is no matter of the host's: the engine is what is wrong.
+            match is_of_what_is_given && self.host.is_none() {
+                true => host::require_root().err().unwrap_or(error),
+                false => error,
+            }
+        })?;
         let Some(request) = &reading.request else {
             return Ok(None);
         };
@@ -174,6 +184,7 @@ impl Create<'_> {
         let host = match self.host {
             Some(host) => host,
             None => {
+                host::require_root()?;
                 found = Host::find(config)?;
                 &found
             }

@@ -8,7 +8,7 @@ use cards::lock::{Attempt, FileLock, StateLock};
 use cards::placement::{Bytes, Refusal, Slice, place};
 use cards::reservations::Reservations;
 use cards::store::DiskStore;
-use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant};
+use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant, Names};
 use plan::Terms;
 use spec::nodes::{self, Node};
 use spec::request;
@@ -43,7 +43,8 @@ impl Making<'_> {
         uvm_major: Option<u32>,
     ) -> Result<Placed, Error> {
         let (container, config) = (self.container, self.container.config());
-        // All questions to brokers come before the lock: none of them keeps other containers from starting.
+        // All questions to brokers, and what is read of engines, come before the lock: none of them keeps other containers from starting.
+        let names = self.names();
         let unsettled = resize::Unsettled::ask(config);
         let pod = self.request.pod.as_ref();
         let pod = pod
@@ -84,7 +85,7 @@ impl Making<'_> {
             self.refuse_unheld(choice.backend.kind())?;
         }
         let grant = self.grant(choice, slices)?;
-        match self.write(&grant, &reservations, &commitments) {
+        match self.write(&grant, &names, &reservations, &commitments) {
             Ok(frontend) => {
                 if !grant.isolation.weakened.is_empty() {
                     tracing::warn!(key = %grant.key, isolation = grant.isolation.summary(), "the container's isolation is off, as the configuration allows");
@@ -101,6 +102,13 @@ impl Making<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// What people call the container; `cgpu run` has no other name for it.
+    fn names(&self) -> Names {
+        let key = self.container.key();
+        let found = |spec| names::find(key, spec, self.input.bundle());
+        self.input.spec().map(found).unwrap_or_default()
     }
 
     fn exists(&self) -> Error {
@@ -180,6 +188,7 @@ impl Making<'_> {
     fn write(
         &self,
         grant: &Grant,
+        names: &Names,
         reservations: &Reservations<'_>,
         commitments: &[Commitment],
     ) -> Result<FileLock, Error> {
@@ -193,10 +202,7 @@ impl Making<'_> {
         if let Some(place) = &self.request.pod {
             pod_record::write(dir, place, self.request.pod_namespace.as_deref())?;
         }
-        if let Some(spec) = self.input.spec() {
-            let key = self.container.key();
-            names::write(dir, &names::find(key, spec, self.input.bundle()));
-        }
+        names::write(dir, names);
         grant.write(&DiskStore, dir.path())?;
         self.watch.reached(Step::GrantWritten)?;
         if grant.backend == Backend::Broker {

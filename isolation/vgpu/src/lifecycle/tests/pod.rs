@@ -19,6 +19,8 @@ impl TestHost {
             "io.kubernetes.cri.container-type": "container",
             "io.kubernetes.cri.sandbox-id": "5a4d",
             "io.kubernetes.cri.container-name": container,
+            "io.kubernetes.cri.sandbox-name": "p1",
+            "io.kubernetes.cri.sandbox-namespace": "team-a",
         });
         for (term, value) in of_pod {
             annotations[*term] = json!(value);
@@ -38,6 +40,8 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
     release(&host.config, &key("1")).unwrap();
     let app = host.create_in_pod("2", "app", &of_pod).unwrap().unwrap();
     assert_eq!(host.reserved_mib(), 4 << 10);
+    let called = || crate::names_of(&host.config, &key("2")).text();
+    assert_eq!(called().as_deref(), Some("p1/app"));
 
     let reply = host_config::chain(&host.create_in_pod("3", "sidecar", &of_pod).unwrap_err());
     for part in [
@@ -57,6 +61,7 @@ fn a_pod_s_own_amount_is_granted_once_at_a_time() {
     // Started again: a new container of the same name.
     drop(app);
     release(&host.config, &key("2")).unwrap();
+    assert_eq!(called(), None, "nothing is left of it");
     let again = host.create_in_pod("5", "app", &of_pod).unwrap().unwrap();
     assert_eq!(host.reserved_mib(), 4 << 10);
     drop(again);

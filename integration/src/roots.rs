@@ -1,4 +1,4 @@
-//! Roots of Debian, and commands in them.
+//! Roots of distributions, made by debootstrap, and commands in them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,12 +7,60 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::cache;
+use crate::command::{Outcome, capture, succeed};
 use anyhow::{Context, Result, ensure};
-use integration::cache;
-use integration::command::{Outcome, capture};
 
-pub(crate) const LIMIT: Duration = Duration::from_secs(600);
-const ARCHIVE: &str = "http://deb.debian.org/debian";
+/// How long one step in a root may take.
+pub const LIMIT: Duration = Duration::from_secs(600);
+const DEBIAN: &str = "http://deb.debian.org/debian";
+const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
+/// Ubuntu's keys, which Debian's debootstrap does not have: the package below [`UBUNTU`], and its digest.
+const UBUNTU_KEYS: (&str, &str) = (
+    "pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb",
+    "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8",
+);
+
+/// A release of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct System {
+    /// For people.
+    pub name: &'static str,
+    /// What its archive calls it.
+    pub suite: &'static str,
+    distribution: Distribution,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Distribution {
+    Debian,
+    Ubuntu,
+}
+
+impl System {
+    /// Debian 12.
+    pub const BOOKWORM: Self = Self::debian("Debian 12", "bookworm");
+
+    /// A release of Debian.
+    #[must_use]
+    pub const fn debian(name: &'static str, suite: &'static str) -> Self {
+        Self {
+            name,
+            suite,
+            distribution: Distribution::Debian,
+        }
+    }
+
+    /// A release of Ubuntu.
+    #[must_use]
+    pub const fn ubuntu(name: &'static str, suite: &'static str) -> Self {
+        Self {
+            name,
+            suite,
+            distribution: Distribution::Ubuntu,
+        }
+    }
+}
 
 /// What dpkg and apt write for themselves: logs, locks, and the former state of their lists.
 const BOOKKEEPING: [&str; 8] = [
@@ -27,25 +75,72 @@ const BOOKKEEPING: [&str; 8] = [
 ];
 
 /// Mode, owner and content of each file; links by where they lead.
-pub(crate) type Picture = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
+pub type Picture = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
+
+/// Makes the root of a system below `at`.
+fn make(system: &System, packages: &[&str], at: &Path) -> Result<()> {
+    let mut debootstrap = Command::new("debootstrap");
+    debootstrap.arg("--variant=minbase");
+    if !packages.is_empty() {
+        debootstrap.arg(format!("--include={}", packages.join(",")));
+    }
+    if system.distribution == Distribution::Ubuntu {
+        debootstrap.arg("--keyring").arg(ubuntu_keys(at)?);
+    }
+    debootstrap.arg(system.suite).arg(at.join("root"));
+    match system.distribution {
+        Distribution::Debian => debootstrap.args([DEBIAN, "sid"]),
+        // The script of all later releases.
+        Distribution::Ubuntu => debootstrap.args([UBUNTU, "gutsy"]),
+    };
+    capture(&mut debootstrap, LIMIT)?.success()?;
+    Ok(())
+}
+
+/// The file with Ubuntu's keys, unpacked below `at`.
+fn ubuntu_keys(at: &Path) -> Result<PathBuf> {
+    let (path, digest) = UBUNTU_KEYS;
+    let package = at.join("keys.deb");
+    let mut fetch = Command::new("curl");
+    fetch.args([
+        "--silent",
+        "--show-error",
+        "--fail",
+        "--location",
+        "--output",
+    ]);
+    fetch.arg(&package).arg(format!("{UBUNTU}/{path}"));
+    capture(&mut fetch, LIMIT)?.success()?;
+    let found = succeed(Command::new("sha256sum").arg(&package))?.stdout;
+    ensure!(
+        found.starts_with(digest),
+        "{path} has another digest: {found}"
+    );
+    let keys = at.join("keys");
+    capture(
+        Command::new("dpkg-deb").arg("-x").arg(&package).arg(&keys),
+        LIMIT,
+    )?
+    .success()?;
+    Ok(keys.join("usr/share/keyrings/ubuntu-archive-keyring.gpg"))
+}
 
 /// A copy of a system's root, which goes when this is dropped.
-pub(crate) struct Root {
+pub struct Root {
     folder: tempfile::TempDir,
 }
 
 impl Root {
-    /// Debian 12 with runc, made once and copied.
-    pub(crate) fn debian() -> Result<Self> {
-        let made = cache::folder().join("roots/bookworm");
+    /// A system with these packages, made once and copied.
+    ///
+    /// # Errors
+    /// The root cannot be made: no network, or packages that do not exist.
+    pub fn of(system: &System, packages: &[&str]) -> Result<Self> {
+        let made = cache::folder().join("roots").join(system.suite);
         {
             let _lock = cache::lock("roots")?;
-            cache::once(&made, "minbase runc", |at| {
-                let mut debootstrap = Command::new("debootstrap");
-                debootstrap.args(["--variant=minbase", "--include=runc", "bookworm"]);
-                capture(debootstrap.arg(at.join("root")).arg(ARCHIVE), LIMIT)?.success()?;
-                Ok(())
-            })?;
+            let stamp = format!("minbase {}", packages.join(" "));
+            cache::once(&made, &stamp, |at| make(system, packages, at))?;
         }
         let folder = tempfile::tempdir().context("folder for a root")?;
         let mut copy = Command::new("cp");
@@ -62,12 +157,14 @@ impl Root {
         Ok(root)
     }
 
-    fn path(&self) -> PathBuf {
+    /// Its folder on this machine.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
     /// Copies files into a folder of the root's `/run`, which is no part of its picture.
-    pub(crate) fn bring(&self, from: &Path, name: &str) -> Result<()> {
+    pub fn bring(&self, from: &Path, name: &str) -> Result<()> {
         let mut copy = Command::new("cp");
         copy.args(["--recursive"])
             .arg(from)
@@ -77,7 +174,7 @@ impl Root {
     }
 
     /// Runs a script in the root, in namespaces of its own: what it leaves running ends with it.
-    pub(crate) fn run(&self, script: &str) -> Result<Outcome> {
+    pub fn run(&self, script: &str) -> Result<Outcome> {
         const ENTER: &str = r#"
 set -e
 mount --bind "$1/root" "$1/root"
@@ -113,13 +210,13 @@ exec chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr
     }
 
     /// Runs a package manager of this machine on the root.
-    pub(crate) fn outside(&self, program: &str, args: &[&str]) -> Result<Outcome> {
+    pub fn outside(&self, program: &str, args: &[&str]) -> Result<Outcome> {
         let mut command = Command::new(program);
         capture(command.arg("--root").arg(self.path()).args(args), LIMIT)
     }
 
     /// Everything in the root but what a package manager keeps for itself.
-    pub(crate) fn picture(&self) -> Result<Picture> {
+    pub fn picture(&self) -> Result<Picture> {
         let mut picture = Picture::new();
         let root = self.path();
         let mut folders = vec![root.clone()];
@@ -147,7 +244,7 @@ exec chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr
     }
 
     /// Fails with the names of what is not as it was. `except`: what may differ.
-    pub(crate) fn compare(&self, before: &Picture, except: &[&str]) -> Result<()> {
+    pub fn compare(&self, before: &Picture, except: &[&str]) -> Result<()> {
         let after = self.picture()?;
         let names = before.keys().chain(after.keys());
         let mut changed: Vec<&Path> = names

@@ -1,0 +1,77 @@
+//! Cards and containers at one moment: what `cgpu top` shows.
+
+use host_config::Config;
+use serde::{Deserialize, Serialize};
+
+use crate::JSON_VERSION;
+use crate::cards::CardRow;
+use crate::host_driver::HostDriver;
+use crate::ps::{PsCard, PsVgpu};
+use crate::share::Share;
+
+/// What `cgpu top --json` prints, one a period.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Top {
+    /// [`JSON_VERSION`]
+    pub version: u32,
+    /// When it was asked, milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Who is behind the cards.
+    pub driver: HostDriver,
+    /// That driver's version; absent without a driver.
+    pub driver_version: Option<String>,
+    /// By index.
+    pub cards: Vec<CardRow>,
+    /// By namespace and container.
+    pub vgpus: Vec<PsVgpu>,
+}
+
+/// What the containers of a card use of it together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Memory that they hold, bytes.
+    pub memory_bytes: u64,
+    /// Of its time in the last second or so, parts of a million.
+    pub time_ppm: u64,
+    /// What they are entitled to, parts of a million.
+    pub entitled_ppm: u64,
+}
+
+impl Top {
+    /// Asks the driver, the state folder and the brokers.
+    ///
+    /// # Errors
+    /// A driver that cannot say its cards; a state folder, grant or reservations that cannot be read.
+    pub fn collect(config: &Config) -> anyhow::Result<Self> {
+        let at_unix_ms = cards::events::now_unix_ms();
+        let cards = crate::cards::collect(config)?;
+        Ok(Self {
+            version: JSON_VERSION,
+            at_unix_ms,
+            driver: cards.driver,
+            driver_version: cards.driver_version,
+            cards: cards.cards,
+            vgpus: crate::ps::collect(config)?.vgpus,
+        })
+    }
+
+    /// What is used of a card, as far as brokers have answered.
+    #[must_use]
+    pub fn use_of(&self, uuid: &str) -> Use {
+        let slices = self.vgpus.iter().flat_map(|vgpu| &vgpu.cards);
+        let of_card = slices.filter(|slice| slice.uuid == uuid);
+        of_card.fold(Use::default(), |sum, slice: &PsCard| {
+            let Share {
+                used_ppm,
+                entitlement_ppm,
+                ..
+            } = &slice.share;
+            let add = |sum: u64, one: Option<u64>| sum.saturating_add(one.unwrap_or(0));
+            Use {
+                memory_bytes: add(sum.memory_bytes, slice.used_bytes),
+                time_ppm: add(sum.time_ppm, *used_ppm),
+                entitled_ppm: add(sum.entitled_ppm, *entitlement_ppm),
+            }
+        })
+    }
+}
