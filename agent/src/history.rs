@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use cards::events::{self, Event, history};
 use cards::store::{self, DiskStore};
 use serde::{Deserialize, Serialize};
+use sys::sync::lock;
 
 /// How often is looked. A log stays when its container has ended.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -46,7 +47,7 @@ pub(crate) struct Counted(Arc<Mutex<Counts>>);
 impl Counted {
     /// As they are now. A reason that never occurred is 0.
     pub(crate) fn starts_refused(&self) -> Vec<(String, u64)> {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = lock(&self.0);
         let reasons = REASONS.into_iter().chain([OTHER]);
         let counted = |reason: &str| counts.starts_refused.get(reason).copied().unwrap_or(0);
         reasons
@@ -162,11 +163,7 @@ impl History {
     }
 
     fn count(&self, copied: &[Event]) -> anyhow::Result<()> {
-        let mut counts = self
-            .counted
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.counted.0);
         let before = counts.clone();
         for event in copied.iter().filter(|event| event.kind == REFUSED) {
             let named = event.reason.as_deref().unwrap_or(OTHER);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use host_config::Config;
 use hyper::body::Bytes;
+use sys::sync::lock;
 use view::host_driver::HostDriver;
 use view::metrics::text::{Dialect, TextForm, render};
 use view::metrics::{CardMetrics, Containers, Exporter, Figures, Metrics};
@@ -122,7 +123,7 @@ impl Pages {
             number(cards.as_deref()),
             number(figures.as_deref()),
         ];
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         let is_whole = of.iter().all(Option::is_some);
         if let Some(page) = &*last
             && is_whole

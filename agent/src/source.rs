@@ -6,10 +6,11 @@
 //!
 //! A collection that hangs makes its own figures old, and none of another source.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use sys::sync::{lock, wait};
 use tokio::sync::watch;
 
 /// From the beginning of a collection to that of the next.
@@ -62,7 +63,7 @@ struct Times {
 impl Requested {
     /// How long it is worth to wait for figures.
     fn now(&self) -> Duration {
-        let mut times = self.lock();
+        let mut times = lock(&self.times);
         times.requested = Some(Instant::now());
         self.changed.notify_one();
         // What it finds would be old.
@@ -71,20 +72,18 @@ impl Requested {
     }
 
     fn begins(&self, begun: Option<Instant>) {
-        self.lock().begun = begun;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.times).begun = begun;
     }
 
     /// Sleeps until somebody has asked lately.
     fn wait(&self) {
-        let is_idle = |times: &mut Times| {
-            let requested = times.requested;
-            requested.is_none_or(|requested| requested.elapsed() >= AWAKE)
-        };
-        drop(self.changed.wait_while(self.lock(), is_idle));
+        let mut times = lock(&self.times);
+        while times
+            .requested
+            .is_none_or(|requested| requested.elapsed() >= AWAKE)
+        {
+            times = wait(&self.changed, times);
+        }
     }
 }
 
