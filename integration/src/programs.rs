@@ -11,7 +11,7 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 12] = [
+const HOST: [(&str, &str); 13] = [
     ("cgpu-shim", "containerd-shim-cgpu-v2"),
     ("cgpu-broker", "cgpu-broker"),
     ("cgpu-executor", "cgpu-executor"),
