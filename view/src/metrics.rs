@@ -279,7 +279,8 @@ pub fn of_cards(cards: Cards) -> Vec<CardMetrics> {
             None => "shareable",
             Some(_) => "unshareable",
         },
-        unhealthy: card.unhealthy,
+        // A driver may have named a process in it.
+        unhealthy: card.unhealthy.map(|why| why.replace(char::is_control, " ")),
         containers: u64::try_from(card.grants.len()).unwrap_or(u64::MAX),
         memory_bytes: card.memory_bytes,
         granted_bytes: card.granted_bytes,
