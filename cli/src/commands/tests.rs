@@ -15,7 +15,7 @@ fn examples(help: &str) -> Vec<Vec<String>> {
     lines
         .filter_map(|line| {
             // A remark is behind some spaces; a shell has the rest.
-            let command = line.split("   ").next()?;
+            let command = line.split("  ").next()?;
             let own = command.split("&&").map(str::trim);
             let own = own.filter(|part| part.starts_with("cgpu ")).last()?;
             let words = own.split(['>', '|']).next()?.split_whitespace();
