@@ -2,7 +2,7 @@
 //!
 //! A log's copy says by its last events where it goes on, so that nothing is copied twice, whenever the agent was ended.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -129,8 +129,8 @@ impl History {
             (folder(&self.state_dir), folder(&self.dir))
         });
         let logs: Vec<(PathBuf, PathBuf)> = of_containers.chain(of_cards).collect();
-        self.seen
-            .retain(|folder, _| logs.iter().any(|(log, _)| log == folder));
+        let there: HashSet<&PathBuf> = logs.iter().map(|(log, _)| log).collect();
+        self.seen.retain(|log, _| there.contains(log));
         let (mut copied, mut result) = (Vec::new(), Ok(()));
         for (log, copy) in logs {
             if let Err(error) = self.copy(&log, &copy, &mut copied) {
