@@ -4,14 +4,13 @@
 //! costs the others nothing. No question is asked under the state lock but one that changes the asked container itself.
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::sockopt::SendTimeout;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket};
-use nix::sys::time::{TimeVal, TimeValLike};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -23,8 +22,11 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// A status is some 100 KiB at most (`docs/guide/limits.md`).
 const ANSWER_MAX_BYTES: usize = 1 << 20;
 
-/// As many are asked at the same time.
-const MOST_AT_ONCE: usize = 64;
+/// As many are asked at the same time: each has a descriptor, of which a process has 1024 where nobody has said otherwise.
+const MOST_AT_ONCE: usize = 256;
+
+/// How often it is tried to connect where a broker's queue is full.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
 
 /// Why a question has no answer. After [`Silent`](Self::Silent) it is not known whether the broker has done what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -57,11 +59,16 @@ pub fn ask_for<T: DeserializeOwned>(
     request: &Request,
     patience: Duration,
 ) -> Result<T, AskError> {
-    ask_until(socket, request, Instant::now() + patience)
+    let deadline = Instant::now() + patience;
+    let mut lines = converse(&[(socket, request.clone())], deadline);
+    let line = lines
+        .pop()
+        .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()));
+    answer_in(line)
 }
 
 /// The status of several brokers; see [`ask_all`].
-pub fn statuses<P: AsRef<Path> + Sync>(sockets: &[P]) -> Vec<Result<Status, AskError>> {
+pub fn statuses<P: AsRef<Path>>(sockets: &[P]) -> Vec<Result<Status, AskError>> {
     let questions: Vec<(&Path, Request)> = sockets
         .iter()
         .map(|socket| (socket.as_ref(), Request::Status))
@@ -69,44 +76,13 @@ pub fn statuses<P: AsRef<Path> + Sync>(sockets: &[P]) -> Vec<Result<Status, AskE
     ask_all(&questions)
 }
 
-/// [`ask`] of several at once, with one deadline for all; the answers come in the order of the questions.
-pub fn ask_all<P: AsRef<Path> + Sync, T: DeserializeOwned + Send>(
+/// [`ask`] of several at once, with one deadline for all; the answers come in the order of the questions. One thread asks all: threads of
+/// a program that runs for a moment cost more than the questions, and each has to wait for a processor on a busy host.
+pub fn ask_all<P: AsRef<Path>, T: DeserializeOwned>(
     questions: &[(P, Request)],
 ) -> Vec<Result<T, AskError>> {
-    let deadline = Instant::now() + PATIENCE;
-    let one = |(socket, request): &(P, Request)| ask_until(socket.as_ref(), request, deadline);
-    let most = questions.len().min(MOST_AT_ONCE);
-    if most < 2 {
-        return questions.iter().map(one).collect();
-    }
-    // Each thread takes the next one that is left.
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let mut answers: Vec<(usize, Result<T, AskError>)> = std::thread::scope(|scope| {
-        let asking = || {
-            let mut answers = Vec::new();
-            loop {
-                let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                let Some(question) = questions.get(at) else {
-                    return answers;
-                };
-                answers.push((at, one(question)));
-            }
-        };
-        let threads: Vec<_> = (1..most)
-            .map_while(|_| {
-                // This thread asks what no other can be started for.
-                let thread = std::thread::Builder::new().stack_size(256 << 10);
-                thread.spawn_scoped(scope, asking).ok()
-            })
-            .collect();
-        let mut answers = asking();
-        for thread in threads {
-            answers.extend(thread.join().unwrap_or_default());
-        }
-        answers
-    });
-    answers.sort_by_key(|(at, _)| *at);
-    answers.into_iter().map(|(_, answer)| answer).collect()
+    let lines = converse(questions, Instant::now() + PATIENCE);
+    lines.into_iter().map(answer_in).collect()
 }
 
 /// What every request may get in the place of its own answer.
@@ -115,12 +91,8 @@ struct Refusal {
     error: String,
 }
 
-fn ask_until<T: DeserializeOwned>(
-    socket: &Path,
-    request: &Request,
-    deadline: Instant,
-) -> Result<T, AskError> {
-    let line = line_until(socket, request, deadline).map_err(AskError::Silent)?;
+fn answer_in<T: DeserializeOwned>(line: io::Result<Vec<u8>>) -> Result<T, AskError> {
+    let line = line.map_err(AskError::Silent)?;
     // No answer has a field of this name.
     if let Ok(Refusal { error }) = serde_json::from_slice(&line) {
         return Err(AskError::Refused(error));
@@ -128,17 +100,110 @@ fn ask_until<T: DeserializeOwned>(
     serde_json::from_slice(&line).map_err(AskError::Unknown)
 }
 
-fn line_until(socket: &Path, request: &Request, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut stream = connected(socket, deadline)?;
-    stream.set_write_timeout(Some(left(deadline)?))?;
-    let mut question = serde_json::to_vec(request)?;
-    question.push(b'\n');
-    stream.write_all(&question)?;
-    let mut line = Vec::new();
-    let mut piece = vec![0; 16 << 10];
+/// The lines that are answered, in the order of the questions.
+fn converse<P: AsRef<Path>>(
+    questions: &[(P, Request)],
+    deadline: Instant,
+) -> Vec<io::Result<Vec<u8>>> {
+    let mut lines: Vec<Option<io::Result<Vec<u8>>>> = Vec::new();
+    lines.resize_with(questions.len(), || None);
+    let mut waiting = questions.iter().enumerate();
+    let mut open: Vec<Conversation<'_>> = Vec::new();
+    loop {
+        while open.len() < MOST_AT_ONCE
+            && let Some((at, (socket, request))) = waiting.next()
+        {
+            open.push(Conversation::new(at, socket.as_ref(), request));
+        }
+        open.retain_mut(|one| match one.go_on() {
+            Some(line) => {
+                if let Some(place) = lines.get_mut(one.at) {
+                    *place = Some(line);
+                }
+                false
+            }
+            None => true,
+        });
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || open.is_empty() && waiting.len() == 0 {
+            break;
+        }
+        // What has ended makes room for the next ones first.
+        if !(open.len() < MOST_AT_ONCE && waiting.len() > 0) {
+            await_any(&open, left);
+        }
+    }
+    let silent = || Err(io::ErrorKind::TimedOut.into());
+    let lines = lines.into_iter();
+    lines.map(|line| line.unwrap_or_else(silent)).collect()
+}
+
+/// Waits until one of them may go on, or some time has passed.
+fn await_any(open: &[Conversation<'_>], left: Duration) {
+    let streams = open.iter().filter_map(|one| one.stream.as_ref());
+    let mut fds: Vec<PollFd<'_>> = streams
+        .map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN))
+        .collect();
+    let is_one_unconnected = fds.len() < open.len();
+    let longest = if is_one_unconnected {
+        left.min(TRY_AGAIN)
+    } else {
+        left
+    };
+    let millis = u16::try_from(longest.as_millis()).unwrap_or(u16::MAX);
+    // A signal, or too little memory: all of them are tried again, until the deadline.
+    let _woken = poll(&mut fds, PollTimeout::from(millis.max(1)));
+}
+
+/// One question.
+struct Conversation<'a> {
+    at: usize,
+    socket: &'a Path,
+    request: &'a Request,
+    /// Absent before the broker has taken the question.
+    stream: Option<UnixStream>,
+    line: Vec<u8>,
+}
+
+impl<'a> Conversation<'a> {
+    fn new(at: usize, socket: &'a Path, request: &'a Request) -> Self {
+        Self {
+            at,
+            socket,
+            request,
+            stream: None,
+            line: Vec::new(),
+        }
+    }
+
+    /// The answered line, or why there is none; `None`: not yet.
+    fn go_on(&mut self) -> Option<io::Result<Vec<u8>>> {
+        match self.try_go_on() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => Some(Err(error)),
+            Ok(()) => Some(Ok(std::mem::take(&mut self.line))),
+        }
+    }
+
+    fn try_go_on(&mut self) -> io::Result<()> {
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => asked(self.socket, self.request)?,
+        };
+        let read = read_line(&mut stream, &mut self.line);
+        self.stream = Some(stream);
+        read
+    }
+}
+
+/// Reads what is there; `WouldBlock` before the line is whole.
+fn read_line(stream: &mut UnixStream, line: &mut Vec<u8>) -> io::Result<()> {
+    let mut piece = [0; 16 << 10];
     while !line.ends_with(b"\n") {
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        let count = stream.read(&mut piece)?;
+        let count = match stream.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
         if count == 0 {
             break;
         }
@@ -147,32 +212,29 @@ fn line_until(socket: &Path, request: &Request, deadline: Instant) -> io::Result
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
-    Ok(line)
+    Ok(())
 }
 
-/// A broker that is stopped accepts nobody, and once its queue is full connecting waits as well.
-fn connected(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+/// A stream on which the question is. A broker that is stopped accepts nobody, and once its queue is full connecting has to wait:
+/// `WouldBlock`.
+fn asked(path: &Path, request: &Request) -> io::Result<UnixStream> {
     let stream = socket(
         AddressFamily::Unix,
         SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
+        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
         None,
     )?;
-    let micros = i64::try_from(left(deadline)?.as_micros()).unwrap_or(i64::MAX);
-    setsockopt(&stream, SendTimeout, &TimeVal::microseconds(micros))?;
-    connect(
-        std::os::fd::AsRawFd::as_raw_fd(&stream.as_fd()),
-        &UnixAddr::new(path)?,
-    )?;
-    Ok(stream.into())
-}
-
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
+    connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let mut stream = UnixStream::from(stream);
+    let mut question = serde_json::to_vec(request)?;
+    question.push(b'\n');
+    // A new stream has room for any question.
+    match stream.write_all(&question) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+        other => other.map(|()| stream),
     }
-    Ok(left.max(Duration::from_micros(1)))
 }
 
 #[cfg(test)]
