@@ -14,7 +14,7 @@ const LOADED: &str = "/sys/kernel/security/apparmor/profiles";
 /// Ubuntu's: a user namespace gives no capabilities to who has none and no profile that allows it.
 const RESTRICTED: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 
-/// What an engine's default profile is without, so that a profile of a test's own differs from it in what it denies alone.
+/// More than an engine's default profile allows: what a test's own rules deny is all that is denied.
 const ALLOWED: &str = "network, capability, file, umount, signal, ptrace,";
 
 /// Why nothing is enforced here; `None` where it is.
@@ -59,7 +59,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Loads a profile that allows what an engine's default one does, and has these rules beside it.
+    /// Loads a profile with these rules beside those that allow what engines' default profiles do.
     ///
     /// # Errors
     /// The kernel or the parser does not take it.

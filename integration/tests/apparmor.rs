@@ -1,5 +1,5 @@
 //! Containers with a vGPU under an enforced AppArmor profile, and our own processes under one. Where the kernel has no AppArmor these
-//! tests are left out: `cargo xtask guest --long --only apparmor` has a kernel with it.
+//! tests are left out: `cargo xtask guest --long --only apparmor` has a kernel with it, and `--kernel noble` one that restricts user namespaces.
 
 use std::fs;
 use std::os::fd::OwnedFd;
