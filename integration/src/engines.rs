@@ -33,7 +33,7 @@ impl Engines {
                 &format!("engines/{}", suite.name()),
                 match suite {
                     Suite::Host => &["containerd", "docker.io", "tini"],
-                    Suite::Trixie | Suite::Newer | Suite::Arm64 => {
+                    Suite::Trixie | Suite::Newer | Suite::Arm64 | Suite::Noble => {
                         &["containerd", "docker.io", "docker-cli", "tini"]
                     }
                 },

@@ -4,19 +4,22 @@
 //! runs there under the same paths, and nothing that it writes stays, but for one folder, [`RESULTS`]. qemu translates its
 //! instructions: no KVM is needed, and it is ten to thirty times slower than this machine.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use crate::cache::{self, repository};
 use crate::command::{capture, find, succeed};
 use crate::packages::{Suite, closure, ensure_installed, unpacked};
 use crate::programs::target_folder;
+
+mod modules;
+
+use modules::Modules;
 
 /// The folder that guest and host share, in the guest.
 pub const RESULTS: &str = "/run/results";
@@ -87,6 +90,12 @@ const X86_64: Machine = Machine {
     console: "ttyS0",
 };
 
+/// The same with Ubuntu's kernel.
+const UBUNTU: Machine = Machine {
+    kernel: "linux-image-virtual",
+    ..X86_64
+};
+
 const ARM64: Machine = Machine {
     qemu: ("qemu-system-aarch64", "qemu-system-arm"),
     options: &["-M", "virt", "-cpu", "cortex-a72"],
@@ -127,6 +136,8 @@ mkdir /layer/below
 mount --bind $root /layer/below
 mount -t proc proc $root/proc
 mount -t sysfs sys $root/sys
+# As systemd does. With it engines find AppArmor, which Debian's and Ubuntu's kernels have on.
+mount -t securityfs security $root/sys/kernel/security
 mount -t devtmpfs dev $root/dev
 mkdir -p $root/dev/pts $root/dev/shm $root/dev/mqueue
 mount -t devpts -o ptmxmode=666 devpts $root/dev/pts
@@ -171,6 +182,16 @@ pub struct Guest {
     kernel: PathBuf,
     /// `6.1.0-53-amd64`
     release: String,
+    module: SecurityModule,
+}
+
+/// Which of the kernel's large security modules is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecurityModule {
+    /// The distribution's choice: AppArmor.
+    Default,
+    /// SELinux, without a policy at first.
+    Selinux,
 }
 
 impl Guest {
@@ -181,27 +202,40 @@ impl Guest {
     pub fn of(suite: Suite) -> Result<Self> {
         let (machine, root) = match suite {
             Suite::Arm64 => (ARM64, foreign_root(suite)?),
+            Suite::Noble => (UBUNTU, PathBuf::from("/")),
             Suite::Host | Suite::Trixie | Suite::Newer => (X86_64, PathBuf::from("/")),
         };
         ensure_installed(&[
             machine.qemu,
             ("cpio", "cpio"),
             ("busybox", "busybox-static"),
+            // Engines load their profiles with it.
+            ("apparmor_parser", "apparmor"),
         ])?;
         let packages = closure(suite, &[machine.kernel])?;
         let image = packages
             .iter()
             .find(|name| name.starts_with("linux-image-") && *name != machine.kernel);
         let image = image.with_context(|| format!("{} needs no kernel", machine.kernel))?;
-        let part = format!("kernel/{}", suite.name());
-        let kernel = unpacked(suite, &part, &[image])?;
+        // Ubuntu's modules are a package of their own.
+        let is_modules = |name: &&String| name.starts_with("linux-modules-");
+        let modules = packages.iter().filter(is_modules).map(String::as_str);
+        let parts: Vec<&str> = modules.chain([image.as_str()]).collect();
+        let kernel = unpacked(suite, &format!("kernel/{}", suite.name()), &parts)?;
         let release = image.trim_start_matches("linux-image-").to_owned();
         Ok(Self {
             machine,
             root,
             kernel,
             release,
+            module: SecurityModule::Default,
         })
+    }
+
+    /// The same with this security module.
+    #[must_use]
+    pub fn with_module(self, module: SecurityModule) -> Self {
+        Self { module, ..self }
     }
 
     /// Its kernel's version.
@@ -248,7 +282,13 @@ impl Guest {
         qemu.arg("-initrd").arg(first);
         let console = self.machine.console;
         qemu.arg("-append");
-        qemu.arg(format!("console={console} quiet panic=-1 mitigations=off"));
+        let module = match self.module {
+            SecurityModule::Default => "",
+            SecurityModule::Selinux => " security=selinux enforcing=0",
+        };
+        qemu.arg(format!(
+            "console={console} quiet panic=-1 mitigations=off{module}"
+        ));
         let results = format!(
             "local,id=results,path={},security_model=none,multidevs=remap",
             results.display()
@@ -363,96 +403,4 @@ fn foreign_root(suite: Suite) -> Result<PathBuf> {
         }
     }
     Ok(root)
-}
-
-/// A kernel's modules, and those that were taken.
-#[derive(Debug, Default)]
-struct Modules {
-    /// Files by name.
-    files: BTreeMap<String, PathBuf>,
-    /// Names in which each comes after what it depends on.
-    order: Vec<String>,
-}
-
-impl Modules {
-    fn below(folder: &Path) -> Result<Self> {
-        let mut modules = Self::default();
-        let mut folders = vec![folder.to_owned()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder)? {
-                let path = entry?.path();
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                if path.is_dir() && !path.is_symlink() {
-                    folders.push(path);
-                } else if let Some((name, "ko" | "ko.xz")) = name.split_once('.') {
-                    modules.files.insert(name.replace('-', "_"), path);
-                }
-            }
-        }
-        Ok(modules)
-    }
-
-    /// Puts a module, and what it depends on, into a folder.
-    fn unpack(&mut self, name: &str, folder: &Path) -> Result<()> {
-        let Some(path) = self.files.get(name).cloned() else {
-            // The kernel has it in itself.
-            return Ok(());
-        };
-        if self.order.iter().any(|taken| taken == name) {
-            return Ok(());
-        }
-        let mut bytes = fs::read(&path)?;
-        if path.extension().is_some_and(|extension| extension == "xz") {
-            let unpacked = Command::new("xz").arg("-dc").arg(&path).output()?;
-            ensure!(unpacked.status.success(), "xz -dc {}", path.display());
-            bytes = unpacked.stdout;
-        }
-        for needed in depends(&bytes) {
-            self.unpack(&needed, folder)?;
-        }
-        fs::write(folder.join(name), bytes)?;
-        self.order.push(name.to_owned());
-        Ok(())
-    }
-}
-
-/// Names out of `depends=a,b` of a module's `.modinfo`.
-fn depends(module: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let at = module.windows(KEY.len()).position(|part| part == KEY);
-    let text = at
-        .and_then(|at| module.get(at + KEY.len()..))
-        .unwrap_or_default();
-    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    let text = String::from_utf8_lossy(text);
-    let names = text.split(',').filter(|name| !name.is_empty());
-    names.map(|name| name.replace('-', "_")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_module_comes_after_what_it_depends_on_and_once() {
-        let kernel = tempfile::tempdir().unwrap();
-        let deep = kernel.path().join("lib/modules/1/kernel/fs");
-        fs::create_dir_all(&deep).unwrap();
-        for (name, depends) in [
-            ("top", "left,right-er"),
-            ("left", "base"),
-            ("right-er", "base"),
-            ("base", ""),
-        ] {
-            let text = format!("ELF\0license=GPL\0depends={depends}\0vermagic=1\0");
-            fs::write(deep.join(format!("{name}.ko")), text).unwrap();
-        }
-        let mut modules = Modules::below(kernel.path()).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["top", "left", "in_the_kernel"] {
-            modules.unpack(name, folder.path()).unwrap();
-        }
-        assert_eq!(modules.order, ["base", "left", "right_er", "top"]);
-        assert!(folder.path().join("right_er").exists());
-    }
 }

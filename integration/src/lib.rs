@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod apparmor;
 pub mod bundle;
 pub mod cache;
 pub mod command;
@@ -48,6 +49,7 @@ pub mod programs;
 pub mod python;
 pub mod rig;
 pub mod roots;
+pub mod selinux;
 pub mod skip;
 pub mod tenant;
 pub mod walk;

@@ -38,6 +38,7 @@ impl Origin {
             Self::Packages(Suite::Trixie) => "of Debian 13",
             Self::Packages(Suite::Newer) => "of Debian 14",
             Self::Packages(Suite::Arm64) => "of Debian 12, for arm64",
+            Self::Packages(Suite::Noble) => "of Ubuntu 24.04",
             Self::Modules(_) => "of Go's module proxy",
         }
     }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cache;
 use crate::command::{Outcome, capture, progress};
+use crate::roots;
 
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
 const DEBIAN_KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -31,6 +32,8 @@ pub enum Suite {
     Newer,
     /// Debian 12 of arm64, likewise: for a virtual machine, not for this one.
     Arm64,
+    /// Ubuntu 24.04, likewise: of it a virtual machine has the kernel.
+    Noble,
 }
 
 impl Suite {
@@ -41,13 +44,14 @@ impl Suite {
             Self::Trixie => "trixie",
             Self::Newer => "newer",
             Self::Arm64 => "arm64",
+            Self::Noble => "noble",
         }
     }
 
     /// The release's name in Debian's archive, where packages do not come from the machine's own sources.
     fn release(self) -> Option<&'static str> {
         match self {
-            Self::Host => None,
+            Self::Host | Self::Noble => None,
             Self::Trixie => Some("trixie"),
             Self::Newer => Some("forky"),
             Self::Arm64 => Some("bookworm"),
@@ -55,6 +59,9 @@ impl Suite {
     }
 
     fn options(self) -> Result<Vec<String>> {
+        if self == Self::Noble {
+            return ubuntu_options(self.name());
+        }
         let Some(release) = self.release() else {
             return Ok(vec!["-q".to_owned(), AS_ROOT.to_owned()]);
         };
@@ -74,7 +81,17 @@ impl Suite {
     }
 }
 
-/// Options of apt with a sources list of its own, of one line, and what was fetched by it.
+fn ubuntu_options(name: &str) -> Result<Vec<String>> {
+    let at = cache::folder().join("apt").join(name);
+    fs::create_dir_all(&at)?;
+    let keys = roots::ubuntu_keys(&at)?;
+    let signed = format!("[signed-by={}]", keys.display());
+    let line = |suite: &str| format!("deb {signed} {} {suite} main", roots::UBUNTU);
+    let lines = [line("noble"), line("noble-updates")];
+    own_list(name, &lines.join("\n"))
+}
+
+/// Options of apt with a sources list of its own, and what was fetched by it.
 fn own_list(name: &str, line: &str) -> Result<Vec<String>> {
     let root = cache::folder().join("apt").join(name);
     fs::create_dir_all(root.join("lists/partial"))?;

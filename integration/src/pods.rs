@@ -154,7 +154,6 @@ impl PodsSetup {
   {sandbox_key}
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
-  disable_apparmor = true
 [plugins.'{runtime}'.cni]
   {plugins}
   conf_dir = "{networks}"

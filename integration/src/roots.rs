@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 /// How long one step in a root may take.
 pub const LIMIT: Duration = Duration::from_secs(600);
 const DEBIAN: &str = "http://deb.debian.org/debian";
-const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
+pub(crate) const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
 /// Ubuntu's keys, which Debian's debootstrap does not have: the package below [`UBUNTU`], and its digest.
 const UBUNTU_KEYS: (&str, &str) = (
     "pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb",
@@ -98,8 +98,12 @@ fn make(system: &System, packages: &[&str], at: &Path) -> Result<()> {
 }
 
 /// The file with Ubuntu's keys, unpacked below `at`.
-fn ubuntu_keys(at: &Path) -> Result<PathBuf> {
+pub(crate) fn ubuntu_keys(at: &Path) -> Result<PathBuf> {
     let (path, digest) = UBUNTU_KEYS;
+    let found = at.join("keys/usr/share/keyrings/ubuntu-archive-keyring.gpg");
+    if found.exists() {
+        return Ok(found);
+    }
     let package = at.join("keys.deb");
     let mut fetch = Command::new("curl");
     fetch.args([
@@ -111,18 +115,15 @@ fn ubuntu_keys(at: &Path) -> Result<PathBuf> {
     ]);
     fetch.arg(&package).arg(format!("{UBUNTU}/{path}"));
     capture(&mut fetch, LIMIT)?.success()?;
-    let found = succeed(Command::new("sha256sum").arg(&package))?.stdout;
-    ensure!(
-        found.starts_with(digest),
-        "{path} has another digest: {found}"
-    );
+    let sum = succeed(Command::new("sha256sum").arg(&package))?.stdout;
+    ensure!(sum.starts_with(digest), "{path} has another digest: {sum}");
     let keys = at.join("keys");
     capture(
         Command::new("dpkg-deb").arg("-x").arg(&package).arg(&keys),
         LIMIT,
     )?
     .success()?;
-    Ok(keys.join("usr/share/keyrings/ubuntu-archive-keyring.gpg"))
+    Ok(found)
 }
 
 /// A copy of a system's root, which goes when this is dropped.

@@ -6,6 +6,7 @@
 mod arm64;
 mod document;
 mod plan;
+mod selinux;
 mod starts;
 mod steps;
 
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use integration::guest::{Guest, Init};
+use integration::guest::{Guest, Init, SecurityModule};
 use integration::packages::Suite;
 use integration::programs::{Profile, Programs, target_folder};
 
@@ -23,7 +24,7 @@ use crate::suite::runner::Outcome;
 
 use plan::{Place, Plan, Report};
 use starts::Starts;
-use steps::{LONG, SHORT, Step};
+use steps::{LONG, OF_UBUNTU, SHORT, Step};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -62,6 +63,10 @@ enum Kernel {
     Host,
     /// Debian 13.
     Trixie,
+    /// Ubuntu 24.04, which restricts user namespaces: the tests of AppArmor, and no page.
+    Noble,
+    /// The release of Debian that this machine has, with SELinux that enforces Debian 13's policy: a script, and no page.
+    Selinux,
     /// Debian 12 for arm64, with programs and tests that are built for it; writes docs/reports/arm64.md.
     Arm64,
 }
@@ -69,19 +74,32 @@ enum Kernel {
 impl Kernel {
     fn suite(self) -> Suite {
         match self {
-            Self::Host => Suite::Host,
+            Self::Host | Self::Selinux => Suite::Host,
             Self::Trixie => Suite::Trixie,
+            Self::Noble => Suite::Noble,
             Self::Arm64 => Suite::Arm64,
+        }
+    }
+
+    fn module(self) -> SecurityModule {
+        match self {
+            Self::Selinux => SecurityModule::Selinux,
+            Self::Host | Self::Trixie | Self::Noble | Self::Arm64 => SecurityModule::Default,
         }
     }
 
     /// Tests, and the folder of our programs.
     fn build(self) -> Result<(Vec<Executable>, PathBuf)> {
         Ok(match self {
-            Self::Host | Self::Trixie => {
+            Self::Host | Self::Trixie | Self::Noble => {
                 let executables = executables::build()?;
                 let programs = Programs::gather(Profile::Dev)?;
                 (executables, programs.folder().to_owned())
+            }
+            Self::Selinux => {
+                integration::selinux::policy()?;
+                let programs = Programs::build(Profile::Dev)?;
+                (Vec::new(), programs.folder().to_owned())
             }
             Self::Arm64 => (
                 executables::build_for_arm64()?,
@@ -117,7 +135,9 @@ const LONG_LIMIT: Duration = Duration::from_secs(5 * 60 * 60);
 impl Options {
     fn places(&self) -> Vec<Place> {
         match (self.kind.as_slice(), self.long, self.systemd) {
-            ([], true, false) if self.kernel != Kernel::Arm64 => Place::ALL.to_vec(),
+            ([], true, false) if matches!(self.kernel, Kernel::Host | Kernel::Trixie) => {
+                Place::ALL.to_vec()
+            }
             ([], _, true) => vec![Place::Guest(Init::Systemd)],
             ([], _, false) => vec![Place::Guest(Init::Shell)],
             (kinds, _, _) => kinds.iter().map(|kind| kind.place()).collect(),
@@ -131,6 +151,8 @@ impl Options {
         };
         let all = match (self.kernel, self.long) {
             (Kernel::Arm64, _) => arm64::STEPS,
+            (Kernel::Noble, _) => OF_UBUNTU,
+            (Kernel::Selinux, _) => selinux::STEPS,
             (Kernel::Host | Kernel::Trixie, true) => LONG,
             (Kernel::Host | Kernel::Trixie, false) => SHORT,
         };
@@ -146,7 +168,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     let (executables, programs) = options.kernel.build()?;
     let steps = options.steps();
-    let guest = Guest::of(options.kernel.suite())?;
+    let guest = Guest::of(options.kernel.suite())?.with_module(options.kernel.module());
     let mut failed = 0;
     for place in options.places() {
         let plan = Plan {
@@ -157,7 +179,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             programs: &programs,
             limit: match (options.kernel, options.long) {
                 (Kernel::Host | Kernel::Trixie, false) => SHORT_LIMIT,
-                (Kernel::Arm64, _) | (_, true) => LONG_LIMIT,
+                (Kernel::Arm64 | Kernel::Noble | Kernel::Selinux, _) | (_, true) => LONG_LIMIT,
             },
         };
         let mut reports = plan.run(&guest, place)?;
@@ -166,7 +188,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
                 document::write(&guest, place, &mut reports)?;
             }
             Kernel::Arm64 => arm64::write(&guest, &reports)?,
-            Kernel::Host | Kernel::Trixie => {}
+            Kernel::Host | Kernel::Trixie | Kernel::Noble | Kernel::Selinux => {}
         }
         for report in &reports {
             println!("{}", report.outcome.line());

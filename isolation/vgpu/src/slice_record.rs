@@ -12,7 +12,9 @@ use cards::GpuUuid;
 use cards::store::read_capped;
 use host_config::chain;
 use plan::Terms;
+use rustix::fs::XattrFlags;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use spec::edit::Mount;
 
 use crate::Error;
@@ -24,6 +26,9 @@ const FILE: &str = "slice.json";
 
 /// Where the container finds it.
 pub const TARGET: &str = "/dev/cgpu-slice.json";
+
+/// The attribute that SELinux reads a file's label from.
+const LABEL: &str = "security.selinux";
 
 const VERSION: u32 = 1;
 
@@ -81,14 +86,28 @@ pub(crate) fn update(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) {
     }
 }
 
-/// How the container finds it; nothing where nobody holds a share for it.
-pub(crate) fn mount(dir: &ContainerDir) -> Result<Option<Mount>, Error> {
+/// How the container finds it; nothing where nobody holds a share for it. The engine's `spec` may name a label for the container's
+/// files: under SELinux the container reads no others, and runc gives the source of a bind mount none.
+pub(crate) fn mount(dir: &ContainerDir, spec: Option<&Value>) -> Result<Option<Mount>, Error> {
     let path = dir.file(FILE);
     if !path.exists() {
         return Ok(None);
     }
+    let label = spec.and_then(|spec| spec.pointer("/linux/mountLabel")?.as_str());
+    if let Some(label) = label.filter(|label| !label.is_empty())
+        && let Err(error) = set_label(&path, label)
+    {
+        tracing::warn!(path = %path.display(), label, %error, "a container may not be able to read its share");
+    }
     let options = ["bind", "ro", "nosuid", "nodev", "noexec"];
     mount::checked(path, TARGET.into(), &options).map(Some)
+}
+
+/// What the container can read of itself binds nobody, so that a file system without labels is no reason not to start.
+fn set_label(path: &Path, label: &str) -> rustix::io::Result<()> {
+    // With the zero at its end, as libselinux writes it.
+    let value = [label.as_bytes(), b"\0"].concat();
+    rustix::fs::lsetxattr(path, LABEL, &value, XattrFlags::empty())
 }
 
 fn read(path: &Path) -> Result<SliceRecord, Error> {
@@ -143,7 +162,7 @@ mod tests {
         };
         // Nobody holds a share: there is nothing to bind, and nothing to update.
         update(&dir, &[(uuid(0), fixed)]);
-        assert_eq!(mount(&dir).unwrap(), None);
+        assert_eq!(mount(&dir, None).unwrap(), None);
         write(&dir, &[(uuid(0), fixed), (uuid(1), Terms::NATIVE)]).unwrap();
         let before = std::fs::metadata(dir.file(FILE)).unwrap();
         let weighted = Terms {
@@ -160,8 +179,47 @@ mod tests {
         let record = read(&dir.file(FILE)).unwrap();
         let terms: Vec<Terms> = record.cards.iter().map(|card| card.terms).collect();
         assert_eq!(terms, [fixed, weighted]);
-        let mount = mount(&dir).unwrap().unwrap();
+        let mount = mount(&dir, None).unwrap().unwrap();
         assert_eq!(mount.target, Path::new(TARGET));
         assert!(mount.options.contains(&"ro".to_owned()));
+    }
+
+    #[test]
+    fn the_record_has_the_label_of_the_containers_files() {
+        const TEST: &str = "the_record_has_the_label_of_the_containers_files";
+        const CONTAINERS: &str = "system_u:object_r:container_file_t:s0:c1,c2";
+        let folder = tempfile::tempdir().unwrap();
+        let key = ContainerKey::new("default", "c1").unwrap();
+        let dir = ContainerDir::of(folder.path(), &key);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        write(&dir, &[]).unwrap();
+        let path = dir.file(FILE);
+        // Without SELinux root may write any label that a file system has room for.
+        if let Err(error) = set_label(&path, "system_u:object_r:var_run_t:s0") {
+            let skipped = writeln!(
+                std::io::stderr(),
+                "SKIP: {TEST}: no label can be set: {error}"
+            );
+            skipped.unwrap();
+            return;
+        }
+        let label = || {
+            let mut buffer = [0; 256];
+            let length = rustix::fs::lgetxattr(&path, LABEL, &mut buffer[..]).unwrap();
+            String::from_utf8(buffer[..length].to_vec()).unwrap()
+        };
+        for spec in [
+            serde_json::json!({}),
+            serde_json::json!({"linux": {"mountLabel": ""}}),
+        ] {
+            mount(&dir, Some(&spec)).unwrap().unwrap();
+            assert_eq!(label(), "system_u:object_r:var_run_t:s0\0");
+        }
+        let spec = serde_json::json!({"linux": {"mountLabel": CONTAINERS}});
+        let mount = mount(&dir, Some(&spec)).unwrap().unwrap();
+        assert_eq!(label(), format!("{CONTAINERS}\0"));
+        // The label is the file's: none is asked for among the mount's options.
+        assert_eq!(mount.options, ["bind", "ro", "nosuid", "nodev", "noexec"]);
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use integration::cache::repository;
+use integration::cache::{self, repository};
 use integration::command::{capture, progress};
 use integration::engines::Engines;
 use integration::guest::{Guest, Init, RESULTS};
@@ -182,7 +182,10 @@ impl Plan<'_> {
                     "cd {repository}\nCGPU_BIN={programs} {xtask} engines --row '{row}'{checks}{plain} --times {times} --records {records}"
                 )
             }
-            Step::Script(_, script, _) => format!("export PATH={programs}:$PATH\n{script}"),
+            Step::Script(_, script, _) => format!(
+                "export PATH={programs}:$PATH CGPU_CACHE={}\n{script}",
+                cache::folder().display()
+            ),
             Step::Starts(count) => format!(
                 "cd {repository}\nCGPU_BIN={programs} {xtask} guest --pairs {count} --starts {records}"
             ),

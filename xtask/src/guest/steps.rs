@@ -95,10 +95,14 @@ pub(super) const LONG: &[Step] = &[
         "integration slices",
         &["every_path_to_memory", "deletion_returns"],
     ),
+    Step::Tests("integration apparmor", &[]),
     Step::Tests("cli driver_limit", &[]),
     Step::Tests("hook driver_limit", &[]),
     Step::Starts(15),
 ];
+
+/// What Ubuntu's kernel does otherwise than Debian's.
+pub(super) const OF_UBUNTU: &[Step] = &[Step::Tests("integration apparmor", &[])];
 
 #[cfg(test)]
 mod tests {

@@ -102,6 +102,29 @@ fn unknown_fields_survive_and_keep_their_order() {
     assert_eq!(spec["linux"]["namespaces"], json!([{"type": "future"}]));
 }
 
+/// runc applies labels and profiles, and the engine chooses them: our mounts ask for none.
+#[test]
+fn labels_and_profiles_stay_the_engines() {
+    let label = "system_u:system_r:container_t:s0:c1,c2";
+    let files = "system_u:object_r:container_file_t:s0:c1,c2";
+    let process = json!({"apparmorProfile": "docker-default", "selinuxLabel": label});
+    let spec = json!({"process": process, "linux": {"mountLabel": files}});
+    let spec = edited(&spec).unwrap();
+    assert_eq!(spec["process"]["apparmorProfile"], "docker-default");
+    assert_eq!(spec["process"]["selinuxLabel"], label);
+    assert_eq!(spec["linux"]["mountLabel"], files);
+    let options: Vec<&Value> = spec["mounts"].as_array().unwrap().iter().collect();
+    assert_eq!(options.len(), 1);
+    assert_eq!(
+        options[0]["options"],
+        json!(["bind", "rw", "nosuid", "noexec"])
+    );
+    let mut exec = process;
+    apply_to_exec(&mut exec).unwrap();
+    assert_eq!(exec["apparmorProfile"], "docker-default");
+    assert_eq!(exec["selinuxLabel"], label);
+}
+
 #[test]
 fn the_environment_hides_the_cards_from_other_hooks_once() {
     let spec = edited(&json!({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "A=b", "NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES_X=1"]}})).unwrap();

@@ -40,7 +40,7 @@ impl Making<'_> {
             log: Log::new(self.container, self.request.pod_namespace.as_deref()),
         };
         let mut mounts = self.host.mounts(config, &placed.grant.cards)?;
-        mounts.extend(slice_record::mount(dir)?);
+        mounts.extend(slice_record::mount(dir, self.input.spec())?);
         let spec = match self.input.spec() {
             Some(spec) => {
                 pending.log.begun(&placed.grant);
