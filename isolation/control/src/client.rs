@@ -188,7 +188,7 @@ impl<'a> Conversation<'a> {
     fn try_go_on(&mut self) -> io::Result<()> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => asked(self.socket, self.request)?,
+            None => connected(self.socket, self.request)?,
         };
         let read = read_line(&mut stream, &mut self.line);
         self.stream = Some(stream);
@@ -217,7 +217,7 @@ fn read_line(stream: &mut UnixStream, line: &mut Vec<u8>) -> io::Result<()> {
 
 /// A stream on which the question is. A broker that is stopped accepts nobody, and once its queue is full connecting has to wait:
 /// `WouldBlock`.
-fn asked(path: &Path, request: &Request) -> io::Result<UnixStream> {
+fn connected(path: &Path, request: &Request) -> io::Result<UnixStream> {
     let stream = socket(
         AddressFamily::Unix,
         SockType::Stream,
