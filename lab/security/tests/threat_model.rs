@@ -7,6 +7,19 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use integration::cache::repository;
 
+/// Where tests are.
+const FOLDERS: [&str; 9] = [
+    "agent",
+    "cli",
+    "hook",
+    "integration",
+    "isolation",
+    "lab",
+    "shim",
+    "top",
+    "view",
+];
+
 /// Cells of the table of attacks.
 fn rows() -> Result<Vec<Vec<String>>> {
     let page = fs::read_to_string(repository().join("docs/internals/threat-model.md"))
@@ -64,7 +77,7 @@ fn functions(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
 #[test]
 fn every_named_test_exists() -> Result<()> {
     let mut found = BTreeSet::new();
-    for part in ["integration", "isolation", "lab", "cli", "hook", "shim"] {
+    for part in FOLDERS {
         functions(&repository().join(part), &mut found)?;
     }
     for row in rows()? {
@@ -87,7 +100,7 @@ fn every_named_test_exists() -> Result<()> {
 #[test]
 fn every_test_that_a_table_names_exists() -> Result<()> {
     let mut found = BTreeSet::new();
-    for part in ["integration", "isolation", "lab", "cli"] {
+    for part in FOLDERS {
         functions(&repository().join(part), &mut found)?;
     }
     for (page, at_least) in [
