@@ -94,7 +94,8 @@ fn ten_brokers_of_fifty_that_hang_cost_their_own_figures_alone() {
         .collect();
     let agent = host.agent();
     let (first, took) = agent.ask("GET", "/metrics", "*/*");
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    // One after another they would cost five seconds.
+    assert!(took < Duration::from_millis(4500), "{took:?}");
     assert_eq!(first.count("cgpu_broker_up"), 50);
     assert_eq!(first.count("cgpu_memory_used_bytes"), 40);
     assert_eq!(
@@ -105,13 +106,16 @@ fn ten_brokers_of_fifty_that_hang_cost_their_own_figures_alone() {
         first.value("cgpu_scrape_errors_total", &["source=\"broker\""]),
         Some(10.0)
     );
-    // From now on nobody waits. The bound is that of a machine which does something else.
+    // From now on nobody waits for them: each would for half a second. The middle one says it, whatever else the machine does.
+    let mut all = Vec::new();
     for _ in 0..20 {
         let (next, took) = agent.ask("GET", "/metrics", "*/*");
         assert_eq!(next.count("cgpu_memory_used_bytes"), 40);
-        assert!(took < Duration::from_millis(400), "{took:?}");
+        all.push(took);
         std::thread::sleep(Duration::from_millis(100));
     }
+    all.sort();
+    assert!(all[10] < Duration::from_millis(400), "{all:?}");
     drop(hanging);
 }
 

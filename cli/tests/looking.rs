@@ -2,10 +2,12 @@
 #![cfg(feature = "host")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,13 +16,11 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use common::{beside, can_make_slices};
+
 const LIMIT: Duration = Duration::from_secs(30);
 /// What no output may have.
 const SECRET: &str = "a-secret-of-the-container";
-
-fn beside(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_cgpu")).with_file_name(name)
-}
 
 /// Two simulated cards.
 struct Host {
@@ -31,18 +31,7 @@ struct Host {
 impl Host {
     /// `None`, said aloud, where a slice cannot be made.
     fn start(test: &str) -> Option<Self> {
-        for program in ["cgpu-sim", "cgpu-broker"] {
-            if !beside(program).is_file() {
-                println!("SKIP: {test}: {program} is not built beside cgpu");
-                return None;
-            }
-        }
-        if !nix::unistd::geteuid().is_root() {
-            println!("SKIP: {test}: needs root");
-            return None;
-        }
-        if let Err(error) = sys::seccomp::supported() {
-            println!("SKIP: {test}: no seccomp user notification: {error}");
+        if !can_make_slices(test, &["cgpu-sim", "cgpu-broker"]) {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -2,6 +2,8 @@
 #![cfg(feature = "host")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -10,6 +12,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use common::{beside, can_make_slices};
 
 const GIB: u64 = 1 << 30;
 
@@ -24,10 +28,6 @@ architecture = "ada"
 count = 2
 "#;
 
-fn beside(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_cgpu")).with_file_name(name)
-}
-
 /// A state folder, a profile, and the programs.
 struct Host {
     dir: TempDir,
@@ -36,18 +36,7 @@ struct Host {
 impl Host {
     /// `None`, said aloud, where a slice cannot be made.
     fn find(test: &str) -> Option<Self> {
-        for program in ["cgpu-sim", "cgpu-broker", "cgpu-burn"] {
-            if !beside(program).is_file() {
-                println!("SKIP: {test}: {program} is not built beside cgpu");
-                return None;
-            }
-        }
-        if !nix::unistd::geteuid().is_root() {
-            println!("SKIP: {test}: needs root");
-            return None;
-        }
-        if let Err(error) = sys::seccomp::supported() {
-            println!("SKIP: {test}: no seccomp user notification: {error}");
+        if !can_make_slices(test, &["cgpu-sim", "cgpu-broker", "cgpu-burn"]) {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -307,7 +307,7 @@ fn a_quota_holds_under_a_confined_engine() -> Result<()> {
         ensure!(above.code == NO_MEMORY, "{id}: {above:?}");
         rig.containerd.remove(id)?;
     }
-    // This one keeps the broker out: nothing is allocated, and the program is told so.
+    // This one keeps the broker out: nothing is allocated, and the program gets an error.
     let closed = [
         &options[..],
         &["--allow-new-privs", "--apparmor-profile", CLOSED],

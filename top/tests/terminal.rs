@@ -21,7 +21,7 @@ const SIZE: Winsize = Winsize {
     ws_ypixel: 0,
 };
 const LIMIT: Duration = Duration::from_secs(30);
-/// What a terminal is told when it shall show its former screen again.
+/// The sequence by which a terminal shows its former screen again.
 const FORMER_SCREEN: &str = "\u{1b}[?1049l";
 
 struct Screen {
