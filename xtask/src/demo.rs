@@ -26,9 +26,12 @@ const MIB: u64 = 1 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// A development build, and no tinygrad: a minute instead of several on a fresh machine.
+    /// No tinygrad: nothing is fetched from PyPI.
     #[arg(long)]
     quick: bool,
+    /// With the programs as shipped, which take minutes to build.
+    #[arg(long)]
+    release: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -38,11 +41,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     ensure_installed(&[("python3", "python3"), ("setpriv", "util-linux")])?;
     let engines = Engines::fetch(Suite::Host).context("fetching containerd and runc")?;
-    let programs = Programs::build(if options.quick {
-        Profile::Dev
+    // A development build shares the dependencies that this program itself was built with.
+    let programs = if options.release {
+        Programs::build(Profile::Release)?
     } else {
-        Profile::Release
-    })?;
+        Programs::build_for_demo()?
+    };
     let tinygrad = if options.quick {
         None
     } else {
