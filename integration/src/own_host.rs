@@ -6,6 +6,7 @@
 //!     /run                 empty
 //!     /usr/bin, /usr/sbin  the host's, with our programs and the engine's over them
 //!     /etc, /var/lib       the host's, without engines' files; changes are gone at the end
+//!     /usr/lib/cgpu        the program for the inside of containers
 //!     /run/cgpu            the node's state folder
 //!     /run/containerd/containerd.sock, /run/docker.sock   the node's engines
 //! ```
@@ -14,7 +15,7 @@
 //! namespace of containerd, and cgpu's state folder keeps the node's own name: `/run/cgpu` is a
 //! second one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -29,8 +30,9 @@ use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::mounts;
 use crate::node::Node;
+use crate::packages::Suite;
 use crate::programs::Programs;
-use crate::rig;
+use crate::{rig, skip};
 
 /// What is there first of all, for everything below `/run` of the host's own.
 const RUN: &str = "/run";
@@ -101,6 +103,37 @@ impl OwnHost {
         }))
     }
 
+    /// A host with nothing of ours in its images.
+    pub fn load_plain_image(&mut self) -> Result<()> {
+        self.image = image::busybox(None)?;
+        self.containerd.import(&self.image)
+    }
+
+    /// Makes `name` a command of the host: a script that runs `command` with what it is given.
+    pub fn provide(name: &str, command: &Command) -> Result<()> {
+        let quoted = |text: &OsStr| format!("'{}'", text.to_string_lossy().replace('\'', "'\\''"));
+        let mut script = "#!/bin/sh\nexec env".to_owned();
+        if let Some(folder) = command.get_current_dir() {
+            script += &format!(" -C {}", quoted(folder.as_os_str()));
+        }
+        for (name, value) in command.get_envs() {
+            if let Some(value) = value {
+                script += &format!(" {}={}", name.to_string_lossy(), quoted(value));
+            }
+        }
+        for part in [command.get_program()]
+            .into_iter()
+            .chain(command.get_args())
+        {
+            script += &format!(" {}", quoted(part));
+        }
+        script += " \"$@\"\n";
+        let path = Path::new("/usr/bin").join(name);
+        fs::write(&path, script).with_context(|| format!("writing {}", path.display()))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        Ok(())
+    }
+
     /// Starts docker too, on the same containerd.
     pub fn start_docker(&mut self) -> Result<()> {
         let docker = Docker::start(&self.node, &self.containerd)?;
@@ -155,6 +188,38 @@ impl OwnHost {
     }
 }
 
+/// Does something on a host with Debian 13's engines, or skips aloud. The host is a thread's, and goes with it.
+///
+/// # Errors
+/// What `body` fails with, and what is left afterwards.
+pub fn on_one<F>(test: &str, body: F) -> Result<()>
+where
+    F: FnOnce(&mut OwnHost) -> Result<()> + Send + 'static,
+{
+    if let Some(reason) = skip::lacks_root() {
+        skip!(test, "{reason}");
+    }
+    let engines = match Engines::fetch(Suite::Trixie) {
+        Ok(engines) => engines,
+        Err(error) => skip!(test, "{error:#}"),
+    };
+    let programs = Programs::for_tests()?;
+    let inside = move || -> Result<Option<String>> {
+        let mut host = match OwnHost::enter(programs, &engines)? {
+            Ok(host) => host,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        let done = body(&mut host);
+        host.finish()?;
+        done.map(|()| None)
+    };
+    let done = std::thread::spawn(inside).join();
+    match done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))? {
+        None => Ok(()),
+        Some(reason) => skip!(test, "{reason}"),
+    }
+}
+
 fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
     mounts::enter_new()?;
     mount(
@@ -175,6 +240,7 @@ fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
     }
     overlay(Path::new("/usr/bin"), &bin)?;
     overlay(Path::new("/usr/sbin"), &[])?;
+    overlay(Path::new("/usr/lib"), &[])?;
     overlay(Path::new("/etc"), &[])?;
     overlay(Path::new("/var/lib"), &[])?;
     for path in ABSENT.map(Path::new) {
@@ -184,6 +250,9 @@ fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
             fs::remove_file(path)?;
         }
     }
+    let inside = Path::new("/usr/lib/cgpu/static");
+    fs::create_dir_all(inside)?;
+    fs::copy(programs.folder().join("static/cgpu"), inside.join("cgpu"))?;
     // Programs are looked for here first.
     for program in ["containerd", "dockerd", "docker"] {
         let hosts = Path::new("/usr/sbin").join(program);

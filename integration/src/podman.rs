@@ -185,10 +185,9 @@ impl Podman {
                 folder.display()
             ),
         )?;
-        let wrapper = wrapper(node, &folder)?;
         let named = match frontend {
-            Frontend::Wrapper | Frontend::Both => &wrapper,
-            Frontend::Precreate | Frontend::CreateRuntime | Frontend::Plain => runtime,
+            Frontend::Wrapper | Frontend::Both => wrapper(node, &folder)?,
+            Frontend::Precreate | Frontend::CreateRuntime | Frontend::Plain => runtime.to_owned(),
         };
         let stage = match frontend {
             Frontend::Wrapper | Frontend::Plain => None,

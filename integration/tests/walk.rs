@@ -10,9 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use integration::cache::repository;
 use integration::command::succeed;
-use integration::engines::Engines;
-use integration::own_host::OwnHost;
-use integration::packages::Suite;
+use integration::own_host;
 use integration::programs::Programs;
 use integration::skip;
 use integration::walk::{Normaliser, Step, Walk};
@@ -116,39 +114,6 @@ enum Beside {
     Docker,
 }
 
-/// Does something on a host of its own.
-fn on_a_host<F>(test: &str, beside: Beside, body: F) -> Result<()>
-where
-    F: FnOnce(&mut OwnHost) -> Result<()> + Send + 'static,
-{
-    if let Some(reason) = skip::lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let engines = match Engines::fetch(Suite::Trixie) {
-        Ok(engines) => engines,
-        Err(error) => skip!(test, "{error:#}"),
-    };
-    let programs = Programs::for_tests()?;
-    // The namespace is this thread's, and goes with it.
-    let inside = move || -> Result<Option<String>> {
-        let mut host = match OwnHost::enter(programs, &engines)? {
-            Ok(host) => host,
-            Err(reason) => return Ok(Some(reason)),
-        };
-        if beside == Beside::Docker {
-            host.start_docker()?;
-        }
-        let done = body(&mut host);
-        host.finish()?;
-        done.map(|()| None)
-    };
-    let done = std::thread::spawn(inside).join();
-    match done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))? {
-        None => Ok(()),
-        Some(reason) => skip!(test, "{reason}"),
-    }
-}
-
 /// Runs a walk on a host of its own and compares.
 fn walked(test: &str, name: &'static str, beside: Beside) -> Result<()> {
     if let Some(older) = older_kernel()? {
@@ -157,36 +122,16 @@ fn walked(test: &str, name: &'static str, beside: Beside) -> Result<()> {
             "Linux {older}: what is written is of 5.19 and later, which `cgpu doctor` asks for"
         );
     }
-    on_a_host(test, beside, move |host| {
+    own_host::on_one(test, move |host| {
+        if beside == Beside::Docker {
+            host.start_docker()?;
+        }
         let normaliser = Normaliser::new(host.names(), &PATTERNS, &COLUMNS)?;
         let folder = host.node.root().join("walk");
         fs::create_dir(&folder)?;
         let walked = read(name)?.run(&mut host.shell()?, &folder, &normaliser)?;
         walked.check(&file(name))
     })
-}
-
-#[test]
-fn the_example_without_an_engine_holds_its_quota() -> Result<()> {
-    on_a_host(
-        "the_example_without_an_engine_holds_its_quota",
-        Beside::Nothing,
-        |host| {
-            let script = repository().join("examples/without-an-engine.sh");
-            let ran = succeed(host.shell()?.arg(script))?;
-            ensure!(
-                ran.stdout.matches("/2048 MiB").count() == 2,
-                "each of two cards gives half of 4 GiB: {}",
-                ran.stdout
-            );
-            ensure!(
-                ran.stdout.contains("NV_ERR_NO_MEMORY"),
-                "2 GiB do not fit into 1 GiB: {}",
-                ran.stdout
-            );
-            Ok(())
-        },
-    )
 }
 
 #[test]

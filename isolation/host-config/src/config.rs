@@ -2,6 +2,7 @@
 
 mod backend;
 mod compute;
+mod container_tools;
 mod driver;
 mod error;
 mod isolation;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 
 pub use self::backend::{BackendConfig, BackendKind, Strength};
 pub use self::compute::ComputeConfig;
+pub use self::container_tools::ContainerTools;
 pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
 pub use self::error::Error;
 pub use self::isolation::{Allow, IsolationConfig, OtherCards};
@@ -47,8 +49,8 @@ pub struct Config {
     pub runc: Option<PathBuf>,
     /// The broker program; absent: `cgpu-broker` among cgpu's own programs.
     pub broker: BrokerConfig,
-    /// A static `cgpu` that GPU containers find at `/usr/bin/cgpu`, read-only; absent: none.
-    pub container_tools: Option<PathBuf>,
+    /// A static `cgpu` that GPU containers find at `/usr/bin/cgpu`, read-only.
+    pub container_tools: ContainerTools,
     /// Who executes the containers' calls.
     pub driver: DriverConfig,
     /// Who holds containers to their memory.
@@ -124,7 +126,7 @@ impl Default for Config {
             state_dir: PathBuf::from("/run/cgpu"),
             runc: None,
             broker: BrokerConfig::default(),
-            container_tools: None,
+            container_tools: ContainerTools::default(),
             driver: DriverConfig::default(),
             backend: BackendConfig::default(),
             placement: PlacementConfig::default(),
@@ -252,12 +254,16 @@ impl Config {
     }
 
     fn check_paths(&self, path: &Path) -> Result<(), Error> {
+        let named_tools = match &self.container_tools {
+            ContainerTools::File(path) => Some(path),
+            ContainerTools::Installed | ContainerTools::Off => None,
+        };
         let absolute = [
             ("state_dir", Some(&self.state_dir)),
             ("runc", self.runc.as_ref()),
             ("broker.path", self.broker.path.as_ref()),
             ("broker.cgroup_root", Some(&self.broker.cgroup_root)),
-            ("container_tools", self.container_tools.as_ref()),
+            ("container_tools", named_tools),
             (
                 "backend.limits_program",
                 self.backend.limits_program.as_ref(),
@@ -268,7 +274,11 @@ impl Config {
         ];
         for (key, value) in absolute {
             if let Some(value) = value.filter(|value| !value.is_absolute()) {
-                return Err(wrong(path, key, &value.display(), "an absolute path"));
+                let allowed = match key {
+                    "container_tools" => "an absolute path, or off",
+                    _ => "an absolute path",
+                };
+                return Err(wrong(path, key, &value.display(), allowed));
             }
         }
         let mut data = self.isolation.data_folders.iter();

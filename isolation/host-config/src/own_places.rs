@@ -34,7 +34,7 @@ impl OwnPlaces {
             config.broker.path.clone(),
             config.backend.limits_program.clone(),
             config.backend.nvml_library.clone(),
-            config.container_tools.clone(),
+            config.container_tools.file(),
             std::env::var_os(PATH_VARIABLE).map(PathBuf::from),
             Some(config.driver.root.clone()).filter(|root| root != Path::new("/")),
         ];

@@ -10,12 +10,35 @@ use std::path::{Path, PathBuf};
 /// The folder in which a program of the folder `bin` finds the others, from the folder above `bin`.
 const INTERNAL: &str = "libexec/cgpu";
 
+/// The folder of the programs for the inside of containers, from the folder above `bin`.
+const STATIC: &str = "lib/cgpu/static";
+
 /// A program that only cgpu itself starts, of the installation that the running program belongs to. It need not exist.
 ///
 /// # Errors
 /// The system's, where the running program cannot be named.
 pub fn internal(name: &str) -> io::Result<PathBuf> {
     Ok(folder_of(&std::env::current_exe()?).join(name))
+}
+
+/// A static program of the installation that the running program belongs to, for images of any C library; `None` where the
+/// installation has none, as a build's folder.
+#[must_use]
+pub fn inside_containers(name: &str) -> Option<PathBuf> {
+    inside(&std::env::current_exe().ok()?, name)
+}
+
+fn inside(program: &Path, name: &str) -> Option<PathBuf> {
+    let folder = program.parent()?;
+    let prefix = if folder.ends_with("bin") {
+        folder.parent()?
+    } else if folder.ends_with(INTERNAL) {
+        folder.parent()?.parent()?
+    } else {
+        return None;
+    };
+    let file = prefix.join(STATIC).join(name);
+    file.is_file().then_some(file)
 }
 
 /// The folder of the programs that belong to this one.
@@ -45,6 +68,20 @@ mod tests {
         assert_eq!(folder_of(&internal.join("cgpu-broker")), internal);
         let build = root.path().join("usr/debug");
         assert_eq!(folder_of(&build.join("cgpu")), build);
+    }
+
+    #[test]
+    fn programs_for_containers_are_of_an_installation_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let usr = root.path().join("usr");
+        let file = usr.join("lib/cgpu/static/cgpu");
+        assert_eq!(inside(&usr.join("bin/cgpu"), "cgpu"), None);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "").unwrap();
+        for program in ["bin/cgpu", "libexec/cgpu/cgpu-broker"] {
+            assert_eq!(inside(&usr.join(program), "cgpu").as_deref(), Some(&*file));
+        }
+        assert_eq!(inside(&usr.join("debug/cgpu"), "cgpu"), None);
     }
 
     /// A program that was replaced while it runs is named with this ending by the kernel.

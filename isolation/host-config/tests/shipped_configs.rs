@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use cards::Weakness;
 use host_config::Config;
-use host_config::config::{BackendConfig, BrokerConfig, IsolationConfig, RequestConfig};
+use host_config::config::{
+    BackendConfig, BrokerConfig, ContainerTools, IsolationConfig, RequestConfig,
+};
 
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -37,7 +39,7 @@ fn cgpu_toml_names_every_key_with_its_default() {
     assert_eq!(config.runc, Some(PathBuf::from("/usr/sbin/runc")));
     assert_eq!(
         config.container_tools,
-        Some(PathBuf::from("/usr/lib/cgpu/static/cgpu"))
+        ContainerTools::File(PathBuf::from("/usr/lib/cgpu/static/cgpu"))
     );
     assert_eq!(
         config.broker.path,
@@ -65,7 +67,7 @@ fn cgpu_toml_names_every_key_with_its_default() {
             ..config.backend
         },
         runc: None,
-        container_tools: None,
+        container_tools: ContainerTools::Installed,
         broker: BrokerConfig {
             path: None,
             ..config.broker

@@ -7,11 +7,13 @@ use cards::reservations::Defaults;
 use cards::{CardKind, DriverSpec, Grant, Inventory, SimulatedInventory};
 use driver_libraries::drivers::{self, Decoding, UnknownDriver};
 use driver_libraries::uvm_module::UvmModule;
-use host_config::config::DriverKind;
+use host_config::config::{ContainerTools, DriverKind};
 use host_config::{Config, user_namespace};
 use nvabi::proc_files::{DeviceFiles, PARAMS_PATH, VERSION_PATH, driver_version};
 use nvabi::{DriverVersion, Release};
 use releases::Known;
+use rustix::fs::StatVfsMountFlags;
+use serde_json::Value;
 use spec::edit::Mount;
 use verdict::filter::{Coverage, FilterSpec};
 
@@ -37,6 +39,29 @@ pub(crate) fn require_root() -> Result<(), Error> {
         return Err(Error::Rootless { who });
     }
     Ok(())
+}
+
+/// Whether a file can be bound where an image has none: the OCI runtime makes an empty one there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Image {
+    Writable,
+    /// On a file system that nobody can write; or there is no image.
+    Fixed,
+}
+
+impl Image {
+    /// That of a spec; a relative path in it starts at `bundle`. Whatever cannot be looked at counts as fixed: it is the OCI
+    /// runtime's to refuse.
+    pub(crate) fn of(spec: Option<&Value>, bundle: &Path) -> Self {
+        let path = spec.and_then(|spec| spec.pointer("/root/path")?.as_str());
+        let flags = path
+            .and_then(|path| rustix::fs::statvfs(bundle.join(path)).ok())
+            .map(|about| about.f_flag);
+        match flags {
+            Some(flags) if !flags.contains(StatVfsMountFlags::RDONLY) => Self::Writable,
+            Some(_) | None => Self::Fixed,
+        }
+    }
 }
 
 /// The driver and its cards.
@@ -129,6 +154,7 @@ impl Host {
         &self,
         config: &Config,
         cards: &[cards::CardGrant],
+        image: Image,
     ) -> Result<Vec<Mount>, Error> {
         let mut mounts = Vec::new();
         if let DriverSpec::Sim { .. } = self.driver {
@@ -143,9 +169,12 @@ impl Host {
                 )?);
             }
         }
-        if let Some(tools) = &config.container_tools {
+        let is_named = matches!(config.container_tools, ContainerTools::File(_));
+        if let Some(tools) = config.container_tools.file()
+            && (is_named || image == Image::Writable)
+        {
             mounts.push(mount::checked(
-                tools.clone(),
+                tools,
                 PathBuf::from(TOOL_TARGET),
                 &["bind", "ro", "nosuid", "nodev"],
             )?);

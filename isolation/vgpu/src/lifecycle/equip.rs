@@ -11,6 +11,7 @@ use super::making::{Input, Making, Step};
 use super::place::Placed;
 use super::prepared::Pending;
 use crate::events::Log;
+use crate::host::Image;
 use crate::{Error, backend, bundle, slice_record};
 
 /// What was made for a grant.
@@ -39,7 +40,8 @@ impl Making<'_> {
             starting: choice.backend.prepare(dir, &placed.grant)?,
             log: Log::new(self.container, self.request.pod_namespace.as_deref()),
         };
-        let mut mounts = self.host.mounts(config, &placed.grant.cards)?;
+        let image = Image::of(self.input.spec(), self.bundle());
+        let mut mounts = self.host.mounts(config, &placed.grant.cards, image)?;
         mounts.extend(slice_record::mount(dir, self.input.spec())?);
         let spec = match self.input.spec() {
             Some(spec) => {
@@ -65,8 +67,7 @@ impl Making<'_> {
         log: &Log,
     ) -> Result<Value, Error> {
         let (config, grant) = (self.container.config(), &placed.grant);
-        // An engine that hands its spec over names its container's root by an absolute path.
-        let bundle = self.input.bundle().unwrap_or_else(|| Path::new("/"));
+        let bundle = self.bundle();
         let driver_libraries = driver_libraries::prepare(&driver_libraries::Context {
             config,
             grant,
@@ -96,6 +97,11 @@ impl Making<'_> {
         edit::apply(&mut edited, &plan)?;
         driver_libraries.tell_linker(spec, bundle);
         Ok(edited)
+    }
+
+    /// Where relative paths of the spec start. An engine that hands its spec over names its container's root by an absolute path.
+    fn bundle(&self) -> &Path {
+        self.input.bundle().unwrap_or_else(|| Path::new("/"))
     }
 
     /// Writes the edited spec to where it belongs, or returns it.

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Two containers share a card, by docker 24 and later. docs/guide/quick-start.md says what is needed first.
+set -eu
+image=${IMAGE:-debian:stable-slim}
+trap 'docker rm --force web notebook > /dev/null' EXIT
+
+start() { docker run --detach --network none --runtime io.containerd.cgpu.v2 "$@"; }
+start --name web --annotation cgpu.io/memory=4Gi --annotation cgpu.io/compute=60 "$image" sleep 3600
+start --name notebook --annotation cgpu.io/memory=2Gi "$image" sleep 3600
+
+# Each finds its own slice, in any image. On an NVIDIA card nvidia-smi shows it too.
+docker exec web cgpu smi
+docker exec notebook cgpu smi
+
+# Who has what; and more for one of them while it runs.
+cgpu ps
+cgpu set web --memory 6Gi
+docker exec web cgpu smi
