@@ -31,6 +31,7 @@ pub mod crio;
 pub mod daemon;
 pub mod docker;
 pub mod engines;
+pub mod former;
 pub mod go;
 pub mod guest;
 pub mod image;

@@ -174,7 +174,8 @@ impl Root {
         Ok(())
     }
 
-    /// Runs a script in the root, in namespaces of its own: what it leaves running ends with it.
+    /// Runs a script in the root, in namespaces of its own: what it leaves running ends with it. The root is the mount namespace's
+    /// own, not a `chroot`: whoever enters the namespace of a container in it would find this machine's root.
     pub fn run(&self, script: &str) -> Result<Outcome> {
         const ENTER: &str = r#"
 set -e
@@ -188,8 +189,10 @@ mkdir run/lock
 for name in packages newer; do
     [ ! -d "$1/$name" ] || { mkdir "run/$name"; cp "$1/$name"/* "run/$name"; }
 done
+mkdir run/machine
+pivot_root . run/machine
 exec chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive \
-    HOME=/root sh -c "$2"
+    HOME=/root sh -c 'umount -l /run/machine && rmdir /run/machine && eval "$1"' sh "$2"
 "#;
         let script = script
             .replace("/packages/", "/run/packages/")

@@ -167,7 +167,7 @@ fn debian(test: &str) -> Result<Option<Root>> {
         skip::record(test, &reason);
         return Ok(None);
     }
-    match Root::of(&System::BOOKWORM, &["runc"]) {
+    match Root::of(&System::BOOKWORM, &["containerd", "runc"]) {
         Ok(root) => Ok(Some(root)),
         Err(error) => {
             skip::record(test, &format!("no root of Debian 12: {error:#}"));

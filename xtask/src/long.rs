@@ -11,6 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use integration::cache::repository;
 use integration::command::progress;
+use integration::former::COMMIT;
 use integration::programs::{Profile, Programs, target_folder};
 
 use crate::machine;
@@ -37,6 +38,12 @@ enum Suite {
         /// Repeats the draws of a former run.
         #[arg(long)]
         seed: Option<u64>,
+    },
+    /// The former version's packages are upgraded under containers that allocate, and their brokers replaced again and again; writes docs/reports/upgrade.md.
+    Upgrade {
+        /// How often in a row.
+        #[arg(long, default_value_t = 100)]
+        upgrades: u32,
     },
     /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/reports/referee.md. Trees: those of Debian's
     /// source packages, and those that are named.
@@ -67,6 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             at_once,
             seed,
         } => chaos(*seconds, *at_once, *seed),
+        Suite::Upgrade { upgrades } => upgrade(*upgrades),
         Suite::Referee {
             sequences,
             seed,
@@ -145,6 +153,44 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
              [driver-behaviour.md](../internals/driver-behaviour.md#the-referee). Below each version: the calls, RM's statuses, and how often.\n\n```text\n{report}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
+        ),
+    )?;
+    println!("wrote {}", page.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn upgrade(upgrades: u32) -> Result<ExitCode> {
+    let summary = target_folder().join("upgrade.txt");
+    // A summary of a former run is none of this one's.
+    if summary.exists() {
+        fs::remove_file(&summary)?;
+    }
+    progress(&format!("{upgrades} upgrades"));
+    let began = Instant::now();
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["test", "--package", "cgpu-packaging", "--test", "upgrade"])
+        .args(["--", "--nocapture"])
+        .current_dir(repository())
+        .env("CGPU_UPGRADES", upgrades.to_string())
+        .env("CGPU_UPGRADES_SUMMARY", &summary)
+        .status()
+        .context("starting cargo test")?;
+    if !status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let reported = fs::read_to_string(&summary).context("the run left no summary")?;
+    let page = repository().join("docs/reports/upgrade.md");
+    fs::write(
+        &page,
+        format!(
+            "# Upgrades under load\n\nWritten by `cargo xtask long upgrade --upgrades {upgrades}`; {} s in all, development build, {}.\n\n\
+             In a root of Debian 12, with its containerd and runc, containers of the former version's packages (commit `{}`) allocate and free while\n\
+             `dpkg` installs this tree's. Then `cgpu upgrade` replaces the brokers again and again. The test, `packaging/tests/upgrade.rs`, also asks the new\n\
+             `cgpu`, `cgpu-runtime` and shim to work with the old brokers, and the old shim with the new ones; nothing is left, and the packages can be\n\
+             removed.\n\n```text\n{reported}```\n",
+            began.elapsed().as_secs(),
+            machine::describe(),
+            COMMIT.get(..8).unwrap_or(COMMIT),
         ),
     )?;
     println!("wrote {}", page.display());

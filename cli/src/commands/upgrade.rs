@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use cards::ContainerKey;
@@ -14,6 +15,10 @@ use vgpu::{BrokerState, Container};
 use super::Form;
 use view::JSON_VERSION;
 use view::names::find;
+
+/// How long a container may have no broker before it counts as one that lost it.
+const ENDING: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Below the help of `cgpu upgrade`.
 pub(super) const EXAMPLES: &str = "\
@@ -51,6 +56,10 @@ struct Row {
 #[serde(untagged)]
 enum Outcome {
     Upgraded(Upgraded),
+    /// The container ended before its turn, or in it.
+    Ended {
+        ended: bool,
+    },
     Failed {
         error: String,
         /// Whether the former broker serves on; without one every call of the container fails.
@@ -80,9 +89,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             let key = container.key();
             let outcome = match vgpu::upgrade::upgrade(&container) {
                 Ok(upgraded) => Outcome::Upgraded(upgraded),
-                Err(error) => Outcome::Failed {
-                    error: host_config::chain(&error),
-                    served: has_broker(&config, key)?,
+                Err(error) => match settled(&config, key)? {
+                    None => Outcome::Ended { ended: true },
+                    Some(served) => Outcome::Failed {
+                        error: host_config::chain(&error),
+                        served,
+                    },
                 },
             };
             Ok(Row {
@@ -103,17 +115,25 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn has_broker(config: &Config, key: &ContainerKey) -> anyhow::Result<bool> {
-    let mut states = vgpu::list(config)?.into_iter();
-    let state = states.find(|state| state.grant.key == *key);
-    Ok(state.is_some_and(|state| state.broker == BrokerState::Alive))
+/// Whether a container whose broker gave no good answer has one; `None`: the container has ended. One that ends loses its broker
+/// first and its grant a moment later.
+fn settled(config: &Config, key: &ContainerKey) -> anyhow::Result<Option<bool>> {
+    let deadline = Instant::now() + ENDING;
+    loop {
+        let mut states = vgpu::list(config)?.into_iter();
+        let state = states.find(|state| state.grant.key == *key);
+        match state.map(|state| state.broker == BrokerState::Alive) {
+            Some(false) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            settled => return Ok(settled),
+        }
+    }
 }
 
 /// What did not go well, and what to do.
 fn problem(rows: &[Row]) -> Option<String> {
     let served = rows.iter().filter_map(|row| match row.outcome {
         Outcome::Failed { served, .. } => Some(served),
-        Outcome::Upgraded(_) => None,
+        Outcome::Upgraded(_) | Outcome::Ended { .. } => None,
     });
     let (run_on, gone): (Vec<bool>, Vec<bool>) = served.partition(|served| *served);
     let failed = run_on.len() + gone.len();
@@ -149,6 +169,7 @@ fn render(report: &Report) -> String {
                     upgraded.pid,
                     f64::from(u32::try_from(upgraded.pause_us).unwrap_or(u32::MAX)) / 1000.0
                 ),
+                Outcome::Ended { .. } => format!("{name}: ended meanwhile"),
                 Outcome::Failed { error, .. } => format!("{name}: {error}"),
             }
         })

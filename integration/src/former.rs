@@ -1,0 +1,121 @@
+//! The former version of the product: its source, and those of its programs that live on in containers when a host is upgraded.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache;
+use crate::command::{capture, line, progress};
+use crate::programs::Programs;
+
+/// The former version: the commit that stood before the packages' issue was finished. With the first published version, its tag.
+pub const COMMIT: &str = "255fc832ff0c2577e730629698d49faf02e9824c";
+
+/// Package and program of those that run for as long as a container does, or that engines and people start on it.
+const PROGRAMS: [(&str, &str); 8] = [
+    ("cgpu-shim", "containerd-shim-cgpu-v2"),
+    ("cgpu-broker", "cgpu-broker"),
+    ("cgpu-executor", "cgpu-executor"),
+    ("cgpu-limits", "cgpu-limits"),
+    ("cgpu-hook", "cgpu-runtime"),
+    ("cgpu-hook", "cgpu-hook"),
+    ("cgpu-cli", "cgpu"),
+    ("cgpu-sim", "cgpu-sim"),
+];
+
+/// How long its build may take, beside other tests.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// A former version.
+#[derive(Debug)]
+pub struct Former {
+    /// Its source.
+    pub source: PathBuf,
+    /// The folder of its programs; those that no container knows of are this tree's.
+    pub programs: PathBuf,
+}
+
+impl Former {
+    /// Takes it from the repository's history and builds it, once. An error is a reason to skip aloud.
+    ///
+    /// # Errors
+    /// The history does not have it, or it does not build.
+    pub fn fetch(current: &Programs) -> Result<Self> {
+        let folder = cache::folder().join("former");
+        let _lock = cache::lock("former")?;
+        cache::once(&folder, COMMIT, |at| {
+            progress(&format!(
+                "building the former version, {}",
+                COMMIT.get(..8).unwrap_or(COMMIT)
+            ));
+            let source = at.join("source");
+            unpack(&source)?;
+            build(&source, &at.join("target"))?;
+            let programs = at.join("programs");
+            gather(&at.join("target/debug"), current.folder(), &programs)?;
+            // What was on the way to it is ten times its size.
+            fs::remove_dir_all(at.join("target"))?;
+            Ok(())
+        })?;
+        Ok(Self {
+            source: folder.join("source"),
+            programs: folder.join("programs"),
+        })
+    }
+}
+
+fn unpack(into: &Path) -> Result<()> {
+    fs::create_dir_all(into)?;
+    let mut archive = Command::new("git");
+    archive
+        .arg("-C")
+        .arg(cache::repository())
+        .args(["archive", "--format=tar", COMMIT])
+        .stdout(Stdio::piped());
+    let mut git = archive
+        .spawn()
+        .with_context(|| format!("starting `{}`", line(&archive)))?;
+    let tar = git.stdout.take().context("git's output")?;
+    let mut unpacking = Command::new("tar");
+    unpacking.arg("-x").arg("-C").arg(into).stdin(tar);
+    let unpacked = unpacking.status().context("starting tar")?;
+    if !git.wait()?.success() || !unpacked.success() {
+        bail!("the repository's history does not have {COMMIT}");
+    }
+    Ok(())
+}
+
+fn build(source: &Path, target: &Path) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .arg("build")
+        .current_dir(source)
+        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_INCREMENTAL", "0")
+        .env("CARGO_PROFILE_DEV_DEBUG", "false");
+    for (package, program) in PROGRAMS {
+        command.args(["--package", package, "--bin", program]);
+    }
+    capture(&mut command, LIMIT)?.success()?;
+    Ok(())
+}
+
+fn gather(built: &Path, current: &Path, into: &Path) -> Result<()> {
+    let copy = Command::new("cp")
+        .args(["--recursive", "--reflink=auto"])
+        .arg(current)
+        .arg(into)
+        .status()?;
+    if !copy.success() {
+        bail!("copying {}", current.display());
+    }
+    for (_, program) in PROGRAMS {
+        fs::copy(built.join(program), into.join(program))
+            .with_context(|| format!("the former {program}"))?;
+    }
+    Ok(())
+}
