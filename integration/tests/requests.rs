@@ -6,9 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use anyhow::{Context, Result, ensure};
 use integration::command::Outcome;
 use integration::containerd::CGPU;
+use integration::crictl::{PodContainer, Processes};
 use integration::docker::Docker;
 use integration::packages::Suite;
-use integration::rig::{self, Rig};
+use integration::pods::BY_TYPE;
+use integration::rig::{self, PodRig, Rig};
 use integration::skip;
 use serde_json::Value;
 
@@ -277,4 +279,63 @@ fn by_docker() -> Result<()> {
         )?;
         docker.stop()
     })
+}
+
+/// What a pod's author writes is the pod's only where the host says so.
+#[test]
+fn a_pod_s_author_is_refused_where_claims_alone_count() -> Result<()> {
+    const TEST: &str = "a_pod_s_author_is_refused_where_claims_alone_count";
+    let rig = match PodRig::start(Suite::Newer)? {
+        Ok(rig) => rig,
+        Err(reason) => skip!(TEST, "{reason}"),
+    };
+    let done = pods_of_an_author(&rig);
+    rig.finish()?;
+    done
+}
+
+fn pods_of_an_author(rig: &PodRig) -> Result<()> {
+    let (crictl, containerd) = (&rig.crictl, &rig.containerd);
+    let authority = |who: &str| {
+        rig.node.edit_config(|text| {
+            let rest = text.split("\n[kubernetes]").next().unwrap_or_default();
+            format!("{rest}\n[kubernetes]\nauthority = \"{who}\"\n")
+        })
+    };
+    let asking = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ];
+    let annotated = crictl.pod(
+        "annotated",
+        &["cgpu.io/memory=4Gi"],
+        Processes::OfTheContainer,
+    )?;
+    let classic = crictl.pod("classic", &[], Processes::OfTheContainer)?;
+    for (pod, environment, key) in [
+        (&annotated, &[][..], "cgpu.io/memory"),
+        (&classic, &asking[..], "ALIYUN_COM_GPU_MEM_CONTAINER"),
+    ] {
+        authority("claims")?;
+        let sandbox = crictl.run_pod(containerd, pod, BY_TYPE)?;
+        let container = |name| PodContainer {
+            name,
+            environment,
+            program: SLEEP,
+            ..PodContainer::default()
+        };
+        let start = |name| {
+            crictl.run_container(containerd, &sandbox, pod, &rig.image.name, &container(name))
+        };
+        let refused = format!("{:#}", start("refused").err().context("it has started")?);
+        for part in [key, "asks for a vGPU in a pod", "by claims alone"] {
+            ensure!(refused.contains(part), "no {part:?} in {refused}");
+        }
+        ensure!(rig.node.grants().is_empty(), "{:?}", rig.node.grants());
+        authority("annotations")?;
+        start("granted")?;
+        ensure!(!rig.node.grants().is_empty(), "nothing is granted");
+        crictl.remove_all(containerd)?;
+    }
+    Ok(())
 }

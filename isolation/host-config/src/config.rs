@@ -6,6 +6,7 @@ mod container_tools;
 mod driver;
 mod error;
 mod isolation;
+pub mod kubernetes;
 mod request;
 
 use std::path::{Component, Path, PathBuf};
@@ -20,6 +21,7 @@ pub use self::container_tools::ContainerTools;
 pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
 pub use self::error::Error;
 pub use self::isolation::{Allow, IsolationConfig, OtherCards};
+pub use self::kubernetes::{Authority, KubernetesConfig};
 pub use self::request::{DefaultTerms, DisableRule, EnvironmentRule, RequestConfig};
 use crate::chain::chain;
 use crate::trusted;
@@ -63,6 +65,8 @@ pub struct Config {
     pub isolation: IsolationConfig,
     /// How cards' time is divided.
     pub compute: ComputeConfig,
+    /// Whose word counts in a pod.
+    pub kubernetes: KubernetesConfig,
     /// The text that it was read from.
     #[serde(skip)]
     pub text: SourceText,
@@ -133,6 +137,7 @@ impl Default for Config {
             request: RequestConfig::default(),
             isolation: IsolationConfig::default(),
             compute: ComputeConfig::default(),
+            kubernetes: KubernetesConfig::default(),
             text: SourceText::default(),
         }
     }

@@ -32,6 +32,17 @@ pub fn annotations(spec: &Value) -> Result<Vec<(&str, &str)>, ShapeError> {
         .collect()
 }
 
+/// Where the spec puts the container's control group, in the runtime's words; `None`: it does not say.
+pub fn control_group(spec: &Value) -> Result<Option<&str>, ShapeError> {
+    match spec.pointer("/linux/cgroupsPath") {
+        None | Some(Value::Null) => Ok(None),
+        Some(path) => path.as_str().map(Some).ok_or_else(|| ShapeError {
+            field: "linux.cgroupsPath".to_owned(),
+            expected: "a string",
+        }),
+    }
+}
+
 /// The environment of the container's first process; entries without `=` name a variable without a value.
 pub fn environment(spec: &Value) -> Result<Vec<(&str, &str)>, ShapeError> {
     let process = object(spec, "")?

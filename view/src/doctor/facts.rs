@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use driver_libraries::Survey as Libraries;
 use driver_libraries::uvm_module::Standing as UvmModule;
-use host_config::config::IsolationConfig;
+use host_config::config::{Authority, IsolationConfig};
 use nvabi::DriverVersion;
 use vgpu::backend::Survey;
 
@@ -64,6 +64,10 @@ pub struct Facts {
     pub node_differences: Vec<String>,
     /// For the kernel's driver: the text of `nvidia_uvm`'s parameter `uvm_disable_hmm`; absent where the module has none.
     pub uvm_disable_hmm: Option<String>,
+    /// The folder of this host's kubelet.
+    pub kubelet: Option<PathBuf>,
+    /// Who can ask for a pod's vGPU.
+    pub authority: Authority,
     /// How containers are held.
     pub isolation: IsolationConfig,
     /// Who could hold a container, and who would.

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use cards::Weakness;
 use driver_libraries::Survey as Libraries;
 use driver_libraries::uvm_module::Standing as UvmModule;
-use host_config::config::{Allow, IsolationConfig, Strength};
+use host_config::config::{Allow, Authority, IsolationConfig, Strength};
 
 use super::*;
 use crate::ps::State;
@@ -39,6 +39,8 @@ fn healthy() -> Facts {
         uvm: None,
         node_differences: Vec::new(),
         uvm_disable_hmm: None,
+        kubelet: None,
+        authority: Authority::Auto,
         isolation: IsolationConfig::default(),
         backends: Ok(survey(Kind::Broker)),
         state_dir: PathBuf::from("/run/cgpu"),
@@ -280,6 +282,31 @@ fn user_libraries_are_named_by_source_and_what_is_left_out() {
     libraries.source = "none (driver.libraries = none)".to_owned();
     facts.libraries = Some(Ok(libraries.clone()));
     assert_eq!(found(&facts), Some((Level::Ok, libraries.source)));
+}
+
+#[test]
+fn who_can_ask_for_a_pod_s_vgpu_is_reported_where_there_are_pods() {
+    let check = |kubelet: Option<&str>, authority: Authority| {
+        let mut facts = healthy();
+        facts.kubelet = kubelet.map(PathBuf::from);
+        facts.authority = authority;
+        let mut checks = assess(&facts).checks.into_iter();
+        checks.find(|check| check.name == "pods")
+    };
+    let kubelet = Some("/var/lib/kubelet/pods");
+    assert_eq!(check(None, Authority::Auto), None);
+    let claims = check(kubelet, Authority::Auto).unwrap();
+    assert_eq!(claims.level, Level::Hint);
+    assert!(claims.found.contains("/var/lib/kubelet/pods"), "{claims:?}");
+    for kubelet in [kubelet, None] {
+        let open = check(kubelet, Authority::Annotations);
+        assert_eq!(open.is_some(), kubelet.is_some());
+        if let Some(open) = open {
+            assert_eq!(open.level, Level::Hint);
+            assert!(open.found.contains("any amount"), "{open:?}");
+        }
+    }
+    assert!(check(None, Authority::Claims).is_some());
 }
 
 #[test]

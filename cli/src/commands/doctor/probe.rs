@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use driver_libraries::uvm_module::Standing;
-use host_config::config::{DEFAULT_PATH, PATH_VARIABLE};
+use host_config::config::{DEFAULT_PATH, PATH_VARIABLE, kubernetes};
 use host_config::{Config, chain};
 use nix::unistd::geteuid;
 use serde_json::Value;
@@ -95,6 +95,8 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         uvm_disable_hmm: is_kernel
             .then(|| std::fs::read_to_string(UVM_DISABLE_HMM).ok())
             .flatten(),
+        kubelet: kubernetes::kubelet(),
+        authority: config.kubernetes.authority,
         isolation: config.isolation.clone(),
         backends: vgpu::backend::survey(config).map_err(|error| chain(&error)),
         state_dir: config.state_dir.clone(),

@@ -174,6 +174,14 @@ pub(super) fn role<'a>(
     ))
 }
 
+/// Whether an engine says that a container is a pod's. Its author can take none of the engine's annotations away.
+///
+/// # Errors
+/// The annotations are of two engines.
+pub(super) fn is_in_pod(annotations: &[(&str, &str)]) -> Result<bool, Error> {
+    Ok(engine(annotations)?.is_some())
+}
+
 /// The pod's namespace, where an orchestrator says it: its tenants share one namespace of the engine, and a group's name
 /// must not be theirs to guess.
 ///

@@ -61,6 +61,16 @@ pub enum Error {
         /// What speaks against it.
         why: &'static str,
     },
+    /// A request of a pod's author, on a node whose pods get vGPUs by claims alone.
+    #[error(
+        "{key} asks for a vGPU in a pod, whose author cannot: {why}, so pods get theirs by claims alone, which the scheduler counts. On a node of one user, `[kubernetes] authority = \"annotations\"` in cgpu.toml lets pods' authors ask"
+    )]
+    PodAuthor {
+        /// The annotation or variable.
+        key: String,
+        /// Why the author cannot.
+        why: String,
+    },
     /// A container that makes no request and says what is nearly one, on a host that refuses those.
     #[error(
         "the container requests no vGPU, but {near_miss}. `[request] strict = true` in cgpu.toml refuses such a container; CGPU_DISABLE=1 in its environment starts it without a card"

@@ -12,7 +12,8 @@
 //!   against an annotation it is a contradiction.
 //! - `cgpu.io/policy = native` without an amount of memory asks to share the cards without isolation; the host's
 //!   `backend.min_strength` says whether that may be had.
-//! - In a pod every container gets the pod's annotations: [`pod`] says which of them are for whom.
+//! - In a pod every container gets the pod's annotations: [`pod`] says which of them are for whom. In a cluster neither dialect asks:
+//!   the scheduler, which counts, sees neither (`[kubernetes] authority`).
 //! - `NVIDIA_VISIBLE_DEVICES` alone asks for nothing. A list in it names the cards; `all`, `void` and nothing do not.
 //! - A container that asks for nothing gets `request.default`, if the host has one. What it says that is nearly a request is
 //!   reported, or refused ([`near_miss`]).
@@ -245,9 +246,31 @@ impl<'a> Parts<'a> {
         if !self.terms.ask && (environment.share.is_none() || !may_ask) {
             native = None;
         }
-        Request::join(self.config, native, environment)?
-            .map(|request| self.completed(request))
-            .transpose()
+        let by_annotation = native.is_some();
+        let Some(request) = Request::join(self.config, native, environment)? else {
+            return Ok(None);
+        };
+        self.refuse_pod_author(by_annotation)?;
+        self.completed(request).map(Some)
+    }
+
+    /// What a pod's author writes is seen by no scheduler, and would be granted beside what that one counts.
+    fn refuse_pod_author(&self, by_annotation: bool) -> Result<(), Error> {
+        let control_group = json::control_group(self.spec)?;
+        let is_in_pod = engine::is_in_pod(&self.annotations)?;
+        let kubernetes = &self.config.kubernetes;
+        let Some(why) = kubernetes.claims_alone(control_group).filter(|_| is_in_pod) else {
+            return Ok(());
+        };
+        let key = if by_annotation {
+            MEMORY_KEY
+        } else {
+            cgpu_environment::CONTAINER
+        };
+        Err(Error::PodAuthor {
+            key: key.to_owned(),
+            why,
+        })
     }
 
     /// The host's default. A container that says that it wants no card, or whose pod's author has said who gets one, has none.

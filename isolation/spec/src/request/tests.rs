@@ -7,6 +7,8 @@ use cards::placement::{Candidate, MIB, Policy, Refusal, Share, Slice};
 use cards::{Card, CardKind, CardRules, GpuUuid, ReservedTime};
 use serde_json::json;
 
+use host_config::config::{Authority, KubernetesConfig};
+
 use super::*;
 
 fn read(annotations: &[(&str, &str)], environment: &[&str]) -> Result<Option<Request>, String> {
@@ -1001,4 +1003,74 @@ fn host_memory_is_limited_as_the_container_is_unless_it_is_configured() {
     };
     assert_eq!(limit(""), Some(1 << 30));
     assert_eq!(limit("[isolation]\nhost_memory = \"2Gi\""), Some(2 << 30));
+}
+
+/// The spec of a container in a pod, in a control group.
+fn spec_in_pod(of_pod: &[(&str, &str)], environment: &[&str], group: &str) -> Value {
+    let annotations: serde_json::Map<String, Value> = in_pod("app", of_pod)
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), json!(value)))
+        .collect();
+    json!({
+        "ociVersion": "1.0.2",
+        "annotations": annotations,
+        "process": {"env": environment},
+        "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}], "cgroupsPath": group},
+    })
+}
+
+#[test]
+fn in_a_cluster_s_pod_neither_dialect_asks() {
+    let classic = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+        "ALIYUN_COM_GPU_MEM_DEV=24",
+    ];
+    let authority = |authority| Config {
+        kubernetes: KubernetesConfig { authority },
+        ..Config::default()
+    };
+    let of_kubelet = [
+        "/kubepods/burstable/pod1/c1",
+        "kubepods-burstable-pod1.slice:cri-containerd:c1",
+        "/outer/kubepods.slice/pod1/c1",
+    ];
+    type Asking<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
+    let asking: [Asking<'_>; 3] = [
+        (&[("cgpu.io/memory", "200Gi")], &[], "cgpu.io/memory"),
+        (&[("cgpu.io/memory.app", "1Gi")], &[], "cgpu.io/memory"),
+        (&[], &classic, "ALIYUN_COM_GPU_MEM_CONTAINER"),
+    ];
+    for (annotations, environment, key) in asking {
+        for group in of_kubelet {
+            let spec = spec_in_pod(annotations, environment, group);
+            let config = authority(Authority::Auto);
+            let refused = Request::from_spec(&config, Whose::default(), &spec).unwrap_err();
+            let text = refused.to_string();
+            assert!(matches!(refused, Error::PodAuthor { .. }), "{text}");
+            for part in [key, "kubelet", "authority = \"annotations\""] {
+                assert!(text.contains(part), "{text}");
+            }
+            let config = authority(Authority::Annotations);
+            let request = Request::from_spec(&config, Whose::default(), &spec).unwrap();
+            assert!(request.is_some());
+        }
+        // A pod of an engine's client, where there is no kubelet.
+        let spec = spec_in_pod(annotations, environment, "/pods/c1");
+        let request =
+            |authority_of| Request::from_spec(&authority(authority_of), Whose::default(), &spec);
+        request(Authority::Claims).unwrap_err();
+        if host_config::config::kubernetes::kubelet().is_none() {
+            assert!(request(Authority::Auto).unwrap().is_some());
+        }
+    }
+    // A pod that asks for nothing is not refused, and neither is a container of no pod.
+    let silent = spec_in_pod(&[("cgpu.io/policy", "soft")], &[], of_kubelet[0]);
+    let config = authority(Authority::Claims);
+    assert!(
+        Request::from_spec(&config, Whose::default(), &silent)
+            .unwrap()
+            .is_none()
+    );
+    let alone = read_with(&config, &[("cgpu.io/memory", "4Gi")], &[]);
+    assert!(alone.unwrap().is_some());
 }

@@ -134,7 +134,8 @@ fn of_request(error: &request::Error) -> Fault {
         | request::Error::Missing { .. }
         | request::Error::Contradiction { .. }
         | request::Error::Missed { .. }
-        | request::Error::Loosens { .. } => Fault::Request,
+        | request::Error::Loosens { .. }
+        | request::Error::PodAuthor { .. } => Fault::Request,
         request::Error::TwoEngines { .. }
         | request::Error::ForgedRole { .. }
         | request::Error::Default { .. }
