@@ -14,6 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use integration::cache::repository;
 use integration::command::{Outcome, progress};
+use integration::image;
 use integration::packages::ensure_installed;
 use integration::programs::{Profile, Programs};
 use integration::roots::{Picture, Root, System};
@@ -81,6 +82,11 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         programs.folder().join("static/cgpu-burn"),
         packages.path().join("static-burn"),
     )?;
+    for script in QUICK_STARTS {
+        let path = repository().join("examples").join(script);
+        fs::copy(path, packages.path().join(script))?;
+    }
+    fs::copy(image::busybox(None)?.tar, packages.path().join("image.tar"))?;
     let only = options.only.as_deref().unwrap_or_default();
     let chosen = SYSTEMS.iter().filter(|system| system.name.contains(only));
     let rows: Vec<Row> = chosen.map(|system| ask(system, packages.path())).collect();
@@ -99,9 +105,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// What is asked of every system.
-const COLUMNS: [&str; 5] = [
-    "packages installed",
+const COLUMNS: [&str; 6] = [
+    "packages to the first slice",
     "doctor",
+    "quick starts",
     "quota, cgpu run",
     "quota, its containerd",
     "removed, as before",
@@ -126,6 +133,8 @@ fn ask(system: &System, packages: &Path) -> Row {
         Ok(facts) => is_older(&facts.glibc, 2, 34),
         Err(_) => false,
     };
+    let containerd = made.as_ref().map(|facts| facts.containerd.clone());
+    let containerd = containerd.unwrap_or_default();
     row.facts = made.map_err(|error| format!("{error:#}"));
     if row.facts.is_err() {
         return row;
@@ -148,9 +157,10 @@ fn ask(system: &System, packages: &Path) -> Row {
         return row;
     }
     record(COLUMNS[1], doctor(&root));
-    record(COLUMNS[2], by_run(&root));
-    record(COLUMNS[3], by_containerd(&root));
-    record(COLUMNS[4], removed(&root, &before));
+    record(COLUMNS[2], quick_starts(&root, &containerd));
+    record(COLUMNS[3], by_run(&root));
+    record(COLUMNS[4], by_containerd(&root));
+    record(COLUMNS[5], removed(&root, &before));
     row
 }
 
@@ -189,10 +199,52 @@ fn refused(root: &Root, before: &Picture) -> Result<String> {
 }
 
 fn installed(root: &Root) -> Result<String> {
-    root.run("dpkg -i /packages/*.deb && cgpu --version")?
-        .success()?;
-    Ok("yes".to_owned())
+    let script = format!(
+        "began=$(date +%s%N)\ndpkg -i /packages/*.deb\n{CARDS}cgpu run --memory 4Gi -- cgpu smi || exit 1\n\
+         echo \"took $((($(date +%s%N) - began) / 100000000))\""
+    );
+    let ran = root.run(&script)?.success()?;
+    in_order(&ran, &["4096 MiB"])?;
+    let mut lines = ran.stdout.lines();
+    let tenths = lines.find_map(|line| line.strip_prefix("took ")?.parse::<u32>().ok());
+    let tenths = tenths.with_context(|| format!("no time in {ran:?}"))?;
+    Ok(format!("{}.{} s", tenths / 10, tenths % 10))
 }
+
+/// Scripts of `examples/` that need no more than containerd.
+const QUICK_STARTS: [&str; 2] = ["containerd.sh", "without-an-engine.sh"];
+
+/// The scripts as they are for people, on a containerd at its usual place.
+fn quick_starts(root: &Root, containerd: &str) -> Result<String> {
+    // Its client has no annotations.
+    let is_too_old = is_older(containerd, 1, 6);
+    let script = format!(
+        "{CARDS}cd /packages/\n[ {is_too_old} = true ] || {{ {USUAL_CONTAINERD}\nsh ./containerd.sh || exit 1\n{NO_CONTAINERD}; }}\n\
+         sh ./without-an-engine.sh || exit 1\necho \"left: $(cgpu ps -q)\""
+    );
+    let ran = root.run(&script)?.success()?;
+    in_order(&ran, &["2048 MiB", "NV_ERR_NO_MEMORY", "left: \n"])?;
+    if is_too_old {
+        return Ok("cgpu run; its ctr has no annotations".to_owned());
+    }
+    in_order(&ran, &["4096 MiB -> 6144 MiB", "fixed 60 %"])?;
+    Ok("containerd, cgpu run".to_owned())
+}
+
+/// What it makes for itself outlives it.
+const NO_CONTAINERD: &str = r"kill $containerd; wait $containerd; umount /var/lib/containerd; rmdir $made 2> /dev/null; true";
+
+/// containerd without configuration, and the image that the scripts are given.
+const USUAL_CONTAINERD: &str = r#"
+made=
+for folder in /etc/cni/net.d /etc/cni /opt/containerd/bin /opt/containerd/lib /opt/containerd /var/lib/containerd; do [ -e $folder ] || made="$made $folder"; done
+mkdir -p /run/containerd /var/lib/containerd
+mount -t tmpfs tmpfs /var/lib/containerd
+containerd > /run/containerd.log 2>&1 & containerd=$!
+for i in $(seq 200); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
+ctr images import /packages/image.tar > /dev/null
+export IMAGE=$(ctr images ls -q | head -n 1)
+"#;
 
 /// Simulated cards, for the script behind it.
 const CARDS: &str = r#"
@@ -262,7 +314,8 @@ fn by_containerd(root: &Root) -> Result<String> {
 }
 
 fn removed(root: &Root, before: &Picture) -> Result<String> {
-    root.run("dpkg --purge cgpu-sim cgpu")?.success()?;
+    root.run("dpkg --purge cgpu-agent cgpu-sim cgpu")?
+        .success()?;
     root.compare(before, &[])?;
     Ok("yes".to_owned())
 }
@@ -270,7 +323,8 @@ fn removed(root: &Root, before: &Picture) -> Result<String> {
 fn page(rows: &[Row], began: Instant) -> String {
     let mut page = format!(
         "# Roots of distributions\n\nWritten by `cargo xtask long roots`; {} s, {}. Each root is made by debootstrap with the system's own C library, runc and containerd, and runs on this\n\
-         machine's kernel and control groups: what differs there is the user space. The packages are those of this tree. \"Quota\": an allocation of 2 GiB in a slice of 1 GiB is refused\n\
+         machine's kernel and control groups: what differs there is the user space. The packages are those of this tree. \"Packages to the first slice\": from `dpkg -i` with the packages at hand to `cgpu smi` in a slice of simulated cards. \"Quick starts\": scripts of `examples/`, as they are, with an image that has nothing of\n\
+         ours. \"Quota\": an allocation of 2 GiB in a slice of 1 GiB is refused\n\
          (exit code 3), one of 512 MiB is made; by `cgpu run`, and in a container that the system's containerd starts with its runc by the type `io.containerd.cgpu.v2`. \"As before\": after\n\
          purge, each file of the root has the mode, owner and content that it had before the packages came.\n\n",
         began.elapsed().as_secs(),
