@@ -23,6 +23,9 @@ License: Apache-2.0
 /// Who is named in the packages.
 pub(crate) const MAINTAINER: &str = "cgpu developers <maintainers@cgpu.example>";
 
+/// Where the source is, as images say it.
+pub(crate) const SOURCE: &str = "https://cgpu.example/source";
+
 /// The files of a row whose source is `generated`: name and bytes.
 pub(crate) fn make(build: &Build, package: &Package, what: &str) -> Result<Vec<(String, Vec<u8>)>> {
     let one = |text: String| vec![(what.to_owned(), text.into_bytes())];

@@ -1,7 +1,7 @@
 //! The packages: deb, rpm and tar.zst from one table, `packages.toml`.
 //!
 //! ```text
-//!   packages.toml ─► table ─► tree (a tree with modes and times) ─► deb, rpm, archive
+//!   packages.toml ─► table ─► tree (a tree with modes and times) ─► deb, rpm, archive, image
 //!                                ▲
 //!                      generated (manual pages, completions, copyright)
 //! ```
@@ -13,6 +13,9 @@
 mod archive;
 mod deb;
 mod generated;
+mod image;
+mod layer;
+mod libraries;
 mod rpm;
 mod scripts;
 mod table;
@@ -24,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-pub use self::table::{Package, Table};
+pub use self::table::{Image, Package, Table};
 pub use self::tree::Dialect;
 
 /// How much is done to make the packages small.
@@ -49,6 +52,8 @@ pub struct Build {
     pub revision: u32,
     /// Seconds since 1970: the one time that is in the packages.
     pub epoch: u64,
+    /// The commit that the programs are of; `unknown` outside a repository.
+    pub commit: String,
     /// See there.
     pub compression: Compression,
 }
@@ -60,12 +65,19 @@ impl Build {
         format!("{}-{}", self.version, self.revision)
     }
 
+    /// What an engine calls the image after it has loaded it. A tag has no `+` and no `~`.
+    #[must_use]
+    pub fn image_name(&self, name: &str) -> String {
+        let tag = self.full_version().replace(['+', '~'], "-");
+        format!("localhost/{name}:{tag}")
+    }
+
     fn time(&self) -> std::time::SystemTime {
         std::time::UNIX_EPOCH + std::time::Duration::from_secs(self.epoch)
     }
 }
 
-/// Writes all packages into a folder; returns the files.
+/// Writes all packages and the image into a folder; returns the files.
 ///
 /// # Errors
 /// A source is absent; a tool is absent or fails.
@@ -73,22 +85,22 @@ pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
     let table = Table::read(&build.repository)?;
     fs::create_dir_all(into).with_context(|| format!("create {}", into.display()))?;
     let mut written = Vec::new();
+    let work = tempfile::tempdir().context("folder for the trees")?;
+    let mut of_image = Vec::new();
     for package in &table.packages {
-        let work = tempfile::tempdir().context("folder for the tree")?;
-        let tree = tree::lay(
-            build,
-            &table,
-            package,
-            Dialect::Debian,
-            &work.path().join("d"),
-        )?;
+        let at = |dialect| work.path().join(dialect).join(&package.name);
+        let tree = tree::lay(build, &table, package, Dialect::Debian, &at("debian"))?;
         written.push(deb::write(build, package, &tree, into)?);
         written.push(archive::write(build, package, &tree, into)?);
         if tool::is_there("rpmbuild") {
-            let tree = tree::lay(build, &table, package, Dialect::Rpm, &work.path().join("r"))?;
+            let tree = tree::lay(build, &table, package, Dialect::Rpm, &at("rpm"))?;
             written.push(rpm::write(build, package, &tree, into)?);
         }
+        if table.image.packages.contains(&package.name) {
+            of_image.push((package, tree));
+        }
     }
+    written.push(image::write(build, &table, &of_image, into)?);
     written.sort();
     Ok(written)
 }

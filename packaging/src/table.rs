@@ -13,6 +13,8 @@ pub struct Table {
     /// What is made.
     #[serde(rename = "package")]
     pub packages: Vec<Package>,
+    /// The image with some of them.
+    pub image: Image,
     #[serde(rename = "file")]
     pub(crate) rows: Vec<Row>,
 }
@@ -36,6 +38,21 @@ pub struct Package {
     pub(crate) rpm_recommends: Vec<String>,
     #[serde(default)]
     pub(crate) suggests: Vec<String>,
+}
+
+/// The image of a node.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Image {
+    /// Its name, without registry and tag.
+    pub name: String,
+    pub(crate) summary: String,
+    /// The packages whose files it has.
+    pub packages: Vec<String>,
+    /// What it runs where no command is named.
+    pub(crate) command: Vec<String>,
+    /// Libraries beside the C library that no program of the image is linked with.
+    pub(crate) libraries: Vec<String>,
 }
 
 /// One row: a file, or all files of a folder.
@@ -97,15 +114,15 @@ impl Table {
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         let table: Self =
             toml::from_str(&text).with_context(|| format!("parse {}", path.display()))?;
+        let is_package = |name: &str| table.packages.iter().any(|package| package.name == name);
         for row in &table.rows {
             row.source()?;
-            if !table
-                .packages
-                .iter()
-                .any(|package| package.name == row.package)
-            {
+            if !is_package(&row.package) {
                 bail!("{} is in {}, which is no package", row.to, row.package);
             }
+        }
+        if let Some(other) = table.image.packages.iter().find(|name| !is_package(name)) {
+            bail!("the image is to have {other}, which is no package");
         }
         Ok(table)
     }

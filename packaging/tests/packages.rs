@@ -1,69 +1,18 @@
 //! Packages as package managers see them: the same bytes twice, the same files in each form, and a system's root that is as it was
 //! after install, upgrade, remove and purge.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+mod common;
 
-use anyhow::{Context, Result, bail, ensure};
-use integration::cache::repository;
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
 use integration::command::{capture, find, succeed};
-use integration::programs::Programs;
 use integration::roots::{LIMIT, Root, System};
 use integration::skip;
-use packaging::{Build, Compression, write};
+use packaging::write;
 
-/// What `dpkg -i` would get, of one revision.
-fn build(revision: u32) -> Result<Build> {
-    Ok(Build {
-        repository: repository(),
-        programs: Programs::for_tests()?.folder().to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        revision,
-        epoch: 1_700_000_000,
-        compression: Compression::Fast,
-    })
-}
-
-/// The packages of revision 1, made once.
-fn packages() -> Result<&'static Path> {
-    static MADE: OnceLock<Result<(tempfile::TempDir, ()), String>> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
-        let make = || -> Result<_> {
-            let folder = tempfile::tempdir()?;
-            write(&build(1)?, folder.path())?;
-            Ok((folder, ()))
-        };
-        make().map_err(|error| format!("{error:#}"))
-    });
-    match made {
-        Ok((folder, ())) => Ok(folder.path()),
-        Err(error) => bail!("packages: {error}"),
-    }
-}
-
-/// Why packages cannot be made or installed here.
-fn lacking(programs: &[&'static str]) -> Option<String> {
-    let absent = programs.iter().find(|program| find(program).is_none());
-    let root = skip::lacks_root().map(str::to_owned);
-    root.or_else(|| absent.map(|program| format!("no {program}")))
-}
-
-const MAKERS: [&str; 4] = ["dpkg-deb", "strip", "tar", "zstd"];
-
-fn package(folder: &Path, name: &str, ending: &str) -> Result<PathBuf> {
-    let version = build(1)?.full_version();
-    let between = match ending {
-        ".deb" => format!("_{version}_amd64"),
-        ".rpm" => format!("-{version}.x86_64"),
-        _ => format!("-{version}-x86_64"),
-    };
-    let path = folder.join(format!("{name}{between}{ending}"));
-    ensure!(path.is_file(), "no {}", path.display());
-    Ok(path)
-}
+use self::common::{MAKERS, build, files, lacking, package, packages};
 
 #[test]
 fn the_same_programs_give_the_same_packages() -> Result<()> {
@@ -80,17 +29,6 @@ fn the_same_programs_give_the_same_packages() -> Result<()> {
         ensure!(one == fs::read(&path)?, "{} differs", path.display());
     }
     Ok(())
-}
-
-/// The files in a listing of one path a line.
-fn files(listing: &str) -> BTreeSet<String> {
-    listing
-        .lines()
-        .map(|line| line.trim_start_matches('.'))
-        .filter(|line| line.starts_with('/') && !line.ends_with('/'))
-        // The one file that distributions have in different places.
-        .map(|line| line.replace("zsh/vendor-completions", "zsh/site-functions"))
-        .collect()
 }
 
 #[test]

@@ -50,6 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         version: version.to_owned(),
         revision: options.revision,
         epoch: epoch.parse().context("SOURCE_DATE_EPOCH")?,
+        commit: git(&["rev-parse", "HEAD"])?,
         compression: Compression::Small,
     };
     let out = match &options.out {

@@ -74,6 +74,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         revision: 1,
         epoch: 1_700_000_000,
+        commit: "unknown".to_owned(),
         compression: Compression::Fast,
     };
     packaging::write(&build, packages.path())?;

@@ -1,0 +1,145 @@
+//! What programs of an image load: the loader and the libraries that `ldd` finds on this machine, each with its licence.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{Build, tool};
+
+/// Files by the path that they have in the image, and on this machine.
+pub(crate) type Files = BTreeMap<String, PathBuf>;
+
+/// The libraries of `programs`, those of `named` that stand beside the C library, and the licence of each.
+///
+/// # Errors
+/// A library is not found, or has no licence on this machine.
+pub(crate) fn find(build: &Build, programs: &[PathBuf], named: &[String]) -> Result<Files> {
+    let mut libraries = BTreeSet::new();
+    for program in programs {
+        libraries.extend(loaded_by(build, program)?);
+    }
+    let c_library = libraries
+        .iter()
+        .find(|path| path.file_name().is_some_and(|name| name == "libc.so.6"));
+    let folder = c_library
+        .and_then(|path| path.parent())
+        .context("no program loads libc.so.6")?;
+    let beside: Vec<PathBuf> = named.iter().map(|name| folder.join(name)).collect();
+    libraries.extend(beside);
+    let mut files = Files::new();
+    for library in libraries {
+        for licence in licences(build, &library)? {
+            files.insert(licence.display().to_string(), licence);
+        }
+        files.insert(library.display().to_string(), library);
+    }
+    Ok(files)
+}
+
+/// What `ldd` says of one program; nothing of a static one.
+fn loaded_by(build: &Build, program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let done = tool::command("ldd", build.epoch)
+        .arg(program)
+        .output()
+        .context("start ldd; is it installed?")?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+    if [&text, &errors].iter().any(|text| is_static(text)) {
+        return Ok(BTreeSet::new());
+    }
+    if !done.status.success() {
+        bail!(
+            "ldd {} ended with {}: {errors}",
+            program.display(),
+            done.status
+        );
+    }
+    parse(&text).with_context(|| program.display().to_string())
+}
+
+fn is_static(text: &str) -> bool {
+    text.contains("not a dynamic executable") || text.contains("statically linked")
+}
+
+/// Lines of `ldd`: `name => path (address)`, `path (address)` of the loader, and the kernel's own object, which has no path.
+fn parse(text: &str) -> Result<BTreeSet<PathBuf>> {
+    let mut paths = BTreeSet::new();
+    for line in text.lines() {
+        let place = line.split_once("=>").map_or(line, |(_, place)| place);
+        let Some(path) = place.split_whitespace().next() else {
+            continue;
+        };
+        if line.contains("not found") {
+            bail!("{} is not found", line.trim());
+        }
+        if path.starts_with('/') {
+            paths.insert(PathBuf::from(path));
+        }
+    }
+    Ok(paths)
+}
+
+/// The licence files of the package that a library of this machine is of, as Debian and Fedora keep them.
+fn licences(build: &Build, library: &Path) -> Result<Vec<PathBuf>> {
+    // Since Debian 13 the package has `/usr` before the path by which programs are linked.
+    let moved = Path::new("/usr").join(library.strip_prefix("/").unwrap_or(library));
+    for path in [library, &moved] {
+        let found = tool::run(tool::command("dpkg", build.epoch).arg("-S").arg(path));
+        let package = found.ok().and_then(|line| {
+            let name = line.split([':', ',']).next()?;
+            Some(name.to_owned())
+        });
+        if let Some(package) = package {
+            let path = Path::new("/usr/share/doc").join(package).join("copyright");
+            if path.is_file() {
+                return Ok(vec![path]);
+            }
+        }
+    }
+    let package = tool::run(
+        tool::command("rpm", build.epoch)
+            .args(["-qf", "--queryformat", "%{NAME}"])
+            .arg(library),
+    );
+    if let Ok(package) = package {
+        let folder = Path::new("/usr/share/licenses").join(package);
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            files.push(entry?.path());
+        }
+        if !files.is_empty() {
+            return Ok(files);
+        }
+    }
+    bail!(
+        "no licence of {} is on this machine, and it goes into no image without one",
+        library.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_read_and_the_kernels_object_is_not() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibgcc_s.so.1 => /lib/x86_64-linux-gnu/libgcc_s.so.1 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let paths: Vec<_> = parse(text).unwrap().into_iter().collect();
+        assert_eq!(
+            paths,
+            [
+                PathBuf::from("/lib/x86_64-linux-gnu/libgcc_s.so.1"),
+                PathBuf::from("/lib64/ld-linux-x86-64.so.2")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_library_that_is_absent_is_an_error_that_names_it() {
+        let error = parse("\tlibmissing.so.1 => not found\n").unwrap_err();
+        assert!(error.to_string().contains("libmissing.so.1"), "{error}");
+    }
+}
