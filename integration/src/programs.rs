@@ -217,6 +217,16 @@ impl Programs {
         HOST.into_iter().map(|(_, program)| program)
     }
 
+    /// The packages that one call of cargo builds together for the host.
+    pub fn host_packages() -> Vec<String> {
+        packages(&HOST)
+    }
+
+    /// The same, of the programs that run inside images.
+    pub fn static_packages() -> Vec<String> {
+        packages(&STATIC)
+    }
+
     /// The programs that run inside images.
     pub fn static_programs(&self) -> Vec<PathBuf> {
         STATIC
@@ -224,6 +234,16 @@ impl Programs {
             .map(|(_, program)| self.folder.join("static").join(program))
             .collect()
     }
+}
+
+/// Each package once.
+fn packages(rows: &[(&str, &str)]) -> Vec<String> {
+    let mut packages: Vec<String> = rows
+        .iter()
+        .map(|(package, _)| (*package).to_owned())
+        .collect();
+    packages.dedup();
+    packages
 }
 
 /// Where cargo puts what it builds.

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, bail};
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::table::Package;
-use crate::{Build, tool};
+use crate::table::{Package, Source};
+use crate::{Build, Sources, sbom, third_party, tool};
 
 const COPYRIGHT: &str = "\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
@@ -27,7 +27,12 @@ pub(crate) const MAINTAINER: &str = "cgpu developers <maintainers@cgpu.example>"
 pub(crate) const SOURCE: &str = "https://cgpu.example/source";
 
 /// The files of a row whose source is `generated`: name and bytes.
-pub(crate) fn make(build: &Build, package: &Package, what: &str) -> Result<Vec<(String, Vec<u8>)>> {
+pub(crate) fn make(
+    sources: &Sources<'_>,
+    package: &Package,
+    what: &str,
+) -> Result<Vec<(String, Vec<u8>)>> {
+    let build = sources.build;
     let one = |text: String| vec![(what.to_owned(), text.into_bytes())];
     Ok(match what {
         "bash" => completion(what, Shell::Bash),
@@ -38,8 +43,30 @@ pub(crate) fn make(build: &Build, package: &Package, what: &str) -> Result<Vec<(
         "configuration-manual" => one(configuration_manual(build)?),
         "copyright" => one(COPYRIGHT.to_owned()),
         "debian-changelog" => one(changelog(build, package)?),
+        "sbom" | "third-party" => one(parts(sources, package, what)?),
         other => bail!("nothing makes {other}"),
     })
+}
+
+/// What the package's programs are made of, for scanners or for people.
+fn parts(sources: &Sources<'_>, package: &Package, what: &str) -> Result<String> {
+    let (mut host, mut containers) = (Vec::new(), Vec::new());
+    for row in sources.table.rows_of(package) {
+        match row.source()? {
+            Source::Program(name) => host.push(name),
+            Source::ForContainers(name) => containers.push(name),
+            Source::Repository(_) | Source::Generated(_) => {}
+        }
+    }
+    let parts = sources.crates.of(&host, &containers)?;
+    // A static program has in it what a dynamic one loads.
+    let dynamic = host.first().filter(|_| !containers.is_empty());
+    let dynamic = dynamic.map(|name| sources.build.programs.join(name));
+    let libraries = third_party::libraries(sources.build, &sources.crates, dynamic.as_deref())?;
+    match what {
+        "sbom" => sbom::document(sources.build, &package.name, &parts, &libraries),
+        _ => third_party::page(&package.name, &parts, &libraries),
+    }
 }
 
 fn command() -> clap::Command {

@@ -125,12 +125,8 @@ fn libraries_layer(build: &Build, image: &Image, trees: &[(&Package, Tree)]) -> 
 }
 
 fn configuration(build: &Build, image: &Image, layers: &[Layer]) -> Result<ImageConfiguration> {
-    let created = tool::run(
-        tool::command("date", build.epoch)
-            .args(["--utc", "+%Y-%m-%dT%H:%M:%SZ", "--date"])
-            .arg(format!("@{}", build.epoch)),
-    )?;
-    let created = created.trim();
+    let created = tool::time(build.epoch)?;
+    let created = created.as_str();
     let version = build.full_version();
     let labels: HashMap<String, String> = [
         (ANNOTATION_TITLE, image.name.as_str()),

@@ -3,7 +3,7 @@
 //! ```text
 //!   packages.toml ─► table ─► tree (a tree with modes and times) ─► deb, rpm, archive, image
 //!                                ▲
-//!                      generated (manual pages, completions, copyright)
+//!                      generated (manual pages, completions, copyright; SBOM and third parties' licences by `crates`)
 //! ```
 //!
 //! The same programs and the same commit give the same bytes. This crate must not build programs: it is given their folder.
@@ -11,14 +11,17 @@
 #![warn(clippy::too_many_lines)]
 
 mod archive;
+mod crates;
 mod deb;
 mod generated;
 mod image;
 mod layer;
 mod libraries;
 mod rpm;
+mod sbom;
 mod scripts;
 mod table;
+mod third_party;
 mod tool;
 mod tree;
 
@@ -52,10 +55,29 @@ pub struct Build {
     pub revision: u32,
     /// Seconds since 1970: the one time that is in the packages.
     pub epoch: u64,
+    /// How the programs were built.
+    pub cargo: CargoPackages,
     /// The commit that the programs are of; `unknown` outside a repository.
     pub commit: String,
     /// See there.
     pub compression: Compression,
+}
+
+/// The packages that one call of `cargo build` builds together, and that have the same features for that.
+#[derive(Debug, Clone)]
+pub struct CargoPackages {
+    /// With their default features, for the host.
+    pub host: Vec<String>,
+    /// Without them, for containers.
+    pub containers: Vec<String>,
+}
+
+/// What all packages are made from.
+#[derive(Debug)]
+pub(crate) struct Sources<'a> {
+    pub(crate) build: &'a Build,
+    pub(crate) table: Table,
+    pub(crate) crates: crates::Crates,
 }
 
 impl Build {
@@ -82,25 +104,30 @@ impl Build {
 /// # Errors
 /// A source is absent; a tool is absent or fails.
 pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
-    let table = Table::read(&build.repository)?;
+    let sources = Sources {
+        build,
+        table: Table::read(&build.repository)?,
+        crates: crates::Crates::read(build)?,
+    };
+    let table = &sources.table;
     fs::create_dir_all(into).with_context(|| format!("create {}", into.display()))?;
     let mut written = Vec::new();
     let work = tempfile::tempdir().context("folder for the trees")?;
     let mut of_image = Vec::new();
     for package in &table.packages {
         let at = |dialect| work.path().join(dialect).join(&package.name);
-        let tree = tree::lay(build, &table, package, Dialect::Debian, &at("debian"))?;
+        let tree = tree::lay(&sources, package, Dialect::Debian, &at("debian"))?;
         written.push(deb::write(build, package, &tree, into)?);
         written.push(archive::write(build, package, &tree, into)?);
         if tool::is_there("rpmbuild") {
-            let tree = tree::lay(build, &table, package, Dialect::Rpm, &at("rpm"))?;
+            let tree = tree::lay(&sources, package, Dialect::Rpm, &at("rpm"))?;
             written.push(rpm::write(build, package, &tree, into)?);
         }
         if table.image.packages.contains(&package.name) {
             of_image.push((package, tree));
         }
     }
-    written.push(image::write(build, &table, &of_image, into)?);
+    written.push(image::write(build, table, &of_image, into)?);
     written.sort();
     Ok(written)
 }

@@ -30,7 +30,7 @@ pub(crate) fn find(build: &Build, programs: &[PathBuf], named: &[String]) -> Res
     libraries.extend(beside);
     let mut files = Files::new();
     for library in libraries {
-        for licence in licences(build, &library)? {
+        for licence in Origin::of(build, &library)?.licences {
             files.insert(licence.display().to_string(), licence);
         }
         files.insert(library.display().to_string(), library);
@@ -39,7 +39,7 @@ pub(crate) fn find(build: &Build, programs: &[PathBuf], named: &[String]) -> Res
 }
 
 /// What `ldd` says of one program; nothing of a static one.
-fn loaded_by(build: &Build, program: &Path) -> Result<BTreeSet<PathBuf>> {
+pub(crate) fn loaded_by(build: &Build, program: &Path) -> Result<BTreeSet<PathBuf>> {
     let done = tool::command("ldd", build.epoch)
         .arg(program)
         .output()
@@ -81,42 +81,62 @@ fn parse(text: &str) -> Result<BTreeSet<PathBuf>> {
     Ok(paths)
 }
 
-/// The licence files of the package that a library of this machine is of, as Debian and Fedora keep them.
-fn licences(build: &Build, library: &Path) -> Result<Vec<PathBuf>> {
-    // Since Debian 13 the package has `/usr` before the path by which programs are linked.
-    let moved = Path::new("/usr").join(library.strip_prefix("/").unwrap_or(library));
-    for path in [library, &moved] {
-        let found = tool::run(tool::command("dpkg", build.epoch).arg("-S").arg(path));
-        let package = found.ok().and_then(|line| {
-            let name = line.split([':', ',']).next()?;
-            Some(name.to_owned())
-        });
-        if let Some(package) = package {
-            let path = Path::new("/usr/share/doc").join(package).join("copyright");
-            if path.is_file() {
-                return Ok(vec![path]);
-            }
-        }
+/// The package of this machine that a library is of.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) version: String,
+    pub(crate) licences: Vec<PathBuf>,
+}
+
+impl Origin {
+    /// Asks Debian's and Fedora's package managers.
+    ///
+    /// # Errors
+    /// Neither has a licence for it.
+    pub(crate) fn of(build: &Build, library: &Path) -> Result<Self> {
+        let origin = Self::debian(build, library).or_else(|| Self::fedora(build, library));
+        origin
+            .filter(|origin| !origin.licences.is_empty())
+            .with_context(|| {
+                format!(
+                    "no licence of {} is on this machine, and without one it is in no package",
+                    library.display()
+                )
+            })
     }
-    let package = tool::run(
-        tool::command("rpm", build.epoch)
-            .args(["-qf", "--queryformat", "%{NAME}"])
-            .arg(library),
-    );
-    if let Ok(package) = package {
-        let folder = Path::new("/usr/share/licenses").join(package);
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&folder).into_iter().flatten() {
-            files.push(entry?.path());
-        }
-        if !files.is_empty() {
-            return Ok(files);
-        }
+
+    fn debian(build: &Build, library: &Path) -> Option<Self> {
+        // Since Debian 13 the package has `/usr` before the path by which programs are linked.
+        let moved = Path::new("/usr").join(library.strip_prefix("/").unwrap_or(library));
+        let line = [library, &moved].into_iter().find_map(|path| {
+            tool::run(tool::command("dpkg", build.epoch).arg("-S").arg(path)).ok()
+        })?;
+        let package = line.split([':', ',']).next()?;
+        let mut query = tool::command("dpkg-query", build.epoch);
+        query.args(["--show", "--showformat=${Version}\n", package]);
+        let text = Path::new("/usr/share/doc").join(package).join("copyright");
+        Some(Self {
+            version: tool::run(&mut query).ok()?.lines().next()?.to_owned(),
+            licences: Some(text)
+                .into_iter()
+                .filter(|text| text.is_file())
+                .collect(),
+        })
     }
-    bail!(
-        "no licence of {} is on this machine, and it goes into no image without one",
-        library.display()
-    )
+
+    fn fedora(build: &Build, library: &Path) -> Option<Self> {
+        let mut query = tool::command("rpm", build.epoch);
+        query.args(["-qf", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]);
+        let reply = tool::run(query.arg(library)).ok()?;
+        let (package, version) = reply.lines().next()?.split_once(' ')?;
+        let folder = fs::read_dir(Path::new("/usr/share/licenses").join(package)).ok()?;
+        let mut licences: Vec<PathBuf> = folder.flatten().map(|entry| entry.path()).collect();
+        licences.sort();
+        Some(Self {
+            version: version.to_owned(),
+            licences,
+        })
+    }
 }
 
 #[cfg(test)]

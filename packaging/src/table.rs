@@ -105,6 +105,12 @@ impl Row {
 }
 
 impl Table {
+    /// The rows of one package.
+    pub(crate) fn rows_of(&self, package: &Package) -> impl Iterator<Item = &Row> {
+        let name = package.name.clone();
+        self.rows.iter().filter(move |row| row.package == name)
+    }
+
     /// Reads the table of a checkout.
     ///
     /// # Errors

@@ -16,6 +16,14 @@ pub(crate) fn command(program: &str, epoch: u64) -> Command {
     command
 }
 
+/// Seconds since 1970 as RFC 3339 has them.
+pub(crate) fn time(epoch: u64) -> Result<String> {
+    let time = run(command("date", epoch)
+        .args(["--utc", "+%Y-%m-%dT%H:%M:%SZ", "--date"])
+        .arg(format!("@{epoch}")))?;
+    Ok(time.trim().to_owned())
+}
+
 /// Runs a tool to its end; returns what it printed.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let name = Path::new(command.get_program()).display().to_string();

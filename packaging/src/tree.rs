@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::table::{Package, Row, Source, Table};
-use crate::{Build, generated, tool};
+use crate::table::{Package, Row, Source};
+use crate::{Build, Sources, generated, tool};
 
 /// Whose customs a tree follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,16 +36,16 @@ pub(crate) struct Placed {
 
 /// Lays a package's tree below `root`.
 pub(crate) fn lay(
-    build: &Build,
-    table: &Table,
+    sources: &Sources<'_>,
     package: &Package,
     dialect: Dialect,
     root: &Path,
 ) -> Result<Tree> {
+    let build = sources.build;
     fs::create_dir_all(root)?;
     let mut files = Vec::new();
-    for row in table.rows.iter().filter(|row| row.package == package.name) {
-        for (name, bytes) in contents(build, package, row)? {
+    for row in sources.table.rows_of(package) {
+        for (name, bytes) in contents(sources, package, row)? {
             let to = match dialect {
                 Dialect::Rpm => row.rpm_to.as_ref().unwrap_or(&row.to),
                 Dialect::Debian => &row.to,
@@ -82,7 +82,8 @@ pub(crate) fn lay(
 }
 
 /// The files of a row: name and bytes.
-fn contents(build: &Build, package: &Package, row: &Row) -> Result<Vec<(String, Vec<u8>)>> {
+fn contents(sources: &Sources<'_>, package: &Package, row: &Row) -> Result<Vec<(String, Vec<u8>)>> {
+    let build = sources.build;
     let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
     Ok(match row.source()? {
         Source::Program(name) => vec![(name.to_owned(), read(&build.programs.join(name))?)],
@@ -90,7 +91,7 @@ fn contents(build: &Build, package: &Package, row: &Row) -> Result<Vec<(String, 
             name.to_owned(),
             read(&build.programs.join("static").join(name))?,
         )],
-        Source::Generated(name) => generated::make(build, package, name)?,
+        Source::Generated(name) => generated::make(sources, package, name)?,
         Source::Repository(name) => {
             let path = build.repository.join(name);
             let mut all = Vec::new();

@@ -2,6 +2,8 @@
 //! and runs.
 
 mod common;
+#[path = "common/listing.rs"]
+mod listing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,7 +32,8 @@ use oci_spec::image::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use self::common::{MAKERS, build, files, lacking, package, packages};
+use self::common::{MAKERS, build, lacking, package, packages};
+use self::listing::files;
 
 const NAME: &str = "cgpu-node";
 

@@ -2,6 +2,8 @@
 //! after install, upgrade, remove and purge.
 
 mod common;
+#[path = "common/listing.rs"]
+mod listing;
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +14,8 @@ use integration::roots::{LIMIT, Root, System};
 use integration::skip;
 use packaging::write;
 
-use self::common::{MAKERS, build, files, lacking, package, packages};
+use self::common::{MAKERS, build, lacking, package, packages};
+use self::listing::files;
 
 #[test]
 fn the_same_programs_give_the_same_packages() -> Result<()> {

@@ -9,7 +9,7 @@ use integration::cache::repository;
 use integration::command::succeed;
 use integration::packages::ensure_installed;
 use integration::programs::{Programs, target_folder};
-use packaging::{Build, Compression};
+use packaging::{Build, CargoPackages, Compression};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -50,6 +50,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         version: version.to_owned(),
         revision: options.revision,
         epoch: epoch.parse().context("SOURCE_DATE_EPOCH")?,
+        cargo: CargoPackages {
+            host: Programs::host_packages(),
+            containers: Programs::static_packages(),
+        },
         commit: git(&["rev-parse", "HEAD"])?,
         compression: Compression::Small,
     };

@@ -1,6 +1,5 @@
 //! Packages and the image, made once for a test executable.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -9,7 +8,7 @@ use integration::cache::repository;
 use integration::command::find;
 use integration::programs::Programs;
 use integration::skip;
-use packaging::{Build, Compression, write};
+use packaging::{Build, CargoPackages, Compression, write};
 
 /// What `dpkg -i` would get, of one revision.
 pub(crate) fn build(revision: u32) -> Result<Build> {
@@ -19,6 +18,10 @@ pub(crate) fn build(revision: u32) -> Result<Build> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         revision,
         epoch: 1_700_000_000,
+        cargo: CargoPackages {
+            host: Programs::host_packages(),
+            containers: Programs::static_packages(),
+        },
         commit: "unknown".to_owned(),
         compression: Compression::Fast,
     })
@@ -49,7 +52,7 @@ pub(crate) fn lacking(programs: &[&'static str]) -> Option<String> {
 }
 
 /// What makes packages and the image.
-pub(crate) const MAKERS: [&str; 5] = ["dpkg-deb", "ldd", "strip", "tar", "zstd"];
+pub(crate) const MAKERS: [&str; 7] = ["cargo", "rustc", "dpkg-deb", "ldd", "strip", "tar", "zstd"];
 
 /// One of [`packages`].
 pub(crate) fn package(folder: &Path, name: &str, ending: &str) -> Result<PathBuf> {
@@ -62,15 +65,4 @@ pub(crate) fn package(folder: &Path, name: &str, ending: &str) -> Result<PathBuf
     let path = folder.join(format!("{name}{between}{ending}"));
     ensure!(path.is_file(), "no {}", path.display());
     Ok(path)
-}
-
-/// The files in a listing of one path a line.
-pub(crate) fn files(listing: &str) -> BTreeSet<String> {
-    listing
-        .lines()
-        .map(|line| line.trim_start_matches('.'))
-        .filter(|line| line.starts_with('/') && !line.ends_with('/'))
-        // The one file that distributions have in different places.
-        .map(|line| line.replace("zsh/vendor-completions", "zsh/site-functions"))
-        .collect()
 }

@@ -18,7 +18,7 @@ use integration::image;
 use integration::packages::ensure_installed;
 use integration::programs::{Profile, Programs};
 use integration::roots::{Picture, Root, System};
-use packaging::{Build, Compression};
+use packaging::{Build, CargoPackages, Compression};
 
 use crate::machine;
 
@@ -74,6 +74,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         revision: 1,
         epoch: 1_700_000_000,
+        cargo: CargoPackages {
+            host: Programs::host_packages(),
+            containers: Programs::static_packages(),
+        },
         commit: "unknown".to_owned(),
         compression: Compression::Fast,
     };
