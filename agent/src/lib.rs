@@ -26,6 +26,7 @@ use anyhow::Context;
 use host_config::Config;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use view::version::Build;
 
 use self::listener::Listener;
 use self::pages::Pages;
@@ -55,7 +56,7 @@ pub use self::options::{Listen, Options};
 ///
 /// # Errors
 /// A configuration that cannot be read; another agent, or a program that has the port; no thread.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
     log_to_stderr();
     let config = Config::load()?;
     let _lock = single::take(&options.runtime_dir)?;
@@ -63,14 +64,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("start the event loop")?;
-    runtime.block_on(serve(options, config))
+    runtime.block_on(serve(options, config, build))
 }
 
-async fn serve(options: &Options, config: Config) -> anyhow::Result<()> {
+async fn serve(options: &Options, config: Config, build: Build) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
     let listener = Listener::bind(&options.listen).await?;
-    let pages = Rc::new(Pages::new(config, options)?);
+    let pages = Rc::new(Pages::new(config, options, build)?);
     tracing::info!(address = listener.address(), "serving");
     service_manager::ready();
     tokio::select! {

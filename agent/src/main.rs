@@ -7,7 +7,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    match agent::run(&agent::Options::parse()) {
+    let (commit, time_unix_s) = build_info::build_info!();
+    let build = view::version::Build {
+        version: env!("CARGO_PKG_VERSION"),
+        commit,
+        time_unix_s,
+    };
+    match agent::run(&agent::Options::parse(), build) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let text = format!("cgpu-agent: {error:#}\n");

@@ -8,12 +8,6 @@ use cards::events::history;
 use clap::Parser;
 use view::metrics::text::Dialect;
 
-/// `cargo xtask package` adds commit and date. Other builds name the version alone: they would be compiled again for each commit.
-pub(crate) const VERSION: &str = match option_env!("CGPU_BUILD") {
-    Some(build) => build,
-    None => env!("CARGO_PKG_VERSION"),
-};
-
 /// Below the help.
 const PATHS: &str = "\
 Paths:
@@ -25,7 +19,7 @@ Paths:
 ///
 /// One agent runs on a host. No container depends on it.
 #[derive(Debug, Parser)]
-#[command(name = "cgpu-agent", version = VERSION, after_help = PATHS)]
+#[command(name = "cgpu-agent", version, after_help = PATHS)]
 pub struct Options {
     /// Where to listen: an address and port, or `unix:` and a path.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9402")]

@@ -11,11 +11,12 @@ use sys::sync::lock;
 use view::host_driver::HostDriver;
 use view::metrics::text::{Dialect, TextForm, render};
 use view::metrics::{CardMetrics, Containers, Exporter, Figures, Metrics};
+use view::version::Build;
 
 use crate::figures::Library;
 use crate::history::{self, Counted};
 use crate::inventory::Inventories;
-use crate::options::{Options, VERSION};
+use crate::options::Options;
 use crate::source::{STALE, Snapshot, Source};
 
 /// How long a simulator may take to answer: less than [`STALE`], so that a silent one costs no figures of its cards' grants.
@@ -24,6 +25,7 @@ const SIMULATOR: Duration = Duration::from_millis(500);
 /// All pages of this host.
 #[derive(Debug)]
 pub(crate) struct Pages {
+    build: Build,
     containers: Source<Containers>,
     cards: Source<Vec<CardMetrics>>,
     /// By UUID.
@@ -78,7 +80,7 @@ impl Pages {
     ///
     /// # Errors
     /// The system has no thread.
-    pub(crate) fn new(config: Config, options: &Options) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: Config, options: &Options, build: Build) -> anyhow::Result<Self> {
         let counted_events = history::start(&config.state_dir, &options.history_dir)?;
         let errors = Arc::<Errors>::default();
         let counted = Arc::clone(&errors);
@@ -103,6 +105,7 @@ impl Pages {
             Ok(view::metrics::of_cards(cards))
         })?;
         Ok(Self {
+            build,
             containers,
             cards,
             figures,
@@ -150,7 +153,8 @@ impl Pages {
         }
         let metrics = Metrics {
             exporter: Exporter {
-                version: VERSION.to_owned(),
+                version: self.build.version.to_owned(),
+                commit: self.build.commit.to_owned(),
                 node: self.node.clone(),
                 errors: self.errors.all(),
                 took,

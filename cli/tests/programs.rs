@@ -323,3 +323,35 @@ fn a_build_for_containers_reports_what_it_does_not_have() {
         );
     }
 }
+
+#[test]
+fn version_is_one_line_and_the_command_names_the_commit_and_its_time() {
+    for option in ["--version", "-V"] {
+        let output = cgpu(&[option]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, concat!("cgpu ", env!("CARGO_PKG_VERSION"), "\n"));
+    }
+    let output = cgpu(&["version", "--json"]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let git = Command::new("git")
+        .args(["show", "--no-patch", "--format=%H %ct", "HEAD"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output();
+    let known = git.ok().filter(|output| output.status.success());
+    let (commit, time) = match known {
+        Some(output) => {
+            let text = String::from_utf8(output.stdout).unwrap();
+            let (commit, time) = text.trim_end().split_once(' ').unwrap();
+            (commit.to_owned(), time.parse::<u64>().ok())
+        }
+        None => ("unknown".to_owned(), None),
+    };
+    let epoch = option_env!("SOURCE_DATE_EPOCH").and_then(|epoch| epoch.parse().ok());
+    assert_eq!(document["commit"], commit);
+    assert_eq!(document["built_at_unix_s"].as_u64(), epoch.or(time));
+    let output = cgpu(&["version"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with(concat!("cgpu ", env!("CARGO_PKG_VERSION"), "\n")));
+    assert!(text.contains(&commit) && text.contains("R570 from 570."));
+}

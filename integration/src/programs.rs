@@ -42,9 +42,6 @@ const STATIC: [(&str, &str); 2] = [("cgpu-cli", "cgpu"), ("cgpu-burn", "cgpu-bur
 /// For images without a C library.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static";
 
-/// What `cgpu --version` prints after the name, read by its build.
-const LABEL: &str = "CGPU_BUILD";
-
 /// How the programs are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
@@ -73,7 +70,7 @@ pub struct Programs {
 impl Programs {
     /// Builds what has changed and gathers it. cargo shows its own progress.
     pub fn build(profile: Profile) -> Result<Self> {
-        Self::build_labelled(profile, &HOST, None)
+        Self::build_of(profile, &HOST)
     }
 
     /// Those alone that containers under a private containerd need: a fresh machine has built them in half the time.
@@ -82,49 +79,34 @@ impl Programs {
             .into_iter()
             .filter(|(_, program)| DEMO.contains(program))
             .collect();
-        Self::build_labelled(Profile::Dev, &needed, None)
+        Self::build_of(Profile::Dev, &needed)
     }
 
-    /// The release build for packages; `cgpu --version` prints the label.
-    pub fn build_for_packages(label: &str) -> Result<Self> {
-        Self::build_labelled(Profile::Release, &HOST, Some(label))
-    }
-
-    fn build_labelled(
-        profile: Profile,
-        programs: &[(&str, &str)],
-        label: Option<&str>,
-    ) -> Result<Self> {
+    fn build_of(profile: Profile, programs: &[(&str, &str)]) -> Result<Self> {
         {
             let _lock = cache::lock("programs")?;
             progress(&format!("building our programs ({})", profile.folder()));
             let mut host = cargo(profile);
-            host.envs(label.map(|label| (LABEL, label)));
             for (package, program) in programs {
                 host.args(["--package", package, "--bin", program]);
             }
             built(&mut host)?;
         }
-        Self::gather_labelled(profile, programs, label)
+        Self::gather_of(profile, programs)
     }
 
     /// Gathers what was built of the whole workspace, and builds what runs inside images.
     pub fn gather(profile: Profile) -> Result<Self> {
-        Self::gather_labelled(profile, &HOST, None)
+        Self::gather_of(profile, &HOST)
     }
 
-    fn gather_labelled(
-        profile: Profile,
-        programs: &[(&str, &str)],
-        label: Option<&str>,
-    ) -> Result<Self> {
+    fn gather_of(profile: Profile, programs: &[(&str, &str)]) -> Result<Self> {
         let target = target_folder();
         let name = profile.folder();
         let _lock = cache::lock("programs")?;
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let static_target = target.join("static");
         let mut inside = cargo(profile);
-        inside.envs(label.map(|label| (LABEL, label)));
         inside
             .args(["--no-default-features", "--target", &triple])
             .arg("--target-dir")

@@ -135,8 +135,17 @@ fn the_product_imports_nothing_of_the_lab() -> Result<()> {
         folders.insert(name, folder(package)?);
     }
     let is_product = |name: &str| {
-        ["agent", "isolation", "shim", "hook", "cli", "top", "view"]
-            .contains(&folders[name].as_str())
+        [
+            "agent",
+            "build-info",
+            "isolation",
+            "shim",
+            "hook",
+            "cli",
+            "top",
+            "view",
+        ]
+        .contains(&folders[name].as_str())
     };
     assert!(is_product("broker") && !is_product("sim") && !is_product("integration"));
     let mut wrong = Vec::new();
@@ -233,8 +242,17 @@ fn functions_of_the_product_have_a_longest_length() -> Result<()> {
         for target in package["targets"].as_array().into_iter().flatten() {
             let path = target["src_path"].as_str().context("a path")?;
             let is_library = target["kind"][0].as_str() == Some("lib");
-            let is_product = ["agent", "isolation", "shim", "hook", "cli", "top", "view"]
-                .contains(&&*folder(&package)?);
+            let is_product = [
+                "agent",
+                "build-info",
+                "isolation",
+                "shim",
+                "hook",
+                "cli",
+                "top",
+                "view",
+            ]
+            .contains(&&*folder(&package)?);
             if is_library && is_product {
                 let checked = fs::read_to_string(path)?.contains("warn(clippy::too_many_lines)");
                 assert!(checked, "{path} does not warn of long functions");

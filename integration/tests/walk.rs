@@ -45,7 +45,7 @@ const COMMANDS: [&str; 18] = [
 ];
 
 /// What differs from run to run and from machine to machine.
-const PATTERNS: [(&str, &str); 21] = [
+const PATTERNS: [(&str, &str); 22] = [
     ("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z", "TIME"),
     (
         "(cgpu[a-z0-9-]*(?: smi)?|Version: ) [0-9]+\\.[0-9]+\\.[0-9]+",
@@ -53,6 +53,7 @@ const PATTERNS: [(&str, &str); 21] = [
     ),
     ("Linux [0-9][^ |]*", "Linux RELEASE"),
     ("runc version [^ |,]*", "runc version VERSION"),
+    ("commit=\"(?:[0-9a-f]{40}|unknown)\"", "commit=\"COMMIT\""),
     ("/usr/s?bin/runc", "/usr/bin/runc"),
     ("mmap_min_addr = [0-9]+", "mmap_min_addr = N"),
     (

@@ -13,6 +13,7 @@ mod moment;
 pub mod share;
 pub mod size;
 pub mod smi;
+pub mod version;
 
 #[cfg(feature = "host")]
 pub mod cards;

@@ -14,6 +14,7 @@ use vgpu::{BrokerState, OwnUsage, VgpuState};
 use crate::cards::{Cards, collect as collect_cards};
 use crate::ps::reserved;
 use crate::share::Share;
+use crate::version::Build;
 
 /// One moment of this host.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -31,6 +32,8 @@ pub struct Metrics {
 pub struct Exporter {
     /// Its version.
     pub version: String,
+    /// The commit that it is built from, or `unknown`.
+    pub commit: String,
     /// The node's name.
     pub node: String,
     /// Who did not answer, and how often since the exporter began; empty where nobody keeps count.
@@ -205,7 +208,7 @@ pub struct Containers {
 ///
 /// # Errors
 /// A state folder or reservations that cannot be read.
-pub fn collect(config: &Config, version: &str) -> anyhow::Result<Metrics> {
+pub fn collect(config: &Config, build: Build) -> anyhow::Result<Metrics> {
     let Containers {
         containers,
         unread,
@@ -221,7 +224,8 @@ pub fn collect(config: &Config, version: &str) -> anyhow::Result<Metrics> {
     let cards = of_cards(collect_cards(config)?);
     Ok(Metrics {
         exporter: Exporter {
-            version: version.to_owned(),
+            version: build.version.to_owned(),
+            commit: build.commit.to_owned(),
             node: node_name(),
             errors: Vec::new(),
             took: Vec::new(),

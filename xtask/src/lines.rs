@@ -14,7 +14,16 @@ use integration::cache::repository;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Where the product's sources are.
-const PRODUCT: [&str; 7] = ["agent", "cli", "hook", "isolation", "shim", "top", "view"];
+const PRODUCT: [&str; 8] = [
+    "agent",
+    "build-info",
+    "cli",
+    "hook",
+    "isolation",
+    "shim",
+    "top",
+    "view",
+];
 
 /// The longest file and the longest function that the product may have; tables are named where they are.
 const MOST_FILE_LINES: usize = 500;

@@ -8,7 +8,7 @@ use clap::Args;
 use integration::cache::repository;
 use integration::command::succeed;
 use integration::packages::ensure_installed;
-use integration::programs::{Programs, target_folder};
+use integration::programs::{Profile, Programs, target_folder};
 use packaging::{Build, CargoPackages, Compression};
 
 #[derive(Args)]
@@ -34,11 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let version = env!("CARGO_PKG_VERSION");
     let programs = match &options.programs {
         Some(folder) => Programs::at(folder)?,
-        None => Programs::build_for_packages(&format!(
-            "{version} ({}, {})",
-            git(&["rev-parse", "--short=12", "HEAD"])?,
-            git(&["log", "-1", "--format=%cs"])?
-        ))?,
+        None => Programs::build(Profile::Release)?,
     };
     let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(given) => given,

@@ -16,7 +16,13 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .without_time()
         .init();
-    match cli::commands::run(cli::commands::Arguments::parse()) {
+    let (commit, time_unix_s) = build_info::build_info!();
+    let build = view::version::Build {
+        version: env!("CARGO_PKG_VERSION"),
+        commit,
+        time_unix_s,
+    };
+    match cli::commands::run(cli::commands::Arguments::parse(), build) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("cgpu: {error:#}");

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::VERSION;
 use crate::output;
 use view::metrics;
 use view::metrics::text::{Dialect, TextForm, render};
+use view::version::Build;
 
 /// Below the help of `cgpu metrics`.
 pub(super) const EXAMPLES: &str = "\
@@ -30,8 +30,8 @@ enum Format {
     Openmetrics,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let metrics = metrics::collect(&host_config::Config::load()?, VERSION)?;
+pub(super) fn run(options: &Options, build: Build) -> anyhow::Result<ExitCode> {
+    let metrics = metrics::collect(&host_config::Config::load()?, build)?;
     let form = match options.format {
         Format::Prometheus => TextForm::Prometheus,
         Format::Openmetrics => TextForm::Openmetrics,

@@ -33,6 +33,7 @@ mod smi;
 mod top;
 #[cfg(feature = "host")]
 mod upgrade;
+mod version;
 
 #[cfg(feature = "host")]
 use std::path::PathBuf;
@@ -41,12 +42,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 #[cfg(feature = "host")]
 use serde::Serialize;
-
-/// `cargo xtask package` adds commit and date. Other builds name the version alone: they would be compiled again for each commit.
-const VERSION: &str = match option_env!("CGPU_BUILD") {
-    Some(build) => build,
-    None => env!("CARGO_PKG_VERSION"),
-};
+use view::version::Build;
 
 /// Below the help.
 #[cfg(feature = "host")]
@@ -67,7 +63,7 @@ Example:
 
 /// Share NVIDIA GPUs between containers, each with its own memory limit.
 #[derive(Debug, Parser)]
-#[command(name = "cgpu", version = VERSION, after_help = EXAMPLES)]
+#[command(name = "cgpu", version, after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -156,6 +152,9 @@ enum Command {
     /// Run a command with a vGPU, without a container engine.
     #[cfg(not(feature = "host"))]
     Run(Absent),
+    /// Print which cgpu this is: version, commit, time of the build, and the drivers that it knows.
+    #[command(after_help = version::EXAMPLES)]
+    Version(version::Options),
     /// The process of `run`, before it becomes the command.
     #[cfg(feature = "host")]
     #[command(hide = true)]
@@ -222,7 +221,7 @@ impl Form {
 /// # Errors
 /// The step that failed.
 #[cfg(feature = "host")]
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub fn run(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
     use std::io::ErrorKind;
     // Bound in wherever a broker holds the container; the host has none.
     let is_inside = std::path::Path::new(vgpu::slice_record::TARGET).exists();
@@ -230,6 +229,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let is_for_both = matches!(
         arguments.command,
         Command::Smi { .. }
+            | Command::Version { .. }
             | Command::RunInside { .. }
             | Command::RunGuard { .. }
             | Command::WithParent { .. }
@@ -245,7 +245,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             io.is_some_and(|io| io.kind() == ErrorKind::PermissionDenied)
         })
     };
-    host(arguments).map_err(|error| {
+    host(arguments, build).map_err(|error| {
         if is_denied(&error) && !nix::unistd::geteuid().is_root() {
             error.context("this needs root; run it with sudo")
         } else {
@@ -255,7 +255,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 #[cfg(feature = "host")]
-fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
+fn host(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Smi(options) => smi::run(&options),
         Command::Ps(options) => ps::run(&options),
@@ -271,15 +271,16 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Events(options) => events::run(&options),
         Command::Inspect(options) => inspect::run(&options),
         Command::Logs(options) => logs::run(&options),
-        Command::Report(options) => report::run(&options),
+        Command::Report(options) => report::run(&options, build),
         Command::Explain(options) => explain::run(&options),
-        Command::Metrics(options) => metrics::run(&options),
+        Command::Metrics(options) => metrics::run(&options, build),
         Command::Top(options) => top::run(&options),
         Command::Set(options) => set::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),
         Command::Install(options) => install::install(&options),
         Command::Uninstall(options) => install::uninstall(&options),
         Command::Run(options) => run::run(&options),
+        Command::Version(options) => version::run(&options, build),
         Command::RunInside { plan } => run::inside(&plan),
         Command::RunGuard { group } => run::guard(group),
         Command::WithParent { command } => run::with_parent(&command),
@@ -291,9 +292,10 @@ fn host(arguments: Arguments) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// The step that failed; a command that this build does not have.
 #[cfg(not(feature = "host"))]
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub fn run(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
     let absent = match arguments.command {
         Command::Smi(options) => return smi::run(&options),
+        Command::Version(options) => return version::run(&options, build),
         Command::Ps(_) => "ps",
         Command::Cards(_) => "cards",
         Command::Doctor(_) => "doctor",

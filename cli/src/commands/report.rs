@@ -16,9 +16,10 @@ use vgpu::Container;
 use view::events::{Line, Subject};
 use view::metrics::text::{Dialect, TextForm};
 use view::ps::{Ps, PsVgpu, State};
+use view::version::{Build, Document};
 use view::{cards, metrics, moment, ps};
 
-use super::doctor;
+use super::{doctor, version};
 use crate::output::print;
 use crate::render::Look;
 
@@ -55,7 +56,7 @@ pub(super) struct Options {
     output: Option<PathBuf>,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(super) fn run(options: &Options, build: Build) -> anyhow::Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
         bail!("`cgpu report` needs root: it reads the state folder");
     }
@@ -76,7 +77,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         at_unix_s: now / 1000,
         contents: String::new(),
     };
-    let written = fill(&mut archive).and_then(|()| archive.end());
+    let written = fill(&mut archive, build).and_then(|()| archive.end());
     if let Err(error) = written {
         // Half of an archive says less than the error.
         let removed = std::fs::remove_file(&path);
@@ -159,8 +160,11 @@ fn end_of(path: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn fill(archive: &mut Archive) -> anyhow::Result<()> {
-    archive.add("version.txt", Ok(format!("cgpu {}\n", super::VERSION)))?;
+fn fill(archive: &mut Archive, build: Build) -> anyhow::Result<()> {
+    archive.add(
+        "version.txt",
+        version::lines(&Document::of(build)).map_err(Into::into),
+    )?;
     for path in HOST_FILES {
         archive.add_file(&format!("host{path}"), Path::new(path))?;
     }
@@ -182,7 +186,7 @@ fn fill(archive: &mut Archive) -> anyhow::Result<()> {
         "cards.json",
         cards.and_then(|cards| Ok(view::json(&cards)?)),
     )?;
-    let metrics = metrics::collect(&config, super::VERSION);
+    let metrics = metrics::collect(&config, build);
     let metrics =
         metrics.and_then(|all| metrics::text::render(&all, TextForm::Prometheus, &[Dialect::Cgpu]));
     archive.add("metrics.prom", metrics)?;

@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 use integration::cache::repository;
 
 /// Where tests are.
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 10] = [
     "agent",
+    "build-info",
     "cli",
     "hook",
     "integration",

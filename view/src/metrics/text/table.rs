@@ -139,8 +139,12 @@ macro_rules! metric {
 
 /// Of whoever collects.
 pub(super) const OF_EXPORTER: &[Metric<Exporter>] = &[
-    metric!(Gauges "cgpu_build_info", "The version of the program that collects", |of| {
-        vec![(one_label("version", &of.version), 1)]
+    metric!(Gauges "cgpu_build_info", "The version of the program that collects, and its commit", |of| {
+        let labels = vec![
+            ("version", of.version.clone()),
+            ("commit", of.commit.clone()),
+        ];
+        vec![(labels, 1)]
     }),
     metric!(
         Counters "cgpu_scrape_errors",

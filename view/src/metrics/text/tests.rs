@@ -14,6 +14,7 @@ fn sample() -> Metrics {
     Metrics {
         exporter: Exporter {
             version: "0.1.0".to_owned(),
+            commit: "c0ffee".to_owned(),
             node: "node-1".to_owned(),
             errors: vec![("broker", 2), ("state", 0)],
             took: vec![("containers", Duration::from_millis(1500))],
@@ -241,7 +242,7 @@ fn every_sample_is_named_with_its_container_and_card() {
     let of_slice = format!("{LABELS},uuid=\"GPU-1\"");
     let of_card = r#"uuid="GPU-1",minor="0""#;
     for (name, labels, value) in [
-        ("cgpu_build_info", r#"version="0.1.0""#, "1"),
+        ("cgpu_build_info", r#"version="0.1.0",commit="c0ffee""#, "1"),
         ("cgpu_scrape_errors_total", r#"source="broker""#, "2"),
         (
             "cgpu_scrape_duration_seconds",
