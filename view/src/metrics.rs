@@ -63,6 +63,8 @@ pub struct ContainerMetrics {
     pub mode: &'static str,
     /// Who holds it to its quota.
     pub backend: &'static str,
+    /// How many ways out of its slice the configuration lets it have.
+    pub weaknesses: usize,
     /// Which program made it.
     pub frontend: &'static str,
     /// The driver's version.
@@ -347,6 +349,7 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
             (DriverSpec::Kernel, cards::Mode::Compat) => "compat",
         },
         backend: grant.backend.name(),
+        weaknesses: grant.isolation.weakened.len(),
         frontend: match grant.frontend.kind {
             FrontendKind::Shim => "shim",
             FrontendKind::Runtime => "runtime",

@@ -195,6 +195,11 @@ pub(super) const OF_CONTAINER: &[Metric<ContainerMetrics>] = &[
         }
     ),
     metric!(
+        Gauge "cgpu_isolation_weaknesses",
+        "Ways out of its slice that the configuration lets the container have",
+        |of| u64::try_from(of.weaknesses).ok()
+    ),
+    metric!(
         Gauge "cgpu_broker_up",
         "Whether the container's broker answers",
         |of| of.is_up.map(u64::from)

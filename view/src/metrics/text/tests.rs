@@ -35,6 +35,7 @@ fn container() -> ContainerMetrics {
         is_up: Some(true),
         mode: "sim",
         backend: "broker",
+        weaknesses: 1,
         frontend: "run",
         driver_version: "570.195.03".to_owned(),
         own: vgpu::OwnUsage {
