@@ -29,6 +29,17 @@ const COUNTS_BYTES: u64 = 64 << 10;
 const REFUSED: &str = "refused";
 /// Why it did not, as events name it. A log is written by a container's broker too, and a label has no other values.
 const REASONS: [&str; 3] = ["request", "full", "host"];
+/// Kinds of events that are counted (`control::EventKind`, `vgpu::events`), with those of containers that end before anybody asks
+/// their broker.
+const KINDS: [&str; 7] = [
+    "xid",
+    "card_lost",
+    "hung_call",
+    "violation",
+    "over_quota",
+    "broker_gone",
+    "driver_unreachable",
+];
 /// Another reason, or none.
 const OTHER: &str = "other";
 
@@ -38,6 +49,9 @@ pub(crate) struct Counts {
     version: u32,
     /// Containers that did not start, by reason.
     pub(crate) starts_refused: BTreeMap<String, u64>,
+    /// What happened, by kind.
+    #[serde(default)]
+    events: BTreeMap<String, u64>,
 }
 
 /// The counts, for pages.
@@ -53,6 +67,14 @@ impl Counted {
         reasons
             .map(|reason| (reason.to_owned(), counted(reason)))
             .collect()
+    }
+
+    /// The same of what happened, by kind.
+    pub(crate) fn events(&self) -> Vec<(&'static str, u64)> {
+        let counts = lock(&self.0);
+        KINDS
+            .map(|kind| (kind, counts.events.get(kind).copied().unwrap_or(0)))
+            .to_vec()
     }
 }
 
@@ -170,6 +192,11 @@ impl History {
             let known = REASONS.into_iter().find(|reason| *reason == named);
             let reason = known.unwrap_or(OTHER).to_owned();
             *counts.starts_refused.entry(reason).or_default() += 1;
+        }
+        for event in copied {
+            if let Some(kind) = KINDS.into_iter().find(|kind| *kind == event.kind) {
+                *counts.events.entry(kind.to_owned()).or_default() += 1;
+            }
         }
         counts.version = VERSION;
         if *counts == before {

@@ -159,6 +159,7 @@ impl Pages {
                 errors: self.errors.all(),
                 took,
                 starts_refused: self.counted.starts_refused(),
+                events: self.counted.events(),
             },
             containers: containers
                 .map(|all| all.containers.clone())

@@ -42,6 +42,8 @@ pub struct Exporter {
     pub took: Vec<(&'static str, Duration)>,
     /// Containers that did not start, by reason; empty where nobody keeps count.
     pub starts_refused: Vec<(String, u64)>,
+    /// What happened to containers and cards, by kind; empty where nobody keeps count.
+    pub events: Vec<(&'static str, u64)>,
 }
 
 /// One container.
@@ -232,6 +234,7 @@ pub fn collect(config: &Config, build: Build) -> anyhow::Result<Metrics> {
             errors: Vec::new(),
             took: Vec::new(),
             starts_refused: Vec::new(),
+            events: Vec::new(),
         },
         containers,
         cards,

@@ -4,6 +4,7 @@
 
 mod bench;
 mod card;
+mod dashboards;
 mod demo;
 mod engines;
 mod guest;
@@ -47,6 +48,8 @@ enum Task {
     Guest(guest::Options),
     /// The packages: deb, rpm and tar.zst of cgpu, cgpu-agent and cgpu-sim, into target/packages.
     Package(package::Options),
+    /// Grafana's dashboards, into configs/grafana.
+    Dashboards(dashboards::Options),
     /// Lines of the product that carry code, by crate, and against another commit.
     Lines(lines::Options),
 }
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Task::Headers(options) => headers::run(&options),
         Task::Guest(options) => guest::run(&options),
         Task::Package(options) => package::run(&options),
+        Task::Dashboards(options) => dashboards::run(&options),
         Task::Lines(options) => lines::run(&options),
     };
     match done {

@@ -110,6 +110,28 @@ fn refused_starts_are_counted_over_restarts_by_reasons_that_are_known() {
 }
 
 #[test]
+fn what_happened_is_counted_over_restarts_by_kinds_that_are_known() {
+    let host = Host::new();
+    // As an agent wrote it that counted refused starts alone.
+    fs::create_dir_all(host.dir()).unwrap();
+    let older = "{\"version\": 1, \"starts_refused\": {\"full\": 3}}";
+    fs::write(host.dir().join(COUNTS), older).unwrap();
+    for kind in ["xid", "over_quota", "xid", "quota_changed", "\"} 1\n"] {
+        host.happens(kind, "happened", None);
+        host.history().round().unwrap();
+    }
+    let counted = host.history().counted;
+    assert!(counted.starts_refused().contains(&("full".to_owned(), 3)));
+    let some: Vec<_> = counted
+        .events()
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    assert_eq!(some, [("xid", 2), ("over_quota", 1)]);
+    assert_eq!(counted.events().len(), KINDS.len(), "others are 0");
+}
+
+#[test]
 fn what_cannot_be_copied_is_copied_later() {
     let host = Host::new();
     host.happens("xid", "1", None);

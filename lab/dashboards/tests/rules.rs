@@ -1,5 +1,6 @@
 //! The alerting and recording rules: on metrics that are served, explained, and tried one by one by Prometheus' own tool.
 
+mod prometheus;
 mod served;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use dashboards::expression;
 use integration::cache::repository;
-use integration::command::{find, succeed};
+use integration::command::succeed;
 use integration::skip;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -183,8 +184,9 @@ fn every_alert_is_tried_with_a_series_that_raises_it_and_one_that_does_not() -> 
 #[test]
 fn prometheus_reads_the_rules_and_raises_what_is_expected() -> Result<()> {
     const TEST: &str = "prometheus_reads_the_rules_and_raises_what_is_expected";
-    let Some(promtool) = find("promtool") else {
-        skip!(TEST, "no promtool (package prometheus)");
+    let promtool = match prometheus::program("promtool") {
+        Ok(promtool) => promtool,
+        Err(absent) => skip!(TEST, "no promtool (package prometheus): {absent:#}"),
     };
     succeed(
         Command::new(&promtool)

@@ -170,6 +170,14 @@ pub(super) const OF_EXPORTER: &[Metric<Exporter>] = &[
             refused.map(|(reason, count)| (one_label("reason", reason), *count)).collect()
         }
     ),
+    metric!(
+        Counters "cgpu_events",
+        "What happened to containers, also to those that have ended, and to cards, by kind",
+        |of| {
+            let events = of.events.iter();
+            events.map(|(kind, count)| (one_label("kind", kind), *count)).collect()
+        }
+    ),
 ];
 
 /// Of a container.
