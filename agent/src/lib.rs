@@ -14,6 +14,7 @@ mod history;
 mod inventory;
 mod listener;
 mod options;
+mod page;
 mod pages;
 mod server;
 mod service_manager;

@@ -11,6 +11,7 @@ use view::metrics::text::Dialect;
 /// Below the help.
 const PATHS: &str = "\
 Paths:
+  /          GPUs and containers for people, as a page that loads itself again
   /metrics   Metrics for Prometheus, as OpenMetrics or in Prometheus' own text form
   /healthz   200 while the agent answers
   /readyz    200 while the state folder can be read, else 503 and the reason";

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap,
+    HeaderName, HeaderValue, REFERRER_POLICY, REFRESH, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,6 +20,7 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use view::metrics::text::TextForm;
 
 use crate::listener::{Listener, Stream};
+use crate::page;
 use crate::pages::Pages;
 
 /// A connection beyond this number ends the oldest one, so that nobody keeps others out by holding connections.
@@ -95,6 +99,12 @@ async fn answer(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Byt
         return refusal;
     }
     match request.uri().path() {
+        "/" => of_people(pages, request).await,
+        "/style.css" => of_type(
+            StatusCode::OK,
+            "text/css; charset=utf-8",
+            Bytes::from_static(page::STYLE.as_bytes()),
+        ),
         "/metrics" => {
             let form = form(request.headers());
             match pages.metrics(form).await {
@@ -109,9 +119,36 @@ async fn answer(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Byt
         },
         _ => text(
             StatusCode::NOT_FOUND,
-            "cgpu-agent has /metrics, /healthz and /readyz\n",
+            "cgpu-agent has /, /metrics, /healthz and /readyz\n",
         ),
     }
+}
+
+/// The page, which loads itself again unless the reader has paused it.
+async fn of_people(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let host = request.headers().get(HOST);
+    if !pages.is_meant(host.map(|host| host.to_str().unwrap_or_default())) {
+        return text(
+            StatusCode::MISDIRECTED_REQUEST,
+            "this address has the names localhost and 127.0.0.1 alone\n",
+        );
+    }
+    let mut response = match pages.html().await {
+        Ok(page) => of_type(StatusCode::OK, "text/html; charset=utf-8", page),
+        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}\n")),
+    };
+    let mut set = |name: HeaderName, value| {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
+    };
+    set(CONTENT_SECURITY_POLICY, page::POLICY);
+    set(X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(REFERRER_POLICY, "no-referrer");
+    set(CACHE_CONTROL, "no-store");
+    if request.uri().query() != Some("pause") {
+        set(REFRESH, page::REFRESH);
+    }
+    response
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -69,8 +69,10 @@ fn other_paths_and_methods_are_refused_and_a_head_has_no_body() {
     let host = Host::new();
     let agent = host.agent();
     for (method, path, status) in [
-        ("GET", "/", 404),
+        ("GET", "/index.html", 404),
         ("GET", "/metrics/x", 404),
+        ("POST", "/", 405),
+        ("GET", "/style.css", 200),
         ("POST", "/metrics", 405),
         ("DELETE", "/healthz", 405),
         ("GET", "/healthz", 200),
@@ -81,6 +83,76 @@ fn other_paths_and_methods_are_refused_and_a_head_has_no_body() {
     }
     let (head, _) = agent.ask("HEAD", "/metrics", "*/*");
     assert_eq!((head.status, head.body.as_str()), (200, ""));
+}
+
+/// As a browser on this host asks.
+fn browse(agent: &Agent, method: &str, path: &str, host: &str) -> Answer {
+    let mut stream = agent.connect();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    Answer::of(&text)
+}
+
+#[test]
+fn the_page_shows_this_moment_and_lets_a_browser_execute_nothing() {
+    let mut host = Host::new();
+    host.container("web");
+    let hanging = host.silent("hangs");
+    let agent = host.agent();
+    let address = agent.address.clone();
+    let page = browse(&agent, "GET", "/", &address);
+    assert_eq!(page.status, 200, "{page:?}");
+    for header in [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "x-content-type-options: nosniff",
+        "cache-control: no-store",
+        "refresh: 3",
+    ] {
+        assert!(page.head.contains(header), "{header}: {}", page.head);
+    }
+    for part in [
+        "<bdi>web</bdi>",
+        "4 KiB of 1 GiB",
+        "<bdi>hangs</bdi>",
+        "broker does not answer",
+        "<bdi>Simulated L4</bdi>",
+    ] {
+        assert!(page.body.contains(part), "{part}: {}", page.body);
+    }
+    assert!(!page.body.contains("<script"));
+    let paused = browse(&agent, "GET", "/?pause", "localhost:9402");
+    assert!(paused.status == 200 && !paused.head.contains("refresh:"));
+    let head = browse(&agent, "HEAD", "/", &address);
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    let style = browse(&agent, "GET", "/style.css", &address);
+    assert!(style.head.contains("text/css") && style.body.contains("prefers-color-scheme"));
+    // A page of a stranger's, whose name was made to stand for this address.
+    let other = browse(&agent, "GET", "/", "evil.example:9402");
+    assert_eq!(other.status, 421, "{other:?}");
+    assert!(!other.body.contains("web"));
+    drop(hanging);
+}
+
+#[test]
+fn readers_of_the_page_ask_brokers_no_more_often_than_scrapes() {
+    let mut host = Host::new();
+    host.container("web");
+    let agent = host.agent();
+    let address = agent.address.clone();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3) {
+        assert_eq!(browse(&agent, "GET", "/", &address).status, 200);
+        assert_eq!(agent.get("/metrics").status, 200);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let questions = host.questions.load(Ordering::Relaxed);
+    assert!((2..=5).contains(&questions), "{questions}");
 }
 
 #[test]
