@@ -1,4 +1,4 @@
-//! `cgpu-agent`: the one program of a node that serves what is known of its cards and containers to Prometheus.
+//! `cgpu-agent`: the one program of a node that serves what is known of its cards and containers, to Prometheus and as a page.
 //!
 //! ```text
 //!   Prometheus ──GET──▶ server ──▶ pages ──▶ Source ◀── a thread that asks brokers and reads the state folder
@@ -21,6 +21,7 @@ mod service_manager;
 mod single;
 mod source;
 
+use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::Context;
@@ -30,6 +31,7 @@ use tracing_subscriber::EnvFilter;
 use view::version::Build;
 
 use self::listener::Listener;
+use self::options::Settings;
 use self::pages::Pages;
 
 #[cfg(not(feature = "nvml"))]
@@ -60,19 +62,25 @@ pub use self::options::{Listen, Options};
 pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
     log_to_stderr();
     let config = Config::load()?;
+    let settings = Settings::of(options, &config.metrics)?;
     let _lock = single::take(&options.runtime_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the event loop")?;
-    runtime.block_on(serve(options, config, build))
+    runtime.block_on(serve(&settings, &options.history_dir, config, build))
 }
 
-async fn serve(options: &Options, config: Config, build: Build) -> anyhow::Result<()> {
+async fn serve(
+    settings: &Settings,
+    history_dir: &Path,
+    config: Config,
+    build: Build,
+) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
-    let listener = Listener::bind(&options.listen).await?;
-    let pages = Rc::new(Pages::new(config, options, build)?);
+    let listener = Listener::bind(&settings.listen).await?;
+    let pages = Rc::new(Pages::new(config, settings, history_dir, build)?);
     tracing::info!(address = listener.address(), "serving");
     service_manager::ready();
     tokio::select! {

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use anyhow::anyhow;
 use cards::events::history;
 use clap::Parser;
+use host_config::config::{DEFAULT_PATH, MetricsConfig, PATH_VARIABLE};
 use view::metrics::text::Dialect;
 
 /// Below the help.
@@ -22,23 +24,61 @@ Paths:
 #[derive(Debug, Parser)]
 #[command(name = "cgpu-agent", version, after_help = PATHS)]
 pub struct Options {
-    /// Where to listen: an address and port, or `unix:` and a path.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9402")]
-    pub listen: Listen,
-    /// Whose names the metrics have: `cgpu`'s own, `ack`, `dcgm`, `hami`.
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "cgpu,ack"
-    )]
-    pub dialects: Vec<Dialect>,
+    /// Where to listen: an address and port, or `unix:` and a path. Default: `metrics.listen` of cgpu.toml, 127.0.0.1:9402 without it.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<Listen>,
+    /// Whose names the metrics have: `cgpu`'s own, `ack`, `dcgm`, `hami`. Default: `metrics.dialects` of cgpu.toml, cgpu and ack without it.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub dialects: Option<Vec<Dialect>>,
     /// The folder to which events are copied: those in the state folder are gone after a reboot.
     #[arg(long, value_name = "DIR", default_value = history::DIR)]
     pub history_dir: PathBuf,
     /// The folder of the agent's lock. Only one agent runs for each.
     #[arg(long, value_name = "DIR", default_value = "/run/cgpu-agent")]
     pub runtime_dir: PathBuf,
+}
+
+/// What holds of options and configuration.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) listen: Listen,
+    pub(crate) dialects: Vec<Dialect>,
+}
+
+impl Settings {
+    /// An option comes before its key, which has the default where it is absent.
+    ///
+    /// # Errors
+    /// A value of the configuration that is not allowed: the error names file, key, value and what is allowed.
+    pub(crate) fn of(options: &Options, config: &MetricsConfig) -> anyhow::Result<Self> {
+        let wrong = |key: &str, value: &dyn std::fmt::Debug, allowed: &str| {
+            let file =
+                std::env::var_os(PATH_VARIABLE).map_or_else(|| DEFAULT_PATH.into(), PathBuf::from);
+            let file = file.display();
+            anyhow!("configuration {file}: metrics.{key} = {value:?} is not allowed: {allowed}")
+        };
+        let listen = match (&options.listen, config.listen.as_str()) {
+            (Some(listen), _) => listen.clone(),
+            (None, text) => text
+                .parse()
+                .map_err(|expected: String| wrong("listen", &text, &expected))?,
+        };
+        let dialects = match (&options.dialects, config.dialects.as_slice()) {
+            (Some(dialects), _) => dialects.clone(),
+            (None, []) => {
+                let expected = "expected one or more of cgpu, ack, dcgm and hami";
+                return Err(wrong("dialects", &[""; 0], expected));
+            }
+            (None, names) => names
+                .iter()
+                .map(|name| {
+                    let dialect = name.parse();
+                    dialect.map_err(|expected: String| wrong("dialects", &[name], &expected))
+                })
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(Self { listen, dialects })
+    }
 }
 
 /// Where the agent listens.
@@ -81,6 +121,62 @@ mod tests {
         assert!(matches!("[::1]:9402".parse(), Ok(Listen::Tcp(_))));
         for wrong in ["9402", "localhost:9402", "unix:metrics.sock", "unix:", ""] {
             wrong.parse::<Listen>().unwrap_err();
+        }
+    }
+
+    fn settings(arguments: &[&str], text: &str) -> Result<Settings, String> {
+        let options = [&["cgpu-agent"], arguments].concat();
+        let options = Options::try_parse_from(options).unwrap();
+        let path = std::path::Path::new("cgpu.toml");
+        let config = host_config::Config::from_text(path, text).unwrap();
+        Settings::of(&options, &config.metrics).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_option_comes_before_its_key_and_a_key_before_the_default() {
+        const KEYS: &str = "[metrics]\nlisten = \"unix:/run/a.sock\"\ndialects = [\"hami\"]\n";
+        let default = settings(&[], "").unwrap();
+        assert_eq!("127.0.0.1:9402".parse(), Ok(default.listen));
+        assert_eq!(default.dialects, [Dialect::Cgpu, Dialect::Ack]);
+        let keys = settings(&[], KEYS).unwrap();
+        assert_eq!(keys.listen, Listen::Unix("/run/a.sock".into()));
+        assert_eq!(keys.dialects, [Dialect::Hami]);
+        let arguments = ["--listen", "127.0.0.1:1", "--dialects", "cgpu,dcgm"];
+        let options = settings(&arguments, KEYS).unwrap();
+        assert_eq!("127.0.0.1:1".parse(), Ok(options.listen));
+        assert_eq!(options.dialects, [Dialect::Cgpu, Dialect::Dcgm]);
+    }
+
+    #[test]
+    fn a_wrong_key_is_named_with_its_value_and_what_is_allowed() {
+        for (text, parts) in [
+            (
+                "listen = \"localhost:9402\"",
+                [
+                    "metrics.listen = \"localhost:9402\"",
+                    "127.0.0.1:9402, or unix:",
+                ],
+            ),
+            (
+                "listen = \"unix:a.sock\"",
+                ["metrics.listen = \"unix:a.sock\"", "must begin with /"],
+            ),
+            (
+                "dialects = [\"cgpu\", \"nvidia\"]",
+                ["metrics.dialects = [\"nvidia\"]", "cgpu, ack, dcgm or hami"],
+            ),
+            (
+                "dialects = []",
+                [
+                    "metrics.dialects = []",
+                    "one or more of cgpu, ack, dcgm and hami",
+                ],
+            ),
+        ] {
+            let error = settings(&[], &format!("[metrics]\n{text}\n")).unwrap_err();
+            for part in parts {
+                assert!(error.contains(part), "{part} is not in {error}");
+            }
         }
     }
 }

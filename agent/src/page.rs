@@ -54,13 +54,15 @@ fn push(html: &mut String, text: std::fmt::Arguments<'_>) {
 fn head(html: &mut String, exporter: &Exporter) {
     let node = escaped(&exporter.node);
     let at = view::moment(cards::events::now_unix_ms());
+    let (day, time) = at.split_once('T').unwrap_or((&at, ""));
+    let second = time.split('.').next().unwrap_or_default();
     push(
         html,
         format_args!(
             "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n\
              <meta name=viewport content=\"width=device-width, initial-scale=1\">\n\
              <title>cgpu on {node}</title>\n<link rel=stylesheet href=style.css>\n</head>\n<body>\n\
-             <header><h1>cgpu on <bdi>{node}</bdi></h1><p>{at}</p>\
+             <header><h1>cgpu on <bdi>{node}</bdi></h1><p>{day} {second} UTC</p>\
              <p class=end><a href=\"?\">live</a> · <a href=\"?pause\">pause</a></p></header>\n<main>\n"
         ),
     );
@@ -104,8 +106,8 @@ fn gpu(html: &mut String, card: &CardMetrics, metrics: &Metrics) {
         html,
         format_args!(
             "<div class=gpu><h3><span>GPU {} <bdi>{}</bdi></span>{health}\n<div class=small>{} · {}</div>\n\
-             <dl><dt>Memory used</dt><dd>{}</dd><dt>granted</dt><dd>{} of {}</dd><dd class=bar>{}</dd>\
-             <dt>Time used</dt><dd>{}</dd><dt>reserved</dt><dd>{}</dd><dd class=bar>{}</dd>\
+             <dl><dt>Memory used</dt><dd>{}</dd><dt>Granted</dt><dd>{} of {}</dd><dd class=bar>{}</dd>\
+             <dt>Time used</dt><dd>{}</dd><dt>Reserved</dt><dd>{}</dd><dd class=bar>{}</dd>\
              <dt>Containers</dt><dd>{}</dd></dl>{}</div>\n",
             card.minor,
             escaped(&card.model),
@@ -194,8 +196,8 @@ fn container(html: &mut String, one: &ContainerMetrics, slice: &SliceMetrics) {
         html,
         format_args!(
             "<tr><td class=name><strong><bdi>{}</bdi></strong> <span class=small><bdi>{}</bdi></span></td>\
-             <td data-label=GPU>{}</td><td class=meter>{}</td><td class=meter>{}</td>\
-             <td class=number data-label=Throttled>{}</td><td class=\"number{}\" data-label=Refused>{}</td><td>{}</td></tr>\n",
+             <td data-label=GPU>{}</td><td class=meter data-label=Memory>{}</td><td class=meter data-label=Time>{}</td>\
+             <td class=number data-label=Throttled>{}</td><td class=\"number{}\" data-label=Refused>{}</td><td class=state>{}</td></tr>\n",
             escaped(&name),
             escaped(&place),
             slice.minor,
@@ -229,11 +231,15 @@ fn memory(slice: &SliceMetrics) -> String {
 /// Had and entitled, both as parts of the card.
 fn time(slice: &SliceMetrics) -> String {
     let share = &slice.share;
+    let terms = escaped(&share.text());
+    if share.used_ppm.or(share.entitlement_ppm).is_none() {
+        return format!("<span class=small>{terms}</span>");
+    }
     let text = format!(
         "{} of {} <span class=small>{}</span>",
         share.used_ppm.map_or_else(dash, percent_of),
         share.entitlement_ppm.map_or_else(dash, percent_of),
-        escaped(&share.text())
+        terms
     );
     let (had, entitled) = (
         part(share.used_ppm, MILLION),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use view::version::Build;
 use crate::figures::Library;
 use crate::history::{self, Counted};
 use crate::inventory::Inventories;
-use crate::options::{Listen, Options};
+use crate::options::{Listen, Settings};
 use crate::page;
 use crate::source::{STALE, Snapshot, Source};
 
@@ -121,8 +122,13 @@ impl Pages {
     ///
     /// # Errors
     /// The system has no thread.
-    pub(crate) fn new(config: Config, options: &Options, build: Build) -> anyhow::Result<Self> {
-        let counted_events = history::start(&config.state_dir, &options.history_dir)?;
+    pub(crate) fn new(
+        config: Config,
+        settings: &Settings,
+        history_dir: &Path,
+        build: Build,
+    ) -> anyhow::Result<Self> {
+        let counted_events = history::start(&config.state_dir, history_dir)?;
         let errors = Arc::<Errors>::default();
         let counted = Arc::clone(&errors);
         let of_containers = config.clone();
@@ -152,9 +158,9 @@ impl Pages {
             figures,
             errors,
             counted: counted_events,
-            dialects: options.dialects.clone(),
+            dialects: settings.dialects.clone(),
             node: view::metrics::node_name(),
-            is_loopback: matches!(&options.listen, Listen::Tcp(address) if address.ip().is_loopback()),
+            is_loopback: matches!(&settings.listen, Listen::Tcp(address) if address.ip().is_loopback()),
             last: Mutex::default(),
         })
     }

@@ -137,7 +137,7 @@ fn what_is_not_known_is_a_dash_and_no_figure() {
     }];
     let html = render(&metrics(vec![one], Vec::new()), &Vec::new());
     assert!(
-        html.contains("– of –<svg") && !html.contains("<rect"),
+        html.contains("– of –<svg") && !html.contains("<rect") && !html.contains("– of – <"),
         "{html}"
     );
     let empty = render(&Metrics::default(), &Vec::new());

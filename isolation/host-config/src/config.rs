@@ -7,6 +7,7 @@ mod driver;
 mod error;
 mod isolation;
 pub mod kubernetes;
+mod metrics;
 mod request;
 
 use std::path::{Component, Path, PathBuf};
@@ -22,6 +23,7 @@ pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
 pub use self::error::Error;
 pub use self::isolation::{Allow, IsolationConfig, OtherCards};
 pub use self::kubernetes::{Authority, KubernetesConfig};
+pub use self::metrics::MetricsConfig;
 pub use self::request::{DefaultTerms, DisableRule, EnvironmentRule, RequestConfig};
 use crate::chain::chain;
 use crate::trusted;
@@ -67,6 +69,8 @@ pub struct Config {
     pub compute: ComputeConfig,
     /// Whose word counts in a pod.
     pub kubernetes: KubernetesConfig,
+    /// What the agent serves, and where.
+    pub metrics: MetricsConfig,
     /// The text that it was read from.
     #[serde(skip)]
     pub text: SourceText,
@@ -138,6 +142,7 @@ impl Default for Config {
             isolation: IsolationConfig::default(),
             compute: ComputeConfig::default(),
             kubernetes: KubernetesConfig::default(),
+            metrics: MetricsConfig::default(),
             text: SourceText::default(),
         }
     }

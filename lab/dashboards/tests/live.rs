@@ -1,8 +1,9 @@
 //! Every panel and every rule on a real Prometheus that scrapes a real agent.
 
-#[path = "live/host.rs"]
 mod host;
 mod prometheus;
+#[path = "live/scrape.rs"]
+mod scrape;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -12,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use dashboards::{expression, files};
-use host::{Host, encoded, get};
+use host::{Host, get};
 use integration::programs::Programs;
 use integration::skip;
+use scrape::{Scrape, encoded};
 use serde_json::Value;
 use view::metrics::text::{Dialect, TextForm, render};
 use view::metrics::{CardMetrics, Exporter, Figures, Metrics};
@@ -146,11 +148,11 @@ fn questions(chosen: &[(&str, &str)], is_served: &dyn Fn(&str) -> bool) -> Resul
 }
 
 /// Asks until every question has an answer with something in it.
-fn answered(host: &Host, mut left: Vec<Question>, until: Instant) -> Result<()> {
+fn answered(scrape: &Scrape, mut left: Vec<Question>, until: Instant) -> Result<()> {
     loop {
         let mut empty = Vec::new();
         for question in left {
-            let data = host.api(&question.path).context(question.place.clone())?;
+            let data = scrape.api(&question.path).context(question.place.clone())?;
             let result = data.as_array().or_else(|| data["result"].as_array());
             let is_number = |value: &Value| value.as_str().is_some_and(|text| text != "NaN");
             let has_any = result.context("a list")?.iter().any(|one| match one {
@@ -167,7 +169,7 @@ fn answered(host: &Host, mut left: Vec<Question>, until: Instant) -> Result<()> 
         }
         if Instant::now() > until {
             let places: Vec<&str> = empty.iter().map(|one| one.place.as_str()).collect();
-            bail!("empty:\n{}\n{}", places.join("\n"), host.tails());
+            bail!("empty:\n{}\n{}", places.join("\n"), scrape.tail());
         }
         left = empty;
         std::thread::sleep(Duration::from_millis(500));
@@ -175,8 +177,8 @@ fn answered(host: &Host, mut left: Vec<Question>, until: Instant) -> Result<()> 
 }
 
 /// The alerts that fire now; a rule that cannot be evaluated is an error.
-fn firing(host: &Host) -> Result<BTreeSet<String>> {
-    let data = host.api("/api/v1/rules")?;
+fn firing(scrape: &Scrape) -> Result<BTreeSet<String>> {
+    let data = scrape.api("/api/v1/rules")?;
     let mut names = BTreeSet::new();
     for group in list(&data, "groups") {
         for rule in list(group, "rules") {
@@ -222,7 +224,8 @@ fn no_panel_is_empty_and_alerts_fire_where_a_real_agent_is_scraped() -> Result<(
         skip!(TEST, "no prometheus (package prometheus): {absent:#}");
     }
     let real = serve(real_card()?)?;
-    let host = Host::start(Programs::for_tests()?, &real)?;
+    let host = Host::start(Programs::for_tests()?)?;
+    let scrape = Scrape::start(&host, &real)?;
     let metrics = get(&host.agent_address, "/metrics")?;
     let own: String = metrics
         .split_inclusive('\n')
@@ -239,7 +242,7 @@ fn no_panel_is_empty_and_alerts_fire_where_a_real_agent_is_scraped() -> Result<(
     let is_served = |metric: &str| has_own_groups || !metric.starts_with("cgpu_process_");
     let until = Instant::now() + PATIENCE;
     let everything = ["instance", "card", "namespace", "pod", "name"].map(|name| (name, ".*"));
-    answered(&host, questions(&everything, &is_served)?, until)?;
+    answered(&scrape, questions(&everything, &is_served)?, until)?;
     let cards = host.document("cards")?;
     let card = cards["cards"][0]["uuid"].as_str().context("a card")?;
     let one = [
@@ -250,27 +253,27 @@ fn no_panel_is_empty_and_alerts_fire_where_a_real_agent_is_scraped() -> Result<(
         ("name", ".*"),
     ];
     let is_simulated = |metric: &str| is_served(metric) && !BY_NVML.contains(&metric);
-    answered(&host, questions(&one, &is_simulated)?, until)?;
+    answered(&scrape, questions(&one, &is_simulated)?, until)?;
     for ratio in ["cgpu:pod_memory_used:ratio", "cgpu:pod_compute_used:ratio"] {
         let question = Question {
             place: ratio.to_owned(),
             path: format!("/api/v1/query?query={}", encoded(ratio)),
         };
-        answered(&host, vec![question], until)?;
+        answered(&scrape, vec![question], until)?;
     }
     // What happens now is more than at the scrape before.
     host.xid()?;
     let expected = ["CgpuAllocationsRefused", "CgpuXid"].map(str::to_owned);
-    let mut seen = firing(&host)?;
+    let mut seen = firing(&scrape)?;
     while !expected.iter().all(|name| seen.contains(name)) {
         ensure!(
             Instant::now() < until,
             "only {seen:?} fire\n{}\n{}",
             get(&host.agent_address, "/metrics")?,
-            host.tails()
+            host.tail()
         );
         std::thread::sleep(Duration::from_millis(500));
-        seen = firing(&host)?;
+        seen = firing(&scrape)?;
     }
     // The other target is no host of cgpu's own version of events; nothing else is wrong.
     ensure!(seen.len() == expected.len(), "{seen:?} fire");

@@ -37,7 +37,7 @@ impl Executable {
             ("integration" | "lab/security", target) if !WITHOUT_ENGINES.contains(&target) => {
                 Layer::Engines
             }
-            ("lab/dashboards", "live") => Layer::Engines,
+            ("lab/dashboards", "browser" | "live") => Layer::Engines,
             (folder, target)
                 if PURE.contains(&folder) && !NEEDS_THE_HOST.contains(&(folder, target)) =>
             {

@@ -1,21 +1,17 @@
-//! A host with two simulated cards and containers under load, its agent, and a Prometheus that scrapes it. All of it is on loopback
-//! and ends with the test.
+//! A host with two simulated cards and containers under load, and its agent. All of it is on loopback and ends with the test.
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use integration::cache::repository;
 use integration::command::succeed;
 use integration::daemon::Daemon;
 use integration::programs::Programs;
 use serde_json::{Value, json};
-
-use crate::prometheus;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -34,22 +30,8 @@ pub(crate) fn get(address: &str, path: &str) -> Result<String> {
     Ok(body.to_owned())
 }
 
-/// As a part of a query (RFC 3986).
-pub(crate) fn encoded(text: &str) -> String {
-    let one = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-            char::from(byte).to_string()
-        }
-        other => format!("%{other:02X}"),
-    };
-    text.bytes().map(one).collect()
-}
-
 /// Ended in this order.
 pub(crate) struct Host {
-    prometheus: Daemon,
-    /// Where Prometheus answers.
-    pub(crate) address: String,
     agent: Daemon,
     /// Where the agent answers.
     pub(crate) agent_address: String,
@@ -60,8 +42,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// With its containers, scraped beside another exporter at `other`.
-    pub(crate) fn start(programs: &'static Programs, other: &str) -> Result<Self> {
+    /// With its containers.
+    pub(crate) fn start(programs: &'static Programs) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let at = folder.path();
         let state = at.join("state");
@@ -86,6 +68,7 @@ impl Host {
             .arg(at.join("agent"))
             .arg("--history-dir")
             .arg(at.join("history"))
+            .env("NODE_NAME", "node-1")
             .env("CGPU_CONFIG", at.join("cgpu.toml"));
         let mut agent = Daemon::start("cgpu-agent", &agent, &at.join("agent.log"))?;
         let log = at.join("agent.log");
@@ -96,10 +79,7 @@ impl Host {
         };
         agent.wait_ready(PATIENCE, || Ok(address().is_some()))?;
         let agent_address = address().context("the agent's address")?;
-        let (prometheus, address) = scraping(at, &[&agent_address, other])?;
         Ok(Self {
-            prometheus,
-            address,
             agent,
             agent_address,
             containers,
@@ -135,16 +115,14 @@ impl Host {
         succeed(&mut sim).map(drop)
     }
 
-    /// What Prometheus answers to a question of its HTTP API.
-    pub(crate) fn api(&self, path: &str) -> Result<Value> {
-        let reply: Value = serde_json::from_str(&get(&self.address, path)?)?;
-        ensure!(reply["status"] == "success", "{path}: {reply}");
-        Ok(reply["data"].clone())
+    /// What the agent has logged, for a test that fails.
+    pub(crate) fn tail(&self) -> String {
+        self.agent.tail()
     }
 
-    /// What the programs have reported, for a test that fails.
-    pub(crate) fn tails(&self) -> String {
-        format!("{}\n{}", self.agent.tail(), self.prometheus.tail())
+    /// A folder that ends with the host.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 }
 
@@ -152,9 +130,10 @@ impl Host {
 fn containers(programs: &Programs, at: &Path) -> Result<Vec<Daemon>> {
     let burn = programs.program("cgpu-burn")?;
     let burn = burn.display();
-    let load = format!("exec {burn} load --seconds 0");
+    // An Xid error ends the load, and not the container.
+    let load = format!("{burn} hold 640Mi & while :; do {burn} load --seconds 0; sleep 1; done");
     let refused = format!("{burn} load --seconds 0 & while :; do {burn} alloc 2Gi; sleep 1; done");
-    let hold = format!("exec {burn} hold 64Mi");
+    let hold = format!("exec {burn} hold 300Mi");
     let mut all = Vec::new();
     for (name, card, terms, script) in [
         (
@@ -189,31 +168,4 @@ fn containers(programs: &Programs, at: &Path) -> Result<Vec<Daemon>> {
         all.push(run);
     }
     Ok(all)
-}
-
-/// A Prometheus with the rules that are shipped; and where it answers.
-fn scraping(at: &Path, targets: &[&str]) -> Result<(Daemon, String)> {
-    let rules = repository().join("configs/prometheus/cgpu.rules.yml");
-    let config = json!({
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [rules],
-        "scrape_configs": [{
-            "job_name": "cgpu", "honor_labels": true, "static_configs": [{"targets": targets}],
-        }],
-    });
-    fs::write(at.join("prometheus.yml"), config.to_string())?;
-    // Free a moment ago; nobody else here asks the system for one by its number.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-    let mut command = Command::new(prometheus::program("prometheus")?);
-    command
-        .arg(format!(
-            "--config.file={}",
-            at.join("prometheus.yml").display()
-        ))
-        .arg(format!("--storage.tsdb.path={}", at.join("data").display()))
-        .arg(format!("--web.listen-address={address}"))
-        .current_dir(at);
-    let mut prometheus = Daemon::start("prometheus", &command, &at.join("prometheus.log"))?;
-    prometheus.wait_ready(PATIENCE, || Ok(get(&address, "/-/ready").is_ok()))?;
-    Ok((prometheus, address))
 }
