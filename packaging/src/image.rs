@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::generated::{MAINTAINER, SOURCE};
 use crate::layer::{Content, Entry, Layer, header, sha256};
-use crate::table::{Image, Package, Table};
+use crate::table::{Image, Package};
 use crate::tree::Tree;
 use crate::{Build, libraries, tool};
 
@@ -39,11 +39,10 @@ const FOLDERS: [(&str, u32); 3] = [("tmp", 0o1777), ("run", 0o755), ("var/lib", 
 /// Writes the image of these packages' trees; returns the file.
 pub(crate) fn write(
     build: &Build,
-    table: &Table,
+    image: &Image,
     trees: &[(&Package, Tree)],
     into: &Path,
 ) -> Result<PathBuf> {
-    let image = &table.image;
     let mut layers = vec![libraries_layer(build, image, trees)?];
     for (package, tree) in trees {
         let mut content = Content::default();

@@ -123,11 +123,14 @@ pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
             let tree = tree::lay(&sources, package, Dialect::Rpm, &at("rpm"))?;
             written.push(rpm::write(build, package, &tree, into)?);
         }
-        if table.image.packages.contains(&package.name) {
+        let image = table.image.as_ref();
+        if image.is_some_and(|image| image.packages.contains(&package.name)) {
             of_image.push((package, tree));
         }
     }
-    written.push(image::write(build, table, &of_image, into)?);
+    if let Some(image) = &table.image {
+        written.push(image::write(build, image, &of_image, into)?);
+    }
     written.sort();
     Ok(written)
 }

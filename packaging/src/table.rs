@@ -13,8 +13,8 @@ pub struct Table {
     /// What is made.
     #[serde(rename = "package")]
     pub packages: Vec<Package>,
-    /// The image with some of them.
-    pub image: Image,
+    /// The image with some of them; former versions had none.
+    pub image: Option<Image>,
     #[serde(rename = "file")]
     pub(crate) rows: Vec<Row>,
 }
@@ -127,7 +127,12 @@ impl Table {
                 bail!("{} is in {}, which is no package", row.to, row.package);
             }
         }
-        if let Some(other) = table.image.packages.iter().find(|name| !is_package(name)) {
+        if let Some(other) = table
+            .image
+            .iter()
+            .flat_map(|image| &image.packages)
+            .find(|name| !is_package(name))
+        {
             bail!("the image is to have {other}, which is no package");
         }
         Ok(table)

@@ -4,17 +4,17 @@
 //! `CGPU_UPGRADES` says how often brokers are replaced in a row, `CGPU_UPGRADES_SUMMARY` where the result goes:
 //! `cargo xtask long upgrade` sets both.
 
+mod common;
+
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use integration::cache::repository;
 use integration::command::{Outcome, find};
 use integration::former::Former;
 use integration::programs::Programs;
 use integration::roots::{Root, System};
 use integration::skip;
-use packaging::{Build, Compression, write};
+use packaging::{Build, write};
 use serde_json::Value;
 
 const TEST: &str = "the_former_packages_are_upgraded_under_load";
@@ -22,32 +22,14 @@ const TEST: &str = "the_former_packages_are_upgraded_under_load";
 /// Upgrades in a row where nothing says how many.
 const UPGRADES: u32 = 5;
 
-fn build(repository: &Path, programs: &Path, revision: u32) -> Build {
-    Build {
-        repository: repository.to_owned(),
-        programs: programs.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        revision,
-        epoch: 1_700_000_000,
-        compression: Compression::Fast,
-    }
-}
-
 fn root() -> Result<Root, String> {
-    if let Some(reason) = skip::lacks_root() {
-        return Err(reason.to_owned());
-    }
-    for program in [
-        "dpkg-deb",
-        "strip",
-        "tar",
-        "zstd",
-        "debootstrap",
-        "unshare",
-        "busybox",
-        "git",
-    ] {
-        find(program).ok_or_else(|| format!("no {program}"))?;
+    let needed = [
+        common::MAKERS.as_slice(),
+        &["debootstrap", "unshare", "busybox", "git"],
+    ]
+    .concat();
+    if let Some(reason) = common::lacking(&needed) {
+        return Err(reason);
     }
     Root::of(&System::BOOKWORM, &["containerd", "runc"])
         .map_err(|error| format!("no root of Debian 12: {error:#}"))
@@ -69,8 +51,17 @@ fn the_former_packages_are_upgraded_under_load() -> Result<()> {
         Err(_) => UPGRADES,
     };
     let (old, new) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    write(&build(&former.source, &former.programs, 1), old.path())?;
-    write(&build(&repository(), programs.folder(), 2), new.path())?;
+    let of_former = Build {
+        repository: former.source,
+        programs: former.programs,
+        ..common::build(0)?
+    };
+    write(&of_former, old.path())?;
+    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
+        let deb = common::package(common::packages()?, name, ".deb")?;
+        let called = deb.file_name().context("a package has a name")?;
+        fs::copy(&deb, new.path().join(called))?;
+    }
     for name in ["cgpu-burn", "cgpu"] {
         let inside = programs.folder().join("static").join(name);
         fs::copy(inside, old.path().join(format!("static-{name}")))?;
