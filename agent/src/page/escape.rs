@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_a_name_is_markup_or_acts_on_its_surroundings() {
+    fn nothing_of_a_name_is_markup_or_turns_the_text_around_it() {
         for (text, html) in [
             ("web-1.b_C", "web-1.b_C"),
             (
