@@ -138,6 +138,7 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
     let reply = root.run(USE)?.success()?;
     for expected in [
         "version: cgpu 0.",
+        "units at boot: cgpu-agent.service cgpu.service \n",
         "agent: cgpu-agent 0.",
         "the agent ends with 0",
         "doctor ends with 0",
@@ -158,6 +159,7 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
     for expected in [
         "running before: 1",
         "running after: 1",
+        "removal below its service ends with 1",
         "removal ends with 1",
         "brokers are replaced",
         "the command ends with 0",
@@ -169,11 +171,12 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
             reply.stderr
         );
     }
-    ensure!(
-        reply.stderr.contains("containers with a vGPU exist"),
-        "{}",
-        reply.stderr
-    );
+    for expected in [
+        "containers with a vGPU exist",
+        "containers have simulated GPUs",
+    ] {
+        ensure!(reply.stderr.contains(expected), "{}", reply.stderr);
+    }
 
     root.run("dpkg -r cgpu-agent cgpu-sim cgpu")?.success()?;
     let kept = root
@@ -192,6 +195,9 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
 /// First steps, with a docker that has only its name and version.
 const USE: &str = r#"
 echo "version: $(cgpu --version)"
+echo "units at boot: $(ls /etc/systemd/system/multi-user.target.wants | grep cgpu | tr '\n' ' ')"
+# As an administrator's systemctl enable does.
+deb-systemd-helper enable cgpu-sim.service
 echo "agent: $(cgpu-agent --version)"
 timeout --preserve-status 2 cgpu-agent; echo "the agent ends with $?"
 cgpu-sim --profile two-ada > /run/sim.log 2>&1 &
@@ -214,6 +220,9 @@ echo "running before: $(cgpu ps --json | grep -c '"container":')"
 dpkg -i /newer/*.deb || exit 1
 echo "running after: $(cgpu ps --json | grep -c '"container":')"
 cgpu upgrade && echo "brokers are replaced"
+mkdir -p /run/systemd/system; printf '#!/bin/sh\n' > /usr/local/sbin/systemctl; chmod 755 /usr/local/sbin/systemctl
+dpkg -r cgpu-sim; echo "removal below its service ends with $?"
+rm -r /run/systemd/system /usr/local/sbin/systemctl
 dpkg -r cgpu-sim cgpu-agent; dpkg -r cgpu; echo "removal ends with $?"
 wait $live; echo "the command ends with $?"
 dpkg -i /newer/cgpu-sim*.deb /newer/cgpu-agent*.deb

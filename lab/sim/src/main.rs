@@ -217,6 +217,10 @@ fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let server = Server::bind(profile, &arguments.place.state_dir)?;
     server.start()?;
     print("ready\n")?;
+    // Without systemd nothing is sent.
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!(%error, "systemd is not notified");
+    }
     let signal = ends.wait().context("wait for the end")?;
     tracing::info!(%signal, "ends");
     Ok(())

@@ -1,0 +1,122 @@
+//! Units as systemd reads them, and what they start.
+
+mod common;
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use integration::command::{LIMIT, capture, succeed};
+use integration::skip;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use self::common::{MAKERS, lacking, package, packages};
+
+/// Packages and their units.
+const UNITS: [(&str, &str); 3] = [
+    ("cgpu", "cgpu.service"),
+    ("cgpu-agent", "cgpu-agent.service"),
+    ("cgpu-sim", "cgpu-sim.service"),
+];
+
+/// All packages in one tree.
+fn unpack(tree: &Path) -> Result<()> {
+    for (name, _) in UNITS {
+        let deb = package(packages()?, name, ".deb")?;
+        succeed(Command::new("dpkg-deb").arg("-x").arg(deb).arg(tree))?;
+    }
+    Ok(())
+}
+
+fn unit(tree: &Path, name: &str) -> Result<String> {
+    let path = tree.join("usr/lib/systemd/system").join(name);
+    fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+#[test]
+fn systemd_takes_every_unit() -> Result<()> {
+    const TEST: &str = "systemd_takes_every_unit";
+    if let Some(reason) = lacking(&[MAKERS.as_slice(), &["systemd-analyze"]].concat()) {
+        skip!(TEST, "{reason}");
+    }
+    let tree = tempfile::tempdir()?;
+    unpack(tree.path())?;
+    for (_, name) in UNITS {
+        // Our programs are in the tree, and systemd looks for them.
+        let programs = format!("={}/usr/bin/cgpu", tree.path().display());
+        let text = unit(tree.path(), name)?.replace("=/usr/bin/cgpu", &programs);
+        let moved = tree.path().join(name);
+        fs::write(&moved, text)?;
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["verify", "--man=no"]).arg(&moved);
+        let reply = capture(&mut verify, LIMIT)?.success()?;
+        let about = reply.stderr.lines().filter(|line| line.contains("cgpu"));
+        // A key that systemd knows since 254.
+        let about: Vec<_> = about
+            .filter(|line| !line.contains("DelegateSubgroup"))
+            .collect();
+        ensure!(about.is_empty(), "{name}: {about:?}");
+        // What is checked can be refused.
+        let wrong = fs::read_to_string(&moved)?.replace("ExecStart=", "ExecStart=/absent/");
+        fs::write(&moved, wrong)?;
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["verify", "--man=no"]).arg(&moved);
+        let reply = capture(&mut verify, LIMIT)?;
+        ensure!(reply.stderr.contains("/absent/"), "{name}: {reply:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_simulators_unit_starts_a_shipped_profile_and_reports_that_it_is_ready() -> Result<()> {
+    const TEST: &str = "the_simulators_unit_starts_a_shipped_profile_and_reports_that_it_is_ready";
+    if let Some(reason) = lacking(&MAKERS) {
+        skip!(TEST, "{reason}");
+    }
+    let tree = tempfile::tempdir()?;
+    unpack(tree.path())?;
+    let text = unit(tree.path(), "cgpu-sim.service")?;
+    let value = |key: &str| -> Result<&str> {
+        let line = text.lines().find_map(|line| line.strip_prefix(key));
+        line.with_context(|| key.to_owned())
+    };
+    let profile = value("Environment=PROFILE=")?;
+    let file = tree
+        .path()
+        .join(format!("usr/share/cgpu/sim/{profile}.toml"));
+    ensure!(file.is_file(), "{} is not shipped", file.display());
+    let command = value("ExecStart=")?.replace("${PROFILE}", profile);
+    let (program, args) = command.split_once(' ').context("arguments")?;
+    let state = tempfile::tempdir()?;
+    let socket = state.path().join("notify");
+    let notified = UnixDatagram::bind(&socket)?;
+    notified.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let mut simulator = Command::new(tree.path().join(program.trim_start_matches('/')))
+        .args(args.split(' '))
+        .arg("--state-dir")
+        .arg(state.path())
+        .env("NOTIFY_SOCKET", &socket)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut message = [0; 256];
+    let received = notified.recv(&mut message);
+    // What systemd sends to end it.
+    kill(
+        Pid::from_raw(i32::try_from(simulator.id())?),
+        Signal::SIGTERM,
+    )?;
+    let ended = simulator.wait()?;
+    let message = message.get(..received?).context("a message")?;
+    ensure!(
+        message == b"READY=1\n",
+        "{:?}",
+        String::from_utf8_lossy(message)
+    );
+    ensure!(ended.success(), "{ended}");
+    Ok(())
+}
