@@ -126,6 +126,14 @@ fn one_label(name: &'static str, value: &str) -> Labels {
     vec![(name, value.to_owned())]
 }
 
+/// Counts that this label tells apart.
+fn counts(label: &'static str, counts: &[(impl AsRef<str>, u64)]) -> Vec<(Labels, u64)> {
+    let counts = counts.iter();
+    counts
+        .map(|(value, count)| (one_label(label, value.as_ref()), *count))
+        .collect()
+}
+
 /// A row.
 macro_rules! metric {
     ($samples:ident $name:literal, $help:literal, $value:expr) => {
@@ -149,10 +157,7 @@ pub(super) const OF_EXPORTER: &[Metric<Exporter>] = &[
     metric!(
         Counters "cgpu_scrape_errors",
         "Answers that did not come in time or could not be read, by who was asked; their samples are absent",
-        |of| {
-            let errors = of.errors.iter();
-            errors.map(|(source, count)| (one_label("source", source), *count)).collect()
-        }
+        |of| counts("source", &of.errors)
     ),
     metric!(
         Ratios "cgpu_scrape_duration_seconds",
@@ -165,18 +170,12 @@ pub(super) const OF_EXPORTER: &[Metric<Exporter>] = &[
     metric!(
         Counters "cgpu_starts_refused",
         "Containers that did not start for want of their vGPU, by whose fault it was",
-        |of| {
-            let refused = of.starts_refused.iter();
-            refused.map(|(reason, count)| (one_label("reason", reason), *count)).collect()
-        }
+        |of| counts("reason", &of.starts_refused)
     ),
     metric!(
         Counters "cgpu_events",
         "What happened to containers, also to those that have ended, and to cards, by kind",
-        |of| {
-            let events = of.events.iter();
-            events.map(|(kind, count)| (one_label("kind", kind), *count)).collect()
-        }
+        |of| counts("kind", &of.events)
     ),
 ];
 
