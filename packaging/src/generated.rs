@@ -23,6 +23,9 @@ License: Apache-2.0
 /// Who is named in the packages.
 pub(crate) const MAINTAINER: &str = "cgpu developers <maintainers@cgpu.example>";
 
+/// Where the project is.
+pub(crate) const HOMEPAGE: &str = "https://cgpu.example";
+
 /// Where the source is, as images say it.
 pub(crate) const SOURCE: &str = "https://cgpu.example/source";
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::generated::{HOMEPAGE, MAINTAINER};
 use crate::table::Package;
 use crate::tree::Tree;
 use crate::{Build, Compression, scripts, tool};
@@ -62,9 +63,14 @@ fn text(build: &Build, package: &Package, tree: &Tree) -> Result<String> {
     writeln!(
         text,
         "Release: {}\nSummary: {}",
-        build.revision, package.summary
+        build.revision,
+        capitalised(&package.summary)
     )?;
-    writeln!(text, "License: Apache-2.0\nAutoReqProv: no")?;
+    writeln!(
+        text,
+        "License: Apache-2.0\nURL: {HOMEPAGE}\nPackager: {MAINTAINER}"
+    )?;
+    writeln!(text, "AutoReqProv: no")?;
     let version = build.full_version();
     for (field, items) in [
         ("Requires", &package.rpm_requires),
@@ -106,5 +112,23 @@ fn text(build: &Build, package: &Package, tree: &Tree) -> Result<String> {
             file.mode, file.path
         )?;
     }
+    let date = tool::run(
+        tool::command("date", build.epoch)
+            .args(["--utc", "+%a %b %d %Y", "--date"])
+            .arg(format!("@{}", build.epoch)),
+    )?;
+    writeln!(
+        text,
+        "%changelog\n* {} {MAINTAINER} - {version}\n- What changed is in changelog.gz.",
+        date.trim()
+    )?;
     Ok(text)
+}
+
+/// As rpm's customs have a summary; Debian's begin it small.
+fn capitalised(summary: &str) -> String {
+    let mut letters = summary.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(letters).collect()
+    })
 }

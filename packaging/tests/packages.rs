@@ -9,6 +9,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use integration::cache::repository;
 use integration::command::{capture, find, succeed};
 use integration::roots::{LIMIT, Root, System};
 use integration::skip;
@@ -62,6 +63,12 @@ fn deb_rpm_and_archive_have_the_same_files() -> Result<()> {
             _ => "/usr/bin/cgpu-burn",
         };
         assert!(deb.contains(expected), "{deb:?}");
+        for program in deb.iter().filter_map(|path| path.strip_prefix("/usr/bin/")) {
+            let is_page = |path: &String| {
+                path.starts_with("/usr/share/man/") && path.contains(&format!("/{program}."))
+            };
+            ensure!(deb.iter().any(is_page), "{program} has no manual page");
+        }
         if find("rpm").is_none() || find("rpmbuild").is_none() {
             skip!(TEST, "no rpm: deb and archive alone were compared");
         }
@@ -99,6 +106,30 @@ fn lintian_finds_no_fault() -> Result<()> {
         // It unpacks programs with their symbols, beside other tests.
         capture(lintian.arg(package(folder, name, ".deb")?), LIMIT)?.success()?;
     }
+    Ok(())
+}
+
+#[test]
+fn rpmlint_finds_no_fault() -> Result<()> {
+    const TEST: &str = "rpmlint_finds_no_fault";
+    let needed = [MAKERS.as_slice(), &["rpmbuild", "rpmlint"]].concat();
+    if let Some(reason) = lacking(&needed) {
+        skip!(TEST, "{reason}");
+    }
+    let folder = packages()?;
+    let mut rpmlint = Command::new("rpmlint");
+    rpmlint
+        .arg("--config")
+        .arg(repository().join("packaging/rpmlint.toml"));
+    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
+        rpmlint.arg(package(folder, name, ".rpm")?);
+    }
+    let reply = capture(&mut rpmlint, LIMIT)?.success()?;
+    ensure!(
+        reply.stdout.contains("0 errors, 0 warnings"),
+        "{}",
+        reply.stdout
+    );
     Ok(())
 }
 
