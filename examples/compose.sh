@@ -1,5 +1,5 @@
 #!/bin/sh
-# Two services share a card, by docker compose 2.17 and later. docs/guide/quick-start.md says what is needed first.
+# Two services share a card, by docker compose. docs/guide/quick-start.md says what is needed first.
 set -eu
 cd "$(dirname "$0")"
 trap 'docker compose down --timeout 1' EXIT

@@ -152,7 +152,9 @@ fn readers_of_the_page_ask_brokers_no_more_often_than_scrapes() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let questions = host.questions.load(Ordering::Relaxed);
-    assert!((2..=5).contains(&questions), "{questions}");
+    // One at the beginning, one each second, and one that is under way.
+    let most = began.elapsed().as_secs() + 2;
+    assert!((2..=most).contains(&questions), "{questions} of {most}");
 }
 
 #[test]
@@ -202,7 +204,9 @@ fn ten_scrapes_a_second_ask_a_broker_once_a_second() {
         std::thread::sleep(Duration::from_millis(100));
     }
     let questions = host.questions.load(Ordering::Relaxed);
-    assert!((2..=5).contains(&questions), "{questions}");
+    // One at the beginning, one each second, and one that is under way.
+    let most = began.elapsed().as_secs() + 2;
+    assert!((2..=most).contains(&questions), "{questions} of {most}");
 }
 
 #[test]

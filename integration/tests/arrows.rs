@@ -11,6 +11,18 @@ use integration::command::succeed;
 use regex::Regex;
 use serde_json::Value;
 
+/// Folders of crates that are product.
+const PRODUCT: [&str; 8] = [
+    "agent",
+    "build-info",
+    "isolation",
+    "shim",
+    "hook",
+    "cli",
+    "top",
+    "view",
+];
+
 /// What a crate must not import whatever its place: (crate, foreign crate, reason).
 const FOREIGN: [(&str, &str, &str); 4] = [
     (
@@ -134,19 +146,7 @@ fn the_product_imports_nothing_of_the_lab() -> Result<()> {
         let name = crate_name(&package["name"])?;
         folders.insert(name, folder(package)?);
     }
-    let is_product = |name: &str| {
-        [
-            "agent",
-            "build-info",
-            "isolation",
-            "shim",
-            "hook",
-            "cli",
-            "top",
-            "view",
-        ]
-        .contains(&folders[name].as_str())
-    };
+    let is_product = |name: &str| PRODUCT.contains(&folders[name].as_str());
     assert!(is_product("broker") && !is_product("sim") && !is_product("integration"));
     let mut wrong = Vec::new();
     for package in &packages {
@@ -242,17 +242,7 @@ fn functions_of_the_product_have_a_longest_length() -> Result<()> {
         for target in package["targets"].as_array().into_iter().flatten() {
             let path = target["src_path"].as_str().context("a path")?;
             let is_library = target["kind"][0].as_str() == Some("lib");
-            let is_product = [
-                "agent",
-                "build-info",
-                "isolation",
-                "shim",
-                "hook",
-                "cli",
-                "top",
-                "view",
-            ]
-            .contains(&&*folder(&package)?);
+            let is_product = PRODUCT.contains(&&*folder(&package)?);
             if is_library && is_product {
                 let checked = fs::read_to_string(path)?.contains("warn(clippy::too_many_lines)");
                 assert!(checked, "{path} does not warn of long functions");

@@ -81,6 +81,21 @@ pub(crate) struct Sources<'a> {
 }
 
 impl Build {
+    /// For tests: the first revision, at a moment that is fixed, of no commit and quickly made.
+    #[must_use]
+    pub fn for_tests(repository: PathBuf, programs: &Path, cargo: CargoPackages) -> Self {
+        Self {
+            repository,
+            programs: programs.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: 1,
+            epoch: 1_700_000_000,
+            cargo,
+            commit: "unknown".to_owned(),
+            compression: Compression::Fast,
+        }
+    }
+
     /// Version and revision, as both package managers write them.
     #[must_use]
     pub fn full_version(&self) -> String {

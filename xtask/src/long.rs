@@ -108,6 +108,32 @@ fn trees(named: &[PathBuf]) -> Result<OsString> {
     Ok(std::env::join_paths(trees)?)
 }
 
+/// Runs a test that writes what it has seen to the file that `variable` names: its text, or nothing where the test fails.
+fn summarised(
+    arguments: &[&str],
+    variable: &str,
+    environment: &[(&str, OsString)],
+) -> Result<Option<String>> {
+    let summary = target_folder().join("summary.txt");
+    // What a former run has left, or added to, is none of this one's.
+    if summary.exists() {
+        fs::remove_file(&summary)?;
+    }
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .arg("test")
+        .args(arguments)
+        .current_dir(repository())
+        .env(variable, &summary)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .status()
+        .context("starting cargo test")?;
+    if !status.success() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&summary).context("the test was skipped: it left no summary")?;
+    Ok(Some(text))
+}
+
 fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
     let &Contests {
         sequences,
@@ -116,32 +142,33 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
         core,
         core_sequences,
     } = contests;
-    let summary = target_folder().join("referee.txt");
-    // What a former run has added to is none of this one's.
-    if summary.exists() {
-        fs::remove_file(&summary)?;
-    }
     progress(&format!(
         "{sequences} sequences a tree, {core_sequences} a core"
     ));
     let began = Instant::now();
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--release", "--package", "cgpu-referee"])
-        .args(["--test", "referee", "--", "--test-threads=1", "--nocapture"])
-        .current_dir(repository())
-        .env("CGPU_REFEREE_SEQUENCES", sequences.to_string())
-        .env("CGPU_REFEREE_SEED", seed.to_string())
-        .env("CGPU_REFEREE_SOURCE", trees(source)?)
-        .env("CGPU_REFEREE_CORE", trees(core)?)
-        .env("CGPU_REFEREE_CORE_SEQUENCES", core_sequences.to_string())
-        .env("CGPU_REFEREE_SUMMARY", &summary)
-        .status()
-        .context("starting cargo test")?;
-    if !status.success() {
+    let arguments = [
+        "--release",
+        "--package",
+        "cgpu-referee",
+        "--test",
+        "referee",
+        "--",
+        "--test-threads=1",
+        "--nocapture",
+    ];
+    let environment = [
+        ("CGPU_REFEREE_SEQUENCES", sequences.to_string().into()),
+        ("CGPU_REFEREE_SEED", seed.to_string().into()),
+        ("CGPU_REFEREE_SOURCE", trees(source)?),
+        ("CGPU_REFEREE_CORE", trees(core)?),
+        (
+            "CGPU_REFEREE_CORE_SEQUENCES",
+            core_sequences.to_string().into(),
+        ),
+    ];
+    let Some(report) = summarised(&arguments, "CGPU_REFEREE_SUMMARY", &environment)? else {
         return Ok(ExitCode::FAILURE);
-    }
-    let report =
-        fs::read_to_string(&summary).context("no tree was compared: all of them were skipped")?;
+    };
     let page = repository().join("docs/reports/referee.md");
     fs::create_dir_all(page.parent().context("a folder")?)?;
     fs::write(
@@ -160,25 +187,20 @@ fn referee(contests: &Contests<'_>) -> Result<ExitCode> {
 }
 
 fn upgrade(upgrades: u32) -> Result<ExitCode> {
-    let summary = target_folder().join("upgrade.txt");
-    // A summary of a former run is none of this one's.
-    if summary.exists() {
-        fs::remove_file(&summary)?;
-    }
     progress(&format!("{upgrades} upgrades"));
     let began = Instant::now();
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--package", "cgpu-packaging", "--test", "upgrade"])
-        .args(["--", "--nocapture"])
-        .current_dir(repository())
-        .env("CGPU_UPGRADES", upgrades.to_string())
-        .env("CGPU_UPGRADES_SUMMARY", &summary)
-        .status()
-        .context("starting cargo test")?;
-    if !status.success() {
+    let arguments = [
+        "--package",
+        "cgpu-packaging",
+        "--test",
+        "upgrade",
+        "--",
+        "--nocapture",
+    ];
+    let environment = [("CGPU_UPGRADES", upgrades.to_string().into())];
+    let Some(reported) = summarised(&arguments, "CGPU_UPGRADES_SUMMARY", &environment)? else {
         return Ok(ExitCode::FAILURE);
-    }
-    let reported = fs::read_to_string(&summary).context("the run left no summary")?;
+    };
     let page = repository().join("docs/reports/upgrade.md");
     fs::write(
         &page,
@@ -199,29 +221,25 @@ fn upgrade(upgrades: u32) -> Result<ExitCode> {
 
 fn chaos(seconds: u64, at_once: u64, seed: Option<u64>) -> Result<ExitCode> {
     let programs = Programs::build(Profile::Release)?;
-    let summary = target_folder().join("chaos.txt");
-    // A summary of a former run is none of this one's.
-    if summary.exists() {
-        fs::remove_file(&summary)?;
-    }
     progress(&format!("chaos for {seconds} s"));
     let began = Instant::now();
-    let mut test = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    test.args(["test", "--package", "cgpu-security", "--test", "chaos"])
-        .args(["--", "--nocapture"])
-        .current_dir(repository())
-        .env("CGPU_BIN", programs.folder())
-        .env("CGPU_CHAOS_SECONDS", seconds.to_string())
-        .env("CGPU_CHAOS_AT_ONCE", at_once.to_string())
-        .env("CGPU_CHAOS_SUMMARY", &summary);
-    if let Some(seed) = seed {
-        test.env("CGPU_CHAOS_SEED", seed.to_string());
-    }
-    let status = test.status().context("starting cargo test")?;
-    if !status.success() {
+    let arguments = [
+        "--package",
+        "cgpu-security",
+        "--test",
+        "chaos",
+        "--",
+        "--nocapture",
+    ];
+    let mut environment = vec![
+        ("CGPU_BIN", programs.folder().into()),
+        ("CGPU_CHAOS_SECONDS", seconds.to_string().into()),
+        ("CGPU_CHAOS_AT_ONCE", at_once.to_string().into()),
+    ];
+    environment.extend(seed.map(|seed| ("CGPU_CHAOS_SEED", seed.to_string().into())));
+    let Some(reported) = summarised(&arguments, "CGPU_CHAOS_SUMMARY", &environment)? else {
         return Ok(ExitCode::FAILURE);
-    }
-    let reported = fs::read_to_string(&summary).context("the run left no summary")?;
+    };
     let page = repository().join("docs/reports/chaos.md");
     fs::create_dir_all(page.parent().context("a folder")?)?;
     fs::write(

@@ -1,7 +1,7 @@
 //! One card: who has what of it.
 
 use crate::Dashboard;
-use crate::panel::{Kind, Panel, query, row};
+use crate::panel::{Kind, Panel, query, row, stat};
 use crate::variable::Variable;
 
 const CARDS: &str = r#"{instance=~"$instance", uuid=~"$card"}"#;
@@ -18,21 +18,6 @@ pub(crate) fn dashboard() -> Dashboard {
             .into_iter()
             .flatten()
             .collect(),
-    }
-}
-
-fn stat(
-    title: &'static str,
-    description: &'static str,
-    unit: &'static str,
-    expression: String,
-) -> Panel {
-    Panel {
-        title,
-        description,
-        kind: Kind::Stat(None),
-        unit,
-        queries: vec![query("", expression)],
     }
 }
 
@@ -57,37 +42,37 @@ fn figures() -> Vec<Panel> {
         stat(
             "Containers",
             "Containers that have a part of the GPU.",
-            "none",
+            ("none", None),
             format!("sum(cgpu_card_containers{CARDS})"),
         ),
         stat(
             "Memory",
             "All memory that can be granted.",
-            "bytes",
+            ("bytes", None),
             format!("sum(cgpu_card_memory_bytes{CARDS})"),
         ),
         stat(
             "Memory granted",
             "What is granted to containers, used or not.",
-            "bytes",
+            ("bytes", None),
             format!("sum(cgpu_card_granted_bytes{CARDS})"),
         ),
         stat(
             "Memory used",
             "What containers use. Contexts count; the driver's own memory does not.",
-            "bytes",
+            ("bytes", None),
             format!("sum(cgpu_memory_used_bytes{CARDS}) or vector(0)"),
         ),
         stat(
             "Time reserved",
             "Part of the GPU's time that is reserved for containers, used or not.",
-            "percentunit",
+            ("percentunit", None),
             format!("avg(cgpu_card_compute_reserved_ratio{CARDS})"),
         ),
         stat(
             "Time left",
             "Part of the GPU's time that can still be reserved.",
-            "percentunit",
+            ("percentunit", None),
             format!("avg(cgpu_card_compute_left_ratio{CARDS})"),
         ),
         Panel {

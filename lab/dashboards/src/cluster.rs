@@ -1,7 +1,7 @@
 //! All hosts at a glance.
 
 use crate::Dashboard;
-use crate::panel::{Kind, Panel, query, row};
+use crate::panel::{Kind, Panel, query, row, stat};
 use crate::variable::Variable;
 
 const HOSTS: &str = r#"{instance=~"$instance"}"#;
@@ -16,21 +16,6 @@ pub(crate) fn dashboard() -> Dashboard {
             .into_iter()
             .flatten()
             .collect(),
-    }
-}
-
-fn stat(
-    title: &'static str,
-    description: &'static str,
-    (unit, bad_from): (&'static str, Option<u32>),
-    expression: String,
-) -> Panel {
-    Panel {
-        title,
-        description,
-        kind: Kind::Stat(bad_from),
-        unit,
-        queries: vec![query("", expression)],
     }
 }
 

@@ -1,23 +1,9 @@
 //! Which metrics an expression of PromQL reads: enough of the language to tell metrics from functions, labels and durations.
 
 /// Words that stand alone and are no metric.
-const KEYWORDS: [&str; 13] = [
-    "and",
-    "or",
-    "unless",
-    "by",
-    "without",
-    "on",
-    "ignoring",
-    "group_left",
-    "group_right",
-    "offset",
-    "bool",
-    "Inf",
-    "NaN",
-];
+const KEYWORDS: [&str; 7] = ["and", "or", "unless", "offset", "bool", "Inf", "NaN"];
 
-/// Those of them before a list of labels.
+/// Others, before a list of labels.
 const BEFORE_LABELS: [&str; 6] = [
     "by",
     "without",
@@ -48,7 +34,8 @@ pub fn metrics(expression: &str) -> Vec<String> {
             continue;
         }
         before = part.to_owned();
-        let is_name = is_word(first) && !first.is_ascii_digit() && !KEYWORDS.contains(&part);
+        let is_keyword = KEYWORDS.contains(&part) || BEFORE_LABELS.contains(&part);
+        let is_name = is_word(first) && !first.is_ascii_digit() && !is_keyword;
         if is_name && !is_function(rest) {
             found.push(part.to_owned());
         }

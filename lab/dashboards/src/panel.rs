@@ -47,6 +47,22 @@ pub(crate) fn query(legend: &'static str, expression: impl Into<String>) -> Quer
     }
 }
 
+/// One number; `bad_from`: from where on it is red.
+pub(crate) fn stat(
+    title: &'static str,
+    description: &'static str,
+    (unit, bad_from): (&'static str, Option<u32>),
+    expression: String,
+) -> Panel {
+    Panel {
+        title,
+        description,
+        kind: Kind::Stat(bad_from),
+        unit,
+        queries: vec![query("", expression)],
+    }
+}
+
 /// A heading.
 pub(crate) fn row(title: &'static str) -> Panel {
     Panel {

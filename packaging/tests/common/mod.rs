@@ -8,22 +8,20 @@ use integration::cache::repository;
 use integration::command::find;
 use integration::programs::Programs;
 use integration::skip;
-use packaging::{Build, CargoPackages, Compression, write};
+use packaging::{Build, CargoPackages, write};
 
 /// What `dpkg -i` would get, of one revision.
 pub(crate) fn build(revision: u32) -> Result<Build> {
     Ok(Build {
-        repository: repository(),
-        programs: Programs::for_tests()?.folder().to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
         revision,
-        epoch: 1_700_000_000,
-        cargo: CargoPackages {
-            host: Programs::host_packages(),
-            containers: Programs::static_packages(),
-        },
-        commit: "unknown".to_owned(),
-        compression: Compression::Fast,
+        ..Build::for_tests(
+            repository(),
+            Programs::for_tests()?.folder(),
+            CargoPackages {
+                host: Programs::host_packages(),
+                containers: Programs::static_packages(),
+            },
+        )
     })
 }
 

@@ -18,7 +18,7 @@ use integration::image;
 use integration::packages::ensure_installed;
 use integration::programs::{Profile, Programs};
 use integration::roots::{Picture, Root, System};
-use packaging::{Build, CargoPackages, Compression};
+use packaging::{Build, CargoPackages};
 
 use crate::machine;
 
@@ -68,19 +68,14 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let began = Instant::now();
     let programs = Programs::build(Profile::Dev)?;
     let packages = tempfile::tempdir()?;
-    let build = Build {
-        repository: repository(),
-        programs: programs.folder().to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        revision: 1,
-        epoch: 1_700_000_000,
-        cargo: CargoPackages {
+    let build = Build::for_tests(
+        repository(),
+        programs.folder(),
+        CargoPackages {
             host: Programs::host_packages(),
             containers: Programs::static_packages(),
         },
-        commit: "unknown".to_owned(),
-        compression: Compression::Fast,
-    };
+    );
     packaging::write(&build, packages.path())?;
     // For images without a C library.
     fs::copy(

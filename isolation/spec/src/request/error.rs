@@ -63,11 +63,13 @@ pub enum Error {
     },
     /// A request of a pod's author, on a node whose pods get vGPUs by claims alone.
     #[error(
-        "{key} asks for a vGPU in a pod, whose author cannot: {why}, so pods get theirs by claims alone, which the scheduler counts. On a node of one user, `[kubernetes] authority = \"annotations\"` in cgpu.toml lets pods' authors ask"
+        "{key} = {value:?} asks for a vGPU in a pod, whose author cannot: {why}, so pods get theirs by claims alone, which the scheduler counts. On a node of one user, `[kubernetes] authority = \"annotations\"` in cgpu.toml lets pods' authors ask"
     )]
     PodAuthor {
         /// The annotation or variable.
         key: String,
+        /// Its value, cut.
+        value: String,
         /// Why the author cannot.
         why: String,
     },

@@ -34,7 +34,7 @@ use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation, Name, Names};
 use host_config::config::{Config, DisableRule, EnvironmentRule};
 use host_config::host_files::ThisHost;
 use host_config::own_places::OwnPlaces;
-use host_config::terms::{self, Annotated, MEMORY_KEY, Memory, PREFIX};
+use host_config::terms::{self, Annotated, MEMORY_KEY, Memory, PREFIX, QUOTED_CHARS_MAX};
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
@@ -246,29 +246,35 @@ impl<'a> Parts<'a> {
         if !self.terms.ask && (environment.share.is_none() || !may_ask) {
             native = None;
         }
-        let by_annotation = native.is_some();
         let Some(request) = Request::join(self.config, native, environment)? else {
             return Ok(None);
         };
-        self.refuse_pod_author(by_annotation)?;
+        self.refuse_pod_author()?;
         self.completed(request).map(Some)
     }
 
     /// What a pod's author writes is seen by no scheduler, and would be granted beside what that one counts.
-    fn refuse_pod_author(&self, by_annotation: bool) -> Result<(), Error> {
+    fn refuse_pod_author(&self) -> Result<(), Error> {
         let control_group = json::control_group(self.spec)?;
         let is_in_pod = engine::is_in_pod(&self.annotations)?;
         let kubernetes = &self.config.kubernetes;
         let Some(why) = kubernetes.claims_alone(control_group).filter(|_| is_in_pod) else {
             return Ok(());
         };
-        let key = if by_annotation {
-            MEMORY_KEY
-        } else {
-            cgpu_environment::CONTAINER
-        };
+        // Without an amount a policy asks.
+        let asking = [
+            (&self.terms.annotations, MEMORY_KEY),
+            (&self.variables, cgpu_environment::CONTAINER),
+            (&self.terms.annotations, "cgpu.io/policy"),
+        ];
+        let mut asking = asking.into_iter().filter_map(|(terms, asking)| {
+            let mut terms = terms.iter();
+            terms.find(|(key, _)| *key == asking).copied()
+        });
+        let (key, value) = asking.next().unwrap_or((PREFIX, ""));
         Err(Error::PodAuthor {
             key: key.to_owned(),
+            value: value.chars().take(QUOTED_CHARS_MAX).collect(),
             why,
         })
     }

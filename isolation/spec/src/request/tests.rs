@@ -1035,10 +1035,25 @@ fn in_a_cluster_s_pod_neither_dialect_asks() {
         "/outer/kubepods.slice/pod1/c1",
     ];
     type Asking<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
-    let asking: [Asking<'_>; 3] = [
-        (&[("cgpu.io/memory", "200Gi")], &[], "cgpu.io/memory"),
-        (&[("cgpu.io/memory.app", "1Gi")], &[], "cgpu.io/memory"),
-        (&[], &classic, "ALIYUN_COM_GPU_MEM_CONTAINER"),
+    let by_variable = "ALIYUN_COM_GPU_MEM_CONTAINER = \"4\"";
+    let asking: [Asking<'_>; 5] = [
+        (
+            &[("cgpu.io/memory", "200Gi")],
+            &[],
+            "cgpu.io/memory = \"200Gi\"",
+        ),
+        (
+            &[("cgpu.io/memory.app", "1Gi")],
+            &[],
+            "cgpu.io/memory = \"1Gi\"",
+        ),
+        (
+            &[("cgpu.io/policy.app", "native")],
+            &[],
+            "cgpu.io/policy = \"native\"",
+        ),
+        (&[("cgpu.io/weight", "2")], &classic, by_variable),
+        (&[], &classic, by_variable),
     ];
     for (annotations, environment, key) in asking {
         for group in of_kubelet {
