@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::identity::{GpuUuid, NameError};
+use crate::claims::Pointer;
+use crate::identity::{ContainerKey, GpuUuid, NameError};
 use crate::refusal::{Bytes, Refusal, TimeRefusal};
 
 /// Every failure of this crate.
@@ -63,6 +64,78 @@ pub enum Error {
         path: PathBuf,
         /// The card that it names.
         found: GpuUuid,
+    },
+    /// A claim's record that is another one's.
+    #[error("claim record {} is of claim {claim}", path.display())]
+    ForeignClaim {
+        /// The file.
+        path: PathBuf,
+        /// The claim that it names.
+        claim: String,
+    },
+    /// A claim that is not prepared on this node, or no more.
+    #[error(
+        "claim {claim} is not prepared on this node: cgpu-agent does that before the pod starts, and takes it back when the pod has ended"
+    )]
+    NoClaim {
+        /// Its uid.
+        claim: String,
+    },
+    /// A prepared claim without such a share.
+    #[error("claim {claim} has no share {pointer}")]
+    NoShare {
+        /// Its namespace and name.
+        claim: String,
+        /// What was asked for.
+        pointer: Box<Pointer>,
+    },
+    /// A claim that was given otherwise while a container of it was made.
+    #[error(
+        "the container's claim was given other shares while the container was created; another start takes those"
+    )]
+    ClaimChanged,
+    /// A share that another container has.
+    #[error(
+        "container {holder} has the share of request {:?} of claim {}: one container at a time can have a request's. Give each container a request of its own, and name it in `resources.claims[].request`", pointer.request, pointer.claim
+    )]
+    ShareTaken {
+        /// The share.
+        pointer: Box<Pointer>,
+        /// Who has it.
+        holder: ContainerKey,
+    },
+    /// A claim that was given otherwise before, and a container lives by that.
+    #[error("claim {claim} was given other shares before, and container {holder} has one of them")]
+    ClaimInUse {
+        /// Its namespace and name.
+        claim: String,
+        /// Who has one.
+        holder: ContainerKey,
+    },
+    /// A claim that does not fit.
+    #[error("request {request:?} of claim {claim}, device {device}")]
+    Claim {
+        /// Its namespace and name.
+        claim: String,
+        /// Which request of it.
+        request: String,
+        /// Which device.
+        device: String,
+        /// Why not.
+        #[source]
+        source: Box<Refusal>,
+    },
+    /// More than a claim gives.
+    #[error(
+        "{requested} on card {uuid} is more than the container's claim gives, which is {most}: the scheduler would not count it. Delete the pod and give it a larger claim"
+    )]
+    AboveClaim {
+        /// The card.
+        uuid: GpuUuid,
+        /// What was asked for.
+        requested: String,
+        /// What the claim gives.
+        most: String,
     },
     /// The reservations promise more of a card than the card has.
     #[error(

@@ -7,6 +7,7 @@ pub use plan::{Policy as ComputePolicy, Priority};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::claims::Pointer;
 use crate::identity::{ContainerKey, GpuUuid};
 use crate::store::{self, Store};
 
@@ -37,6 +38,9 @@ pub struct Grant {
     pub cards: Vec<CardGrant>,
     /// Its share of the cards' time.
     pub compute: ComputeTerms,
+    /// The shares of Kubernetes' claims that it is; empty where the container itself asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Pointer>,
     /// Who holds its memory. A grant that does not say is a broker's.
     #[serde(default)]
     pub backend: Backend,

@@ -29,6 +29,18 @@ pub enum NameError {
         /// What was given, cut at the limit.
         text: String,
     },
+    /// Text that is no claim's uid.
+    #[error("{text:?} is not the uid of a claim: 1 to 64 letters, digits and hyphens")]
+    Claim {
+        /// What was given, cut.
+        text: String,
+    },
+    /// Text that names no share of a claim.
+    #[error("{text:?} names no share: it is <uid of the claim>/<request>/<share>")]
+    Pointer {
+        /// What was given, cut.
+        text: String,
+    },
 }
 
 /// A card's name for life: `GPU-` and a UUID, as the driver prints it.

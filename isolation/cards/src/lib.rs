@@ -32,6 +32,7 @@
     )
 )]
 
+pub mod claims;
 pub mod cpu_time;
 mod error;
 pub mod events;

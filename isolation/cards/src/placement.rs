@@ -68,7 +68,7 @@ pub struct RequestedCards {
 }
 
 /// How much memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Amount {
     /// In all, split equally over the cards.
     TotalBytes(u64),
@@ -81,6 +81,8 @@ pub enum Amount {
         /// The cap on each card.
         share: Share,
     },
+    /// So many bytes of each of these cards, which are the [`Choice::Named`]: what a cluster's scheduler gave.
+    PerCard(Vec<(GpuUuid, u64)>),
     /// No quota: the cards are shared without isolation, and nothing of them is set aside.
     Unmeasured,
 }
@@ -88,10 +90,14 @@ pub enum Amount {
 impl Amount {
     /// The quota on one card; `total_part`: each card's part of a total.
     fn on(&self, card: &Card, total_part: u64) -> u64 {
-        match *self {
+        match self {
             Self::TotalBytes(_) => total_part,
             Self::Share(share) => share.of(card.memory_bytes),
             Self::AtMost { share, .. } => total_part.min(share.of(card.memory_bytes)),
+            Self::PerCard(parts) => parts
+                .iter()
+                .find(|(uuid, _)| *uuid == card.uuid)
+                .map_or(0, |(_, bytes)| *bytes),
             Self::Unmeasured => 0,
         }
     }
@@ -326,7 +332,7 @@ fn refuse_contradiction(
 /// Each card's part of a total; for a share there is no total to split.
 fn part_of_total(amount: &Amount, cards: u32) -> Result<u64, Refusal> {
     let total_bytes = match *amount {
-        Amount::Share(_) | Amount::Unmeasured => return Ok(0),
+        Amount::Share(_) | Amount::PerCard(_) | Amount::Unmeasured => return Ok(0),
         Amount::TotalBytes(total_bytes) | Amount::AtMost { total_bytes, .. } => total_bytes,
     };
     if total_bytes == 0 {

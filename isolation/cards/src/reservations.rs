@@ -1,7 +1,10 @@
 //! The reservations: who holds how much of one card, `cards/<uuid>/reservations.json`.
 //!
 //! Read and changed only under the state lock, but for what brokers ask of it ([`terms_of`]) and what is looked at first ([`look`]). Reservations that are newer than this program or cannot be read are an error
-//! and stays as it is: to start it afresh would grant memory twice.
+//! and stay as they are: to start afresh would grant memory twice.
+//!
+//! What a claim of Kubernetes' gives is reserved too, by its record ([`crate::claims`]): until a container has the share, and again from
+//! the container's end to the claim's.
 
 use std::path::{Path, PathBuf};
 
@@ -9,15 +12,23 @@ use plan::{CardKind, CardRules, Terms};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::claims::{ClaimUid, Claims, Pointer};
 use crate::grant::{ComputePolicy, ComputeTerms, Grant, is_default};
 use crate::health;
 use crate::identity::{ContainerKey, GpuUuid};
 use crate::inventory::Card;
 use crate::lock::StateLock;
-use crate::placement::Candidate;
+use crate::placement::{Bytes, Candidate};
 use crate::reserved_time::{self, ReservedTime};
 use crate::rules::{self, OwnRules, Stay};
 use crate::store::{self, Store};
+
+mod claimed;
+mod files;
+
+use self::claimed::ClaimedByNone;
+use self::files::{all_in, path_of, read};
+pub use self::files::{file_of, look, terms_of};
 
 /// The version that this cgpu writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
@@ -46,6 +57,12 @@ pub struct Entry {
     /// What it still held when its quota was shrunk below that, bytes: nobody else gets this memory before it is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retained_bytes: Option<u64>,
+    /// The shares of claims that the container is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Pointer>,
+    /// What these give it of this card, bytes. What its quota leaves of that stays the claim's, since the scheduler counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_bytes: Option<u64>,
     /// What it asked of the card's time; an entry that does not say follows the card's rules.
     #[serde(default, skip_serializing_if = "is_default")]
     pub compute: ComputeTerms,
@@ -66,15 +83,19 @@ pub struct Defaults {
 #[derive(Debug)]
 pub struct Reservations<'a> {
     cards_dir: PathBuf,
+    claims: Claims,
+    lock: &'a StateLock,
     store: &'a dyn Store,
 }
 
 impl<'a> Reservations<'a> {
     /// The lock is asked for as proof only.
     #[must_use]
-    pub fn open(_lock: &'a StateLock, state_dir: &Path, store: &'a dyn Store) -> Self {
+    pub fn open(lock: &'a StateLock, state_dir: &Path, store: &'a dyn Store) -> Self {
         Self {
             cards_dir: state_dir.join("cards"),
+            claims: Claims::of(state_dir),
+            lock,
             store,
         }
     }
@@ -97,12 +118,28 @@ impl<'a> Reservations<'a> {
         cards: &[Card],
         defaults: &Defaults,
     ) -> Result<Vec<Candidate>, Error> {
+        let claimed = self.claimed_by_none(|_| true)?;
+        self.left_of(cards, defaults, &claimed, |entry| {
+            Some(&entry.key) != container
+        })
+    }
+
+    /// What is left of each card beside these shares of claims and those entries that count.
+    fn left_of(
+        &self,
+        cards: &[Card],
+        defaults: &Defaults,
+        claimed: &ClaimedByNone,
+        counts: impl Fn(&Entry) -> bool,
+    ) -> Result<Vec<Candidate>, Error> {
         cards
             .iter()
             .map(|card| {
                 let mut of_card = self.read(&card.uuid)?;
-                of_card.grants.retain(|entry| Some(&entry.key) != container);
-                let reserved_bytes = of_card.reserved_bytes();
+                of_card.grants.retain(&counts);
+                let reserved_bytes = of_card
+                    .reserved_bytes()
+                    .saturating_add(claimed.bytes_on(&card.uuid));
                 let free_bytes =
                     card.memory_bytes
                         .checked_sub(reserved_bytes)
@@ -114,7 +151,7 @@ impl<'a> Reservations<'a> {
                 Ok(Candidate {
                     card: card.clone(),
                     free_bytes,
-                    reserved: self.reserved(&of_card, defaults)?,
+                    reserved: self.reserved(&of_card, claimed, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
                         .map(|health| health.reason),
                 })
@@ -139,6 +176,8 @@ impl<'a> Reservations<'a> {
                 key: grant.key.clone(),
                 quota_bytes: slice.quota_bytes,
                 retained_bytes: None,
+                claimed_bytes: (!grant.claims.is_empty()).then_some(slice.quota_bytes),
+                claims: grant.claims.clone(),
                 compute: grant.compute.clone(),
                 created_at_unix_ms: grant.created_at_unix_ms,
             });
@@ -150,7 +189,7 @@ impl<'a> Reservations<'a> {
     /// Sets what a container has reserved on one card: its quota, and what it still holds above that.
     ///
     /// # Errors
-    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::NotEnoughFree`], and nothing has changed; a failed file operation.
+    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::NotEnoughFree`] and [`Error::AboveClaim`], and nothing has changed; a failed file operation.
     pub fn resize(
         &self,
         key: &ContainerKey,
@@ -166,10 +205,20 @@ impl<'a> Reservations<'a> {
             });
         };
         let before_bytes = entry.reserved_bytes();
+        if let Some(most_bytes) = entry.claimed_bytes.filter(|most| quota_bytes > *most) {
+            return Err(Error::AboveClaim {
+                uuid: card.uuid.clone(),
+                requested: Bytes(quota_bytes).to_string(),
+                most: Bytes(most_bytes).to_string(),
+            });
+        }
         entry.quota_bytes = quota_bytes;
         entry.retained_bytes = retained_bytes.filter(|reserved| *reserved > quota_bytes);
         let after_bytes = entry.reserved_bytes();
-        let reserved_bytes = of_card.reserved_bytes();
+        let claimed = self.claimed_by_none(|_| true)?;
+        let reserved_bytes = of_card
+            .reserved_bytes()
+            .saturating_add(claimed.bytes_on(&card.uuid));
         if after_bytes > before_bytes && reserved_bytes > card.memory_bytes {
             let others_bytes = reserved_bytes.saturating_sub(after_bytes);
             return Err(Error::NotEnoughFree {
@@ -190,13 +239,14 @@ impl<'a> Reservations<'a> {
         uuid: &GpuUuid,
         defaults: &Defaults,
     ) -> Result<ReservedTime, Error> {
-        self.reserved(&self.read(uuid)?, defaults)
+        let claimed = self.claimed_by_none(|_| true)?;
+        self.reserved(&self.read(uuid)?, &claimed, defaults)
     }
 
     /// Sets what a container asks of a card's time, if it fits beside the others.
     ///
     /// # Errors
-    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::Time`], and nothing has changed; a failed file operation.
+    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::Time`] and [`Error::AboveClaim`], and nothing has changed; a failed file operation.
     pub fn set_compute(
         &self,
         key: &ContainerKey,
@@ -212,10 +262,12 @@ impl<'a> Reservations<'a> {
         let at = of_card.grants.iter().position(|entry| entry.key == *key);
         let at = at.ok_or_else(not_reserved)?;
         let mut entry = of_card.grants.remove(at);
+        self.refuse_above_claim(&entry, uuid, compute)?;
+        let claimed = self.claimed_by_none(|_| true)?;
         // Its own former terms must not stand in its way; rules are the card's, not those of an empty one.
         let reserved = ReservedTime {
             rules: self.rules_of(uuid, Tenants::Some, defaults)?,
-            ..self.reserved(&of_card, defaults)?
+            ..self.reserved(&of_card, &claimed, defaults)?
         };
         let refused = |refusal| Error::Time {
             uuid: uuid.clone(),
@@ -255,6 +307,14 @@ impl<'a> Reservations<'a> {
                 })?;
             reserved.holders.push(terms);
             all.push((entry.key, terms));
+        }
+        for (claim, compute) in self.claimed_by_none(|_| true)?.terms_on(uuid) {
+            let terms = reserved.admit(compute).map_err(|refusal| Error::Readmit {
+                key: claim.to_owned(),
+                uuid: uuid.clone(),
+                refusal,
+            })?;
+            reserved.holders.push(terms);
         }
         Ok(all)
     }
@@ -296,6 +356,7 @@ impl<'a> Reservations<'a> {
     fn reserved(
         &self,
         of_card: &CardReservations,
+        claimed: &ClaimedByNone,
         defaults: &Defaults,
     ) -> Result<ReservedTime, Error> {
         let tenants = if of_card.grants.is_empty() {
@@ -304,12 +365,14 @@ impl<'a> Reservations<'a> {
             Tenants::Some
         };
         let rules = self.rules_of(&of_card.uuid, tenants, defaults)?;
-        let holders = of_card
-            .grants
-            .iter()
-            .map(|entry| {
-                reserved_time::resolve(&entry.compute, &rules).map_err(|refusal| Error::Readmit {
-                    key: entry.key.to_string(),
+        let granted = of_card.grants.iter();
+        let granted = granted.map(|entry| (entry.key.to_string(), &entry.compute));
+        let claimed = claimed.terms_on(&of_card.uuid);
+        let holders = granted
+            .chain(claimed.map(|(claim, compute)| (claim.to_owned(), compute)))
+            .map(|(key, compute)| {
+                reserved_time::resolve(compute, &rules).map_err(|refusal| Error::Readmit {
+                    key,
                     uuid: of_card.uuid.clone(),
                     refusal,
                 })
@@ -391,79 +454,6 @@ impl<'a> Reservations<'a> {
     }
 }
 
-/// The terms that every container of a card was granted, by its name. For brokers, which read without the lock: they see the file as it
-/// was before a change, or after it.
-///
-/// # Errors
-/// An unreadable, newer or foreign file, or such rules. Terms that the rules leave no meaning are left out.
-pub fn terms_of(state_dir: &Path, uuid: &GpuUuid) -> Result<Vec<(String, Terms)>, Error> {
-    let cards_dir = state_dir.join("cards");
-    let rules = rules::of(state_dir, uuid)?.unwrap_or_default();
-    let of_card = read(&cards_dir, uuid)?;
-    let resolved = |entry: &Entry| {
-        let terms = reserved_time::resolve(&entry.compute, &rules).ok()?;
-        Some((entry.key.to_string(), terms))
-    };
-    Ok(of_card.grants.iter().filter_map(resolved).collect())
-}
-
-/// The reservations as they are now, without the lock: what follows from them is to be looked at again under it. A file is replaced in
-/// one piece.
-///
-/// # Errors
-/// As [`Reservations::all`].
-pub fn look(state_dir: &Path) -> Result<Vec<CardReservations>, Error> {
-    all_in(&state_dir.join("cards"))
-}
-
-fn all_in(cards_dir: &Path) -> Result<Vec<CardReservations>, Error> {
-    let entries = match std::fs::read_dir(cards_dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("read", cards_dir)(error)),
-    };
-    let mut uuids = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::io("read", cards_dir))?;
-        uuids.push(GpuUuid::new(entry.file_name().to_string_lossy())?);
-    }
-    uuids.sort();
-    uuids.iter().map(|uuid| read(cards_dir, uuid)).collect()
-}
-
-/// Where a card's reservations are, for whoever looks whether it was written.
-#[must_use]
-pub fn file_of(state_dir: &Path, uuid: &GpuUuid) -> PathBuf {
-    path_of(&state_dir.join("cards"), uuid)
-}
-
-fn path_of(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {
-    cards_dir.join(uuid.as_str()).join("reservations.json")
-}
-
-fn read(cards_dir: &Path, uuid: &GpuUuid) -> Result<CardReservations, Error> {
-    let path = path_of(cards_dir, uuid);
-    let bytes = match store::read_capped("reservations", &path, SIZE_MAX_BYTES) {
-        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(CardReservations {
-                version: VERSION,
-                uuid: uuid.clone(),
-                grants: Vec::new(),
-            });
-        }
-        other => other?,
-    };
-    let of_card: CardReservations = store::parse_versioned("reservations", &path, &bytes, VERSION)?;
-    if of_card.uuid == *uuid {
-        Ok(of_card)
-    } else {
-        Err(Error::ForeignReservations {
-            path,
-            found: of_card.uuid,
-        })
-    }
-}
-
 /// Whether a card has containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tenants {
@@ -485,7 +475,9 @@ impl Entry {
     /// What nobody else can have.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
-        self.quota_bytes.max(self.retained_bytes.unwrap_or(0))
+        let retained_bytes = self.retained_bytes.unwrap_or(0);
+        let claimed_bytes = self.claimed_bytes.unwrap_or(0);
+        self.quota_bytes.max(retained_bytes).max(claimed_bytes)
     }
 }
 

@@ -156,6 +156,7 @@ impl Host {
                 quota_bytes: 1 << 30,
             }],
             compute: ComputeTerms::default(),
+            claims: Vec::new(),
             backend: cards::Backend::Broker,
             backend_reason: String::new(),
             isolation: isolation.clone(),

@@ -4,6 +4,7 @@
 //! - [`backend`]: who holds a container to its memory, and the choice.
 //! - [`broker`]: starts and stops `cgpu-broker`; [`upgrade`] replaces one that serves.
 //! - `own_group`: the control group of a vGPU's own processes.
+//! - [`claims`]: what a cluster's scheduler gave, before there is a container.
 //! - `resize`: other quotas and terms for a running container.
 //! - [`events`]: what a frontend adds to the container's log; `names`: what people call the container.
 //! - [`sockets`]: where a frontend's server listens.
@@ -41,6 +42,7 @@
 pub mod backend;
 pub mod broker;
 mod bundle;
+pub mod claims;
 mod container;
 mod error;
 pub mod events;

@@ -54,13 +54,15 @@ where
 
 /// JSON that frontends and brokers read.
 fn texts(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
-    let which = input.int_in_range(0..=4_u8)?;
+    let which = input.int_in_range(0..=6_u8)?;
     let text = input.bytes(input.len())?;
     match which {
         0 => json::<control::Request>(text),
         1 => json::<control::Status>(text),
         2 => json::<Grant>(text),
         3 => json::<CardReservations>(text),
+        4 => json::<cards::claims::Record>(text),
+        5 => json::<cards::claims::Pointer>(text),
         _ => json::<SimulatedInventory>(text),
     }
     Ok(())

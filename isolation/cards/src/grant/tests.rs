@@ -20,6 +20,7 @@ fn sample() -> Grant {
             percent: Some(30),
             ..ComputeTerms::default()
         },
+        claims: Vec::new(),
         backend: Backend::Broker,
         backend_reason: String::new(),
         isolation: Isolation::default(),

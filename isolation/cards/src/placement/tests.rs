@@ -456,9 +456,10 @@ proptest! {
                     if let Choice::Named(names) = &request.cards {
                         prop_assert!(names[at].names(&slice.card));
                     }
-                    let cap = match request.amount {
+                    let cap = match &request.amount {
                         Amount::TotalBytes(total) => total / u64::try_from(count).unwrap(),
                         Amount::Share(share) => share.of(slice.card.memory_bytes),
+                        Amount::PerCard(parts) => parts.iter().find(|(card, _)| *card == slice.card.uuid).map_or(0, |(_, bytes)| *bytes),
                         Amount::AtMost { total_bytes, share } => (total_bytes / u64::try_from(count).unwrap()).min(share.of(slice.card.memory_bytes)),
                         Amount::Unmeasured => 0,
                     };

@@ -35,17 +35,21 @@ impl fmt::Display for Requested<'_> {
 
 impl fmt::Display for RequestedCards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.amount {
-            Amount::TotalBytes(total_bytes) => write!(f, "{}", Bytes(total_bytes))?,
+        match &self.amount {
+            Amount::TotalBytes(total_bytes) => write!(f, "{}", Bytes(*total_bytes))?,
             Amount::Share(share) => write!(f, "{}/{} of a card", share.container, share.device)?,
             Amount::AtMost { total_bytes, share } => {
                 write!(
                     f,
                     "{} (at most {}/{} of a card)",
-                    Bytes(total_bytes),
+                    Bytes(*total_bytes),
                     share.container,
                     share.device
                 )?;
+            }
+            Amount::PerCard(parts) => {
+                let parts = parts.iter().map(|(_, bytes)| Bytes(*bytes).to_string());
+                f.write_str(&parts.collect::<Vec<_>>().join(" and "))?;
             }
             Amount::Unmeasured => f.write_str("a share without a quota")?,
         }

@@ -1,5 +1,7 @@
 //! The reservations under faults: the N-th operation fails, or is the last one before a crash, for every N.
 
+mod claimed;
+
 use std::cell::Cell;
 use std::fs;
 use std::io;
@@ -42,6 +44,7 @@ fn grant(id: &str, quota_bytes: u64) -> Grant {
             })
             .collect(),
         compute: ComputeTerms::default(),
+        claims: Vec::new(),
         backend: crate::Backend::Broker,
         backend_reason: String::new(),
         isolation: crate::Isolation::default(),

@@ -32,6 +32,7 @@ impl FakeHost {
                 })
                 .collect(),
             compute: ComputeTerms::default(),
+            claims: Vec::new(),
             backend: Backend::Broker,
             backend_reason: String::new(),
             isolation: Isolation::default(),

@@ -26,6 +26,7 @@ fn a_grant(driver: DriverSpec) -> Grant {
             quota_bytes: 1 << 30,
         }],
         compute: ComputeTerms::default(),
+        claims: Vec::new(),
         backend: cards::Backend::Broker,
         backend_reason: String::new(),
         isolation: cards::Isolation::default(),

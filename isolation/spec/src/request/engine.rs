@@ -13,6 +13,7 @@ use host_config::terms::{APPLIED_KEY, ISOLATION_KEY, PREFIX, QUOTED_CHARS_MAX};
 use serde_json::Value;
 
 use super::cgpu_environment::EnvironmentTerms;
+use super::claim;
 use super::error::Error;
 use crate::{escape_checks, json};
 
@@ -32,7 +33,7 @@ const CONTAINERD: [&str; 7] = [
     CONTAINERD_SANDBOX,
     CONTAINERD_SANDBOX_NAME,
     CONTAINERD_NAMESPACE,
-    "io.kubernetes.cri.sandbox-uid",
+    CONTAINERD_UID,
     CONTAINERD_NAME,
     "io.kubernetes.cri.image-name",
 ];
@@ -40,6 +41,7 @@ const CONTAINERD_TYPE: &str = "io.kubernetes.cri.container-type";
 const CONTAINERD_SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
 const CONTAINERD_SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
 const CONTAINERD_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
+const CONTAINERD_UID: &str = "io.kubernetes.cri.sandbox-uid";
 const CONTAINERD_NAME: &str = "io.kubernetes.cri.container-name";
 
 /// What CRI-O writes into every container of a pod, or into its sandbox. Other keys of its prefix are for pods' authors
@@ -70,6 +72,7 @@ const CRIO_OF_SANDBOXES: [&str; 2] = [
 const LABEL_NAME: &str = "io.kubernetes.container.name";
 const LABEL_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const LABEL_POD: &str = "io.kubernetes.pod.name";
+const LABEL_UID: &str = "io.kubernetes.pod.uid";
 
 /// A container in its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,7 +195,7 @@ pub(super) fn pod_namespace(annotations: &[(&str, &str)]) -> Result<Option<Strin
     match engine(annotations)? {
         Some(Engine::Containerd) => Ok(value(CONTAINERD_NAMESPACE).map(str::to_owned)),
         Some(Engine::Crio) => {
-            let own = crio_pod(annotations).map(|(_, namespace)| namespace);
+            let own = crio_pod(annotations).map(|pod| pod.namespace);
             match (own, value(LABEL_NAMESPACE)) {
                 (Some(own), Some(label)) if own != label => Err(Error::ForgedRole {
                     key: LABEL_NAMESPACE,
@@ -200,6 +203,30 @@ pub(super) fn pod_namespace(annotations: &[(&str, &str)]) -> Result<Option<Strin
                     why: "the sandbox is of another namespace",
                 }),
                 (own, label) => Ok(own.or(label).map(str::to_owned)),
+            }
+        }
+        None => Ok(None),
+    }
+}
+
+/// The uid of the pod that a container is in, where its engine says it.
+///
+/// # Errors
+/// The annotations are of two engines, or CRI-O says two uids.
+pub(super) fn pod_uid<'a>(annotations: &[(&'a str, &'a str)]) -> Result<Option<&'a str>, Error> {
+    let value = |key: &str| value_of(annotations, key);
+    match engine(annotations)? {
+        Some(Engine::Containerd) => Ok(value(CONTAINERD_UID)),
+        Some(Engine::Crio) => {
+            let own = crio_pod(annotations).map(|pod| pod.uid);
+            match (own, value(LABEL_UID)) {
+                (Some(own), Some(label)) if own != label => Err(Error::ForgedRole {
+                    key: LABEL_UID,
+                    value: label.chars().take(QUOTED_CHARS_MAX).collect(),
+                    why: "the sandbox is of another pod",
+                }),
+                // A label alone is the pod's author's word.
+                (own, _) => Ok(own),
             }
         }
         None => Ok(None),
@@ -222,24 +249,35 @@ pub(super) fn pod_names(annotations: &[(&str, &str)]) -> Option<PodNames> {
             container: Name::new(value(CONTAINERD_NAME)?)?,
         }),
         Engine::Crio => {
-            let (pod, namespace) = crio_pod(annotations).unzip();
+            let pod = crio_pod(annotations);
             let own = value(CRIO_METADATA).and_then(name_in);
             Some(PodNames {
-                namespace: agreed(namespace, value(LABEL_NAMESPACE))?,
-                name: agreed(pod, value(LABEL_POD))?,
+                namespace: agreed(pod.map(|pod| pod.namespace), value(LABEL_NAMESPACE))?,
+                name: agreed(pod.map(|pod| pod.name), value(LABEL_POD))?,
                 container: agreed(own.as_deref(), value(LABEL_NAME))?,
             })
         }
     }
 }
 
-/// The pod and its namespace in CRI-O's name of a sandbox, `k8s_<pod>_<namespace>_<uid>_<attempt>`; none of these has an underscore
-/// in a cluster.
-fn crio_pod<'a>(annotations: &[(&'a str, &'a str)]) -> Option<(&'a str, &'a str)> {
+/// A pod as CRI-O's name of its sandbox has it.
+#[derive(Debug, Clone, Copy)]
+struct CrioPod<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    uid: &'a str,
+}
+
+/// Reads CRI-O's name of a sandbox, `k8s_<pod>_<namespace>_<uid>_<attempt>`; none of these has an underscore in a cluster.
+fn crio_pod<'a>(annotations: &[(&'a str, &'a str)]) -> Option<CrioPod<'a>> {
     let name = value_of(annotations, CRIO_SANDBOX_NAME)?;
     let parts: Vec<&str> = name.split('_').collect();
     match parts.as_slice() {
-        ["k8s", pod, namespace, _, _] => Some((pod, namespace)),
+        ["k8s", name, namespace, uid, _] => Some(CrioPod {
+            name,
+            namespace,
+            uid,
+        }),
         _ => None,
     }
 }
@@ -267,6 +305,9 @@ fn asks(config: &Config, spec: &Value, annotations: &[(&str, &str)]) -> Result<b
 }
 
 fn asks_by_environment(config: &Config, spec: &Value) -> Result<bool, Error> {
+    if claim::asks(&json::environment(spec)?) {
+        return Ok(true);
+    }
     if config.request.environment == EnvironmentRule::TightenOnly {
         return Ok(false);
     }

@@ -2,7 +2,7 @@
 
 use host_config::terms;
 
-use super::NearMiss;
+use super::{ClaimError, NearMiss};
 use crate::json::ShapeError;
 use crate::{capabilities, escape_checks};
 
@@ -72,6 +72,29 @@ pub enum Error {
         value: String,
         /// Why the author cannot.
         why: String,
+    },
+    /// A share of a claim that the container cannot have.
+    #[error("{key} = {value:?}")]
+    Claim {
+        /// The variable.
+        key: String,
+        /// Its value, cut.
+        value: String,
+        /// Why not.
+        #[source]
+        source: Box<ClaimError>,
+    },
+    /// A request of a pod's author beside what the scheduler gave.
+    #[error(
+        "{key} = {value:?} asks for something beside claim {claim:?}, which alone says what the container gets: allowed there are cgpu.io/managed and cgpu.io/on-violation, as strict as the claim and the host, or stricter"
+    )]
+    BesideClaim {
+        /// The annotation.
+        key: String,
+        /// Its value, cut.
+        value: String,
+        /// The claim.
+        claim: String,
     },
     /// A container that makes no request and says what is nearly one, on a host that refuses those.
     #[error(

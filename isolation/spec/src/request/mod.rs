@@ -13,12 +13,13 @@
 //! - `cgpu.io/policy = native` without an amount of memory asks to share the cards without isolation; the host's
 //!   `backend.min_strength` says whether that may be had.
 //! - In a pod every container gets the pod's annotations: [`pod`] says which of them are for whom. In a cluster neither dialect asks:
-//!   the scheduler, which counts, sees neither (`[kubernetes] authority`).
+//!   the scheduler, which counts, sees neither (`[kubernetes] authority`). What it gave, a claim's record says ([`claim`]).
 //! - `NVIDIA_VISIBLE_DEVICES` alone asks for nothing. A list in it names the cards; `all`, `void` and nothing do not.
 //! - A container that asks for nothing gets `request.default`, if the host has one. What it says that is nearly a request is
 //!   reported, or refused ([`near_miss`]).
 
 mod cgpu_environment;
+mod claim;
 mod engine;
 mod error;
 mod host_memory;
@@ -28,6 +29,7 @@ mod pod;
 
 use std::path::Path;
 
+use cards::claims::Pointer;
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, RequestedCards, Share};
 use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation, Name, Names};
@@ -38,6 +40,7 @@ use host_config::terms::{self, Annotated, MEMORY_KEY, Memory, PREFIX, QUOTED_CHA
 use serde_json::Value;
 
 use self::cgpu_environment::EnvironmentTerms;
+pub use self::claim::ClaimError;
 use self::engine::Role;
 pub use self::error::Error;
 pub use self::isolation::{Admitted, driver_capabilities};
@@ -93,6 +96,8 @@ pub struct Request {
     pub pod_namespace: Option<String>,
     /// Its place in its pod, if it is in one.
     pub pod: Option<PodPlace>,
+    /// The shares of claims that it is; empty where the container itself asks.
+    pub claims: Vec<Pointer>,
 }
 
 impl Request {
@@ -236,6 +241,9 @@ impl<'a> Parts<'a> {
 
     /// What the container itself asks for.
     fn request(&self) -> Result<Option<Request>, Error> {
+        if let Some(request) = self.claimed()? {
+            return Ok(Some(request));
+        }
         let mut native = Annotated::read(self.terms.annotations.iter().copied())?;
         let environment = match native {
             Some(_) if self.terms.ask => EnvironmentTerms::read(&self.variables)?,
@@ -251,6 +259,13 @@ impl<'a> Parts<'a> {
         };
         self.refuse_pod_author()?;
         self.completed(request).map(Some)
+    }
+
+    /// What the container was given by claims.
+    fn claimed(&self) -> Result<Option<Request>, Error> {
+        let of_pod = &self.terms.annotations;
+        let request = claim::request(self.config, &self.annotations, of_pod, &self.variables)?;
+        request.map(|request| self.completed(request)).transpose()
     }
 
     /// What a pod's author writes is seen by no scheduler, and would be granted beside what that one counts.
@@ -365,6 +380,7 @@ fn from_environment(
         isolation: config.isolation.terms(),
         pod_namespace: None,
         pod: None,
+        claims: Vec::new(),
     }))
 }
 
@@ -402,6 +418,7 @@ fn narrowed(
         isolation,
         pod_namespace: None,
         pod: None,
+        claims: Vec::new(),
         request: RequestedCards {
             amount,
             cards,

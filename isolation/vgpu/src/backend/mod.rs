@@ -119,7 +119,10 @@ impl Needed {
     pub(crate) fn of(request: &Request) -> Self {
         match request.request.amount {
             Amount::Unmeasured => Self::Sharing,
-            Amount::TotalBytes(_) | Amount::Share(_) | Amount::AtMost { .. } => Self::Quota,
+            Amount::TotalBytes(_)
+            | Amount::Share(_)
+            | Amount::AtMost { .. }
+            | Amount::PerCard(_) => Self::Quota,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use cards::placement::{Refusal, TimeRefusal};
 use host_config::terms;
+use spec::request::ClaimError;
 use spec::{capabilities, edit, escape_checks, nodes, request};
 
 use super::Error;
@@ -135,11 +136,23 @@ fn of_request(error: &request::Error) -> Fault {
         | request::Error::Contradiction { .. }
         | request::Error::Missed { .. }
         | request::Error::Loosens { .. }
+        | request::Error::BesideClaim { .. }
         | request::Error::PodAuthor { .. } => Fault::Request,
+        request::Error::Claim { source, .. } => of_claim(source),
         request::Error::TwoEngines { .. }
         | request::Error::ForgedRole { .. }
         | request::Error::Default { .. }
         | request::Error::Unscheduled { .. } => Fault::Host,
+    }
+}
+
+fn of_claim(error: &ClaimError) -> Fault {
+    match error {
+        ClaimError::Pointer(_)
+        | ClaimError::TooMany
+        | ClaimError::NoPod
+        | ClaimError::ForeignClaim { .. } => Fault::Request,
+        ClaimError::Record(_) => Fault::Host,
     }
 }
 

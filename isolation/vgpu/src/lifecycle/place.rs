@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cards::grant::{self, Frontend};
 use cards::lock::{Attempt, FileLock, StateLock};
-use cards::placement::{Bytes, Refusal, Slice, place};
+use cards::placement::{Amount, Bytes, Refusal, Slice, place};
 use cards::reservations::Reservations;
 use cards::store::DiskStore;
 use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant, Names};
@@ -46,9 +46,9 @@ impl Making<'_> {
         // All questions to brokers, and what is read of engines, come before the lock: none of them keeps other containers from starting.
         let names = self.names();
         let unsettled = resize::Unsettled::ask(config);
-        let pod = self.request.pod.as_ref();
+        let pod = pod::Taking::of(self.request);
         let pod = pod
-            .map(|place| Ok::<_, Error>((place, pod::Neighbours::ask(container, place)?)))
+            .map(|taking| Ok::<_, Error>((taking, pod::Neighbours::ask(container, &taking)?)))
             .transpose()?;
         let lock = StateLock::take(&config.state_dir)?;
         self.watch.reached(Step::Locked)?;
@@ -57,15 +57,23 @@ impl Making<'_> {
         if container.dir().exists() {
             return Err(self.exists());
         }
-        if let Some((place, neighbours)) = &pod {
-            pod::take_back_ended(container, &lock, place, neighbours)?;
+        if let Some((taking, neighbours)) = &pod {
+            pod::take_back_ended(container, &lock, taking, neighbours)?;
         }
         self.refuse_long_name()?;
         let store = DiskStore;
         let reservations = Reservations::open(&lock, &config.state_dir, &store);
         unsettled.settle(&reservations, &self.host.inventory)?;
-        let candidates =
-            reservations.candidates(&self.host.inventory.cards, &self.host.defaults(config))?;
+        let (cards, defaults) = (&self.host.inventory.cards, self.host.defaults(config));
+        let candidates = match &self.request.request.amount {
+            Amount::PerCard(parts) => {
+                reservations.candidates_for(&self.request.claims, parts, cards, &defaults)?
+            }
+            Amount::TotalBytes(_)
+            | Amount::Share(_)
+            | Amount::AtMost { .. }
+            | Amount::Unmeasured => reservations.candidates(cards, &defaults)?,
+        };
         let slices = place(&candidates, &self.request.request, &self.request.compute)
             .map_err(in_requests_terms)?;
         let commitments: Vec<Commitment> = slices
@@ -162,6 +170,7 @@ impl Making<'_> {
                 })
                 .collect(),
             compute: self.request.compute.clone(),
+            claims: self.request.claims.clone(),
             backend: choice.backend.kind(),
             backend_reason: choice.reason.clone(),
             isolation: cards::Isolation {

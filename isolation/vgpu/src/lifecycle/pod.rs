@@ -1,20 +1,48 @@
 //! What a container of a pod finds of its pod's others.
 //!
-//! A pod's own amount of memory is granted once ([`spec::request::AmountOf::Pod`]). And what has ended in a pod is given back
+//! A pod's own amount of memory is granted once ([`spec::request::AmountOf::Pod`]), and so is each share of its claims. And what has ended in a pod is given back
 //! before the next container of it is granted anything: an engine that deletes its ended containers late (CRI-O keeps the last
 //! one of each name, for its logs) would keep an init container's share from those that it has prepared everything for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cards::ContainerKey;
+use cards::claims::Pointer;
 use cards::lock::{FileLock, StateLock};
+use cards::{ContainerKey, Grant};
 use control::client;
+use spec::Request;
 use spec::request::{AmountOf, PodPlace};
 
 use crate::pod_record::{self, Record};
 use crate::state;
 use crate::{Container, Error, backend};
+
+/// What a container of a pod takes, which another one may have had before it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taking<'a> {
+    place: &'a PodPlace,
+    claims: &'a [Pointer],
+}
+
+impl<'a> Taking<'a> {
+    /// `None`: the container is in no pod.
+    pub(super) fn of(request: &'a Request) -> Option<Self> {
+        Some(Self {
+            place: request.pod.as_ref()?,
+            claims: &request.claims,
+        })
+    }
+
+    fn takes_pod_amount_of(&self, record: &Record) -> bool {
+        self.place.amount == AmountOf::Pod && record.has_pod_amount
+    }
+
+    fn takes_from(&self, record: &Record, grant: &Grant) -> bool {
+        let has = |pointer: &Pointer| grant.claims.contains(pointer);
+        self.takes_pod_amount_of(record) || self.claims.iter().any(has)
+    }
+}
 
 /// The other containers of a pod, as their brokers have seen them.
 #[derive(Debug, Default)]
@@ -34,12 +62,12 @@ impl Neighbours {
     ///
     /// # Errors
     /// The state folder cannot be read.
-    pub(super) fn ask(container: &Container, place: &PodPlace) -> Result<Self, Error> {
+    pub(super) fn ask(container: &Container, taking: &Taking<'_>) -> Result<Self, Error> {
         const LIMIT: Duration = Duration::from_secs(1);
         const PAUSE: Duration = Duration::from_millis(20);
         let until = Instant::now() + LIMIT;
         loop {
-            let (ended, is_waited_for) = Self::look(container, place)?;
+            let (ended, is_waited_for) = Self::look(container, taking)?;
             if !is_waited_for || Instant::now() >= until {
                 return Ok(Self(ended));
             }
@@ -48,16 +76,16 @@ impl Neighbours {
     }
 
     /// Those that have ended, and whether one has not that has what this container takes.
-    fn look(container: &Container, place: &PodPlace) -> Result<(Vec<Neighbour>, bool), Error> {
+    fn look(container: &Container, taking: &Taking<'_>) -> Result<(Vec<Neighbour>, bool), Error> {
         let (mut ended, mut is_waited_for) = (Vec::new(), false);
         let mut sockets = Vec::new();
         let mut requested = Vec::new();
-        for (other, record) in others(container, place)? {
+        for (other, record) in others(container, taking.place)? {
             let Ok(grant) = other.grant() else {
                 continue;
             };
             let dir = other.dir();
-            let takes_from = takes_from(place, &record);
+            let takes_from = taking.takes_from(&record, &grant);
             let neighbour = Neighbour {
                 key: other.key().clone(),
                 created_at_unix_ms: grant.created_at_unix_ms,
@@ -110,10 +138,6 @@ fn others(container: &Container, place: &PodPlace) -> Result<Vec<(Container, Rec
     Ok(others)
 }
 
-fn takes_from(place: &PodPlace, record: &Record) -> bool {
-    place.amount == AmountOf::Pod && record.has_pod_amount
-}
-
 /// Gives back what has ended in this container's pod, and refuses the pod's own amount to it while another container has it.
 ///
 /// # Errors
@@ -121,19 +145,19 @@ fn takes_from(place: &PodPlace, record: &Record) -> bool {
 pub(super) fn take_back_ended(
     container: &Container,
     lock: &StateLock,
-    place: &PodPlace,
+    taking: &Taking<'_>,
     neighbours: &Neighbours,
 ) -> Result<(), Error> {
-    for (other, record) in others(container, place)? {
+    for (other, record) in others(container, taking.place)? {
         if has_ended(&other, neighbours)? {
             other.take_back(
                 lock,
                 "it had ended, and another container of its pod started: its vGPU was given back",
             )?;
             tracing::info!(key = %other.key(), "given back: it has ended, and another of its pod starts");
-        } else if takes_from(place, &record) {
+        } else if taking.takes_pod_amount_of(&record) {
             return Err(Error::PodAmountTaken {
-                container: place.container.clone(),
+                container: taking.place.container.clone(),
                 holder: record.container,
             });
         }

@@ -29,7 +29,7 @@ pub fn reclaim(config: &Config) -> Result<Vec<ContainerKey>, Error> {
     reclaim_locked(&Arc::new(config.clone()), &lock)
 }
 
-pub(super) fn reclaim_locked(
+pub(crate) fn reclaim_locked(
     config: &Arc<Config>,
     lock: &StateLock,
 ) -> Result<Vec<ContainerKey>, Error> {

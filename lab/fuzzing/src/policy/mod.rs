@@ -110,10 +110,10 @@ fn configurations() -> [Config; 3] {
 }
 
 fn check_request(request: &Request) {
-    match request.request.amount {
-        Amount::TotalBytes(bytes) => assert!(bytes >= 1 << 20, "{bytes}"),
+    match &request.request.amount {
+        Amount::TotalBytes(bytes) => assert!(*bytes >= 1 << 20, "{bytes}"),
         Amount::AtMost { total_bytes, share } => {
-            assert!(total_bytes >= 1 << 20, "{total_bytes}");
+            assert!(*total_bytes >= 1 << 20, "{total_bytes}");
             assert!((1..=share.device).contains(&share.container), "{share:?}");
         }
         Amount::Share(share) => {
@@ -158,12 +158,12 @@ fn request(input: &mut Unstructured<'_>, terms: &EditedFor) -> arbitrary::Result
     }
     // Beside annotations the environment only narrows.
     if let (true, Ok(Some(wide)), Ok(Some(narrow))) = (asks, &wide, &narrow) {
-        let bytes = |amount| match amount {
-            Amount::TotalBytes(bytes) => bytes,
-            Amount::AtMost { total_bytes, .. } => total_bytes,
+        let bytes = |amount: &Amount| match amount {
+            Amount::TotalBytes(bytes) => *bytes,
+            Amount::AtMost { total_bytes, .. } => *total_bytes,
             _ => u64::MAX,
         };
-        assert_eq!(bytes(narrow.request.amount), bytes(wide.request.amount));
+        assert_eq!(bytes(&narrow.request.amount), bytes(&wide.request.amount));
         assert_eq!(narrow.request.cards, wide.request.cards);
         assert!(narrow.compute.weight <= wide.compute.weight.or(narrow.compute.weight));
         assert_eq!(narrow.compute.percent, wide.compute.percent);
@@ -310,6 +310,7 @@ fn edited(spec: &Value, terms: &EditedFor) -> Option<Value> {
         }],
         compute: ComputeTerms::default(),
         isolation: cards::Isolation::default(),
+        claims: Vec::new(),
         backend: cards::Backend::Broker,
         backend_reason: String::new(),
         frontend: Frontend {

@@ -34,6 +34,7 @@ fn a_grant() -> Grant {
             quota_bytes: 1 << 30,
         }],
         compute: ComputeTerms::default(),
+        claims: Vec::new(),
         backend: cards::Backend::Broker,
         backend_reason: String::new(),
         isolation: Isolation {

@@ -190,7 +190,7 @@ fn a_frontend_killed_at_any_step_is_reclaimed_by_the_next_start() {
 }
 
 /// A broker whose frontend was killed ends by itself; its lock says when.
-fn await_no_broker(host: &TestHost) {
+pub(super) fn await_no_broker(host: &TestHost) {
     let lock = ContainerDir::of(&host.config.state_dir, &key("killed")).broker_lock();
     if lock.exists() {
         drop(FileLock::take(&lock).unwrap());

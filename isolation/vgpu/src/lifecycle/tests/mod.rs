@@ -3,6 +3,7 @@
 //! The test program plays other programs: started with [`PLAY_BROKER`] it is a broker that holds its lock until its frontend is
 //! gone, with [`PLAY_FRONTEND`] a frontend that is killed at a step.
 
+mod claims;
 mod life;
 mod pod;
 mod real_cards;

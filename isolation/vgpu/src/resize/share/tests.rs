@@ -219,6 +219,7 @@ fn bad_values_gone_containers_and_containers_without_a_broker_are_named() {
     assert!(error.contains("no broker holds container"), "{error}");
     let dir = ContainerDir::of(&fixture.config.state_dir, &key);
     let grant = Grant {
+        claims: Vec::new(),
         backend: Backend::DriverLimit,
         ..Grant::read(dir.path()).unwrap()
     };

@@ -1,0 +1,231 @@
+//! What claims have reserved: booked before there is a container, and checked when one comes for it.
+
+use crate::Error;
+use crate::claims::{self, PODS_MAX, PodOfClaim, Pointer, Record};
+use crate::grant::ComputeTerms;
+use crate::identity::{ContainerKey, GpuUuid};
+use crate::inventory::Card;
+use crate::placement::{Amount, CardName, Choice, Policy, RequestedCards, place};
+
+use super::{Candidate, CardReservations, ClaimUid, Defaults, Entry, Reservations};
+
+/// Shares of claims that no container has.
+#[derive(Debug, Default)]
+pub(super) struct ClaimedByNone(Vec<Unheld>);
+
+#[derive(Debug)]
+struct Unheld {
+    card: GpuUuid,
+    memory_bytes: u64,
+    compute: ComputeTerms,
+    /// The claim's namespace and name.
+    claim: String,
+}
+
+impl ClaimedByNone {
+    pub(super) fn bytes_on(&self, card: &GpuUuid) -> u64 {
+        let shares = self.0.iter().filter(|share| share.card == *card);
+        shares.fold(0, |sum, share| sum.saturating_add(share.memory_bytes))
+    }
+
+    /// The claims that have a share of this card, and its terms.
+    pub(super) fn terms_on(&self, card: &GpuUuid) -> impl Iterator<Item = (&str, &ComputeTerms)> {
+        let shares = self.0.iter().filter(move |share| share.card == *card);
+        shares.map(|share| (share.claim.as_str(), &share.compute))
+    }
+}
+
+impl Reservations<'_> {
+    /// Books a claim's shares, or adds pods to a claim that is booked. A claim that was given other shares meanwhile is booked anew,
+    /// unless a container lives by the former ones.
+    ///
+    /// # Errors
+    /// As [`Reservations::candidates`]; [`Error::Claim`] for a share that does not fit, [`Error::ClaimInUse`]: nothing has changed. A failed file
+    /// operation.
+    pub fn book(&self, record: &Record, cards: &[Card], defaults: &Defaults) -> Result<(), Error> {
+        let uid = &record.claim.uid;
+        if let Some(before) = self.claims.read(uid)? {
+            if before.requests == record.requests {
+                return self.add_pods(before, record);
+            }
+            if let Some((_, holder)) = self
+                .holders()?
+                .into_iter()
+                .find(|(held, _)| held.claim == *uid)
+            {
+                return Err(Error::ClaimInUse {
+                    claim: record.claim.to_string(),
+                    holder,
+                });
+            }
+        }
+        self.refuse_unfit(record, cards, defaults)?;
+        self.claims.write(self.lock, self.store, record)
+    }
+
+    /// Takes a claim's booking back; an absent one is fine. A container that has a share of it keeps that to its end.
+    ///
+    /// # Errors
+    /// A failed file operation.
+    pub fn unbook(&self, claim: &ClaimUid) -> Result<(), Error> {
+        self.claims.remove(self.lock, self.store, claim)
+    }
+
+    /// What is left of each card for a container that comes for these shares of claims: they are its own, and all others are not.
+    /// `parts` is what it takes them for.
+    ///
+    /// # Errors
+    /// As [`Reservations::candidates`]; [`Error::NoClaim`] and [`Error::NoShare`]; [`Error::ClaimChanged`]; [`Error::ShareTaken`] where another
+    /// container has one.
+    pub fn candidates_for(
+        &self,
+        pointers: &[Pointer],
+        parts: &[(GpuUuid, u64)],
+        cards: &[Card],
+        defaults: &Defaults,
+    ) -> Result<Vec<Candidate>, Error> {
+        let mut shares = Vec::new();
+        for pointer in pointers {
+            let no_claim = || Error::NoClaim {
+                claim: pointer.claim.to_string(),
+            };
+            let record = self.claims.read(&pointer.claim)?.ok_or_else(no_claim)?;
+            let share = record.share(pointer).ok_or_else(|| Error::NoShare {
+                claim: record.claim.to_string(),
+                pointer: Box::new(pointer.clone()),
+            })?;
+            shares.push(share.0.clone());
+        }
+        if claims::by_card(&shares) != parts {
+            return Err(Error::ClaimChanged);
+        }
+        let mut holders = self.holders()?.into_iter();
+        if let Some((pointer, holder)) = holders.find(|(held, _)| pointers.contains(held)) {
+            return Err(Error::ShareTaken {
+                pointer: Box::new(pointer),
+                holder,
+            });
+        }
+        let claimed = self.claimed_by_none(|pointer| !pointers.contains(pointer))?;
+        self.left_of(cards, defaults, &claimed, |_entry| true)
+    }
+
+    /// Shares that no container has, of those that count.
+    pub(super) fn claimed_by_none(
+        &self,
+        counts: impl Fn(&Pointer) -> bool,
+    ) -> Result<ClaimedByNone, Error> {
+        let records = self.claims.all()?;
+        if records.is_empty() {
+            return Ok(ClaimedByNone::default());
+        }
+        let holders = self.holders()?;
+        let mut unheld = Vec::new();
+        for record in &records {
+            for (pointer, share, given) in record.shares() {
+                if holders.iter().any(|(held, _)| *held == pointer) || !counts(&pointer) {
+                    continue;
+                }
+                unheld.push(Unheld {
+                    card: share.card.clone(),
+                    memory_bytes: share.memory_bytes,
+                    compute: given.compute.clone(),
+                    claim: record.claim.to_string(),
+                });
+            }
+        }
+        Ok(ClaimedByNone(unheld))
+    }
+
+    /// The scheduler counts a claim's percent of a card: `cgpu set` may give less.
+    pub(super) fn refuse_above_claim(
+        &self,
+        entry: &Entry,
+        uuid: &GpuUuid,
+        compute: &ComputeTerms,
+    ) -> Result<(), Error> {
+        let Some(first) = entry.claims.first() else {
+            return Ok(());
+        };
+        // Without its record, what the container has now is the most.
+        let record = self.claims.read(&first.claim)?;
+        let given = record.as_ref().and_then(|record| record.share(first));
+        let most = given
+            .map_or(&entry.compute, |(_, given)| &given.compute)
+            .percent;
+        if compute.percent <= most {
+            return Ok(());
+        }
+        let in_words = |percent: Option<u32>| {
+            percent.map_or_else(|| "no percent".to_owned(), |percent| format!("{percent} %"))
+        };
+        Err(Error::AboveClaim {
+            uuid: uuid.clone(),
+            requested: in_words(compute.percent),
+            most: in_words(most),
+        })
+    }
+
+    /// Two agents may have read the claim at different times, so that a pod which one of them does not know stays, as long as there
+    /// is space: the uid of a pod that has ended is nobody's again.
+    fn add_pods(&self, mut before: Record, record: &Record) -> Result<(), Error> {
+        let new = record.pods.iter().filter(|pod| !before.is_for(&pod.uid));
+        let new: Vec<PodOfClaim> = new.cloned().collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        before.pods.extend(new);
+        if before.pods.len() > PODS_MAX {
+            before.pods.retain(|pod| record.is_for(&pod.uid));
+        }
+        self.claims.write(self.lock, self.store, &before)
+    }
+
+    fn refuse_unfit(
+        &self,
+        record: &Record,
+        cards: &[Card],
+        defaults: &Defaults,
+    ) -> Result<(), Error> {
+        let claimed = self.claimed_by_none(|pointer| pointer.claim != record.claim.uid)?;
+        let mut candidates = self.left_of(cards, defaults, &claimed, |_entry| true)?;
+        for (pointer, share, given) in record.shares() {
+            let requested = RequestedCards {
+                amount: Amount::TotalBytes(share.memory_bytes),
+                cards: Choice::Named(vec![CardName::Uuid(share.card.clone())]),
+                among: None,
+                policy: Policy::Binpack,
+            };
+            let placed =
+                place(&candidates, &requested, &given.compute).map_err(|source| Error::Claim {
+                    claim: record.claim.to_string(),
+                    request: pointer.request.clone(),
+                    device: share.device.clone(),
+                    source: Box::new(source),
+                })?;
+            for slice in placed {
+                let at = candidates.iter_mut();
+                for candidate in at.filter(|candidate| candidate.card.uuid == slice.card.uuid) {
+                    candidate.free_bytes = candidate.free_bytes.saturating_sub(slice.quota_bytes);
+                    candidate.reserved.holders.push(slice.terms);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which share is which container's.
+    fn holders(&self) -> Result<Vec<(Pointer, ContainerKey)>, Error> {
+        let entries = self.all()?;
+        let entries = entries
+            .into_iter()
+            .flat_map(|CardReservations { grants, .. }| grants);
+        let held = entries.flat_map(|entry| {
+            let Entry { claims, key, .. } = entry;
+            claims
+                .into_iter()
+                .map(move |pointer| (pointer, key.clone()))
+        });
+        Ok(held.collect())
+    }
+}

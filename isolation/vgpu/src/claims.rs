@@ -1,0 +1,49 @@
+//! Claims of a cluster's scheduler, as the node's agent brings and takes them.
+//!
+//! A claim is prepared before there is a container: its record is its booking (`cards::claims`), and no reclaim takes it. The container
+//! that comes for it gets its vGPU as any other.
+
+use std::sync::Arc;
+
+use cards::claims::{ClaimUid, Record};
+use cards::lock::StateLock;
+use cards::reservations::Reservations;
+use cards::store::DiskStore;
+use host_config::Config;
+
+use crate::host::Host;
+use crate::lifecycle::reclaim_locked;
+use crate::{Error, resize, state};
+
+/// Books what a claim was given on this host, durably. Booked already, its pods are added.
+///
+/// # Errors
+/// A share that does not fit beside what is granted and booked, or whose card is unknown or unwell; a claim that was given otherwise
+/// before, by which a container lives; the host's. Nothing is booked then.
+pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
+    let host = Host::find(config)?;
+    state::prepare(&config.state_dir)?;
+    let unsettled = resize::Unsettled::ask(config);
+    let lock = StateLock::take(&config.state_dir)?;
+    reclaim_locked(&Arc::new(config.clone()), &lock)?;
+    let store = DiskStore;
+    let reservations = Reservations::open(&lock, &config.state_dir, &store);
+    unsettled.settle(&reservations, &host.inventory)?;
+    reservations.book(record, &host.inventory.cards, &host.defaults(config))?;
+    Ok(())
+}
+
+/// Takes a claim's booking back; one that is not booked is fine. A container that has a share keeps it to its end.
+///
+/// # Errors
+/// The host's.
+pub fn release(config: &Config, claim: &ClaimUid) -> Result<(), Error> {
+    // Nothing was ever prepared.
+    if !config.state_dir.exists() {
+        return Ok(());
+    }
+    let lock = StateLock::take(&config.state_dir)?;
+    let store = DiskStore;
+    Reservations::open(&lock, &config.state_dir, &store).unbook(claim)?;
+    Ok(())
+}
