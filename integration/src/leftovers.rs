@@ -213,9 +213,12 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Grants and vGPU folders that are in a state folder of cgpu.
+/// Grants, vGPU folders and claims that are in a state folder of cgpu.
 pub fn grants(state_dir: &Path) -> Vec<String> {
     let mut left = Vec::new();
+    for claim in entries(&state_dir.join("claims")) {
+        left.push(format!("claim {}", claim.display()));
+    }
     for namespace in entries(&state_dir.join("vgpus")) {
         for container in entries(&namespace) {
             left.push(format!("vgpu {}", container.display()));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cards::inventory::Card;
 use cards::lock::StateLock;
-use cards::reservations::{CardReservations, Defaults, Reservations};
+use cards::reservations::{CardReservations, Defaults, Reservations, UnheldShare};
 use cards::store::DiskStore;
 use cards::{CardKind, ContainerKey, Inventory, ReservedTime};
 use host_config::Config;
@@ -53,6 +53,9 @@ pub struct CardRow {
     pub compute: CardCompute,
     /// To whom.
     pub grants: Vec<CardGrantRow>,
+    /// Claims of a cluster's that have a part of it and no container yet, or no more.
+    #[serde(default)]
+    pub claims: Vec<CardClaimRow>,
     /// Why nothing is placed on it, or nothing that is works; absent: it is well.
     pub unhealthy: Option<String>,
     /// Why containers cannot share it, by how it is set, and what to do; absent: they can.
@@ -99,6 +102,17 @@ pub struct CardGrantRow {
     pub quota_bytes: u64,
 }
 
+/// A share of a claim that no container has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardClaimRow {
+    /// The claim's namespace and name in the cluster.
+    pub claim: String,
+    /// Its uid, request and share.
+    pub share: String,
+    /// What it has of this card, bytes.
+    pub memory_bytes: u64,
+}
+
 /// Reservations without a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
@@ -140,20 +154,21 @@ pub fn collect_of(
         },
     };
     let nothing = ReservedTime::nothing(defaults.rules.clone(), defaults.kind);
-    let (reservations, reserved) = if config.state_dir.is_dir() {
+    let (reservations, reserved, unheld) = if config.state_dir.is_dir() {
         let lock = StateLock::take(&config.state_dir)?;
         let reservations = Reservations::open(&lock, &config.state_dir, &DiskStore);
         let reserved = found
             .iter()
             .map(|card| reservations.reserved_time(&card.uuid, &defaults))
             .collect::<Result<_, _>>()?;
-        (reservations.all()?, reserved)
+        (reservations.all()?, reserved, reservations.unheld_shares()?)
     } else {
-        (Vec::new(), vec![nothing; found.len()])
+        (Vec::new(), vec![nothing; found.len()], Vec::new())
     };
     let trouble = driver.trouble(config, patience);
     let mut joined = join(driver, driver_version, (&found, &reserved), &reservations);
     for (row, card) in joined.cards.iter_mut().zip(&found) {
+        row.add_claims(unheld.iter().filter(|share| share.card == card.uuid));
         let health = cards::health::of(&config.state_dir, &card.uuid)?;
         let unanswered = trouble
             .as_ref()
@@ -199,6 +214,7 @@ fn join(
                 free_bytes: card.memory_bytes.saturating_sub(granted_bytes),
                 compute: CardCompute::from(reserved),
                 grants: of_card.map_or_else(Vec::new, rows),
+                claims: Vec::new(),
                 unhealthy: None,
                 unshareable: card.unshareable().map(|why| why.to_string()),
             }
@@ -220,6 +236,21 @@ fn join(
         driver_version,
         cards,
         orphaned,
+    }
+}
+
+impl CardRow {
+    /// What claims have of it is as gone as what containers have.
+    fn add_claims<'a>(&mut self, shares: impl Iterator<Item = &'a UnheldShare>) {
+        for share in shares {
+            self.granted_bytes = self.granted_bytes.saturating_add(share.memory_bytes);
+            self.claims.push(CardClaimRow {
+                claim: share.claim.clone(),
+                share: share.pointer.to_string(),
+                memory_bytes: share.memory_bytes,
+            });
+        }
+        self.free_bytes = self.memory_bytes.saturating_sub(self.granted_bytes);
     }
 }
 
@@ -262,12 +293,20 @@ mod tests {
             ..cards::ComputeTerms::default()
         };
         reserved.holders.push(reserved.admit(&fixed).unwrap());
-        let document = join(
+        let mut document = join(
             HostDriver::Sim,
             Some("570.195.03".to_owned()),
             (&[card], &[reserved]),
             &[of_card("GPU-1"), of_card("GPU-2")],
         );
+        let claimed = UnheldShare {
+            card: cards::GpuUuid::new("GPU-1").unwrap(),
+            memory_bytes: 2 << 30,
+            pointer: "0d8e/vgpu/7007".parse().unwrap(),
+            claim: "team-a/gpu".to_owned(),
+            compute: cards::ComputeTerms::default(),
+        };
+        document.cards[0].add_claims([claimed].iter());
         crate::snapshot::check(&document, "cards");
     }
 }

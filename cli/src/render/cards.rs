@@ -18,7 +18,8 @@ pub fn render(cards: &Cards, width: Width, look: Look) -> String {
     if !cards.cards.is_empty() {
         parts.push(table(cards, width).text(look));
     }
-    if cards.cards.iter().any(|card| !card.grants.is_empty()) {
+    let is_used = |card: &CardRow| !card.grants.is_empty() || !card.claims.is_empty();
+    if cards.cards.iter().any(is_used) {
         let mut rows = Columns::new(["CARD".into(), Heading::cut("CONTAINER"), "QUOTA".into()]);
         for card in &cards.cards {
             for grant in &card.grants {
@@ -26,6 +27,13 @@ pub fn render(cards: &Cards, width: Width, look: Look) -> String {
                     card.index.to_string(),
                     name(grant, width),
                     human(grant.quota_bytes),
+                ]);
+            }
+            for claim in &card.claims {
+                rows.row([
+                    card.index.to_string(),
+                    format!("claim {} (no container)", claim.claim),
+                    human(claim.memory_bytes),
                 ]);
             }
         }

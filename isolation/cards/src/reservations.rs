@@ -27,6 +27,7 @@ mod claimed;
 mod files;
 
 use self::claimed::ClaimedByNone;
+pub use self::claimed::UnheldShare;
 use self::files::{all_in, path_of, read};
 pub use self::files::{file_of, look, terms_of};
 

@@ -11,15 +11,21 @@ use super::{Candidate, CardReservations, ClaimUid, Defaults, Entry, Reservations
 
 /// Shares of claims that no container has.
 #[derive(Debug, Default)]
-pub(super) struct ClaimedByNone(Vec<Unheld>);
+pub(super) struct ClaimedByNone(Vec<UnheldShare>);
 
-#[derive(Debug)]
-struct Unheld {
-    card: GpuUuid,
-    memory_bytes: u64,
-    compute: ComputeTerms,
+/// A share of a claim that no container has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnheldShare {
+    /// Of which card.
+    pub card: GpuUuid,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Which share.
+    pub pointer: Pointer,
     /// The claim's namespace and name.
-    claim: String,
+    pub claim: String,
+    /// Its terms.
+    pub compute: ComputeTerms,
 }
 
 impl ClaimedByNone {
@@ -110,6 +116,14 @@ impl Reservations<'_> {
         self.left_of(cards, defaults, &claimed, |_entry| true)
     }
 
+    /// Shares of claims that no container has: before it is created, and after it has ended.
+    ///
+    /// # Errors
+    /// Records or reservations that cannot be read.
+    pub fn unheld_shares(&self) -> Result<Vec<UnheldShare>, Error> {
+        Ok(self.claimed_by_none(|_pointer| true)?.0)
+    }
+
     /// Shares that no container has, of those that count.
     pub(super) fn claimed_by_none(
         &self,
@@ -126,11 +140,12 @@ impl Reservations<'_> {
                 if holders.iter().any(|(held, _)| *held == pointer) || !counts(&pointer) {
                     continue;
                 }
-                unheld.push(Unheld {
+                unheld.push(UnheldShare {
                     card: share.card.clone(),
                     memory_bytes: share.memory_bytes,
                     compute: given.compute.clone(),
                     claim: record.claim.to_string(),
+                    pointer,
                 });
             }
         }
