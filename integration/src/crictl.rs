@@ -122,6 +122,8 @@ pub struct PodContainer<'a> {
     pub annotations: &'a [&'a str],
     /// Its environment, `KEY=value`.
     pub environment: &'a [&'a str],
+    /// Its CDI devices, by their qualified names.
+    pub devices: &'a [&'a str],
     /// Its limit of host memory.
     pub memory_bytes: Option<u64>,
     /// Whose processes it sees; a pod and its containers say the same.
@@ -266,6 +268,7 @@ impl Crictl {
             "image": {"image": image},
             "command": container.program,
             "envs": environment,
+            "CDI_devices": container.devices.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
             "annotations": annotations,
             "labels": {"io.kubernetes.container.name": container.name},
             "log_path": format!("{}.log", container.name),

@@ -224,7 +224,7 @@ container_attach_socket_dir = "{at}/attach"
 namespaces_dir = "{at}/namespaces"
 pinns_path = "{at}/pinns"
 hooks_dir = ["{at}/hooks"]
-cdi_spec_dirs = []
+cdi_spec_dirs = ["{cdi}"]
 irqbalance_config_file = ""
 enable_criu_support = false
 disable_hostport_mapping = true
@@ -249,6 +249,7 @@ plugin_dirs = ["{plugins}"]
         conmon = release.conmon().display(),
         pause = setup.pause.name,
         networks = setup.networks().display(),
+        cdi = setup.cdi().display(),
         plugins = setup.plugins().display(),
     )
 }

@@ -22,6 +22,7 @@
 pub mod apparmor;
 pub mod bundle;
 pub mod cache;
+pub mod claims;
 pub mod command;
 pub mod containerd;
 pub mod control_groups;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use crate::claims;
 use crate::command::{find, succeed};
 use crate::control_groups::Driver;
 use crate::daemon::Daemon;
@@ -69,6 +70,7 @@ pub struct PodsSetup {
     pub pause: Image,
     plugins: PathBuf,
     networks: PathBuf,
+    cdi: PathBuf,
     shim: PathBuf,
     wrapper: PathBuf,
     runc: PathBuf,
@@ -104,6 +106,7 @@ impl PodsSetup {
             pause: image::pause()?,
             plugins: plugins.join("usr/lib/cni"),
             networks,
+            cdi: claims::cdi_folder(node),
             shim: ours("containerd-shim-cgpu-v2")?,
             wrapper: ours("cgpu-runtime")?,
             runc: engines.runc()?,
@@ -118,6 +121,11 @@ impl PodsSetup {
     /// The folder with the description of the pods' network.
     pub fn networks(&self) -> &Path {
         &self.networks
+    }
+
+    /// The folder of CDI specs.
+    pub fn cdi(&self) -> &Path {
+        &self.cdi
     }
 
     /// The part of containerd's configuration that is about pods. A table of runtimes takes the place of the default one, which
@@ -149,9 +157,16 @@ impl PodsSetup {
         } else {
             format!("sandbox_image = \"{}\"", self.pause.name)
         };
+        // On by default from 2.0 on.
+        let cdi = if major >= 2 {
+            format!("cdi_spec_dirs = [\"{}\"]", self.cdi.display())
+        } else {
+            String::new()
+        };
         format!(
             r#"{sandbox}[plugins.'{runtime}']
   {sandbox_key}
+  {cdi}
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
 [plugins.'{runtime}'.cni]

@@ -7,7 +7,7 @@ use crate::command::{LIMIT, wait_until};
 use super::engine::{Container, Engine, Restarts};
 use super::rows::Family;
 use super::vgpu::{self, sees, vgpus};
-use super::{load, pods};
+use super::{claims, load, pods};
 
 const MIB: u64 = 1 << 20;
 
@@ -231,6 +231,26 @@ const POD_CHECKS: &[Check] = &[
         "pod: stop and remove",
         "a pod stopped and removed with its containers running gives everything back",
         pods::stop_and_remove,
+    ),
+    of_vgpu(
+        "pod: claim",
+        "a claim's CDI device gives what the claim's record says, once; the environment's amounts are not read; without a record nothing starts",
+        claims::of_a_container,
+    ),
+    of_vgpu(
+        "pod: claim, again",
+        "an init container, and a container that is started again, each have their claim's share",
+        claims::restarted,
+    ),
+    of_vgpu(
+        "pod: forged claim",
+        "another pod's claim, no claim, and annotations beside one are refused, and nothing is granted",
+        claims::forged,
+    ),
+    of_vgpu(
+        "pod: claim without cgpu",
+        "under plain runc a claim's CDI device gives no card",
+        claims::without_our_handler,
     ),
     of_vgpu(
         "pod: restart of containerd",

@@ -36,6 +36,8 @@ pub struct Cri {
     pub(super) handler: &'static str,
     image: Image,
     title: String,
+    /// containerd's version; absent for CRI-O.
+    containerd: Option<(u32, u32)>,
     reads_on: bool,
     /// Whether the sandbox of a pod that shares its processes is one of which the kernel kills last.
     spares_sandboxes: bool,
@@ -78,6 +80,7 @@ impl Cri {
             // CRI of 1.6 stops reading at the end of the task, and loses on a busy machine what it has not read by then; under
             // containerd's own shim as well.
             reads_on: engines.containerd_version()? >= (1, 7),
+            containerd: Some(engines.containerd_version()?),
             // It is told not to.
             spares_sandboxes: false,
             made: Mutex::default(),
@@ -108,6 +111,7 @@ impl Cri {
             image,
             title,
             reads_on: true,
+            containerd: None,
             spares_sandboxes: true,
             made: Mutex::default(),
             all: Mutex::default(),
@@ -148,10 +152,20 @@ impl Cri {
             let reason = "CRI-O lowers the OOM score of such a sandbox, for which this machine lacks CAP_SYS_RESOURCE";
             return Err(Lacks(reason).into());
         }
+        self.pod_under(self.handler, name, annotations, processes)
+    }
+
+    fn pod_under(
+        &self,
+        handler: &str,
+        name: &str,
+        annotations: &[&str],
+        processes: Processes,
+    ) -> Result<Pod<'_>> {
         let description = self.crictl.pod(name, annotations, processes)?;
         let sandbox = self
             .crictl
-            .run_pod(self.server.as_ref(), &description, self.handler)?;
+            .run_pod(self.server.as_ref(), &description, handler)?;
         self.remember(&sandbox);
         Ok(Pod {
             cri: self,
@@ -160,6 +174,24 @@ impl Cri {
             processes,
             sandbox,
         })
+    }
+
+    /// A pod under containerd's own runtime; `None`: the engine has no other handler than ours.
+    pub(super) fn pod_of_runc(&self, name: &str) -> Result<Option<Pod<'_>>> {
+        if self.is_crio() {
+            return Ok(None);
+        }
+        self.pod_under("runc", name, &[], Processes::OfTheContainer)
+            .map(Some)
+    }
+
+    pub(super) fn is_crio(&self) -> bool {
+        self.containerd.is_none()
+    }
+
+    /// Whether CDI devices reach a container: CRI-O's do, and containerd's from 2.0 on, where it is on by default.
+    pub(super) fn has_cdi(&self) -> bool {
+        self.containerd.is_none_or(|version| version >= (2, 0))
     }
 
     fn remember(&self, id: &str) {

@@ -11,6 +11,7 @@
 //! ```
 
 mod checks;
+mod claims;
 mod client;
 mod containerd;
 mod cri;

@@ -16,9 +16,9 @@ const NO_MEMORY: Option<i32> = Some(3);
 const MINDS: &str = "trap 'exit 7' TERM; echo ready; while true; do sleep 0.05; done";
 /// Goes on.
 const IGNORES: &str = "trap '' TERM; echo ready; while true; do sleep 0.05; done";
-const SLEEP: &[&str] = &["sleep", "100000"];
+pub(super) const SLEEP: &[&str] = &["sleep", "100000"];
 
-fn container<'a>(name: &'a str, program: &'a [&'a str]) -> PodContainer<'a> {
+pub(super) fn container<'a>(name: &'a str, program: &'a [&'a str]) -> PodContainer<'a> {
     PodContainer {
         name,
         program,
@@ -27,7 +27,7 @@ fn container<'a>(name: &'a str, program: &'a [&'a str]) -> PodContainer<'a> {
 }
 
 /// Totals of the cards that a container sees.
-fn totals(cri: &Cri, id: &str) -> Result<Vec<u64>> {
+pub(super) fn totals(cri: &Cri, id: &str) -> Result<Vec<u64>> {
     let smi = cri
         .exec_in(id, &["cgpu", "smi", "--json"])?
         .success()?
@@ -40,14 +40,14 @@ fn totals(cri: &Cri, id: &str) -> Result<Vec<u64>> {
         .collect()
 }
 
-fn has_no_card(cri: &Cri, id: &str) -> Result<()> {
+pub(super) fn has_no_card(cri: &Cri, id: &str) -> Result<()> {
     let nodes = cri.exec_in(id, &["sh", "-c", "ls /dev | grep -c nvidia"])?;
     ensure!(nodes.stdout.trim() == "0", "{nodes:?}");
     Ok(())
 }
 
 /// Containers that hold a vGPU, as the host sees them.
-fn holders(cri: &Cri) -> Result<Vec<String>> {
+pub(super) fn holders(cri: &Cri) -> Result<Vec<String>> {
     let ps = cri.node().cgpu(&["ps", "--json"])?.success()?.json()?;
     let listed = ps["vgpus"].as_array().context("vgpus in the document")?;
     let name = |vgpu: &Value| vgpu["container"].as_str().map(str::to_owned);
@@ -57,7 +57,7 @@ fn holders(cri: &Cri) -> Result<Vec<String>> {
         .collect()
 }
 
-fn ensure_free(cri: &Cri) -> Result<()> {
+pub(super) fn ensure_free(cri: &Cri) -> Result<()> {
     let left = cri.node().grants();
     ensure!(left.is_empty(), "grants after the removal: {left:?}");
     Ok(())
