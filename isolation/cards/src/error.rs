@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::claims::Pointer;
-use crate::identity::{ContainerKey, GpuUuid, NameError};
+use crate::identity::{ContainerKey, GpuUuid, NameError, Pointer};
 use crate::refusal::{Bytes, Refusal, TimeRefusal};
 
 /// Every failure of this crate.

@@ -7,8 +7,7 @@ pub use plan::{Policy as ComputePolicy, Priority};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::claims::Pointer;
-use crate::identity::{ContainerKey, GpuUuid};
+use crate::identity::{ContainerKey, GpuUuid, Pointer};
 use crate::store::{self, Store};
 
 /// The version that this cgpu writes, and the newest that it reads.

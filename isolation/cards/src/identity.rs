@@ -12,6 +12,12 @@ const NAME_CHARS_MAX: usize = 128;
 /// The longest UUID. NVIDIA's are `GPU-` and 36 characters, a MIG instance's `MIG-` and 36.
 const UUID_CHARS_MAX: usize = 64;
 
+/// The longest uid. Kubernetes' are UUIDs of 36 characters.
+const UID_CHARS_MAX: usize = 64;
+
+/// The longest name of a request (two DNS labels with a slash between) or of a share.
+const POINTER_PART_CHARS_MAX: usize = 128;
+
 /// A name that is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -100,6 +106,110 @@ impl TryFrom<String> for GpuUuid {
 impl From<GpuUuid> for String {
     fn from(uuid: GpuUuid) -> Self {
         uuid.0
+    }
+}
+
+/// A claim's name for life, as the API server gave it. It becomes a file's name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClaimUid(String);
+
+impl ClaimUid {
+    /// Checks the spelling.
+    ///
+    /// # Errors
+    /// [`NameError::Claim`] names the text and what is allowed.
+    pub fn new(text: impl Into<String>) -> Result<Self, NameError> {
+        let text = text.into();
+        let plain = text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if plain && (1..=UID_CHARS_MAX).contains(&text.len()) {
+            Ok(Self(text))
+        } else {
+            Err(NameError::Claim {
+                text: text.chars().take(POINTER_PART_CHARS_MAX).collect(),
+            })
+        }
+    }
+
+    /// The text as the API server has it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ClaimUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ClaimUid {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
+impl From<ClaimUid> for String {
+    fn from(uid: ClaimUid) -> Self {
+        uid.0
+    }
+}
+
+/// One share of a claim: `<uid of the claim>/<request>/<share>`. A request of a list of alternatives has a slash of its own in its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pointer {
+    /// Of which claim.
+    pub claim: ClaimUid,
+    /// Which of its requests.
+    pub request: String,
+    /// [`Share::id`].
+    pub share: String,
+}
+
+impl FromStr for Pointer {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let bad = || NameError::Pointer {
+            text: text.chars().take(POINTER_PART_CHARS_MAX).collect(),
+        };
+        let (claim, rest) = text.split_once('/').ok_or_else(bad)?;
+        let (request, share) = rest.rsplit_once('/').ok_or_else(bad)?;
+        let plain = |text: &str, also: &[u8]| {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || also.contains(&byte);
+            (1..=POINTER_PART_CHARS_MAX).contains(&text.len()) && text.bytes().all(allowed)
+        };
+        if !plain(request, b"-/") || !plain(share, b"-.") {
+            return Err(bad());
+        }
+        Ok(Self {
+            claim: ClaimUid::new(claim).map_err(|_uid| bad())?,
+            request: request.to_owned(),
+            share: share.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.claim, self.request, self.share)
+    }
+}
+
+impl TryFrom<String> for Pointer {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<Pointer> for String {
+    fn from(pointer: Pointer) -> Self {
+        pointer.to_string()
     }
 }
 

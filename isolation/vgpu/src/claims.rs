@@ -1,6 +1,6 @@
 //! Claims of a cluster's scheduler, as the node's agent brings and takes them.
 //!
-//! A claim is prepared before there is a container: its record is its booking (`cards::claims`), and no reclaim takes it. The container
+//! A claim is prepared before there is a container: its record is its reservation (`cards::claims`), and no reclaim takes it. The container
 //! that comes for it gets its vGPU as any other.
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::host::Host;
 use crate::lifecycle::reclaim_locked;
 use crate::{Error, resize, state};
 
-/// Books what a claim was given on this host, durably. Booked already, its pods are added.
+/// Reserves what a claim was given on this host, durably. Reserved already, its pods are added.
 ///
 /// # Errors
-/// A share that does not fit beside what is granted and booked, or whose card is unknown or unwell; a claim that was given otherwise
-/// before, by which a container lives; the host's. Nothing is booked then.
+/// A share that does not fit beside what is granted and reserved, or whose card is unknown or unhealthy; a claim that was given otherwise
+/// before, by which a container lives; the host's. Nothing is reserved then.
 pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
     let host = Host::find(config)?;
     state::prepare(&config.state_dir)?;
@@ -29,11 +29,11 @@ pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
     let store = DiskStore;
     let reservations = Reservations::open(&lock, &config.state_dir, &store);
     unsettled.settle(&reservations, &host.inventory)?;
-    reservations.book(record, &host.inventory.cards, &host.defaults(config))?;
+    reservations.reserve_claim(record, &host.inventory.cards, &host.defaults(config))?;
     Ok(())
 }
 
-/// Takes a claim's booking back; one that is not booked is fine. A container that has a share keeps it to its end.
+/// Takes a claim's reservation back; one that is not reserved is fine. A container that has a share keeps it to its end.
 ///
 /// # Errors
 /// The host's.
@@ -44,6 +44,6 @@ pub fn release(config: &Config, claim: &ClaimUid) -> Result<(), Error> {
     }
     let lock = StateLock::take(&config.state_dir)?;
     let store = DiskStore;
-    Reservations::open(&lock, &config.state_dir, &store).unbook(claim)?;
+    Reservations::open(&lock, &config.state_dir, &store).unreserve_claim(claim)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What claims have reserved: booked before there is a container, and checked when one comes for it.
+//! What claims have reserved: reserved before there is a container, and checked when one comes for it.
 
 use crate::Error;
 use crate::claims::{self, PODS_MAX, PodOfClaim, Pointer, Record};
@@ -42,13 +42,18 @@ impl ClaimedByNone {
 }
 
 impl Reservations<'_> {
-    /// Books a claim's shares, or adds pods to a claim that is booked. A claim that was given other shares meanwhile is booked anew,
+    /// Reserves a claim's shares, or adds pods to a claim that is reserved. A claim that was given other shares meanwhile is reserved anew,
     /// unless a container lives by the former ones.
     ///
     /// # Errors
     /// As [`Reservations::candidates`]; [`Error::Claim`] for a share that does not fit, [`Error::ClaimInUse`]: nothing has changed. A failed file
     /// operation.
-    pub fn book(&self, record: &Record, cards: &[Card], defaults: &Defaults) -> Result<(), Error> {
+    pub fn reserve_claim(
+        &self,
+        record: &Record,
+        cards: &[Card],
+        defaults: &Defaults,
+    ) -> Result<(), Error> {
         let uid = &record.claim.uid;
         if let Some(before) = self.claims.read(uid)? {
             if before.requests == record.requests {
@@ -69,11 +74,11 @@ impl Reservations<'_> {
         self.claims.write(self.lock, self.store, record)
     }
 
-    /// Takes a claim's booking back; an absent one is fine. A container that has a share of it keeps that to its end.
+    /// Takes a claim's reservation back; an absent one is fine. A container that has a share of it keeps that to its end.
     ///
     /// # Errors
     /// A failed file operation.
-    pub fn unbook(&self, claim: &ClaimUid) -> Result<(), Error> {
+    pub fn unreserve_claim(&self, claim: &ClaimUid) -> Result<(), Error> {
         self.claims.remove(self.lock, self.store, claim)
     }
 

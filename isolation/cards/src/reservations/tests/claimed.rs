@@ -105,9 +105,10 @@ impl Host {
             .collect()
     }
 
-    fn book(&self, record: &Record) -> Result<(), Error> {
+    fn reserve_claim(&self, record: &Record) -> Result<(), Error> {
         let defaults = defaults(ComputePolicy::Native);
-        self.reservations().book(record, &cards(), &defaults)
+        self.reservations()
+            .reserve_claim(record, &cards(), &defaults)
     }
 
     /// What a container does that comes for a claim.
@@ -131,15 +132,15 @@ impl Host {
 fn a_share_is_reserved_once_from_prepare_to_the_claim_s_end() {
     let host = Host::new();
     let claim = record("c1", [60, 0], Some(30));
-    host.book(&claim).unwrap();
+    host.reserve_claim(&claim).unwrap();
     assert_eq!(host.free_mib(), [40, 100]);
-    host.book(&claim).unwrap();
+    host.reserve_claim(&claim).unwrap();
     assert_eq!(host.free_mib(), [40, 100], "again is the same");
     host.take("a", &claim).unwrap();
     assert_eq!(
         host.free_mib(),
         [40, 100],
-        "the container has what was booked"
+        "the container has what was reserved"
     );
     let taken = host.take("b", &claim).unwrap_err().to_string();
     for part in ["default/a", "a request of its own"] {
@@ -168,7 +169,9 @@ fn a_share_is_reserved_once_from_prepare_to_the_claim_s_end() {
     host.reservations()
         .remove(&grant_of("a-again", &claim).key)
         .unwrap();
-    host.reservations().unbook(&claim.claim.uid).unwrap();
+    host.reservations()
+        .unreserve_claim(&claim.claim.uid)
+        .unwrap();
     assert_eq!(host.free_mib(), [100, 100]);
     let gone = host.take("late", &claim).unwrap_err().to_string();
     assert!(
@@ -181,23 +184,26 @@ fn a_share_is_reserved_once_from_prepare_to_the_claim_s_end() {
 fn a_claim_that_is_taken_back_under_a_container_leaves_it_its_memory() {
     let host = Host::new();
     let claim = record("c1", [60, 60], None);
-    host.book(&claim).unwrap();
+    host.reserve_claim(&claim).unwrap();
     host.take("a", &claim).unwrap();
-    host.reservations().unbook(&claim.claim.uid).unwrap();
+    host.reservations()
+        .unreserve_claim(&claim.claim.uid)
+        .unwrap();
     assert_eq!(host.free_mib(), [40, 40]);
     let next = record("c2", [60, 0], None);
-    let refused = host.book(&next).unwrap_err();
+    let refused = host.reserve_claim(&next).unwrap_err();
     assert!(matches!(refused, Error::Claim { .. }), "{refused}");
     host.reservations()
         .remove(&grant_of("a", &claim).key)
         .unwrap();
-    host.book(&next).unwrap();
+    host.reserve_claim(&next).unwrap();
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_request_and_nothing_is_booked() {
+fn what_does_not_fit_is_refused_with_the_request_and_nothing_is_reserved() {
     let host = Host::new();
-    host.book(&record("c1", [60, 0], Some(80))).unwrap();
+    host.reserve_claim(&record("c1", [60, 0], Some(80)))
+        .unwrap();
     let cases = [
         (record("c2", [50, 0], Some(10)), "50 MiB"),
         // Both shares of one claim count.
@@ -205,7 +211,7 @@ fn what_does_not_fit_is_refused_with_the_request_and_nothing_is_booked() {
         (record("c2", [10, 10], Some(30)), "30 %"),
     ];
     for (claim, part) in cases {
-        let error = host.book(&claim).unwrap_err();
+        let error = host.reserve_claim(&claim).unwrap_err();
         let Error::Claim {
             source,
             request,
@@ -226,30 +232,34 @@ fn what_does_not_fit_is_refused_with_the_request_and_nothing_is_booked() {
     for given in unknown.requests.values_mut() {
         given.shares[0].card = GpuUuid::new("GPU-9").unwrap();
     }
-    host.book(&unknown).unwrap_err();
-    let unwell = crate::CardHealth {
+    host.reserve_claim(&unknown).unwrap_err();
+    let unhealthy = crate::CardHealth {
         version: 1,
         uuid: uuid(1),
         reason: "Xid 79".to_owned(),
         since_unix_ms: 0,
     };
-    health::report(host.dir.path(), &unwell).unwrap();
-    let unwell = host.book(&record("c2", [0, 10], None)).unwrap_err();
-    let Error::Claim { source, .. } = unwell else {
-        panic!("{unwell}");
+    health::report(host.dir.path(), &unhealthy).unwrap();
+    let unhealthy = host
+        .reserve_claim(&record("c2", [0, 10], None))
+        .unwrap_err();
+    let Error::Claim { source, .. } = unhealthy else {
+        panic!("{unhealthy}");
     };
     assert!(source.to_string().contains("Xid 79"), "{source}");
 }
 
 #[test]
-fn a_claim_that_is_given_anew_is_booked_anew_unless_a_container_lives_by_it() {
+fn a_claim_that_is_given_anew_is_reserved_anew_unless_a_container_lives_by_it() {
     let host = Host::new();
-    host.book(&record("c1", [60, 0], None)).unwrap();
+    host.reserve_claim(&record("c1", [60, 0], None)).unwrap();
     let anew = record("c1", [0, 90], None);
-    host.book(&anew).unwrap();
+    host.reserve_claim(&anew).unwrap();
     assert_eq!(host.free_mib(), [100, 10], "not both");
     host.take("a", &anew).unwrap();
-    let refused = host.book(&record("c1", [20, 0], None)).unwrap_err();
+    let refused = host
+        .reserve_claim(&record("c1", [20, 0], None))
+        .unwrap_err();
     assert!(refused.to_string().contains("default/a"), "{refused}");
     assert_eq!(host.free_mib(), [100, 10]);
     // What was read before the change is not taken.
@@ -272,16 +282,18 @@ fn pods_that_come_later_are_added_and_none_is_lost_to_a_late_reader() {
         pods,
         ..record("c1", [10, 0], None)
     };
-    host.book(&with(vec![pod("p1".to_owned()), pod("p2".to_owned())]))
+    host.reserve_claim(&with(vec![pod("p1".to_owned()), pod("p2".to_owned())]))
         .unwrap();
     // An agent that has read the claim before p2 was there.
-    host.book(&with(vec![pod("p1".to_owned())])).unwrap();
+    host.reserve_claim(&with(vec![pod("p1".to_owned())]))
+        .unwrap();
     let claims = Claims::of(host.dir.path());
     let uid = ClaimUid::new("c1").unwrap();
     assert!(claims.read(&uid).unwrap().unwrap().is_for("p2"));
     // Pods come and go: the list stays bounded, and whoever it is reserved for is on it.
     for round in 0..600 {
-        host.book(&with(vec![pod(format!("r{round}"))])).unwrap();
+        host.reserve_claim(&with(vec![pod(format!("r{round}"))]))
+            .unwrap();
         let read = claims.read(&uid).unwrap().unwrap();
         assert!(read.is_for(&format!("r{round}")) && read.pods.len() <= 256);
     }
@@ -292,7 +304,7 @@ fn pods_that_come_later_are_added_and_none_is_lost_to_a_late_reader() {
 fn a_percent_above_the_claim_s_is_refused_and_a_smaller_one_is_not() {
     let host = Host::new();
     let claim = record("c1", [10, 0], Some(30));
-    host.book(&claim).unwrap();
+    host.reserve_claim(&claim).unwrap();
     host.take("a", &claim).unwrap();
     let key = grant_of("a", &claim).key;
     let set = |percent| {
@@ -309,7 +321,9 @@ fn a_percent_above_the_claim_s_is_refused_and_a_smaller_one_is_not() {
     for part in ["31 %", "30 %", "GPU-0"] {
         assert!(refused.contains(part), "{refused}");
     }
-    host.reservations().unbook(&claim.claim.uid).unwrap();
+    host.reservations()
+        .unreserve_claim(&claim.claim.uid)
+        .unwrap();
     set(Some(31)).unwrap_err();
 }
 
@@ -320,21 +334,26 @@ fn every_failure_and_every_crash_of_a_booking_leaves_it_whole_or_absent() {
             let host = Host::new();
             let claim = record("c1", [60, 0], None);
             let faulty = Faulty::new(at, after);
-            let booked = Reservations::open(&host.lock, host.dir.path(), &faulty).book(
+            let reserved = Reservations::open(&host.lock, host.dir.path(), &faulty).reserve_claim(
                 &claim,
                 &cards(),
                 &defaults(ComputePolicy::Native),
             );
             let free = host.free_mib()[0];
             assert!(
-                free == 40 || (booked.is_err() && free == 100),
+                free == 40 || (reserved.is_err() && free == 100),
                 "{after:?} {at}: {free}"
             );
-            host.book(&claim).unwrap();
+            host.reserve_claim(&claim).unwrap();
             assert_eq!(host.free_mib(), [40, 100]);
             let faulty = Faulty::new(at, after);
-            drop(Reservations::open(&host.lock, host.dir.path(), &faulty).unbook(&claim.claim.uid));
-            host.reservations().unbook(&claim.claim.uid).unwrap();
+            drop(
+                Reservations::open(&host.lock, host.dir.path(), &faulty)
+                    .unreserve_claim(&claim.claim.uid),
+            );
+            host.reservations()
+                .unreserve_claim(&claim.claim.uid)
+                .unwrap();
             assert_eq!(host.free_mib(), [100, 100]);
         }
     }
@@ -342,8 +361,8 @@ fn every_failure_and_every_crash_of_a_booking_leaves_it_whole_or_absent() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Book(usize, [u64; 2]),
-    Unbook(usize),
+    Reserve(usize, [u64; 2]),
+    Unreserve(usize),
     Take(usize),
     End(usize),
     /// A container outside of the cluster.
@@ -356,8 +375,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let claim = 0..4_usize;
     let step = prop_oneof![
         (claim.clone(), 0..80_u64, 0..80_u64)
-            .prop_map(|(claim, one, two)| Step::Book(claim, [one, two])),
-        claim.clone().prop_map(Step::Unbook),
+            .prop_map(|(claim, one, two)| Step::Reserve(claim, [one, two])),
+        claim.clone().prop_map(Step::Unreserve),
         claim.clone().prop_map(Step::Take),
         claim.clone().prop_map(Step::End),
         (claim.clone(), 1..60_u64).prop_map(|(id, mib)| Step::Plain(id, mib)),
@@ -375,22 +394,22 @@ proptest! {
     fn no_memory_is_given_twice(steps in steps()) {
         let host = Host::new();
         // Who holds what, by the test's own account.
-        let mut booked: BTreeMap<usize, [u64; 2]> = BTreeMap::new();
+        let mut reserved: BTreeMap<usize, [u64; 2]> = BTreeMap::new();
         let mut held: BTreeMap<usize, [u64; 2]> = BTreeMap::new();
         let mut plain: BTreeMap<usize, u64> = BTreeMap::new();
         for step in steps {
             match step {
-                Step::Book(id, mib) => {
-                    if mib != [0, 0] && host.book(&record(&format!("c{id}"), mib, None)).is_ok() {
-                        booked.insert(id, mib);
+                Step::Reserve(id, mib) => {
+                    if mib != [0, 0] && host.reserve_claim(&record(&format!("c{id}"), mib, None)).is_ok() {
+                        reserved.insert(id, mib);
                     }
                 }
-                Step::Unbook(id) => {
-                    host.reservations().unbook(&ClaimUid::new(format!("c{id}")).unwrap()).unwrap();
-                    booked.remove(&id);
+                Step::Unreserve(id) => {
+                    host.reservations().unreserve_claim(&ClaimUid::new(format!("c{id}")).unwrap()).unwrap();
+                    reserved.remove(&id);
                 }
                 Step::Take(id) => {
-                    if let Some(mib) = booked.get(&id) {
+                    if let Some(mib) = reserved.get(&id) {
                         let taken = host.take(&format!("t{id}"), &record(&format!("c{id}"), *mib, None));
                         prop_assert_eq!(taken.is_ok(), !held.contains_key(&id));
                         held.insert(id, *mib);
@@ -424,9 +443,9 @@ proptest! {
             for card in 0..2 {
                 // A claim that was given anew under a container is refused, so that the two agree where both are there.
                 let of_claims: u64 = (0..4).map(|id| {
-                    let booked = booked.get(&id).map_or(0, |mib| mib[card]);
+                    let reserved = reserved.get(&id).map_or(0, |mib| mib[card]);
                     let held = held.get(&id).map_or(0, |mib| mib[card]);
-                    booked.max(held)
+                    reserved.max(held)
                 }).sum();
                 let used = of_claims + plain.values().sum::<u64>();
                 prop_assert!(used <= CARD_MIB);

@@ -84,7 +84,7 @@ impl TestHost {
 }
 
 #[test]
-fn a_claim_is_booked_before_its_container_and_outlives_it() {
+fn a_claim_is_reserved_before_its_container_and_outlives_it() {
     let host = TestHost::new();
     prepare(&host.config, &record("c-1", 20)).unwrap();
     // Nobody else gets it, and no reclaim takes it.
@@ -204,19 +204,19 @@ fn other_pods_and_second_containers_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn a_claim_whose_card_is_unwell_by_now_starts_nothing() {
+fn a_claim_whose_card_is_unhealthy_by_now_starts_nothing() {
     let host = TestHost::new();
     prepare(&host.config, &record("c-1", 4)).unwrap();
-    let unwell = CardHealth {
+    let unhealthy = CardHealth {
         version: 1,
         uuid: GpuUuid::new("GPU-1").unwrap(),
         reason: "Xid 79".to_owned(),
         since_unix_ms: 0,
     };
-    cards::health::report(&host.config.state_dir, &unwell).unwrap();
+    cards::health::report(&host.config.state_dir, &unhealthy).unwrap();
     let refused = host.create_of_claim("1", POD, "c-1").unwrap_err();
     assert!(chain(&refused).contains("Xid 79"), "{}", chain(&refused));
-    host.assert_clean(&"unwell");
+    host.assert_clean(&"unhealthy");
 }
 
 /// Agents that prepare, containers outside of the cluster, and containers that come for their claims, all at once.
