@@ -31,11 +31,15 @@ pub fn lock(part: &str) -> Result<Lock> {
     Ok(Lock(file))
 }
 
+/// Whether `folder` is whole and made from what `stamp` names.
+pub fn is_made(folder: &Path, stamp: &str) -> bool {
+    fs::read_to_string(folder.join(".stamp")).is_ok_and(|there| there == stamp)
+}
+
 /// Makes `folder` by `make` in a temporary place and moves it there when whole, so that a killed run leaves
 /// nothing that looks finished. `stamp` names what it was made from: another stamp means to make it anew.
 pub fn once(folder: &Path, stamp: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let stamp_file = folder.join(".stamp");
-    if fs::read_to_string(&stamp_file).is_ok_and(|there| there == stamp) {
+    if is_made(folder, stamp) {
         return Ok(());
     }
     let parent = folder.parent().context("a cache folder has a parent")?;
@@ -67,7 +71,9 @@ mod tests {
                 Ok(())
             }
         };
+        assert!(!is_made(&folder, "1"));
         once(&folder, "1", make("a")).unwrap();
+        assert!(is_made(&folder, "1") && !is_made(&folder, "2"));
         once(&folder, "1", make("b")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("text")).unwrap(), "a");
         once(&folder, "2", |_| anyhow::bail!("half-way")).unwrap_err();

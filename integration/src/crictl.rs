@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::command::{LIMIT, Outcome, capture};
 use crate::control_groups::Driver;
-use crate::go::GoProgram;
+use crate::go::{Effort, GoProgram};
 use crate::node::Node;
 
 const PROGRAM: GoProgram = GoProgram {
@@ -18,6 +18,7 @@ const PROGRAM: GoProgram = GoProgram {
     tags: "",
     module: include_str!("../crictl/go.mod"),
     sums: include_str!("../crictl/go.sum"),
+    effort: Effort::USUAL,
 };
 
 /// Builds crictl once. An error is a reason to skip aloud.

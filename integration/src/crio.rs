@@ -14,7 +14,7 @@ use crate::command::{LIMIT, capture};
 use crate::crictl::{self, PodServer};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
-use crate::go::GoProgram;
+use crate::go::{Effort, GoProgram};
 use crate::image::Image;
 use crate::node::Node;
 use crate::packages::version;
@@ -28,6 +28,7 @@ const PROGRAM: GoProgram = GoProgram {
     tags: "containers_image_openpgp,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper",
     module: include_str!("../crio/go.mod"),
     sums: include_str!("../crio/go.sum"),
+    effort: Effort::USUAL,
 };
 
 /// Its helper for namespaces.

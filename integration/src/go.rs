@@ -23,9 +23,49 @@ pub struct GoProgram {
     pub module: &'static str,
     /// The text of `go.sum`.
     pub sums: &'static str,
+    /// What the linker is given, and what the build may cost.
+    pub effort: Effort,
+}
+
+/// How programs are built.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// `-ldflags`.
+    pub linker: &'static str,
+    /// How long one program may take.
+    pub limit: Duration,
+    /// Added to the niceness of the build, so that others go before one that takes half an hour.
+    pub niceness: u8,
+}
+
+impl Effort {
+    /// Some minutes, and nothing for the linker.
+    pub const USUAL: Self = Self {
+        linker: "",
+        limit: Duration::from_secs(900),
+        niceness: 0,
+    };
 }
 
 impl GoProgram {
+    /// What the cache's copy is made from: see [`cache::once`].
+    fn stamp(&self) -> String {
+        match self.effort.linker {
+            "" => self.module.to_owned(),
+            linker => format!("{}\n// {linker}\n", self.module),
+        }
+    }
+
+    fn folder(&self) -> PathBuf {
+        cache::folder().join(self.name)
+    }
+
+    /// The folder with the programs, where they are built already.
+    pub fn built(&self) -> Option<PathBuf> {
+        let folder = self.folder();
+        cache::is_made(&folder, &self.stamp()).then_some(folder)
+    }
+
     /// Builds the one program, once. An error is a reason to skip aloud.
     ///
     /// # Errors
@@ -39,25 +79,28 @@ impl GoProgram {
     /// # Errors
     /// There is no Go toolchain, or it cannot build the programs.
     pub fn fetch_all(&self) -> Result<PathBuf> {
-        let folder = cache::folder().join(self.name);
+        let folder = self.folder();
         let _lock = cache::lock(self.name)?;
-        cache::once(&folder, self.module, |at| {
+        cache::once(&folder, &self.stamp(), |at| {
             let go = find("go")
                 .with_context(|| format!("no Go toolchain to build {} with", self.name))?;
-            progress(&format!("building {} (go build, some minutes)", self.name));
             fs::write(at.join("go.mod"), self.module)?;
             fs::write(at.join("go.sum"), self.sums)?;
-            capture(
-                Command::new(go)
+            for package in self.packages {
+                progress(&format!("building {package} (go build)"));
+                let mut command = Command::new("nice");
+                command
+                    .args(["-n", &self.effort.niceness.to_string()])
+                    .arg(&go)
                     .args(["build", "-trimpath", "-o", "./", "-tags", self.tags])
-                    .args(self.packages)
+                    .args(["-ldflags", self.effort.linker])
+                    .arg(package)
                     .env("CGO_ENABLED", "0")
                     .env("GOFLAGS", "-mod=mod -buildvcs=false")
                     .env("GOTOOLCHAIN", "local")
-                    .current_dir(at),
-                Duration::from_secs(900),
-            )?
-            .success()?;
+                    .current_dir(at);
+                capture(&mut command, self.effort.limit)?.success()?;
+            }
             Ok(())
         })?;
         Ok(folder)

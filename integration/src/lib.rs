@@ -9,11 +9,12 @@
 //!
 //! ```text
 //!   packages ─► cache/engines/{host,newer}     programs ─► bin/, bin/static
-//!   go ─► cache/{nerdctl,crictl,crio,containerd-2.N} │
+//!   go ─► cache/{nerdctl,…,kubernetes,containerd-2.N} │
 //!                      │                            │
 //!                      ▼                            ▼
 //!   Node (cgpu-sim, cgpu.toml) ─► Containerd ─► Docker, Nerdctl      image ─► *.tar
 //!                      │           └─► OwnHost (default paths) ─► walk/*.md
+//!                      ├─► ControlPlane (Kubernetes' own servers, on the loopback device)
 //!                      ▼
 //!                  leftovers: must be empty
 //! ```
@@ -23,6 +24,7 @@ pub mod apparmor;
 pub mod bundle;
 pub mod cache;
 pub mod claims;
+pub mod cluster;
 pub mod command;
 pub mod containerd;
 pub mod control_groups;

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::command::{LIMIT, Outcome, capture};
 use crate::containerd::Containerd;
-use crate::go::GoProgram;
+use crate::go::{Effort, GoProgram};
 use crate::image::Image;
 
 const PROGRAM: GoProgram = GoProgram {
@@ -17,6 +17,7 @@ const PROGRAM: GoProgram = GoProgram {
     tags: "",
     module: include_str!("../nerdctl/go.mod"),
     sums: include_str!("../nerdctl/go.sum"),
+    effort: Effort::USUAL,
 };
 
 /// nerdctl on a node's containerd.

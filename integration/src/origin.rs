@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::go::GoProgram;
+use crate::go::{Effort, GoProgram};
 use crate::packages::Suite;
 
 /// Where containerd, and what belongs to it, comes from.
@@ -100,6 +100,7 @@ impl ContainerdModule {
             tags: "no_btrfs,no_devmapper,no_zfs",
             module,
             sums,
+            effort: Effort::USUAL,
         }
     }
 }

@@ -1,0 +1,32 @@
+//! Kubernetes itself: its servers and `kubectl`, private to a test.
+//!
+//! ```text
+//!   go ─► cache/kubernetes ─► ControlPlane: etcd, kube-apiserver, and, if it is a whole one,
+//!   deb ─► cache/engines/etcd               kube-scheduler and kube-controller-manager
+//!                                │
+//!   cluster/policies ────────────┤ Kubectl, under any identity
+//!   cases.yaml ─► recorded ──────┘
+//! ```
+//!
+//! Nodes are objects at first: a node and its slices are posted, and the scheduler places pods on it that no kubelet starts.
+
+mod agents;
+mod cases;
+mod control_plane;
+mod identity;
+mod kubectl;
+mod nodes;
+mod policies;
+mod programs;
+mod recorded;
+mod shapes;
+
+pub use agents::{agent_attempts, check_agents};
+pub use cases::{Case, cases};
+pub use control_plane::{ControlPlane, Extent};
+pub use kubectl::Kubectl;
+pub use nodes::{Card, add_node, post_slice, slice};
+pub use policies::{apply, files, hash, objects};
+pub use programs::KubernetesPrograms;
+pub use recorded::{Answer, Recorded, answer, prepare};
+pub use shapes::template;
