@@ -17,7 +17,7 @@ use super::control_plane::ControlPlane;
 use super::kubectl::Kubectl;
 use super::policies::hash;
 use crate::cache::repository;
-use crate::command::Outcome;
+use crate::command::{LIMIT, Outcome, wait_until};
 
 /// What became of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,24 @@ pub struct Recorded {
     pub policies: String,
     /// By case.
     pub answers: BTreeMap<String, Answer>,
+}
+
+/// The answer to a classic pod where the translating policy is not installed.
+pub const UNTRANSLATED: &str = "a classic pod without the translating policy";
+
+fn untranslated(kubectl: &Kubectl) -> Result<Answer> {
+    let binding = ["delete", "mutatingadmissionpolicybinding", "cgpu-classic"];
+    kubectl.run(&binding)?.success()?;
+    let case = cases()?
+        .into_iter()
+        .find(|case| case.case == "memory and compute");
+    let case = case.context("a case that is translated")?;
+    let mut last = answer(kubectl, &case)?;
+    wait_until("the binding to be gone", LIMIT, || {
+        last = answer(kubectl, &case)?;
+        Ok(last.refused.is_some())
+    })?;
+    Ok(last)
 }
 
 impl Recorded {
@@ -81,6 +99,7 @@ impl Recorded {
         for case in cases()? {
             answers.insert(case.case.clone(), answer(kubectl, &case)?);
         }
+        answers.insert(UNTRANSLATED.to_owned(), untranslated(kubectl)?);
         Ok(Self {
             server: server.context("the server's version")?.to_owned(),
             policies: hash()?,
