@@ -19,7 +19,7 @@ use integration::rig::Rig;
 use integration::skip;
 use serde_json::Value;
 
-use crate::table;
+use crate::table::{self, Row};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -81,50 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     };
     rows.push(Row::new("left on the machine", "nothing", cleaned));
 
-    println!(
-        "\n\nWhat was expected and what was seen ({} s)\n",
-        began.elapsed().as_secs()
-    );
-    let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-    table::print(&["fact", "expected", "seen", ""], &cells);
-    let different = rows.iter().filter(|row| !row.holds()).count();
-    if different > 0 {
-        println!("\n{different} of {} differ", rows.len());
-        return Ok(ExitCode::FAILURE);
-    }
-    println!("\nall {} hold", rows.len());
-    Ok(ExitCode::SUCCESS)
-}
-
-#[derive(Debug)]
-struct Row {
-    fact: String,
-    expected: String,
-    seen: String,
-}
-
-impl Row {
-    fn new(fact: impl Into<String>, expected: impl Into<String>, seen: impl Into<String>) -> Self {
-        Self {
-            fact: fact.into(),
-            expected: expected.into(),
-            seen: seen.into(),
-        }
-    }
-
-    fn holds(&self) -> bool {
-        self.expected == self.seen
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let verdict = if self.holds() { "ok" } else { "DIFFERS" };
-        vec![
-            self.fact.clone(),
-            self.expected.clone(),
-            self.seen.clone(),
-            verdict.to_owned(),
-        ]
-    }
+    Ok(table::print_expected(&rows, began.elapsed()))
 }
 
 /// The running node and what was seen on it so far.

@@ -4,6 +4,7 @@
 
 mod bench;
 mod card;
+mod cluster;
 mod dashboards;
 mod demo;
 mod engines;
@@ -32,6 +33,8 @@ struct Arguments {
 enum Task {
     /// Real containers under a private containerd share two simulated cards; ends with expected and seen.
     Demo(demo::Options),
+    /// Kubernetes' own control plane with our policies: claims and classic pods placed, refused and evicted; ends with expected and seen.
+    Cluster,
     /// Format, lints, and every test of the workspace; ends with `N passed, N failed, N skipped`.
     Test(test::Options),
     /// Everything that needs a real card: builds the bundle, and runs it on a card where there is one, else on a simulated one.
@@ -57,6 +60,7 @@ enum Task {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Task::Demo(options) => demo::run(&options),
+        Task::Cluster => cluster::run(),
         Task::Test(options) => test::run(&options),
         Task::Card(options) => card::run(&options),
         Task::Bench(options) => bench::run(&options),
