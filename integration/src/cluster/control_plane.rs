@@ -306,6 +306,8 @@ fn start_server(
     command
         .arg(format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd))
         .arg("--bind-address=127.0.0.1")
+        // As every installer of clusters has it: agents are privileged.
+        .arg("--allow-privileged=true")
         .arg("--advertise-address=127.0.0.1")
         // An address of the loopback device is no endpoint.
         .arg("--endpoint-reconciler-type=none")

@@ -12,6 +12,7 @@
 
 mod agents;
 mod cases;
+mod chart;
 mod control_plane;
 mod identity;
 mod kubectl;
@@ -24,6 +25,7 @@ mod shapes;
 
 pub use agents::{agent_attempts, check_agents};
 pub use cases::{Case, cases};
+pub use chart::{CHART_NAMESPACE, Chart, chart_hash, kept_rendering};
 pub use control_plane::{ControlPlane, Extent};
 pub use kubectl::Kubectl;
 pub use nodes::{Card, add_node, post_slice, slice};

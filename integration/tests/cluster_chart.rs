@@ -1,0 +1,194 @@
+//! The chart: what Helm makes of it, and what the real API server says of that.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use integration::cluster::{
+    CHART_NAMESPACE, Chart, ControlPlane, Extent, KubernetesPrograms, chart_hash, kept_rendering,
+};
+use integration::node::Node;
+use integration::programs::Programs;
+use integration::{skip, skip::lacks_root};
+use serde_json::Value;
+
+fn objects(text: &str) -> Result<Vec<Value>> {
+    Ok(serde_saphyr::from_multiple(text)?)
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
+    let mut objects = objects.iter();
+    let found = objects.find(|object| object["kind"] == kind);
+    found.with_context(|| format!("no {kind}"))
+}
+
+#[test]
+fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
+    let chart = match Chart::with_built() {
+        Ok(chart) => chart,
+        Err(reason) => skip!("helm_renders_the_chart_as_it_is_kept", "{reason}"),
+    };
+    chart.lint()?.success()?;
+    let rendered = chart.render(&[])?.success()?.stdout;
+    let kept = format!("# {}\n{rendered}", chart_hash()?);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        fs::write(kept_rendering(), &kept)?;
+    }
+    assert_eq!(fs::read_to_string(kept_rendering())?, kept);
+
+    // What values change.
+    let without = chart.render(&["--set", "classic.enabled=false,agent.metricsPort=0"])?;
+    let without = objects(&without.success()?.stdout)?;
+    find(&without, "MutatingAdmissionPolicy").unwrap_err();
+    let names = without
+        .iter()
+        .filter_map(|object| object["metadata"]["name"].as_str());
+    ensure!(
+        !names.clone().any(|name| name.starts_with("cgpu-classic")),
+        "{names:?}"
+    );
+    let agent = &find(&without, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
+    let arguments = agent["args"].to_string();
+    ensure!(arguments.contains("--listen=unix:"), "{arguments}");
+    let digest = format!("image.digest=sha256:{}", "0".repeat(64));
+    let pinned = objects(&chart.render(&["--set", &digest])?.success()?.stdout)?;
+    let image = &find(&pinned, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0]["image"];
+    ensure!(
+        image
+            .as_str()
+            .is_some_and(|image| image.starts_with("cgpu-node@sha256:0")),
+        "{image}"
+    );
+    // Accounts and policy are of the namespace that it is installed in.
+    let elsewhere = chart.render(&["--namespace", "gpus"])?.success()?.stdout;
+    ensure!(
+        elsewhere.contains("system:serviceaccount:gpus:cgpu-agent"),
+        "the policy's account"
+    );
+    ensure!(
+        !elsewhere.contains(CHART_NAMESPACE),
+        "a namespace that is another one"
+    );
+    Ok(())
+}
+
+#[test]
+fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
+    let chart = match Chart::with_built() {
+        Ok(chart) => chart,
+        Err(reason) => skip!(
+            "values_that_cannot_be_are_refused_by_their_keys",
+            "{reason}"
+        ),
+    };
+    for (value, key) in [
+        ("agent.kubeletDir=var/lib/kubelet", "kubeletDir"),
+        ("agent.kubeletDir=/var/lib/kubelet/", "kubeletDir"),
+        ("agent.metricsPort=70000", "metricsPort"),
+        ("agent.metricPort=1", "metricPort"),
+        ("image.digest=latest", "digest"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("runtimeClass.handler=Cgpu", "handler"),
+        ("classic=true", "classic"),
+    ] {
+        let refused = chart.render(&["--set", value])?;
+        ensure!(
+            refused.code != Some(0) && refused.stderr.contains(key),
+            "{value}: {refused:?}"
+        );
+    }
+    let old = chart.render(&["--kube-version", "1.35.0"])?;
+    ensure!(
+        old.code != Some(0) && old.stderr.contains("1.36.0"),
+        "{old:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_kept_rendering_is_of_this_chart() -> Result<()> {
+    let kept = fs::read_to_string(kept_rendering())?;
+    let hash = format!("# {}", chart_hash()?);
+    assert_eq!(
+        kept.lines().next(),
+        Some(hash.as_str()),
+        "cluster/chart has changed: render it anew with UPDATE_SNAPSHOTS=1 cargo test -p cgpu-integration --test cluster_chart"
+    );
+    let objects = objects(&kept)?;
+    let agent = &find(&objects, "DaemonSet")?["spec"]["template"]["spec"];
+    let container = &agent["containers"][0];
+    // Every mount has its volume, and every volume is of a folder that is the host's.
+    let volumes = agent["volumes"].as_array().context("volumes")?;
+    for mount in container["volumeMounts"].as_array().context("mounts")? {
+        let volume = volumes
+            .iter()
+            .find(|volume| volume["name"] == mount["name"]);
+        let volume = volume.with_context(|| format!("no volume of {mount}"))?;
+        assert_eq!(volume["hostPath"]["path"], mount["mountPath"], "{mount}");
+    }
+    assert_eq!(
+        volumes.len(),
+        container["volumeMounts"].as_array().map_or(0, Vec::len)
+    );
+    Ok(())
+}
+
+/// The program knows every option that the chart gives it.
+#[test]
+fn the_agent_knows_the_chart_s_options() -> Result<()> {
+    let kept = objects(&fs::read_to_string(kept_rendering())?)?;
+    let agent = &find(&kept, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
+    let program = Programs::for_tests()?.program("cgpu-agent")?;
+    let help = Command::new(program).arg("--help").output()?;
+    let help = String::from_utf8(help.stdout)?;
+    for argument in agent["args"].as_array().context("arguments")? {
+        let argument = argument.as_str().context("a text")?;
+        let option = argument.split('=').next().unwrap_or(argument);
+        ensure!(help.contains(option), "{option} is not in:\n{help}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_server_takes_every_object_of_the_chart() -> Result<()> {
+    let test = "the_server_takes_every_object_of_the_chart";
+    if let Some(reason) = lacks_root() {
+        skip!(test, "{reason}");
+    }
+    let programs = match KubernetesPrograms::built()? {
+        Ok(programs) => programs,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let node = Node::bare()?;
+    let plane = ControlPlane::start(&node, &programs, Extent::Server)?;
+    let kubectl = plane.kubectl();
+    kubectl
+        .run(&["create", "namespace", CHART_NAMESPACE])?
+        .success()?;
+    let kept = kept_rendering();
+    let file = kept.to_string_lossy();
+    let dry = [
+        "apply",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        &file,
+    ];
+    let dry = kubectl.run(&dry)?.success()?.stdout;
+    let count = objects(&fs::read_to_string(&kept)?)?.len();
+    assert_eq!(dry.lines().count(), count, "{dry}");
+    // For good, and again: nothing changes.
+    kubectl
+        .run(&["apply", "--validate=strict", "-f", &file])?
+        .success()?;
+    let again = kubectl
+        .run(&["apply", "--validate=strict", "-f", &file])?
+        .success()?
+        .stdout;
+    ensure!(
+        again.lines().all(|line| line.ends_with("unchanged")),
+        "{again}"
+    );
+    plane.finish()?;
+    node.finish()
+}
