@@ -4,10 +4,14 @@
 //!   Prometheus ──GET──▶ server ──▶ pages ──▶ Source ◀── a thread that asks brokers and reads the state folder
 //! ```
 //!
+//! On a node of a Kubernetes cluster it is the DRA driver too (`cluster`, cargo feature `kubernetes`).
+//!
 //! No container depends on the agent: it only asks and reads. What a metric means is `view::metrics`' business.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
+#[cfg(feature = "kubernetes")]
+mod driver;
 #[cfg(feature = "nvml")]
 mod figures;
 mod history;
@@ -34,6 +38,38 @@ use self::listener::Listener;
 use self::options::Settings;
 use self::pages::Pages;
 
+#[cfg(not(feature = "kubernetes"))]
+mod driver {
+    //! Stands in where the cluster's driver is not built in.
+
+    use std::path::Path;
+
+    use anyhow::bail;
+    use host_config::Config;
+
+    use crate::options::ClusterOptions;
+
+    #[derive(Debug)]
+    pub(crate) enum Driver {}
+
+    pub(crate) fn of(
+        options: &ClusterOptions,
+        _runtime_dir: &Path,
+        _config: &Config,
+    ) -> anyhow::Result<Option<Driver>> {
+        if options.kubernetes {
+            bail!(
+                "this cgpu-agent is built without the feature `kubernetes`: --kubernetes is not possible"
+            );
+        }
+        Ok(None)
+    }
+
+    pub(crate) async fn run(_driver: Option<Driver>) -> anyhow::Result<()> {
+        std::future::pending().await
+    }
+}
+
 #[cfg(not(feature = "nvml"))]
 mod figures {
     //! Stands in where NVML is not built in.
@@ -53,7 +89,7 @@ mod figures {
     }
 }
 
-pub use self::options::{Listen, Options};
+pub use self::options::{ClusterOptions, Listen, Options};
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -63,12 +99,35 @@ pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
     log_to_stderr();
     let config = Config::load()?;
     let settings = Settings::of(options, &config.metrics)?;
-    let _lock = single::take(&options.runtime_dir)?;
+    let driver = driver::of(&options.cluster, &options.runtime_dir, &config)?;
+    // During a rolling update the former agent has it for some seconds more.
+    let is_updated = options.cluster.pod_uid.is_some();
+    let lock = (!is_updated).then(|| single::take(&options.runtime_dir));
+    let lock = lock.transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the event loop")?;
-    runtime.block_on(serve(&settings, &options.history_dir, config, build))
+    let metrics = async {
+        let _lock = match lock {
+            Some(lock) => lock,
+            None => single::wait(&options.runtime_dir).await?,
+        };
+        serve(&settings, &options.history_dir, config, build).await
+    };
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
+        let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
+        let served = tokio::select! {
+            served = metrics => served,
+            served = driver::run(driver) => served,
+            _ = terminated.recv() => Ok(()),
+            _ = interrupted.recv() => Ok(()),
+        };
+        service_manager::stopping();
+        tracing::info!("ended");
+        served
+    })
 }
 
 async fn serve(
@@ -77,8 +136,6 @@ async fn serve(
     config: Config,
     build: Build,
 ) -> anyhow::Result<()> {
-    let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
-    let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
     let listener = Listener::bind(&settings.listen).await?;
     let pages = Rc::new(Pages::new(config, settings, history_dir, build)?);
     tracing::info!(address = listener.address(), "serving");
@@ -86,11 +143,7 @@ async fn serve(
     tokio::select! {
         () = server::serve(&listener, pages) => {}
         () = service_manager::watchdog() => {}
-        _ = terminated.recv() => {}
-        _ = interrupted.recv() => {}
     }
-    service_manager::stopping();
-    tracing::info!("ended");
     Ok(())
 }
 

@@ -36,6 +36,46 @@ pub struct Options {
     /// The folder of the agent's lock. Only one agent runs for each.
     #[arg(long, value_name = "DIR", default_value = "/run/cgpu-agent")]
     pub runtime_dir: PathBuf,
+    /// What concerns a cluster.
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
+}
+
+/// The options of a cluster's node.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub struct ClusterOptions {
+    /// Serves the kubelet too, as the DRA driver gpu.cgpu.io: the node's GPUs are published, and claims of pods prepared.
+    #[arg(long)]
+    pub kubernetes: bool,
+    /// This node's name in the cluster. Default: $NODE_NAME.
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    pub node_name: Option<String>,
+    /// The kubelet's folder, in which its plugins have their sockets.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet",
+        requires = "kubernetes"
+    )]
+    pub kubelet_dir: PathBuf,
+    /// The folder of CDI files that the container engine reads.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/run/cdi",
+        requires = "kubernetes"
+    )]
+    pub cdi_dir: PathBuf,
+    /// The uid of the agent's own pod. With it, a second agent serves claims at once during a rolling update, and all else when the first has ended.
+    #[arg(long, value_name = "UID", requires = "kubernetes")]
+    pub pod_uid: Option<String>,
+    /// A kubeconfig file. Default: the pod's service account, else $KUBECONFIG.
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The API server's address, where it is another one than these say.
+    #[arg(long, value_name = "URL", requires = "kubernetes")]
+    pub api_server: Option<String>,
 }
 
 /// What holds of options and configuration.

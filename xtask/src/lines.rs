@@ -14,10 +14,11 @@ use integration::cache::repository;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Where the product's sources are.
-const PRODUCT: [&str; 8] = [
+const PRODUCT: [&str; 9] = [
     "agent",
     "build-info",
     "cli",
+    "cluster",
     "hook",
     "isolation",
     "shim",

@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use integration::cache::repository;
 
 /// Where tests are.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     "agent",
     "build-info",
     "cli",
+    "cluster",
     "hook",
     "integration",
     "isolation",

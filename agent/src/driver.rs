@@ -1,0 +1,65 @@
+//! The cluster's driver beside the metrics: what it is started with.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use cluster::{Access, Host, NodeName, Settings};
+use host_config::Config;
+
+use crate::options::ClusterOptions;
+
+/// Set in the agent's pod.
+const NODE_NAME: &str = "NODE_NAME";
+
+/// The driver, before it serves.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    settings: Settings,
+    host: Host,
+}
+
+/// The driver that the options name; `None`: this is no node of a cluster.
+///
+/// # Errors
+/// Options that can never work.
+pub(crate) fn of(
+    options: &ClusterOptions,
+    runtime_dir: &Path,
+    config: &Config,
+) -> anyhow::Result<Option<Driver>> {
+    if !options.kubernetes {
+        return Ok(None);
+    }
+    let name = options.node_name.clone();
+    let name = name.or_else(|| std::env::var(NODE_NAME).ok());
+    let name =
+        name.context("--kubernetes needs this node's name: give --node-name or $NODE_NAME")?;
+    let settings = Settings {
+        node: NodeName::new(name)?,
+        access: Access {
+            kubeconfig: options.kubeconfig.clone(),
+            server: options.api_server.clone(),
+        },
+        kubelet_dir: options.kubelet_dir.clone(),
+        cdi_dir: options.cdi_dir.clone(),
+        pod_uid: options.pod_uid.clone(),
+        publisher_lock: runtime_dir.join("publisher.lock"),
+    };
+    settings.check()?;
+    let host = Host::new(Arc::new(config.clone()));
+    Ok(Some(Driver { settings, host }))
+}
+
+/// Serves until it is dropped; without a driver, nothing is served.
+///
+/// # Errors
+/// Settings that can never work.
+pub(crate) async fn run(driver: Option<Driver>) -> anyhow::Result<()> {
+    let Some(Driver { settings, host }) = driver else {
+        return std::future::pending().await;
+    };
+    tracing::info!(node = %settings.node, "serving the kubelet");
+    cluster::run(settings, Arc::new(host), std::future::pending()).await?;
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The connection to the API server.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Resource};
+use sys::sync::lock;
+
+use crate::error::Error;
+
+/// How long a question may take, its repetitions included. The kubelet gives a call 45 s.
+pub(crate) const ANSWER: Duration = Duration::from_secs(15);
+
+/// How long one try may take.
+const ONE_TRY: Duration = Duration::from_secs(10);
+
+/// Set in every pod.
+const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
+
+/// Where the API server is, and who asks.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// A kubeconfig file; absent: the pod's service account, else what `$KUBECONFIG` names.
+    pub kubeconfig: Option<PathBuf>,
+    /// Another address than these name, for nodes without kube-proxy.
+    pub server: Option<String>,
+}
+
+/// The client, made when it is first needed and again where that failed.
+pub(crate) struct Connection {
+    access: Access,
+    client: Mutex<Option<Client>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.access.fmt(f)
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(access: Access) -> Self {
+        Self {
+            access,
+            client: Mutex::default(),
+        }
+    }
+
+    /// Objects without a namespace.
+    ///
+    /// # Errors
+    /// No configuration, or a broken one.
+    pub(crate) async fn all<K>(&self) -> Result<Api<K>, Error>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        Ok(Api::all(self.client().await?))
+    }
+
+    /// Objects of a namespace.
+    ///
+    /// # Errors
+    /// No configuration, or a broken one.
+    pub(crate) async fn namespaced<K>(&self, namespace: &str) -> Result<Api<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Ok(Api::namespaced(self.client().await?, namespace))
+    }
+
+    async fn client(&self) -> Result<Client, Error> {
+        if let Some(client) = &*lock(&self.client) {
+            return Ok(client.clone());
+        }
+        let config = self.configuration().await?;
+        let client = Client::try_from(config).map_err(|error| unknown(&error))?;
+        Ok(lock(&self.client).get_or_insert(client).clone())
+    }
+
+    async fn configuration(&self) -> Result<Config, Error> {
+        let named = self.access.kubeconfig.clone();
+        let named = named.or_else(|| {
+            let in_cluster = std::env::var_os(IN_CLUSTER).is_some();
+            let variable = std::env::var_os("KUBECONFIG").filter(|_| !in_cluster);
+            variable.map(PathBuf::from)
+        });
+        let mut config = match named {
+            Some(path) => {
+                let read = Kubeconfig::read_from(&path).map_err(|error| unknown(&error))?;
+                let options = KubeConfigOptions::default();
+                let config = Config::from_custom_kubeconfig(read, &options).await;
+                config.map_err(|error| unknown(&error))?
+            }
+            None => Config::incluster().map_err(|error| Error::Access {
+                why: format!(
+                    "{error}; outside of a pod, name a kubeconfig file by --kubeconfig or $KUBECONFIG"
+                ),
+            })?,
+        };
+        if let Some(server) = &self.access.server {
+            config.cluster_url = server.parse().map_err(|_uri| Error::Access {
+                why: format!("--api-server {server:?} is no URL such as https://10.0.0.1:6443"),
+            })?;
+        }
+        config.connect_timeout = Some(ONE_TRY);
+        Ok(config)
+    }
+}
+
+fn unknown(error: &(dyn std::error::Error + 'static)) -> Error {
+    Error::Access {
+        why: host_config::chain(error),
+    }
+}
+
+/// Waits for an answer, no longer than [`ANSWER`].
+///
+/// # Errors
+/// The server's word, or that none came.
+pub(crate) async fn answer<T>(
+    operation: impl FnOnce() -> String,
+    question: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Error> {
+    let (why, status) = match tokio::time::timeout(ANSWER, question).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => {
+            let text = format!("{} {}: {}", status.code, status.reason, status.message);
+            (text, Some(status.code))
+        }
+        Ok(Err(error)) => (host_config::chain(&error), None),
+        Err(_late) => (format!("no answer within {} s", ANSWER.as_secs()), None),
+    };
+    Err(Error::Api {
+        operation: operation(),
+        why,
+        status,
+    })
+}

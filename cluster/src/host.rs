@@ -1,0 +1,185 @@
+//! The node itself: its state folder, its driver, and the reservations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cards::claims::{ClaimUid, Claims, Record};
+use cards::{Card, GpuUuid, Inventory, health, reservations};
+use host_config::Config;
+use host_config::config::Strength;
+use sys::sync::lock;
+use view::host_driver::HostDriver;
+
+use crate::node::{Fault, Node, NodeCard, NodeCards, Trouble, TroubleKind};
+
+/// NVML is asked so often which cards there are: it is loaded for each question, which costs tens of milliseconds.
+const AGE: Duration = Duration::from_secs(60);
+
+/// How long the driver may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What `cards::health` has as reason of a card that reported an Xid: `Xid 79: …`.
+const XID: &str = "Xid ";
+
+/// This host.
+#[derive(Debug)]
+pub struct Host {
+    config: Arc<Config>,
+    looked: Mutex<Option<Looked>>,
+}
+
+/// What is not asked each time.
+#[derive(Debug, Clone)]
+struct Looked {
+    at: Instant,
+    inventory: Inventory,
+    strength: Strength,
+}
+
+impl Host {
+    /// The host of this configuration.
+    #[must_use]
+    pub fn new(config: Arc<Config>) -> Self {
+        Self {
+            config,
+            looked: Mutex::default(),
+        }
+    }
+
+    fn look(&self) -> Result<Looked, Fault> {
+        let driver = HostDriver::of(&self.config);
+        let mut former = lock(&self.looked);
+        if let Some(looked) = former.as_ref().filter(|looked| looked.at.elapsed() < AGE) {
+            let mut looked = looked.clone();
+            // A file, which is read each time.
+            if driver == HostDriver::Sim {
+                looked.inventory = Inventory::simulated(&self.config.state_dir)?;
+            }
+            return Ok(looked);
+        }
+        let inventory = driver
+            .inventory(&self.config)
+            .map_err(|error| format!("{error:#}"))?;
+        let inventory = inventory.ok_or("no NVIDIA driver is loaded on this node")?;
+        let looked = Looked {
+            at: Instant::now(),
+            inventory,
+            strength: self.strength(),
+        };
+        *former = Some(looked.clone());
+        Ok(looked)
+    }
+
+    /// How well a container with a quota would be held.
+    fn strength(&self) -> Strength {
+        let survey = vgpu::backend::survey(&self.config).ok();
+        let strength = survey.and_then(|survey| {
+            let (chosen, _) = survey.chosen.ok()?;
+            let mut offers = survey.offers.into_iter();
+            offers
+                .find(|offer| offer.backend == chosen)
+                .map(|offer| offer.strength)
+        });
+        strength.unwrap_or(Strength::None)
+    }
+
+    fn card(&self, card: Card, reserved: &BTreeMap<GpuUuid, u64>) -> NodeCard {
+        NodeCard {
+            trouble: match health::of(&self.config.state_dir, &card.uuid) {
+                Ok(report) => report.map(|report| trouble(report.reason, report.since_unix_ms)),
+                Err(error) => Some(Trouble {
+                    kind: TroubleKind::Unmonitored,
+                    reason: host_config::chain(&error),
+                    since_unix_ms: 0,
+                }),
+            },
+            reserved_bytes: reserved.get(&card.uuid).copied().unwrap_or(0),
+            card,
+        }
+    }
+
+    /// What containers have of each card, and claims whose container has not come.
+    fn reserved(&self) -> Result<BTreeMap<GpuUuid, u64>, Fault> {
+        let accounts = reservations::look(&self.config.state_dir)?;
+        let mut taken = BTreeSet::new();
+        let mut reserved: BTreeMap<GpuUuid, u64> = BTreeMap::new();
+        for account in &accounts {
+            reserved.insert(account.uuid.clone(), account.reserved_bytes());
+            taken.extend(account.grants.iter().flat_map(|entry| entry.claims.clone()));
+        }
+        for record in self.records()? {
+            for (pointer, share, _) in record.shares() {
+                if !taken.contains(&pointer) {
+                    let sum = reserved.entry(share.card.clone()).or_default();
+                    *sum = sum.saturating_add(share.memory_bytes);
+                }
+            }
+        }
+        Ok(reserved)
+    }
+}
+
+/// What a report of a broker means.
+fn trouble(reason: String, since_unix_ms: u64) -> Trouble {
+    let number = reason.strip_prefix(XID).and_then(|rest| {
+        let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+        digits.parse().ok()
+    });
+    Trouble {
+        kind: number.map_or(TroubleKind::Lost, TroubleKind::Xid),
+        reason,
+        since_unix_ms,
+    }
+}
+
+impl Node for Host {
+    fn cards(&self) -> Result<NodeCards, Fault> {
+        let looked = self.look()?;
+        let reserved = self.reserved()?;
+        let cards = looked.inventory.cards;
+        Ok(NodeCards {
+            driver_version: looked.inventory.driver_version,
+            rules: self.config.compute.rules(cards.len()),
+            strength: looked.strength,
+            order: self.config.placement.policy,
+            cards: cards
+                .into_iter()
+                .map(|card| self.card(card, &reserved))
+                .collect(),
+        })
+    }
+
+    fn silence(&self) -> Option<String> {
+        HostDriver::of(&self.config).trouble(&self.config, PATIENCE)
+    }
+
+    fn records(&self) -> Result<Vec<Record>, Fault> {
+        Ok(Claims::of(&self.config.state_dir).all()?)
+    }
+
+    fn prepare(&self, record: &Record) -> Result<(), Fault> {
+        Ok(vgpu::claims::prepare(&self.config, record)?)
+    }
+
+    fn release(&self, claim: &ClaimUid) -> Result<(), Fault> {
+        Ok(vgpu::claims::release(&self.config, claim)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_s_report_says_what_kind_of_trouble_it_is() {
+        for (reason, kind) in [
+            ("the card was lost", TroubleKind::Lost),
+            ("Xid 79: GPU has fallen off the bus", TroubleKind::Xid(79)),
+            ("Xid x", TroubleKind::Lost),
+            ("Xid 99999999999999", TroubleKind::Lost),
+        ] {
+            assert_eq!(trouble(reason.to_owned(), 7).kind, kind, "{reason}");
+        }
+    }
+}

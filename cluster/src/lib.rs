@@ -1,0 +1,47 @@
+//! A node's part of a Kubernetes cluster: the DRA driver `gpu.cgpu.io`, which `cgpu-agent` runs.
+//!
+//! ```text
+//!   kubelet ──registration, Prepare, Unprepare, health──▶ kubelet/ ──▶ prepare ──▶ claim's record, CDI file
+//!   API server ◀──slices── publish ◀── monitor ◀── cards, their health, what is reserved of them
+//! ```
+//!
+//! - [`slice`]: cards → ResourceSlices; [`topology`]: where a card is in the machine; both pure but for sysfs.
+//! - [`configuration`]: what a class and a claim may say beside amounts; [`allocation`]: a claim → what it was given; pure.
+//! - [`prepare`]: a claim of the kubelet's → a record that root alone can write, and a CDI device that points to it.
+//! - [`reconcile`]: records without a claim are released.
+//! - [`kubelet`]: the sockets and services that the kubelet calls.
+//! - [`publish`]: the node's slices in the API; [`status`]: what a claim's status shows of its devices.
+//! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
+//!
+//! The scheduler's word is law: amounts come from a claim's allocation alone. This crate must not know of containers: a container comes to
+//! its share by the record, which `vgpu` reads. It is the only one that knows of Kubernetes' API and of gRPC.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+
+mod allocation;
+mod api;
+mod backoff;
+mod cdi;
+mod configuration;
+mod driver;
+mod error;
+mod host;
+mod kubelet;
+mod monitor;
+mod names;
+mod node;
+mod prepare;
+pub mod proto;
+mod publish;
+mod quantity;
+mod reconcile;
+mod slice;
+mod status;
+mod topology;
+
+pub use api::Access;
+pub use driver::{Settings, run};
+pub use error::Error;
+pub use host::Host;
+pub use names::{DRIVER, NodeName};
+pub use node::{Fault, Node, NodeCard, NodeCards, Trouble, TroubleKind};

@@ -1,0 +1,184 @@
+//! Prepare and Unprepare: from a claim that the kubelet names to a record and a CDI file, and back.
+//!
+//! ```text
+//!   GET the claim ──▶ allocation (pure) ──▶ the node reserves, durably ──▶ CDI file ──▶ answer ──▶ the claim's status, some time
+//! ```
+//!
+//! Both can be repeated at any time: the record is the checkpoint, and the file is made from it. What was reserved before a later step failed
+//! stays: the kubelet repeats Prepare, or unprepares what it has once begun.
+
+use std::sync::{Arc, Mutex};
+
+use cards::claims::{ClaimUid, Pointer};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use sys::sync::lock;
+
+use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
+use crate::api::{self, Connection};
+use crate::cdi::{CdiFolder, device_id};
+use crate::error::Error;
+use crate::names::NodeName;
+use crate::node::Node;
+use crate::status::StatusWriter;
+
+/// What claims are prepared with.
+#[derive(Debug, Clone)]
+pub(crate) struct Preparer {
+    node_name: NodeName,
+    node: Arc<dyn Node>,
+    connection: Arc<Connection>,
+    cdi: CdiFolder,
+    status: StatusWriter,
+    /// A claim's record and its file change together.
+    local: Arc<Mutex<()>>,
+}
+
+impl Preparer {
+    pub(crate) fn new(
+        node_name: NodeName,
+        node: Arc<dyn Node>,
+        connection: Arc<Connection>,
+        cdi: CdiFolder,
+    ) -> Self {
+        Self {
+            node_name,
+            node,
+            status: StatusWriter::new(Arc::clone(&connection)),
+            connection,
+            cdi,
+            local: Arc::default(),
+        }
+    }
+
+    /// Prepares one claim.
+    ///
+    /// # Errors
+    /// Why not, for the events of the pod: claim, key, value and what is allowed.
+    pub(crate) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
+        let name = format!("claim {}/{}", claim.namespace, claim.name);
+        let object = match self.get(&claim).await {
+            Ok(object) => object,
+            Err(error) if error.is_absent() => {
+                return Err(format!("{name} is gone: it was deleted"));
+            }
+            Err(error) => return Err(host_config::chain(&error)),
+        };
+        let this = self.clone();
+        let prepared = blocking(move || this.prepare_local(&object, &claim)).await;
+        let (allocation, strength) = prepared.map_err(|why| format!("{name}: {why}"))?;
+        self.status.write(&allocation, strength);
+        tracing::info!(claim = %allocation.record.claim, devices = allocation.devices.len(), "prepared");
+        Ok(allocation.devices)
+    }
+
+    /// Gives a claim back; one that was never prepared is fine.
+    ///
+    /// # Errors
+    /// Why it is still reserved.
+    pub(crate) async fn unprepare(&self, uid: ClaimUid) -> Result<(), String> {
+        let this = self.clone();
+        blocking(move || this.release_local(&uid)).await
+    }
+
+    /// The claim as the API server has it.
+    ///
+    /// # Errors
+    /// The server's word, or that none came.
+    pub(crate) async fn get(&self, claim: &ClaimRef) -> Result<ResourceClaim, Error> {
+        let claims = self
+            .connection
+            .namespaced::<ResourceClaim>(&claim.namespace)
+            .await?;
+        let operation = || format!("get claim {}/{}", claim.namespace, claim.name);
+        api::answer(operation, claims.get(&claim.name)).await
+    }
+
+    fn prepare_local(
+        &self,
+        object: &ResourceClaim,
+        claim: &ClaimRef,
+    ) -> Result<(Allocation, &'static str), String> {
+        let cards = self
+            .node
+            .cards()
+            .map_err(|error| host_config::chain(&*error))?;
+        let allocation = allocation::read(object, claim, &self.node_name, &cards)
+            .map_err(|error| error.to_string())?;
+        let _together = lock(&self.local);
+        self.node
+            .prepare(&allocation.record)
+            .map_err(|error| host_config::chain(&*error))?;
+        self.cdi
+            .write(&allocation.record)
+            .map_err(|error| host_config::chain(&error))?;
+        Ok((allocation, cards.strength.name()))
+    }
+
+    /// The file goes first: without a record it would point nowhere.
+    fn release_local(&self, uid: &ClaimUid) -> Result<(), String> {
+        let _together = lock(&self.local);
+        self.cdi
+            .remove(uid)
+            .map_err(|error| host_config::chain(&error))?;
+        self.node
+            .release(uid)
+            .map_err(|error| host_config::chain(&*error))
+    }
+
+    /// Makes the files of all records, and removes those without one. Returns the records.
+    ///
+    /// # Errors
+    /// A record that cannot be read, a file that cannot be written.
+    pub(crate) async fn restore_files(&self) -> Result<Vec<cards::claims::Record>, String> {
+        let this = self.clone();
+        blocking(move || {
+            let _together = lock(&this.local);
+            this.cdi.sweep();
+            let records = this
+                .node
+                .records()
+                .map_err(|error| host_config::chain(&*error))?;
+            for record in &records {
+                this.cdi
+                    .write(record)
+                    .map_err(|error| host_config::chain(&error))?;
+            }
+            for uid in this
+                .cdi
+                .claims()
+                .map_err(|error| host_config::chain(&error))?
+            {
+                if !records.iter().any(|record| record.claim.uid == uid) {
+                    this.cdi
+                        .remove(&uid)
+                        .map_err(|error| host_config::chain(&error))?;
+                }
+            }
+            Ok(records)
+        })
+        .await
+    }
+
+    pub(crate) fn node_name(&self) -> &NodeName {
+        &self.node_name
+    }
+}
+
+/// The names by which the kubelet hands a device to the engine.
+pub(crate) fn cdi_ids(claim: &ClaimUid, device: &PreparedDevice) -> Vec<String> {
+    vec![device_id(&Pointer {
+        claim: claim.clone(),
+        request: device.request.clone(),
+        share: device.share.clone(),
+    })]
+}
+
+/// Files and locks are no matter of the event loop's.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(format!("the agent has failed: {error}")),
+    }
+}

@@ -1,0 +1,6 @@
+//! The driver as kubelet and API server meet it: the test plays both, on a real state folder with simulated cards.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
+
+mod claims;
+mod fixture;
+mod node;

@@ -1,0 +1,283 @@
+//! The node's slices and health in the cluster, and agents that come and go; the test plays kubelet and API server.
+use std::time::{Duration, Instant};
+
+use crate::fixture::api::Fault;
+use crate::fixture::kubelet::Kubelet;
+use crate::fixture::{Driver, Fixture, SLICE, claim, claim_path, device, soon, uid, uuid};
+use hyper::Method;
+use serde_json::{Value, json};
+
+const HEALTHY: i32 = 1;
+const UNHEALTHY: i32 = 2;
+
+/// Reports a card as a broker does.
+fn condemn(fixture: &Fixture, card: u32, reason: &str) {
+    let health = cards::CardHealth {
+        version: cards::health::VERSION,
+        uuid: cards::GpuUuid::new(uuid(card)).unwrap(),
+        reason: reason.to_owned(),
+        since_unix_ms: 1_700_000_000_000,
+    };
+    cards::health::report(&fixture.path("state"), &health).unwrap();
+}
+
+fn generation(fixture: &Fixture) -> Option<i64> {
+    fixture.api.get(SLICE)?["spec"]["pool"]["generation"].as_i64()
+}
+
+fn names(fixture: &Fixture) -> Vec<Value> {
+    fixture
+        .devices()
+        .iter()
+        .map(|device| device["name"].clone())
+        .collect()
+}
+
+#[tokio::test]
+async fn slices_follow_the_cards() {
+    let fixture = Fixture::new().await;
+    let left = SLICE.replace("-00", "-07");
+    fixture.api.put(&left, serde_json::from_value(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "n1-gpu.cgpu.io-07"},
+        "spec": {"driver": "gpu.cgpu.io", "nodeName": "n1", "pool": {"name": "n1", "generation": 4, "resourceSliceCount": 1}},
+    })).unwrap());
+    fixture.api.fail(Method::PATCH, SLICE, Fault::Status(409));
+    let _driver = fixture.start();
+    soon("a slice", || fixture.devices().len() == 2).await;
+    assert_eq!(
+        generation(&fixture),
+        Some(5),
+        "a former agent's generation is passed"
+    );
+    soon("what a former agent left is gone", || {
+        fixture.api.get(&left).is_none()
+    })
+    .await;
+
+    condemn(&fixture, 1, "Xid 79: GPU has fallen off the bus");
+    soon("a taint", || {
+        fixture
+            .devices()
+            .iter()
+            .any(|device| device["taints"][0]["value"] == "xid-79")
+    })
+    .await;
+    assert_eq!(generation(&fixture), Some(5), "the devices are the same");
+
+    fixture.set_cards(1);
+    soon("one card", || fixture.devices().len() == 1).await;
+    assert_eq!(generation(&fixture), Some(6));
+
+    fixture.api.remove(SLICE);
+    soon("a slice that somebody deleted", || {
+        fixture.devices().len() == 1
+    })
+    .await;
+    let mut foreign = fixture.api.get(SLICE).unwrap();
+    foreign["spec"]["devices"] = json!([]);
+    fixture.api.put(SLICE, foreign);
+    soon("a slice that somebody changed", || {
+        fixture.devices().len() == 1
+    })
+    .await;
+
+    fixture.set_cards(0);
+    soon("no slice of a node without cards", || {
+        fixture.api.get(SLICE).is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_fullest_card_comes_first_and_slices_are_written_once_a_second_at_most() {
+    let fixture = Fixture::new().await;
+    let driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    soon("a slice", || fixture.devices().len() == 2).await;
+    assert_eq!(names(&fixture), [device(0), device(1)]);
+    let (began, before) = (Instant::now(), fixture.api.count(&Method::PATCH, SLICE));
+    for number in 0..40 {
+        let name = format!("c{number}");
+        fixture.claim(&name, claim(number, &name, 1, "64Mi"));
+        assert_eq!(kubelet.prepare_one(&name, &uid(number)).await, "");
+    }
+    soon("the fuller card is first", || {
+        names(&fixture) == [device(1), device(0)]
+    })
+    .await;
+    let written = fixture.api.count(&Method::PATCH, SLICE) - before;
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    assert!(written <= seconds + 1, "{written} writes in {seconds} s");
+    assert_eq!(generation(&fixture), Some(1));
+    driver.end().await;
+}
+
+#[tokio::test]
+async fn a_node_s_label_changes_its_mode_when_the_last_claim_is_gone() {
+    let fixture = Fixture::new().await;
+    fixture.claim("c", claim(1, "c", 0, "8Gi"));
+    let driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    soon("a slice", || fixture.devices().len() == 2).await;
+    assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    driver.end().await;
+    fixture.api.put("/api/v1/nodes/n1", json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "uid": "node-uid", "labels": {"ack.node.gpu.schedule": "default"}},
+    }));
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    let draining = |device: &Value| device["taints"][0]["key"] == "gpu.cgpu.io/mode-change";
+    soon("nothing new is placed", || {
+        fixture.devices().iter().all(draining)
+    })
+    .await;
+    assert_eq!(fixture.devices()[0]["allowMultipleAllocations"], true);
+    assert_eq!(kubelet.unprepare("c", &uid(1)).await, "");
+    soon("whole cards", || {
+        fixture
+            .devices()
+            .iter()
+            .all(|device| device["attributes"]["type"]["string"] == "gpu")
+    })
+    .await;
+    assert_eq!(fixture.devices()[0]["taints"], Value::Null);
+}
+
+#[tokio::test]
+async fn the_kubelet_is_sent_each_change_of_health() {
+    let fixture = Fixture::new().await;
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    soon("a slice", || fixture.devices().len() == 2).await;
+    let (mut new, mut old) = (kubelet.health().await, kubelet.health_alpha().await);
+    let first = new.message().await.unwrap().unwrap();
+    assert_eq!(first.devices.len(), 2);
+    assert!(
+        first
+            .devices
+            .iter()
+            .all(|device| device.health == HEALTHY && device.last_updated_time > 0)
+    );
+    assert_eq!(old.message().await.unwrap().unwrap().devices.len(), 2);
+    condemn(&fixture, 0, "the card was lost");
+    let changed = new.message().await.unwrap().unwrap();
+    let of = |card: u32| {
+        let mut devices = changed.devices.iter();
+        devices
+            .find(|state| state.device.as_ref().unwrap().device_name == device(card))
+            .unwrap()
+    };
+    assert_eq!(
+        (of(0).health, of(0).message.as_str()),
+        (UNHEALTHY, "the card was lost")
+    );
+    assert_eq!(of(1).health, HEALTHY);
+    let old = old.message().await.unwrap().unwrap();
+    assert!(old.devices.iter().any(|device| device.health == UNHEALTHY));
+    // And nothing is prepared there.
+    fixture.claim("c", claim(1, "c", 0, "1Gi"));
+    let error = kubelet.prepare_one("c", &uid(1)).await;
+    assert!(error.contains("the card was lost"), "{error}");
+}
+
+#[tokio::test]
+async fn sockets_that_are_removed_come_back_and_an_end_in_order_removes_them() {
+    let fixture = Fixture::new().await;
+    let driver = fixture.start();
+    drop(fixture.kubelet().await);
+    let folder = fixture.path("kubelet");
+    std::fs::remove_dir_all(&folder).unwrap();
+    let kubelet = fixture.kubelet().await;
+    fixture.claim("c", claim(1, "c", 0, "1Gi"));
+    assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    driver.end().await;
+    for socket in [
+        "plugins_registry/gpu.cgpu.io-reg.sock",
+        "plugins/gpu.cgpu.io/dra.sock",
+    ] {
+        assert!(!folder.join(socket).exists(), "{socket}");
+    }
+}
+
+#[tokio::test]
+async fn two_agents_serve_during_a_rolling_update_and_one_publishes() {
+    let fixture = Fixture::new().await;
+    let start = |pod: &str| Driver::start(fixture.settings(Some(pod)), fixture.host());
+    let kubelet = |pod: &str| {
+        let socket = format!("gpu.cgpu.io-{pod}-reg.sock");
+        let folder = fixture.path("kubelet");
+        async move { Kubelet::connect(&folder, &socket).await }
+    };
+    let old = start("old");
+    let by_old = kubelet("old").await;
+    soon("a slice", || fixture.devices().len() == 2).await;
+    let new = start("new");
+    let by_new = kubelet("new").await;
+    fixture.claim("c", claim(1, "c", 0, "1Gi"));
+    fixture.claim("d", claim(2, "d", 0, "1Gi"));
+    let (old_answer, new_answer) =
+        tokio::join!(by_old.prepare_one("c", "x"), by_new.prepare_one("d", "y"));
+    assert!(
+        !old_answer.is_empty() && !new_answer.is_empty(),
+        "foreign uids are refused by both"
+    );
+    let c = uid(1);
+    let (first, second) = tokio::join!(by_old.prepare_one("c", &c), by_new.prepare_one("c", &c));
+    assert_eq!((first.as_str(), second.as_str()), ("", ""));
+    old.end().await;
+    assert_eq!(by_new.prepare_one("d", &uid(2)).await, "");
+    // The new one's slices from here on.
+    fixture.set_cards(1);
+    soon("the new agent publishes", || fixture.devices().len() == 1).await;
+    new.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_without_an_api_server_waits_for_it() {
+    let fixture = Fixture::new().await;
+    let kubeconfig = fixture.path("kubeconfig");
+    let text = std::fs::read(&kubeconfig).unwrap();
+    std::fs::remove_file(&kubeconfig).unwrap();
+    fixture.claim("c", claim(1, "c", 0, "1Gi"));
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    let error = kubelet.prepare_one("c", &uid(1)).await;
+    assert!(error.contains("the API server is not known"), "{error}");
+    std::fs::write(&kubeconfig, text).unwrap();
+    assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    soon("a slice", || fixture.devices().len() == 2).await;
+}
+
+#[tokio::test]
+async fn settings_that_can_never_work_are_refused() {
+    let fixture = Fixture::new().await;
+    let mut settings = fixture.settings(Some("../x"));
+    let error = settings.check().unwrap_err().to_string();
+    assert!(
+        error.contains("pod uid") && error.contains("../x"),
+        "{error}"
+    );
+    settings.pod_uid = None;
+    settings.kubelet_dir = fixture.path(&"long".repeat(30));
+    let error = cluster::run(settings, fixture.host(), std::future::pending())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("--kubelet-dir"), "{error}");
+}
+
+#[tokio::test]
+async fn a_hung_call_ends() {
+    let fixture = Fixture::new().await;
+    fixture.claim("c", claim(1, "c", 0, "1Gi"));
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    let path = claim_path("c");
+    fixture
+        .api
+        .fail(Method::GET, &path, Fault::Slow(Duration::from_secs(60)));
+    let began = Instant::now();
+    let error = kubelet.prepare_one("c", &uid(1)).await;
+    assert!(error.contains("no answer within"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(45));
+}
