@@ -154,7 +154,11 @@ pub(crate) struct Agent {
 impl Agent {
     /// Waits until it says where it listens.
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command.spawn().unwrap();
+        Self::of(command.spawn().unwrap())
+    }
+
+    /// One that was started, once it says where it listens.
+    pub(crate) fn of(mut child: Child) -> Self {
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut seen = String::new();
         let address = loop {
