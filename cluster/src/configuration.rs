@@ -32,8 +32,8 @@ const ALLOWED_BY_DEFAULT: [&str; 2] = ["managed", "shareGroup"];
 const ALLOW: &str = "allow";
 
 /// What people would ask amounts by.
-const AMOUNTS: [&str; 7] = [
-    "cores", "count", "memory", "percent", "gpuMem", "gpuCore", "shares",
+const AMOUNTS: [&str; 8] = [
+    "cards", "cores", "count", "memory", "percent", "gpuMem", "gpuCore", "shares",
 ];
 
 /// Why a configuration is refused.

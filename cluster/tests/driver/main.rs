@@ -4,3 +4,4 @@
 mod claims;
 mod fixture;
 mod node;
+mod real;

@@ -1,7 +1,7 @@
 //! `kubectl` under one identity.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,6 +20,11 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
+    /// The kubeconfig file that it uses, for other clients of the same identity.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// A command, not yet run.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
