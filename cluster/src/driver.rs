@@ -9,7 +9,7 @@ use crate::api::{Access, Connection};
 use crate::cdi::CdiFolder;
 use crate::error::Error;
 use crate::kubelet::{self, Paths};
-use crate::monitor;
+use crate::monitor::{self, HANGS};
 use crate::names::{self, NodeName};
 use crate::node::Node;
 use crate::prepare::Preparer;
@@ -85,7 +85,7 @@ pub async fn run(
     let publisher = Publisher::new(settings.node.clone(), connection);
     tokio::select! {
         () = served => {}
-        () = monitor::run(node, PathBuf::from(SYSFS), show) => {}
+        () = monitor::run(node, PathBuf::from(SYSFS), HANGS, show) => {}
         () = publisher.run(settings.publisher_lock.clone(), sight) => {}
         () = reconcile::run(preparer) => {}
         () = stop => {}

@@ -84,7 +84,8 @@ impl Host {
         strength.unwrap_or(Strength::None)
     }
 
-    fn card(&self, card: Card, reserved: &BTreeMap<GpuUuid, u64>) -> NodeCard {
+    fn card(&self, card: Card, accounts: &BTreeMap<GpuUuid, Account>) -> NodeCard {
+        let account = accounts.get(&card.uuid).copied().unwrap_or_default();
         NodeCard {
             trouble: match health::of(&self.config.state_dir, &card.uuid) {
                 Ok(report) => report.map(|report| trouble(report.reason, report.since_unix_ms)),
@@ -94,30 +95,45 @@ impl Host {
                     since_unix_ms: 0,
                 }),
             },
-            reserved_bytes: reserved.get(&card.uuid).copied().unwrap_or(0),
+            reserved_bytes: account.reserved_bytes,
+            outside_bytes: account.outside_bytes,
             card,
         }
     }
 
     /// What containers have of each card, and claims whose container has not come.
-    fn reserved(&self) -> Result<BTreeMap<GpuUuid, u64>, Fault> {
-        let accounts = reservations::look(&self.config.state_dir)?;
+    fn accounts(&self) -> Result<BTreeMap<GpuUuid, Account>, Fault> {
         let mut taken = BTreeSet::new();
-        let mut reserved: BTreeMap<GpuUuid, u64> = BTreeMap::new();
-        for account in &accounts {
-            reserved.insert(account.uuid.clone(), account.reserved_bytes());
-            taken.extend(account.grants.iter().flat_map(|entry| entry.claims.clone()));
+        let mut accounts: BTreeMap<GpuUuid, Account> = BTreeMap::new();
+        for card in reservations::look(&self.config.state_dir)? {
+            let account = accounts.entry(card.uuid.clone()).or_default();
+            account.reserved_bytes = card.reserved_bytes();
+            for entry in card.grants {
+                if entry.claims.is_empty() {
+                    account.outside_bytes =
+                        account.outside_bytes.saturating_add(entry.reserved_bytes());
+                }
+                taken.extend(entry.claims);
+            }
         }
         for record in self.records()? {
             for (pointer, share, _) in record.shares() {
                 if !taken.contains(&pointer) {
-                    let sum = reserved.entry(share.card.clone()).or_default();
-                    *sum = sum.saturating_add(share.memory_bytes);
+                    let account = accounts.entry(share.card.clone()).or_default();
+                    account.reserved_bytes =
+                        account.reserved_bytes.saturating_add(share.memory_bytes);
                 }
             }
         }
-        Ok(reserved)
+        Ok(accounts)
     }
+}
+
+/// What is gone of a card.
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    reserved_bytes: u64,
+    outside_bytes: u64,
 }
 
 /// What a report of a broker means.
@@ -136,7 +152,7 @@ fn trouble(reason: String, since_unix_ms: u64) -> Trouble {
 impl Node for Host {
     fn cards(&self) -> Result<NodeCards, Fault> {
         let looked = self.look()?;
-        let reserved = self.reserved()?;
+        let accounts = self.accounts()?;
         let cards = looked.inventory.cards;
         Ok(NodeCards {
             driver_version: looked.inventory.driver_version,
@@ -145,7 +161,7 @@ impl Node for Host {
             order: self.config.placement.policy,
             cards: cards
                 .into_iter()
-                .map(|card| self.card(card, &reserved))
+                .map(|card| self.card(card, &accounts))
                 .collect(),
         })
     }

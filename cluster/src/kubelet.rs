@@ -5,9 +5,10 @@ mod health;
 mod registration;
 mod socket;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -46,7 +47,7 @@ pub(crate) struct Paths {
 
 impl Paths {
     /// Below the kubelet's folder. With the uid of the agent's pod in their names, the sockets of two agents are there beside each other.
-    pub(crate) fn new(kubelet: &std::path::Path, pod_uid: Option<&str>) -> Self {
+    pub(crate) fn new(kubelet: &Path, pod_uid: Option<&str>) -> Self {
         let suffix = pod_uid.map(|uid| format!("-{uid}")).unwrap_or_default();
         Self {
             registration: kubelet.join(format!("plugins_registry/{DRIVER}{suffix}-reg.sock")),
@@ -74,19 +75,25 @@ pub(crate) async fn serve(paths: Paths, node: NodeName, preparer: Preparer, sigh
         .add_service(DraResourceHealthAlphaServer::new(health));
     let registration = Registration::new(&paths.plugin);
     let registration = Routes::new(RegistrationServer::new(registration));
+    let is_bound = Notify::new();
+    let registered = async {
+        // The kubelet calls the other socket as soon as it finds this one.
+        is_bound.notified().await;
+        keep(&paths.registration, &registration, || ()).await;
+    };
     tokio::select! {
-        () = keep(&paths.plugin, &services) => {}
-        // The kubelet calls the other one as soon as this one is there.
-        () = keep(&paths.registration, &registration) => {}
+        () = keep(&paths.plugin, &services, || is_bound.notify_one()) => {}
+        () = registered => {}
     }
 }
 
 /// Serves on a socket, and makes it again where it is gone: somebody has emptied the folder, or made it anew.
-async fn keep(path: &std::path::Path, services: &Routes) {
+async fn keep(path: &Path, services: &Routes, bound: impl Fn()) {
     let mut backoff = Backoff::default();
     loop {
         match Socket::bind(path).await {
             Ok(socket) => {
+                bound();
                 backoff.reset();
                 match one(socket, services.clone()).await {
                     Ok(()) => {

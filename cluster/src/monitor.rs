@@ -25,30 +25,60 @@ pub(crate) struct Seen {
 /// What is published and streamed; `None` before the first look.
 pub(crate) type Sight = watch::Receiver<Option<Seen>>;
 
+/// A look that takes longer has met a driver that hangs.
+pub(crate) const HANGS: Duration = Duration::from_secs(10);
+
 /// Looks until nobody is interested.
-pub(crate) async fn run(node: Arc<dyn Node>, sysfs: PathBuf, sight: watch::Sender<Option<Seen>>) {
+pub(crate) async fn run(
+    node: Arc<dyn Node>,
+    sysfs: PathBuf,
+    hangs: Duration,
+    sight: watch::Sender<Option<Seen>>,
+) {
     let mut reported = None;
     while !sight.is_closed() {
         let former = sight.borrow().clone();
-        let (node, sysfs) = (Arc::clone(&node), sysfs.clone());
-        let looked = tokio::task::spawn_blocking(move || look(&*node, sysfs, former)).await;
+        let (node, sysfs, before) = (Arc::clone(&node), sysfs.clone(), former.clone());
+        let mut looking = tokio::task::spawn_blocking(move || look(&*node, sysfs, before));
+        let looked = match tokio::time::timeout(hangs, &mut looking).await {
+            Ok(looked) => looked,
+            // There is one thread that looks, however long: it says when the driver answers again.
+            Err(_late) => {
+                let why = format!("the driver has not answered for {} s", hangs.as_secs());
+                let seen = former.map(|mut seen| {
+                    unmonitored(&mut seen.cards, &why);
+                    seen
+                });
+                show(&sight, seen, Some(why), &mut reported);
+                looking.await
+            }
+        };
         // A look that panics is the next one's to repeat.
         if let Ok((seen, why)) = looked {
-            if why != reported {
-                match &why {
-                    Some(why) => tracing::warn!(why, "the cards of this node are not monitored"),
-                    None => tracing::info!("the cards of this node are monitored again"),
-                }
-                reported = why;
-            }
-            sight.send_if_modified(|former| {
-                let is_new = *former != seen;
-                *former = seen;
-                is_new
-            });
+            show(&sight, seen, why, &mut reported);
         }
         tokio::time::sleep(PERIOD).await;
     }
+}
+
+fn show(
+    sight: &watch::Sender<Option<Seen>>,
+    seen: Option<Seen>,
+    why: Option<String>,
+    reported: &mut Option<String>,
+) {
+    if why != *reported {
+        match &why {
+            Some(why) => tracing::warn!(why, "the cards of this node are not monitored"),
+            None => tracing::info!("the cards of this node are monitored again"),
+        }
+        *reported = why;
+    }
+    sight.send_if_modified(|former| {
+        let is_new = *former != seen;
+        *former = seen;
+        is_new
+    });
 }
 
 /// One look, and why it is none. Cards that were seen before stay: a driver that does not answer has not lost them.
@@ -105,6 +135,46 @@ fn unmonitored(cards: &mut NodeCards, why: &str) {
 mod tests {
     use super::*;
     use crate::allocation::tests::{FixtureNode, cards};
+
+    #[tokio::test]
+    #[expect(
+        clippy::await_holding_lock,
+        reason = "the driver hangs as long as it is held"
+    )]
+    async fn a_driver_that_hangs_leaves_its_cards_unmonitored_until_it_answers() {
+        let node = Arc::new(FixtureNode::new(cards()));
+        let (show, mut sight) = watch::channel(None);
+        let kinds = |seen: &Option<Seen>| -> Vec<Option<TroubleKind>> {
+            let cards = seen.iter().flat_map(|seen| &seen.cards.cards);
+            cards
+                .map(|card| card.trouble.as_ref().map(|trouble| trouble.kind))
+                .collect()
+        };
+        let hangs = Duration::from_millis(50);
+        let looks = run(
+            Arc::clone(&node) as Arc<dyn Node>,
+            PathBuf::new(),
+            hangs,
+            show,
+        );
+        let looks = tokio::spawn(looks);
+        sight
+            .wait_for(|seen| kinds(seen) == [None; 2])
+            .await
+            .unwrap();
+        let hung = node.hang();
+        let unmonitored = [Some(TroubleKind::Unmonitored); 2];
+        sight
+            .wait_for(|seen| kinds(seen) == unmonitored)
+            .await
+            .unwrap();
+        drop(hung);
+        sight
+            .wait_for(|seen| kinds(seen) == [None; 2])
+            .await
+            .unwrap();
+        looks.abort();
+    }
 
     #[test]
     fn a_driver_that_is_silent_keeps_its_cards_and_they_recover() {

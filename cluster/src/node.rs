@@ -67,6 +67,8 @@ pub struct NodeCard {
     pub trouble: Option<Trouble>,
     /// Memory that containers or claims have, bytes.
     pub reserved_bytes: u64,
+    /// What of that is outside of the cluster, which does not count it, bytes.
+    pub outside_bytes: u64,
 }
 
 /// What is wrong with a card.

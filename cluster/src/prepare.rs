@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use cards::claims::{ClaimUid, Pointer};
+use cards::claims::{ClaimUid, Pointer, Record};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use sys::sync::lock;
 
@@ -129,34 +129,39 @@ impl Preparer {
     ///
     /// # Errors
     /// A record that cannot be read, a file that cannot be written.
-    pub(crate) async fn restore_files(&self) -> Result<Vec<cards::claims::Record>, String> {
+    pub(crate) async fn restore_files(&self) -> Result<Vec<Record>, String> {
         let this = self.clone();
         blocking(move || {
             let _together = lock(&this.local);
-            this.cdi.sweep();
-            let records = this
-                .node
-                .records()
-                .map_err(|error| host_config::chain(&*error))?;
-            for record in &records {
-                this.cdi
-                    .write(record)
-                    .map_err(|error| host_config::chain(&error))?;
-            }
-            for uid in this
-                .cdi
-                .claims()
-                .map_err(|error| host_config::chain(&error))?
-            {
-                if !records.iter().any(|record| record.claim.uid == uid) {
-                    this.cdi
-                        .remove(&uid)
-                        .map_err(|error| host_config::chain(&error))?;
-                }
-            }
-            Ok(records)
+            this.restore_files_local()
         })
         .await
+    }
+
+    fn restore_files_local(&self) -> Result<Vec<Record>, String> {
+        self.cdi.sweep();
+        // A record is there before its file: of one that another agent prepares now, the record is found.
+        let files = self
+            .cdi
+            .claims()
+            .map_err(|error| host_config::chain(&error))?;
+        let records = self
+            .node
+            .records()
+            .map_err(|error| host_config::chain(&*error))?;
+        for record in &records {
+            self.cdi
+                .write(record)
+                .map_err(|error| host_config::chain(&error))?;
+        }
+        for uid in files {
+            if !records.iter().any(|record| record.claim.uid == uid) {
+                self.cdi
+                    .remove(&uid)
+                    .map_err(|error| host_config::chain(&error))?;
+            }
+        }
+        Ok(records)
     }
 
     pub(crate) fn node_name(&self) -> &NodeName {

@@ -29,6 +29,7 @@ pub(crate) fn cards() -> NodeCards {
         },
         trouble: None,
         reserved_bytes: 0,
+        outside_bytes: 0,
     };
     NodeCards {
         driver_version: "570.195.03".to_owned(),
@@ -44,6 +45,7 @@ pub(crate) fn cards() -> NodeCards {
 pub(crate) struct FixtureNode {
     cards: NodeCards,
     silence: Mutex<Option<String>>,
+    hung: Mutex<()>,
 }
 
 impl FixtureNode {
@@ -51,7 +53,13 @@ impl FixtureNode {
         Self {
             cards,
             silence: Mutex::default(),
+            hung: Mutex::default(),
         }
+    }
+
+    /// Looks at the cards do not end before the guard does.
+    pub(crate) fn hang(&self) -> std::sync::MutexGuard<'_, ()> {
+        lock(&self.hung)
     }
 
     pub(crate) fn set_silence(&self, why: Option<&str>) {
@@ -61,6 +69,7 @@ impl FixtureNode {
 
 impl Node for FixtureNode {
     fn cards(&self) -> Result<NodeCards, Fault> {
+        drop(lock(&self.hung));
         Ok(self.cards.clone())
     }
 

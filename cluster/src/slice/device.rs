@@ -35,11 +35,14 @@ pub(super) fn of(
     bus_id: Option<String>,
     place: &Place,
 ) -> Option<Device> {
-    let memory_bytes = card.card.memory_bytes / STEP_BYTES * STEP_BYTES;
-    if card.card.unshareable().is_some() || memory_bytes == 0 {
+    let is_shared = switch.mode != Mode::Whole;
+    let offered_bytes = card.card.memory_bytes.saturating_sub(card.outside_bytes);
+    let memory_bytes = offered_bytes / STEP_BYTES * STEP_BYTES;
+    // A card of which others have a part is no whole one.
+    let is_broken = !is_shared && card.outside_bytes > 0;
+    if card.card.unshareable().is_some() || memory_bytes == 0 || is_broken {
         return None;
     }
-    let is_shared = switch.mode != Mode::Whole;
     let capacity = if is_shared {
         shared(memory_bytes, u64::from(cards.rules.max_tenants))
     } else {

@@ -23,6 +23,7 @@ fn card(index: u32, memory_bytes: u64, reserved_bytes: u64) -> NodeCard {
         },
         trouble: None,
         reserved_bytes,
+        outside_bytes: 0,
     }
 }
 
@@ -143,6 +144,19 @@ fn cards_that_nobody_can_share_are_not_offered() {
     let offer = offer(&node_cards, Mode::Held);
     assert_eq!(offer.devices.len(), 1);
     assert!(offer.devices[0].name.ends_with("2"));
+}
+
+#[test]
+fn what_containers_outside_of_the_cluster_have_is_not_offered() {
+    let mut shared = card(0, 24 << 30, 6 << 30);
+    shared.outside_bytes = 6 << 30;
+    let mut full = card(1, 24 << 30, 24 << 30);
+    full.outside_bytes = 24 << 30;
+    let node_cards = cards(Policy::Spread, vec![shared, full]);
+    let held = offer(&node_cards, Mode::Held).devices;
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].capacity.as_ref().unwrap()["memory"].value.0, "18Gi");
+    assert_eq!(offer(&node_cards, Mode::Whole).devices, []);
 }
 
 #[test]

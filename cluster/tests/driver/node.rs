@@ -113,6 +113,26 @@ async fn the_fullest_card_comes_first_and_slices_are_written_once_a_second_at_mo
 }
 
 #[tokio::test]
+async fn a_container_outside_of_the_cluster_takes_from_what_is_offered() {
+    let fixture = Fixture::new().await;
+    let folder = fixture.path("state/cards").join(uuid(0));
+    std::fs::create_dir_all(&folder).unwrap();
+    let account = json!({
+        "version": 1, "uuid": uuid(0),
+        "grants": [{"key": {"namespace": "default", "id": "by-hand"}, "quota_bytes": 4_u64 << 30}],
+    });
+    std::fs::write(folder.join("reservations.json"), account.to_string()).unwrap();
+    let _driver = fixture.start();
+    soon("a slice", || fixture.devices().len() == 2).await;
+    let memory = |card: u32| {
+        let devices = fixture.devices().into_iter();
+        let mut of_card = devices.filter(|found| found["name"] == device(card));
+        of_card.next().unwrap()["capacity"]["memory"]["value"].clone()
+    };
+    assert_eq!((memory(0), memory(1)), (json!("20Gi"), json!("24Gi")));
+}
+
+#[tokio::test]
 async fn a_node_s_label_changes_its_mode_when_the_last_claim_is_gone() {
     let fixture = Fixture::new().await;
     fixture.claim("c", claim(1, "c", 0, "8Gi"));
