@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -65,7 +66,7 @@ impl PrivateNetwork {
 #[derive(Debug)]
 pub struct PodsSetup {
     /// Where it and its pods live.
-    pub network: PrivateNetwork,
+    pub network: Arc<PrivateNetwork>,
     /// What sandboxes run.
     pub pause: Image,
     plugins: PathBuf,
@@ -79,30 +80,38 @@ pub struct PodsSetup {
 impl PodsSetup {
     /// Writes what is on the node and fetches the plugins. An error is a reason to skip aloud.
     pub fn new(node: &Node, engines: &Engines) -> Result<Self> {
+        Self::on(node, engines, Arc::new(PrivateNetwork::start(node)?))
+    }
+
+    /// The same in a network that others are in too.
+    pub fn on(node: &Node, engines: &Engines, network: Arc<PrivateNetwork>) -> Result<Self> {
         let plugins = unpacked(Suite::Host, "engines/cni", &["containernetworking-plugins"])?;
         let networks = node.root().join("cni");
         fs::create_dir_all(&networks)?;
-        let network = json!({
+        // Nodes of one network have addresses of their own.
+        let number = node.namespace().rsplit('.').next().unwrap_or_default();
+        let number = number.parse::<u32>().unwrap_or_default() % 256;
+        let conflist = json!({
             "cniVersion": "0.4.0",
             "name": "pods",
             "plugins": [{
                 "type": "ptp",
                 "ipam": {
                     "type": "host-local",
-                    "subnet": "10.222.0.0/16",
+                    "subnet": format!("10.222.{number}.0/24"),
                     "dataDir": node.root().join("addresses"),
                 },
             }],
         });
         fs::write(
             networks.join("pods.conflist"),
-            serde_json::to_vec_pretty(&network)?,
+            serde_json::to_vec_pretty(&conflist)?,
         )?;
         let ours = |program: &str| -> Result<PathBuf> {
             Ok(PathBuf::from(node.command(program)?.get_program()))
         };
         Ok(Self {
-            network: PrivateNetwork::start(node)?,
+            network,
             pause: image::pause()?,
             plugins: plugins.join("usr/lib/cni"),
             networks,

@@ -1,6 +1,8 @@
 //! What most tests and the demo are on: a node with two simulated cards, a containerd, and an image with
 //! our client programs in it.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use serde_json::Value;
 
@@ -11,7 +13,7 @@ use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
 use crate::packages::Suite;
-use crate::pods::PodsSetup;
+use crate::pods::{PodsSetup, PrivateNetwork};
 use crate::programs::Programs;
 
 /// Two cards of 24 GiB.
@@ -138,6 +140,17 @@ impl PodRig {
     /// # Errors
     /// Our own programs do not build or start, or the engine does not.
     pub fn start(suite: Suite) -> Result<Result<Self, String>> {
+        Self::start_on(suite, None)
+    }
+
+    /// The same in a network that others are in too, or in one of its own.
+    ///
+    /// # Errors
+    /// As [`PodRig::start`].
+    pub fn start_on(
+        suite: Suite,
+        network: Option<Arc<PrivateNetwork>>,
+    ) -> Result<Result<Self, String>> {
         if let Some(reason) = crate::skip::lacks_root() {
             return Ok(Err(reason.to_owned()));
         }
@@ -147,8 +160,12 @@ impl PodRig {
         };
         let programs = Programs::for_tests()?;
         let node = Node::simulated(programs, &engines, TWO_CARDS)?;
+        let setup = || match network {
+            Some(network) => PodsSetup::on(&node, &engines, network),
+            None => PodsSetup::new(&node, &engines),
+        };
         let crictl = Crictl::new(&node);
-        let made = crictl.and_then(|crictl| Ok((crictl, PodsSetup::new(&node, &engines)?)));
+        let made = crictl.and_then(|crictl| Ok((crictl, setup()?)));
         let (crictl, setup) = match made {
             Ok(made) => made,
             Err(error) => {

@@ -1,9 +1,9 @@
-//! etcd and Kubernetes' servers, on ports of their own of the loopback device; they end with the test.
+//! etcd and Kubernetes' servers, on the loopback device of a network of their own; they end with the test.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,12 +15,16 @@ use crate::command::succeed;
 use crate::daemon::Daemon;
 use crate::node::Node;
 use crate::packages::ensure_installed;
+use crate::pods::PrivateNetwork;
 
 /// A busy machine starts the API server in this time at last.
 const START: Duration = Duration::from_secs(120);
 /// Keys of service accounts' tokens.
 const PRIVATE: &str = "service-accounts.key";
 const PUBLIC: &str = "service-accounts.pub";
+/// Ports are the usual ones: nothing else is in the network.
+const ADDRESS: &str = "https://127.0.0.1:6443";
+const ETCD: &str = "http://127.0.0.1:2379";
 const END: Duration = Duration::from_secs(60);
 
 /// Those that act on what tests look at. Left out is what needs kubelets: node-lifecycle would call every posted node lost.
@@ -47,38 +51,8 @@ pub struct ControlPlane {
     programs: KubernetesPrograms,
     folder: PathBuf,
     identities: Identities,
-    ports: Ports,
+    network: Arc<PrivateNetwork>,
     is_finished: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Ports {
-    etcd: u16,
-    peers: u16,
-    server: u16,
-    scheduler: u16,
-    controllers: u16,
-}
-
-impl Ports {
-    /// Free ones: all are bound at once, so that no two are the same.
-    fn find() -> Result<Self> {
-        let listeners = (0..5)
-            .map(|_| TcpListener::bind(("127.0.0.1", 0)))
-            .collect::<Result<Vec<_>, _>>()
-            .context("free ports")?;
-        let mut ports = listeners
-            .iter()
-            .map(|listener| Ok(listener.local_addr()?.port()));
-        let mut next = || -> Result<u16> { ports.next().context("five ports")? };
-        Ok(Self {
-            etcd: next()?,
-            peers: next()?,
-            server: next()?,
-            scheduler: next()?,
-            controllers: next()?,
-        })
-    }
 }
 
 impl ControlPlane {
@@ -90,12 +64,11 @@ impl ControlPlane {
         ensure_installed(&[("openssl", "openssl")])?;
         let folder = node.root().join("control-plane");
         fs::create_dir_all(&folder)?;
-        let ports = Ports::find()?;
-        let address = format!("https://127.0.0.1:{}", ports.server);
-        let identities = Identities::make(&folder, &address)?;
+        let network = Arc::new(PrivateNetwork::start(node)?);
+        let identities = Identities::make(&folder, ADDRESS)?;
         make_keys(&folder)?;
-        let etcd = start_etcd(programs, &folder, ports)?;
-        let server = start_server(programs, &folder, ports, &identities)?;
+        let etcd = start_etcd(programs, &folder, &network)?;
+        let server = start_server(programs, &folder, &network, &identities)?;
         let mut plane = Self {
             actors: Vec::new(),
             server,
@@ -103,7 +76,7 @@ impl ControlPlane {
             programs: programs.clone(),
             folder,
             identities,
-            ports,
+            network,
             is_finished: false,
         };
         let kubectl = plane.kubectl();
@@ -136,14 +109,30 @@ impl ControlPlane {
     fn with_config(&self, config: PathBuf) -> Kubectl {
         Kubectl {
             program: self.programs.program("kubectl"),
+            network: Arc::clone(&self.network),
             config,
             folder: self.folder.clone(),
         }
     }
 
     /// The API server's address.
-    pub fn address(&self) -> String {
-        format!("https://127.0.0.1:{}", self.ports.server)
+    pub fn address(&self) -> &'static str {
+        ADDRESS
+    }
+
+    /// A program of Kubernetes.
+    pub(super) fn program(&self, name: &str) -> PathBuf {
+        self.programs.program(name)
+    }
+
+    /// The file of somebody that is known from the start.
+    pub(super) fn config(&self, name: &str) -> PathBuf {
+        self.identities.path(name)
+    }
+
+    /// The network that all of it is in.
+    pub fn network(&self) -> &Arc<PrivateNetwork> {
+        &self.network
     }
 
     /// The certificate that it serves with, which is its own authority.
@@ -164,7 +153,12 @@ impl ControlPlane {
     /// # Errors
     /// It does not start.
     pub fn restart_server(&mut self) -> Result<()> {
-        self.server = start_server(&self.programs, &self.folder, self.ports, &self.identities)?;
+        self.server = start_server(
+            &self.programs,
+            &self.folder,
+            &self.network,
+            &self.identities,
+        )?;
         let kubectl = self.kubectl();
         self.server.wait_ready(START, || {
             Ok(kubectl.run(&["get", "--raw", "/readyz"])?.succeeded())
@@ -186,13 +180,9 @@ impl ControlPlane {
     }
 
     fn start_actors(&mut self) -> Result<()> {
-        let scheduler = self.actor("kube-scheduler", "scheduler", self.ports.scheduler);
+        let scheduler = self.actor("kube-scheduler", "scheduler", 10259)?;
         self.start_actor("kube-scheduler", &scheduler)?;
-        let mut controllers = self.actor(
-            "kube-controller-manager",
-            "controllers",
-            self.ports.controllers,
-        );
+        let mut controllers = self.actor("kube-controller-manager", "controllers", 10257)?;
         let key = self.folder.join(PRIVATE);
         controllers
             .arg("--use-service-account-credentials")
@@ -224,9 +214,9 @@ impl ControlPlane {
     }
 
     /// What the scheduler and the controllers have in common.
-    fn actor(&self, program: &str, identity: &str, port: u16) -> Command {
+    fn actor(&self, program: &str, identity: &str, port: u16) -> Result<Command> {
         let config = self.identities.path(identity);
-        let mut command = Command::new(self.programs.program(program));
+        let mut command = self.network.command(&self.programs.program(program))?;
         for kind in [
             "kubeconfig",
             "authentication-kubeconfig",
@@ -237,8 +227,10 @@ impl ControlPlane {
         command
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--secure-port={port}"))
-            .arg("--leader-elect=false");
-        command
+            .arg("--leader-elect=false")
+            // Nobody asks them; what they would check callers by is not in this cluster.
+            .arg("--authentication-skip-lookup");
+        Ok(command)
     }
 }
 
@@ -275,10 +267,13 @@ fn make_keys(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn start_etcd(programs: &KubernetesPrograms, folder: &Path, ports: Ports) -> Result<Daemon> {
-    let clients = format!("http://127.0.0.1:{}", ports.etcd);
-    let peers = format!("http://127.0.0.1:{}", ports.peers);
-    let mut command = Command::new(programs.etcd());
+fn start_etcd(
+    programs: &KubernetesPrograms,
+    folder: &Path,
+    network: &PrivateNetwork,
+) -> Result<Daemon> {
+    let (clients, peers) = (ETCD, "http://127.0.0.1:2380");
+    let mut command = network.command(&programs.etcd())?;
     command
         .arg(format!("--data-dir={}", folder.join("etcd").display()))
         // What it stores ends with the test.
@@ -289,8 +284,9 @@ fn start_etcd(programs: &KubernetesPrograms, folder: &Path, ports: Ports) -> Res
         .arg(format!("--initial-advertise-peer-urls={peers}"))
         .arg(format!("--initial-cluster=default={peers}"));
     let mut etcd = Daemon::start("etcd", &command, &folder.join("etcd.log"))?;
+    let log = folder.join("etcd.log");
     etcd.wait_ready(START, || {
-        Ok(std::net::TcpStream::connect(("127.0.0.1", ports.etcd)).is_ok())
+        Ok(fs::read_to_string(&log)?.contains("ready to serve client requests"))
     })?;
     Ok(etcd)
 }
@@ -298,20 +294,20 @@ fn start_etcd(programs: &KubernetesPrograms, folder: &Path, ports: Ports) -> Res
 fn start_server(
     programs: &KubernetesPrograms,
     folder: &Path,
-    ports: Ports,
+    network: &PrivateNetwork,
     identities: &Identities,
 ) -> Result<Daemon> {
     let (private, public) = (folder.join(PRIVATE), folder.join(PUBLIC));
-    let mut command = Command::new(programs.program("kube-apiserver"));
+    let mut command = network.command(&programs.program("kube-apiserver"))?;
     command
-        .arg(format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd))
+        .arg(format!("--etcd-servers={ETCD}"))
         .arg("--bind-address=127.0.0.1")
         // As every installer of clusters has it: agents are privileged.
         .arg("--allow-privileged=true")
         .arg("--advertise-address=127.0.0.1")
         // An address of the loopback device is no endpoint.
         .arg("--endpoint-reconciler-type=none")
-        .arg(format!("--secure-port={}", ports.server))
+        .arg("--secure-port=6443")
         .arg(format!(
             "--cert-dir={}",
             folder.join("certificates").display()
@@ -327,6 +323,8 @@ fn start_server(
             "--token-auth-file={}",
             identities.table().display()
         ))
+        // Names of nodes are in no DNS.
+        .arg("--kubelet-preferred-address-types=InternalIP")
         .arg("--authorization-mode=Node,RBAC")
         .arg("--enable-admission-plugins=NodeRestriction");
     Daemon::start(

@@ -8,10 +8,12 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 /// Everybody that the server knows by a token of its own file, with their groups: the roles are those that the server sets up itself.
-const KNOWN: [(&str, &str, &str); 3] = [
+const KNOWN: [(&str, &str, &str); 5] = [
     ("admin", "admin", "system:masters"),
     ("scheduler", "system:kube-scheduler", ""),
     ("controllers", "system:kube-controller-manager", ""),
+    ("k1", "system:node:k1", "system:nodes"),
+    ("k2", "system:node:k2", "system:nodes"),
 ];
 
 /// The server's address and the folder of the files.

@@ -3,17 +3,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::command::{LIMIT, Outcome, capture, wait_until};
+use crate::pods::PrivateNetwork;
 
 /// `kubectl`, and whose it is.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
     pub(super) program: PathBuf,
+    pub(super) network: Arc<PrivateNetwork>,
     pub(super) config: PathBuf,
     /// For its cache of what the server serves, and for objects on their way.
     pub(super) folder: PathBuf,
@@ -26,14 +29,17 @@ impl Kubectl {
     }
 
     /// A command, not yet run.
-    pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+    ///
+    /// # Errors
+    /// The network was given up.
+    pub fn command(&self, args: &[&str]) -> Result<Command> {
+        let mut command = self.network.command(&self.program)?;
         command
             .args(args)
             .env("KUBECONFIG", &self.config)
             .env("HOME", &self.folder)
             .env_remove("KUBERNETES_SERVICE_HOST");
-        command
+        Ok(command)
     }
 
     /// Runs it to its end.
@@ -41,7 +47,7 @@ impl Kubectl {
     /// # Errors
     /// It cannot be started, or does not end.
     pub fn run(&self, args: &[&str]) -> Result<Outcome> {
-        capture(&mut self.command(args), LIMIT)
+        capture(&mut self.command(args)?, LIMIT)
     }
 
     /// `kubectl get ARGS` as JSON.

@@ -8,7 +8,8 @@
 //!   cases.yaml ─► recorded ──────┘
 //! ```
 //!
-//! Nodes are objects at first: a node and its slices are posted, and the scheduler places pods on it that no kubelet starts.
+//! Nodes may be objects alone: a node and its slices are posted, and the scheduler places pods on it that no kubelet starts. A [`KubeletNode`]
+//! has a kubelet, a containerd and simulated cards, in a mount namespace of its thread and the network of the control plane.
 
 mod agents;
 mod cases;
@@ -16,6 +17,7 @@ mod chart;
 mod control_plane;
 mod identity;
 mod kubectl;
+mod kubelet;
 mod nodes;
 mod placed;
 mod policies;
@@ -28,6 +30,7 @@ pub use cases::{Case, cases};
 pub use chart::{CHART_NAMESPACE, Chart, chart_hash, kept_rendering};
 pub use control_plane::{ControlPlane, Extent};
 pub use kubectl::Kubectl;
+pub use kubelet::{KubeletNode, Nth};
 pub use nodes::{Card, add_node, post_slice, slice};
 pub use placed::{Share, pods, reap, remove, shares, wait_event, wait_placed, workload};
 pub use policies::{apply, files, hash, objects};
