@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sched::{CloneFlags, setns};
 use serde_json::json;
 
 use crate::claims;
@@ -47,6 +48,16 @@ impl PrivateNetwork {
         let mut up = network.command(&image::busybox_program()?)?;
         succeed(up.args(["ip", "link", "set", "lo", "up"]))?;
         Ok(network)
+    }
+
+    /// Takes this thread, and threads and processes that it starts from now on, into the network: for clients inside a test.
+    ///
+    /// # Errors
+    /// Those of `setns`, or the network was given up.
+    pub fn enter(&self) -> Result<()> {
+        let pid = self.holder.pid().context("the network was given up")?;
+        let namespace = fs::File::open(format!("/proc/{pid}/ns/net"))?;
+        setns(namespace, CloneFlags::CLONE_NEWNET).context("entering a network namespace")
     }
 
     /// `program` inside the network.

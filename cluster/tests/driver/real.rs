@@ -103,6 +103,8 @@ fn the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_g
     };
     let node = Node::bare()?;
     let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    // The runtime's threads are in the network of the one that makes it.
+    plane.network().enter()?;
     let runtime = Runtime::new()?;
     let cluster = Cluster::new(&plane, &runtime)?;
     let (driver, kubelet) = cluster.start();

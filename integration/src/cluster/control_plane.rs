@@ -130,7 +130,7 @@ impl ControlPlane {
         self.identities.path(name)
     }
 
-    /// The network that all of it is in.
+    /// The network that all of it is in: a client inside a test enters it first ([`PrivateNetwork::enter`]).
     pub fn network(&self) -> &Arc<PrivateNetwork> {
         &self.network
     }

@@ -23,7 +23,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// The kubeconfig file that it uses, for other clients of the same identity.
+    /// The kubeconfig file that it uses, for other clients of the same identity: they have to be in the control plane's network.
     pub fn config(&self) -> &Path {
         &self.config
     }
