@@ -47,7 +47,7 @@ fn metrics_and_the_kubelet_are_served_without_an_api_server() {
         metrics.value("cgpu_broker_up", &["name=\"web\""]),
         Some(1.0)
     );
-    let registration = host.path("kubelet/plugins_registry/gpu.cgpu.io-reg.sock");
+    let registration = host.path("kubelet/plugins_registry/gpu.cgpu.io@reg.sock");
     let plugin = host.path("kubelet/plugins/gpu.cgpu.io/dra.sock");
     soon("both sockets", || registration.exists() && plugin.exists());
     println!(
@@ -63,7 +63,7 @@ fn during_a_rolling_update_metrics_follow_when_the_first_agent_ends() {
     let host = Host::new();
     let old = Agent::start(&mut command(&host, Some("old")));
     let new = command(&host, Some("new")).spawn().unwrap();
-    let socket = host.path("kubelet/plugins_registry/gpu.cgpu.io-new-reg.sock");
+    let socket = host.path("kubelet/plugins_registry/gpu.cgpu.io@new-reg.sock");
     soon("the new agent's socket", || socket.exists());
     assert!(old.terminate().success());
     assert_eq!(Agent::of(new).get("/healthz").status, 200);

@@ -49,8 +49,11 @@ impl Paths {
     /// Below the kubelet's folder. With the uid of the agent's pod in their names, the sockets of two agents are there beside each other.
     pub(crate) fn new(kubelet: &Path, pod_uid: Option<&str>) -> Self {
         let suffix = pod_uid.map(|uid| format!("-{uid}")).unwrap_or_default();
+        let prefix = pod_uid.map(|uid| format!("{uid}-")).unwrap_or_default();
         Self {
-            registration: kubelet.join(format!("plugins_registry/{DRIVER}{suffix}-reg.sock")),
+            // The kubelet says the whole path in the request's `:authority`, with `%2F` for each slash (grpc-go, `encodeAuthority`). Percents are
+            // allowed before an @ alone (RFC 3986, 3.2.1), and h2 refuses a request with others.
+            registration: kubelet.join(format!("plugins_registry/{DRIVER}@{prefix}reg.sock")),
             plugin: kubelet.join(format!("plugins/{DRIVER}/dra{suffix}.sock")),
         }
     }

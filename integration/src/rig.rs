@@ -173,7 +173,7 @@ impl PodRig {
                 return Ok(Err(format!("{error:#}")));
             }
         };
-        let (pause, image) = (setup.pause.clone(), image::busybox(None)?);
+        let (pause, image) = (setup.pause.clone(), image::busybox(Some(programs))?);
         let containerd = Containerd::start_for_pods(&node, &engines, setup)?;
         for image in [&pause, &image] {
             containerd.import_into(NAMESPACE, image)?;

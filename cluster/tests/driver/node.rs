@@ -213,7 +213,7 @@ async fn sockets_that_are_removed_come_back_and_an_end_in_order_removes_them() {
     assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
     driver.end().await;
     for socket in [
-        "plugins_registry/gpu.cgpu.io-reg.sock",
+        "plugins_registry/gpu.cgpu.io@reg.sock",
         "plugins/gpu.cgpu.io/dra.sock",
     ] {
         assert!(!folder.join(socket).exists(), "{socket}");
@@ -225,7 +225,7 @@ async fn two_agents_serve_during_a_rolling_update_and_one_publishes() {
     let fixture = Fixture::new().await;
     let start = |pod: &str| Driver::start(fixture.settings(Some(pod)), fixture.host());
     let kubelet = |pod: &str| {
-        let socket = format!("gpu.cgpu.io-{pod}-reg.sock");
+        let socket = format!("gpu.cgpu.io@{pod}-reg.sock");
         let folder = fixture.path("kubelet");
         async move { Kubelet::connect(&folder, &socket).await }
     };

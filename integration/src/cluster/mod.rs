@@ -11,6 +11,7 @@
 //! Nodes may be objects alone: a node and its slices are posted, and the scheduler places pods on it that no kubelet starts. A [`KubeletNode`]
 //! has a kubelet, a containerd and simulated cards, in a mount namespace of its thread and the network of the control plane.
 
+mod agent;
 mod agents;
 mod cases;
 mod chart;
@@ -25,6 +26,7 @@ mod programs;
 mod recorded;
 mod shapes;
 
+pub use agent::NodeAgent;
 pub use agents::{agent_attempts, check_agents};
 pub use cases::{Case, cases};
 pub use chart::{CHART_NAMESPACE, Chart, chart_hash, kept_rendering};

@@ -1,0 +1,107 @@
+//! The agent of a node with a kubelet, with a token that is bound to that node.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::control_plane::ControlPlane;
+use super::kubelet::KubeletNode;
+use crate::claims::cdi_folder;
+use crate::daemon::Daemon;
+
+/// A running one. Dropped while it runs, it belongs to a failed test, and prints the end of its log.
+#[derive(Debug)]
+pub struct NodeAgent(Daemon);
+
+impl NodeAgent {
+    /// Starts it and waits until the kubelet knows it. `pod_uid` is that of the agent's own pod, by which two agents of a node are told apart.
+    ///
+    /// # Errors
+    /// The agent gets no token, does not start, or its node's slice does not come.
+    pub fn start(plane: &ControlPlane, worker: &KubeletNode, pod_uid: &str) -> Result<Self> {
+        let (node, name) = (&worker.rig.node, worker.name());
+        let bound = format!("--bound-object-name={name}");
+        let token = plane.kubectl().run(&[
+            "create",
+            "token",
+            "cgpu-agent",
+            "--namespace=cgpu-system",
+            "--bound-object-kind=Node",
+            &bound,
+        ])?;
+        let identity = format!("agent-{name}");
+        let kubectl = plane.kubectl_with(&identity, token.success()?.stdout.trim())?;
+        let program = node.command("cgpu-agent")?;
+        let program = PathBuf::from(program.get_program());
+        let root = node.root();
+        let runtime = root.join("agent");
+        std::fs::create_dir_all(&runtime)?;
+        let mut command = plane.network().command(&program)?;
+        command
+            .arg("--kubernetes")
+            .arg(format!("--node-name={name}"))
+            .arg(format!("--pod-uid={pod_uid}"))
+            .arg(format!("--cdi-dir={}", cdi_folder(node).display()))
+            .arg(format!("--kubeconfig={}", kubectl.config().display()))
+            .arg(format!("--runtime-dir={}", runtime.display()))
+            .arg(format!("--history-dir={}", root.join("history").display()))
+            .arg(format!(
+                "--listen=unix:{}",
+                root.join(format!("{pod_uid}.sock")).display()
+            ))
+            .env("CGPU_CONFIG", node.config());
+        let mut daemon = Daemon::start(
+            "cgpu-agent",
+            &command,
+            &root.join(format!("agent-{pod_uid}.log")),
+        )?;
+        let kubectl = plane.kubectl();
+        let selector = format!("--field-selector=spec.driver=gpu.cgpu.io,spec.nodeName={name}");
+        daemon.wait_ready(Duration::from_secs(60), || {
+            let slices = kubectl.get(&["resourceslices", &selector])?;
+            Ok(slices["items"]
+                .as_array()
+                .is_some_and(|slices| !slices.is_empty()))
+        })?;
+        Ok(Self(daemon))
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.0.output()
+    }
+
+    /// Its process.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn pid(&self) -> Result<u32> {
+        self.0.pid().context("the agent has ended")
+    }
+
+    /// SIGKILL, as a crash would be.
+    ///
+    /// # Errors
+    /// It cannot be killed.
+    pub fn kill(mut self) -> Result<()> {
+        self.0.kill()
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn finish(mut self) -> Result<()> {
+        self.0.stop(Duration::from_secs(30))?;
+        Ok(())
+    }
+}
+
+impl Drop for NodeAgent {
+    fn drop(&mut self) {
+        if self.0.pid().is_some() {
+            eprintln!("--- end of the agent's log\n{}", self.0.tail());
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Pods with claims on a real node: Kubernetes' own servers and kubelet, containerd 2, the agent, the shim, simulated cards.
+
+use anyhow::{Context, Result, ensure};
+use integration::cluster::{
+    ControlPlane, Extent, Kubectl, KubeletNode, KubernetesPrograms, NodeAgent, Nth, apply, remove,
+    template,
+};
+use integration::command::{LIMIT, wait_until};
+use integration::node::Node;
+use integration::packages::Suite;
+use integration::{skip, skip::lacks_root};
+use serde_json::{Value, json};
+
+const GIB: u64 = 1 << 30;
+const NO_MEMORY: Option<i32> = Some(3);
+
+struct Cluster<'a> {
+    plane: &'a ControlPlane,
+    kubectl: Kubectl,
+    worker: &'a KubeletNode,
+}
+
+impl Cluster<'_> {
+    /// A container that waits, of the image that the node has.
+    fn container(&self, name: &str, resources: Value) -> Value {
+        json!({
+            "name": name, "image": self.worker.rig.image.name, "imagePullPolicy": "Never",
+            "command": ["sleep", "100000"], "resources": resources,
+        })
+    }
+
+    fn pod(&self, name: &str, annotations: Value, spec: Value) -> Result<()> {
+        let mut spec = spec;
+        spec["terminationGracePeriodSeconds"] = json!(0);
+        self.kubectl.create(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "annotations": annotations}, "spec": spec,
+        }))
+    }
+
+    /// A pod with a claim of this template, which one container uses.
+    fn claiming(&self, name: &str, template: &str, annotations: Value) -> Result<()> {
+        let app = self.container("app", json!({"claims": [{"name": "gpu"}]}));
+        self.pod(
+            name,
+            annotations,
+            json!({
+                "runtimeClassName": "cgpu",
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
+                "containers": [app],
+            }),
+        )
+    }
+
+    fn running(&self, pod: &str) -> Result<Value> {
+        let runs =
+            |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["running"].is_object();
+        self.kubectl
+            .wait(&format!("{pod} to run"), &["pod", pod], runs)
+    }
+
+    /// Why a pod's container is not started.
+    fn refused(&self, pod: &str) -> Result<String> {
+        let mut reason = String::new();
+        wait_until(&format!("{pod} to be refused"), LIMIT, || {
+            let pod = self.kubectl.get(&["pod", pod])?;
+            let state = &pod["status"]["containerStatuses"][0];
+            let waiting = &state["state"]["waiting"];
+            let ended = [
+                &state["lastState"]["terminated"]["message"],
+                &state["state"]["terminated"]["message"],
+                &waiting["message"],
+            ];
+            let texts = ended.iter().filter_map(|text| text.as_str());
+            reason = texts.collect::<Vec<_>>().join("\n");
+            Ok(reason.contains("cgpu") || reason.contains("claim"))
+        })
+        .with_context(|| format!("at last: {reason}"))?;
+        Ok(reason)
+    }
+
+    fn exec(&self, pod: &str, program: &[&str]) -> Result<integration::command::Outcome> {
+        self.kubectl.run(&[&["exec", pod, "--"], program].concat())
+    }
+
+    /// The totals that a container sees, in GiB.
+    fn totals(&self, pod: &str) -> Result<Vec<u64>> {
+        let smi = self
+            .exec(pod, &["cgpu", "smi", "--json"])?
+            .success()?
+            .json()?;
+        let cards = smi["cards"].as_array().context("cards")?;
+        let totals = cards.iter().map(|card| card["memory_total_bytes"].as_u64());
+        Ok(totals
+            .map(|bytes| bytes.unwrap_or_default() / GIB)
+            .collect())
+    }
+
+    fn prepared(&self) -> Vec<String> {
+        let node = &self.worker.rig.node;
+        let folders = [
+            node.state_dir().join("claims"),
+            integration::claims::cdi_folder(node),
+        ];
+        let entries = folders
+            .iter()
+            .filter_map(|folder| std::fs::read_dir(folder).ok());
+        let names = entries
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path().display().to_string());
+        names.collect()
+    }
+}
+
+fn with_claim(cluster: &Cluster<'_>) -> Result<()> {
+    let kubectl = &cluster.kubectl;
+    kubectl.create(&json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "six"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
+            "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "6Gi", "cores": "20"}},
+        }}]}}},
+    }))?;
+    cluster.claiming("claimed", "six", json!({}))?;
+    cluster.running("claimed")?;
+    ensure!(cluster.totals("claimed")? == [6], "what it sees");
+    let over = cluster.exec("claimed", &["cgpu-burn", "alloc", "7Gi"])?;
+    ensure!(over.code == NO_MEMORY, "{over:?}");
+    cluster
+        .exec("claimed", &["cgpu-burn", "alloc", "5Gi"])?
+        .success()?;
+    let ps = cluster.worker.rig.node.cgpu(&["ps"])?.success()?.stdout;
+    ensure!(ps.contains("claimed/app"), "{ps}");
+    let claims = kubectl.wait("the claim's status", &["resourceclaims"], |claims| {
+        claims["items"][0]["status"]["devices"][0]["data"]["uuid"].is_string()
+    })?;
+    ensure!(
+        claims["items"].as_array().map_or(0, Vec::len) == 1,
+        "{claims}"
+    );
+    Ok(())
+}
+
+/// A crash of the agent is nothing to who runs; who comes waits for the next agent.
+fn without_agent(cluster: &Cluster<'_>, agent: NodeAgent) -> Result<NodeAgent> {
+    agent.kill()?;
+    cluster
+        .exec("claimed", &["cgpu-burn", "alloc", "5Gi"])?
+        .success()?;
+    cluster.claiming("late", "six", json!({}))?;
+    let event =
+        |kubectl: &Kubectl| kubectl.get(&["events", "--field-selector=involvedObject.name=late"]);
+    wait_until("the kubelet to miss the driver", LIMIT, || {
+        let events = event(&cluster.kubectl)?.to_string();
+        Ok(events.contains("FailedPrepareDynamicResources") || events.contains("gpu.cgpu.io"))
+    })?;
+    let agent = NodeAgent::start(cluster.plane, cluster.worker, "second")?;
+    cluster.running("late")?;
+    ensure!(cluster.totals("late")? == [6], "what it sees");
+    remove(&cluster.kubectl, &["pod", "late"])?;
+    Ok(agent)
+}
+
+/// The seeds' job: two cards, 4 GiB of each, by the classic keys.
+fn classic(cluster: &Cluster<'_>) -> Result<()> {
+    cluster
+        .kubectl
+        .create(&template("cgpu-m4-c0-x2", "default")?)?;
+    let app = cluster.container("app", json!({"limits": {"aliyun.com/gpu-mem": 8}}));
+    cluster.kubectl.create(&json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "classic", "labels": {"aliyun.com/gpu-count": "2"}},
+        "spec": {"containers": [app], "terminationGracePeriodSeconds": 0},
+    }))?;
+    cluster.running("classic")?;
+    ensure!(cluster.totals("classic")? == [4, 4], "what it sees");
+    remove(&cluster.kubectl, &["pod", "classic"])
+}
+
+/// What a pod's author may write who read the source.
+fn forged(cluster: &Cluster<'_>) -> Result<()> {
+    let claims = cluster.kubectl.get(&["resourceclaims"])?;
+    let victim = claims["items"][0].clone();
+    let (uid, share) = (
+        victim["metadata"]["uid"].as_str().context("a uid")?,
+        victim["status"]["allocation"]["devices"]["results"][0]["shareID"]
+            .as_str()
+            .context("a share")?,
+    );
+    let pointer = format!("{uid}/vgpu/{share}");
+    let mut thief = cluster.container("app", json!({}));
+    thief["env"] = json!([{"name": "CGPU_CLAIM_00000000", "value": pointer}]);
+    cluster.pod(
+        "thief",
+        json!({}),
+        json!({"runtimeClassName": "cgpu", "containers": [thief]}),
+    )?;
+    let why = cluster.refused("thief")?;
+    ensure!(why.contains("is reserved for other pods"), "{why}");
+    // Amounts in annotations, without a claim and beside one.
+    let asking = json!({"cgpu.io/memory.app": "20Gi"});
+    let app = cluster.container("app", json!({}));
+    cluster.pod(
+        "asking",
+        asking.clone(),
+        json!({"runtimeClassName": "cgpu", "containers": [app]}),
+    )?;
+    let why = cluster.refused("asking")?;
+    ensure!(
+        why.contains("asks for a vGPU in a pod, whose author cannot"),
+        "{why}"
+    );
+    cluster.claiming("greedy", "six", asking)?;
+    let why = cluster.refused("greedy")?;
+    ensure!(why.contains("beside claim"), "{why}");
+    // Without our handler a claim's devices are no card.
+    let app = cluster.container("app", json!({"claims": [{"name": "gpu"}]}));
+    cluster.pod("plain", json!({}), json!({
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "six"}], "containers": [app],
+    }))?;
+    cluster.running("plain")?;
+    let nodes = cluster.exec("plain", &["sh", "-c", "ls /dev | grep -c nvidia"])?;
+    ensure!(nodes.stdout.trim() == "0", "{nodes:?}");
+    remove(
+        &cluster.kubectl,
+        &["pod", "thief", "asking", "greedy", "plain"],
+    )
+}
+
+#[test]
+fn a_pod_s_claim_is_its_quota() -> Result<()> {
+    let test = "a_pod_s_claim_is_its_quota";
+    if let Some(reason) = lacks_root() {
+        skip!(test, "{reason}");
+    }
+    let programs = match KubernetesPrograms::built()? {
+        Ok(programs) => programs,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let node = Node::bare()?;
+    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    let kubectl = plane.kubectl();
+    apply(&kubectl)?;
+    let worker = match KubeletNode::start(&plane, Nth::First, Suite::Newer)? {
+        Ok(worker) => worker,
+        Err(reason) => {
+            plane.finish()?;
+            node.finish()?;
+            skip!(test, "{reason}");
+        }
+    };
+    let agent = NodeAgent::start(&plane, &worker, "first")?;
+    let cluster = Cluster {
+        plane: &plane,
+        kubectl,
+        worker: &worker,
+    };
+    with_claim(&cluster)?;
+    let agent = without_agent(&cluster, agent)?;
+    classic(&cluster)?;
+    forged(&cluster)?;
+    remove(&cluster.kubectl, &["pod", "claimed"])?;
+    wait_until("the claims to be released", LIMIT, || {
+        Ok(cluster.prepared().is_empty())
+    })
+    .with_context(|| format!("left: {:?}", cluster.prepared()))?;
+    agent.finish()?;
+    worker.finish()?;
+    plane.finish()?;
+    node.finish()
+}
