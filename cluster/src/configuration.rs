@@ -138,13 +138,15 @@ pub(crate) fn terms<'a>(
     }
     for parameters in claims {
         for (key, value) in keys(Author::Claim, parameters)? {
-            if !allowed.contains(key) {
+            let before = terms.clone();
+            terms.set(Author::Claim, key, value)?;
+            // What the class has already is nothing that the claim sets.
+            if !allowed.contains(key) && terms != before {
                 return Err(Error::NotAllowed {
                     key: key.to_owned(),
                     allowed: list(&allowed),
                 });
             }
-            terms.set(Author::Claim, key, value)?;
         }
     }
     Ok(terms)

@@ -50,6 +50,12 @@ fn a_claim_sets_what_its_class_allows() {
             false,
         ),
         (json!({"allow": []}), json!({"shareGroup": "a"}), false),
+        (json!({"policy": "soft"}), json!({"policy": "soft"}), true),
+        (
+            json!({"policy": "soft"}),
+            json!({"policy": "native"}),
+            false,
+        ),
     ] {
         let terms = read(allow.clone(), key.clone());
         assert_eq!(terms.is_ok(), is_allowed, "{allow} {key}: {terms:?}");

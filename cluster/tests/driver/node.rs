@@ -119,7 +119,7 @@ async fn a_container_outside_of_the_cluster_takes_from_what_is_offered() {
     std::fs::create_dir_all(&folder).unwrap();
     let account = json!({
         "version": 1, "uuid": uuid(0),
-        "grants": [{"key": {"namespace": "default", "id": "by-hand"}, "quota_bytes": 4_u64 << 30}],
+        "grants": [{"key": {"namespace": "default", "id": "by-hand"}, "quota_bytes": 4_u64 << 30, "created_at_unix_ms": 1}],
     });
     std::fs::write(folder.join("reservations.json"), account.to_string()).unwrap();
     let _driver = fixture.start();

@@ -76,7 +76,7 @@ impl<'a> Cluster<'a> {
                     "capacity": {"requests": {"memory": "8Gi", "cores": "30"}},
                 }}],
                 "config": [{"requests": ["vgpu"], "opaque": {"driver": "gpu.cgpu.io", "parameters": {
-                    "apiVersion": "cgpu.io/v1", "kind": "VGpuConfig", "shareGroup": "train",
+                    "apiVersion": "cgpu.io/v1", "kind": "VGpuConfig", "shareGroup": "train", "weight": 5,
                 }}}],
             }},
         }))?;
@@ -149,6 +149,7 @@ fn the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_g
         ),
         (&json!(30), &json!("train"))
     );
+    assert_eq!(of_request["compute"]["weight"], 5, "the class allows it");
     let pod = cluster.kubectl.get(&["pod", "p", "-n", "team-a"])?;
     assert_eq!(
         record["pods"],
