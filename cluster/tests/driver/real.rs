@@ -1,6 +1,7 @@
 //! The driver with Kubernetes' own servers: they validate its slices, place pods by them, and hold it to what its token allows.
 
 use anyhow::{Context, Result};
+use integration::cache::repository;
 use integration::cluster::{ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply};
 use integration::command::{LIMIT, wait_until};
 use integration::node::Node;
@@ -133,6 +134,29 @@ fn the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_g
     assert_eq!(
         now["metadata"]["resourceVersion"],
         first["metadata"]["resourceVersion"]
+    );
+
+    // A pod of the guide is one that the server takes.
+    let page = std::fs::read_to_string(repository().join("docs/guide/kubernetes.md"))?;
+    let mut examples = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let example = cluster.fixture.path("example.yaml");
+    std::fs::write(&example, examples.next().context("an example")?)?;
+    let example = example.to_string_lossy();
+    let taken = cluster.kubectl.run(&[
+        "create",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        &example,
+    ])?;
+    let taken = taken.success()?.stdout;
+    assert!(
+        taken.contains("pod/train created")
+            && taken.contains("resourceclaimtemplate.resource.k8s.io/vgpu-8gi created"),
+        "{taken}"
     );
 
     // The kubelet has it prepared, by what the server wrote.
