@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broker_s_report_says_what_kind_of_trouble_it_is() {
+    fn a_broker_s_report_has_a_kind_of_trouble() {
         for (reason, kind) in [
             ("the card was lost", TroubleKind::Lost),
             ("Xid 79: GPU has fallen off the bus", TroubleKind::Xid(79)),

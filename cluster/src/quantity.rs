@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_what_kubernetes_says_of_them() {
+    fn quantities_are_read_as_kubernetes_reads_them() {
         for (text, number) in [
             ("0", 0),
             ("30", 30),

@@ -62,6 +62,7 @@ fn functions(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
             for line in text.lines() {
                 let line = line.trim_start();
                 let line = line.strip_prefix("pub(super) ").unwrap_or(line);
+                let line = line.strip_prefix("async ").unwrap_or(line);
                 if let Some(rest) = line.strip_prefix("fn ") {
                     let end = rest.find(['(', '<']).unwrap_or(rest.len());
                     found.extend(rest.get(..end).map(str::to_owned));
