@@ -11,6 +11,7 @@
 //! - [`reconcile`]: records without a claim are released.
 //! - [`kubelet`]: the sockets and services that the kubelet calls.
 //! - [`publish`]: the node's slices in the API; [`status`]: what a claim's status shows of its devices.
+//! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from.
 //! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
 //!
 //! The scheduler's word is law: amounts come from a claim's allocation alone. This crate must not know of containers: a container comes to
@@ -37,6 +38,7 @@ mod quantity;
 mod reconcile;
 mod slice;
 mod status;
+mod templates;
 mod topology;
 
 pub use api::Access;
@@ -45,3 +47,4 @@ pub use error::Error;
 pub use host::Host;
 pub use names::{DRIVER, NodeName};
 pub use node::{Fault, Node, NodeCard, NodeCards, Trouble, TroubleKind};
+pub use templates::{TemplatesPace, run_templates};

@@ -1,0 +1,214 @@
+//! The controller of classic pods' templates: admission turns their keys into claims whose template is named by its shape; here the templates
+//! are made in the pods' namespaces, and collected when no pod names them any more.
+//!
+//! ```text
+//!   list translated pods ──▶ watch them ──▶ another shape is named: create its template
+//!        ▲                      │
+//!        │ 410, an error        └─ each period: templates that are there ──▶ create what is missing, delete what nobody names
+//! ```
+//!
+//! Nothing is kept but what the API has: a second controller does the same, and the server refuses what is there already. A template that the
+//! server refuses, as by a namespace's ceiling, is an event of the pod that waits for it, and is tried again each period.
+
+mod needed;
+mod shape;
+mod store;
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::api::{self, Access, Connection};
+use crate::backoff::Backoff;
+use crate::error::Error;
+
+use needed::{Key, Needed};
+use store::Store;
+
+/// What `cluster/policies/classic.yaml` labels the pods with that it has translated.
+const TRANSLATED: &str = "cgpu.io/translated";
+
+/// Objects of one answer.
+const PAGE: u32 = 500;
+
+/// A server that ends every watch at once is not asked more often than this.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// How often the controller looks, and how long a template stays.
+#[derive(Debug, Clone, Copy)]
+pub struct TemplatesPace {
+    /// From one look at all templates to the next, in seconds; the server ends each watch after it.
+    pub period_s: u32,
+    /// How long no pod has to name a template before it is deleted: a workload that is started again needs it anew.
+    pub grace: Duration,
+}
+
+impl Default for TemplatesPace {
+    fn default() -> Self {
+        Self {
+            period_s: 60,
+            grace: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Serves until `stop` is complete. What cannot be done is logged and tried again.
+pub async fn run_templates(access: Access, pace: TemplatesPace, stop: impl Future<Output = ()>) {
+    let connection = Arc::new(Connection::new(access));
+    tokio::select! {
+        () = serve(connection, pace) => {}
+        () = stop => {}
+    }
+}
+
+async fn serve(connection: Arc<Connection>, pace: TemplatesPace) {
+    let mut controller = Controller {
+        store: Store::new(Arc::clone(&connection)),
+        connection,
+        pace,
+        needed: Needed::default(),
+        unneeded: BTreeMap::new(),
+    };
+    let mut backoff = Backoff::default();
+    loop {
+        let Err(error) = controller.serve(&mut backoff).await;
+        let wait = backoff.next();
+        tracing::warn!(error = %host_config::chain(&error), ?wait, "templates of classic pods are not made; tried again");
+        sleep(wait).await;
+    }
+}
+
+struct Controller {
+    connection: Arc<Connection>,
+    store: Store,
+    pace: TemplatesPace,
+    needed: Needed,
+    /// Since when nobody names a template that is there.
+    unneeded: BTreeMap<Key, Instant>,
+}
+
+/// How a watch has ended.
+enum Watched {
+    /// In its time: it goes on from here.
+    Until(String),
+    /// What it would go on from is gone.
+    Lost,
+}
+
+impl Controller {
+    /// Lists all, then watches.
+    ///
+    /// # Errors
+    /// What the server does not answer: what is known is not to be relied on.
+    async fn serve(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, Error> {
+        loop {
+            let mut version = self.list().await?;
+            loop {
+                self.look().await?;
+                backoff.reset();
+                let next = Instant::now() + BETWEEN_LOOKS;
+                let watched = self.watch(&version).await?;
+                sleep_until(next).await;
+                match watched {
+                    Watched::Until(next) => version = next,
+                    Watched::Lost => break,
+                }
+            }
+        }
+    }
+
+    /// All translated pods; returns from where to watch.
+    async fn list(&mut self) -> Result<String, Error> {
+        let pods = self.connection.all::<Pod>().await?;
+        let mut needed = Needed::default();
+        let mut params = ListParams::default().labels(TRANSLATED).limit(PAGE);
+        loop {
+            let operation = || "list pods".to_owned();
+            let page = api::answer(operation, pods.list(&params)).await?;
+            page.items.iter().for_each(|pod| needed.update(pod));
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params = params.continue_token(&next),
+                None => {
+                    self.needed = needed;
+                    return Ok(page.metadata.resource_version.unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    /// Brings the templates to what pods name.
+    async fn look(&mut self) -> Result<(), Error> {
+        self.store.read(&self.needed).await?;
+        for (key, waiting) in self.needed.all() {
+            self.store.ensure(key, waiting).await?;
+        }
+        let now = Instant::now();
+        let store = &self.store;
+        self.unneeded.retain(|key, _| store.has(key));
+        for key in self.store.keys() {
+            if self.needed.has(&key) {
+                self.unneeded.remove(&key);
+                continue;
+            }
+            let since = *self.unneeded.entry(key.clone()).or_insert(now);
+            if now.duration_since(since) >= self.pace.grace {
+                self.store.delete(&key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn watch(&mut self, version: &str) -> Result<Watched, Error> {
+        let pods = self.connection.all::<Pod>().await?;
+        let params = WatchParams::default()
+            .labels(TRANSLATED)
+            .timeout(self.pace.period_s);
+        let question = pods.watch(&params, version);
+        let events = api::answer(|| "watch pods".to_owned(), question).await?;
+        let mut events = pin!(events);
+        let mut version = version.to_owned();
+        // A server that is gone ends no watch.
+        let end = sleep(Duration::from_secs(u64::from(self.pace.period_s) + 5));
+        let mut end = pin!(end);
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = &mut end => return Ok(Watched::Lost),
+            };
+            match event {
+                Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
+                    self.needed.update(&pod);
+                    for key in needed::named(&pod) {
+                        // Tried again in the next look, not by every event of every pod.
+                        if !self.store.is_refused(&key) {
+                            self.store.ensure(&key, &needed::waiting(&pod)).await?;
+                        }
+                    }
+                    version = pod.metadata.resource_version.unwrap_or(version);
+                }
+                Some(Ok(WatchEvent::Deleted(pod))) => {
+                    self.needed.remove(&pod);
+                    version = pod.metadata.resource_version.unwrap_or(version);
+                }
+                Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                    version = bookmark.metadata.resource_version;
+                }
+                Some(Ok(WatchEvent::Error(status))) => {
+                    tracing::debug!(code = status.code, "the watch of pods is lost");
+                    return Ok(Watched::Lost);
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(error = %host_config::chain(&error), "the watch of pods is lost");
+                    return Ok(Watched::Lost);
+                }
+                None => return Ok(Watched::Until(version)),
+            }
+        }
+    }
+}

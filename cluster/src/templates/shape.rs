@@ -1,0 +1,272 @@
+//! The shape of a claim that a classic pod becomes, in its template's name: `cgpu-m4-c30-x2` is 4 GiB and 30 percent of each of two cards.
+//!
+//! The names are written by `cluster/policies/classic.yaml`. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{
+    CELDeviceSelector, CapacityRequirements, DeviceClaim, DeviceConstraint, DeviceRequest,
+    DeviceSelector, DeviceSubRequest, ExactDeviceRequest, ResourceClaimSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::names::DRIVER;
+use crate::quantity;
+
+/// The class that the claims are of.
+const CLASS: &str = "vgpu.cgpu.io";
+/// The one request of a claim.
+const REQUEST: &str = "vgpu";
+/// Results that a claim can have.
+const CARDS_MAX: u64 = 32;
+/// 65536 GiB: what the policies allow.
+const MIB_MAX: u64 = 65536 << 10;
+/// Alternatives that a request can have.
+const ALTERNATIVES_MAX: usize = 8;
+
+/// Memory of each card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Mib(u64),
+    Percent(u64),
+    Whole,
+}
+
+/// What a claim has of each of its cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    memory: Memory,
+    /// Percent of a card's time.
+    cores: u64,
+    cards: u64,
+}
+
+impl Shape {
+    /// The shape that a template's name has; `None`: the name is none of the policies'.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        let parts: Vec<&str> = name.split('-').collect();
+        let ["cgpu", memory, cores, cards] = parts.as_slice() else {
+            return None;
+        };
+        let number = |text: &str, letter: char| text.strip_prefix(letter)?.parse::<u64>().ok();
+        let memory = match (*memory, memory.strip_suffix("mi")) {
+            ("whole", _) => Memory::Whole,
+            (_, Some(mib)) => Memory::Mib(number(mib, 'm')?),
+            (text, None) if text.starts_with('m') => {
+                Memory::Mib(number(text, 'm')?.checked_mul(1 << 10)?)
+            }
+            (text, None) => Memory::Percent(number(text, 'p')?),
+        };
+        let shape = Self {
+            memory,
+            cores: number(cores, 'c')?,
+            cards: number(cards, 'x')?,
+        };
+        // One shape has one name.
+        (shape.is_allowed() && shape.name() == name).then_some(shape)
+    }
+
+    fn is_allowed(self) -> bool {
+        let memory = match self.memory {
+            Memory::Mib(mib) => (1..=MIB_MAX).contains(&mib),
+            Memory::Percent(percent) => (1..100).contains(&percent),
+            Memory::Whole => true,
+        };
+        memory && self.cores <= 100 && (1..=CARDS_MAX).contains(&self.cards)
+    }
+
+    fn name(self) -> String {
+        let memory = match self.memory {
+            Memory::Mib(mib) if mib.is_multiple_of(1 << 10) => format!("m{}", mib >> 10),
+            Memory::Mib(mib) => format!("m{mib}mi"),
+            Memory::Percent(percent) => format!("p{percent}"),
+            Memory::Whole => "whole".to_owned(),
+        };
+        format!("cgpu-{memory}-c{}-x{}", self.cores, self.cards)
+    }
+
+    /// Whether the claim depends on which cards the cluster has.
+    pub(super) fn is_part(self) -> bool {
+        matches!(self.memory, Memory::Percent(_))
+    }
+
+    /// The claim. `sizes`: bytes that cards of the cluster have; a part of a card is an alternative for each of them.
+    /// `None`: no card is known of which it could be a part.
+    pub(super) fn claim(self, sizes: &BTreeSet<u64>) -> Option<ResourceClaimSpec> {
+        let mut request = DeviceRequest {
+            name: REQUEST.to_owned(),
+            ..DeviceRequest::default()
+        };
+        match self.memory {
+            Memory::Whole => request.exactly = Some(self.exactly(None)),
+            Memory::Mib(mib) => request.exactly = Some(self.exactly(Some(mib << 20))),
+            Memory::Percent(percent) => {
+                // The smallest card first: larger ones stay free for those who need them.
+                let alternatives = sizes.iter().take(ALTERNATIVES_MAX);
+                let alternatives: Vec<DeviceSubRequest> = alternatives
+                    .enumerate()
+                    .map(|(index, size)| self.alternative(index, *size, percent))
+                    .collect();
+                if alternatives.is_empty() {
+                    return None;
+                }
+                request.first_available = Some(alternatives);
+            }
+        }
+        let constraint = DeviceConstraint {
+            requests: Some(vec![REQUEST.to_owned()]),
+            distinct_attribute: Some(format!("{DRIVER}/uuid")),
+            ..DeviceConstraint::default()
+        };
+        Some(ResourceClaimSpec {
+            devices: Some(DeviceClaim {
+                requests: Some(vec![request]),
+                constraints: (self.cards > 1).then(|| vec![constraint]),
+                ..DeviceClaim::default()
+            }),
+        })
+    }
+
+    fn exactly(self, bytes: Option<u64>) -> ExactDeviceRequest {
+        ExactDeviceRequest {
+            device_class_name: CLASS.to_owned(),
+            allocation_mode: Some("ExactCount".to_owned()),
+            count: i64::try_from(self.cards).ok(),
+            capacity: Some(self.capacity(bytes)),
+            ..ExactDeviceRequest::default()
+        }
+    }
+
+    fn alternative(self, index: usize, size: u64, percent: u64) -> DeviceSubRequest {
+        let expression = format!(
+            "device.capacity[\"{DRIVER}\"].memory.compareTo(quantity(\"{}\")) == 0",
+            quantity::bytes(size).0
+        );
+        // The slices' step, and never nothing.
+        let bytes = ((size >> 20) * percent / 100).max(1) << 20;
+        DeviceSubRequest {
+            name: format!("size-{index}"),
+            device_class_name: CLASS.to_owned(),
+            allocation_mode: Some("ExactCount".to_owned()),
+            count: i64::try_from(self.cards).ok(),
+            selectors: Some(vec![DeviceSelector {
+                cel: Some(CELDeviceSelector { expression }),
+            }]),
+            capacity: Some(self.capacity(Some(bytes))),
+            ..DeviceSubRequest::default()
+        }
+    }
+
+    fn capacity(self, bytes: Option<u64>) -> CapacityRequirements {
+        let mut requests: BTreeMap<String, Quantity> = BTreeMap::new();
+        if let Some(bytes) = bytes {
+            requests.insert("memory".to_owned(), quantity::bytes(bytes));
+        }
+        if self.cores > 0 {
+            requests.insert("cores".to_owned(), quantity::count(self.cores));
+        }
+        CapacityRequirements {
+            requests: Some(requests),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(name: &str, sizes: &[u64]) -> Option<serde_json::Value> {
+        let claim = Shape::of_name(name)
+            .unwrap()
+            .claim(&sizes.iter().copied().collect())?;
+        Some(serde_json::to_value(claim).unwrap()["devices"].clone())
+    }
+
+    #[test]
+    fn a_name_is_a_claim_of_each_card() {
+        let two = claim("cgpu-m4-c30-x2", &[]).unwrap();
+        let exactly = &two["requests"][0]["exactly"];
+        assert_eq!(exactly["count"], 2);
+        assert_eq!(
+            exactly["capacity"]["requests"],
+            serde_json::json!({"cores": "30", "memory": "4Gi"})
+        );
+        assert_eq!(
+            two["constraints"][0]["distinctAttribute"],
+            "gpu.cgpu.io/uuid"
+        );
+        let mib = claim("cgpu-m3000mi-c0-x1", &[]).unwrap();
+        assert_eq!(
+            mib["requests"][0]["exactly"]["capacity"]["requests"],
+            serde_json::json!({"memory": "3000Mi"})
+        );
+        assert!(mib["constraints"].is_null());
+        let whole = claim("cgpu-whole-c50-x1", &[]).unwrap();
+        assert_eq!(
+            whole["requests"][0]["exactly"]["capacity"]["requests"],
+            serde_json::json!({"cores": "50"})
+        );
+    }
+
+    #[test]
+    fn a_part_is_an_alternative_for_each_size_from_the_smallest_on() {
+        let sizes = [80 << 30, 24 << 30, 1 << 20];
+        let half = claim("cgpu-p50-c0-x1", &sizes).unwrap();
+        let alternatives = half["requests"][0]["firstAvailable"]
+            .as_array()
+            .unwrap()
+            .clone();
+        let memory: Vec<&str> = alternatives
+            .iter()
+            .map(|one| one["capacity"]["requests"]["memory"].as_str().unwrap())
+            .collect();
+        assert_eq!(memory, ["1Mi", "12Gi", "40Gi"]);
+        let selector = alternatives[1]["selectors"][0]["cel"]["expression"]
+            .as_str()
+            .unwrap();
+        assert!(selector.contains("quantity(\"24Gi\")"), "{selector}");
+        assert_eq!(claim("cgpu-p50-c0-x1", &[]), None);
+        let many: Vec<u64> = (1..40).map(|gib| gib << 30).collect();
+        let many = claim("cgpu-p1-c0-x1", &many).unwrap();
+        let many = many["requests"][0]["firstAvailable"]
+            .as_array()
+            .unwrap()
+            .len();
+        assert_eq!(many, ALTERNATIVES_MAX);
+    }
+
+    #[test]
+    fn a_name_that_no_policy_writes_has_no_shape() {
+        for name in [
+            "",
+            "cgpu",
+            "cgpu-m4-c30",
+            "cgpu-m4-c30-x2-y",
+            "cgpu-m04-c30-x2",
+            "cgpu-m+4-c30-x2",
+            "cgpu-m4-c101-x1",
+            "cgpu-m4-c0-x0",
+            "cgpu-m4-c0-x33",
+            "cgpu-m0-c0-x1",
+            "cgpu-m65537-c0-x1",
+            "cgpu-m1024mi-c0-x1",
+            "cgpu-p0-c0-x1",
+            "cgpu-p100-c0-x1",
+            "cgpu-m99999999999999999999-c0-x1",
+            "cgpu-m18014398509481984-c0-x1",
+            "vgpu-m4-c0-x1",
+            "cgpu-whole-c-x1",
+            "cgpu-m-c0-x1",
+        ] {
+            assert_eq!(Shape::of_name(name), None, "{name}");
+        }
+        for name in [
+            "cgpu-m65536-c100-x32",
+            "cgpu-m1mi-c0-x1",
+            "cgpu-p99-c1-x2",
+            "cgpu-whole-c0-x1",
+        ] {
+            Shape::of_name(name).unwrap();
+        }
+    }
+}

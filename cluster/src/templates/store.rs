@@ -1,0 +1,291 @@
+//! The templates that are there, and the few things that are done with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Event, ObjectReference};
+use k8s_openapi::api::resource::v1::{
+    ResourceClaimTemplate, ResourceClaimTemplateSpec, ResourceSlice,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+
+use super::PAGE;
+use super::needed::{Key, Needed, Waiting};
+use super::shape::Shape;
+use crate::api::{self, Connection};
+use crate::error::Error;
+use crate::names::DRIVER;
+use crate::quantity;
+
+/// The label of templates that the controller has made.
+const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "cgpu-templates");
+
+/// Templates of one namespace. Each needs a pod that names it; past these the pods wait.
+const OF_NAMESPACE_MAX: usize = 1000;
+
+/// What the server answers to an object that is there already.
+const CONFLICT: u16 = 409;
+
+/// Reads, makes and deletes templates.
+pub(super) struct Store {
+    connection: Arc<Connection>,
+    made: BTreeMap<Key, Made>,
+    /// Names that somebody else has taken, or that are refused, and the pod that it was reported to.
+    refused: BTreeMap<Key, Waiting>,
+    /// Bytes of memory that the cluster's cards have, as far as parts of cards are needed.
+    sizes: BTreeSet<u64>,
+}
+
+/// A template of ours.
+struct Made {
+    uid: Option<String>,
+    version: Option<String>,
+}
+
+impl Store {
+    pub(super) fn new(connection: Arc<Connection>) -> Self {
+        Self {
+            connection,
+            made: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            sizes: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.made.contains_key(key)
+    }
+
+    /// Whether the last try to make it was in vain.
+    pub(super) fn is_refused(&self, key: &Key) -> bool {
+        self.refused.contains_key(key)
+    }
+
+    /// Templates that the controller has made.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.made.keys().cloned().collect()
+    }
+
+    /// Reads the templates, and the cards' sizes if a part of a card is needed. A template for parts of cards that are others now is
+    /// deleted, and made anew where it is needed.
+    pub(super) async fn read(&mut self, needed: &Needed) -> Result<(), Error> {
+        let is_part = |name: &str| Shape::of_name(name).is_some_and(Shape::is_part);
+        if needed.all().any(|((_, name), _)| is_part(name)) {
+            self.sizes = self.read_sizes().await?;
+        }
+        let templates = self.connection.all::<ResourceClaimTemplate>().await?;
+        let label = format!("{}={}", MADE_BY.0, MADE_BY.1);
+        let mut params = ListParams::default().labels(&label).limit(PAGE);
+        let (mut made, mut outdated) = (BTreeMap::new(), Vec::new());
+        loop {
+            let operation = || "list resourceclaimtemplates".to_owned();
+            let page = api::answer(operation, templates.list(&params)).await?;
+            for template in page.items {
+                let ResourceClaimTemplate { metadata, spec } = template;
+                let key = (
+                    metadata.namespace.unwrap_or_default(),
+                    metadata.name.unwrap_or_default(),
+                );
+                // Somebody else's with our label is not ours to delete.
+                let Some(shape) = Shape::of_name(&key.1) else {
+                    continue;
+                };
+                let is_other = |claim| claim != spec.spec;
+                if shape.is_part()
+                    && needed.has(&key)
+                    && shape.claim(&self.sizes).is_some_and(is_other)
+                {
+                    outdated.push(key.clone());
+                }
+                let one = Made {
+                    uid: metadata.uid,
+                    version: metadata.resource_version,
+                };
+                made.insert(key, one);
+            }
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params = params.continue_token(&next),
+                None => break,
+            }
+        }
+        self.made = made;
+        self.refused.retain(|key, _| needed.has(key));
+        for key in outdated {
+            self.delete(&key).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_sizes(&self) -> Result<BTreeSet<u64>, Error> {
+        let slices = self.connection.all::<ResourceSlice>().await?;
+        let driver = format!("spec.driver={DRIVER}");
+        let mut params = ListParams::default().fields(&driver).limit(PAGE);
+        let mut sizes = BTreeSet::new();
+        loop {
+            let operation = || "list resourceslices".to_owned();
+            let page = api::answer(operation, slices.list(&params)).await?;
+            for device in page
+                .items
+                .iter()
+                .flat_map(|slice| slice.spec.devices.iter().flatten())
+            {
+                let memory = device.capacity.as_ref().and_then(|all| all.get("memory"));
+                sizes.extend(memory.and_then(|memory| quantity::whole(&memory.value)));
+            }
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(sizes),
+            }
+        }
+    }
+
+    /// Makes a template unless it is there. What the server refuses is reported to the pod that waits, once.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub(super) async fn ensure(&mut self, key: &Key, waiting: &Waiting) -> Result<(), Error> {
+        if self.made.contains_key(key) {
+            return Ok(());
+        }
+        let (namespace, name) = key;
+        let Some(shape) = Shape::of_name(name) else {
+            return Ok(());
+        };
+        let of_namespace = self.made.keys().filter(|(other, _)| other == namespace);
+        if of_namespace.count() >= OF_NAMESPACE_MAX {
+            let why = format!("the namespace has {OF_NAMESPACE_MAX} templates of classic pods");
+            return self.refuse(key, waiting, &why).await;
+        }
+        if shape.is_part() && self.sizes.is_empty() {
+            self.sizes = self.read_sizes().await?;
+        }
+        let Some(spec) = shape.claim(&self.sizes) else {
+            return self.refuse(key, waiting, "no node has a card yet").await;
+        };
+        let template = ResourceClaimTemplate {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some(namespace.clone()),
+                labels: Some([(MADE_BY.0.to_owned(), MADE_BY.1.to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            spec: ResourceClaimTemplateSpec {
+                metadata: None,
+                spec,
+            },
+        };
+        let templates = self.connection.namespaced(namespace).await?;
+        let operation = || format!("create resourceclaimtemplate {namespace}/{name}");
+        let params = PostParams::default();
+        match api::answer(operation, templates.create(&params, &template)).await {
+            Ok(ResourceClaimTemplate { metadata, .. }) => {
+                tracing::info!(namespace, name, "made");
+                self.refused.remove(key);
+                let made = Made {
+                    uid: metadata.uid,
+                    version: metadata.resource_version,
+                };
+                self.made.insert(key.clone(), made);
+                Ok(())
+            }
+            // Another controller's, or the namespace's own.
+            Err(Error::Api {
+                status: Some(CONFLICT),
+                ..
+            }) => {
+                self.refused.insert(key.clone(), waiting.clone());
+                Ok(())
+            }
+            Err(Error::Api {
+                status: Some(400..500),
+                why,
+                ..
+            }) => self.refuse(key, waiting, &why).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a template, unless it is another one than was read.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub(super) async fn delete(&mut self, key: &Key) -> Result<(), Error> {
+        let Some(made) = self.made.remove(key) else {
+            return Ok(());
+        };
+        let (namespace, name) = key;
+        let templates = self
+            .connection
+            .namespaced::<ResourceClaimTemplate>(namespace)
+            .await?;
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: made.uid,
+                resource_version: made.version,
+            }),
+            ..DeleteParams::default()
+        };
+        let operation = || format!("delete resourceclaimtemplate {namespace}/{name}");
+        match api::answer(operation, templates.delete(name, &params)).await {
+            Ok(_) => tracing::info!(namespace, name, "collected"),
+            // It is gone, or was changed since: the next look reads it anew.
+            Err(Error::Api {
+                status: Some(404 | CONFLICT),
+                ..
+            }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn refuse(&mut self, key: &Key, waiting: &Waiting, why: &str) -> Result<(), Error> {
+        if self.refused.get(key) == Some(waiting) {
+            return Ok(());
+        }
+        self.refused.insert(key.clone(), waiting.clone());
+        let (namespace, name) = key;
+        tracing::warn!(namespace, name, why, "a template cannot be made");
+        let events = self.connection.namespaced::<Event>(namespace).await?;
+        let event = event(namespace, name, waiting, why);
+        let operation = || format!("create an event of pod {namespace}/{}", waiting.name);
+        let reported = api::answer(operation, events.create(&PostParams::default(), &event)).await;
+        // A namespace that is going away takes none.
+        if let Err(error) = reported {
+            tracing::debug!(error = %host_config::chain(&error), "not reported");
+        }
+        Ok(())
+    }
+}
+
+fn event(namespace: &str, name: &str, waiting: &Waiting, why: &str) -> Event {
+    let now = k8s_openapi::jiff::Timestamp::now();
+    // The API's bound.
+    let message: String = format!("ResourceClaimTemplate {name}: {why}");
+    Event {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}.", waiting.name)),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(waiting.name.clone()),
+            uid: Some(waiting.uid.clone()),
+            ..ObjectReference::default()
+        },
+        type_: Some("Warning".to_owned()),
+        reason: Some("TemplateRefused".to_owned()),
+        action: Some("MakeTemplate".to_owned()),
+        message: Some(message.chars().take(1024).collect()),
+        reporting_component: Some("cgpu.io/templates".to_owned()),
+        reporting_instance: Some("cgpu-templates".to_owned()),
+        event_time: Some(MicroTime(now)),
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        count: Some(1),
+        ..Event::default()
+    }
+}
