@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use cluster::{Access, Host, NodeName, Settings};
+use cluster::{Access, Host, NodeName, Settings, TemplatesPace};
 use host_config::Config;
 
 use crate::options::ClusterOptions;
@@ -37,10 +37,7 @@ pub(crate) fn of(
         name.context("--kubernetes needs this node's name: give --node-name or $NODE_NAME")?;
     let settings = Settings {
         node: NodeName::new(name)?,
-        access: Access {
-            kubeconfig: options.kubeconfig.clone(),
-            server: options.api_server.clone(),
-        },
+        access: access(options),
         kubelet_dir: options.kubelet_dir.clone(),
         cdi_dir: options.cdi_dir.clone(),
         pod_uid: options.pod_uid.clone(),
@@ -49,6 +46,24 @@ pub(crate) fn of(
     settings.check()?;
     let host = Host::new(Arc::new(config.clone()));
     Ok(Some(Driver { settings, host }))
+}
+
+/// Serves the cluster until it is dropped: see `cluster::run_templates`.
+///
+/// # Errors
+/// None: what cannot be done is tried again.
+pub(crate) async fn run_templates(options: &ClusterOptions) -> anyhow::Result<()> {
+    tracing::info!("serving the cluster: templates of classic pods");
+    let never = std::future::pending();
+    cluster::run_templates(access(options), TemplatesPace::default(), never).await;
+    Ok(())
+}
+
+fn access(options: &ClusterOptions) -> Access {
+    Access {
+        kubeconfig: options.kubeconfig.clone(),
+        server: options.api_server.clone(),
+    }
 }
 
 /// Serves until it is dropped; without a driver, nothing is served.

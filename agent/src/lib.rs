@@ -49,6 +49,8 @@ mod driver {
 
     use crate::options::ClusterOptions;
 
+    const ABSENT: &str = "this cgpu-agent is built without the feature `kubernetes`";
+
     #[derive(Debug)]
     pub(crate) enum Driver {}
 
@@ -58,11 +60,13 @@ mod driver {
         _config: &Config,
     ) -> anyhow::Result<Option<Driver>> {
         if options.kubernetes {
-            bail!(
-                "this cgpu-agent is built without the feature `kubernetes`: --kubernetes is not possible"
-            );
+            bail!("{ABSENT}: --kubernetes is not possible");
         }
         Ok(None)
+    }
+
+    pub(crate) async fn run_templates(_options: &ClusterOptions) -> anyhow::Result<()> {
+        bail!("{ABSENT}: --classic-templates is not possible")
     }
 
     pub(crate) async fn run(_driver: Option<Driver>) -> anyhow::Result<()> {
@@ -97,6 +101,13 @@ pub use self::options::{ClusterOptions, Listen, Options};
 /// A configuration that cannot be read; another agent, or a program that has the port; no thread.
 pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
     log_to_stderr();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the event loop")?;
+    if options.cluster.classic_templates {
+        return runtime.block_on(until_ended(driver::run_templates(&options.cluster)));
+    }
     let config = Config::load()?;
     let settings = Settings::of(options, &config.metrics)?;
     let driver = driver::of(&options.cluster, &options.runtime_dir, &config)?;
@@ -104,10 +115,6 @@ pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
     let is_updated = options.cluster.pod_uid.is_some();
     let lock = (!is_updated).then(|| single::take(&options.runtime_dir));
     let lock = lock.transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the event loop")?;
     let metrics = async {
         let _lock = match lock {
             Some(lock) => lock,
@@ -115,19 +122,26 @@ pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
         };
         serve(&settings, &options.history_dir, config, build).await
     };
-    runtime.block_on(async {
-        let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
-        let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
-        let served = tokio::select! {
+    runtime.block_on(until_ended(async {
+        tokio::select! {
             served = metrics => served,
             served = driver::run(driver) => served,
-            _ = terminated.recv() => Ok(()),
-            _ = interrupted.recv() => Ok(()),
-        };
-        service_manager::stopping();
-        tracing::info!("ended");
-        served
-    })
+        }
+    }))
+}
+
+/// Does it until SIGTERM or SIGINT.
+async fn until_ended(serve: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("await SIGTERM")?;
+    let mut interrupted = signal(SignalKind::interrupt()).context("await SIGINT")?;
+    let served = tokio::select! {
+        served = serve => served,
+        _ = terminated.recv() => Ok(()),
+        _ = interrupted.recv() => Ok(()),
+    };
+    service_manager::stopping();
+    tracing::info!("ended");
+    served
 }
 
 async fn serve(

@@ -41,13 +41,16 @@ pub struct Options {
     pub cluster: ClusterOptions,
 }
 
-/// The options of a cluster's node.
+/// The options of a cluster's node, and of the cluster's one controller.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct ClusterOptions {
     /// Serves the kubelet too, as the DRA driver gpu.cgpu.io: the node's GPUs are published, and claims of pods prepared.
-    #[arg(long)]
+    #[arg(long, group = "role")]
     pub kubernetes: bool,
+    /// Serves no node, but the cluster: makes the templates that classic pods' claims are made from, and removes those that nobody names.
+    #[arg(long, group = "role")]
+    pub classic_templates: bool,
     /// This node's name in the cluster. Default: $NODE_NAME.
     #[arg(long, value_name = "NAME", requires = "kubernetes")]
     pub node_name: Option<String>,
@@ -71,10 +74,10 @@ pub struct ClusterOptions {
     #[arg(long, value_name = "UID", requires = "kubernetes")]
     pub pod_uid: Option<String>,
     /// A kubeconfig file. Default: the pod's service account, else $KUBECONFIG.
-    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    #[arg(long, value_name = "FILE", requires = "role")]
     pub kubeconfig: Option<PathBuf>,
     /// The API server's address, where it is another one than these say.
-    #[arg(long, value_name = "URL", requires = "kubernetes")]
+    #[arg(long, value_name = "URL", requires = "role")]
     pub api_server: Option<String>,
 }
 

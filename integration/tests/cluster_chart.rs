@@ -89,7 +89,7 @@ fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
         ("image.digest=latest", "digest"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("runtimeClass.handler=Cgpu", "handler"),
-        ("classic=true", "classic"),
+        ("classic.enabled=perhaps", "enabled"),
     ] {
         let refused = chart.render(&["--set", value])?;
         ensure!(
@@ -137,14 +137,19 @@ fn the_kept_rendering_is_of_this_chart() -> Result<()> {
 #[test]
 fn the_agent_knows_the_chart_s_options() -> Result<()> {
     let kept = objects(&fs::read_to_string(kept_rendering())?)?;
-    let agent = &find(&kept, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
+    let container = |kind| {
+        let object = find(&kept, kind)?;
+        Ok::<_, anyhow::Error>(object["spec"]["template"]["spec"]["containers"][0].clone())
+    };
     let program = Programs::for_tests()?.program("cgpu-agent")?;
     let help = Command::new(program).arg("--help").output()?;
     let help = String::from_utf8(help.stdout)?;
-    for argument in agent["args"].as_array().context("arguments")? {
-        let argument = argument.as_str().context("a text")?;
-        let option = argument.split('=').next().unwrap_or(argument);
-        ensure!(help.contains(option), "{option} is not in:\n{help}");
+    for kind in ["DaemonSet", "Deployment"] {
+        for argument in container(kind)?["args"].as_array().context("arguments")? {
+            let argument = argument.as_str().context("a text")?;
+            let option = argument.split('=').next().unwrap_or(argument);
+            ensure!(help.contains(option), "{option} is not in:\n{help}");
+        }
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use integration::cluster::{
-    ControlPlane, Extent, Kubectl, KubeletNode, KubernetesPrograms, NodeAgent, Nth, apply, remove,
-    template,
+    ControlPlane, Extent, Kubectl, KubeletNode, KubernetesPrograms, NodeAgent, Nth,
+    TemplatesController, apply, remove,
 };
 use integration::command::{LIMIT, wait_until};
 use integration::node::Node;
@@ -163,9 +163,7 @@ fn without_agent(cluster: &Cluster<'_>, agent: NodeAgent) -> Result<NodeAgent> {
 
 /// The seeds' job: two cards, 4 GiB of each, by the classic keys.
 fn classic(cluster: &Cluster<'_>) -> Result<()> {
-    cluster
-        .kubectl
-        .create(&template("cgpu-m4-c0-x2", "default")?)?;
+    let controller = TemplatesController::start(cluster.plane, &cluster.worker.rig.node)?;
     let app = cluster.container("app", json!({"limits": {"aliyun.com/gpu-mem": 8}}));
     cluster.kubectl.create(&json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -174,7 +172,8 @@ fn classic(cluster: &Cluster<'_>) -> Result<()> {
     }))?;
     cluster.running("classic")?;
     ensure!(cluster.totals("classic")? == [4, 4], "what it sees");
-    remove(&cluster.kubectl, &["pod", "classic"])
+    remove(&cluster.kubectl, &["pod", "classic"])?;
+    controller.finish()
 }
 
 /// What a pod's author may write who read the source.

@@ -1,6 +1,6 @@
 //! The agent of a node with a kubelet, with a token that is bound to that node.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,6 +9,7 @@ use super::control_plane::ControlPlane;
 use super::kubelet::KubeletNode;
 use crate::claims::cdi_folder;
 use crate::daemon::Daemon;
+use crate::node::Node;
 
 /// A running one. Dropped while it runs, it belongs to a failed test, and prints the end of its log.
 #[derive(Debug)]
@@ -33,11 +34,10 @@ impl NodeAgent {
         let identity = format!("agent-{name}");
         let kubectl = plane.kubectl_with(&identity, token.success()?.stdout.trim())?;
         let program = node.command("cgpu-agent")?;
-        let program = PathBuf::from(program.get_program());
         let root = node.root();
         let runtime = root.join("agent");
         std::fs::create_dir_all(&runtime)?;
-        let mut command = plane.network().command(&program)?;
+        let mut command = plane.network().command(Path::new(program.get_program()))?;
         command
             .arg("--kubernetes")
             .arg(format!("--node-name={name}"))
@@ -86,6 +86,42 @@ impl NodeAgent {
     /// It cannot be killed.
     pub fn kill(mut self) -> Result<()> {
         self.0.kill()
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn finish(mut self) -> Result<()> {
+        self.0.stop(Duration::from_secs(30))?;
+        Ok(())
+    }
+}
+
+/// The controller of classic pods' templates, with a token of its own account.
+#[derive(Debug)]
+pub struct TemplatesController(Daemon);
+
+impl TemplatesController {
+    /// Starts it. `node` has its files.
+    ///
+    /// # Errors
+    /// It gets no token, or does not start.
+    pub fn start(plane: &ControlPlane, node: &Node) -> Result<Self> {
+        let token = plane.kubectl().run(&[
+            "create",
+            "token",
+            "cgpu-templates",
+            "--namespace=cgpu-system",
+        ])?;
+        let kubectl = plane.kubectl_with("templates", token.success()?.stdout.trim())?;
+        let program = node.command("cgpu-agent")?;
+        let mut command = plane.network().command(Path::new(program.get_program()))?;
+        command
+            .arg("--classic-templates")
+            .arg(format!("--kubeconfig={}", kubectl.config().display()));
+        let log = node.root().join("templates.log");
+        Ok(Self(Daemon::start("cgpu-agent", &command, &log)?))
     }
 
     /// Ends it.

@@ -26,7 +26,7 @@ mod programs;
 mod recorded;
 mod shapes;
 
-pub use agent::NodeAgent;
+pub use agent::{NodeAgent, TemplatesController};
 pub use agents::{agent_attempts, check_agents};
 pub use cases::{Case, cases};
 pub use chart::{CHART_NAMESPACE, Chart, chart_hash, kept_rendering};
