@@ -4,4 +4,5 @@
 mod claims;
 mod fixture;
 mod node;
+mod random;
 mod real;
