@@ -45,6 +45,15 @@ enum Suite {
         #[arg(long, default_value_t = 100)]
         upgrades: u32,
     },
+    /// Random lives of claims, agents and containers against an account of the test's own; writes docs/reports/claims.md.
+    Claims {
+        /// How many steps a seed.
+        #[arg(long, default_value_t = 10_000)]
+        steps: u64,
+        /// Which seeds, from 1 on.
+        #[arg(long, default_value_t = 3)]
+        seeds: u64,
+    },
     /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/reports/referee.md. Trees: those of Debian's
     /// source packages, and those that are named.
     Referee {
@@ -75,6 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             seed,
         } => chaos(*seconds, *at_once, *seed),
         Suite::Upgrade { upgrades } => upgrade(*upgrades),
+        Suite::Claims { steps, seeds } => claims(*steps, *seeds),
         Suite::Referee {
             sequences,
             seed,
@@ -213,6 +223,46 @@ fn upgrade(upgrades: u32) -> Result<ExitCode> {
             began.elapsed().as_secs(),
             machine::describe(),
             COMMIT.get(..8).unwrap_or(COMMIT),
+        ),
+    )?;
+    println!("wrote {}", page.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn claims(steps: u64, seeds: u64) -> Result<ExitCode> {
+    let began = Instant::now();
+    let arguments = [
+        "--package",
+        "cgpu-cluster",
+        "--test",
+        "driver",
+        "--",
+        "--nocapture",
+        "random",
+    ];
+    let mut reported = String::new();
+    for seed in 1..=seeds {
+        progress(&format!("{steps} steps of seed {seed}"));
+        let environment = [
+            ("CGPU_CLAIM_STEPS", steps.to_string().into()),
+            ("CGPU_CLAIM_SEED", seed.to_string().into()),
+        ];
+        let Some(summary) = summarised(&arguments, "CGPU_CLAIM_SUMMARY", &environment)? else {
+            return Ok(ExitCode::FAILURE);
+        };
+        reported += &summary;
+    }
+    let page = repository().join("docs/reports/claims.md");
+    fs::write(
+        &page,
+        format!(
+            "# Random lives of claims\n\nWritten by `cargo xtask long claims --steps {steps} --seeds {seeds}`; {} s in all, development build, {}.\n\n\
+             Claims are allocated, prepared, given back and deleted; containers take their shares and end; the agent ends in order or is killed, and starts again; the API\n\
+             server refuses. Kubelet (gRPC), API server and frontends are played, the driver, the state folder and its reservations are the product's. After every step the\n\
+             records and what is free of each card are compared with the test's own account: a double grant, or memory that is lost, ends the run. The test is\n\
+             `cluster/tests/driver/random.rs`.\n\n```text\n{reported}```\n",
+            began.elapsed().as_secs(),
+            machine::describe(),
         ),
     )?;
     println!("wrote {}", page.display());
