@@ -1,22 +1,29 @@
 //! `cargo xtask cluster`: a private etcd and Kubernetes' own API server, scheduler and controllers, with the policies of `cluster/policies`.
 //!
-//! The nodes are objects alone, with slices as an agent publishes them: what is shown is how pods are admitted, placed, refused and evicted.
-//! Their templates are posted in the controller's place. The first run builds Kubernetes, which takes half an hour on two cores.
+//! At first the nodes are objects alone, with slices as an agent publishes them: what is shown is how pods are admitted, placed, refused and
+//! evicted. Their templates are posted in the controller's place. Then two nodes have kubelets, agents and simulated cards. The first run builds
+//! Kubernetes, which takes half an hour on two cores.
+
+mod nodes;
+mod print;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use integration::cluster::{
-    Card, ControlPlane, Extent, Kubectl, KubernetesPrograms, Share, add_node, apply, pods,
+    Card, Chart, ControlPlane, Extent, Kubectl, KubernetesPrograms, Share, add_node, apply, pods,
     post_slice, reap, remove, slice, template, wait_event, wait_placed, workload,
 };
 use integration::command::{LIMIT, Outcome, progress, wait_until};
 use integration::node::Node;
+use integration::programs::Programs;
 use integration::skip;
 use serde_json::{Value, json};
 
+use self::print::{print_reply, show_with};
 use crate::table::{self, Row};
 
 const CLAIMS: &str = "custom-columns=CLAIM:.metadata.name,NODE:.status.allocation.devices.results[*].pool,\
@@ -29,12 +36,15 @@ pub(crate) fn run() -> Result<ExitCode> {
         bail!("the cluster {reason}: it is in a mount namespace of its own");
     }
     let programs = KubernetesPrograms::build().context("building Kubernetes")?;
+    // For tests of the chart, which wait for no build.
+    Chart::build().context("building Helm")?;
+    Programs::for_tests()?;
     let node = Node::bare()?;
     progress("starting etcd and Kubernetes' control plane");
     let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
     let mut show = Show {
         kubectl: plane.kubectl(),
-        plane,
+        plane: Arc::new(plane),
         rows: Vec::new(),
     };
     show.introduce()?;
@@ -47,10 +57,12 @@ pub(crate) fn run() -> Result<ExitCode> {
     show.agents()?;
     show.lost_card()?;
     show.release()?;
+    nodes::show(&mut show)?;
     let Show {
         plane, mut rows, ..
     } = show;
     progress("stopping everything and looking for leftovers");
+    let plane = Arc::into_inner(plane).context("the nodes have let go of it")?;
     let cleaned = match plane.finish().and_then(|()| node.finish()) {
         Ok(()) => "nothing".to_owned(),
         Err(error) => format!("{error:#}"),
@@ -62,7 +74,7 @@ pub(crate) fn run() -> Result<ExitCode> {
 /// The cluster and what was seen on it so far. Fields end in this order.
 struct Show {
     kubectl: Kubectl,
-    plane: ControlPlane,
+    plane: Arc<ControlPlane>,
     rows: Vec<Row>,
 }
 
@@ -87,10 +99,8 @@ impl Show {
 
     /// Sends an object that is refused or not, and shows it as a document on standard input.
     fn send(&self, kubectl: &Kubectl, options: &[&str], object: &Value) -> Result<Outcome> {
-        println!(
-            "\n$ kubectl create {} -f - <<< '{object}'",
-            options.join(" ")
-        );
+        let shown: String = options.iter().map(|option| format!("{option} ")).collect();
+        println!("\n$ kubectl create {shown}-f - <<< '{object}'");
         let reply = kubectl.send("create", options, object)?;
         print_reply(&reply);
         Ok(reply)
@@ -461,35 +471,5 @@ fn part<'a>(text: &'a str, expected: &'a str) -> &'a str {
         expected
     } else {
         text.trim()
-    }
-}
-
-fn show_with(kubectl: &Kubectl, args: &[&str]) -> Result<Outcome> {
-    let quoted: Vec<String> = args
-        .iter()
-        .map(|arg| {
-            if *arg == CLAIMS {
-                "\"$CLAIMS\"".to_owned()
-            } else if arg.contains(['{', '*', ' ']) {
-                format!("'{arg}'")
-            } else {
-                (*arg).to_owned()
-            }
-        })
-        .collect();
-    println!("\n$ kubectl {}", quoted.join(" "));
-    let reply = kubectl.run(args)?;
-    print_reply(&reply);
-    Ok(reply)
-}
-
-fn print_reply(reply: &Outcome) {
-    for text in [&reply.stdout, &reply.stderr] {
-        if !text.trim().is_empty() {
-            println!("{}", text.trim_end());
-        }
-    }
-    if let Some(code) = reply.code.filter(|code| *code != 0) {
-        println!("(exit code {code})");
     }
 }
