@@ -5,14 +5,14 @@
 
 mod driver;
 mod facts;
+mod pods;
 mod standing;
 
 use cards::{IoUring, Mode};
-use host_config::config::Authority;
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
-pub use self::facts::{Cgroup, Facts, FiltersUnread, Runc};
+pub use self::facts::{Cgroup, ClaimsFacts, Facts, FiltersUnread, Runc};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use crate::JSON_VERSION;
 use crate::host_driver::HostDriver;
@@ -137,7 +137,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     checks.extend(standing::programs(facts));
     checks.extend(driver::checks(facts));
     checks.extend(isolation(facts));
-    checks.extend(pods(facts));
+    checks.extend(pods::check(facts));
     checks.extend(state(facts));
     checks.extend(standing::containers(facts));
     checks.extend(standing::engines(facts));
@@ -389,34 +389,6 @@ fn isolation(facts: &Facts) -> Vec<Check> {
         });
     }
     checks
-}
-
-/// Who can ask for a pod's vGPU, where there are pods.
-fn pods(facts: &Facts) -> Option<Check> {
-    let kubelet = facts.kubelet.as_deref();
-    match (facts.authority, kubelet) {
-        (Authority::Auto | Authority::Annotations, None) => None,
-        (Authority::Annotations, Some(_)) => Some(Check::hint(
-            "pods",
-            "a pod's author can ask for any amount by annotation or variable, and no scheduler counts it",
-            "unless this node is one user's, take `[kubernetes] authority = \"annotations\"` out of cgpu.toml",
-        )),
-        (Authority::Auto, Some(folder)) => {
-            Some(claims(&format!("a kubelet is here ({})", folder.display())))
-        }
-        (Authority::Claims, _) => Some(claims("cgpu.toml says so")),
-    }
-}
-
-/// Pods get vGPUs by claims alone, which nobody makes yet.
-fn claims(why: &str) -> Check {
-    Check::hint(
-        "pods",
-        format!(
-            "{why}: what a pod's author writes asks for nothing, and this version has no driver for claims"
-        ),
-        "on a node of one user, set `[kubernetes] authority = \"annotations\"` in cgpu.toml",
-    )
 }
 
 fn state(facts: &Facts) -> Vec<Check> {

@@ -1,6 +1,7 @@
 //! `cargo xtask long`: the suites that take longer than CI has, before an issue is resolved.
 
 mod roots;
+mod scale;
 
 use std::ffi::OsString;
 use std::fs;
@@ -54,6 +55,8 @@ enum Suite {
         #[arg(long, default_value_t = 3)]
         seeds: u64,
     },
+    /// Kubernetes' own scheduler and the policies with many nodes and pods; writes docs/reports/scale.md.
+    Scale(scale::Options),
     /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/reports/referee.md. Trees: those of Debian's
     /// source packages, and those that are named.
     Referee {
@@ -84,6 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             seed,
         } => chaos(*seconds, *at_once, *seed),
         Suite::Upgrade { upgrades } => upgrade(*upgrades),
+        Suite::Scale(options) => scale::run(options),
         Suite::Claims { steps, seeds } => claims(*steps, *seeds),
         Suite::Referee {
             sequences,

@@ -68,6 +68,8 @@ pub struct Facts {
     pub kubelet: Option<PathBuf>,
     /// Who can ask for a pod's vGPU.
     pub authority: Authority,
+    /// What there is of claims.
+    pub claims: ClaimsFacts,
     /// How containers are held.
     pub isolation: IsolationConfig,
     /// Who could hold a container, and who would.
@@ -113,4 +115,13 @@ pub struct Runc {
     pub version: String,
     /// Whether it can hand over a seccomp listener.
     pub notify: bool,
+}
+
+/// Claims of a cluster's, as this node has them.
+#[derive(Debug, Clone)]
+pub struct ClaimsFacts {
+    /// How many are prepared, or why that cannot be read.
+    pub prepared: Result<usize, String>,
+    /// Whether a driver has its socket in the kubelet's folder.
+    pub driver: bool,
 }

@@ -41,6 +41,10 @@ fn healthy() -> Facts {
         uvm_disable_hmm: None,
         kubelet: None,
         authority: Authority::Auto,
+        claims: ClaimsFacts {
+            prepared: Ok(0),
+            driver: false,
+        },
         isolation: IsolationConfig::default(),
         backends: Ok(survey(Kind::Broker)),
         state_dir: PathBuf::from("/run/cgpu"),
@@ -307,6 +311,28 @@ fn who_can_ask_for_a_pod_s_vgpu_is_reported_where_there_are_pods() {
         }
     }
     assert!(check(None, Authority::Claims).is_some());
+}
+
+#[test]
+fn claims_are_served_by_a_driver_and_a_record_that_cannot_be_read_stops_all_starts() {
+    let check = |prepared: Result<usize, String>, driver: bool| {
+        let mut facts = healthy();
+        facts.kubelet = Some(PathBuf::from("/var/lib/kubelet/pods"));
+        facts.claims = ClaimsFacts { prepared, driver };
+        let assessed = assess(&facts);
+        let is_well = assessed.is_well;
+        let mut checks = assessed.checks.into_iter();
+        (checks.find(|check| check.name == "pods").unwrap(), is_well)
+    };
+    let (served, _) = check(Ok(3), true);
+    assert_eq!(served.level, Level::Ok);
+    assert!(served.found.contains("prepared: 3"), "{served:?}");
+    let (unserved, _) = check(Ok(3), false);
+    assert_eq!(unserved.level, Level::Hint);
+    assert!(unserved.remedy.unwrap().contains("cgpu-agent --kubernetes"));
+    let (broken, is_well) = check(Err("claims/x.json cannot be read".to_owned()), true);
+    assert_eq!((broken.level, is_well), (Level::Broken, false));
+    assert!(broken.found.contains("claims/x.json"), "{broken:?}");
 }
 
 #[test]

@@ -4,9 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use integration::claims::PreparedClaim;
 use integration::command::progress;
 use integration::containerd::{CGPU, RUNC};
 use integration::programs::Programs;
+use integration::rig::Rig;
 
 use super::value::Value;
 use super::{Bench, VGPU, pairs, quantile, sorted};
@@ -23,12 +25,40 @@ const AT_ONCE: usize = 10;
 /// What a shim has at work goes to sleep within a second; Go collects its garbage now and then.
 const IDLE: Duration = Duration::from_secs(3);
 
+/// What containerd's CRI writes into a container of a pod.
+const IN_POD: [&str; 6] = [
+    "io.kubernetes.cri.container-type=container",
+    "io.kubernetes.cri.sandbox-id=of-the-bench",
+    "io.kubernetes.cri.sandbox-name=bench",
+    "io.kubernetes.cri.sandbox-namespace=default",
+    "io.kubernetes.cri.sandbox-uid=bench",
+    "io.kubernetes.cri.container-name=app",
+];
+
+/// A hundred claims, the first of as much memory as a container by an annotation has.
+fn prepared(rig: &Rig) -> Result<Vec<PreparedClaim>> {
+    let one = |number: u64| {
+        let mib = if number == 0 { 1024 } else { 1 };
+        let uid = format!("bench-{number}");
+        PreparedClaim::new(&rig.node, &uid, &["bench"], &[("vgpu", &[(0, mib)])])
+    };
+    (0..100).map(one).collect()
+}
+
 impl Bench {
-    /// Detached starts of all three kinds and whole lives of two, turn by turn.
+    /// Detached starts of all four kinds and whole lives of two, turn by turn.
     pub(super) fn starts(&mut self, rounds: usize) -> Result<()> {
         progress("container starts");
-        let kinds: [&[&str]; 3] = [&VGPU, &["--runtime", CGPU], &["--runtime", RUNC]];
-        let mut times = [Vec::new(), Vec::new(), Vec::new()];
+        // As a pod's container has it, beside others that wait for theirs.
+        let claims = prepared(&self.rig)?;
+        let pointer = claims.first().context("a claim")?.pointer("vgpu", 0);
+        let pointer = format!("CGPU_CLAIM_00000000={pointer}");
+        let mut by_claim = vec!["--runtime", CGPU, "--env", &pointer];
+        for annotation in &IN_POD {
+            by_claim.extend(["--annotation", annotation]);
+        }
+        let kinds: [&[&str]; 4] = [&VGPU, &["--runtime", CGPU], &["--runtime", RUNC], &by_claim];
+        let mut times = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
         for round in 0..=rounds {
             for (kind, (options, times)) in kinds.iter().zip(&mut times).enumerate() {
                 let id = format!("start-{kind}-{round}");
@@ -44,7 +74,17 @@ impl Bench {
                 }
             }
         }
-        let [vgpu, plain, runc] = times;
+        drop(claims);
+        let [vgpu, plain, runc, claimed] = times;
+        let more = pairs(&claimed, &vgpu, |claimed, vgpu| claimed - vgpu);
+        let p99 = quantile(&sorted(more.clone()), 0.99);
+        self.add(
+            "container start by a claim beside 99 others, more than by an annotation",
+            "ms",
+            Value::of_turns(more),
+            p99,
+            Some(50.0),
+        );
         let more = pairs(&vgpu, &plain, |vgpu, plain| vgpu - plain);
         let p99 = quantile(&sorted(more.clone()), 0.99);
         self.add(

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use cards::claims::Claims;
 use driver_libraries::uvm_module::Standing;
 use host_config::config::{DEFAULT_PATH, PATH_VARIABLE, kubernetes};
 use host_config::{Config, chain};
@@ -14,7 +15,7 @@ use sys::pidfd::PidFd;
 use sys::traced::Traced;
 
 use super::standing;
-use view::doctor::{Cgroup, Container, Facts, FiltersUnread, Runc};
+use view::doctor::{Cgroup, ClaimsFacts, Container, Facts, FiltersUnread, Runc};
 use view::host_driver::{ANSWER, HostDriver, kernel_version};
 use view::ps;
 
@@ -97,12 +98,31 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
             .flatten(),
         kubelet: kubernetes::kubelet(),
         authority: config.kubernetes.authority,
+        claims: claims(config),
         isolation: config.isolation.clone(),
         backends: vgpu::backend::survey(config).map_err(|error| chain(&error)),
         state_dir: config.state_dir.clone(),
         state_dir_usable: standing::state_dir(&config.state_dir),
         containers: containers(config),
         forsaken: standing::forsaken(&config.state_dir, Path::new("/proc")),
+    }
+}
+
+/// The driver's socket in the kubelet's folder is named by the driver (`cluster::kubelet`).
+fn claims(config: &Config) -> ClaimsFacts {
+    const REGISTRY: &str = "plugins_registry";
+    const DRIVER: &str = "gpu.cgpu.io";
+    let registry = kubernetes::kubelet().map(|pods| pods.with_file_name(REGISTRY));
+    let sockets = registry.and_then(|registry| std::fs::read_dir(registry).ok());
+    let prepared = Claims::of(&config.state_dir).all();
+    ClaimsFacts {
+        prepared: prepared
+            .map(|records| records.len())
+            .map_err(|error| chain(&error)),
+        driver: sockets.into_iter().flatten().flatten().any(|entry| {
+            let name = entry.file_name();
+            name.to_string_lossy().starts_with(DRIVER)
+        }),
     }
 }
 
