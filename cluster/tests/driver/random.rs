@@ -136,8 +136,11 @@ impl World {
         {
             return;
         }
-        let fits =
-            self.prepared.contains_key(&name) || self.taken_mib(part.card) + part.mib <= CARD_MIB;
+        // What a container has of it is counted by that one.
+        let is_held = self.held.iter().any(|held| held.part == part);
+        let fits = self.prepared.contains_key(&name)
+            || is_held
+            || self.taken_mib(part.card) + part.mib <= CARD_MIB;
         let error = kubelet
             .prepare_one(&Self::name(name), &uid(part.number))
             .await;

@@ -54,20 +54,19 @@ impl Reservations<'_> {
         cards: &[Card],
         defaults: &Defaults,
     ) -> Result<(), Error> {
-        let uid = &record.claim.uid;
-        if let Some(before) = self.claims.read(uid)? {
-            if before.requests == record.requests {
-                return self.add_pods(before, record);
-            }
-            if let Some((_, holder)) = self
-                .holders()?
-                .into_iter()
-                .find(|(held, _)| held.claim == *uid)
-            {
-                return Err(Error::ClaimInUse {
-                    claim: record.claim.to_string(),
-                    holder,
-                });
+        let before = self.claims.read(&record.claim.uid)?;
+        let is_known = before.is_some();
+        if let Some(before) = before.filter(|before| before.requests == record.requests) {
+            return self.add_pods(before, record);
+        }
+        for of_card in self.all()? {
+            for entry in &of_card.grants {
+                if !agrees(entry, &of_card.uuid, record, is_known) {
+                    return Err(Error::ClaimInUse {
+                        claim: record.claim.to_string(),
+                        holder: entry.key.clone(),
+                    });
+                }
             }
         }
         self.refuse_unfit(record, cards, defaults)?;
@@ -209,7 +208,12 @@ impl Reservations<'_> {
     ) -> Result<(), Error> {
         let claimed = self.claimed_by_none(|pointer| pointer.claim != record.claim.uid)?;
         let mut candidates = self.left_of(cards, defaults, &claimed, |_entry| true)?;
+        let holders = self.holders()?;
         for (pointer, share, given) in record.shares() {
+            // Counted by its container already.
+            if holders.iter().any(|(held, _)| *held == pointer) {
+                continue;
+            }
             let requested = RequestedCards {
                 amount: Amount::TotalBytes(share.memory_bytes),
                 cards: Choice::Named(vec![CardName::Uuid(share.card.clone())]),
@@ -248,4 +252,27 @@ impl Reservations<'_> {
         });
         Ok(held.collect())
     }
+}
+
+/// Whether a container can go on beside a claim that is reserved anew. Where the claim's record is lost, it is made again as it was: what
+/// the container has of it is what the record gives, or its end would leave more reserved than before.
+fn agrees(entry: &Entry, card: &GpuUuid, record: &Record, is_known: bool) -> bool {
+    let is_of = |pointer: &&Pointer| pointer.claim == record.claim.uid;
+    let own: Vec<&Pointer> = entry.claims.iter().filter(is_of).collect();
+    if own.is_empty() {
+        return true;
+    }
+    let shares: Vec<_> = own
+        .iter()
+        .filter_map(|pointer| record.share(pointer))
+        .collect();
+    // Shares of another allocation: the container's entry stands for itself.
+    if !is_known && shares.is_empty() {
+        return true;
+    }
+    let on_card = shares.iter().filter(|(share, _)| share.card == *card);
+    let given = on_card.fold(0_u64, |sum, (share, _)| {
+        sum.saturating_add(share.memory_bytes)
+    });
+    !is_known && own.len() == entry.claims.len() && entry.claimed_bytes == Some(given)
 }

@@ -272,6 +272,27 @@ fn a_claim_that_is_given_anew_is_reserved_anew_unless_a_container_lives_by_it() 
 }
 
 #[test]
+fn a_lost_record_under_a_container_is_made_again_as_it_was_and_not_otherwise() {
+    let host = Host::new();
+    let claim = record("c1", [60, 0], None);
+    host.reserve_claim(&claim).unwrap();
+    host.take("a", &claim).unwrap();
+    host.reservations()
+        .unreserve_claim(&claim.claim.uid)
+        .unwrap();
+    let larger = host
+        .reserve_claim(&record("c1", [70, 0], None))
+        .unwrap_err();
+    assert!(larger.to_string().contains("default/a"), "{larger}");
+    host.reserve_claim(&claim).unwrap();
+    assert_eq!(host.free_mib(), [40, 100]);
+    host.reservations()
+        .remove(&grant_of("a", &claim).key)
+        .unwrap();
+    assert_eq!(host.free_mib(), [40, 100]);
+}
+
+#[test]
 fn pods_that_come_later_are_added_and_none_is_lost_to_a_late_reader() {
     let host = Host::new();
     let pod = |uid: String| PodOfClaim {
