@@ -10,7 +10,7 @@ use integration::cluster::{
 };
 use integration::command::{LIMIT, wait_until};
 use integration::node::Node;
-use integration::{skip, skip::lacks_root};
+use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -47,10 +47,7 @@ fn share(kubectl: &Kubectl, pod: &str) -> Result<String> {
 #[test]
 fn templates_are_made_for_pods_and_collected_after_them() -> Result<()> {
     let test = "templates_are_made_for_pods_and_collected_after_them";
-    if let Some(reason) = lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let programs = match KubernetesPrograms::built()? {
+    let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
     };
@@ -59,8 +56,7 @@ fn templates_are_made_for_pods_and_collected_after_them() -> Result<()> {
     plane.network().enter()?;
     let kubectl = plane.kubectl();
     apply(&kubectl)?;
-    let token = kubectl.run(&["create", "token", "cgpu-templates", "-n", "cgpu-system"])?;
-    let own = plane.kubectl_with("templates", token.success()?.stdout.trim())?;
+    let own = plane.kubectl_of("cgpu-templates", None)?;
     for more in [
         ["get", "secrets"],
         ["get", "resourceclaims"],

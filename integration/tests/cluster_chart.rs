@@ -9,7 +9,7 @@ use integration::cluster::{
 };
 use integration::node::Node;
 use integration::programs::Programs;
-use integration::{skip, skip::lacks_root};
+use integration::skip;
 use serde_json::Value;
 
 fn objects(text: &str) -> Result<Vec<Value>> {
@@ -157,10 +157,7 @@ fn the_agent_knows_the_chart_s_options() -> Result<()> {
 #[test]
 fn the_server_takes_every_object_of_the_chart() -> Result<()> {
     let test = "the_server_takes_every_object_of_the_chart";
-    if let Some(reason) = lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let programs = match KubernetesPrograms::built()? {
+    let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
     };
@@ -192,6 +189,51 @@ fn the_server_takes_every_object_of_the_chart() -> Result<()> {
         .stdout;
     // The server's defaults make some of them "configured"; none is another one.
     ensure!(!again.contains("created"), "{again}");
+    plane.finish()?;
+    node.finish()
+}
+
+#[test]
+fn helm_installs_the_chart_and_takes_all_of_it_away() -> Result<()> {
+    let test = "helm_installs_the_chart_and_takes_all_of_it_away";
+    let chart = match Chart::with_built() {
+        Ok(chart) => chart,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let programs = match KubernetesPrograms::for_tests() {
+        Ok(programs) => programs,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let node = Node::bare()?;
+    let plane = ControlPlane::start(&node, &programs, Extent::Server)?;
+    let kubectl = plane.kubectl();
+    let installed = objects(&fs::read_to_string(kept_rendering())?)?;
+    let there = || -> Result<usize> {
+        let mut count = 0;
+        for object in &installed {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
+            let found = kubectl.run(&["get", &kind, &name, "--namespace", CHART_NAMESPACE])?;
+            ensure!(
+                found.succeeded() || found.stderr.contains("NotFound"),
+                "{found:?}"
+            );
+            count += usize::from(found.succeeded());
+        }
+        Ok(count)
+    };
+    let install = ["install", "cgpu", "CHART", "--create-namespace"];
+    chart.on(&plane, &install)?.success()?;
+    assert_eq!(there()?, installed.len());
+    // With other values, over the former.
+    let upgrade = ["upgrade", "cgpu", "CHART", "--set", "classic.enabled=false"];
+    chart.on(&plane, &upgrade)?.success()?;
+    ensure!(
+        there()? < installed.len(),
+        "the classic policies are still there"
+    );
+    chart.on(&plane, &["uninstall", "cgpu"])?.success()?;
+    assert_eq!(there()?, 0);
     plane.finish()?;
     node.finish()
 }

@@ -10,7 +10,7 @@ use integration::cluster::{
 };
 use integration::node::Node;
 use integration::packages::Suite;
-use integration::{skip, skip::lacks_root};
+use integration::skip;
 use serde_json::{Value, json};
 
 /// Parameters of the machine that a kubelet sets.
@@ -71,10 +71,7 @@ fn run_pod(kubectl: &Kubectl, node: &str, image: &str) -> Result<()> {
 #[test]
 fn two_kubelets_run_pods_and_leave_the_machine_as_it_was() -> Result<()> {
     let test = "two_kubelets_run_pods_and_leave_the_machine_as_it_was";
-    if let Some(reason) = lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let programs = match KubernetesPrograms::built()? {
+    let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
     };

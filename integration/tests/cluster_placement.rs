@@ -7,15 +7,12 @@ use integration::cluster::{
 };
 use integration::command::{LIMIT, wait_until};
 use integration::node::Node;
-use integration::{skip, skip::lacks_root};
+use integration::skip;
 use serde_json::{Value, json};
 
 /// A whole control plane with the policies, and one node with two cards of 24 GiB.
 fn on_cluster(test: &str, body: impl FnOnce(&Kubectl) -> Result<()>) -> Result<()> {
-    if let Some(reason) = lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let programs = match KubernetesPrograms::built()? {
+    let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
     };

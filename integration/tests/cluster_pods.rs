@@ -8,7 +8,7 @@ use integration::cluster::{
 use integration::command::{LIMIT, wait_until};
 use integration::node::Node;
 use integration::packages::Suite;
-use integration::{skip, skip::lacks_root};
+use integration::skip;
 use serde_json::{Value, json};
 
 const GIB: u64 = 1 << 30;
@@ -229,10 +229,7 @@ fn forged(cluster: &Cluster<'_>) -> Result<()> {
 #[test]
 fn a_pod_s_claim_is_its_quota() -> Result<()> {
     let test = "a_pod_s_claim_is_its_quota";
-    if let Some(reason) = lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let programs = match KubernetesPrograms::built()? {
+    let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
     };

@@ -8,17 +8,14 @@ use integration::cluster::{
     check_agents, hash, objects, prepare,
 };
 use integration::node::Node;
-use integration::{skip, skip::lacks_root};
+use integration::skip;
 use regex::Regex;
 use serde_json::Value;
 
 #[test]
 fn the_server_answers_as_recorded() -> Result<()> {
     let test = "the_server_answers_as_recorded";
-    if let Some(reason) = lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let programs = match KubernetesPrograms::built()? {
+    let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
     };

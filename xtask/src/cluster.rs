@@ -310,18 +310,7 @@ impl Show {
 
     fn agents(&mut self) -> Result<()> {
         println!("\n\n(7) The token of a node's agent writes slices of that node alone.");
-        let token = self.kubectl.run(&[
-            "create",
-            "token",
-            "cgpu-agent",
-            "-n",
-            "cgpu-system",
-            "--bound-object-kind=Node",
-            "--bound-object-name=n1",
-        ])?;
-        let agent = self
-            .plane
-            .kubectl_with("agent-n1", token.success()?.stdout.trim())?;
+        let agent = self.plane.kubectl_of("cgpu-agent", Some("n1"))?;
         show_with(&agent, &["auth", "whoami"])?.success()?;
         for (node, expected) in [
             ("n1", "admitted"),

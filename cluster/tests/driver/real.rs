@@ -5,7 +5,7 @@ use integration::cache::repository;
 use integration::cluster::{ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply};
 use integration::command::{LIMIT, wait_until};
 use integration::node::Node;
-use integration::{skip, skip::lacks_root};
+use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -28,16 +28,7 @@ impl<'a> Cluster<'a> {
         apply(&kubectl)?;
         add_node(&kubectl, "n1")?;
         kubectl.run(&["create", "namespace", "team-a"])?.success()?;
-        let token = kubectl.run(&[
-            "create",
-            "token",
-            "cgpu-agent",
-            "-n",
-            "cgpu-system",
-            "--bound-object-kind=Node",
-            "--bound-object-name=n1",
-        ])?;
-        let agent = plane.kubectl_with("agent-n1", token.success()?.stdout.trim())?;
+        let agent = plane.kubectl_of("cgpu-agent", Some("n1"))?;
         Ok(Self {
             kubectl,
             agent,
@@ -95,10 +86,7 @@ impl<'a> Cluster<'a> {
 fn the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_gave() -> Result<()>
 {
     let test = "the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_gave";
-    if let Some(reason) = lacks_root() {
-        skip!(test, "{reason}");
-    }
-    let programs = match KubernetesPrograms::built()? {
+    let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
     };

@@ -22,17 +22,7 @@ impl NodeAgent {
     /// The agent gets no token, does not start, or its node's slice does not come.
     pub fn start(plane: &ControlPlane, worker: &KubeletNode, pod_uid: &str) -> Result<Self> {
         let (node, name) = (&worker.rig.node, worker.name());
-        let bound = format!("--bound-object-name={name}");
-        let token = plane.kubectl().run(&[
-            "create",
-            "token",
-            "cgpu-agent",
-            "--namespace=cgpu-system",
-            "--bound-object-kind=Node",
-            &bound,
-        ])?;
-        let identity = format!("agent-{name}");
-        let kubectl = plane.kubectl_with(&identity, token.success()?.stdout.trim())?;
+        let kubectl = plane.kubectl_of("cgpu-agent", Some(name))?;
         let program = node.command("cgpu-agent")?;
         let root = node.root();
         let runtime = root.join("agent");
@@ -108,13 +98,7 @@ impl TemplatesController {
     /// # Errors
     /// It gets no token, or does not start.
     pub fn start(plane: &ControlPlane, node: &Node) -> Result<Self> {
-        let token = plane.kubectl().run(&[
-            "create",
-            "token",
-            "cgpu-templates",
-            "--namespace=cgpu-system",
-        ])?;
-        let kubectl = plane.kubectl_with("templates", token.success()?.stdout.trim())?;
+        let kubectl = plane.kubectl_of("cgpu-templates", None)?;
         let program = node.command("cgpu-agent")?;
         let mut command = plane.network().command(Path::new(program.get_program()))?;
         command

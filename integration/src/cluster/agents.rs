@@ -122,14 +122,8 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
         add_node(&admin, node)?;
         post_slice(&admin, node, &[Card::new(0, node, 24)])?;
     }
-    let token = |options: &[&str]| -> Result<String> {
-        let mut args = vec!["create", "token", "cgpu-agent", "-n", "cgpu-system"];
-        args.extend(options);
-        Ok(admin.run(&args)?.success()?.stdout.trim().to_owned())
-    };
-    let bound = ["--bound-object-kind=Node", "--bound-object-name=n1"];
-    let bound = plane.kubectl_with("agent-n1", &token(&bound)?)?;
-    let unbound = plane.kubectl_with("agent-unbound", &token(&[])?)?;
+    let bound = plane.kubectl_of("cgpu-agent", Some("n1"))?;
+    let unbound = plane.kubectl_of("cgpu-agent", None)?;
     let mut answers = BTreeMap::new();
     for attempt in &ATTEMPTS {
         let kubectl = if attempt.is_bound { &bound } else { &unbound };

@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
+use super::control_plane::ControlPlane;
 use crate::cache::repository;
 use crate::command::{LIMIT, Outcome, capture};
 use crate::go::{Effort, GoProgram};
@@ -79,6 +80,29 @@ impl Chart {
         let mut all = vec!["--namespace", CHART_NAMESPACE, "--kube-version", "1.36.3"];
         all.extend(options);
         self.helm(&["template", "cgpu"], &all)
+    }
+}
+
+impl Chart {
+    /// Helm on a cluster, for example `install cgpu CHART`, as somebody who may do everything; `CHART` is the chart's folder.
+    ///
+    /// # Errors
+    /// Helm cannot be started.
+    pub fn on(&self, plane: &ControlPlane, args: &[&str]) -> Result<Outcome> {
+        let mut command = plane.network().command(&self.helm)?;
+        let home = tempfile::tempdir()?;
+        let chart = folder();
+        let chart = chart.to_string_lossy();
+        let args = args.iter().map(|arg| match *arg {
+            "CHART" => &*chart,
+            arg => arg,
+        });
+        command
+            .args(args)
+            .args(["--namespace", CHART_NAMESPACE])
+            .env("HOME", home.path())
+            .env("KUBECONFIG", plane.kubectl().config());
+        capture(&mut command, LIMIT)
     }
 }
 

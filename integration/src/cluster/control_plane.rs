@@ -98,12 +98,19 @@ impl ControlPlane {
         self.with_config(self.identities.path("admin"))
     }
 
-    /// `kubectl` of whoever has this token; `name` is for its file.
+    /// `kubectl` of an account of cgpu's in the cluster, with a token that is bound to this node, or to none.
     ///
     /// # Errors
-    /// The file cannot be written.
-    pub fn kubectl_with(&self, name: &str, token: &str) -> Result<Kubectl> {
-        Ok(self.with_config(self.identities.file(name, token)?))
+    /// The server gives no token; the file cannot be written.
+    pub fn kubectl_of(&self, account: &str, node: Option<&str>) -> Result<Kubectl> {
+        let mut args = vec!["create", "token", account, "--namespace=cgpu-system"];
+        let bound = node.map(|node| format!("--bound-object-name={node}"));
+        if let Some(bound) = &bound {
+            args.extend(["--bound-object-kind=Node", bound]);
+        }
+        let token = self.kubectl().run(&args)?.success()?.stdout;
+        let name = format!("{account}-{}", node.unwrap_or("unbound"));
+        Ok(self.with_config(self.identities.file(&name, token.trim())?))
     }
 
     fn with_config(&self, config: PathBuf) -> Kubectl {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::go::{Effort, GoProgram};
 use crate::packages::{Suite, unpacked};
+use crate::skip::lacks_root;
 
 /// Its go.mod has `replace … ./staging`, which no module proxy can serve, so this module requires the staging modules as they are published.
 const PROGRAMS: GoProgram = GoProgram {
@@ -36,20 +37,19 @@ pub struct KubernetesPrograms {
 }
 
 impl KubernetesPrograms {
-    /// Those of the cache. The inner error is a reason to skip aloud: a build takes half an hour, which no test waits for.
+    /// Those of the cache, for a test, which needs root. A build takes half an hour, which no test waits for.
     ///
     /// # Errors
-    /// None of the machine's: what is missing is a reason to skip.
-    pub fn built() -> Result<Result<Self, String>> {
-        let Some(kubernetes) = PROGRAMS.built() else {
-            return Ok(Err(
-                "Kubernetes' servers are not built: `cargo xtask cluster` builds them".to_owned(),
-            ));
-        };
-        Ok(match etcd() {
-            Ok(etcd) => Ok(Self { kubernetes, etcd }),
-            Err(error) => Err(format!("{error:#}")),
-        })
+    /// A reason to skip aloud.
+    pub fn for_tests() -> Result<Self, String> {
+        if let Some(reason) = lacks_root() {
+            return Err(reason.to_owned());
+        }
+        let kubernetes = PROGRAMS.built();
+        let kubernetes = kubernetes
+            .ok_or("Kubernetes' servers are not built: `cargo xtask cluster` builds them")?;
+        let etcd = etcd().map_err(|error| format!("{error:#}"))?;
+        Ok(Self { kubernetes, etcd })
     }
 
     /// Builds them, once: about half an hour on two cores.

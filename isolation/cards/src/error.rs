@@ -90,9 +90,12 @@ pub enum Error {
     },
     /// A claim that was given otherwise while a container of it was made.
     #[error(
-        "the container's claim was given other shares while the container was created; another start takes those"
+        "claim {claim} was given other shares while its container was created; another start takes those"
     )]
-    ClaimChanged,
+    ClaimChanged {
+        /// Its uid; of a container's several claims the first.
+        claim: String,
+    },
     /// A share that another container has.
     #[error(
         "container {holder} has the share of request {:?} of claim {}: one container at a time can have a request's. Give each container a request of its own, and name it in `resources.claims[].request`", pointer.request, pointer.claim

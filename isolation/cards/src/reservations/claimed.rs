@@ -107,7 +107,10 @@ impl Reservations<'_> {
             shares.push(share.0.clone());
         }
         if claims::by_card(&shares) != parts {
-            return Err(Error::ClaimChanged);
+            let first = pointers.first().map(|pointer| pointer.claim.to_string());
+            return Err(Error::ClaimChanged {
+                claim: first.unwrap_or_default(),
+            });
         }
         let mut holders = self.holders()?.into_iter();
         if let Some((pointer, holder)) = holders.find(|(held, _)| pointers.contains(held)) {

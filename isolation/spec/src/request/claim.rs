@@ -37,7 +37,7 @@ pub enum ClaimError {
     TooMany,
     /// The engine does not say in which pod the container is.
     #[error(
-        "a share of a claim is for a container of a pod, and this container's engine names no pod's uid (containerd from 1.7 and CRI-O do)"
+        "a share of a claim is for a container of a pod, and this container's engine names no pod's uid (the CRI of containerd and CRI-O do)"
     )]
     NoPod,
     /// It is another pod's.

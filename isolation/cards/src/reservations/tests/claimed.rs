@@ -268,7 +268,10 @@ fn a_claim_that_is_given_anew_is_reserved_anew_unless_a_container_lives_by_it() 
     host.reservations()
         .remove(&grant_of("a", &anew).key)
         .unwrap();
-    assert!(matches!(host.take("b", &stale), Err(Error::ClaimChanged)));
+    assert!(matches!(
+        host.take("b", &stale),
+        Err(Error::ClaimChanged { .. })
+    ));
 }
 
 #[test]
