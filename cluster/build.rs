@@ -2,12 +2,14 @@
 
 use std::error::Error;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 7] = [
     "proto/pluginregistration.proto",
     "proto/dra_v1.proto",
     "proto/dra_v1beta1.proto",
     "proto/health_v1.proto",
     "proto/health_v1alpha1.proto",
+    "proto/deviceplugin_v1beta1.proto",
+    "proto/podresources_v1.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

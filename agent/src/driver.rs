@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use cluster::{Access, Host, NodeName, Settings, TemplatesPace};
+use cluster::{Access, Host, Interface, NodeName, ResourceName, Settings, TemplatesPace};
 use host_config::Config;
 
 use crate::options::ClusterOptions;
@@ -37,6 +37,10 @@ pub(crate) fn of(
         name.context("--kubernetes needs this node's name: give --node-name or $NODE_NAME")?;
     let settings = Settings {
         node: NodeName::new(name)?,
+        interface: match &options.device_plugin {
+            None => Interface::Dra,
+            Some(resource) => Interface::DevicePlugin(ResourceName::new(resource.as_str())?),
+        },
         access: access(options),
         kubelet_dir: options.kubelet_dir.clone(),
         cdi_dir: options.cdi_dir.clone(),

@@ -73,6 +73,16 @@ pub struct ClusterOptions {
     /// The uid of the agent's own pod. With it, a second agent serves claims at once during a rolling update, and all else when the first has ended.
     #[arg(long, value_name = "UID", requires = "kubernetes")]
     pub pod_uid: Option<String>,
+    /// Serves the kubelet as a device plugin of this resource instead, a unit for each GiB: for clusters below Kubernetes 1.34.
+    #[arg(
+        long,
+        value_name = "RESOURCE",
+        requires = "kubernetes",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "aliyun.com/gpu-mem"
+    )]
+    pub device_plugin: Option<String>,
     /// A kubeconfig file. Default: the pod's service account, else $KUBECONFIG.
     #[arg(long, value_name = "FILE", requires = "role")]
     pub kubeconfig: Option<PathBuf>,

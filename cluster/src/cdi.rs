@@ -158,16 +158,23 @@ fn device_name(pointer: &Pointer) -> String {
 
 /// A claim's file.
 fn document(record: &Record) -> Value {
-    let mut names = BTreeSet::new();
-    let devices: Vec<Value> = record
-        .shares()
-        .map(|(pointer, _, _)| {
-            let variable = variable(&pointer, &mut names);
-            let env = format!("{variable}={pointer}");
+    let shares = record.shares().zip(variables(record));
+    let devices: Vec<Value> = shares
+        .map(|((pointer, _, _), (variable, value))| {
+            let env = format!("{variable}={value}");
             json!({"name": device_name(&pointer), "containerEdits": {"env": [env]}})
         })
         .collect();
     json!({"cdiVersion": VERSION, "kind": KIND, "devices": devices})
+}
+
+/// The variable of each share, and its pointer.
+pub(crate) fn variables(record: &Record) -> Vec<(String, String)> {
+    let mut names = BTreeSet::new();
+    let shares = record.shares();
+    shares
+        .map(|(pointer, _, _)| (variable(&pointer, &mut names), pointer.to_string()))
+        .collect()
 }
 
 /// A container can have several shares, and a variable that is set again replaces the former one: each has a name of its own.
@@ -241,7 +248,7 @@ mod tests {
         }
     }
 
-    fn variables(record: &Record) -> Vec<String> {
+    fn written(record: &Record) -> Vec<String> {
         let document = document(record);
         let devices = document["devices"].as_array().unwrap();
         let of = |device: &Value| {
@@ -284,7 +291,7 @@ mod tests {
                 &["7007bb35-0000-4000-8000-000000000001", "gpu-1"],
             ),
         ]);
-        let variables = variables(&record);
+        let variables = written(&record);
         let names: BTreeSet<&str> = variables
             .iter()
             .filter_map(|variable| variable.split('=').next())

@@ -7,9 +7,10 @@ use tokio::sync::watch;
 
 use crate::api::{Access, Connection};
 use crate::cdi::CdiFolder;
+use crate::device_plugin::{self, ResourceName};
 use crate::error::Error;
 use crate::kubelet::{self, Paths};
-use crate::monitor::{self, HANGS};
+use crate::monitor::{self, HANGS, Sight};
 use crate::names::{self, NodeName};
 use crate::node::Node;
 use crate::prepare::Preparer;
@@ -17,11 +18,22 @@ use crate::publish::Publisher;
 use crate::reconcile;
 use crate::topology::SYSFS;
 
+/// By which of its interfaces the kubelet is served: by one, since the schedulers of the two do not know of each other's pods.
+#[derive(Debug, Clone)]
+pub enum Interface {
+    /// Dynamic Resource Allocation: the scheduler knows the cards.
+    Dra,
+    /// A device plugin: the scheduler counts GiB of this resource.
+    DevicePlugin(ResourceName),
+}
+
 /// Where the driver works.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// This node's name in the cluster.
     pub node: NodeName,
+    /// How the kubelet is served.
+    pub interface: Interface,
     /// Where the API server is.
     pub access: Access,
     /// The kubelet's folder, `/var/lib/kubelet`.
@@ -49,11 +61,18 @@ impl Settings {
                 allowed: "1 to 63 of a-z, 0-9 and -",
             });
         }
-        self.paths().check()
+        match self.interface {
+            Interface::Dra => self.paths().check(),
+            Interface::DevicePlugin(_) => self.plugin_paths().check(),
+        }
     }
 
     fn paths(&self) -> Paths {
         Paths::new(&self.kubelet_dir, self.pod_uid.as_deref())
+    }
+
+    fn plugin_paths(&self) -> device_plugin::Paths {
+        device_plugin::Paths::new(&self.kubelet_dir)
     }
 }
 
@@ -68,14 +87,39 @@ pub async fn run(
 ) -> Result<(), Error> {
     settings.check()?;
     let connection = Arc::new(Connection::new(settings.access.clone()));
+    let (show, sight) = watch::channel(None);
+    let serve = async {
+        match settings.interface.clone() {
+            Interface::Dra => serve_claims(&settings, &node, connection, sight).await,
+            Interface::DevicePlugin(resource) => {
+                let (paths, name) = (settings.plugin_paths(), settings.node.clone());
+                let node = Arc::clone(&node);
+                device_plugin::serve(paths, resource, name, node, connection, sight).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = serve => {}
+        () = monitor::run(Arc::clone(&node), PathBuf::from(SYSFS), HANGS, show) => {}
+        () = stop => {}
+    }
+    Ok(())
+}
+
+/// Claims, the node's slices, and records that nobody has any more.
+async fn serve_claims(
+    settings: &Settings,
+    node: &Arc<dyn Node>,
+    connection: Arc<Connection>,
+    sight: Sight,
+) {
     let cdi = CdiFolder::new(settings.cdi_dir.clone());
     let preparer = Preparer::new(
         settings.node.clone(),
-        Arc::clone(&node),
+        Arc::clone(node),
         Arc::clone(&connection),
         cdi,
     );
-    let (show, sight) = watch::channel(None);
     let served = kubelet::serve(
         settings.paths(),
         settings.node.clone(),
@@ -85,10 +129,7 @@ pub async fn run(
     let publisher = Publisher::new(settings.node.clone(), connection);
     tokio::select! {
         () = served => {}
-        () = monitor::run(node, PathBuf::from(SYSFS), HANGS, show) => {}
         () = publisher.run(settings.publisher_lock.clone(), sight) => {}
         () = reconcile::run(preparer) => {}
-        () = stop => {}
     }
-    Ok(())
 }

@@ -28,6 +28,7 @@ use self::claims::Plugin;
 use self::health::Health;
 use self::registration::Registration;
 use self::socket::Socket;
+pub(crate) use self::socket::check;
 
 /// A kubelet gives a call 45 s.
 const CALL: Duration = Duration::from_secs(40);
@@ -63,8 +64,8 @@ impl Paths {
     /// # Errors
     /// [`Error::SocketPath`].
     pub(crate) fn check(&self) -> Result<(), Error> {
-        socket::check(&self.registration)?;
-        socket::check(&self.plugin)
+        check(&self.registration)?;
+        check(&self.plugin)
     }
 }
 
@@ -91,7 +92,7 @@ pub(crate) async fn serve(paths: Paths, node: NodeName, preparer: Preparer, sigh
 }
 
 /// Serves on a socket, and makes it again where it is gone: somebody has emptied the folder, or made it anew.
-async fn keep(path: &Path, services: &Routes, bound: impl Fn()) {
+pub(crate) async fn keep(path: &Path, services: &Routes, bound: impl Fn()) {
     let mut backoff = Backoff::default();
     loop {
         match Socket::bind(path).await {

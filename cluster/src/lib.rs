@@ -10,6 +10,7 @@
 //! - [`prepare`]: a claim of the kubelet's → a record that root alone can write, and a CDI device that points to it.
 //! - [`reconcile`]: records without a claim are released.
 //! - [`kubelet`]: the sockets and services that the kubelet calls.
+//! - [`device_plugin`]: instead of the DRA driver, for clusters below 1.34.
 //! - [`publish`]: the node's slices in the API; [`status`]: what a claim's status shows of its devices.
 //! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from.
 //! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
@@ -24,6 +25,7 @@ mod api;
 mod backoff;
 mod cdi;
 mod configuration;
+mod device_plugin;
 mod driver;
 mod error;
 mod host;
@@ -42,7 +44,8 @@ mod templates;
 mod topology;
 
 pub use api::Access;
-pub use driver::{Settings, run};
+pub use device_plugin::ResourceName;
+pub use driver::{Interface, Settings, run};
 pub use error::Error;
 pub use host::Host;
 pub use names::{DRIVER, NodeName};

@@ -20,7 +20,7 @@ pub(crate) const CONFIGURATION_KIND: &str = "VGpuConfig";
 pub(crate) const LABEL_CHARS_MAX: usize = 63;
 
 /// The longest name of an object.
-const NAME_CHARS_MAX: usize = 253;
+pub(crate) const NAME_CHARS_MAX: usize = 253;
 
 /// A node's name in its cluster: a DNS subdomain.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -179,7 +179,7 @@ pub(crate) fn cdi_ids(claim: &ClaimUid, device: &PreparedDevice) -> Vec<String> 
 }
 
 /// Files and locks are no matter of the event loop's.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     match tokio::task::spawn_blocking(work).await {

@@ -26,12 +26,23 @@ pub mod dra {
     }
 }
 
+/// Two interfaces have the package `v1`: the health of devices, and which container has which.
+pub mod v1 {
+    tonic::include_proto!("v1");
+}
+
+/// What is asked of a device plugin.
+pub mod device_plugin {
+    /// All versions.
+    pub mod v1beta1 {
+        tonic::include_proto!("v1beta1");
+    }
+}
+
 /// How devices are.
 pub mod health {
     /// As of Kubernetes 1.37.
-    pub mod v1 {
-        tonic::include_proto!("v1");
-    }
+    pub use super::v1;
     /// Before.
     pub mod v1alpha1 {
         tonic::include_proto!("v1alpha1");

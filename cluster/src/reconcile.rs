@@ -6,6 +6,7 @@ use cards::claims::Record;
 
 use crate::allocation::ClaimRef;
 use crate::backoff::Backoff;
+use crate::device_plugin;
 use crate::names::DRIVER;
 use crate::prepare::Preparer;
 
@@ -49,6 +50,11 @@ pub(crate) async fn once(preparer: &Preparer) -> Result<(), String> {
 
 /// Why nobody can use a record any more; `None`: somebody may.
 async fn gone(preparer: &Preparer, record: &Record) -> Result<Option<&'static str>, String> {
+    if device_plugin::is_ours(&record.claim.uid) {
+        return Ok(Some(
+            "a device plugin made it, and claims are served here now",
+        ));
+    }
     let node = preparer.node_name().as_str();
     if record.node != node {
         return Ok(Some("it was prepared for another node"));

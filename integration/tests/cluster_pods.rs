@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use integration::cluster::{
     ControlPlane, Extent, Kubectl, KubeletNode, KubernetesPrograms, NodeAgent, Nth,
-    TemplatesController, apply, remove,
+    TemplatesController, apply, apply_for_plugin, remove,
 };
 use integration::command::{LIMIT, wait_until};
 use integration::node::Node;
@@ -257,6 +257,145 @@ fn a_pod_s_claim_is_its_quota() -> Result<()> {
     forged(&cluster)?;
     remove(&cluster.kubectl, &["pod", "claimed"])?;
     wait_until("the claims to be released", LIMIT, || {
+        Ok(cluster.prepared().is_empty())
+    })
+    .with_context(|| format!("left: {:?}", cluster.prepared()))?;
+    agent.finish()?;
+    worker.finish()?;
+    plane.finish()?;
+    node.finish()
+}
+
+const UNITS: &str = "aliyun.com/gpu-mem";
+
+impl Cluster<'_> {
+    /// A pod whose containers ask for units, the first ones as init containers.
+    fn counting(&self, name: &str, init: &[u64], units: u64) -> Result<()> {
+        let limits = |units: u64| json!({"limits": {UNITS: units}});
+        let before: Vec<Value> = init
+            .iter()
+            .enumerate()
+            .map(|(index, units)| {
+                let mut container = self.container(&format!("init{index}"), limits(*units));
+                container["command"] = json!(["cgpu-burn", "alloc", "1Gi"]);
+                container
+            })
+            .collect();
+        let mut app = self.container("app", limits(units));
+        // The first process of a container hears only signals that it asks for.
+        let ends = "trap 'exit 3' TERM; while :; do sleep 1; done";
+        app["command"] = json!(["sh", "-c", ends]);
+        self.pod(
+            name,
+            json!({}),
+            json!({"runtimeClassName": "cgpu", "initContainers": before, "containers": [app]}),
+        )
+    }
+
+    /// Why the kubelet does not admit a pod.
+    fn not_admitted(&self, name: &str) -> Result<String> {
+        let failed = |pod: &Value| pod["status"]["phase"] == "Failed";
+        let pod = self
+            .kubectl
+            .wait("a pod that is refused", &["pod", name], failed)?;
+        let message = pod["status"]["message"].as_str().unwrap_or_default();
+        Ok(message.to_owned())
+    }
+}
+
+/// What one of the pods has, GiB.
+fn counted(cluster: &Cluster<'_>) -> Result<u64> {
+    // On each of two cards is a pod that leaves a little.
+    let name = cluster.worker.name();
+    let total = &cluster.kubectl.get(&["node", name])?["status"]["allocatable"][UNITS];
+    let card: u64 = total.as_str().context("units")?.parse::<u64>()? / 2;
+    let (one, two) = (card - 4, card - 6);
+    cluster.counting("one", &[], one)?;
+    cluster.running("one")?;
+    ensure!(cluster.totals("one")? == [one], "what it sees");
+    let over = cluster.exec("one", &["cgpu-burn", "alloc", &format!("{}Gi", one + 1)])?;
+    ensure!(over.code == NO_MEMORY, "{over:?}");
+    // An init container's memory is its pod's container's after it.
+    cluster.counting("two", &[two], two)?;
+    cluster.running("two")?;
+    ensure!(cluster.totals("two")? == [two], "what it sees");
+    // The scheduler counts ten units, which no card has.
+    cluster.counting("wide", &[], 8)?;
+    let why = cluster.not_admitted("wide")?;
+    ensure!(
+        why.contains("no card of this node has that much free"),
+        "{why}"
+    );
+    cluster.counting("uneven", &[2], 1)?;
+    let why = cluster.not_admitted("uneven")?;
+    ensure!(
+        why.contains("an init container of this pod asks for 2"),
+        "{why}"
+    );
+    remove(&cluster.kubectl, &["pod", "wide", "uneven"])?;
+    // Who knows another pod's pointer gains nothing.
+    let records = cluster.worker.rig.node.state_dir().join("claims");
+    let mut entries = std::fs::read_dir(&records)?;
+    let record = entries.next().context("a record")??.path();
+    let uid = record
+        .file_stem()
+        .context("a name")?
+        .to_string_lossy()
+        .into_owned();
+    let mut thief = cluster.container("app", json!({}));
+    thief["env"] = json!([{"name": "CGPU_CLAIM_00000000", "value": format!("{uid}/memory/0")}]);
+    cluster.pod(
+        "thief",
+        json!({}),
+        json!({"runtimeClassName": "cgpu", "containers": [thief]}),
+    )?;
+    let why = cluster.refused("thief")?;
+    ensure!(why.contains("is reserved for other pods"), "{why}");
+    remove(&cluster.kubectl, &["pod", "thief"])?;
+    Ok(one)
+}
+
+#[test]
+fn a_pod_of_a_cluster_that_only_counts_has_what_was_counted() -> Result<()> {
+    let test = "a_pod_of_a_cluster_that_only_counts_has_what_was_counted";
+    let programs = match KubernetesPrograms::for_tests() {
+        Ok(programs) => programs,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let node = Node::bare()?;
+    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    let kubectl = plane.kubectl();
+    apply_for_plugin(&kubectl)?;
+    let worker = match KubeletNode::start(&plane, Nth::First, Suite::Newer)? {
+        Ok(worker) => worker,
+        Err(reason) => {
+            plane.finish()?;
+            node.finish()?;
+            skip!(test, "{reason}");
+        }
+    };
+    let agent = NodeAgent::start_plugin(&plane, &worker, "first", UNITS)?;
+    let cluster = Cluster {
+        plane: &plane,
+        kubectl,
+        worker: &worker,
+    };
+    let one = counted(&cluster)?;
+    // Without an agent who runs goes on, and the next agent lets the next container of the pod in.
+    agent.kill()?;
+    let alloc = cluster.exec("one", &["cgpu-burn", "alloc", &format!("{}Gi", one - 1)])?;
+    alloc.success()?;
+    let agent = NodeAgent::start_plugin(&plane, &worker, "second", UNITS)?;
+    cluster.exec("one", &["kill", "1"])?;
+    cluster
+        .kubectl
+        .wait("another start", &["pod", "one"], |pod| {
+            let status = &pod["status"]["containerStatuses"][0];
+            status["restartCount"] == 1 && status["state"]["running"].is_object()
+        })?;
+    ensure!(cluster.totals("one")? == [one], "what it sees");
+    remove(&cluster.kubectl, &["pod", "one", "two"])?;
+    wait_until("the units to be released", LIMIT, || {
         Ok(cluster.prepared().is_empty())
     })
     .with_context(|| format!("left: {:?}", cluster.prepared()))?;

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// [`Error::SocketPath`].
-pub(super) fn check(path: &Path) -> Result<(), Error> {
+pub(crate) fn check(path: &Path) -> Result<(), Error> {
     let bytes = path.as_os_str().len();
     if bytes <= PATH_BYTES_MAX {
         return Ok(());

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
 mod claims;
+mod device_plugin;
 mod fixture;
 mod node;
 mod random;

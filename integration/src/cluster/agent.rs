@@ -21,6 +21,43 @@ impl NodeAgent {
     /// # Errors
     /// The agent gets no token, does not start, or its node's slice does not come.
     pub fn start(plane: &ControlPlane, worker: &KubeletNode, pod_uid: &str) -> Result<Self> {
+        let kubectl = plane.kubectl();
+        let name = worker.name();
+        let selector = format!("--field-selector=spec.driver=gpu.cgpu.io,spec.nodeName={name}");
+        Self::launch(plane, worker, pod_uid, &[], || {
+            let slices = kubectl.get(&["resourceslices", &selector])?;
+            Ok(slices["items"]
+                .as_array()
+                .is_some_and(|slices| !slices.is_empty()))
+        })
+    }
+
+    /// Starts it as the device plugin of a resource, and waits until the node has some of it.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_plugin(
+        plane: &ControlPlane,
+        worker: &KubeletNode,
+        pod_uid: &str,
+        resource: &str,
+    ) -> Result<Self> {
+        let kubectl = plane.kubectl();
+        let argument = format!("--device-plugin={resource}");
+        Self::launch(plane, worker, pod_uid, &[&argument], || {
+            let node = kubectl.get(&["node", worker.name()])?;
+            let count = node["status"]["allocatable"][resource].as_str();
+            Ok(count.is_some_and(|count| count != "0"))
+        })
+    }
+
+    fn launch(
+        plane: &ControlPlane,
+        worker: &KubeletNode,
+        pod_uid: &str,
+        arguments: &[&str],
+        is_ready: impl FnMut() -> Result<bool>,
+    ) -> Result<Self> {
         let (node, name) = (&worker.rig.node, worker.name());
         let kubectl = plane.kubectl_of("cgpu-agent", Some(name))?;
         let program = node.command("cgpu-agent")?;
@@ -40,20 +77,14 @@ impl NodeAgent {
                 "--listen=unix:{}",
                 root.join(format!("{pod_uid}.sock")).display()
             ))
+            .args(arguments)
             .env("CGPU_CONFIG", node.config());
         let mut daemon = Daemon::start(
             "cgpu-agent",
             &command,
             &root.join(format!("agent-{pod_uid}.log")),
         )?;
-        let kubectl = plane.kubectl();
-        let selector = format!("--field-selector=spec.driver=gpu.cgpu.io,spec.nodeName={name}");
-        daemon.wait_ready(Duration::from_secs(60), || {
-            let slices = kubectl.get(&["resourceslices", &selector])?;
-            Ok(slices["items"]
-                .as_array()
-                .is_some_and(|slices| !slices.is_empty()))
-        })?;
+        daemon.wait_ready(Duration::from_secs(60), is_ready)?;
         Ok(Self(daemon))
     }
 

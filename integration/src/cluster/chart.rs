@@ -122,7 +122,12 @@ pub fn kept_rendering() -> PathBuf {
 /// A file cannot be read.
 pub fn chart_hash() -> Result<String> {
     let mut files = Vec::new();
-    for part in ["chart", "chart/templates", "policies"] {
+    for part in [
+        "chart",
+        "chart/templates",
+        "policies",
+        "policies/device-plugin",
+    ] {
         let folder = repository().join("cluster").join(part);
         let entries =
             fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;

@@ -35,7 +35,7 @@ pub use kubectl::Kubectl;
 pub use kubelet::{KubeletNode, Nth};
 pub use nodes::{Card, add_node, post_slice, slice};
 pub use placed::{Share, pods, reap, remove, shares, wait_event, wait_placed, workload};
-pub use policies::{apply, files, hash, objects};
+pub use policies::{apply, apply_for_plugin, files, hash, objects};
 pub use programs::KubernetesPrograms;
 pub use recorded::{Answer, Recorded, UNTRANSLATED, answer, prepare};
 pub use shapes::template;

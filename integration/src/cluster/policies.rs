@@ -56,6 +56,26 @@ pub fn hash() -> Result<String> {
     Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// Applies what a cluster needs whose nodes have a device plugin.
+///
+/// # Errors
+/// The server refuses a file.
+pub fn apply_for_plugin(kubectl: &Kubectl) -> Result<()> {
+    let folder = repository().join("cluster/policies");
+    let of_agent = [
+        "agent-namespace.yaml",
+        "agent.yaml",
+        "device-plugin/agent.yaml",
+    ];
+    let mut files: Vec<PathBuf> = of_agent.iter().map(|file| folder.join(file)).collect();
+    files.push(repository().join("configs/kubernetes/runtimeclass.yaml"));
+    for file in files {
+        let file = file.to_string_lossy().into_owned();
+        kubectl.run(&["apply", "-f", &file])?.success()?;
+    }
+    Ok(())
+}
+
 /// Applies all of it and waits until it is in force: the server reads its policies with a delay.
 ///
 /// # Errors

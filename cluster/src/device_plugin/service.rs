@@ -1,0 +1,307 @@
+//! What the kubelet calls.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cards::claims::{ClaimUid, Record};
+use futures_util::stream::{self, Stream};
+use sys::sync::lock;
+use tonic::{Request, Response, Status};
+
+use crate::cdi;
+use crate::monitor::Sight;
+use crate::names::NodeName;
+use crate::node::Node;
+use crate::prepare::blocking;
+use crate::proto::device_plugin::v1beta1 as api;
+use crate::proto::device_plugin::v1beta1::device_plugin_server::DevicePlugin;
+use crate::topology;
+
+use super::pods::PodResources;
+use super::registration::OPTIONS;
+use super::units::{self, Offered, ResourceName, Selection, is_ours};
+
+/// The kubelet's words.
+const HEALTHY: &str = "Healthy";
+const UNHEALTHY: &str = "Unhealthy";
+
+/// From `Allocate` to when the kubelet names the container among those of its pods. A pod that was not admitted for another reason is never named.
+const SOON: Duration = Duration::from_secs(60);
+
+/// From one look at what is still held to the next.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// The plugin's side of the interface.
+#[derive(Debug, Clone)]
+pub(super) struct Plugin {
+    resource: ResourceName,
+    name: NodeName,
+    node: Arc<dyn Node>,
+    pods: PodResources,
+    sight: Sight,
+    /// What was allocated, and when: the kubelet does not name it at once.
+    recent: Arc<Mutex<HashMap<ClaimUid, (Instant, Selection)>>>,
+}
+
+type Devices = Pin<Box<dyn Stream<Item = Result<api::ListAndWatchResponse, Status>> + Send>>;
+
+impl Plugin {
+    pub(super) fn new(
+        resource: ResourceName,
+        name: NodeName,
+        node: Arc<dyn Node>,
+        pods: PodResources,
+        sight: Sight,
+    ) -> Self {
+        Self {
+            resource,
+            name,
+            node,
+            pods,
+            sight,
+            recent: Arc::default(),
+        }
+    }
+
+    /// The units, at once and at each change. A kubelet that is told of none takes the resource from its node, so that nothing is said before the
+    /// first look.
+    fn devices(&self) -> impl Stream<Item = Vec<api::Device>> + Send + use<> {
+        let first = (self.sight.clone(), None::<Vec<api::Device>>);
+        stream::unfold(first, |(mut sight, mut sent)| async move {
+            loop {
+                let seen = sight.borrow_and_update().clone();
+                let now = seen.map(|seen| {
+                    let offered = units::offered(&seen.cards).into_iter();
+                    let mut places = BTreeMap::new();
+                    offered
+                        .map(|unit| device(unit, &seen.sysfs, &mut places))
+                        .collect::<Vec<_>>()
+                });
+                if now.is_some() && now != sent {
+                    sent.clone_from(&now);
+                    return Some((now.unwrap_or_default(), (sight, sent)));
+                }
+                sight.changed().await.ok()?;
+            }
+        })
+    }
+
+    /// Reserves units for a container, and names its share.
+    async fn allocate_one(&self, ids: &[String]) -> Result<api::ContainerAllocateResponse, String> {
+        let selection = Selection::of(ids, &self.resource)?;
+        self.sweep_or_warn().await;
+        self.refuse_overlap(&selection).await?;
+        let record = self.reserve(selection.clone(), None).await?;
+        let now = (Instant::now(), selection);
+        lock(&self.recent).insert(record.claim.uid.clone(), now);
+        tracing::info!(claim = %record.claim, units = ids.len(), "allocated");
+        Ok(api::ContainerAllocateResponse {
+            envs: cdi::variables(&record).into_iter().collect(),
+        })
+    }
+
+    /// Lets the pod in whose container is about to start.
+    async fn admit(&self, ids: &[String]) -> Result<(), String> {
+        let selection = Selection::of(ids, &self.resource)?;
+        let pod = self.pods.pod_of(&selection, &self.resource).await?;
+        // After a reboot, or where it was released wrongly, it is reserved here again.
+        let record = self.reserve(selection, Some(pod)).await?;
+        // It was named: it is held for as long as it is named.
+        lock(&self.recent).remove(&record.claim.uid);
+        Ok(())
+    }
+
+    async fn reserve(
+        &self,
+        selection: Selection,
+        pod: Option<cards::claims::PodOfClaim>,
+    ) -> Result<Record, String> {
+        let this = self.clone();
+        blocking(move || {
+            let cards = this.node.cards().map_err(|error| error.to_string())?;
+            let mut record = selection.record(&this.resource, &this.name, &cards)?;
+            record.pods.extend(pod);
+            let prepared = this.node.prepare(&record);
+            prepared
+                .map_err(|error| format!("{}: {}", this.resource, host_config::chain(&*error)))?;
+            Ok(record)
+        })
+        .await
+    }
+
+    /// The kubelet hands the units of a pod's init container on to the pod's others. Both would be reserved, as if they ran beside each other.
+    async fn refuse_overlap(&self, selection: &Selection) -> Result<(), String> {
+        let holders = match self.pods.holders(&self.resource).await {
+            Ok(holders) => holders,
+            Err(why) => {
+                tracing::warn!(why, "the kubelet does not say who has which units");
+                Vec::new()
+            }
+        };
+        let others = holders.into_iter().map(|holder| holder.selection);
+        let recent: Vec<Selection> = lock(&self.recent)
+            .values()
+            .map(|(_, selection)| selection.clone())
+            .collect();
+        let mut overlapping = others
+            .chain(recent)
+            .filter(|other| other != selection && other.overlaps(selection));
+        match overlapping.next() {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "{}: an init container of this pod asks for {} and another container for {}: where both ask, both ask for the same, and have it \
+                 one after the other",
+                self.resource,
+                other.count(),
+                selection.count()
+            )),
+        }
+    }
+
+    /// Releases what no container has, again and again: the kubelet says of no pod that it has ended.
+    pub(super) async fn sweep_for_ever(&self) {
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            self.sweep_or_warn().await;
+        }
+    }
+
+    async fn sweep_or_warn(&self) {
+        if let Err(why) = self.sweep().await {
+            tracing::warn!(why, "units that no pod has any more stay reserved for now");
+        }
+    }
+
+    /// # Errors
+    /// What is not known to be free stays.
+    async fn sweep(&self) -> Result<(), String> {
+        let node = Arc::clone(&self.node);
+        let records = move || node.records().map_err(|error| host_config::chain(&*error));
+        let records = blocking(records).await?.into_iter();
+        let ours: Vec<Record> = records
+            .filter(|record| is_ours(&record.claim.uid))
+            .collect();
+        lock(&self.recent).retain(|_, (at, _)| at.elapsed() < SOON);
+        if ours.is_empty() {
+            return Ok(());
+        }
+        let holders = self.pods.holders(&self.resource).await?;
+        let held: Vec<ClaimUid> = holders
+            .iter()
+            .map(|holder| holder.selection.uid(&self.resource))
+            .collect();
+        for record in ours {
+            let uid = record.claim.uid;
+            let is_held = held.contains(&uid);
+            // Once it was named, it is held for as long as it is named.
+            if is_held {
+                lock(&self.recent).remove(&uid);
+            }
+            if is_held || lock(&self.recent).contains_key(&uid) {
+                continue;
+            }
+            tracing::info!(claim = %uid, "released: no container has its units");
+            let node = Arc::clone(&self.node);
+            blocking(move || {
+                node.release(&uid)
+                    .map_err(|error| host_config::chain(&*error))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+fn device(
+    unit: Offered,
+    sysfs: &std::path::Path,
+    places: &mut BTreeMap<String, Option<u32>>,
+) -> api::Device {
+    let numa_node = places.entry(unit.pci).or_insert_with_key(|pci| {
+        let bus_id = topology::bus_id(pci)?;
+        topology::place(sysfs, &bus_id).numa_node
+    });
+    let health = if unit.is_healthy { HEALTHY } else { UNHEALTHY };
+    api::Device {
+        id: unit.id,
+        health: health.to_owned(),
+        topology: numa_node.map(|node| api::TopologyInfo {
+            nodes: vec![api::NumaNode {
+                id: i64::from(node),
+            }],
+        }),
+    }
+}
+
+/// What the pod's author reads is an error of the call.
+fn refused(why: String) -> Status {
+    tracing::warn!(why, "refused");
+    Status::failed_precondition(why)
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Plugin {
+    type ListAndWatchStream = Devices;
+
+    async fn get_device_plugin_options(
+        &self,
+        _request: Request<api::Empty>,
+    ) -> Result<Response<api::DevicePluginOptions>, Status> {
+        Ok(Response::new(OPTIONS))
+    }
+
+    async fn list_and_watch(
+        &self,
+        _request: Request<api::Empty>,
+    ) -> Result<Response<Devices>, Status> {
+        use futures_util::StreamExt;
+        let lists = self.devices();
+        let answers = lists.map(|devices| Ok(api::ListAndWatchResponse { devices }));
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<api::PreferredAllocationRequest>,
+    ) -> Result<Response<api::PreferredAllocationResponse>, Status> {
+        let seen = self.sight.borrow().clone();
+        let order = seen.map_or(cards::placement::Policy::Binpack, |seen| seen.cards.order);
+        let requests = request.into_inner().container_requests.into_iter();
+        let responses = requests.map(|one| api::ContainerPreferredAllocationResponse {
+            device_i_ds: units::preferred(
+                &one.available_device_i_ds,
+                &one.must_include_device_i_ds,
+                usize::try_from(one.allocation_size).unwrap_or(0),
+                order,
+            ),
+        });
+        Ok(Response::new(api::PreferredAllocationResponse {
+            container_responses: responses.collect(),
+        }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<api::AllocateRequest>,
+    ) -> Result<Response<api::AllocateResponse>, Status> {
+        let mut responses = Vec::new();
+        for one in request.into_inner().container_requests {
+            let allocated = self.allocate_one(&one.devices_ids).await;
+            responses.push(allocated.map_err(refused)?);
+        }
+        Ok(Response::new(api::AllocateResponse {
+            container_responses: responses,
+        }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<api::PreStartContainerRequest>,
+    ) -> Result<Response<api::PreStartContainerResponse>, Status> {
+        let admitted = self.admit(&request.into_inner().devices_ids).await;
+        admitted.map_err(refused)?;
+        Ok(Response::new(api::PreStartContainerResponse {}))
+    }
+}
