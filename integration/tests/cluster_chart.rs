@@ -59,6 +59,31 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
             .is_some_and(|image| image.starts_with("cgpu-node@sha256:0")),
         "{image}"
     );
+    // A scheduler that can only count gets no classes and no translation, and the agent may ask whose a pod is.
+    let plugin = chart.render(&["--set", "agent.devicePlugin=aliyun.com/gpu-mem"])?;
+    let plugin = objects(&plugin.success()?.stdout)?;
+    for absent in ["DeviceClass", "MutatingAdmissionPolicy", "Deployment"] {
+        find(&plugin, absent).unwrap_err();
+    }
+    let agent = &find(&plugin, "DaemonSet")?["spec"];
+    ensure!(
+        agent["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0,
+        "{agent}"
+    );
+    let arguments = agent["template"]["spec"]["containers"][0]["args"].to_string();
+    ensure!(
+        arguments.contains("--device-plugin=aliyun.com/gpu-mem"),
+        "{arguments}"
+    );
+    let roles: Vec<&Value> = plugin
+        .iter()
+        .filter(|object| object["kind"] == "ClusterRole")
+        .map(|role| &role["metadata"]["name"])
+        .collect();
+    ensure!(
+        roles == ["cgpu-agent", "cgpu-agent-device-plugin"],
+        "{roles:?}"
+    );
     // Accounts and policy are of the namespace that it is installed in.
     let elsewhere = chart.render(&["--namespace", "gpus"])?.success()?.stdout;
     ensure!(
