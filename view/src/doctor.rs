@@ -12,7 +12,7 @@ use cards::{IoUring, Mode};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
-pub use self::facts::{Cgroup, ClaimsFacts, Facts, FiltersUnread, Runc};
+pub use self::facts::{Cgroup, ClaimsFacts, Facts, FiltersUnread, KubeletServer, Runc};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use crate::JSON_VERSION;
 use crate::host_driver::HostDriver;

@@ -122,6 +122,15 @@ pub struct Runc {
 pub struct ClaimsFacts {
     /// How many are prepared, or why that cannot be read.
     pub prepared: Result<usize, String>,
-    /// Whether a driver has its socket in the kubelet's folder.
-    pub driver: bool,
+    /// Who has its socket in the kubelet's folder; `None`: nobody of cgpu's.
+    pub served_by: Option<KubeletServer>,
+}
+
+/// How an agent serves its kubelet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KubeletServer {
+    /// As a DRA driver.
+    Driver,
+    /// As a device plugin.
+    DevicePlugin,
 }

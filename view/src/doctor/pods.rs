@@ -3,7 +3,7 @@
 use host_config::config::Authority;
 
 use super::Check;
-use super::facts::{ClaimsFacts, Facts};
+use super::facts::{ClaimsFacts, Facts, KubeletServer};
 
 const NAME: &str = "pods";
 
@@ -37,9 +37,13 @@ pub(super) fn check(facts: &Facts) -> Option<Check> {
 /// Pods get vGPUs by claims alone.
 fn by_claims(why: &str, claims: &ClaimsFacts) -> Check {
     let prepared = claims.prepared.as_ref().map_or(0, |prepared| *prepared);
-    if claims.driver {
+    let server = claims.served_by.map(|server| match server {
+        KubeletServer::Driver => "the driver gpu.cgpu.io",
+        KubeletServer::DevicePlugin => "cgpu's device plugin",
+    });
+    if let Some(server) = server {
         let found = format!(
-            "get vGPUs by claims alone: {why}; the driver gpu.cgpu.io is here, claims prepared: {prepared}"
+            "get vGPUs by claims alone: {why}; {server} is here, claims prepared: {prepared}"
         );
         return Check::ok(NAME, found);
     }

@@ -43,7 +43,7 @@ fn healthy() -> Facts {
         authority: Authority::Auto,
         claims: ClaimsFacts {
             prepared: Ok(0),
-            driver: false,
+            served_by: None,
         },
         isolation: IsolationConfig::default(),
         backends: Ok(survey(Kind::Broker)),
@@ -315,22 +315,34 @@ fn who_can_ask_for_a_pod_s_vgpu_is_reported_where_there_are_pods() {
 
 #[test]
 fn claims_are_served_by_a_driver_and_a_record_that_cannot_be_read_stops_all_starts() {
-    let check = |prepared: Result<usize, String>, driver: bool| {
+    let check = |prepared: Result<usize, String>, served_by: Option<KubeletServer>| {
         let mut facts = healthy();
         facts.kubelet = Some(PathBuf::from("/var/lib/kubelet/pods"));
-        facts.claims = ClaimsFacts { prepared, driver };
+        facts.claims = ClaimsFacts {
+            prepared,
+            served_by,
+        };
         let assessed = assess(&facts);
         let is_well = assessed.is_well;
         let mut checks = assessed.checks.into_iter();
         (checks.find(|check| check.name == "pods").unwrap(), is_well)
     };
-    let (served, _) = check(Ok(3), true);
-    assert_eq!(served.level, Level::Ok);
-    assert!(served.found.contains("prepared: 3"), "{served:?}");
-    let (unserved, _) = check(Ok(3), false);
+    for (server, name) in [
+        (KubeletServer::Driver, "gpu.cgpu.io"),
+        (KubeletServer::DevicePlugin, "device plugin"),
+    ] {
+        let (served, _) = check(Ok(3), Some(server));
+        assert_eq!(served.level, Level::Ok);
+        let found = &served.found;
+        assert!(
+            found.contains("prepared: 3") && found.contains(name),
+            "{found}"
+        );
+    }
+    let (unserved, _) = check(Ok(3), None);
     assert_eq!(unserved.level, Level::Hint);
     assert!(unserved.remedy.unwrap().contains("cgpu-agent --kubernetes"));
-    let (broken, is_well) = check(Err("claims/x.json cannot be read".to_owned()), true);
+    let (broken, is_well) = check(Err("claims/x.json cannot be read".to_owned()), None);
     assert_eq!((broken.level, is_well), (Level::Broken, false));
     assert!(broken.found.contains("claims/x.json"), "{broken:?}");
 }

@@ -15,7 +15,7 @@ use sys::pidfd::PidFd;
 use sys::traced::Traced;
 
 use super::standing;
-use view::doctor::{Cgroup, ClaimsFacts, Container, Facts, FiltersUnread, Runc};
+use view::doctor::{Cgroup, ClaimsFacts, Container, Facts, FiltersUnread, KubeletServer, Runc};
 use view::host_driver::{ANSWER, HostDriver, kernel_version};
 use view::ps;
 
@@ -108,21 +108,30 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
     }
 }
 
-/// The driver's socket in the kubelet's folder is named by the driver (`cluster::kubelet`).
+/// The agent's sockets in the kubelet's folder, as `cluster::kubelet` and `cluster::device_plugin` name them: folder and how the name begins.
+const SOCKETS: [(KubeletServer, &str, &str); 2] = [
+    (KubeletServer::Driver, "plugins_registry", "gpu.cgpu.io"),
+    (KubeletServer::DevicePlugin, "device-plugins", "cgpu.sock"),
+];
+
 fn claims(config: &Config) -> ClaimsFacts {
-    const REGISTRY: &str = "plugins_registry";
-    const DRIVER: &str = "gpu.cgpu.io";
-    let registry = kubernetes::kubelet().map(|pods| pods.with_file_name(REGISTRY));
-    let sockets = registry.and_then(|registry| std::fs::read_dir(registry).ok());
+    let pods = kubernetes::kubelet();
+    let is_there = |folder: &str, prefix: &str| {
+        let folder = pods.as_ref().map(|pods| pods.with_file_name(folder));
+        let sockets = folder.and_then(|folder| std::fs::read_dir(folder).ok());
+        let mut sockets = sockets.into_iter().flatten().flatten();
+        sockets.any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+    };
+    let mut sockets = SOCKETS.into_iter();
+    let served_by = sockets
+        .find(|(_, folder, prefix)| is_there(folder, prefix))
+        .map(|(server, _, _)| server);
     let prepared = Claims::of(&config.state_dir).all();
     ClaimsFacts {
         prepared: prepared
             .map(|records| records.len())
             .map_err(|error| chain(&error)),
-        driver: sockets.into_iter().flatten().flatten().any(|entry| {
-            let name = entry.file_name();
-            name.to_string_lossy().starts_with(DRIVER)
-        }),
+        served_by,
     }
 }
 
