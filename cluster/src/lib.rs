@@ -16,7 +16,8 @@
 //! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
 //!
 //! The scheduler's word is law: amounts come from a claim's allocation alone. This crate must not know of containers: a container comes to
-//! its share by the record, which `vgpu` reads. It is the only one that knows of Kubernetes' API and of gRPC.
+//! its share by the record, which `vgpu` reads. It is the only one that knows of gRPC, and beside the plugin
+//! `kubectl` the only one that knows of Kubernetes' API.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 

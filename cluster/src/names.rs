@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use crate::error::Error;
+pub use dra::DRIVER;
 
-/// The DRA driver.
-pub const DRIVER: &str = "gpu.cgpu.io";
+use crate::error::Error;
 
 /// Who owns the fields that the agent writes in the API.
 pub(crate) const FIELD_MANAGER: &str = "cgpu-agent";

@@ -11,7 +11,7 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 13] = [
+const HOST: [(&str, &str); 14] = [
     ("cgpu-shim", "containerd-shim-cgpu-v2"),
     ("cgpu-broker", "cgpu-broker"),
     ("cgpu-executor", "cgpu-executor"),
@@ -22,6 +22,7 @@ const HOST: [(&str, &str); 13] = [
     ("cgpu-top", "cgpu-top"),
     ("cgpu-cli", "cgpu"),
     ("cgpu-agent", "cgpu-agent"),
+    ("cgpu-kubectl", "kubectl-cgpu"),
     ("cgpu-burn", "cgpu-burn"),
     ("cgpu-hwprobe", "cgpu-card"),
     ("cgpu-hwprobe", "cgpu-cuda"),

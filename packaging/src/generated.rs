@@ -41,7 +41,12 @@ pub(crate) fn make(
         "bash" => completion(what, Shell::Bash),
         "zsh" => completion(what, Shell::Zsh),
         "fish" => completion(what, Shell::Fish),
-        "manual" => manual()?,
+        "manual" => manual(command())?,
+        "kubectl-manual" => {
+            let mut pages = manual(kubectl::Options::command())?;
+            pages.extend(manual(kubectl::InspectAlone::command())?);
+            pages
+        }
         "agent-manual" => vec![(what.to_owned(), agent_manual()?)],
         "configuration-manual" => one(configuration_manual(build)?),
         "copyright" => one(COPYRIGHT.to_owned()),
@@ -83,9 +88,9 @@ fn completion(name: &str, shell: Shell) -> Vec<(String, Vec<u8>)> {
 }
 
 /// A page for the program and for each of its commands.
-fn manual() -> Result<Vec<(String, Vec<u8>)>> {
+fn manual(command: clap::Command) -> Result<Vec<(String, Vec<u8>)>> {
     let folder = tempfile::tempdir().context("folder for manual pages")?;
-    clap_mangen::generate_to(command(), folder.path())?;
+    clap_mangen::generate_to(command, folder.path())?;
     let mut pages = Vec::new();
     for entry in std::fs::read_dir(folder.path())? {
         let entry = entry?;

@@ -13,7 +13,7 @@ use crate::tree::Tree;
 use crate::{Build, Compression, scripts, tool};
 
 /// Folders that go with the last package that has files in them, and what is below them. The others belong to the system.
-const OWN_FOLDERS: [&str; 9] = [
+const OWN_FOLDERS: [&str; 10] = [
     "/etc/cgpu",
     "/usr/lib/cgpu",
     "/usr/libexec/cgpu",
@@ -21,6 +21,7 @@ const OWN_FOLDERS: [&str; 9] = [
     "/usr/share/doc/cgpu",
     "/usr/share/doc/cgpu-agent",
     "/usr/share/doc/cgpu-sim",
+    "/usr/share/doc/kubectl-cgpu",
     "/usr/share/fish",
     "/usr/share/zsh",
 ];

@@ -42,7 +42,7 @@ fn deb_rpm_and_archive_have_the_same_files() -> Result<()> {
         skip!(TEST, "{reason}");
     }
     let folder = packages()?;
-    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
+    for name in ["cgpu", "cgpu-agent", "cgpu-sim", "kubectl-cgpu"] {
         let deb = Command::new("sh")
             .arg("-c")
             .arg("dpkg-deb --fsys-tarfile \"$1\" | tar --list")
@@ -60,6 +60,7 @@ fn deb_rpm_and_archive_have_the_same_files() -> Result<()> {
         let expected = match name {
             "cgpu" => "/usr/libexec/cgpu/cgpu-broker",
             "cgpu-agent" => "/usr/lib/systemd/system/cgpu-agent.service",
+            "kubectl-cgpu" => "/usr/bin/kubectl-inspect-cgpu",
             _ => "/usr/bin/cgpu-burn",
         };
         assert!(deb.contains(expected), "{deb:?}");
@@ -98,7 +99,7 @@ fn lintian_finds_no_fault() -> Result<()> {
         skip!(TEST, "{reason}");
     }
     let folder = packages()?;
-    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
+    for name in ["cgpu", "cgpu-agent", "cgpu-sim", "kubectl-cgpu"] {
         let mut lintian = Command::new("lintian");
         lintian.args(["--allow-root", "--fail-on", "error,warning"]);
         // A number of a bug in the distribution's own archive.
@@ -121,7 +122,7 @@ fn rpmlint_finds_no_fault() -> Result<()> {
     rpmlint
         .arg("--config")
         .arg(repository().join("packaging/rpmlint.toml"));
-    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
+    for name in ["cgpu", "cgpu-agent", "cgpu-sim", "kubectl-cgpu"] {
         rpmlint.arg(package(folder, name, ".rpm")?);
     }
     let reply = capture(&mut rpmlint, LIMIT)?.success()?;

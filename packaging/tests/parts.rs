@@ -35,6 +35,7 @@ const PACKAGES: [(&str, &[&str]); 3] = [
         ],
     ),
     ("cgpu-agent", &["cgpu-agent"]),
+    ("kubectl-cgpu", &["kubectl-cgpu"]),
     ("cgpu-sim", &["cgpu-sim", "cgpu-burn"]),
 ];
 
@@ -150,7 +151,7 @@ fn what_only_tests_and_other_programs_have_is_in_no_sbom() -> Result<()> {
             "{name}: ratatui"
         );
         ensure!(
-            required.contains_key("hyper") == (name == "cgpu-agent"),
+            required.contains_key("hyper") == ["cgpu-agent", "kubectl-cgpu"].contains(&name),
             "{name}: hyper"
         );
         // Macros run in the compiler.

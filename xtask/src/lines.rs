@@ -14,13 +14,15 @@ use integration::cache::repository;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Where the product's sources are.
-const PRODUCT: [&str; 9] = [
+const PRODUCT: [&str; 11] = [
     "agent",
     "build-info",
     "cli",
     "cluster",
+    "dra",
     "hook",
     "isolation",
+    "kubectl",
     "shim",
     "top",
     "view",

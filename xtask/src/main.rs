@@ -49,7 +49,7 @@ enum Task {
     Headers(headers::Options),
     /// Checks of engines and other tests in a virtual machine whose control groups have version 2 alone.
     Guest(guest::Options),
-    /// The packages: deb, rpm and tar.zst of cgpu, cgpu-agent and cgpu-sim, into target/packages.
+    /// The packages: deb, rpm and tar.zst of cgpu, cgpu-agent, cgpu-sim and kubectl-cgpu, into target/packages.
     Package(package::Options),
     /// Grafana's dashboards, into configs/grafana.
     Dashboards(dashboards::Options),

@@ -8,14 +8,16 @@ use anyhow::{Context, Result};
 use integration::cache::repository;
 
 /// Where tests are.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 13] = [
     "agent",
     "build-info",
     "cli",
     "cluster",
+    "dra",
     "hook",
     "integration",
     "isolation",
+    "kubectl",
     "lab",
     "shim",
     "top",

@@ -1,0 +1,488 @@
+//! Whether claims fit a node's cards: what the scheduler would answer, and what each card lacks. Pure.
+//!
+//! As the scheduler's allocator does it: first fit in the order of the cards, each card of one request another one, all claims of a pod on one
+//! node, with every way back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use dra::{CORES, MEMORY, SHARES, quantity};
+use k8s_openapi::api::resource::v1::{
+    DeviceAttribute, DeviceCapacity, DeviceConstraint, DeviceTaint, DeviceToleration,
+};
+
+use crate::cards::{Card, taint};
+use crate::needs::{Need, Needs};
+use crate::selector::{self, Choice};
+use crate::text;
+
+/// Why a card is none for a request.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lack {
+    /// Less is left than is needed.
+    Left {
+        capacity: String,
+        needed: u64,
+        left: u64,
+        total: u64,
+    },
+    /// It never has so much.
+    Small {
+        capacity: String,
+        needed: u64,
+        total: u64,
+    },
+    /// It has no such capacity.
+    Absent(String),
+    /// It is given as a whole, and others have it.
+    Taken,
+    /// A taint that the request does not tolerate.
+    Tainted(String),
+    /// An expression of the class or the request does not choose it.
+    NotChosen(String),
+}
+
+/// Whether a need fits a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It takes this of it. `unknown`: expressions that were not evaluated.
+    Fits {
+        takes: BTreeMap<String, u64>,
+        unknown: BTreeSet<String>,
+    },
+    /// All of its reasons.
+    Lacks(Vec<Lack>),
+}
+
+/// Whether all needs fit a node's cards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Request and number of the card, as the scheduler would take them. `unknown`: if these expressions choose them.
+    Fits {
+        given: Vec<(String, usize)>,
+        unknown: BTreeSet<String>,
+    },
+    /// No way.
+    Not,
+    /// More ways than are looked at.
+    TooMany,
+}
+
+/// Steps of a search.
+const STEPS_MAX: usize = 50_000;
+
+/// What a search has given of a card.
+type Extra = BTreeMap<usize, Vec<BTreeMap<String, u64>>>;
+
+/// Looks at one card for one need. `extra`: what the same search has given of it.
+pub(crate) fn fit(need: &Need, card: &Card, extra: &[BTreeMap<String, u64>]) -> Fit {
+    let mut lacks = Vec::new();
+    let mut unknown = BTreeSet::new();
+    for expression in &need.selectors {
+        match selector::choose(expression, card) {
+            Choice::Yes => {}
+            Choice::No => lacks.push(Lack::NotChosen(expression.clone())),
+            Choice::Unknown => {
+                unknown.insert(expression.clone());
+            }
+        }
+    }
+    for one in card.taints() {
+        let is_kept_away = matches!(one.effect.as_str(), "NoSchedule" | "NoExecute");
+        if is_kept_away
+            && !need
+                .tolerations
+                .iter()
+                .any(|tolerated| tolerates(tolerated, one))
+        {
+            lacks.push(Lack::Tainted(taint(one)));
+        }
+    }
+    let mut takes = BTreeMap::new();
+    for name in need.capacities.keys() {
+        if card.capacity(name).is_none() {
+            lacks.push(Lack::Absent(name.clone()));
+        }
+    }
+    if !card.is_shared() && (!card.shares.is_empty() || !extra.is_empty()) {
+        lacks.push(Lack::Taken);
+    }
+    for (name, capacity) in card.device.capacity.iter().flatten() {
+        let total = card.total(name);
+        let named = need.capacities.get(name).copied();
+        if !card.is_shared() {
+            // It is taken as a whole, if it has as much as is named.
+            if named.is_some_and(|needed| needed > total) {
+                lacks.push(small(name, named.unwrap_or(0), total));
+            }
+            continue;
+        }
+        let Some(taken) = taken(capacity, named, total) else {
+            lacks.push(small(name, named.unwrap_or(0), total));
+            continue;
+        };
+        let of_extra = extra.iter().filter_map(|one| one.get(name).copied());
+        let used = of_extra.fold(card.given(name), u64::saturating_add);
+        let left = total.saturating_sub(used);
+        if taken > left {
+            lacks.push(Lack::Left {
+                capacity: name.clone(),
+                needed: taken,
+                left,
+                total,
+            });
+        }
+        takes.insert(name.clone(), taken);
+    }
+    if lacks.is_empty() {
+        Fit::Fits { takes, unknown }
+    } else {
+        lacks.sort();
+        Fit::Lacks(lacks)
+    }
+}
+
+fn small(name: &str, needed: u64, total: u64) -> Lack {
+    Lack::Small {
+        capacity: name.to_owned(),
+        needed,
+        total,
+    }
+}
+
+/// What a request takes of a capacity, by its policy. `None`: the policy has no such amount.
+fn taken(capacity: &DeviceCapacity, named: Option<u64>, total: u64) -> Option<u64> {
+    let Some(policy) = &capacity.request_policy else {
+        return named.map_or(Some(total), |named| (named <= total).then_some(named));
+    };
+    let default = policy
+        .default
+        .as_ref()
+        .and_then(|amount| quantity::whole(&amount.0));
+    let needed = named.or(default).unwrap_or(total);
+    if let Some(values) = &policy.valid_values {
+        let mut values: Vec<u64> = values
+            .iter()
+            .filter_map(|value| quantity::whole(&value.0))
+            .collect();
+        values.sort_unstable();
+        return values.into_iter().find(|value| *value >= needed);
+    }
+    let Some(range) = &policy.valid_range else {
+        return (needed <= total).then_some(needed);
+    };
+    let min = quantity::whole(&range.min.0)?;
+    let max = range
+        .max
+        .as_ref()
+        .and_then(|max| quantity::whole(&max.0))
+        .unwrap_or(total);
+    let step = range
+        .step
+        .as_ref()
+        .and_then(|step| quantity::whole(&step.0));
+    let above = needed.saturating_sub(min);
+    let above = match step {
+        Some(step) if step > 0 => above.div_ceil(step).checked_mul(step)?,
+        _ => above,
+    };
+    let taken = min.checked_add(above)?;
+    (taken <= max).then_some(taken)
+}
+
+fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let is_exists = toleration.operator.as_deref() == Some("Exists");
+    (effect.is_empty() || effect == taint.effect)
+        && ((key.is_empty() && is_exists) || key == taint.key)
+        && (is_exists
+            || toleration.value.as_deref().unwrap_or_default()
+                == taint.value.as_deref().unwrap_or_default())
+}
+
+/// Looks for cards of one node for all claims of a pod.
+pub(crate) fn search(claims: &[&Needs], cards: &[Card]) -> Outcome {
+    let mut steps = Vec::new();
+    for (claim, needs) in claims.iter().enumerate() {
+        steps.extend((0..needs.requests.len()).map(|request| (claim, request)));
+    }
+    let mut search = Search {
+        claims,
+        cards,
+        order: steps,
+        given: Vec::new(),
+        extra: Extra::new(),
+        left: STEPS_MAX,
+    };
+    if search.requests(0) {
+        let unknown = search
+            .given
+            .iter()
+            .flat_map(|one| one.unknown.clone())
+            .collect();
+        let given = search.given.iter();
+        return Outcome::Fits {
+            given: given.map(|one| (one.request.clone(), one.card)).collect(),
+            unknown,
+        };
+    }
+    if search.left == 0 {
+        Outcome::TooMany
+    } else {
+        Outcome::Not
+    }
+}
+
+/// A card of a request.
+struct Given {
+    claim: usize,
+    request: String,
+    card: usize,
+    unknown: BTreeSet<String>,
+}
+
+struct Search<'a> {
+    claims: &'a [&'a Needs],
+    cards: &'a [Card],
+    /// Claim and request, in turn.
+    order: Vec<(usize, usize)>,
+    given: Vec<Given>,
+    extra: Extra,
+    /// Steps.
+    left: usize,
+}
+
+impl<'a> Search<'a> {
+    /// Serves the requests from this one on.
+    fn requests(&mut self, at: usize) -> bool {
+        let Some((claim, request)) = self.order.get(at).copied() else {
+            return true;
+        };
+        let claims: &'a [&'a Needs] = self.claims;
+        let ways = claims
+            .get(claim)
+            .and_then(|needs| needs.requests.get(request));
+        ways.into_iter().flatten().any(|need| match need.cards() {
+            Some(count) => self.cards_of(at, claim, need, count, 0),
+            None => self.all_of(at, claim, need),
+        })
+    }
+
+    /// Takes `count` cards from this one on, then serves the rest.
+    fn cards_of(
+        &mut self,
+        at: usize,
+        claim: usize,
+        need: &Need,
+        count: usize,
+        from: usize,
+    ) -> bool {
+        if count == 0 {
+            return self.requests(at + 1);
+        }
+        for index in from..self.cards.len() {
+            if self.left == 0 {
+                return false;
+            }
+            self.left -= 1;
+            if !self.give(claim, need, index) {
+                continue;
+            }
+            if self.cards_of(at, claim, need, count - 1, index + 1) {
+                return true;
+            }
+            self.take_back();
+        }
+        false
+    }
+
+    /// Every card that fits, which has to be one at least.
+    fn all_of(&mut self, at: usize, claim: usize, need: &Need) -> bool {
+        let before = self.given.len();
+        for index in 0..self.cards.len() {
+            self.give(claim, need, index);
+        }
+        if self.given.len() > before && self.requests(at + 1) {
+            return true;
+        }
+        while self.given.len() > before {
+            self.take_back();
+        }
+        false
+    }
+
+    fn give(&mut self, claim: usize, need: &Need, index: usize) -> bool {
+        let Some(card) = self.cards.get(index) else {
+            return false;
+        };
+        let extra = self
+            .extra
+            .get(&index)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let Fit::Fits { takes, unknown } = fit(need, card, extra) else {
+            return false;
+        };
+        self.given.push(Given {
+            claim,
+            request: need.request.clone(),
+            card: index,
+            unknown,
+        });
+        if !self.keeps_constraints(claim) {
+            self.given.pop();
+            return false;
+        }
+        self.extra.entry(index).or_default().push(takes);
+        true
+    }
+
+    fn take_back(&mut self) {
+        if let Some(given) = self.given.pop()
+            && let Some(extra) = self.extra.get_mut(&given.card)
+        {
+            extra.pop();
+            if extra.is_empty() {
+                self.extra.remove(&given.card);
+            }
+        }
+    }
+
+    /// What a claim says of several of its cards.
+    fn keeps_constraints(&self, claim: usize) -> bool {
+        let Some(needs) = self.claims.get(claim) else {
+            return true;
+        };
+        needs.constraints.iter().all(|constraint| {
+            let cards = self
+                .given
+                .iter()
+                .filter(|given| given.claim == claim && is_named(constraint, &given.request));
+            let cards = cards.filter_map(|given| self.cards.get(given.card));
+            let name = constraint
+                .match_attribute
+                .as_ref()
+                .or(constraint.distinct_attribute.as_ref());
+            let Some(name) = name else { return true };
+            let values: Vec<Option<&DeviceAttribute>> =
+                cards.map(|card| value(card, name)).collect();
+            let is_known = values.iter().all(Option::is_some);
+            let differ = |a: &Option<&DeviceAttribute>, b: &Option<&DeviceAttribute>| a != b;
+            let mut pairs = values.iter().enumerate();
+            is_known
+                && pairs.all(|(at, a)| {
+                    let mut others = values.iter().skip(at + 1);
+                    others.all(|b| differ(a, b) == constraint.match_attribute.is_none())
+                })
+        })
+    }
+}
+
+/// A constraint without requests is of all of the claim's; one that names a request is of its alternatives too.
+fn is_named(constraint: &DeviceConstraint, request: &str) -> bool {
+    let base = request.split('/').next().unwrap_or(request);
+    let Some(names) = constraint
+        .requests
+        .as_ref()
+        .filter(|names| !names.is_empty())
+    else {
+        return true;
+    };
+    names.iter().any(|name| name == request || name == base)
+}
+
+/// An attribute by its qualified name: ours are published without their domain.
+fn value<'a>(card: &'a Card, name: &str) -> Option<&'a DeviceAttribute> {
+    let own = name
+        .strip_prefix(dra::DRIVER)
+        .and_then(|rest| rest.strip_prefix('/'));
+    let attributes = card.device.attributes.as_ref()?;
+    attributes.get(name).or_else(|| attributes.get(own?))
+}
+
+/// An amount of a capacity.
+pub(crate) fn amount(capacity: &str, amount: u64) -> String {
+    match capacity {
+        MEMORY => text::bytes(amount),
+        CORES => format!("{amount} %"),
+        _ => amount.to_string(),
+    }
+}
+
+/// A capacity as people call it.
+pub(crate) fn called(capacity: &str) -> String {
+    match capacity {
+        MEMORY => "memory".to_owned(),
+        CORES => "compute".to_owned(),
+        SHARES => "containers".to_owned(),
+        other => text::name(other),
+    }
+}
+
+impl Lack {
+    /// Without its figures: cards that lack the same are counted together.
+    pub(crate) fn kind(&self) -> String {
+        match self {
+            Self::Left { capacity, .. } => format!("too little {} left", called(capacity)),
+            Self::Small { capacity, .. } => format!("never so much {}", called(capacity)),
+            Self::Absent(capacity) => format!("no capacity {}", called(capacity)),
+            Self::Taken => "taken as a whole".to_owned(),
+            Self::Tainted(taint) => format!("taint {}", text::name(taint)),
+            Self::NotChosen(_) => "not selected".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Left {
+                capacity,
+                left,
+                total,
+                ..
+            } if capacity == SHARES => {
+                write!(f, "takes no more containers: {left} of {total} left")
+            }
+            Self::Left {
+                capacity,
+                needed,
+                left,
+                total,
+            } => {
+                let of = |number| amount(capacity, number);
+                let (called, needed, left, total) =
+                    (called(capacity), of(*needed), of(*left), of(*total));
+                write!(f, "{called}: {needed} needed, {left} of {total} left")
+            }
+            Self::Small {
+                capacity,
+                needed,
+                total,
+            } => {
+                let of = |number| amount(capacity, number);
+                write!(
+                    f,
+                    "{}: {} needed, the card has {} in all",
+                    called(capacity),
+                    of(*needed),
+                    of(*total)
+                )
+            }
+            Self::Absent(capacity) => write!(f, "it has no capacity {}", called(capacity)),
+            Self::Taken => f.write_str("it is given as a whole, and others have it"),
+            Self::Tainted(taint) => write!(
+                f,
+                "taint {} is not tolerated by the claim",
+                text::name(taint)
+            ),
+            Self::NotChosen(expression) => {
+                write!(f, "not selected by {}", text::clean(expression, 200))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
