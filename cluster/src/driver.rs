@@ -9,6 +9,7 @@ use crate::api::{Access, Connection};
 use crate::cdi::CdiFolder;
 use crate::device_plugin::{self, ResourceName};
 use crate::error::Error;
+use crate::events::EventSink;
 use crate::kubelet::{self, Paths};
 use crate::monitor::{self, HANGS, Sight};
 use crate::names::{self, NodeName};
@@ -114,11 +115,17 @@ async fn serve_claims(
     sight: Sight,
 ) {
     let cdi = CdiFolder::new(settings.cdi_dir.clone());
+    let (events, recorder) = EventSink::new(
+        settings.node.clone(),
+        Arc::clone(node),
+        Arc::clone(&connection),
+    );
     let preparer = Preparer::new(
         settings.node.clone(),
         Arc::clone(node),
         Arc::clone(&connection),
         cdi,
+        events.clone(),
     );
     let served = kubelet::serve(
         settings.paths(),
@@ -126,10 +133,11 @@ async fn serve_claims(
         preparer.clone(),
         sight.clone(),
     );
-    let publisher = Publisher::new(settings.node.clone(), connection);
+    let publisher = Publisher::new(settings.node.clone(), connection, events);
     tokio::select! {
         () = served => {}
-        () = publisher.run(settings.publisher_lock.clone(), sight) => {}
+        () = publisher.run(settings.publisher_lock.clone(), sight.clone()) => {}
+        () = recorder.run(sight) => {}
         () = reconcile::run(preparer) => {}
     }
 }

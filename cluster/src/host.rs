@@ -1,17 +1,18 @@
 //! The node itself: its state folder, its driver, and the reservations.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cards::claims::{ClaimUid, Claims, Record};
-use cards::{Card, GpuUuid, Inventory, health, reservations};
+use cards::{Card, GpuUuid, Inventory, PodNames, events, health, reservations};
 use host_config::Config;
 use host_config::config::Strength;
 use sys::sync::lock;
 use view::host_driver::HostDriver;
 
-use crate::node::{Fault, Node, NodeCard, NodeCards, Trouble, TroubleKind};
+use crate::node::{Fault, Node, NodeCard, NodeCards, PodOfLog, Trouble, TroubleKind};
 
 /// NVML is asked so often which cards there are: it is loaded for each question, which costs tens of milliseconds.
 const AGE: Duration = Duration::from_secs(60);
@@ -129,6 +130,29 @@ impl Host {
     }
 }
 
+/// A container's pod by the names that its frontend has recorded, and by the claims that are prepared for the pod.
+fn pod_of_log(pod: &PodNames, records: &[Record]) -> PodOfLog {
+    let (namespace, name) = (pod.namespace.as_str(), pod.name.as_str());
+    let mut found = records.iter().rev().filter_map(|record| {
+        let mut pods = record.pods.iter();
+        let of_claim = pods.find(|of_claim| of_claim.name == name);
+        of_claim
+            .filter(|_| record.claim.namespace == namespace)
+            .map(|of_claim| (record, of_claim))
+    });
+    let found = found.next();
+    PodOfLog {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        uid: found.map(|(_, of_claim)| of_claim.uid.clone()),
+        container: pod.container.as_str().to_owned(),
+        claim: found.map(|(record, _)| {
+            let claim = &record.claim;
+            (claim.name.clone(), claim.uid.as_str().to_owned())
+        }),
+    }
+}
+
 /// What is gone of a card.
 #[derive(Debug, Clone, Copy, Default)]
 struct Account {
@@ -172,6 +196,19 @@ impl Node for Host {
 
     fn records(&self) -> Result<Vec<Record>, Fault> {
         Ok(Claims::of(&self.config.state_dir).all()?)
+    }
+
+    fn logs(&self) -> Result<Vec<(PathBuf, Option<PodOfLog>)>, Fault> {
+        let state_dir = &self.config.state_dir;
+        let keys = events::containers(state_dir)?;
+        // Without records a pod has no uid, and its events are still its name's.
+        let records = self.records().unwrap_or_default();
+        let logs = keys.into_iter().map(|key| {
+            let pod = vgpu::names_of(&self.config, &key).pod;
+            let pod = pod.map(|pod| pod_of_log(&pod, &records));
+            (events::of_container(state_dir, &key), pod)
+        });
+        Ok(logs.collect())
     }
 
     fn prepare(&self, record: &Record) -> Result<(), Fault> {

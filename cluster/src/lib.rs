@@ -3,6 +3,7 @@
 //! ```text
 //!   kubelet ──registration, Prepare, Unprepare, health──▶ kubelet/ ──▶ prepare ──▶ claim's record, CDI file
 //!   API server ◀──slices── publish ◀── monitor ◀── cards, their health, what is reserved of them
+//!              ◀──events── events ◀─── refused claims, health, containers' logs
 //! ```
 //!
 //! - [`slice`]: cards → ResourceSlices; [`topology`]: where a card is in the machine; both pure but for sysfs.
@@ -12,6 +13,7 @@
 //! - [`kubelet`]: the sockets and services that the kubelet calls.
 //! - [`device_plugin`]: instead of the DRA driver, for clusters below 1.34.
 //! - [`publish`]: the node's slices in the API; [`status`]: what a claim's status shows of its devices.
+//! - [`events`]: what happened, for people who look with `kubectl`.
 //! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from.
 //! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
 //!
@@ -29,6 +31,7 @@ mod configuration;
 mod device_plugin;
 mod driver;
 mod error;
+mod events;
 mod host;
 mod kubelet;
 mod monitor;
@@ -50,5 +53,5 @@ pub use driver::{Interface, Settings, run};
 pub use error::Error;
 pub use host::Host;
 pub use names::{DRIVER, NodeName};
-pub use node::{Fault, Node, NodeCard, NodeCards, Trouble, TroubleKind};
+pub use node::{Fault, Node, NodeCard, NodeCards, PodOfLog, Trouble, TroubleKind};
 pub use templates::{TemplatesPace, run_templates};

@@ -1,6 +1,7 @@
 //! What the driver needs of its node, as a seam: [`crate::Host`] is the node itself.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use cards::claims::{ClaimUid, Record};
 use cards::placement::Policy;
@@ -30,6 +31,12 @@ pub trait Node: fmt::Debug + Send + Sync {
     /// A record that cannot be read.
     fn records(&self) -> Result<Vec<Record>, Fault>;
 
+    /// The folders of the logs of containers (`cards::events`), and whose container each is; `None`: of no pod that is known.
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    fn logs(&self) -> Result<Vec<(PathBuf, Option<PodOfLog>)>, Fault>;
+
     /// Reserves what a claim was given, durably, and lets its pods in. A claim that is known gets the pods that are new.
     ///
     /// # Errors
@@ -41,6 +48,21 @@ pub trait Node: fmt::Debug + Send + Sync {
     /// # Errors
     /// What cannot be written.
     fn release(&self, claim: &ClaimUid) -> Result<(), Fault>;
+}
+
+/// The pod of a container that has a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodOfLog {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod.
+    pub name: String,
+    /// Its uid, where one of its claims is prepared.
+    pub uid: Option<String>,
+    /// The container in it.
+    pub container: String,
+    /// A claim of the pod: name and uid.
+    pub claim: Option<(String, String)>,
 }
 
 /// A node's cards.

@@ -10,6 +10,7 @@
 use std::sync::{Arc, Mutex};
 
 use cards::claims::{ClaimUid, Pointer, Record};
+use cards::events::now_unix_ms;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use sys::sync::lock;
 
@@ -17,6 +18,7 @@ use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
 use crate::api::{self, Connection};
 use crate::cdi::{CdiFolder, device_id};
 use crate::error::Error;
+use crate::events::{EventSink, ObjectRef, Reason, Report};
 use crate::names::NodeName;
 use crate::node::Node;
 use crate::status::StatusWriter;
@@ -29,6 +31,7 @@ pub(crate) struct Preparer {
     connection: Arc<Connection>,
     cdi: CdiFolder,
     status: StatusWriter,
+    events: EventSink,
     /// A claim's record and its file change together.
     local: Arc<Mutex<()>>,
 }
@@ -39,6 +42,7 @@ impl Preparer {
         node: Arc<dyn Node>,
         connection: Arc<Connection>,
         cdi: CdiFolder,
+        events: EventSink,
     ) -> Self {
         Self {
             node_name,
@@ -46,6 +50,7 @@ impl Preparer {
             status: StatusWriter::new(Arc::clone(&connection)),
             connection,
             cdi,
+            events,
             local: Arc::default(),
         }
     }
@@ -63,9 +68,16 @@ impl Preparer {
             }
             Err(error) => return Err(host_config::chain(&error)),
         };
+        let refused = refusal(&object);
         let this = self.clone();
         let prepared = blocking(move || this.prepare_local(&object, &claim)).await;
-        let (allocation, strength) = prepared.map_err(|why| format!("{name}: {why}"))?;
+        let (allocation, strength) = prepared.map_err(|why| {
+            self.events.report(Report {
+                text: why.clone(),
+                ..refused
+            });
+            format!("{name}: {why}")
+        })?;
         self.status.write(&allocation, strength);
         tracing::info!(claim = %allocation.record.claim, devices = allocation.devices.len(), "prepared");
         Ok(allocation.devices)
@@ -166,6 +178,25 @@ impl Preparer {
 
     pub(crate) fn node_name(&self) -> &NodeName {
         &self.node_name
+    }
+}
+
+/// What is reported of a claim that is not prepared, but for the reason.
+fn refusal(claim: &ResourceClaim) -> Report {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (namespace, name) = (text(&claim.metadata.namespace), text(&claim.metadata.name));
+    let status = claim.status.as_ref();
+    let mut users = status
+        .into_iter()
+        .flat_map(|status| status.reserved_for.iter().flatten());
+    let pod = users.find(|user| user.resource == "pods");
+    Report {
+        object: ObjectRef::claim(&namespace, &name, &text(&claim.metadata.uid)),
+        related: pod.map(|pod| ObjectRef::pod(&namespace, &pod.name, Some(&pod.uid))),
+        reason: Reason::PrepareFailed,
+        about: String::new(),
+        text: String::new(),
+        at_unix_ms: now_unix_ms(),
     }
 }
 

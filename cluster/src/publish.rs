@@ -13,6 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cards::events::now_unix_ms;
 use cards::lock::{Attempt, FileLock};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node as NodeObject;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::api::{self, Connection};
 use crate::backoff::Backoff;
 use crate::error::Error;
+use crate::events::{EventSink, ObjectRef, Reason, Report};
 use crate::monitor::{Seen, Sight};
 use crate::names::{DRIVER, FIELD_MANAGER, NodeName};
 use crate::slice::{self, MODE_LABEL, Mode, Offer, Published, Switch};
@@ -45,15 +47,17 @@ const LISTED_MAX: u32 = 100;
 pub(crate) struct Publisher {
     node: NodeName,
     connection: Arc<Connection>,
+    events: EventSink,
     /// What is offered, as far as it was published.
     switch: Option<Switch>,
 }
 
 impl Publisher {
-    pub(crate) fn new(node: NodeName, connection: Arc<Connection>) -> Self {
+    pub(crate) fn new(node: NodeName, connection: Arc<Connection>, events: EventSink) -> Self {
         Self {
             node,
             connection,
+            events,
             switch: None,
         }
     }
@@ -61,6 +65,7 @@ impl Publisher {
     /// Keeps the slices as the cards are. Ends when nobody looks at the cards any more.
     pub(crate) async fn run(mut self, lock: PathBuf, mut sight: Sight) {
         let _lock = wait_for_lock(&lock).await;
+        self.events.publishes();
         let mut backoff = Backoff::default();
         loop {
             let written = Instant::now();
@@ -133,6 +138,9 @@ impl Publisher {
                 delete(&slices, left).await?;
             }
         }
+        if switch.draining && !self.switch.is_some_and(|before| before.draining) {
+            self.events.report(pending_mode(&self.node, labelled));
+        }
         self.switch = Some(switch);
         Ok(listed.metadata.resource_version.unwrap_or_default())
     }
@@ -199,6 +207,20 @@ impl Publisher {
                 },
             }
         }
+    }
+}
+
+fn pending_mode(node: &NodeName, mode: Mode) -> Report {
+    Report {
+        object: ObjectRef::node(node.as_str()),
+        related: None,
+        reason: Reason::ModePending,
+        about: String::new(),
+        text: format!(
+            "label {MODE_LABEL}: cards are offered {} when the node's last claim is gone; nothing new is placed until then",
+            mode.description()
+        ),
+        at_unix_ms: now_unix_ms(),
     }
 }
 

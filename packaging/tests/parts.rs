@@ -19,7 +19,7 @@ use spdx::{Expression, Licensee};
 use self::common::{MAKERS, build, lacking, package, packages};
 
 /// Packages, with their programs and those for containers.
-const PACKAGES: [(&str, &[&str]); 3] = [
+const PACKAGES: [(&str, &[&str]); 4] = [
     (
         "cgpu",
         &[

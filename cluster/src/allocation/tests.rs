@@ -81,6 +81,10 @@ impl Node for FixtureNode {
         Ok(Vec::new())
     }
 
+    fn logs(&self) -> Result<Vec<(std::path::PathBuf, Option<crate::node::PodOfLog>)>, Fault> {
+        Ok(Vec::new())
+    }
+
     fn prepare(&self, _record: &Record) -> Result<(), Fault> {
         Err("a fixture".into())
     }

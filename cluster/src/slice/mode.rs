@@ -16,6 +16,15 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
+    /// For people.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Self::Held => "in parts that are held",
+            Self::Shared => "in parts that nobody holds",
+            Self::Whole => "as wholes",
+        }
+    }
+
     /// What a label's value means.
     pub(crate) fn of_label(value: Option<&str>) -> Self {
         match value {

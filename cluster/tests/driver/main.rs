@@ -3,6 +3,7 @@
 
 mod claims;
 mod device_plugin;
+mod events;
 mod fixture;
 mod node;
 mod random;

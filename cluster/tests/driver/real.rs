@@ -15,15 +15,15 @@ use crate::fixture::{Driver, Fixture, device, uuid};
 const SLICE: &str = "n1-gpu.cgpu.io-00";
 
 /// A cluster with one node, whose driver has the token of an agent of that node.
-struct Cluster<'a> {
-    kubectl: Kubectl,
+pub(crate) struct Cluster<'a> {
+    pub(crate) kubectl: Kubectl,
     agent: Kubectl,
     runtime: &'a Runtime,
-    fixture: Fixture,
+    pub(crate) fixture: Fixture,
 }
 
 impl<'a> Cluster<'a> {
-    fn new(plane: &ControlPlane, runtime: &'a Runtime) -> Result<Self> {
+    pub(crate) fn new(plane: &ControlPlane, runtime: &'a Runtime) -> Result<Self> {
         let kubectl = plane.kubectl();
         apply(&kubectl)?;
         add_node(&kubectl, "n1")?;
@@ -37,7 +37,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    fn start(&self) -> (Driver, Kubelet) {
+    pub(crate) fn start(&self) -> (Driver, Kubelet) {
         let mut settings = self.fixture.settings(None);
         settings.access.kubeconfig = Some(self.agent.config().to_owned());
         self.runtime.block_on(async {
@@ -59,7 +59,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// A claim of a part of a card, and a pod that uses it.
-    fn ask(&self) -> Result<()> {
+    pub(crate) fn ask(&self) -> Result<()> {
         self.kubectl.create(&json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "team-a"},
             "spec": {"devices": {

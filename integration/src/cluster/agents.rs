@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::kubectl::Kubectl;
@@ -23,13 +23,15 @@ struct Attempt {
 enum Verb {
     /// Creates the slice of a node, changed.
     Create(&'static str, fn(&mut Value)),
+    /// Creates an event about the node, changed.
+    Event(fn(&mut Value)),
     /// Replaces the posted slice of a node by one with other cards.
     Replace(&'static str),
     /// Runs this.
     Run(&'static [&'static str]),
 }
 
-const ATTEMPTS: [Attempt; 11] = [
+const ATTEMPTS: [Attempt; 15] = [
     Attempt {
         name: "agent: a slice of its own node",
         is_bound: true,
@@ -110,6 +112,30 @@ const ATTEMPTS: [Attempt; 11] = [
         verb: Verb::Run(&["get", "secrets", "-A"]),
         refused: &["secrets", "forbidden"],
     },
+    Attempt {
+        name: "agent: an event",
+        is_bound: true,
+        verb: Verb::Event(|_| ()),
+        refused: &[],
+    },
+    Attempt {
+        name: "agent: an event in another node's name",
+        is_bound: true,
+        verb: Verb::Event(|event| event["reportingInstance"] = "n2".into()),
+        refused: &["agent of node n1", "on n2"],
+    },
+    Attempt {
+        name: "agent: an event without a node",
+        is_bound: false,
+        verb: Verb::Event(|_| ()),
+        refused: &["it reports no event"],
+    },
+    Attempt {
+        name: "agent: reads events",
+        is_bound: true,
+        verb: Verb::Run(&["get", "events.events.k8s.io", "-A"]),
+        refused: &["events", "forbidden"],
+    },
 ];
 
 /// Posts two nodes with a slice each and makes every attempt.
@@ -155,6 +181,22 @@ pub fn agent_attempts() -> impl Iterator<Item = &'static str> {
     ATTEMPTS.iter().map(|attempt| attempt.name)
 }
 
+/// As the agent of node `n1` reports an unhealthy card.
+fn event() -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "n1.0", "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "gpu.cgpu.io/agent",
+        "reportingInstance": "n1",
+        "action": "Monitor",
+        "reason": "GpuUnhealthy",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"},
+        "type": "Warning",
+    })
+}
+
 impl Attempt {
     fn make(&self, kubectl: &Kubectl) -> Result<Answer> {
         let dry = ["--dry-run=server", "-o", "json"];
@@ -162,6 +204,11 @@ impl Attempt {
             Verb::Create(node, change) => {
                 let mut object = slice(node, &[Card::new(0, node, 24)]);
                 object["metadata"]["name"] = "new".into();
+                change(&mut object);
+                kubectl.send("create", &dry, &object)?
+            }
+            Verb::Event(change) => {
+                let mut object = event();
                 change(&mut object);
                 kubectl.send("create", &dry, &object)?
             }
