@@ -23,8 +23,8 @@ pub(crate) struct Share {
     pub(crate) consumed: Option<BTreeMap<String, u64>>,
 }
 
-/// Which card of which pool.
-type Place = (String, String);
+/// Pool and device.
+pub(crate) type Place = (String, String);
 
 /// What claims were given, by card.
 #[derive(Debug, Clone, Default)]
@@ -47,39 +47,48 @@ pub(crate) struct Offer {
     pub(crate) slices: (usize, usize),
 }
 
-impl Given {
-    /// Adds what a claim was given by this driver. A claim that only looks at a card (`adminAccess`) takes nothing of it.
-    pub(crate) fn add(&mut self, claim: &ResourceClaim) {
-        let Some(status) = &claim.status else {
-            return;
+/// What a claim was given by this driver; `None`: nothing. A claim that only looks at a card (`adminAccess`) takes nothing of it.
+pub(crate) fn taken(claim: &ResourceClaim) -> Option<Vec<(Place, Share)>> {
+    let status = claim.status.as_ref()?;
+    let results = status
+        .allocation
+        .as_ref()?
+        .devices
+        .as_ref()?
+        .results
+        .as_ref()?;
+    let ours = results
+        .iter()
+        .filter(|result| result.driver == DRIVER && result.admin_access != Some(true));
+    let shares = ours.map(|result| {
+        let users = status.reserved_for.iter().flatten();
+        let pods = users.filter(|user| user.resource == "pods");
+        let consumed = result.consumed_capacity.as_ref().map(|all| {
+            let amounts = all.iter();
+            amounts
+                .map(|(name, amount)| (name.clone(), quantity::whole(&amount.0).unwrap_or(0)))
+                .collect()
+        });
+        let share = Share {
+            namespace: claim.metadata.namespace.clone().unwrap_or_default(),
+            claim: claim.metadata.name.clone().unwrap_or_default(),
+            request: result.request.clone(),
+            pods: pods.take(PODS_MAX).map(|pod| pod.name.clone()).collect(),
+            consumed,
         };
-        let devices = status
-            .allocation
-            .as_ref()
-            .and_then(|all| all.devices.as_ref());
-        let results = devices.iter().flat_map(|all| all.results.iter().flatten());
-        for result in results {
-            if result.driver != DRIVER || result.admin_access == Some(true) {
-                continue;
-            }
-            let users = status.reserved_for.iter().flatten();
-            let pods = users.filter(|user| user.resource == "pods");
-            let consumed = result.consumed_capacity.as_ref().map(|all| {
-                let amounts = all.iter();
-                amounts
-                    .map(|(name, amount)| (name.clone(), quantity::whole(&amount.0).unwrap_or(0)))
-                    .collect()
-            });
-            let share = Share {
-                namespace: claim.metadata.namespace.clone().unwrap_or_default(),
-                claim: claim.metadata.name.clone().unwrap_or_default(),
-                request: result.request.clone(),
-                pods: pods.take(PODS_MAX).map(|pod| pod.name.clone()).collect(),
-                consumed,
-            };
-            let place = (result.pool.clone(), result.device.clone());
-            self.0.entry(place).or_default().push(share);
+        ((result.pool.clone(), result.device.clone()), share)
+    });
+    Some(shares.collect()).filter(|shares: &Vec<_>| !shares.is_empty())
+}
+
+impl Given {
+    /// What all claims were given.
+    pub(crate) fn of_all(claims: Vec<Vec<(Place, Share)>>) -> Self {
+        let mut given = Self::default();
+        for (place, share) in claims.into_iter().flatten() {
+            given.0.entry(place).or_default().push(share);
         }
+        given
     }
 
     /// What is given of a card.

@@ -48,7 +48,7 @@ pub(crate) async fn look(cluster: &Cluster, options: &ExplainOptions) -> Result<
         .await?;
     let nodes = nodes.into_iter().map(|node| (node.name.clone(), node));
     let nodes: BTreeMap<String, NodeFacts> = nodes.collect();
-    let (_, offers) = inspect::read(cluster, None).await?;
+    let offers = inspect::read(cluster, None).await?;
     let happened = events(cluster, &pod, &claims).await?;
     let facts = Facts {
         pod,

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use serde::Serialize;
 
 use crate::api::{Cluster, Error, is_name};
-use crate::cards::{Card, Given, Offer, offers};
+use crate::cards::{Card, Given, Offer, offers, taken};
 use crate::options::InspectOptions;
 use crate::text;
 
@@ -78,8 +78,7 @@ struct Totals {
 /// The server's; there is no such node.
 pub(crate) async fn look(cluster: &Cluster, options: &InspectOptions) -> Result<Seen, Error> {
     let node = options.node.as_deref();
-    let (given, offers) = read(cluster, node).await?;
-    drop(given);
+    let offers = read(cluster, node).await?;
     if let Some(name) = node
         && offers.is_empty()
     {
@@ -95,14 +94,14 @@ pub(crate) async fn look(cluster: &Cluster, options: &InspectOptions) -> Result<
     Ok(see(&offers, options.limit))
 }
 
-/// What is given, and what nodes offer; of one node, or of all.
+/// What nodes offer, and what is given of it; of one node, or of all.
 ///
 /// # Errors
 /// The server's.
 pub(crate) async fn read(
     cluster: &Cluster,
     node: Option<&str>,
-) -> Result<(Given, BTreeMap<String, Offer>), Error> {
+) -> Result<BTreeMap<String, Offer>, Error> {
     let mut fields = format!("spec.driver={DRIVER}");
     if let Some(name) = node {
         if !is_name(name) {
@@ -114,20 +113,10 @@ pub(crate) async fn read(
     let slices = cluster
         .all("resourceslices", Some(&fields), Some::<ResourceSlice>)
         .await?;
-    let is_allocated = |claim: ResourceClaim| {
-        let allocation = claim.status.as_ref()?.allocation.as_ref()?;
-        let results = allocation.devices.as_ref()?.results.as_ref()?;
-        results
-            .iter()
-            .any(|result| result.driver == DRIVER)
-            .then_some(claim)
-    };
-    let mut given = Given::default();
-    for claim in cluster.all("resourceclaims", None, is_allocated).await? {
-        given.add(&claim);
-    }
-    let offers = offers(slices, &given);
-    Ok((given, offers))
+    // Each claim is reduced to its shares as it is read: a cluster may have a hundred thousand.
+    let shares = |claim: ResourceClaim| taken(&claim);
+    let claims = cluster.all("resourceclaims", None, shares).await?;
+    Ok(offers(slices, &Given::of_all(claims)))
 }
 
 fn see(offers: &BTreeMap<String, Offer>, limit: usize) -> Seen {

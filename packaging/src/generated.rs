@@ -135,3 +135,31 @@ fn changelog(build: &Build, package: &Package) -> Result<String> {
         package.name
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugin_has_a_page_for_each_of_its_names() {
+        for (command, names) in [
+            (
+                kubectl::Options::command(),
+                &[
+                    "kubectl-cgpu.1",
+                    "kubectl-cgpu-inspect.1",
+                    "kubectl-cgpu-explain.1",
+                ][..],
+            ),
+            (
+                kubectl::InspectAlone::command(),
+                &["kubectl-inspect-cgpu.1"],
+            ),
+        ] {
+            let pages = manual(command).unwrap();
+            for name in names {
+                assert!(pages.iter().any(|(page, _)| page == name), "{name}");
+            }
+        }
+    }
+}

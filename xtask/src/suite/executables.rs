@@ -74,7 +74,8 @@ fn package_of(id: &str) -> Option<String> {
 }
 
 /// Crates whose tests need neither root nor another process.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
+    "dra",
     "isolation/bpf",
     "isolation/cards",
     "isolation/compute",
