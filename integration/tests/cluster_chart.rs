@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use integration::cache::repository;
 use integration::cluster::{
     CHART_NAMESPACE, Chart, ControlPlane, Extent, KubernetesPrograms, chart_hash, kept_rendering,
 };
@@ -204,6 +205,18 @@ fn the_server_takes_every_object_of_the_chart() -> Result<()> {
     let dry = kubectl.run(&dry)?.success()?.stdout;
     let count = objects(&fs::read_to_string(&kept)?)?.len();
     assert_eq!(dry.lines().count(), count, "{dry}");
+    // Examples that are no part of it; the namespace is the default one.
+    let example = repository().join("examples/kubernetes/autoscale.yaml");
+    let example = example.to_string_lossy();
+    let dry = kubectl.run(&[
+        "create",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        &example,
+    ])?;
+    let dry = dry.success()?.stdout;
+    assert_eq!(dry.lines().count(), 3, "{dry}");
     // For good, and again.
     kubectl
         .run(&["apply", "--validate=strict", "-f", &file])?

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use integration::cache::repository;
+use integration::cluster::KubernetesPrograms;
 use integration::command::progress;
 use integration::former::COMMIT;
 use integration::programs::{Profile, Programs, target_folder};
@@ -55,6 +56,15 @@ enum Suite {
         #[arg(long, default_value_t = 3)]
         seeds: u64,
     },
+    /// Random lives of pods on two kubelets of Kubernetes' own, agents and kubelets that are killed; writes docs/reports/kubelets.md.
+    Kubelets {
+        /// How many steps.
+        #[arg(long, default_value_t = 300)]
+        steps: u64,
+        /// Which.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Kubernetes' own scheduler and the policies with many nodes and pods; writes docs/reports/scale.md.
     Scale(scale::Options),
     /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/reports/referee.md. Trees: those of Debian's
@@ -89,6 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Suite::Upgrade { upgrades } => upgrade(*upgrades),
         Suite::Scale(options) => scale::run(options),
         Suite::Claims { steps, seeds } => claims(*steps, *seeds),
+        Suite::Kubelets { steps, seed } => kubelets(*steps, *seed),
         Suite::Referee {
             sequences,
             seed,
@@ -265,6 +276,44 @@ fn claims(steps: u64, seeds: u64) -> Result<ExitCode> {
              server refuses. Kubelet (gRPC), API server and frontends are played, the driver, the state folder and its reservations are the product's. After every step the\n\
              records and what is free of each card are compared with the test's own account: a double grant, or memory that is lost, ends the run. The test is\n\
              `cluster/tests/driver/random.rs`.\n\n```text\n{reported}```\n",
+            began.elapsed().as_secs(),
+            machine::describe(),
+        ),
+    )?;
+    println!("wrote {}", page.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kubelets(steps: u64, seed: u64) -> Result<ExitCode> {
+    progress(&format!("{steps} steps of seed {seed}"));
+    KubernetesPrograms::build()?;
+    let programs = Programs::build(Profile::Dev)?;
+    let began = Instant::now();
+    let arguments = [
+        "--package",
+        "cgpu-integration",
+        "--test",
+        "cluster_random",
+        "--",
+        "--nocapture",
+    ];
+    let environment = [
+        ("CGPU_BIN", programs.folder().into()),
+        ("CGPU_KUBELET_STEPS", steps.to_string().into()),
+        ("CGPU_KUBELET_SEED", seed.to_string().into()),
+    ];
+    let Some(reported) = summarised(&arguments, "CGPU_KUBELET_SUMMARY", &environment)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let page = repository().join("docs/reports/kubelets.md");
+    fs::write(
+        &page,
+        format!(
+            "# Random lives on two kubelets\n\nWritten by `cargo xtask long kubelets --steps {steps} --seed {seed}`; {} s in all, development build, {}.\n\n\
+             Kubernetes' own servers of 1.36.3, two kubelets with containerd 2.1, two simulated cards on each. Pods with claims are created and deleted, agents and kubelets are\n\
+             killed and start again; each container holds nearly all that its claim has. After each 100 steps, and when all pods are gone, these are equal for each card: what the\n\
+             scheduler has counted (the claims' allocations), what the node has reserved (`cgpu cards`) and which records it has; and what the simulated card holds lies between\n\
+             what the containers hold and what is reserved. The test is `integration/tests/cluster_random.rs`.\n\n```text\n{reported}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
         ),

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,12 +68,26 @@ impl Nth {
 
 /// The kubelet's process. Dropped while it runs, it belongs to a failed test, and prints the end of its log.
 #[derive(Debug)]
-struct Kubelet(Daemon);
+struct Kubelet {
+    daemon: Daemon,
+    command: Command,
+    log: PathBuf,
+}
+
+impl Kubelet {
+    fn start(command: Command, log: PathBuf) -> Result<Self> {
+        Ok(Self {
+            daemon: Daemon::start("kubelet", &command, &log)?,
+            command,
+            log,
+        })
+    }
+}
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        if self.0.pid().is_some() {
-            eprintln!("--- end of the kubelet's log\n{}", self.0.tail());
+        if self.daemon.pid().is_some() {
+            eprintln!("--- end of the kubelet's log\n{}", self.daemon.tail());
         }
     }
 }
@@ -127,10 +142,9 @@ impl KubeletNode {
                 folder.join("certificates").display()
             ))
             .env("PATH", rig.containerd.search_path());
-        let log = folder.join("log");
-        let mut kubelet = Daemon::start("kubelet", &command, &log)?;
+        let mut kubelet = Kubelet::start(command, folder.join("log"))?;
         let kubectl = plane.kubectl();
-        kubelet.wait_ready(Duration::from_secs(120), || {
+        kubelet.daemon.wait_ready(Duration::from_secs(120), || {
             let node = kubectl.run(&["get", "node", which.name(), "-o", "json"])?;
             Ok(node.succeeded() && is_ready(&node.json()?))
         })?;
@@ -147,7 +161,7 @@ impl KubeletNode {
             ])?
             .success()?;
         Ok(Ok(Self {
-            kubelet: Kubelet(kubelet),
+            kubelet,
             rig,
             overlay,
             groups,
@@ -162,7 +176,18 @@ impl KubeletNode {
 
     /// What the kubelet has logged.
     pub fn log(&self) -> String {
-        self.kubelet.0.output()
+        self.kubelet.daemon.output()
+    }
+
+    /// Ends the kubelet as a crash would, and starts it again; its pods run on.
+    ///
+    /// # Errors
+    /// It cannot be killed, or does not start.
+    pub fn restart_kubelet(&mut self) -> Result<()> {
+        let kubelet = &mut self.kubelet;
+        kubelet.daemon.kill()?;
+        kubelet.daemon = Daemon::start("kubelet", &kubelet.command, &kubelet.log)?;
+        Ok(())
     }
 
     /// Where plugins put their registration sockets.
@@ -176,7 +201,7 @@ impl KubeletNode {
     /// # Errors
     /// Something does not end, or is left.
     pub fn finish(mut self) -> Result<()> {
-        self.kubelet.0.stop(Duration::from_secs(60))?;
+        self.kubelet.daemon.stop(Duration::from_secs(60))?;
         let Self {
             rig,
             overlay,
