@@ -39,7 +39,8 @@ const RUN: &str = "/run";
 /// Where changes go; it is below [`RUN`], and of the namespace.
 const CHANGES: &str = "/run/own-host";
 /// Files and folders of the host's that a fresh one has not.
-const ABSENT: [&str; 14] = [
+const ABSENT: [&str; 15] = [
+    "/opt/cgpu",
     "/etc/cgpu",
     "/etc/containerd",
     "/etc/containers",
@@ -80,7 +81,7 @@ impl OwnHost {
             return Ok(Err("this machine has NVIDIA's driver".to_owned()));
         }
         let image = image::busybox(Some(programs))?;
-        if let Err(error) = namespace(programs, engines) {
+        if let Err(error) = namespace(Some(programs), engines, &FOLDERS) {
             return Ok(Err(format!("{error:#}")));
         }
         let node = Node::bare()?;
@@ -220,7 +221,19 @@ where
     }
 }
 
-fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
+/// Folders of the host's in which changes are the namespace's alone, beside `/usr/bin`.
+const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/lib", "/etc", "/var/lib"];
+
+/// Takes this thread into a mount namespace whose host has these engines, nothing of cgpu's and nothing of a former one's. Changes of
+/// `folders` are the namespace's alone, and so are `/run` and `/usr/bin`.
+///
+/// # Errors
+/// The machine does not allow it.
+pub fn enter_without_cgpu(engines: &Engines, folders: &[&str]) -> Result<()> {
+    namespace(None, engines, folders)
+}
+
+fn namespace(programs: Option<&Programs>, engines: &Engines, folders: &[&str]) -> Result<()> {
     mounts::enter_new()?;
     mount(
         Some("own-host"),
@@ -230,7 +243,8 @@ fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
         Some("mode=0755"),
     )
     .context("a tmpfs at /run")?;
-    let mut bin = vec![programs.folder().to_path_buf()];
+    let ours = programs.map(|programs| programs.folder().to_path_buf());
+    let mut bin: Vec<PathBuf> = ours.into_iter().collect();
     for folder in engines.folders() {
         let folder = fs::canonicalize(&folder).unwrap_or(folder);
         // A folder that is named twice is refused.
@@ -239,20 +253,26 @@ fn namespace(programs: &Programs, engines: &Engines) -> Result<()> {
         }
     }
     overlay(Path::new("/usr/bin"), &bin)?;
-    overlay(Path::new("/usr/sbin"), &[])?;
-    overlay(Path::new("/usr/lib"), &[])?;
-    overlay(Path::new("/etc"), &[])?;
-    overlay(Path::new("/var/lib"), &[])?;
+    for folder in folders {
+        overlay(Path::new(folder), &[])?;
+    }
+    let changed = |path: &Path| folders.iter().any(|folder| path.starts_with(folder));
+    let in_bin = |path: &Path| path.starts_with("/usr/bin");
     for path in ABSENT.map(Path::new) {
+        if !changed(path) && !in_bin(path) {
+            continue;
+        }
         if path.is_dir() && !path.is_symlink() {
             fs::remove_dir_all(path)?;
         } else if path.symlink_metadata().is_ok() {
             fs::remove_file(path)?;
         }
     }
-    let inside = Path::new("/usr/lib/cgpu/static");
-    fs::create_dir_all(inside)?;
-    fs::copy(programs.folder().join("static/cgpu"), inside.join("cgpu"))?;
+    if let Some(programs) = programs {
+        let inside = Path::new("/usr/lib/cgpu/static");
+        fs::create_dir_all(inside)?;
+        fs::copy(programs.folder().join("static/cgpu"), inside.join("cgpu"))?;
+    }
     // Programs are looked for here first.
     for program in ["containerd", "dockerd", "docker"] {
         let hosts = Path::new("/usr/sbin").join(program);
@@ -293,7 +313,11 @@ fn overlay(folder: &Path, over: &[PathBuf]) -> Result<()> {
     .with_context(|| format!("an overlay over {}", folder.display()))
 }
 
-fn bind(from: &Path, to: &Path) -> Result<()> {
+/// Makes a folder appear at another place as well.
+///
+/// # Errors
+/// The system's.
+pub fn bind(from: &Path, to: &Path) -> Result<()> {
     mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .with_context(|| format!("binding {} to {}", from.display(), to.display()))
 }

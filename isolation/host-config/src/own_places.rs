@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{CdiFolders, Config, PATH_VARIABLE};
 use crate::host_files::HostFiles;
-use crate::programs::folder_of;
+use crate::programs::{folder_of, folder_of_versions};
 use crate::walk::walk;
 
 /// What a container must not reach, whatever it is called.
@@ -28,6 +28,7 @@ impl OwnPlaces {
         if let Ok(me) = std::env::current_exe() {
             programs.extend(me.parent().map(Path::to_owned));
             programs.push(folder_of(&me));
+            programs.extend(folder_of_versions(&me));
         }
         let named = [
             config.runc.clone(),

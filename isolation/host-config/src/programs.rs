@@ -29,16 +29,28 @@ pub fn inside_containers(name: &str) -> Option<PathBuf> {
 }
 
 fn inside(program: &Path, name: &str) -> Option<PathBuf> {
-    let folder = program.parent()?;
-    let prefix = if folder.ends_with("bin") {
-        folder.parent()?
-    } else if folder.ends_with(INTERNAL) {
-        folder.parent()?.parent()?
-    } else {
-        return None;
-    };
-    let file = prefix.join(STATIC).join(name);
+    let file = prefix_of(program)?.join(STATIC).join(name);
     file.is_file().then_some(file)
+}
+
+/// The folder above `bin` and `libexec`; a build's folder has none.
+fn prefix_of(program: &Path) -> Option<&Path> {
+    let folder = program.parent()?;
+    if folder.ends_with("bin") {
+        folder.parent()
+    } else if folder.ends_with(INTERNAL) {
+        folder.parent()?.parent()
+    } else {
+        None
+    }
+}
+
+/// The folder of all versions where `cgpu install --host` has copied this one beside others: engines start the next container from
+/// another version than this program's.
+pub(crate) fn folder_of_versions(program: &Path) -> Option<PathBuf> {
+    let versions = prefix_of(program)?.parent()?;
+    let folder = versions.parent()?;
+    versions.ends_with("versions").then(|| folder.to_owned())
 }
 
 /// The folder of the programs that belong to this one.
@@ -89,5 +101,18 @@ mod tests {
     fn a_replaced_program_finds_the_others_of_its_folder() {
         let me = Path::new("/opt/cgpu/containerd-shim-cgpu-v2 (deleted)");
         assert_eq!(folder_of(me), Path::new("/opt/cgpu"));
+    }
+
+    #[test]
+    fn copies_of_other_versions_belong_to_a_copied_program() {
+        let of = |program: &str| folder_of_versions(Path::new(program));
+        let folder = Some(PathBuf::from("/opt/cgpu"));
+        assert_eq!(of("/opt/cgpu/versions/1-ab/bin/cgpu"), folder);
+        assert_eq!(
+            of("/opt/cgpu/versions/1-ab/libexec/cgpu/cgpu-broker"),
+            folder
+        );
+        assert_eq!(of("/usr/bin/cgpu"), None);
+        assert_eq!(of("/target/debug/cgpu"), None);
     }
 }

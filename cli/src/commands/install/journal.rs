@@ -20,12 +20,14 @@ use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use super::change::{Document, Format, Made};
+use super::copies::Copies;
 use super::engine::Engine;
 use super::place::{self, Found, Owner, Writer, digest};
 
 /// The folder of the journal, below the root.
 pub(super) const FOLDER: &str = "/var/lib/cgpu";
-const VERSION: u32 = 1;
+/// Without copied programs, 1: former versions of cgpu read that. With them, or they would forget them, 2.
+const VERSIONS: [u32; 2] = [1, 2];
 
 /// Where the engines stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +46,12 @@ pub(super) struct Journal {
     pub(super) files: Vec<Entry>,
     /// Folders that were made, parents first.
     pub(super) folders: Vec<PathBuf>,
+    /// cgpu's own programs, where they were copied to the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) programs: Option<Copies>,
+    /// Engines that this program was to restart and has not yet: a run that ends before is followed by one that does it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) unread: Vec<Engine>,
 }
 
 /// What was done to one file.
@@ -207,10 +215,12 @@ impl Entry {
 impl Default for Journal {
     fn default() -> Self {
         Self {
-            version: VERSION,
+            version: VERSIONS[0],
             phase: Phase::Installed,
             files: Vec::new(),
             folders: Vec::new(),
+            programs: None,
+            unread: Vec::new(),
         }
     }
 }
@@ -224,9 +234,10 @@ impl Journal {
         };
         let journal: Self = serde_json::from_str(&found.text)
             .with_context(|| format!("{} is no journal", path.display()))?;
-        if journal.version != VERSION {
+        if !VERSIONS.contains(&journal.version) {
+            let [oldest, newest] = VERSIONS;
             bail!(
-                "{} is of version {}, and this cgpu knows version {VERSION}: use the cgpu that wrote it",
+                "{} is of version {}, and this cgpu knows versions {oldest} and {newest}: use the cgpu that wrote it",
                 path.display(),
                 journal.version
             );
@@ -237,11 +248,20 @@ impl Journal {
     /// Replaces what stands; an empty one is removed, with everything beside it.
     pub(super) fn write(&self, state: &Path, writer: &Writer<'_>) -> anyhow::Result<()> {
         let path = state.join("install.json");
-        if self.files.is_empty() {
+        if self.is_empty() {
             writer.remove(&path)?;
             return self.forget_originals(state, writer);
         }
-        let text = format!("{}\n", serde_json::to_string_pretty(self)?);
+        let [without_programs, with_programs] = VERSIONS;
+        let journal = Self {
+            version: if self.programs.is_some() {
+                with_programs
+            } else {
+                without_programs
+            },
+            ..self.clone()
+        };
+        let text = format!("{}\n", serde_json::to_string_pretty(&journal)?);
         let was = place::read(&path)?;
         let owner = Owner {
             uid: nix::unistd::geteuid().as_raw(),
@@ -249,6 +269,11 @@ impl Journal {
             mode: 0o600,
         };
         writer.replace(&path, &text, Some(owner), was.as_ref())
+    }
+
+    /// Whether nothing of ours is on the host.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.programs.is_none()
     }
 
     /// Removes the originals that no entry needs any more.

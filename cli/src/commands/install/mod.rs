@@ -4,33 +4,44 @@
 //!   engine (which, what version) ─► plan (files and changes) ─► change (json_text, toml_text: new texts)
 //!                                                                  │
 //!   report (diff, notes, what to reload) ◄─ transaction ◄─ work (by engine) ◄─ check (the engine's own, on a copy)
-//!                                               │
-//!                                               └─► journal (what was done, the originals), place (one step a file)
+//!                     │                         │
+//!   restart ◄─────────┘                         └─► journal (what was done, the originals), place (one step a file)
 //! ```
+//!
+//! From an image, with the host's root mounted: `host` (this process goes there), `programs` (copies of cgpu's own), before the engines
+//! are told of them; `processes` says what runs from them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
 
 use self::engine::{Engine, Requested};
-use self::journal::{Journal, Phase};
-use self::place::{RealDisk, Writer};
+use self::journal::Journal;
 use self::plan::{AsDefault, InstallRequest};
-use self::report::{Action, Report};
+use self::programs::Source;
+use self::report::{Action, ProgramsReport, ProgramsState, Report};
+use self::restart::Restart;
+use self::run::Run;
 pub(super) use self::survey::survey;
-use self::work::{Site, Work};
+use self::work::Site;
 use super::Form;
 
 mod change;
 mod check;
+mod copies;
 mod engine;
+mod host;
 mod journal;
 mod json_text;
 mod place;
 mod plan;
+mod processes;
+mod programs;
 mod report;
+mod restart;
+mod run;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -46,7 +57,8 @@ Examples:
   cgpu install --dry-run                          Show the changes for the engines found here
   cgpu install --restart                          Change the files and reload the engines
   cgpu install --engine docker --runtime gpu      docker alone, for `docker run --runtime gpu`
-  cgpu install --engine containerd@2.1 --root /mnt/image";
+  cgpu install --engine containerd@2.1 --root /mnt/image
+  cgpu install --host /host --restart=signal      In a container that has the host's root at /host: the programs too";
 
 /// Below the help of `cgpu uninstall`.
 pub(super) const UNINSTALL_EXAMPLES: &str = "\
@@ -54,7 +66,8 @@ A file that was changed after `install` keeps those changes; only cgpu's entries
 
 Examples:
   cgpu uninstall --dry-run
-  cgpu uninstall --engine docker --restart";
+  cgpu uninstall --engine docker --restart
+  cgpu uninstall --host /host --restart=signal    In a container: what `cgpu install --host` brought, if nothing runs from it";
 
 /// The options of both.
 #[derive(Debug, Args)]
@@ -66,12 +79,26 @@ pub(super) struct Common {
     /// The root directory of the host to change, for images and packages.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
+    /// The root directory of the host that this container runs on, with all that is mounted below it. cgpu goes there (chroot).
+    /// A host that has cgpu by a package, or by hand, is left alone.
+    #[arg(long, value_name = "DIR", conflicts_with = "root")]
+    host: Option<PathBuf>,
     /// Show what would be changed, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Reload or restart the engines afterwards; otherwise the commands are only printed.
-    #[arg(long)]
-    restart: bool,
+    /// Reload or restart the engines whose files were changed; otherwise the commands are only printed. HOW: systemd, the default;
+    /// signal, which ends containerd by SIGHUP and waits until its service has started it again; none.
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "none",
+        default_missing_value = "systemd",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    restart: Restart,
     #[command(flatten)]
     form: Form,
 }
@@ -88,6 +115,7 @@ pub(super) struct InstallOptions {
     #[arg(long)]
     default: bool,
     /// The folder of cgpu's programs as the engines see it. Default: this program's folder; with --root /usr/bin.
+    /// With --host the folder below which they are copied, by version. Default: /opt/cgpu.
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
 }
@@ -126,17 +154,10 @@ fn runtime_name(text: &str) -> Result<String, String> {
 
 pub(super) fn install(options: &InstallOptions) -> anyhow::Result<ExitCode> {
     let common = &options.common;
+    // Opened while this installation can still be seen.
+    let mut source = common.host.as_ref().map(|_| Source::own()).transpose()?;
     let site = site(common)?;
-    let programs = match &options.programs {
-        Some(folder) if folder.is_absolute() => folder.clone(),
-        Some(folder) => bail!("--programs {}: the path must be absolute", folder.display()),
-        None if site.root == Path::new("/") => std::env::current_exe()
-            .context("this program's own path")?
-            .parent()
-            .map(Path::to_owned)
-            .context("this program's folder")?,
-        None => PathBuf::from("/usr/bin"),
-    };
+    let folder = programs_folder(options, &site)?;
     let request = InstallRequest {
         runtime: options.runtime.clone(),
         as_default: if options.default {
@@ -144,32 +165,116 @@ pub(super) fn install(options: &InstallOptions) -> anyhow::Result<ExitCode> {
         } else {
             AsDefault::No
         },
-        programs: programs
-            .into_os_string()
-            .into_string()
-            .map_err(|path| anyhow::anyhow!("the folder {} is not UTF-8", path.display()))?,
+        programs: match source {
+            Some(_) => format!("{folder}/current/bin"),
+            None => folder.clone(),
+        },
+        are_there: !(source.is_some() && common.dry_run),
     };
+    if source.is_some()
+        && let Some(shim) = programs::of_a_package(&site, &folder)
+    {
+        let reason = format!(
+            "{} is there, from a package or by hand: it stays, and nothing is changed; `cgpu install` on the host tells the engines of it",
+            shim.display()
+        );
+        return left_alone(&site, common, Action::Install, &folder, reason);
+    }
     let plan = |journal: &Journal| work::plan_install(&site, journal, &common.engine, &request);
-    act(&site, common, Action::Install, Some(&request.runtime), plan)
+    let run = Run {
+        site: &site,
+        common,
+        action: Action::Install,
+        runtime: Some(&request.runtime),
+    };
+    run.act(source.as_mut().map(|source| (source, &*folder)), plan)
+}
+
+/// Where the engines find the programs; with `--host`, below which folder they are copied.
+fn programs_folder(options: &InstallOptions, site: &Site) -> anyhow::Result<String> {
+    let host = options.common.host.is_some();
+    let folder = match &options.programs {
+        Some(folder) if folder.is_absolute() => folder.clone(),
+        Some(folder) => bail!("--programs {}: the path must be absolute", folder.display()),
+        None if host => PathBuf::from(programs::FOLDER),
+        None if site.root == Path::new("/") => std::env::current_exe()
+            .context("this program's own path")?
+            .parent()
+            .map(Path::to_owned)
+            .context("this program's folder")?,
+        None => PathBuf::from("/usr/bin"),
+    };
+    if host {
+        let plain = |part| matches!(part, std::path::Component::Normal(_));
+        if !folder.components().skip(1).all(plain) || folder == Path::new("/") {
+            bail!(
+                "--programs {}: a folder of its own, without `..`, is needed",
+                folder.display()
+            );
+        }
+    }
+    // Without a `/` at its end.
+    let folder: PathBuf = folder.components().collect();
+    let folder = folder.into_os_string().into_string();
+    folder.map_err(|path| anyhow::anyhow!("the folder {} is not UTF-8", path.display()))
 }
 
 pub(super) fn uninstall(options: &UninstallOptions) -> anyhow::Result<ExitCode> {
     let common = &options.common;
     let site = site(common)?;
+    if common.host.is_some() && Journal::read(&site.state())?.programs.is_none() {
+        let reason = "no programs were copied to this host: nothing is changed".to_owned();
+        return left_alone(&site, common, Action::Uninstall, programs::FOLDER, reason);
+    }
     let plan = |journal: &Journal| work::plan_uninstall(&site, journal, &common.engine);
-    act(&site, common, Action::Uninstall, None, plan)
+    let run = Run {
+        site: &site,
+        common,
+        action: Action::Uninstall,
+        runtime: None,
+    };
+    run.act(None, plan)
+}
+
+/// Reports that a host is as it is to be.
+fn left_alone(
+    site: &Site,
+    common: &Common,
+    action: Action,
+    folder: &str,
+    reason: String,
+) -> anyhow::Result<ExitCode> {
+    let mut report = Report::new(action, site, None, &Journal::default(), &[]);
+    report.dry_run = common.dry_run;
+    report.programs = Some(ProgramsReport {
+        folder: folder.to_owned(),
+        version: None,
+        state: ProgramsState::LeftAlone,
+        remarks: vec![reason],
+    });
+    common.form.print(&report, Report::text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn site(common: &Common) -> anyhow::Result<Site> {
-    let root = std::fs::canonicalize(&common.root)
-        .with_context(|| format!("--root {}", common.root.display()))?;
+    let root = match &common.host {
+        Some(host) => {
+            host::enter(host)?;
+            PathBuf::from("/")
+        }
+        None => std::fs::canonicalize(&common.root)
+            .with_context(|| format!("--root {}", common.root.display()))?,
+    };
     if !root.is_dir() {
         bail!("--root {}: not a folder", root.display());
     }
-    if common.restart && root != Path::new("/") {
+    if common.restart != Restart::None && root != Path::new("/") {
         bail!("--restart is for the engines of this host and cannot be used with --root");
     }
-    if common.restart && !common.dry_run && engine::find(Path::new("/"), "systemctl").is_none() {
+    if common.restart == Restart::Systemd
+        && !common.dry_run
+        && engine::find(Path::new("/"), "systemctl").is_none()
+    {
         bail!(
             "--restart needs systemctl, which is not installed here; without --restart the commands are printed"
         );
@@ -184,85 +289,4 @@ fn site(common: &Common) -> anyhow::Result<Site> {
         bail!("--engine names {twice} twice");
     }
     Ok(Site { root })
-}
-
-fn act(
-    site: &Site,
-    common: &Common,
-    action: Action,
-    runtime: Option<&str>,
-    plan: impl Fn(&Journal) -> anyhow::Result<Vec<Work>>,
-) -> anyhow::Result<ExitCode> {
-    if common.dry_run {
-        let journal = Journal::read(&site.state())?;
-        let works = plan(&journal)?;
-        let mut report = Report::new(action, site, runtime, &journal, &works);
-        report.dry_run = true;
-        common.form.print(&report, Report::text)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let disk = RealDisk;
-    let writer = Writer::new(&disk);
-    let (lock, made) = transaction::lock(site, &writer)?;
-    let done = Journal::read(&site.state()).and_then(|journal| {
-        let works = plan(&journal)?;
-        let unfinished = journal.phase == Phase::Changing;
-        let needed = unfinished || works.iter().any(|work| work.needs_applying(&journal));
-        if needed {
-            transaction::apply(site, &writer, &journal, &works, &made)?;
-        }
-        Ok((Report::new(action, site, runtime, &journal, &works), needed))
-    });
-    let (mut report, applied) = match done {
-        Ok(done) => done,
-        Err(error) => {
-            tidy(site, &writer, &made)?;
-            return Err(error);
-        }
-    };
-    if !applied {
-        tidy(site, &writer, &made)?;
-    }
-    drop(lock);
-    let mut code = ExitCode::SUCCESS;
-    if common.restart {
-        for engine in &mut report.engines {
-            if !restart(engine)? {
-                code = ExitCode::FAILURE;
-            }
-        }
-    }
-    common.form.print(&report, Report::text)?;
-    Ok(code)
-}
-
-/// Where nothing is installed nothing of ours stays, the lock included.
-fn tidy(site: &Site, writer: &Writer<'_>, made: &[PathBuf]) -> anyhow::Result<()> {
-    let mut journal = Journal::read(&site.state())?;
-    let known = journal.folders.len();
-    transaction::record_folders(&mut journal, made);
-    if journal.files.is_empty() || journal.folders.len() > known {
-        transaction::settle(site, writer, journal)?;
-    }
-    Ok(())
-}
-
-/// Runs what makes an engine read its files again; whether that went well.
-fn restart(engine: &mut report::EngineReport) -> anyhow::Result<bool> {
-    let Some(line) = engine.then.clone() else {
-        return Ok(true);
-    };
-    let mut arguments = line.split(' ');
-    let program = arguments.next().context("a command has a program")?;
-    let reply = engine::run(Command::new(program).args(arguments))?;
-    match reply.problem() {
-        None => {
-            engine.then_done = true;
-            Ok(true)
-        }
-        Some(problem) => {
-            engine.remarks.push(format!("`{line}` failed: {problem}"));
-            Ok(false)
-        }
-    }
 }

@@ -8,8 +8,10 @@
 
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{
+    DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown, symlink,
+};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -81,10 +83,46 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<Found>> {
 
 /// A text's fingerprint.
 pub(super) fn digest(text: &str) -> String {
-    Sha256::digest(text.as_bytes())
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hexadecimal(&Sha256::digest(text.as_bytes()))
+}
+
+/// Bytes as people write fingerprints.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file's fingerprint, from its beginning.
+pub(super) fn digest_of(file: &mut File) -> io::Result<String> {
+    file.seek(SeekFrom::Start(0))?;
+    transfer(file, &mut io::sink())
+}
+
+/// Copies all of a program; its fingerprint.
+fn transfer(from: &mut impl Read, to: &mut impl Write) -> io::Result<String> {
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = match from.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else {
+            return Ok(hexadecimal(&digest.finalize()));
+        };
+        digest.update(bytes);
+        to.write_all(bytes)?;
+    }
+}
+
+/// Copies all of a program from its beginning; the file must be what it was when the source was opened.
+fn copied(from: &mut File, to: &mut impl Write, digest: &str) -> io::Result<()> {
+    from.seek(SeekFrom::Start(0))?;
+    if transfer(from, to)? != digest {
+        return Err(io::Error::other(
+            "the program was changed while it was copied",
+        ));
+    }
+    Ok(())
 }
 
 /// What changes the disk, as a seam: tests end at the N-th step, as SIGKILL would.
@@ -193,6 +231,48 @@ impl<'a> Writer<'a> {
         self.sync_folder(path)
     }
 
+    /// Copies a program to its place in one step; one that runs from there keeps the file that it has.
+    pub(super) fn copy_program(
+        &self,
+        from: &mut File,
+        digest: &str,
+        path: &Path,
+    ) -> anyhow::Result<()> {
+        let temporary = temporary_of(path);
+        let copied = self
+            .disk
+            .step()
+            .and_then(|()| create_new(&temporary))
+            .and_then(|mut file| {
+                self.disk.step()?;
+                copied(from, &mut file, digest)?;
+                file.set_permissions(Permissions::from_mode(0o755))?;
+                file.sync_all()
+            })
+            .and_then(|()| self.disk.step())
+            .and_then(|()| fs::rename(&temporary, path))
+            .with_context(|| format!("copy {}", path.display()));
+        if copied.is_err() && self.disk.step().is_ok() {
+            // The error that counts is the first.
+            drop(fs::remove_file(&temporary));
+        }
+        copied?;
+        self.sync_folder(path)
+    }
+
+    /// Makes a symbolic link, or lets it lead elsewhere, in one step.
+    pub(super) fn link(&self, path: &Path, target: &str) -> anyhow::Result<()> {
+        let temporary = temporary_of(path);
+        self.disk
+            .step()
+            .and_then(|()| remove_if_there(&temporary))
+            .and_then(|()| symlink(target, &temporary))
+            .and_then(|()| self.disk.step())
+            .and_then(|()| fs::rename(&temporary, path))
+            .with_context(|| format!("let {} lead to {target}", path.display()))?;
+        self.sync_folder(path)
+    }
+
     /// Removes a file, and what a killed run may have left beside it; an absent one is fine.
     pub(super) fn remove(&self, path: &Path) -> anyhow::Result<()> {
         for path in [&temporary_of(path), path] {
@@ -218,16 +298,7 @@ impl<'a> Writer<'a> {
 
     fn write_new(&self, path: &Path, text: &str, owner: Option<Owner>) -> io::Result<()> {
         self.disk.step()?;
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file: File = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(path)?;
+        let mut file = create_new(path)?;
         self.disk.step()?;
         file.write_all(text.as_bytes())?;
         let mode = match owner {
@@ -252,6 +323,24 @@ impl<'a> Writer<'a> {
             })
             .with_context(|| format!("sync {}", folder.display()))
     }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A file of nobody else's, in the place of what a killed run left.
+fn create_new(path: &Path) -> io::Result<File> {
+    remove_if_there(path)?;
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(path)
 }
 
 fn temporary_of(path: &Path) -> PathBuf {

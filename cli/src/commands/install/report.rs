@@ -28,7 +28,30 @@ pub(super) struct Report {
     runtime: Option<String>,
     /// An earlier run had been killed; this one went on from there.
     interrupted: bool,
+    /// cgpu's own programs, where they are copied to the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) programs: Option<ProgramsReport>,
     pub(super) engines: Vec<EngineReport>,
+}
+
+/// cgpu's own programs on a host.
+#[derive(Debug, Serialize)]
+pub(super) struct ProgramsReport {
+    /// Versions are below it.
+    pub(super) folder: String,
+    pub(super) version: Option<String>,
+    pub(super) state: ProgramsState,
+    pub(super) remarks: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ProgramsState {
+    Copied,
+    Unchanged,
+    Removed,
+    /// The host has others.
+    LeftAlone,
 }
 
 /// One engine.
@@ -88,6 +111,7 @@ impl Report {
             root: site.root.display().to_string(),
             runtime: runtime.map(str::to_owned),
             interrupted: journal.phase == Phase::Changing,
+            programs: None,
             engines: works.iter().map(|work| engine(action, work)).collect(),
         }
     }
@@ -100,8 +124,12 @@ impl Report {
                 "An earlier run was interrupted; this one starts from what it left.".to_owned(),
             );
         }
-        if self.engines.is_empty() {
-            lines.push("cgpu is installed in no engine.".to_owned());
+        match &self.programs {
+            Some(programs) => programs.report(&mut lines, self.dry_run),
+            None if self.engines.is_empty() => {
+                lines.push("cgpu is installed in no engine.".to_owned());
+            }
+            None => {}
         }
         for engine in &self.engines {
             engine.report(&mut lines, self.dry_run);
@@ -110,6 +138,25 @@ impl Report {
             lines.push("Nothing was changed (--dry-run).".to_owned());
         }
         lines.join("\n")
+    }
+}
+
+impl ProgramsReport {
+    fn report(&self, lines: &mut Vec<String>, dry_run: bool) {
+        let state = match (self.state, dry_run) {
+            (ProgramsState::Copied, false) => "copied",
+            (ProgramsState::Copied, true) => "would be copied",
+            (ProgramsState::Unchanged, _) => "nothing to copy",
+            (ProgramsState::Removed, false) => "removed",
+            (ProgramsState::Removed, true) => "would be removed",
+            (ProgramsState::LeftAlone, _) => "left alone",
+        };
+        lines.push(match &self.version {
+            Some(version) => format!("programs {version} in {}: {state}", self.folder),
+            None => format!("programs: {state}"),
+        });
+        let remarks = self.remarks.iter();
+        lines.extend(remarks.map(|remark| format!("  note: {remark}")));
     }
 }
 
@@ -172,6 +219,15 @@ fn file(action: Action, work: &FileWork) -> FileReport {
 }
 
 impl EngineReport {
+    pub(super) fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// An earlier run was to restart the engine, and ended before.
+    pub(super) fn has_not_read(&mut self) {
+        self.then = reload(self.engine).map(str::to_owned);
+    }
+
     fn report(&self, lines: &mut Vec<String>, dry_run: bool) {
         let name = match &self.version {
             Some(version) => format!("{} {version}", self.engine),

@@ -79,7 +79,7 @@ fn run(
     if needed {
         transaction::apply(site, &writer, &journal, &works, &made)?;
     } else {
-        super::tidy(site, &writer, &made)?;
+        super::run::tidy(site, &writer, &made)?;
     }
     Ok(needed)
 }
@@ -98,6 +98,7 @@ fn install(
         runtime: "cgpu".to_owned(),
         as_default,
         programs: "/usr/bin".to_owned(),
+        are_there: true,
     };
     run(site, disk, |journal| {
         work::plan_install(site, journal, &requested, &request)
@@ -438,4 +439,21 @@ fn an_engine_that_is_upgraded_gets_the_new_form_and_loses_the_old_one() {
     assert!(!text("/etc/docker/daemon.json").contains("cgpu-runtime"));
     uninstall(&site, &RealDisk).unwrap();
     assert_eq!(picture(&site.root), before);
+}
+
+#[test]
+fn a_containerd_that_is_a_part_of_k3s_is_named() {
+    let (_dir, site) = host();
+    let folder = "/var/lib/rancher/k3s/agent/etc/containerd";
+    fs::create_dir_all(site.at(folder)).unwrap();
+    let before = picture(&site.root);
+    let error = install(&site, &RealDisk, "containerd", AsDefault::No).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("k3s") && error.contains(folder), "{error}");
+    super::run::tidy(&site, &Writer::new(&RealDisk), &[]).unwrap();
+    let left = picture(&site.root);
+    let etc = |picture: &Picture| read_by_engines(picture);
+    assert_eq!(etc(&left), etc(&before));
+    // One whose version is named is another one's.
+    install(&site, &RealDisk, "containerd@2.1", AsDefault::No).unwrap();
 }

@@ -43,7 +43,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
 }
 
 /// The folders above and at a path that do not exist, parents first.
-fn missing_folders(path: &Path) -> Vec<PathBuf> {
+pub(super) fn missing_folders(path: &Path) -> Vec<PathBuf> {
     let mut missing: Vec<PathBuf> = path
         .ancestors()
         .take_while(|folder| !folder.exists())
@@ -78,7 +78,7 @@ pub(super) fn apply(
             record_folders(&mut next, &missing_folders(folder));
         }
     }
-    if !next.files.is_empty() {
+    if !next.is_empty() {
         next.write(&state, writer)?;
     }
     if let Err(error) = place_all(site, writer, &files) {
@@ -167,7 +167,11 @@ pub(super) fn settle(site: &Site, writer: &Writer<'_>, mut journal: Journal) -> 
             || journal
                 .files
                 .iter()
-                .any(|entry| site.at(&entry.path).starts_with(folder));
+                .any(|entry| site.at(&entry.path).starts_with(folder))
+            || journal
+                .programs
+                .as_ref()
+                .is_some_and(|programs| programs.need(&site.root, folder));
         if !needed {
             writer.remove_empty_dir(folder)?;
             journal.folders.retain(|there| there != folder);
@@ -175,7 +179,7 @@ pub(super) fn settle(site: &Site, writer: &Writer<'_>, mut journal: Journal) -> 
     }
     journal.forget_originals(&state, writer)?;
     journal.write(&state, writer)?;
-    if journal.files.is_empty() {
+    if journal.is_empty() {
         Lock::remove(&state, writer)?;
         // A run that was killed before its journal stood did not say that it had made this.
         writer.remove_empty_dir(&state)?;

@@ -94,6 +94,24 @@ fn original(
     Ok((now, original))
 }
 
+/// Distributions of Kubernetes with a containerd of their own, and the folder of its configuration, which they write at each start.
+const EMBEDDED: [(&str, &str); 2] = [
+    ("k3s", "/var/lib/rancher/k3s/agent/etc/containerd"),
+    ("RKE2", "/var/lib/rancher/rke2/agent/etc/containerd"),
+];
+
+/// # Errors
+/// The host's containerd is none that reads a file of the host's.
+fn not_embedded(site: &Site) -> anyhow::Result<()> {
+    let there = EMBEDDED.iter().find(|(_, folder)| site.at(folder).is_dir());
+    match there {
+        None => Ok(()),
+        Some((name, folder)) => bail!(
+            "{name} has a containerd of its own and writes its configuration from a template in {folder}: cgpu changes no template; write the handler into it as configs/containerd has it"
+        ),
+    }
+}
+
 /// Which engines, with their programs: those asked for, or those found.
 fn engines(
     site: &Site,
@@ -106,7 +124,14 @@ fn engines(
         )
     };
     if !requested.is_empty() {
-        return Ok(requested.iter().copied().map(with_program).collect());
+        let engines: Vec<_> = requested.iter().copied().map(with_program).collect();
+        let unknown = |(one, program): &(Requested, Option<PathBuf>)| {
+            one.engine == Engine::Containerd && one.version.is_none() && program.is_none()
+        };
+        if engines.iter().any(unknown) {
+            not_embedded(site)?;
+        }
+        return Ok(engines);
     }
     let found: Vec<_> = Engine::FOUND
         .into_iter()
@@ -119,6 +144,7 @@ fn engines(
         .filter(|(_, program)| program.is_some())
         .collect();
     if found.is_empty() {
+        not_embedded(site)?;
         bail!(
             "no engine is below {}: {} were looked for; name one with --engine",
             site.root.display(),
@@ -185,7 +211,9 @@ fn plan_engine(
             return Ok(work);
         }
     };
-    programs_are_there(site, engine, version, request)?;
+    if request.are_there {
+        programs_are_there(site, engine, version, request)?;
+    }
     work.remarks.extend(plan::remark(engine, version, request));
     for needed in &needed {
         let mut originals_left = originals.iter();

@@ -10,6 +10,7 @@ fn request(as_default: AsDefault) -> InstallRequest {
         runtime: "cgpu".to_owned(),
         as_default,
         programs: "/usr/bin".to_owned(),
+        are_there: true,
     }
 }
 
