@@ -78,6 +78,23 @@ impl Containerd {
         Ok(())
     }
 
+    /// What a service manager does: starts it again where it has ended. Whether it had.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn supervise(&mut self) -> Result<bool> {
+        let ended = !self.daemon.runs()?;
+        if ended {
+            self.restart()?;
+        }
+        Ok(ended)
+    }
+
+    /// Its configuration file, and all that it writes.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The socket that clients speak to.
     pub fn socket(&self) -> PathBuf {
         self.folder.join("containerd.sock")

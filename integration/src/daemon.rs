@@ -57,6 +57,17 @@ impl Daemon {
         self.child.as_ref().map(Child::id)
     }
 
+    /// Whether it runs; it may have ended by itself.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn runs(&mut self) -> Result<bool> {
+        match &mut self.child {
+            None => Ok(false),
+            Some(child) => Ok(child.try_wait()?.is_none()),
+        }
+    }
+
     /// What it has printed so far.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

@@ -26,6 +26,15 @@ pub const BY_TYPE: &str = "cgpucustom";
 /// Handler for containerd's own shim with our OCI wrapper below.
 pub const BY_WRAPPER: &str = "cgpuoci";
 
+/// Which runtime handlers an engine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handlers {
+    /// runc's, and ours in every form.
+    All,
+    /// runc's alone: an engine that has never heard of cgpu.
+    RuncAlone,
+}
+
 /// A network namespace, held by a process that only waits.
 #[derive(Debug)]
 pub struct PrivateNetwork {
@@ -86,6 +95,7 @@ pub struct PodsSetup {
     shim: PathBuf,
     wrapper: PathBuf,
     runc: PathBuf,
+    handlers: Handlers,
 }
 
 impl PodsSetup {
@@ -130,7 +140,14 @@ impl PodsSetup {
             shim: ours("containerd-shim-cgpu-v2")?,
             wrapper: ours("cgpu-runtime")?,
             runc: engines.runc()?,
+            handlers: Handlers::All,
         })
+    }
+
+    /// The same with these handlers.
+    #[must_use]
+    pub fn with_handlers(self, handlers: Handlers) -> Self {
+        Self { handlers, ..self }
     }
 
     /// The folder of the CNI plugins.
@@ -153,8 +170,6 @@ impl PodsSetup {
     pub fn configuration(&self, (major, minor): (u32, u32)) -> String {
         // Our shim by its type has no such option: the form of a group's name tells it.
         let by_systemd = Driver::of_this_machine() == Driver::Systemd;
-        let annotations = r#"pod_annotations = ["cgpu.io/*"]
-  container_annotations = ["cgpu.io/*"]"#;
         let (runtime, sandbox) = if major >= 2 {
             (
                 "io.containerd.cri.v1.runtime",
@@ -165,6 +180,10 @@ impl PodsSetup {
             )
         } else {
             ("io.containerd.grpc.v1.cri", String::new())
+        };
+        let ours = match self.handlers {
+            Handlers::All => self.ours(runtime, by_systemd),
+            Handlers::RuncAlone => String::new(),
         };
         // 2.4 does not read bin_dir any more, 2.0 does not know the other.
         let plugins = if (major, minor) >= (2, 4) {
@@ -196,7 +215,17 @@ impl PodsSetup {
   runtime_type = "io.containerd.runc.v2"
 [plugins.'{runtime}'.containerd.runtimes.runc.options]
   SystemdCgroup = {by_systemd}
-[plugins.'{runtime}'.containerd.runtimes.{BY_PATH}]
+{ours}"#,
+            networks = self.networks.display(),
+        )
+    }
+
+    /// Our handlers in every form.
+    fn ours(&self, runtime: &str, by_systemd: bool) -> String {
+        let annotations = r#"pod_annotations = ["cgpu.io/*"]
+  container_annotations = ["cgpu.io/*"]"#;
+        format!(
+            r#"[plugins.'{runtime}'.containerd.runtimes.{BY_PATH}]
   runtime_type = "io.containerd.runc.v2"
   runtime_path = "{shim}"
   {annotations}
@@ -213,7 +242,6 @@ impl PodsSetup {
   BinaryName = "{wrapper}"
   SystemdCgroup = {by_systemd}
 "#,
-            networks = self.networks.display(),
             shim = self.shim.display(),
             wrapper = self.wrapper.display(),
             runc = self.runc.display(),

@@ -13,7 +13,7 @@ use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
 use crate::packages::Suite;
-use crate::pods::{PodsSetup, PrivateNetwork};
+use crate::pods::{Handlers, PodsSetup, PrivateNetwork};
 use crate::programs::Programs;
 
 /// Two cards of 24 GiB.
@@ -140,16 +140,17 @@ impl PodRig {
     /// # Errors
     /// Our own programs do not build or start, or the engine does not.
     pub fn start(suite: Suite) -> Result<Result<Self, String>> {
-        Self::start_on(suite, None)
+        Self::start_on(suite, None, Handlers::All)
     }
 
-    /// The same in a network that others are in too, or in one of its own.
+    /// The same in a network that others are in too, or in one of its own, with these handlers.
     ///
     /// # Errors
     /// As [`PodRig::start`].
     pub fn start_on(
         suite: Suite,
         network: Option<Arc<PrivateNetwork>>,
+        handlers: Handlers,
     ) -> Result<Result<Self, String>> {
         if let Some(reason) = crate::skip::lacks_root() {
             return Ok(Err(reason.to_owned()));
@@ -164,6 +165,7 @@ impl PodRig {
             Some(network) => PodsSetup::on(&node, &engines, network),
             None => PodsSetup::new(&node, &engines),
         };
+        let setup = || setup().map(|setup| setup.with_handlers(handlers));
         let crictl = Crictl::new(&node);
         let made = crictl.and_then(|crictl| Ok((crictl, setup()?)));
         let (crictl, setup) = match made {

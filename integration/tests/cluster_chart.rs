@@ -85,6 +85,7 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
         roles == ["cgpu-agent", "cgpu-agent-device-plugin"],
         "{roles:?}"
     );
+    installing(&chart)?;
     // Accounts and policy are of the namespace that it is installed in.
     let elsewhere = chart.render(&["--namespace", "gpus"])?.success()?.stdout;
     ensure!(
@@ -95,6 +96,43 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
         !elsewhere.contains(CHART_NAMESPACE),
         "a namespace that is another one"
     );
+    Ok(())
+}
+
+/// The pod of the agent, with the mode of the installation.
+fn pod_of(chart: &Chart, mode: &str) -> Result<Value> {
+    let value = format!("install.mode={mode}");
+    let rendered = objects(&chart.render(&["--set", &value])?.success()?.stdout)?;
+    Ok(find(&rendered, "DaemonSet")?["spec"]["template"]["spec"].clone())
+}
+
+/// Only an installation has the host's root, in its init container alone, and an agent without driver behind a removal.
+fn installing(chart: &Chart) -> Result<()> {
+    let none = pod_of(chart, "none")?;
+    ensure!(none["initContainers"].is_null(), "{none}");
+    let root = |pod: &Value| {
+        let volumes = pod["volumes"].as_array().into_iter().flatten();
+        volumes
+            .filter(|volume| volume["hostPath"]["path"] == "/")
+            .count()
+    };
+    ensure!(root(&none) == 0, "{none}");
+    for (mode, program) in [("install", "cgpu-agent"), ("uninstall", "cgpu")] {
+        let pod = pod_of(chart, mode)?;
+        ensure!(root(&pod) == 1, "{pod}");
+        let init = &pod["initContainers"][0];
+        ensure!(
+            init["args"][0] == mode && init["args"][1] == "--host=/host",
+            "{init}"
+        );
+        ensure!(init["securityContext"]["privileged"] == false, "{init}");
+        let agent = &pod["containers"][0];
+        ensure!(agent["command"][0] == program, "{agent}");
+        ensure!(
+            !agent["volumeMounts"].to_string().contains("/host"),
+            "{agent}"
+        );
+    }
     Ok(())
 }
 
@@ -116,6 +154,11 @@ fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("runtimeClass.handler=Cgpu", "handler"),
         ("classic.enabled=perhaps", "enabled"),
+        ("install.mode=on", "mode"),
+        ("install.programs=opt/cgpu", "programs"),
+        ("install.programs=/opt/../cgpu", "programs"),
+        ("install.engine=docker", "engine"),
+        ("install.restart=yes", "restart"),
     ] {
         let refused = chart.render(&["--set", value])?;
         ensure!(
@@ -168,10 +211,27 @@ fn the_agent_knows_the_chart_s_options() -> Result<()> {
         Ok::<_, anyhow::Error>(object["spec"]["template"]["spec"]["containers"][0].clone())
     };
     let program = Programs::for_tests()?.program("cgpu-agent")?;
-    let help = Command::new(program).arg("--help").output()?;
-    let help = String::from_utf8(help.stdout)?;
+    let help_of = |program: &std::path::Path, args: &[&str]| -> Result<String> {
+        let help = Command::new(program).args(args).output()?;
+        Ok(String::from_utf8(help.stdout)?)
+    };
+    let help = help_of(&program, &["--help"])?;
     for kind in ["DaemonSet", "Deployment"] {
         for argument in container(kind)?["args"].as_array().context("arguments")? {
+            let argument = argument.as_str().context("a text")?;
+            let option = argument.split('=').next().unwrap_or(argument);
+            ensure!(help.contains(option), "{option} is not in:\n{help}");
+        }
+    }
+    let Ok(chart) = Chart::with_built() else {
+        return Ok(());
+    };
+    let cgpu = Programs::for_tests()?.program("cgpu")?;
+    for mode in ["install", "uninstall"] {
+        let help = help_of(&cgpu, &[mode, "--help"])?;
+        let pod = pod_of(&chart, mode)?;
+        let args = pod["initContainers"][0]["args"].as_array().cloned();
+        for argument in args.context("arguments")?.iter().skip(1) {
             let argument = argument.as_str().context("a text")?;
             let option = argument.split('=').next().unwrap_or(argument);
             ensure!(help.contains(option), "{option} is not in:\n{help}");
@@ -270,6 +330,15 @@ fn helm_installs_the_chart_and_takes_all_of_it_away() -> Result<()> {
         there()? < installed.len(),
         "the classic policies are still there"
     );
+    // With what brings programs to nodes, and what takes them away.
+    for mode in ["install", "uninstall"] {
+        let value = format!("install.mode={mode}");
+        let upgrade = ["upgrade", "cgpu", "CHART", "--set", &value];
+        chart.on(&plane, &upgrade)?.success()?;
+        let set = kubectl.get(&["daemonset", "cgpu-agent", "--namespace", CHART_NAMESPACE])?;
+        let init = &set["spec"]["template"]["spec"]["initContainers"][0];
+        assert_eq!(init["name"], mode);
+    }
     chart.on(&plane, &["uninstall", "cgpu"])?.success()?;
     assert_eq!(there()?, 0);
     plane.finish()?;

@@ -149,3 +149,32 @@ pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
     written.sort();
     Ok(written)
 }
+
+/// Writes the image alone; returns its file.
+///
+/// # Errors
+/// As [`write`]; or there is no image in the table.
+pub fn write_image(build: &Build, into: &Path) -> Result<PathBuf> {
+    let sources = Sources {
+        build,
+        table: Table::read(&build.repository)?,
+        crates: crates::Crates::read(build)?,
+    };
+    let image = sources.table.image.as_ref().context("no image")?;
+    fs::create_dir_all(into).with_context(|| format!("create {}", into.display()))?;
+    let work = tempfile::tempdir().context("folder for the trees")?;
+    let packages = sources.table.packages.iter();
+    let trees = packages
+        .filter(|package| image.packages.contains(&package.name))
+        .map(|package| {
+            let tree = tree::lay(
+                &sources,
+                package,
+                Dialect::Debian,
+                &work.path().join(&package.name),
+            )?;
+            Ok((package, tree))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    image::write(build, image, &trees, into)
+}

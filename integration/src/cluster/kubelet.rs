@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
+use super::bare_host;
 use super::control_plane::ControlPlane;
 use crate::command::succeed;
 use crate::control_groups::are_version_2_alone;
@@ -21,6 +22,7 @@ use crate::daemon::Daemon;
 use crate::image;
 use crate::mounts;
 use crate::packages::Suite;
+use crate::pods::Handlers;
 use crate::rig::PodRig;
 
 /// What the kubelet makes of the machine's parameters (`pkg/kubelet/cm/container_manager_linux.go`, 1.36).
@@ -64,6 +66,15 @@ impl Nth {
             Self::Second => 10251,
         }
     }
+}
+
+/// What the node's host has of cgpu.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// Our programs, in the build's folder, and handlers of every form.
+    WithCgpu,
+    /// Nothing: every path is the default one, and the engine has runc's handler alone.
+    WithoutCgpu,
 }
 
 /// The kubelet's process. Dropped while it runs, it belongs to a failed test, and prints the end of its log.
@@ -110,12 +121,39 @@ impl KubeletNode {
     /// # Errors
     /// The kubelet does not start, or does not register.
     pub fn start(plane: &ControlPlane, which: Nth, suite: Suite) -> Result<Result<Self, String>> {
-        mounts::enter_new()?;
+        Self::start_on(plane, which, suite, Host::WithCgpu)
+    }
+
+    /// The same on a host of this kind.
+    ///
+    /// # Errors
+    /// As [`KubeletNode::start`].
+    pub fn start_on(
+        plane: &ControlPlane,
+        which: Nth,
+        suite: Suite,
+        host: Host,
+    ) -> Result<Result<Self, String>> {
         let network = plane.network();
-        let rig = match PodRig::start_on(suite, Some(Arc::clone(network)))? {
+        let handlers = match host {
+            Host::WithCgpu => {
+                mounts::enter_new()?;
+                Handlers::All
+            }
+            Host::WithoutCgpu => {
+                if let Err(error) = bare_host::enter(suite) {
+                    return Ok(Err(format!("{error:#}")));
+                }
+                Handlers::RuncAlone
+            }
+        };
+        let rig = match PodRig::start_on(suite, Some(Arc::clone(network)), handlers)? {
             Ok(rig) => rig,
             Err(reason) => return Ok(Err(reason)),
         };
+        if host == Host::WithoutCgpu {
+            bare_host::settle(&rig)?;
+        }
         let root = rig.node.root().to_path_buf();
         let folder = root.join("kubelet");
         fs::create_dir_all(&folder)?;

@@ -13,6 +13,7 @@
 
 mod agent;
 mod agents;
+mod bare_host;
 mod cases;
 mod chart;
 mod control_plane;
@@ -32,7 +33,7 @@ pub use cases::{Case, cases};
 pub use chart::{CHART_NAMESPACE, Chart, chart_hash, kept_rendering};
 pub use control_plane::{ControlPlane, Extent};
 pub use kubectl::Kubectl;
-pub use kubelet::{KubeletNode, Nth};
+pub use kubelet::{Host, KubeletNode, Nth};
 pub use nodes::{Card, add_node, post_slice, slice};
 pub use placed::{Share, pods, reap, remove, shares, wait_event, wait_placed, workload};
 pub use policies::{apply, apply_for_plugin, files, hash, objects};

@@ -1,29 +1,14 @@
 //! Packages and the image, made once for a test executable.
 
+mod build;
+
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Result, bail, ensure};
-use integration::cache::repository;
-use integration::command::find;
-use integration::programs::Programs;
-use integration::skip;
-use packaging::{Build, CargoPackages, write};
+use packaging::write;
 
-/// What `dpkg -i` would get, of one revision.
-pub(crate) fn build(revision: u32) -> Result<Build> {
-    Ok(Build {
-        revision,
-        ..Build::for_tests(
-            repository(),
-            Programs::for_tests()?.folder(),
-            CargoPackages {
-                host: Programs::host_packages(),
-                containers: Programs::static_packages(),
-            },
-        )
-    })
-}
+pub(crate) use self::build::{MAKERS, build, lacking};
 
 /// The packages of revision 1, made once.
 pub(crate) fn packages() -> Result<&'static Path> {
@@ -41,16 +26,6 @@ pub(crate) fn packages() -> Result<&'static Path> {
         Err(error) => bail!("packages: {error}"),
     }
 }
-
-/// Why packages cannot be made or installed here.
-pub(crate) fn lacking(programs: &[&'static str]) -> Option<String> {
-    let absent = programs.iter().find(|program| find(program).is_none());
-    let root = skip::lacks_root().map(str::to_owned);
-    root.or_else(|| absent.map(|program| format!("no {program}")))
-}
-
-/// What makes packages and the image.
-pub(crate) const MAKERS: [&str; 7] = ["cargo", "rustc", "dpkg-deb", "ldd", "strip", "tar", "zstd"];
 
 /// One of [`packages`].
 pub(crate) fn package(folder: &Path, name: &str, ending: &str) -> Result<PathBuf> {
