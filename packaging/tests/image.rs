@@ -356,7 +356,7 @@ fn docker(test: &str, suite: Suite) -> Result<()> {
     node.finish()
 }
 
-/// As `docs/guide/install.md` has it: the programs are copied to the host, and the image tells its engine of them.
+/// The programs are copied to a host's tree by hand, and the image tells its engine of them; `cgpu install --host` is in `daemonset.rs`.
 fn installs(node: &Node, run: &impl Fn(&[&str], &[&str]) -> Result<Outcome>) -> Result<()> {
     let host = node.root().join("host");
     for layer in Layout::read()?.layers {
