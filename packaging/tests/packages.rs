@@ -172,6 +172,7 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
         "version: cgpu 0.",
         "units at boot: cgpu-agent.service cgpu.service \n",
         "agent: cgpu-agent 0.",
+        "plugin: kubectl-cgpu 0.",
         "the agent ends with 0",
         "doctor ends with 0",
         "/usr/libexec/cgpu/cgpu-broker",
@@ -210,7 +211,8 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
         ensure!(reply.stderr.contains(expected), "{}", reply.stderr);
     }
 
-    root.run("dpkg -r cgpu-agent cgpu-sim cgpu")?.success()?;
+    root.run("dpkg -r cgpu-agent cgpu-sim kubectl-cgpu cgpu")?
+        .success()?;
     let kept = root
         .run("ls /etc/cgpu /etc/docker; cat /etc/docker/daemon.json")?
         .success()?;
@@ -219,8 +221,10 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
         "{}",
         kept.stdout
     );
-    root.run("dpkg --purge cgpu-agent cgpu-sim cgpu && rm -r /etc/docker /usr/sbin/dockerd")?
-        .success()?;
+    root.run(
+        "dpkg --purge cgpu-agent cgpu-sim kubectl-cgpu cgpu && rm -r /etc/docker /usr/sbin/dockerd",
+    )?
+    .success()?;
     root.compare(&before, &[])
 }
 
@@ -231,6 +235,7 @@ echo "units at boot: $(ls /etc/systemd/system/multi-user.target.wants | grep cgp
 # As an administrator's systemctl enable does.
 deb-systemd-helper enable cgpu-sim.service
 echo "agent: $(cgpu-agent --version)"
+echo "plugin: $(kubectl-cgpu --version)"
 timeout --preserve-status 2 cgpu-agent; echo "the agent ends with $?"
 cgpu-sim --profile two-ada > /run/sim.log 2>&1 &
 for i in $(seq 100); do grep -q ready /run/sim.log && break; sleep 0.1; done

@@ -314,7 +314,7 @@ fn by_containerd(root: &Root) -> Result<String> {
 }
 
 fn removed(root: &Root, before: &Picture) -> Result<String> {
-    root.run("dpkg --purge cgpu-agent cgpu-sim cgpu")?
+    root.run("dpkg --purge cgpu-agent cgpu-sim kubectl-cgpu cgpu")?
         .success()?;
     root.compare(before, &[])?;
     Ok("yes".to_owned())
