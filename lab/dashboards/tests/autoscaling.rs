@@ -75,14 +75,14 @@ fn the_autoscaler_asks_for_what_is_recorded() -> Result<()> {
         .iter()
         .find(|object| object["kind"] == "HorizontalPodAutoscaler");
     let metrics = autoscaler.context("an autoscaler")?["spec"]["metrics"].as_array();
-    let asked: BTreeSet<&str> = metrics
+    let requested: BTreeSet<&str> = metrics
         .into_iter()
         .flatten()
         .filter_map(|metric| metric["pods"]["metric"]["name"].as_str())
         .collect();
     let adapter = adapter()?;
     let known = adapter.rules.iter().map(|rule| rule.name.is.as_str());
-    assert_eq!(asked, known.collect::<BTreeSet<_>>());
+    assert_eq!(requested, known.collect::<BTreeSet<_>>());
     let recorded: Value = serde_saphyr::from_str(&fs::read_to_string(rules())?)?;
     let groups = recorded["groups"].as_array().into_iter().flatten();
     let rules = groups.flat_map(|group| group["rules"].as_array().into_iter().flatten());
