@@ -43,12 +43,14 @@ rows! {
 fn every_program_answers_help_and_version_at_once() -> Result<()> {
     let programs = Programs::for_tests()?;
     for name in Programs::names() {
-        // Engines read the runtime's own answer.
-        let reported = match name {
-            "cgpu-runtime" => "runc",
-            name => name,
-        };
         for flag in ["--help", "--version"] {
+            let reported = match (name, flag) {
+                // Engines read the runtime's own answer.
+                ("cgpu-runtime", _) => "runc",
+                // A plugin's help is for those who type it behind kubectl.
+                ("kubectl-cgpu", "--help") => "kubectl cgpu",
+                (name, _) => name,
+            };
             let mut command = Command::new(programs.program(name)?);
             let reply = capture(command.arg(flag), Duration::from_secs(20))?.success()?;
             ensure!(reply.stdout.contains(reported), "{name} {flag}: {reply:?}");

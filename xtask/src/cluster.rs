@@ -17,7 +17,7 @@ use integration::cluster::{
     Card, Chart, ControlPlane, Extent, Kubectl, KubernetesPrograms, Share, add_node, apply, pods,
     post_slice, reap, remove, slice, template, wait_event, wait_placed, workload,
 };
-use integration::command::{LIMIT, Outcome, progress, wait_until};
+use integration::command::{LIMIT, Outcome, capture, progress, wait_until};
 use integration::node::Node;
 use integration::programs::Programs;
 use integration::skip;
@@ -86,6 +86,16 @@ impl Show {
     /// Prints a command as one would type it, and what it prints.
     fn run(&self, args: &[&str]) -> Result<Outcome> {
         show_with(&self.kubectl, args)
+    }
+
+    /// The same by cgpu's plugin, which kubectl finds in its path.
+    fn plugin(&self, args: &[&str]) -> Result<Outcome> {
+        println!("\n$ kubectl {}", args.join(" "));
+        let mut command = self.kubectl.command(args)?;
+        command.env("PATH", Programs::for_tests()?.folder());
+        let reply = capture(&mut command, LIMIT)?;
+        print_reply(&reply);
+        Ok(reply)
     }
 
     fn apply(&self, name: &str) -> Result<()> {
@@ -261,6 +271,9 @@ impl Show {
             "cannot allocate all claims",
             part(&waits, "cannot allocate all claims"),
         );
+        let why = self.plugin(&["cgpu", "explain", "large"])?.stdout;
+        let needed = "memory: 23 GiB needed";
+        self.expect("(5) kubectl cgpu explain", needed, part(&why, needed));
         self.run(&["uncordon", "n2"])?.success()?;
         let placed = wait_placed(&self.kubectl, "large", 1)?;
         self.expect(
@@ -268,6 +281,7 @@ impl Show {
             "n2/gpu-0 23Gi 0 %",
             texts(&placed),
         );
+        self.plugin(&["cgpu", "inspect", "-d"])?.success()?;
         Ok(())
     }
 
