@@ -125,7 +125,8 @@ impl PodResources {
         match (pods.next(), pods.next()) {
             (Some(pod), None) => Ok(pod),
             (None, _) => Err(format!(
-                "the kubelet names no pod of this node that has these {} units of {resource}",
+                "the kubelet names no pod of this node that has these {} units of {resource}; it names no init container: one that asks, asks for as much as another \
+                 container of its pod does, and has the same memory before it",
                 selection.count()
             )),
             (Some(one), Some(other)) => Err(format!(

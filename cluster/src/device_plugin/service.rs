@@ -19,7 +19,7 @@ use crate::proto::device_plugin::v1beta1 as api;
 use crate::proto::device_plugin::v1beta1::device_plugin_server::DevicePlugin;
 use crate::topology;
 
-use super::pods::PodResources;
+use super::pods::{Holder, PodResources};
 use super::registration::OPTIONS;
 use super::units::{self, Offered, ResourceName, Selection, is_ours};
 
@@ -43,6 +43,8 @@ pub(super) struct Plugin {
     sight: Sight,
     /// What was allocated, and when: the kubelet does not name it at once.
     recent: Arc<Mutex<HashMap<ClaimUid, (Instant, Selection)>>>,
+    /// What is released is judged by a list of the kubelet's and by `recent` together: neither may change meanwhile.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 type Devices = Pin<Box<dyn Stream<Item = Result<api::ListAndWatchResponse, Status>> + Send>>;
@@ -62,6 +64,7 @@ impl Plugin {
             pods,
             sight,
             recent: Arc::default(),
+            turn: Arc::default(),
         }
     }
 
@@ -91,8 +94,12 @@ impl Plugin {
     /// Reserves units for a container, and names its share.
     async fn allocate_one(&self, ids: &[String]) -> Result<api::ContainerAllocateResponse, String> {
         let selection = Selection::of(ids, &self.resource)?;
-        self.sweep_or_warn().await;
-        self.refuse_overlap(&selection).await?;
+        let _turn = self.turn.lock().await;
+        let holders = self.pods.holders(&self.resource).await?;
+        self.refuse_overlap(&selection, &holders)?;
+        // What the kubelet gives away again is nobody's, however recently it was somebody's who was not admitted.
+        self.release_unheld(self.records().await?, &holders, Some(&selection))
+            .await?;
         let record = self.reserve(selection.clone(), None).await?;
         let now = (Instant::now(), selection);
         lock(&self.recent).insert(record.claim.uid.clone(), now);
@@ -106,6 +113,7 @@ impl Plugin {
     async fn admit(&self, ids: &[String]) -> Result<(), String> {
         let selection = Selection::of(ids, &self.resource)?;
         let pod = self.pods.pod_of(&selection, &self.resource).await?;
+        let _turn = self.turn.lock().await;
         // After a reboot, or where it was released wrongly, it is reserved here again.
         let record = self.reserve(selection, Some(pod)).await?;
         // It was named: it is held for as long as it is named.
@@ -131,31 +139,16 @@ impl Plugin {
         .await
     }
 
-    /// The kubelet hands the units of a pod's init container on to the pod's others. Both would be reserved, as if they ran beside each other.
-    async fn refuse_overlap(&self, selection: &Selection) -> Result<(), String> {
-        let holders = match self.pods.holders(&self.resource).await {
-            Ok(holders) => holders,
-            Err(why) => {
-                tracing::warn!(why, "the kubelet does not say who has which units");
-                Vec::new()
-            }
-        };
-        let others = holders.into_iter().map(|holder| holder.selection);
-        let recent: Vec<Selection> = lock(&self.recent)
-            .values()
-            .map(|(_, selection)| selection.clone())
-            .collect();
-        let mut overlapping = others
-            .chain(recent)
-            .filter(|other| other != selection && other.overlaps(selection));
-        match overlapping.next() {
+    /// A kubelet that names a container with these units and gives them to another one would have them used twice.
+    fn refuse_overlap(&self, selection: &Selection, holders: &[Holder]) -> Result<(), String> {
+        let mut holders = holders.iter();
+        let other = holders
+            .find(|holder| holder.selection != *selection && holder.selection.overlaps(selection));
+        match other {
             None => Ok(()),
-            Some(other) => Err(format!(
-                "{}: an init container of this pod asks for {} and another container for {}: where both ask, both ask for the same, and have it \
-                 one after the other",
-                self.resource,
-                other.count(),
-                selection.count()
+            Some(holder) => Err(format!(
+                "{}: the kubelet says that container {} of pod {}/{} has some of these units",
+                self.resource, holder.container, holder.namespace, holder.pod
             )),
         }
     }
@@ -164,53 +157,73 @@ impl Plugin {
     pub(super) async fn sweep_for_ever(&self) {
         loop {
             tokio::time::sleep(PERIOD).await;
-            self.sweep_or_warn().await;
-        }
-    }
-
-    async fn sweep_or_warn(&self) {
-        if let Err(why) = self.sweep().await {
-            tracing::warn!(why, "units that no pod has any more stay reserved for now");
+            if let Err(why) = self.sweep().await {
+                tracing::warn!(why, "units that no pod has any more stay reserved for now");
+            }
         }
     }
 
     /// # Errors
     /// What is not known to be free stays.
     async fn sweep(&self) -> Result<(), String> {
-        let node = Arc::clone(&self.node);
-        let records = move || node.records().map_err(|error| host_config::chain(&*error));
-        let records = blocking(records).await?.into_iter();
-        let ours: Vec<Record> = records
-            .filter(|record| is_ours(&record.claim.uid))
-            .collect();
+        let _turn = self.turn.lock().await;
+        let records = self.records().await?;
         lock(&self.recent).retain(|_, (at, _)| at.elapsed() < SOON);
-        if ours.is_empty() {
+        if records.is_empty() {
             return Ok(());
         }
         let holders = self.pods.holders(&self.resource).await?;
+        self.release_unheld(records, &holders, None).await
+    }
+
+    /// The records that a device plugin made.
+    async fn records(&self) -> Result<Vec<Record>, String> {
+        let node = Arc::clone(&self.node);
+        let records = move || node.records().map_err(|error| host_config::chain(&*error));
+        let mut records = blocking(records).await?;
+        records.retain(|record| is_ours(&record.claim.uid));
+        Ok(records)
+    }
+
+    /// Releases records that the kubelet names no container for, but for those that it has not had the time to; of these, too, what overlaps the
+    /// units that it gives away now.
+    async fn release_unheld(
+        &self,
+        records: Vec<Record>,
+        holders: &[Holder],
+        given: Option<&Selection>,
+    ) -> Result<(), String> {
         let held: Vec<ClaimUid> = holders
             .iter()
             .map(|holder| holder.selection.uid(&self.resource))
             .collect();
-        for record in ours {
+        for record in records {
             let uid = record.claim.uid;
-            let is_held = held.contains(&uid);
-            // Once it was named, it is held for as long as it is named.
-            if is_held {
-                lock(&self.recent).remove(&uid);
-            }
-            if is_held || lock(&self.recent).contains_key(&uid) {
+            if self.may_be_held(&uid, held.contains(&uid), given) {
                 continue;
             }
             tracing::info!(claim = %uid, "released: no container has its units");
             let node = Arc::clone(&self.node);
-            blocking(move || {
+            let release = move || {
                 node.release(&uid)
                     .map_err(|error| host_config::chain(&*error))
-            })
-            .await?;
+            };
+            blocking(release).await?;
         }
         Ok(())
+    }
+
+    fn may_be_held(&self, uid: &ClaimUid, is_named: bool, given: Option<&Selection>) -> bool {
+        let mut recent = lock(&self.recent);
+        let is_void = |(_, former): &(Instant, Selection)| {
+            given.is_some_and(|given| given != former && given.overlaps(former))
+        };
+        let is_recent = recent.get(uid).is_some_and(|former| !is_void(former));
+        // Once it was named, it is held for as long as it is named.
+        if is_named || !is_recent {
+            recent.remove(uid);
+        }
+        is_named || is_recent
     }
 }
 

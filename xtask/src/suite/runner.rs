@@ -17,8 +17,8 @@ use super::reader::{Counts, Reader};
 
 /// Executables at a time.
 const AT_ONCE: usize = 3;
-/// Tests of how much of a card each tenant gets: one that has no processor asks for less than its share.
-const ALONE: [&str; 1] = ["shares"];
+/// Tests of how much of a card each tenant gets: one that has no processor asks for less than its share. `card` measures that as its bundle does.
+const ALONE: [&str; 2] = ["shares", "card"];
 /// Tests at a time in one: each may start daemons of its own.
 const THREADS: usize = 2;
 /// An executable that takes longer is ended, and has failed.
