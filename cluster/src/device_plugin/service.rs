@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use cards::claims::{ClaimUid, Record};
 use futures_util::stream::{self, Stream};
 use sys::sync::lock;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::cdi;
@@ -44,7 +45,7 @@ pub(super) struct Plugin {
     /// What was allocated, and when: the kubelet does not name it at once.
     recent: Arc<Mutex<HashMap<ClaimUid, (Instant, Selection)>>>,
     /// What is released is judged by a list of the kubelet's and by `recent` together: neither may change meanwhile.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<Semaphore>,
 }
 
 type Devices = Pin<Box<dyn Stream<Item = Result<api::ListAndWatchResponse, Status>> + Send>>;
@@ -64,7 +65,7 @@ impl Plugin {
             pods,
             sight,
             recent: Arc::default(),
-            turn: Arc::default(),
+            turn: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -94,7 +95,8 @@ impl Plugin {
     /// Reserves units for a container, and names its share.
     async fn allocate_one(&self, ids: &[String]) -> Result<api::ContainerAllocateResponse, String> {
         let selection = Selection::of(ids, &self.resource)?;
-        let _turn = self.turn.lock().await;
+        // It is never closed.
+        let _turn = self.turn.acquire().await;
         let holders = self.pods.holders(&self.resource).await?;
         self.refuse_overlap(&selection, &holders)?;
         // What the kubelet gives away again is nobody's, however recently it was somebody's who was not admitted.
@@ -113,7 +115,8 @@ impl Plugin {
     async fn admit(&self, ids: &[String]) -> Result<(), String> {
         let selection = Selection::of(ids, &self.resource)?;
         let pod = self.pods.pod_of(&selection, &self.resource).await?;
-        let _turn = self.turn.lock().await;
+        // It is never closed.
+        let _turn = self.turn.acquire().await;
         // After a reboot, or where it was released wrongly, it is reserved here again.
         let record = self.reserve(selection, Some(pod)).await?;
         // It was named: it is held for as long as it is named.
@@ -166,7 +169,8 @@ impl Plugin {
     /// # Errors
     /// What is not known to be free stays.
     async fn sweep(&self) -> Result<(), String> {
-        let _turn = self.turn.lock().await;
+        // It is never closed.
+        let _turn = self.turn.acquire().await;
         let records = self.records().await?;
         lock(&self.recent).retain(|_, (at, _)| at.elapsed() < SOON);
         if records.is_empty() {
