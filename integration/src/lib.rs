@@ -47,6 +47,7 @@ pub mod oci;
 pub mod origin;
 pub mod own_host;
 pub mod packages;
+pub mod picture;
 pub mod podman;
 pub mod pods;
 pub mod programs;

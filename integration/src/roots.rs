@@ -1,14 +1,13 @@
 //! Roots of distributions, made by debootstrap, and commands in them.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::cache;
 use crate::command::{Outcome, capture, succeed};
+use crate::picture::{self, Picture, differences};
 use anyhow::{Context, Result, ensure};
 
 /// How long one step in a root may take.
@@ -73,9 +72,6 @@ const BOOKKEEPING: [&str; 8] = [
     "/var/lib/dpkg/triggers/Lock",
     "/var/lib/dpkg/diversions-old",
 ];
-
-/// Mode, owner and content of each file; links by where they lead.
-pub type Picture = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
 
 /// Makes the root of a system below `at`.
 fn make(system: &System, packages: &[&str], at: &Path) -> Result<()> {
@@ -221,27 +217,12 @@ exec chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr
 
     /// Everything in the root but what a package manager keeps for itself.
     pub fn picture(&self) -> Result<Picture> {
-        let mut picture = Picture::new();
         let root = self.path();
-        let mut folders = vec![root.clone()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder)? {
-                let path = entry?.path();
-                let about = fs::symlink_metadata(&path)?;
-                let content = if about.is_symlink() {
-                    fs::read_link(&path)?.into_os_string().into_encoded_bytes()
-                } else if about.is_file() {
-                    fs::read(&path)?
-                } else {
-                    Vec::new()
-                };
-                if about.is_dir() {
-                    folders.push(path.clone());
-                }
-                let name = Path::new("/").join(path.strip_prefix(&root)?);
-                if !BOOKKEEPING.iter().any(|own| Path::new(own) == name) {
-                    picture.insert(name, (about.mode(), about.uid(), about.gid(), content));
-                }
+        let mut picture = Picture::new();
+        for (path, seen) in picture::picture(&root)? {
+            let name = Path::new("/").join(path.strip_prefix(&root)?);
+            if !BOOKKEEPING.iter().any(|own| Path::new(own) == name) {
+                picture.insert(name, seen);
             }
         }
         Ok(picture)
@@ -250,14 +231,8 @@ exec chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr
     /// Fails with the names of what is not as it was. `except`: what may differ.
     pub fn compare(&self, before: &Picture, except: &[&str]) -> Result<()> {
         let after = self.picture()?;
-        let names = before.keys().chain(after.keys());
-        let mut changed: Vec<&Path> = names
-            .filter(|name| before.get(*name) != after.get(*name))
-            .map(PathBuf::as_path)
-            .filter(|name| !except.iter().any(|other| Path::new(other) == *name))
-            .collect();
-        changed.sort();
-        changed.dedup();
+        let mut changed = differences(before, &after);
+        changed.retain(|name| !except.iter().any(|other| Path::new(other) == name));
         ensure!(before.len() > 1000, "the root has {} files", before.len());
         ensure!(changed.is_empty(), "changed: {changed:?}");
         Ok(())

@@ -226,9 +226,12 @@ fn forged(cluster: &Cluster<'_>) -> Result<()> {
     )
 }
 
-#[test]
-fn a_pod_s_claim_is_its_quota() -> Result<()> {
-    let test = "a_pod_s_claim_is_its_quota";
+/// A control plane and a node with a kubelet, and what is left of claims in the end: nothing.
+fn on_worker(
+    test: &str,
+    prepare: impl FnOnce(&Kubectl) -> Result<()>,
+    body: impl FnOnce(&Cluster<'_>) -> Result<NodeAgent>,
+) -> Result<()> {
     let programs = match KubernetesPrograms::for_tests() {
         Ok(programs) => programs,
         Err(reason) => skip!(test, "{reason}"),
@@ -236,7 +239,7 @@ fn a_pod_s_claim_is_its_quota() -> Result<()> {
     let node = Node::bare()?;
     let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
     let kubectl = plane.kubectl();
-    apply(&kubectl)?;
+    prepare(&kubectl)?;
     let worker = match KubeletNode::start(&plane, Nth::First, Suite::Newer)? {
         Ok(worker) => worker,
         Err(reason) => {
@@ -245,17 +248,12 @@ fn a_pod_s_claim_is_its_quota() -> Result<()> {
             skip!(test, "{reason}");
         }
     };
-    let agent = NodeAgent::start(&plane, &worker, "first")?;
     let cluster = Cluster {
         plane: &plane,
         kubectl,
         worker: &worker,
     };
-    with_claim(&cluster)?;
-    let agent = without_agent(&cluster, agent)?;
-    classic(&cluster)?;
-    forged(&cluster)?;
-    remove(&cluster.kubectl, &["pod", "claimed"])?;
+    let agent = body(&cluster)?;
     wait_until("the claims to be released", LIMIT, || {
         Ok(cluster.prepared().is_empty())
     })
@@ -264,6 +262,19 @@ fn a_pod_s_claim_is_its_quota() -> Result<()> {
     worker.finish()?;
     plane.finish()?;
     node.finish()
+}
+
+#[test]
+fn a_pod_s_claim_is_its_quota() -> Result<()> {
+    on_worker("a_pod_s_claim_is_its_quota", apply, |cluster| {
+        let agent = NodeAgent::start(cluster.plane, cluster.worker, "first")?;
+        with_claim(cluster)?;
+        let agent = without_agent(cluster, agent)?;
+        classic(cluster)?;
+        forged(cluster)?;
+        remove(&cluster.kubectl, &["pod", "claimed"])?;
+        Ok(agent)
+    })
 }
 
 const UNITS: &str = "aliyun.com/gpu-mem";
@@ -361,49 +372,24 @@ fn counted(cluster: &Cluster<'_>) -> Result<u64> {
 #[test]
 fn a_pod_of_a_cluster_that_only_counts_has_what_was_counted() -> Result<()> {
     let test = "a_pod_of_a_cluster_that_only_counts_has_what_was_counted";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
-    let kubectl = plane.kubectl();
-    apply_for_plugin(&kubectl)?;
-    let worker = match KubeletNode::start(&plane, Nth::First, Suite::Newer)? {
-        Ok(worker) => worker,
-        Err(reason) => {
-            plane.finish()?;
-            node.finish()?;
-            skip!(test, "{reason}");
-        }
-    };
-    let agent = NodeAgent::start_plugin(&plane, &worker, "first", UNITS)?;
-    let cluster = Cluster {
-        plane: &plane,
-        kubectl,
-        worker: &worker,
-    };
-    let one = counted(&cluster)?;
-    // Without an agent who runs goes on, and the next agent lets the next container of the pod in.
-    agent.kill()?;
-    let alloc = cluster.exec("one", &["cgpu-burn", "alloc", &format!("{}Gi", one - 1)])?;
-    alloc.success()?;
-    let agent = NodeAgent::start_plugin(&plane, &worker, "second", UNITS)?;
-    cluster.exec("one", &["kill", "1"])?;
-    cluster
-        .kubectl
-        .wait("another start", &["pod", "one"], |pod| {
+    on_worker(test, apply_for_plugin, |cluster| {
+        let start = |name| NodeAgent::start_plugin(cluster.plane, cluster.worker, name, UNITS);
+        let agent = start("first")?;
+        let one = counted(cluster)?;
+        // Without an agent who runs goes on, and the next agent lets the next container of the pod in.
+        agent.kill()?;
+        let alloc = cluster.exec("one", &["cgpu-burn", "alloc", &format!("{}Gi", one - 1)])?;
+        alloc.success()?;
+        let agent = start("second")?;
+        cluster.exec("one", &["kill", "1"])?;
+        let restarted = |pod: &Value| {
             let status = &pod["status"]["containerStatuses"][0];
             status["restartCount"] == 1 && status["state"]["running"].is_object()
-        })?;
-    ensure!(cluster.totals("one")? == [one], "what it sees");
-    remove(&cluster.kubectl, &["pod", "one", "two"])?;
-    wait_until("the units to be released", LIMIT, || {
-        Ok(cluster.prepared().is_empty())
+        };
+        let pod = ["pod", "one"];
+        cluster.kubectl.wait("another start", &pod, restarted)?;
+        ensure!(cluster.totals("one")? == [one], "what it sees");
+        remove(&cluster.kubectl, &["pod", "one", "two"])?;
+        Ok(agent)
     })
-    .with_context(|| format!("left: {:?}", cluster.prepared()))?;
-    agent.finish()?;
-    worker.finish()?;
-    plane.finish()?;
-    node.finish()
 }

@@ -31,7 +31,7 @@ const REST: Duration = Duration::from_secs(240);
 
 const MIB: u64 = 1 << 20;
 
-/// What a node is told, on its own thread.
+/// What a node is to do, on its own thread.
 enum Order {
     KillAgent,
     StartAgent,

@@ -1,8 +1,7 @@
 //! `cgpu install` before real engines: their own checks take what it writes, and a container starts under the runtime's name.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,6 +15,7 @@ use integration::engines::Engines;
 use integration::image::{self, Image};
 use integration::node::Node;
 use integration::packages::Suite;
+use integration::picture::picture;
 use integration::podman::Release;
 use integration::pods::PodsSetup;
 use integration::programs::Programs;
@@ -25,34 +25,6 @@ use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
 const MAIN: &str = "etc/containerd/config.toml";
-
-/// Mode, owner and content of everything below a folder; links by where they lead.
-type Picture = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
-
-fn picture(root: &Path) -> Result<Picture> {
-    fn walk(at: &Path, into: &mut Picture) -> Result<()> {
-        for entry in fs::read_dir(at)? {
-            let path = entry?.path();
-            let about = fs::symlink_metadata(&path)?;
-            let content = if about.is_symlink() {
-                fs::read_link(&path)?.into_os_string().into_encoded_bytes()
-            } else if about.is_file() {
-                fs::read(&path)?
-            } else {
-                Vec::new()
-            };
-            let seen = (about.mode(), about.uid(), about.gid(), content);
-            into.insert(path.clone(), seen);
-            if about.is_dir() {
-                walk(&path, into)?;
-            }
-        }
-        Ok(())
-    }
-    let mut picture = Picture::new();
-    walk(root, &mut picture)?;
-    Ok(picture)
-}
 
 fn put(root: &Path, path: &str, text: &str) -> Result<()> {
     let path = root.join(path);

@@ -1,9 +1,8 @@
 //! `cgpu install --host` on the root of a host that a container has mounted: the container's own root stays as it is, nothing is removed
 //! that runs, and in the end nothing is left.
 
-use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use integration::command::{LIMIT, Outcome, capture, find, succeed};
 use integration::mounts;
+use integration::picture::{self, Picture};
 use integration::programs::Programs;
 use integration::{own_host, skip};
 use nix::mount::{MsFlags, mount};
@@ -20,9 +20,6 @@ use serde_json::Value;
 const ENGINE: &str = "--engine=containerd@2.1";
 /// Folders of this machine that programs need, and links at its root.
 const OF_MACHINE: [&str; 5] = ["usr", "lib", "lib64", "bin", "sbin"];
-
-/// Mode, owner and content.
-type Picture = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
 
 /// A host's root, and an image's beside it.
 struct Roots {
@@ -140,30 +137,9 @@ impl Roots {
 
     /// What of the host is its own.
     fn picture(&self) -> Result<Picture> {
-        fn walk(at: &Path, into: &mut Picture) -> Result<()> {
-            for entry in fs::read_dir(at)? {
-                let path = entry?.path();
-                let about = fs::symlink_metadata(&path)?;
-                let content = if about.is_symlink() {
-                    fs::read_link(&path)?.into_os_string().into_encoded_bytes()
-                } else if about.is_file() {
-                    fs::read(&path)?
-                } else {
-                    Vec::new()
-                };
-                into.insert(
-                    path.clone(),
-                    (about.mode(), about.uid(), about.gid(), content),
-                );
-                if about.is_dir() {
-                    walk(&path, into)?;
-                }
-            }
-            Ok(())
-        }
         let mut picture = Picture::new();
         for folder in ["tmp", "var", "data", "etc"] {
-            walk(&self.host.join(folder), &mut picture)?;
+            picture::add(&mut picture, &self.host.join(folder), &|_folder| true)?;
         }
         Ok(picture)
     }

@@ -7,14 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use dra::{CORES, MEMORY, SHARES, quantity};
-use k8s_openapi::api::resource::v1::{
-    DeviceAttribute, DeviceCapacity, DeviceConstraint, DeviceTaint, DeviceToleration,
-};
+use k8s_openapi::api::resource::v1::{DeviceAttribute, DeviceCapacity, DeviceConstraint};
 
 use crate::cards::{Card, taint};
 use crate::needs::{Need, Needs};
 use crate::selector::{self, Choice};
 use crate::text;
+use crate::toleration::tolerates;
 
 /// Why a card is none for a request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,17 +187,6 @@ fn taken(capacity: &DeviceCapacity, named: Option<u64>, total: u64) -> Option<u6
     };
     let taken = min.checked_add(above)?;
     (taken <= max).then_some(taken)
-}
-
-fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let is_exists = toleration.operator.as_deref() == Some("Exists");
-    (effect.is_empty() || effect == taint.effect)
-        && ((key.is_empty() && is_exists) || key == taint.key)
-        && (is_exists
-            || toleration.value.as_deref().unwrap_or_default()
-                == taint.value.as_deref().unwrap_or_default())
 }
 
 /// Looks for cards of one node for all claims of a pod.

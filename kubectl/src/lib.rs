@@ -38,6 +38,8 @@ mod program;
 mod selector;
 #[cfg(feature = "client")]
 mod text;
+#[cfg(feature = "client")]
+mod toleration;
 
 #[cfg(feature = "client")]
 pub use program::main;

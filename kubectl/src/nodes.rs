@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint,
 };
 
 use crate::text;
+use crate::toleration::tolerates;
 
 /// What of a node matters here.
 #[derive(Debug, Clone, Default)]
@@ -122,17 +123,6 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
         "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
         _ => false,
     }
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let is_exists = toleration.operator.as_deref() == Some("Exists");
-    (effect.is_empty() || effect == taint.effect)
-        && ((key.is_empty() && is_exists) || key == taint.key)
-        && (is_exists
-            || toleration.value.as_deref().unwrap_or_default()
-                == taint.value.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

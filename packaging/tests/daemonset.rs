@@ -6,11 +6,10 @@
 #[path = "common/build.rs"]
 mod build;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use integration::crictl::NAMESPACE;
 use integration::image::Image;
 use integration::node::Node;
 use integration::packages::Suite;
+use integration::picture::{self, Picture, differences};
 use integration::programs::{Programs, target_folder};
 use integration::skip;
 use packaging::{Build, write_image};
@@ -180,31 +180,12 @@ impl Cluster<'_> {
     }
 }
 
-/// Mode, owner and content of what `cgpu install` may change.
-type Picture = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
-
-/// The folder of containerd is the node's whole one: of that, its configuration.
+/// What `cgpu install` may change. The folder of containerd is the node's whole one: of that, its configuration.
 fn host() -> Result<Picture> {
-    fn walk(at: &Path, into: &mut Picture) -> Result<()> {
-        let about = fs::symlink_metadata(at)?;
-        let mut content = Vec::new();
-        if about.is_symlink() {
-            content = fs::read_link(at)?.into_os_string().into_encoded_bytes();
-        } else if about.is_file() {
-            content = fs::read(at)?;
-        }
-        let seen = (about.mode(), about.uid(), about.gid(), content);
-        into.insert(at.to_owned(), seen);
-        if about.is_dir() && at != Path::new("/etc/containerd") {
-            for entry in fs::read_dir(at)? {
-                walk(&entry?.path(), into)?;
-            }
-        }
-        Ok(())
-    }
+    let enters = |folder: &Path| folder != Path::new("/etc/containerd");
     let mut picture = Picture::new();
     for path in ["/etc", "/opt", "/etc/containerd/config.toml"] {
-        walk(Path::new(path), &mut picture)?;
+        picture::add(&mut picture, Path::new(path), &enters)?;
     }
     for path in [
         "/etc/containerd/conf.d",
@@ -212,17 +193,10 @@ fn host() -> Result<Picture> {
         "/var/lib/cgpu/originals",
     ] {
         if fs::symlink_metadata(path).is_ok() {
-            walk(Path::new(path), &mut picture)?;
+            picture::add(&mut picture, Path::new(path), &enters)?;
         }
     }
     Ok(picture)
-}
-
-/// What differs, by name.
-fn differences(before: &Picture, after: &Picture) -> BTreeSet<PathBuf> {
-    let names = before.keys().chain(after.keys());
-    let differ = |name: &&PathBuf| before.get(*name) != after.get(*name);
-    names.filter(differ).cloned().collect()
 }
 
 /// The version that `current` leads to.

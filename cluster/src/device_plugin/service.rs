@@ -69,7 +69,7 @@ impl Plugin {
         }
     }
 
-    /// The units, at once and at each change. A kubelet that is told of none takes the resource from its node, so that nothing is said before the
+    /// The units, at once and at each change. A kubelet that gets an empty list takes the resource from its node, so that nothing is said before the
     /// first look.
     fn devices(&self) -> impl Stream<Item = Vec<api::Device>> + Send + use<> {
         let first = (self.sight.clone(), None::<Vec<api::Device>>);

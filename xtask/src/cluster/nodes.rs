@@ -18,7 +18,7 @@ use super::{Show, part};
 /// What a node reports once it serves: the image that it has.
 type Started = Sender<Result<String, String>>;
 
-/// What a node is told, on its own thread.
+/// What a node is to do, on its own thread.
 enum Order {
     /// The agent crashes.
     KillAgent,
@@ -77,7 +77,7 @@ pub(super) fn show(show: &mut Show) -> Result<()> {
             .map(|_| ())
             .map_err(|error| format!("{error:#}"));
         for (remote, thread) in remotes.into_iter().zip(threads) {
-            // A node that is not told to end cleans up as after a failed test.
+            // A node that gets no order to end cleans up as after a failed test.
             if shown.is_ok() {
                 let _is_there = remote.orders.send(Order::End);
             }

@@ -16,8 +16,9 @@ use integration::cache::repository;
 use integration::command::{Outcome, progress};
 use integration::image;
 use integration::packages::ensure_installed;
+use integration::picture::Picture;
 use integration::programs::{Profile, Programs};
-use integration::roots::{Picture, Root, System};
+use integration::roots::{Root, System};
 use packaging::{Build, CargoPackages};
 
 use crate::machine;

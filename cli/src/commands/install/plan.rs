@@ -47,7 +47,7 @@ pub(super) struct InstallRequest {
     pub(super) as_default: AsDefault,
     /// The folder of our programs, as the engine sees it.
     pub(super) programs: String,
-    /// They are looked for there before an engine is told of them.
+    /// They are looked for there before an engine gets their names.
     pub(super) are_there: bool,
 }
 
