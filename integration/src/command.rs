@@ -115,6 +115,11 @@ pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
     let limit = patient(limit);
     let received = end.recv_timeout(limit);
     let timed_out = received.is_err();
+    let processes = if timed_out {
+        waiting_processes()
+    } else {
+        String::new()
+    };
     let status = match received {
         Ok(status) => status?,
         Err(_) => {
@@ -138,7 +143,7 @@ pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
     };
     if timed_out {
         bail!(
-            "`{}` did not end within {} s\n--- stdout\n{}\n--- stderr\n{}",
+            "`{}` did not end within {} s\n--- stdout\n{}\n--- stderr\n{}\n--- processes then\n{processes}",
             outcome.line,
             limit.as_secs(),
             outcome.stdout,
@@ -146,6 +151,41 @@ pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
         );
     }
     Ok(outcome)
+}
+
+/// Every process with a number above this one's, and what each of its threads waits for in the kernel: it tells which of a
+/// client, an engine, a shim and runc does not go on.
+fn waiting_processes() -> String {
+    const LINES: usize = 60;
+    const LINE_CHARACTERS: usize = 240;
+    let numbers = |folder: &str| -> Vec<i32> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let name = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        entries.filter_map(name).collect()
+    };
+    let own = std::process::id().cast_signed();
+    let mut lines = Vec::new();
+    for pid in numbers("/proc").into_iter().filter(|pid| *pid > own) {
+        // One that has just ended has nothing to tell.
+        let read = |file: &str| {
+            std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
+        };
+        let threads = numbers(&format!("/proc/{pid}/task")).into_iter();
+        let mut waits: Vec<String> = threads
+            .map(|thread| read(&format!("task/{thread}/wchan")))
+            .collect();
+        waits.sort_unstable();
+        waits.dedup();
+        let line = format!(
+            "{pid} {} [{}] {}",
+            read("comm").trim_end(),
+            waits.join(" "),
+            read("cmdline").replace('\0', " ")
+        );
+        lines.push(line.chars().take(LINE_CHARACTERS).collect::<String>());
+    }
+    lines.truncate(LINES);
+    lines.join("\n")
 }
 
 /// [`capture`] with a terminal of this size as all three streams; what comes is in `stdout`, with the terminal's `\r\n`.
@@ -297,7 +337,9 @@ mod tests {
     fn a_hung_command_is_killed_at_the_limit() {
         let error =
             capture(Command::new("sleep").arg("1000"), Duration::from_millis(50)).unwrap_err();
-        assert!(error.to_string().contains("did not end"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("did not end"), "{error}");
+        assert!(text.contains("nanosleep] sleep 1000"), "{error}");
     }
 
     #[test]
