@@ -167,9 +167,8 @@ fn waiting_processes() -> String {
     let mut lines = Vec::new();
     for pid in numbers("/proc").into_iter().filter(|pid| *pid > own) {
         // One that has just ended has nothing to tell.
-        let read = |file: &str| {
-            std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
-        };
+        let read =
+            |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let threads = numbers(&format!("/proc/{pid}/task")).into_iter();
         let mut waits: Vec<String> = threads
             .map(|thread| read(&format!("task/{thread}/wchan")))

@@ -18,6 +18,7 @@ const PROGRAM: GoProgram = GoProgram {
     tags: "",
     module: include_str!("../crictl/go.mod"),
     sums: include_str!("../crictl/go.sum"),
+    source: "",
     effort: Effort::USUAL,
 };
 

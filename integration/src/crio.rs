@@ -28,6 +28,7 @@ const PROGRAM: GoProgram = GoProgram {
     tags: "containers_image_openpgp,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper",
     module: include_str!("../crio/go.mod"),
     sums: include_str!("../crio/go.sum"),
+    source: "",
     effort: Effort::USUAL,
 };
 

@@ -23,6 +23,8 @@ pub struct GoProgram {
     pub module: &'static str,
     /// The text of `go.sum`.
     pub sums: &'static str,
+    /// The text of `main.go`, for a program of this repository; empty for one that the module's release has.
+    pub source: &'static str,
     /// What the linker is given, and what the build may cost.
     pub effort: Effort,
 }
@@ -50,10 +52,11 @@ impl Effort {
 impl GoProgram {
     /// What the cache's copy is made from: see [`cache::once`].
     fn stamp(&self) -> String {
-        match self.effort.linker {
+        let linked = match self.effort.linker {
             "" => self.module.to_owned(),
             linker => format!("{}\n// {linker}\n", self.module),
-        }
+        };
+        linked + self.source
     }
 
     fn folder(&self) -> PathBuf {
@@ -86,6 +89,9 @@ impl GoProgram {
                 .with_context(|| format!("no Go toolchain to build {} with", self.name))?;
             fs::write(at.join("go.mod"), self.module)?;
             fs::write(at.join("go.sum"), self.sums)?;
+            if !self.source.is_empty() {
+                fs::write(at.join("main.go"), self.source)?;
+            }
             for package in self.packages {
                 progress(&format!("building {package} (go build)"));
                 let mut command = Command::new("nice");

@@ -17,6 +17,7 @@ const PROGRAM: GoProgram = GoProgram {
     tags: "",
     module: include_str!("../nerdctl/go.mod"),
     sums: include_str!("../nerdctl/go.sum"),
+    source: "",
     effort: Effort::USUAL,
 };
 

@@ -100,6 +100,7 @@ impl ContainerdModule {
             tags: "no_btrfs,no_devmapper,no_zfs",
             module,
             sums,
+            source: "",
             effort: Effort::USUAL,
         }
     }

@@ -202,6 +202,7 @@ pub(crate) fn search(claims: &[&Needs], cards: &[Card]) -> Outcome {
         given: Vec::new(),
         extra: Extra::new(),
         left: STEPS_MAX,
+        is_over: false,
     };
     if search.requests(0) {
         let unknown = search
@@ -239,6 +240,8 @@ struct Search<'a> {
     extra: Extra,
     /// Steps.
     left: usize,
+    /// No other way is looked for.
+    is_over: bool,
 }
 
 impl<'a> Search<'a> {
@@ -251,9 +254,12 @@ impl<'a> Search<'a> {
         let ways = claims
             .get(claim)
             .and_then(|needs| needs.requests.get(request));
-        ways.into_iter().flatten().any(|need| match need.cards() {
-            Some(count) => self.cards_of(at, claim, need, count, 0),
-            None => self.all_of(at, claim, need),
+        ways.into_iter().flatten().any(|need| {
+            !self.is_over
+                && match need.cards() {
+                    Some(count) => self.cards_of(at, claim, need, count, 0),
+                    None => self.all_of(at, claim, need),
+                }
         })
     }
 
@@ -270,7 +276,7 @@ impl<'a> Search<'a> {
             return self.requests(at + 1);
         }
         for index in from..self.cards.len() {
-            if self.left == 0 {
+            if self.left == 0 || self.is_over {
                 return false;
             }
             self.left -= 1;
@@ -285,13 +291,19 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Every card that fits, which has to be one at least.
+    /// Every card that is chosen and has, before this search, enough left: one at least. Each of them has to be had, also one with a taint.
     fn all_of(&mut self, at: usize, claim: usize, need: &Need) -> bool {
+        let is_meant = |card: &Card| match fit(need, card, &[]) {
+            Fit::Fits { .. } => true,
+            Fit::Lacks(lacks) => lacks
+                .iter()
+                .all(|lack| matches!(lack, Lack::Taken | Lack::Tainted(_))),
+        };
         let before = self.given.len();
-        for index in 0..self.cards.len() {
-            self.give(claim, need, index);
-        }
-        if self.given.len() > before && self.requests(at + 1) {
+        let cards: &[Card] = self.cards;
+        let mut meant = cards.iter().enumerate().filter(|(_, card)| is_meant(card));
+        let has_all = meant.all(|(index, _)| self.give_in_any_case(claim, need, index));
+        if has_all && self.given.len() > before && self.requests(at + 1) {
             return true;
         }
         while self.given.len() > before {
@@ -300,16 +312,45 @@ impl<'a> Search<'a> {
         false
     }
 
+    /// A card of those that a request needs all of. One that a constraint keeps from it is an error to the allocator, which ends the
+    /// search: no other way would make the claim sensible.
+    fn give_in_any_case(&mut self, claim: usize, need: &Need, index: usize) -> bool {
+        if self.give(claim, need, index) {
+            return true;
+        }
+        let is_free = self.cards.get(index).is_some_and(|card| {
+            let extra = self.extra_of(index);
+            let is_kept_away = |lack: &Lack| matches!(lack, Lack::Taken | Lack::Tainted(_));
+            match fit(need, card, extra) {
+                Fit::Fits { .. } => true,
+                Fit::Lacks(lacks) => !lacks.iter().any(is_kept_away),
+            }
+        });
+        if is_free {
+            self.given.push(Given {
+                claim,
+                request: need.request.clone(),
+                card: index,
+                unknown: BTreeSet::new(),
+            });
+            self.is_over = !self.keeps_constraints(claim);
+            self.given.pop();
+        }
+        false
+    }
+
+    fn extra_of(&self, index: usize) -> &[BTreeMap<String, u64>] {
+        self.extra
+            .get(&index)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+
     fn give(&mut self, claim: usize, need: &Need, index: usize) -> bool {
         let Some(card) = self.cards.get(index) else {
             return false;
         };
-        let extra = self
-            .extra
-            .get(&index)
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        let Fit::Fits { takes, unknown } = fit(need, card, extra) else {
+        let Fit::Fits { takes, unknown } = fit(need, card, self.extra_of(index)) else {
             return false;
         };
         self.given.push(Given {
@@ -472,5 +513,7 @@ impl fmt::Display for Lack {
     }
 }
 
+#[cfg(test)]
+mod allocator;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ const PROGRAM: GoProgram = GoProgram {
     tags: "",
     module: include_str!("../../helm/go.mod"),
     sums: include_str!("../../helm/go.sum"),
+    source: "",
     effort: Effort::USUAL,
 };
 

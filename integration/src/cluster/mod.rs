@@ -13,6 +13,7 @@
 
 mod agent;
 mod agents;
+mod allocator;
 mod bare_host;
 mod cases;
 mod chart;
@@ -29,6 +30,7 @@ mod shapes;
 
 pub use agent::{NodeAgent, TemplatesController};
 pub use agents::{agent_attempts, check_agents};
+pub use allocator::{Allocator, Situation};
 pub use cases::{Case, cases};
 pub use chart::{CHART_NAMESPACE, Chart, chart_hash, kept_rendering};
 pub use control_plane::{ControlPlane, Extent};

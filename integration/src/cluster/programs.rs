@@ -22,6 +22,7 @@ const PROGRAMS: GoProgram = GoProgram {
     tags: "",
     module: include_str!("../../kubernetes/go.mod"),
     sums: include_str!("../../kubernetes/go.sum"),
+    source: "",
     effort: Effort {
         linker: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36",
         limit: Duration::from_secs(3600),
