@@ -231,7 +231,8 @@ fn share(
             let cores = amount("cores")?.unwrap_or(0);
             let percent = u32::try_from(cores).ok().filter(|_| cores <= PERCENT_MAX);
             let percent = percent.ok_or_else(|| wrong(result, "cores", &cores, "0 to 100"))?;
-            (memory_bytes, (percent > 0).then_some(percent))
+            // What a claim takes that names none is 1, of slices of an older agent 0: no share of its own.
+            (memory_bytes, (percent > 1).then_some(percent))
         }
     };
     let share = Share {

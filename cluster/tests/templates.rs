@@ -86,8 +86,8 @@ fn templates_are_made_for_pods_and_collected_after_them() -> Result<()> {
     );
     add_node(&kubectl, "n1")?;
     post_slice(&kubectl, "n1", &[Card::new(0, "n1", 24)])?;
-    assert_eq!(share(&kubectl, "early")?, "n1/gpu-0 8Gi 0 %");
-    assert_eq!(share(&kubectl, "half")?, "n1/gpu-0 12Gi 0 %");
+    assert_eq!(share(&kubectl, "early")?, "n1/gpu-0 8Gi 1 %");
+    assert_eq!(share(&kubectl, "half")?, "n1/gpu-0 12Gi 1 %");
     // Cards of another size: the template is made anew, for those too.
     post_slice(
         &kubectl,
@@ -112,7 +112,7 @@ fn templates_are_made_for_pods_and_collected_after_them() -> Result<()> {
         "other-half",
         &json!({"nvidia.com/gpumem-percentage": 50}),
     ))?;
-    assert_eq!(share(&kubectl, "other-half")?, "n1/gpu-1 24Gi 0 %");
+    assert_eq!(share(&kubectl, "other-half")?, "n1/gpu-1 24Gi 1 %");
     // A second controller beside it, the first one killed, and a template that somebody deletes.
     let second = serve(&access);
     controller.abort();

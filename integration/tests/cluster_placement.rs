@@ -83,7 +83,7 @@ fn classic_pods_hold_what_they_name_and_give_it_back() -> Result<()> {
                 kubectl.create(&template(name, "default")?)?;
             }
             let job = wait_placed(kubectl, selector, 1)?;
-            assert_eq!(texts(&job), [["n1/gpu-0 4Gi 0 %", "n1/gpu-1 4Gi 0 %"]]);
+            assert_eq!(texts(&job), [["n1/gpu-0 4Gi 1 %", "n1/gpu-1 4Gi 1 %"]]);
             apply_workload(kubectl, "deployment")?;
             let replicas = wait_placed(kubectl, "app=inference", 3)?;
             // 4 + 8 + 8 on the first card: the third has to be on the second one.
@@ -101,7 +101,7 @@ fn classic_pods_hold_what_they_name_and_give_it_back() -> Result<()> {
             let hami = wait_placed(kubectl, "hami", 1)?;
             assert_eq!(
                 texts(&hami),
-                [["n1/gpu-0 3000Mi 10 %", "n1/gpu-0 512Mi 0 %"]]
+                [["n1/gpu-0 3000Mi 10 %", "n1/gpu-0 512Mi 1 %"]]
             );
             apply_workload(kubectl, "claim")?;
             let claimed = wait_placed(kubectl, "claimed", 1)?;
@@ -115,11 +115,11 @@ fn classic_pods_hold_what_they_name_and_give_it_back() -> Result<()> {
             // A whole card is one that nothing else is on.
             apply_workload(kubectl, "whole-card")?;
             let whole = wait_placed(kubectl, "whole", 1)?;
-            assert_eq!(texts(&whole), [["n1/gpu-0 24Gi 0 %"]]);
+            assert_eq!(texts(&whole), [["n1/gpu-0 24Gi 1 %"]]);
             kubectl.create(&pod("beside", &json!({"nvidia.com/gpumem": 512})))?;
             assert_eq!(
                 texts(&wait_placed(kubectl, "beside", 1)?),
-                [["n1/gpu-1 512Mi 0 %"]]
+                [["n1/gpu-1 512Mi 1 %"]]
             );
             no_policy_is_mistyped(kubectl)
         },

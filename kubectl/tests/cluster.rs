@@ -351,7 +351,7 @@ fn a_full_cluster_is_shown_and_a_freed_card_is_taken() -> Result<()> {
     wait_placed(kubectl, "classic", 1)?;
     let explained = cluster.plugin(&["explain", "classic"])?;
     ensure!(
-        explained.contains("memory 2 GiB, compute 0 % of GPU-n1-0 on node n1"),
+        explained.contains("memory 2 GiB, compute 1 % of GPU-n1-0 on node n1"),
         "{explained}"
     );
 

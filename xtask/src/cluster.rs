@@ -181,7 +181,7 @@ impl Show {
         self.claims_table()?;
         self.expect(
             "(2) the job holds",
-            "gpu-0 4Gi 0 %, gpu-1 4Gi 0 %",
+            "gpu-0 4Gi 1 %, gpu-1 4Gi 1 %",
             amounts(&placed),
         );
         let nodes: BTreeSet<String> = placed
@@ -278,7 +278,7 @@ impl Show {
         let placed = wait_placed(&self.kubectl, "large", 1)?;
         self.expect(
             "(5) when another node has a free card",
-            "n2/gpu-0 23Gi 0 %",
+            "n2/gpu-0 23Gi 1 %",
             texts(&placed),
         );
         self.plugin(&["cgpu", "inspect", "-d"])?.success()?;
@@ -417,7 +417,7 @@ impl Show {
         self.claims_table()?;
         self.expect(
             "(9) all whole cards can be had again",
-            "n1/gpu-0 24Gi 0 %, n1/gpu-1 24Gi 0 %, n2/gpu-0 24Gi 0 %, n2/gpu-1 24Gi 0 %",
+            "n1/gpu-0 24Gi 1 %, n1/gpu-1 24Gi 1 %, n2/gpu-0 24Gi 1 %, n2/gpu-1 24Gi 1 %",
             texts(&[seen]),
         );
         self.clear()

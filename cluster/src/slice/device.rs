@@ -168,8 +168,8 @@ fn shared(memory_bytes: u64, tenants_max: u64) -> BTreeMap<String, DeviceCapacit
     let memory = quantity::bytes(memory_bytes);
     let step = quantity::bytes(STEP_BYTES);
     let one = || quantity::count(1);
-    let none = || quantity::count(0);
-    let cores = range(none(), none(), one(), quantity::count(WHOLE_PERCENT));
+    // Beside a container with a share of its own the card keeps one percent for each that has none: the scheduler has to know.
+    let cores = range(one(), one(), one(), quantity::count(WHOLE_PERCENT));
     let shares = DeviceCapacity {
         value: quantity::count(tenants_max.max(1)),
         request_policy: Some(CapacityRequestPolicy {

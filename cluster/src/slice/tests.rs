@@ -94,7 +94,7 @@ fn a_card_is_a_device_with_its_memory_and_time() {
                     "memory": {"value": "24Gi", "requestPolicy": {
                         "default": "24Gi", "validRange": {"min": "1Mi", "step": "1Mi", "max": "24Gi"}}},
                     "cores": {"value": "100", "requestPolicy": {
-                        "default": "0", "validRange": {"min": "0", "step": "1", "max": "100"}}},
+                        "default": "1", "validRange": {"min": "1", "step": "1", "max": "100"}}},
                     "shares": {"value": CardRules::default().max_tenants.to_string(), "requestPolicy": {
                         "default": "1", "validValues": ["1"]}},
                 },

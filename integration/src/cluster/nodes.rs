@@ -48,7 +48,7 @@ impl Card {
                     "default": memory, "validRange": {"min": "1Mi", "step": "1Mi", "max": memory},
                 }},
                 "cores": {"value": "100", "requestPolicy": {
-                    "default": "0", "validRange": {"min": "0", "step": "1", "max": "100"},
+                    "default": "1", "validRange": {"min": "1", "step": "1", "max": "100"},
                 }},
                 "shares": {"value": "25", "requestPolicy": {"default": "1", "validValues": ["1"]}},
             },

@@ -45,7 +45,7 @@ fn a_card() -> impl Strategy<Value = Value> {
                 json!({"default": default, "validRange": {"min": min, "step": step, "max": max}})
             };
             card["capacity"]["memory"]["requestPolicy"] = range("1Mi", memory, memory, "1Mi");
-            card["capacity"]["cores"]["requestPolicy"] = range("1", "100", "0", "0");
+            card["capacity"]["cores"]["requestPolicy"] = range("1", "100", "1", "1");
             card["capacity"]["shares"]["requestPolicy"] = json!({"default": "1", "validValues": ["1"]});
         }
         if let Some((effect, value)) = taint {

@@ -15,7 +15,7 @@ pub(crate) fn card(index: usize, memory_gib: u64) -> Card {
         "attributes": {"uuid": {"string": format!("GPU-{index}")}, "index": {"int": index}},
         "capacity": {
             "memory": {"value": memory, "requestPolicy": {"default": memory, "validRange": {"min": "1Mi", "step": "1Mi", "max": memory}}},
-            "cores": {"value": "100", "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1", "max": "100"}}},
+            "cores": {"value": "100", "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1", "max": "100"}}},
             "shares": {"value": "3", "requestPolicy": {"default": "1", "validValues": ["1"]}},
         },
     });
