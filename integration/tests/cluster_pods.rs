@@ -176,6 +176,50 @@ fn classic(cluster: &Cluster<'_>) -> Result<()> {
     controller.finish()
 }
 
+/// Online and offline pods share a card: what their priority is in the cluster, it is on the card.
+fn ranked(cluster: &Cluster<'_>) -> Result<()> {
+    let controller = TemplatesController::start(cluster.plane, &cluster.worker.rig.node)?;
+    let leave = [
+        "annotate",
+        "namespace",
+        "default",
+        "cgpu.io/high-priority-from=1000",
+    ];
+    cluster.kubectl.run(&leave)?.success()?;
+    cluster.kubectl.create(&json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "online"}, "value": 1000,
+    }))?;
+    let app = || cluster.container("app", json!({"limits": {"aliyun.com/gpu-mem": 2}}));
+    let online = json!({"priorityClassName": "online", "containers": [app()]});
+    cluster.pod("online", json!({}), online)?;
+    let low = json!({"cgpu.io/priority": "low"});
+    cluster.pod("offline", low, json!({"containers": [app()]}))?;
+    for pod in ["online", "offline"] {
+        cluster.running(pod)?;
+    }
+    let ps = cluster.worker.rig.node.cgpu(&["ps", "--json"])?;
+    let ps = ps.success()?.json()?;
+    for (pod, priority) in [("online", "high"), ("offline", "low")] {
+        let mut vgpus = ps["vgpus"].as_array().context("vGPUs")?.iter();
+        let vgpu = vgpus.find(|vgpu| vgpu["pod"]["name"] == pod);
+        let compute = &vgpu.context("a vGPU")?["compute"];
+        ensure!(compute["priority"] == priority, "{pod}: {compute}");
+        ensure!(compute["policy"] == "soft", "{pod}: {compute}");
+    }
+    let cards: std::collections::BTreeSet<String> = ps["vgpus"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|vgpu| vgpu["cards"][0]["uuid"].to_string())
+        .collect();
+    ensure!(cards.len() == 1, "they share one card: {cards:?}");
+    remove(&cluster.kubectl, &["pod", "online", "offline"])?;
+    let none = |claims: &Value| claims["items"].as_array().is_some_and(Vec::is_empty);
+    let claims = ["resourceclaims"];
+    cluster.kubectl.wait("no claim", &claims, none)?;
+    controller.finish()
+}
+
 /// What a pod's author may write who read the source.
 fn forged(cluster: &Cluster<'_>) -> Result<()> {
     let claims = cluster.kubectl.get(&["resourceclaims"])?;
@@ -268,6 +312,7 @@ fn on_worker(
 fn a_pod_s_claim_is_its_quota() -> Result<()> {
     on_worker("a_pod_s_claim_is_its_quota", apply, |cluster| {
         let agent = NodeAgent::start(cluster.plane, cluster.worker, "first")?;
+        ranked(cluster)?;
         with_claim(cluster)?;
         let agent = without_agent(cluster, agent)?;
         classic(cluster)?;

@@ -13,8 +13,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use crate::names::DRIVER;
 use crate::quantity;
 
-/// The class that the claims are of.
-const CLASS: &str = "vgpu.cgpu.io";
 /// The one request of a claim.
 const REQUEST: &str = "vgpu";
 /// Results that a claim can have.
@@ -32,6 +30,36 @@ enum Memory {
     Whole,
 }
 
+/// Before whom the claim is served on its cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    High,
+    Normal,
+    Low,
+}
+
+impl Level {
+    const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+
+    /// The class of `cluster/policies/classes.yaml` that the claim is of.
+    fn class(self) -> &'static str {
+        match self {
+            Self::High => "vgpu-high.cgpu.io",
+            Self::Normal => "vgpu.cgpu.io",
+            Self::Low => "vgpu-low.cgpu.io",
+        }
+    }
+
+    /// How a template's name ends.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::High => "-high",
+            Self::Normal => "",
+            Self::Low => "-low",
+        }
+    }
+}
+
 /// What a claim has of each of its cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
@@ -39,15 +67,22 @@ pub(super) struct Shape {
     /// Percent of a card's time.
     cores: u64,
     cards: u64,
+    level: Level,
 }
 
 impl Shape {
     /// The shape that a template's name has; `None`: the name is none of the policies'.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         let parts: Vec<&str> = name.split('-').collect();
-        let ["cgpu", memory, cores, cards] = parts.as_slice() else {
+        let ["cgpu", memory, cores, cards, suffix @ ..] = parts.as_slice() else {
             return None;
         };
+        let suffix = suffix
+            .iter()
+            .fold(String::new(), |all, one| all + "-" + one);
+        let level = Level::ALL
+            .into_iter()
+            .find(|level| level.suffix() == suffix)?;
         let number = |text: &str, letter: char| text.strip_prefix(letter)?.parse::<u64>().ok();
         let memory = match (*memory, memory.strip_suffix("mi")) {
             ("whole", _) => Memory::Whole,
@@ -61,6 +96,7 @@ impl Shape {
             memory,
             cores: number(cores, 'c')?,
             cards: number(cards, 'x')?,
+            level,
         };
         // One shape has one name.
         (shape.is_allowed() && shape.name() == name).then_some(shape)
@@ -72,7 +108,9 @@ impl Shape {
             Memory::Percent(percent) => (1..100).contains(&percent),
             Memory::Whole => true,
         };
-        memory && self.cores <= 100 && (1..=CARDS_MAX).contains(&self.cards)
+        // Percent of a card's time are reserved, and have no priority.
+        let most = if self.level == Level::Normal { 100 } else { 0 };
+        memory && self.cores <= most && (1..=CARDS_MAX).contains(&self.cards)
     }
 
     fn name(self) -> String {
@@ -82,7 +120,8 @@ impl Shape {
             Memory::Percent(percent) => format!("p{percent}"),
             Memory::Whole => "whole".to_owned(),
         };
-        format!("cgpu-{memory}-c{}-x{}", self.cores, self.cards)
+        let suffix = self.level.suffix();
+        format!("cgpu-{memory}-c{}-x{}{suffix}", self.cores, self.cards)
     }
 
     /// Whether the claim depends on which cards the cluster has.
@@ -129,7 +168,7 @@ impl Shape {
 
     fn exactly(self, bytes: Option<u64>) -> ExactDeviceRequest {
         ExactDeviceRequest {
-            device_class_name: CLASS.to_owned(),
+            device_class_name: self.level.class().to_owned(),
             allocation_mode: Some("ExactCount".to_owned()),
             count: i64::try_from(self.cards).ok(),
             capacity: Some(self.capacity(bytes)),
@@ -146,7 +185,7 @@ impl Shape {
         let bytes = ((size >> 20) * percent / 100).max(1) << 20;
         DeviceSubRequest {
             name: format!("size-{index}"),
-            device_class_name: CLASS.to_owned(),
+            device_class_name: self.level.class().to_owned(),
             allocation_mode: Some("ExactCount".to_owned()),
             count: i64::try_from(self.cards).ok(),
             selectors: Some(vec![DeviceSelector {
@@ -173,6 +212,8 @@ impl Shape {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn claim(name: &str, sizes: &[u64]) -> Option<serde_json::Value> {
@@ -257,6 +298,11 @@ mod tests {
             "vgpu-m4-c0-x1",
             "cgpu-whole-c-x1",
             "cgpu-m-c0-x1",
+            "cgpu-m8-c30-x1-high",
+            "cgpu-m8-c1-x1-low",
+            "cgpu-m8-c0-x1-normal",
+            "cgpu-m8-c0-x1-high-low",
+            "cgpu-m8-c0-x1-",
         ] {
             assert_eq!(Shape::of_name(name), None, "{name}");
         }
@@ -267,6 +313,50 @@ mod tests {
             "cgpu-whole-c0-x1",
         ] {
             Shape::of_name(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_priority_is_a_class() {
+        for (name, class) in [
+            ("cgpu-m8-c0-x1-high", "vgpu-high.cgpu.io"),
+            ("cgpu-m8-c0-x1", "vgpu.cgpu.io"),
+            ("cgpu-m8-c0-x1-low", "vgpu-low.cgpu.io"),
+        ] {
+            let claim = claim(name, &[]).unwrap();
+            assert_eq!(claim["requests"][0]["exactly"]["deviceClassName"], class);
+        }
+        let part = claim("cgpu-p50-c0-x1-low", &[24 << 30]).unwrap();
+        let alternative = &part["requests"][0]["firstAvailable"][0];
+        assert_eq!(alternative["deviceClassName"], "vgpu-low.cgpu.io");
+    }
+
+    fn level() -> impl Strategy<Value = Level> {
+        proptest::sample::select(Level::ALL.to_vec())
+    }
+
+    fn memory() -> impl Strategy<Value = Memory> {
+        prop_oneof![
+            (0..=MIB_MAX + 1).prop_map(Memory::Mib),
+            (0..=101_u64).prop_map(Memory::Percent),
+            Just(Memory::Whole),
+        ]
+    }
+
+    proptest! {
+        /// Every allowed shape has one name, which is its own, and no other shape has any.
+        #[test]
+        fn a_shape_is_its_name(memory in memory(), cores in 0..=101_u64, cards in 0..=33_u64, level in level()) {
+            let shape = Shape { memory, cores, cards, level };
+            let read = Shape::of_name(&shape.name());
+            prop_assert_eq!(read, shape.is_allowed().then_some(shape));
+        }
+
+        #[test]
+        fn a_name_is_read_as_written(name in "cgpu-(m|p)[0-9]{1,3}(mi)?-c[0-9]{1,3}-x[0-9]{1,2}(-high|-low|-normal|-)?") {
+            if let Some(shape) = Shape::of_name(&name) {
+                prop_assert_eq!(shape.name(), name);
+            }
         }
     }
 }

@@ -108,12 +108,18 @@ impl Recorded {
     }
 }
 
-/// Makes the runtime classes that cases name, the namespaces that they are in, and their service accounts where no controller makes them.
+/// Makes the runtime and priority classes that cases name, the namespaces that they are in, and their service accounts where no controller makes them.
 ///
 /// # Errors
 /// The server refuses one.
 pub fn prepare(kubectl: &Kubectl) -> Result<()> {
     // The server refuses a pod whose class there is not before it asks the policies.
+    for (name, value) in [("online", 1000), ("usual", 500), ("offline", -5)] {
+        kubectl.create(&json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": name}, "value": value,
+        }))?;
+    }
     for name in ["nvidia", "kata"] {
         kubectl.create(&json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
@@ -131,6 +137,16 @@ pub fn prepare(kubectl: &Kubectl) -> Result<()> {
             "mistaken",
             json!({}),
             json!({"cgpu.io/max-memory-per-card": "much"}),
+        ),
+        (
+            "serving",
+            json!({}),
+            json!({"cgpu.io/high-priority-from": "1000"}),
+        ),
+        (
+            "misled",
+            json!({}),
+            json!({"cgpu.io/high-priority-from": "online"}),
         ),
     ] {
         kubectl.create(&json!({

@@ -10,8 +10,14 @@ use serde_json::{Value, json};
 pub fn template(name: &str, namespace: &str) -> Result<Value> {
     let shape = || format!("{name} is no template of a shape");
     let parts: Vec<&str> = name.split('-').collect();
-    let ["cgpu", memory, cores, cards] = parts.as_slice() else {
+    let ["cgpu", memory, cores, cards, level @ ..] = parts.as_slice() else {
         anyhow::bail!(shape());
+    };
+    let class = match level {
+        [] => "vgpu.cgpu.io",
+        ["high"] => "vgpu-high.cgpu.io",
+        ["low"] => "vgpu-low.cgpu.io",
+        _ => anyhow::bail!(shape()),
     };
     let number = |part: &str, letter: char| -> Result<u64> {
         let digits = part.strip_prefix(letter).with_context(shape)?;
@@ -31,7 +37,7 @@ pub fn template(name: &str, namespace: &str) -> Result<Value> {
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"spec": {"devices": {
             "requests": [{"name": "vgpu", "exactly": {
-                "deviceClassName": "vgpu.cgpu.io",
+                "deviceClassName": class,
                 "count": number(cards, 'x')?,
                 "capacity": {"requests": requests},
             }}],
@@ -58,10 +64,14 @@ mod tests {
         );
         let mib = requests("cgpu-m3000mi-c0-x1");
         assert_eq!(mib["capacity"]["requests"]["memory"], "3000Mi");
+        assert_eq!(two["deviceClassName"], "vgpu.cgpu.io");
+        let low = requests("cgpu-m4-c0-x1-low");
+        assert_eq!(low["deviceClassName"], "vgpu-low.cgpu.io");
         let whole = requests("cgpu-whole-c0-x1");
         assert_eq!(whole["capacity"]["requests"], json!({"cores": "0"}));
         for wrong in [
             "cgpu-m4-c30",
+            "cgpu-m4-c0-x1-normal",
             "cgpu-p50-c0-x1",
             "cgpu-m-c0-x1",
             "other-m4-c0-x1",
