@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use cluster::{Access, Host, Interface, NodeName, ResourceName, Settings, TemplatesPace};
+use cluster::{
+    Access, Host, Interface, NodeName, PreemptionPace, ResourceName, Settings, TemplatesPace,
+};
 use host_config::Config;
 
 use crate::options::ClusterOptions;
@@ -60,6 +62,17 @@ pub(crate) async fn run_templates(options: &ClusterOptions) -> anyhow::Result<()
     tracing::info!("serving the cluster: templates of classic pods");
     let never = std::future::pending();
     cluster::run_templates(access(options), TemplatesPace::default(), never).await;
+    Ok(())
+}
+
+/// Serves the cluster until it is dropped: see `cluster::run_preemption`.
+///
+/// # Errors
+/// None: what cannot be done is tried again.
+pub(crate) async fn run_preemption(options: &ClusterOptions) -> anyhow::Result<()> {
+    tracing::info!("serving the cluster: eviction for priority");
+    let never = std::future::pending();
+    cluster::run_preemption(access(options), PreemptionPace::default(), never).await;
     Ok(())
 }
 

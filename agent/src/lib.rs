@@ -69,6 +69,10 @@ mod driver {
         bail!("{ABSENT}: --classic-templates is not possible")
     }
 
+    pub(crate) async fn run_preemption(_options: &ClusterOptions) -> anyhow::Result<()> {
+        bail!("{ABSENT}: --evict-for-priority is not possible")
+    }
+
     pub(crate) async fn run(_driver: Option<Driver>) -> anyhow::Result<()> {
         std::future::pending().await
     }
@@ -107,6 +111,9 @@ pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
         .context("start the event loop")?;
     if options.cluster.classic_templates {
         return runtime.block_on(until_ended(driver::run_templates(&options.cluster)));
+    }
+    if options.cluster.evict_for_priority {
+        return runtime.block_on(until_ended(driver::run_preemption(&options.cluster)));
     }
     let config = Config::load()?;
     let settings = Settings::of(options, &config.metrics)?;

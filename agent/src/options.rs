@@ -51,6 +51,9 @@ pub struct ClusterOptions {
     /// Serves no node, but the cluster: makes the templates that classic pods' claims are made from, and removes those that nobody names.
     #[arg(long, group = "role")]
     pub classic_templates: bool,
+    /// Serves no node, but the cluster: evicts pods of lower priority for a pod that the scheduler cannot place for want of a GPU's memory, time or places.
+    #[arg(long, group = "role")]
+    pub evict_for_priority: bool,
     /// This node's name in the cluster. Default: $NODE_NAME.
     #[arg(long, value_name = "NAME", requires = "kubernetes")]
     pub node_name: Option<String>,

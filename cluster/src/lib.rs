@@ -15,6 +15,7 @@
 //! - [`publish`]: the node's slices in the API; [`status`]: what a claim's status shows of its devices.
 //! - [`events`]: what happened, for people who look with `kubectl`.
 //! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from.
+//! - [`preempt`]: for the whole cluster too, where an administrator has it: pods of lower priority are evicted for one that waits.
 //! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
 //!
 //! The scheduler's word is law: amounts come from a claim's allocation alone. This crate must not know of containers: a container comes to
@@ -37,6 +38,8 @@ mod kubelet;
 mod monitor;
 mod names;
 mod node;
+mod pod_event;
+mod preempt;
 mod prepare;
 pub mod proto;
 mod publish;
@@ -54,4 +57,5 @@ pub use error::Error;
 pub use host::Host;
 pub use names::{DRIVER, NodeName};
 pub use node::{Fault, Node, NodeCard, NodeCards, PodOfLog, Trouble, TroubleKind};
+pub use preempt::{PreemptionPace, run_preemption};
 pub use templates::{TemplatesPace, run_templates};

@@ -12,11 +12,12 @@ use regex::Regex;
 use serde_json::Value;
 
 /// Folders of crates that are product.
-const PRODUCT: [&str; 11] = [
+const PRODUCT: [&str; 12] = [
     "agent",
     "build-info",
     "cluster",
     "dra",
+    "fit",
     "isolation",
     "kubectl",
     "shim",
@@ -50,7 +51,7 @@ const FOREIGN: [(&str, &str, &str); 4] = [
 const ALONE: [(&[&str], &[&str], &str); 2] = [
     // The plugin asks a cluster's API from a machine that is no node, and has nothing of a node's programs in it.
     (
-        &["cluster", "kubectl"],
+        &["cluster", "fit", "kubectl"],
         &["k8s-openapi", "kube"],
         "no container depends on a cluster's API",
     ),
@@ -70,7 +71,11 @@ const ALONE: [(&[&str], &[&str], &str); 2] = [
 
 /// Who may have a crate of ours with [`ALONE`]'s crates below it: nothing that a container's life depends on. `packaging` reads the plugin's
 /// command line, without these crates.
-const CLUSTERED: [(&str, &[&str]); 2] = [("cluster", &["agent"]), ("kubectl", &["packaging"])];
+const CLUSTERED: [(&str, &[&str]); 3] = [
+    ("cluster", &["agent"]),
+    ("fit", &["cluster", "kubectl"]),
+    ("kubectl", &["packaging"]),
+];
 
 /// Each crate and what it may import, read from the table itself so that the page cannot drift from the rule.
 fn allowed() -> Result<BTreeMap<String, BTreeSet<String>>> {

@@ -85,6 +85,7 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
         roles == ["cgpu-agent", "cgpu-agent-device-plugin"],
         "{roles:?}"
     );
+    preempting(&chart)?;
     installing(&chart)?;
     // Accounts and policy are of the namespace that it is installed in.
     let elsewhere = chart.render(&["--namespace", "gpus"])?.success()?.stdout;
@@ -96,6 +97,34 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
         !elsewhere.contains(CHART_NAMESPACE),
         "a namespace that is another one"
     );
+    Ok(())
+}
+
+/// Nothing that evicts is there, with its rights, before an administrator has it.
+fn preempting(chart: &Chart) -> Result<()> {
+    let without = chart.render(&[])?.success()?.stdout;
+    ensure!(!without.contains("eviction"), "rights");
+    let evicting = chart.render(&["--set", "controller.evictForPriority=true"])?;
+    let evicting = evicting.success()?.stdout;
+    for part in [
+        "pods/eviction",
+        "--evict-for-priority",
+        "name: cgpu-preemption",
+    ] {
+        ensure!(evicting.contains(part), "{part}");
+    }
+    let deployments = objects(&evicting)?;
+    let deployment = deployments.iter().find(|object| {
+        object["kind"] == "Deployment" && object["metadata"]["name"] == "cgpu-preemption"
+    });
+    let deployment = deployment.context("its deployment")?;
+    ensure!(
+        deployment["spec"]["strategy"]["type"] == "Recreate",
+        "{deployment}"
+    );
+    let values = "controller.evictForPriority=true,agent.devicePlugin=aliyun.com/gpu-mem";
+    let plugin = chart.render(&["--set", values])?.success()?.stdout;
+    ensure!(!plugin.contains("eviction"), "a cluster without claims");
     Ok(())
 }
 
@@ -154,6 +183,8 @@ fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("runtimeClass.handler=Cgpu", "handler"),
         ("classic.enabled=perhaps", "enabled"),
+        ("controller.evictForPriority=sometimes", "evictForPriority"),
+        ("controller.evict=true", "evict"),
         ("install.mode=on", "mode"),
         ("install.programs=opt/cgpu", "programs"),
         ("install.programs=/opt/../cgpu", "programs"),

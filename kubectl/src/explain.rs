@@ -6,6 +6,8 @@ mod show;
 
 use std::collections::BTreeMap;
 
+use fit::needs::Classes;
+use fit::nodes::NodeFacts;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 
@@ -15,8 +17,6 @@ use self::judge::{ClaimFound, Facts};
 pub(crate) use self::show::text;
 use crate::api::{Cluster, Error};
 use crate::inspect;
-use crate::needs::Classes;
-use crate::nodes::NodeFacts;
 use crate::options::ExplainOptions;
 use crate::text::name;
 

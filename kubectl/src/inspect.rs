@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use dra::{CORES, DRIVER, MEMORY};
+use fit::cards::{Card, Given, Offer, offers, taken};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use serde::Serialize;
 
 use crate::api::{Cluster, Error, is_name};
-use crate::cards::{Card, Given, Offer, offers, taken};
 use crate::options::InspectOptions;
 use crate::text;
 

@@ -1,9 +1,9 @@
 //! `kubectl-cgpu`, a plugin of `kubectl`: what a cluster's nodes have of cgpu's cards, who has them, and why a pod gets none.
 //!
 //! ```text
-//!   API server ──lists, page by page──▶ api ──▶ cards: slices + allocations ──▶ inspect
+//!   API server ──lists, page by page──▶ api ──▶ fit::cards: slices + allocations ──▶ inspect
 //!                                        │                  │
-//!                                        └─▶ needs: a pod's claims + classes ──▶ fit, nodes: verdicts ──▶ explain
+//!                                        └─▶ fit::needs: a pod's claims + classes ──▶ fit: verdicts ──▶ explain
 //! ```
 //!
 //! All but [`api`] and the two commands is pure: objects in, verdicts out. The plugin only reads. It has nothing of the node's programs in it, so
@@ -21,25 +21,13 @@ pub use options::{
 #[cfg(feature = "client")]
 mod api;
 #[cfg(feature = "client")]
-mod cards;
-#[cfg(feature = "client")]
 mod explain;
-#[cfg(feature = "client")]
-mod fit;
 #[cfg(feature = "client")]
 mod inspect;
 #[cfg(feature = "client")]
-mod needs;
-#[cfg(feature = "client")]
-mod nodes;
-#[cfg(feature = "client")]
 mod program;
 #[cfg(feature = "client")]
-mod selector;
-#[cfg(feature = "client")]
 mod text;
-#[cfg(feature = "client")]
-mod toleration;
 
 #[cfg(feature = "client")]
 pub use program::main;

@@ -14,12 +14,13 @@ use integration::cache::repository;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Where the product's sources are.
-const PRODUCT: [&str; 11] = [
+const PRODUCT: [&str; 12] = [
     "agent",
     "build-info",
     "cli",
     "cluster",
     "dra",
+    "fit",
     "hook",
     "isolation",
     "kubectl",

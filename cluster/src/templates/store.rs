@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use k8s_openapi::api::resource::v1::{
     ResourceClaimTemplate, ResourceClaimTemplateSpec, ResourceSlice,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 
 use super::PAGE;
@@ -16,6 +15,7 @@ use super::shape::Shape;
 use crate::api::{self, Connection};
 use crate::error::Error;
 use crate::names::DRIVER;
+use crate::pod_event::{PodEvent, Reporter};
 use crate::quantity;
 
 /// The label of templates that the controller has made.
@@ -23,6 +23,12 @@ const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "cgpu-templates")
 
 /// Templates of one namespace. Each needs a pod that names it; past these the pods wait.
 const OF_NAMESPACE_MAX: usize = 1000;
+
+/// As whom it reports.
+const REPORTER: Reporter = Reporter {
+    component: "cgpu.io/templates",
+    instance: "cgpu-templates",
+};
 
 /// What the server answers to an object that is there already.
 const CONFLICT: u16 = 409;
@@ -246,46 +252,16 @@ impl Store {
         self.refused.insert(key.clone(), waiting.clone());
         let (namespace, name) = key;
         tracing::warn!(namespace, name, why, "a template cannot be made");
-        let events = self.connection.namespaced::<Event>(namespace).await?;
-        let event = event(namespace, name, waiting, why);
-        let operation = || format!("create an event of pod {namespace}/{}", waiting.name);
-        let reported = api::answer(operation, events.create(&PostParams::default(), &event)).await;
-        // A namespace that is going away takes none.
-        if let Err(error) = reported {
-            tracing::debug!(error = %host_config::chain(&error), "not reported");
-        }
-        Ok(())
-    }
-}
-
-fn event(namespace: &str, name: &str, waiting: &Waiting, why: &str) -> Event {
-    let now = k8s_openapi::jiff::Timestamp::now();
-    // The API's bound.
-    let message: String = format!("ResourceClaimTemplate {name}: {why}");
-    Event {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}.", waiting.name)),
-            namespace: Some(namespace.to_owned()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(namespace.to_owned()),
-            name: Some(waiting.name.clone()),
-            uid: Some(waiting.uid.clone()),
-            ..ObjectReference::default()
-        },
-        type_: Some("Warning".to_owned()),
-        reason: Some("TemplateRefused".to_owned()),
-        action: Some("MakeTemplate".to_owned()),
-        message: Some(message.chars().take(1024).collect()),
-        reporting_component: Some("cgpu.io/templates".to_owned()),
-        reporting_instance: Some("cgpu-templates".to_owned()),
-        event_time: Some(MicroTime(now)),
-        first_timestamp: Some(Time(now)),
-        last_timestamp: Some(Time(now)),
-        count: Some(1),
-        ..Event::default()
+        let event = PodEvent {
+            namespace,
+            name: &waiting.name,
+            uid: &waiting.uid,
+            kind: "Warning",
+            reason: "TemplateRefused",
+            action: "MakeTemplate",
+            message: format!("ResourceClaimTemplate {name}: {why}"),
+            reporter: REPORTER,
+        };
+        event.report(&self.connection).await
     }
 }

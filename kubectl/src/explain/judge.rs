@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dra::DRIVER;
+use fit::cards::{Card, Offer, node_of};
+use fit::lack::{self, Lack};
+use fit::needs::{Classes, Needs};
+use fit::nodes::{self, NodeFacts};
+use fit::search::{self, Fit, Outcome};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimSpec};
 
 use super::document::{
     CardGiven, CardJudged, ClaimJudged, Explained, Happened, JSON_VERSION, NodeJudged,
 };
-use crate::cards::{Card, Offer, node_of};
-use crate::fit::{self, Fit, Lack, Outcome};
-use crate::needs::{Classes, Needs};
-use crate::nodes::{self, NodeFacts};
 use crate::text;
 
 /// The latest that are shown.
@@ -286,7 +287,7 @@ impl Facts {
                 .push("the claims cannot be judged before what is above is there".to_owned());
             return judged;
         }
-        let outcome = fit::search(open, &offer.cards);
+        let outcome = search::search(open, &offer.cards);
         judged.cards_of(&outcome, offer, open);
         judged
     }
@@ -352,7 +353,7 @@ fn judge_card(
         for (number, ways) in needs.requests.iter().enumerate() {
             let mut of_request: Vec<Lack> = Vec::new();
             for need in ways {
-                match fit::fit(need, card, &[]) {
+                match search::fit(need, card, &[]) {
                     Fit::Fits { .. } => {
                         served.insert((claim, number));
                         of_request.clear();
@@ -430,7 +431,7 @@ fn described(needs: &Needs) -> Vec<String> {
                 },
             );
             let amounts = need.capacities.iter().map(|(name, amount)| {
-                format!("{} {}", fit::called(name), fit::amount(name, *amount))
+                format!("{} {}", lack::called(name), lack::amount(name, *amount))
             });
             let amounts: Vec<String> = amounts.collect();
             let each = if amounts.is_empty() {

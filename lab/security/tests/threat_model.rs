@@ -8,12 +8,13 @@ use anyhow::{Context, Result};
 use integration::cache::repository;
 
 /// Where tests are.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     "agent",
     "build-info",
     "cli",
     "cluster",
     "dra",
+    "fit",
     "hook",
     "integration",
     "isolation",

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::super::text;
 use super::*;
-use crate::cards::{Given, offers};
+use fit::cards::{Given, offers};
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()

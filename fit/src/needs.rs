@@ -12,7 +12,7 @@ use crate::selector;
 
 /// How many cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Count {
+pub enum Count {
     /// So many, each another one.
     Exactly(u64),
     /// All that there are.
@@ -21,41 +21,46 @@ pub(crate) enum Count {
 
 /// One way to meet a request.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Need {
+pub struct Need {
     /// `vgpu`, or `vgpu/size-0` of an alternative.
-    pub(crate) request: String,
-    pub(crate) class: String,
-    pub(crate) count: Count,
+    pub request: String,
+    /// The DeviceClass.
+    pub class: String,
+    /// How many cards.
+    pub count: Count,
     /// By capacity, as the claim names it.
-    pub(crate) capacities: BTreeMap<String, u64>,
+    pub capacities: BTreeMap<String, u64>,
     /// Of the class and of the request.
-    pub(crate) selectors: Vec<String>,
-    pub(crate) tolerations: Vec<DeviceToleration>,
+    pub selectors: Vec<String>,
+    /// Taints of cards that it takes.
+    pub tolerations: Vec<DeviceToleration>,
 }
 
 /// One request: the first of its alternatives that fits is taken.
-pub(crate) type Request = Vec<Need>;
+pub type Request = Vec<Need>;
 
 /// A claim that is to be allocated.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Needs {
-    pub(crate) requests: Vec<Request>,
-    pub(crate) constraints: Vec<DeviceConstraint>,
+pub struct Needs {
+    /// Requests of this driver's.
+    pub requests: Vec<Request>,
+    /// What holds among the cards of several requests.
+    pub constraints: Vec<DeviceConstraint>,
     /// What cannot be met wherever: for people.
-    pub(crate) hurdles: Vec<String>,
+    pub hurdles: Vec<String>,
     /// Requests that are another driver's, which are not looked at.
-    pub(crate) foreign: Vec<String>,
+    pub foreign: Vec<String>,
 }
 
 /// Classes by name.
-pub(crate) type Classes = BTreeMap<String, DeviceClass>;
+pub type Classes = BTreeMap<String, DeviceClass>;
 
 /// Requests that a claim can have, and results.
 const RESULTS_MAX: u64 = 32;
 
 impl Needs {
     /// What a claim needs.
-    pub(crate) fn of(spec: &ResourceClaimSpec, classes: &Classes) -> Self {
+    pub fn of(spec: &ResourceClaimSpec, classes: &Classes) -> Self {
         let mut needs = Self::default();
         let devices = spec.devices.clone().unwrap_or_default();
         needs.constraints = devices.constraints.unwrap_or_default();
@@ -66,7 +71,7 @@ impl Needs {
     }
 
     /// What a container needs that names cards as an extended resource: whole ones, of a class.
-    pub(crate) fn of_extended(resource: &str, count: u64, class: &DeviceClass) -> Self {
+    pub fn of_extended(resource: &str, count: u64, class: &DeviceClass) -> Self {
         let name = class.metadata.name.clone().unwrap_or_default();
         let need = Need {
             request: resource.to_owned(),
@@ -173,7 +178,7 @@ fn expressions(selectors: Option<&Vec<DeviceSelector>>) -> Vec<String> {
 
 impl Need {
     /// The number of cards; `None`: all that there are.
-    pub(crate) fn cards(&self) -> Option<usize> {
+    pub fn cards(&self) -> Option<usize> {
         match self.count {
             Count::Exactly(count) => usize::try_from(count.clamp(1, RESULTS_MAX + 1)).ok(),
             Count::All => None,

@@ -5,7 +5,7 @@ use super::*;
 use crate::cards::Share;
 use crate::needs::Count;
 
-const GIB: u64 = 1 << 30;
+pub(crate) const GIB: u64 = 1 << 30;
 
 pub(crate) fn card(index: usize, memory_gib: u64) -> Card {
     let memory = format!("{memory_gib}Gi");
@@ -26,7 +26,7 @@ pub(crate) fn card(index: usize, memory_gib: u64) -> Card {
     }
 }
 
-fn share(memory: u64, cores: u64) -> Share {
+pub(crate) fn share(memory: u64, cores: u64) -> Share {
     let consumed = [("memory", memory), ("cores", cores), ("shares", 1)];
     let consumed = consumed
         .into_iter()
@@ -36,11 +36,12 @@ fn share(memory: u64, cores: u64) -> Share {
         claim: "c".to_owned(),
         request: "vgpu".to_owned(),
         pods: Vec::new(),
+        users: Vec::new(),
         consumed: Some(consumed.collect()),
     }
 }
 
-fn need(memory: Option<u64>, cores: Option<u64>, count: u64) -> Need {
+pub(crate) fn need(memory: Option<u64>, cores: Option<u64>, count: u64) -> Need {
     let memory = memory.map(|amount| ("memory".to_owned(), amount));
     let cores = cores.map(|amount| ("cores".to_owned(), amount));
     Need {
@@ -55,7 +56,7 @@ fn need(memory: Option<u64>, cores: Option<u64>, count: u64) -> Need {
     }
 }
 
-fn claim(requests: Vec<Need>) -> Needs {
+pub(crate) fn claim(requests: Vec<Need>) -> Needs {
     Needs {
         requests: requests.into_iter().map(|need| vec![need]).collect(),
         ..Needs::default()

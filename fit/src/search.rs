@@ -4,49 +4,24 @@
 //! node, with every way back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
-use dra::{CORES, MEMORY, SHARES, quantity};
+use dra::quantity;
 use k8s_openapi::api::resource::v1::{DeviceAttribute, DeviceCapacity, DeviceConstraint};
 
 use crate::cards::{Card, taint};
+use crate::lack::Lack;
 use crate::needs::{Need, Needs};
 use crate::selector::{self, Choice};
-use crate::text;
 use crate::toleration::tolerates;
-
-/// Why a card is none for a request.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Lack {
-    /// Less is left than is needed.
-    Left {
-        capacity: String,
-        needed: u64,
-        left: u64,
-        total: u64,
-    },
-    /// It never has so much.
-    Small {
-        capacity: String,
-        needed: u64,
-        total: u64,
-    },
-    /// It has no such capacity.
-    Absent(String),
-    /// It is given as a whole, and others have it.
-    Taken,
-    /// A taint that the request does not tolerate.
-    Tainted(String),
-    /// An expression of the class or the request does not choose it.
-    NotChosen(String),
-}
 
 /// Whether a need fits a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fit {
-    /// It takes this of it. `unknown`: expressions that were not evaluated.
+pub enum Fit {
+    /// It does.
     Fits {
+        /// What it takes, by capacity.
         takes: BTreeMap<String, u64>,
+        /// Expressions that were not evaluated.
         unknown: BTreeSet<String>,
     },
     /// All of its reasons.
@@ -55,10 +30,12 @@ pub(crate) enum Fit {
 
 /// Whether all needs fit a node's cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// Request and number of the card, as the scheduler would take them. `unknown`: if these expressions choose them.
+pub enum Outcome {
+    /// There is a way.
     Fits {
+        /// Request and number of the card, as the scheduler would take them.
         given: Vec<(String, usize)>,
+        /// There is if these expressions choose them, which were not evaluated.
         unknown: BTreeSet<String>,
     },
     /// No way.
@@ -74,7 +51,7 @@ const STEPS_MAX: usize = 50_000;
 type Extra = BTreeMap<usize, Vec<BTreeMap<String, u64>>>;
 
 /// Looks at one card for one need. `extra`: what the same search has given of it.
-pub(crate) fn fit(need: &Need, card: &Card, extra: &[BTreeMap<String, u64>]) -> Fit {
+pub fn fit(need: &Need, card: &Card, extra: &[BTreeMap<String, u64>]) -> Fit {
     let mut lacks = Vec::new();
     let mut unknown = BTreeSet::new();
     for expression in &need.selectors {
@@ -190,7 +167,7 @@ fn taken(capacity: &DeviceCapacity, named: Option<u64>, total: u64) -> Option<u6
 }
 
 /// Looks for cards of one node for all claims of a pod.
-pub(crate) fn search(claims: &[&Needs], cards: &[Card]) -> Outcome {
+pub fn search(claims: &[&Needs], cards: &[Card]) -> Outcome {
     let mut steps = Vec::new();
     for (claim, needs) in claims.iter().enumerate() {
         steps.extend((0..needs.requests.len()).map(|request| (claim, request)));
@@ -430,90 +407,7 @@ fn value<'a>(card: &'a Card, name: &str) -> Option<&'a DeviceAttribute> {
     attributes.get(name).or_else(|| attributes.get(own?))
 }
 
-/// An amount of a capacity.
-pub(crate) fn amount(capacity: &str, amount: u64) -> String {
-    match capacity {
-        MEMORY => text::bytes(amount),
-        CORES => format!("{amount} %"),
-        _ => amount.to_string(),
-    }
-}
-
-/// A capacity as people call it.
-pub(crate) fn called(capacity: &str) -> String {
-    match capacity {
-        MEMORY => "memory".to_owned(),
-        CORES => "compute".to_owned(),
-        SHARES => "containers".to_owned(),
-        other => text::name(other),
-    }
-}
-
-impl Lack {
-    /// Without its figures: cards that lack the same are counted together.
-    pub(crate) fn kind(&self) -> String {
-        match self {
-            Self::Left { capacity, .. } => format!("too little {} left", called(capacity)),
-            Self::Small { capacity, .. } => format!("never so much {}", called(capacity)),
-            Self::Absent(capacity) => format!("no capacity {}", called(capacity)),
-            Self::Taken => "taken as a whole".to_owned(),
-            Self::Tainted(taint) => format!("taint {}", text::name(taint)),
-            Self::NotChosen(_) => "not selected".to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for Lack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Left {
-                capacity,
-                left,
-                total,
-                ..
-            } if capacity == SHARES => {
-                write!(f, "takes no more containers: {left} of {total} left")
-            }
-            Self::Left {
-                capacity,
-                needed,
-                left,
-                total,
-            } => {
-                let of = |number| amount(capacity, number);
-                let (called, needed, left, total) =
-                    (called(capacity), of(*needed), of(*left), of(*total));
-                write!(f, "{called}: {needed} needed, {left} of {total} left")
-            }
-            Self::Small {
-                capacity,
-                needed,
-                total,
-            } => {
-                let of = |number| amount(capacity, number);
-                write!(
-                    f,
-                    "{}: {} needed, the card has {} in all",
-                    called(capacity),
-                    of(*needed),
-                    of(*total)
-                )
-            }
-            Self::Absent(capacity) => write!(f, "it has no capacity {}", called(capacity)),
-            Self::Taken => f.write_str("it is given as a whole, and others have it"),
-            Self::Tainted(taint) => write!(
-                f,
-                "taint {} is not tolerated by the claim",
-                text::name(taint)
-            ),
-            Self::NotChosen(expression) => {
-                write!(f, "not selected by {}", text::clean(expression, 200))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod allocator;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::resource::v1 as resource;
 
 /// A toleration of a pod's, or of a claim's.
-pub(crate) struct Toleration<'a> {
+pub struct Toleration<'a> {
     key: Option<&'a str>,
     operator: Option<&'a str>,
     value: Option<&'a str>,
@@ -12,7 +12,7 @@ pub(crate) struct Toleration<'a> {
 }
 
 /// A taint of a node's, or of a device's.
-pub(crate) struct Taint<'a> {
+pub struct Taint<'a> {
     key: &'a str,
     value: Option<&'a str>,
     effect: &'a str,
@@ -48,10 +48,7 @@ of!(core::Toleration, core::Taint);
 of!(resource::DeviceToleration, resource::DeviceTaint);
 
 /// An empty effect is every effect, and an empty key with `Exists` every key.
-pub(crate) fn tolerates<'a>(
-    toleration: impl Into<Toleration<'a>>,
-    taint: impl Into<Taint<'a>>,
-) -> bool {
+pub fn tolerates<'a>(toleration: impl Into<Toleration<'a>>, taint: impl Into<Taint<'a>>) -> bool {
     let (toleration, taint) = (toleration.into(), taint.into());
     let key = toleration.key.unwrap_or_default();
     let effect = toleration.effect.unwrap_or_default();

@@ -11,16 +11,20 @@ use crate::toleration::tolerates;
 
 /// What of a node matters here.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NodeFacts {
-    pub(crate) name: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) taints: Vec<Taint>,
-    pub(crate) is_unschedulable: bool,
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its taints.
+    pub taints: Vec<Taint>,
+    /// Whether it is cordoned.
+    pub is_unschedulable: bool,
 }
 
 impl NodeFacts {
     /// Of a node.
-    pub(crate) fn of(node: Node) -> Self {
+    pub fn of(node: Node) -> Self {
         let spec = node.spec.unwrap_or_default();
         Self {
             name: node.metadata.name.unwrap_or_default(),
@@ -32,7 +36,7 @@ impl NodeFacts {
 }
 
 /// Why the pod cannot come to the node; nothing: no reason is known.
-pub(crate) fn hurdles(pod: &Pod, node: &NodeFacts) -> Vec<String> {
+pub fn hurdles(pod: &Pod, node: &NodeFacts) -> Vec<String> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
     };
@@ -83,7 +87,7 @@ pub(crate) fn hurdles(pod: &Pod, node: &NodeFacts) -> Vec<String> {
 }
 
 /// Whether one of a selector's terms has the node. A term without a requirement has none.
-pub(crate) fn is_selected(selector: &NodeSelector, node: &NodeFacts) -> bool {
+pub fn is_selected(selector: &NodeSelector, node: &NodeFacts) -> bool {
     selector
         .node_selector_terms
         .iter()

@@ -13,42 +13,50 @@ const PODS_MAX: usize = 256;
 
 /// A part of a card, or a whole one, that a claim was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) namespace: String,
-    pub(crate) claim: String,
-    pub(crate) request: String,
+pub struct Share {
+    /// The claim's namespace.
+    pub namespace: String,
+    /// The claim's name.
+    pub claim: String,
+    /// The request of the claim that it was given for.
+    pub request: String,
     /// Names of the pods that the claim is reserved for.
-    pub(crate) pods: Vec<String>,
+    pub pods: Vec<String>,
+    /// Uids of all that the claim is reserved for: it is given back when they are gone.
+    pub users: Vec<String>,
     /// By capacity; `None`: the card as a whole, which no capacity was taken of.
-    pub(crate) consumed: Option<BTreeMap<String, u64>>,
+    pub consumed: Option<BTreeMap<String, u64>>,
 }
 
 /// Pool and device.
-pub(crate) type Place = (String, String);
+pub type Place = (String, String);
 
 /// What claims were given, by card.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given(BTreeMap<Place, Vec<Share>>);
+pub struct Given(BTreeMap<Place, Vec<Share>>);
 
 /// A card as its node's slice has it, and what is given of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Card {
+pub struct Card {
     /// The pool: two nodes may have devices of one name.
-    pub(crate) pool: String,
-    pub(crate) device: Device,
-    pub(crate) shares: Vec<Share>,
+    pub pool: String,
+    /// The device of the slice.
+    pub device: Device,
+    /// What claims have of it.
+    pub shares: Vec<Share>,
 }
 
 /// A node that offers cards.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Offer {
-    pub(crate) cards: Vec<Card>,
+pub struct Offer {
+    /// In the order of its slice, which is the scheduler's.
+    pub cards: Vec<Card>,
     /// Slices that belong to the pool, and those that are there: the scheduler waits until both are the same.
-    pub(crate) slices: (usize, usize),
+    pub slices: (usize, usize),
 }
 
 /// What a claim was given by this driver; `None`: nothing. A claim that only looks at a card (`adminAccess`) takes nothing of it.
-pub(crate) fn taken(claim: &ResourceClaim) -> Option<Vec<(Place, Share)>> {
+pub fn taken(claim: &ResourceClaim) -> Option<Vec<(Place, Share)>> {
     let status = claim.status.as_ref()?;
     let results = status
         .allocation
@@ -57,12 +65,14 @@ pub(crate) fn taken(claim: &ResourceClaim) -> Option<Vec<(Place, Share)>> {
         .as_ref()?
         .results
         .as_ref()?;
+    let users = status.reserved_for.iter().flatten();
+    let users: Vec<String> = users.map(|user| user.uid.clone()).collect();
     let ours = results
         .iter()
         .filter(|result| result.driver == DRIVER && result.admin_access != Some(true));
     let shares = ours.map(|result| {
-        let users = status.reserved_for.iter().flatten();
-        let pods = users.filter(|user| user.resource == "pods");
+        let pods = status.reserved_for.iter().flatten();
+        let pods = pods.filter(|user| user.resource == "pods");
         let consumed = result.consumed_capacity.as_ref().map(|all| {
             let amounts = all.iter();
             amounts
@@ -74,6 +84,7 @@ pub(crate) fn taken(claim: &ResourceClaim) -> Option<Vec<(Place, Share)>> {
             claim: claim.metadata.name.clone().unwrap_or_default(),
             request: result.request.clone(),
             pods: pods.take(PODS_MAX).map(|pod| pod.name.clone()).collect(),
+            users: users.clone(),
             consumed,
         };
         ((result.pool.clone(), result.device.clone()), share)
@@ -83,7 +94,7 @@ pub(crate) fn taken(claim: &ResourceClaim) -> Option<Vec<(Place, Share)>> {
 
 impl Given {
     /// What all claims were given.
-    pub(crate) fn of_all(claims: Vec<Vec<(Place, Share)>>) -> Self {
+    pub fn of_all(claims: Vec<Vec<(Place, Share)>>) -> Self {
         let mut given = Self::default();
         for (place, share) in claims.into_iter().flatten() {
             given.0.entry(place).or_default().push(share);
@@ -101,7 +112,7 @@ impl Given {
 }
 
 /// What nodes offer, by their names. Of a pool the newest generation holds.
-pub(crate) fn offers(slices: Vec<ResourceSlice>, given: &Given) -> BTreeMap<String, Offer> {
+pub fn offers(slices: Vec<ResourceSlice>, given: &Given) -> BTreeMap<String, Offer> {
     let mut pools: BTreeMap<String, Vec<ResourceSlice>> = BTreeMap::new();
     for slice in slices {
         // Cards of ours are always one node's.
@@ -143,7 +154,7 @@ pub(crate) fn offers(slices: Vec<ResourceSlice>, given: &Given) -> BTreeMap<Stri
 
 impl Offer {
     /// Whether the scheduler has all of the node's slices.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.slices.0 == self.slices.1
     }
 }
@@ -154,34 +165,34 @@ impl Card {
     }
 
     /// A string attribute.
-    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+    pub fn text(&self, name: &str) -> Option<&str> {
         self.attribute(name)?.string.as_deref()
     }
 
     /// The card's UUID; its name as a device where its node does not publish one.
-    pub(crate) fn uuid(&self) -> &str {
+    pub fn uuid(&self) -> &str {
         self.text(dra::UUID).unwrap_or(&self.device.name)
     }
 
     /// Its number on its node, as `cgpu cards` has it.
-    pub(crate) fn index(&self) -> Option<i64> {
+    pub fn index(&self) -> Option<i64> {
         self.attribute("index")
             .or_else(|| self.attribute("minor"))?
             .int
     }
 
     /// Whether it is given in parts.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.device.allow_multiple_allocations == Some(true)
     }
 
     /// A capacity.
-    pub(crate) fn capacity(&self, name: &str) -> Option<&DeviceCapacity> {
+    pub fn capacity(&self, name: &str) -> Option<&DeviceCapacity> {
         self.device.capacity.as_ref()?.get(name)
     }
 
     /// All of a capacity; 0: it has none.
-    pub(crate) fn total(&self, name: &str) -> u64 {
+    pub fn total(&self, name: &str) -> u64 {
         let capacity = self.capacity(name);
         capacity
             .and_then(|capacity| quantity::whole(&capacity.value.0))
@@ -189,13 +200,13 @@ impl Card {
     }
 
     /// What claims have of a capacity. A card that is given as a whole is given with all of it.
-    pub(crate) fn given(&self, name: &str) -> u64 {
+    pub fn given(&self, name: &str) -> u64 {
         let of = |share: &Share| share.amount(name, self);
         self.shares.iter().map(of).fold(0, u64::saturating_add)
     }
 
     /// Containers that have a part of it, and how many may; a card that is given as a whole takes one.
-    pub(crate) fn places(&self) -> (u64, u64) {
+    pub fn places(&self) -> (u64, u64) {
         match self.total(SHARES) {
             0 => (u64::try_from(self.shares.len()).unwrap_or(u64::MAX), 1),
             most => (self.given(SHARES), most),
@@ -203,12 +214,12 @@ impl Card {
     }
 
     /// What keeps claims away or evicts them.
-    pub(crate) fn taints(&self) -> &[DeviceTaint] {
+    pub fn taints(&self) -> &[DeviceTaint] {
         self.device.taints.as_deref().unwrap_or_default()
     }
 
     /// `ok`, or its taints.
-    pub(crate) fn state(&self) -> String {
+    pub fn state(&self) -> String {
         let taints: Vec<String> = self.taints().iter().map(taint).collect();
         if taints.is_empty() {
             "ok".to_owned()
@@ -220,7 +231,7 @@ impl Card {
 
 impl Share {
     /// What it has of a capacity of its card.
-    pub(crate) fn amount(&self, name: &str, card: &Card) -> u64 {
+    pub fn amount(&self, name: &str, card: &Card) -> u64 {
         match &self.consumed {
             Some(consumed) => consumed.get(name).copied().unwrap_or(0),
             None if name == CORES => WHOLE_PERCENT,
@@ -229,7 +240,7 @@ impl Share {
     }
 
     /// Memory of its card, bytes.
-    pub(crate) fn memory(&self, card: &Card) -> u64 {
+    pub fn memory(&self, card: &Card) -> u64 {
         self.amount(MEMORY, card)
     }
 }
@@ -238,14 +249,14 @@ impl Share {
 const WHOLE_PERCENT: u64 = 100;
 
 /// As `kubectl` writes taints: `key=value:Effect`.
-pub(crate) fn taint(taint: &DeviceTaint) -> String {
+pub fn taint(taint: &DeviceTaint) -> String {
     let value = taint.value.as_deref().unwrap_or_default();
     let equals = if value.is_empty() { "" } else { "=" };
     format!("{}{equals}{value}:{}", taint.key, taint.effect)
 }
 
 /// The node that an allocation is bound to. `None`: to none, or by more than a name.
-pub(crate) fn node_of(selector: &NodeSelector) -> Option<&str> {
+pub fn node_of(selector: &NodeSelector) -> Option<&str> {
     let [term] = selector.node_selector_terms.as_slice() else {
         return None;
     };

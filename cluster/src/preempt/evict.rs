@@ -1,0 +1,185 @@
+//! Carries a plan out, by the Eviction API.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use kube::api::PostParams;
+use serde_json::Value;
+
+use super::facts::{Cluster, NodePlan};
+use super::waiter::Waiter;
+use crate::api::{self, Connection};
+use crate::error::Error;
+use crate::pod_event::{PodEvent, Reporter};
+
+/// As whom it reports.
+const REPORTER: Reporter = Reporter {
+    component: "cgpu.io/preemption",
+    instance: "cgpu-preemption",
+};
+
+/// What became of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Pods were evicted.
+    Evicted,
+    /// A budget does not let them go.
+    Denied,
+    /// The cluster is another one than was judged.
+    Outdated,
+}
+
+/// Evicts the plan's pods, if all of them may be evicted and the pod that waits still does.
+///
+/// # Errors
+/// What the server does not answer.
+pub(super) async fn carry_out(
+    connection: &Connection,
+    waiter: &Waiter,
+    plan: &NodePlan,
+    cluster: &Cluster,
+) -> Result<Outcome, Error> {
+    if !waits(connection, waiter).await? {
+        return Ok(Outcome::Outdated);
+    }
+    for uid in &plan.victims {
+        let answer = evict(connection, cluster, uid, Run::Dry).await?;
+        if answer != Outcome::Evicted {
+            return Ok(answer);
+        }
+    }
+    let mut count = 0;
+    for uid in &plan.victims {
+        // What the dry runs did not see, as a budget of several of them, leaves the rest for the next look.
+        if evict(connection, cluster, uid, Run::Real).await? != Outcome::Evicted {
+            break;
+        }
+        count += 1;
+        report_victim(connection, waiter, plan, cluster, uid).await?;
+    }
+    if count == 0 {
+        return Ok(Outcome::Denied);
+    }
+    tracing::info!(
+        namespace = waiter.namespace,
+        pod = waiter.name,
+        priority = waiter.priority,
+        node = plan.node,
+        pods = count,
+        "evicted pods of lower priority"
+    );
+    let event = PodEvent {
+        namespace: &waiter.namespace,
+        name: &waiter.name,
+        uid: &waiter.uid,
+        kind: "Normal",
+        reason: "GpuPreempting",
+        action: "Preempt",
+        // Not which: they may be other people's.
+        message: format!(
+            "pods of lower priority evicted on node {}, whose claims are in the way: {count}",
+            plan.node
+        ),
+        reporter: REPORTER,
+    };
+    event.report(connection).await?;
+    Ok(Outcome::Evicted)
+}
+
+/// Whether the pod is still there and not placed.
+async fn waits(connection: &Connection, waiter: &Waiter) -> Result<bool, Error> {
+    let pods = connection.namespaced::<Pod>(&waiter.namespace).await?;
+    let operation = || format!("get pod {}/{}", waiter.namespace, waiter.name);
+    let pod = api::answer(operation, pods.get_opt(&waiter.name)).await?;
+    Ok(pod.is_some_and(|pod| {
+        let is_placed = pod.spec.is_some_and(|spec| spec.node_name.is_some());
+        pod.metadata.uid.as_ref() == Some(&waiter.uid)
+            && pod.metadata.deletion_timestamp.is_none()
+            && !is_placed
+    }))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Run {
+    /// The server decides, and does nothing.
+    Dry,
+    Real,
+}
+
+/// Evicts the pod that was judged, and no other one of its name. kube's own call writes the options under a key that the server does not read.
+async fn evict(
+    connection: &Connection,
+    cluster: &Cluster,
+    uid: &str,
+    run: Run,
+) -> Result<Outcome, Error> {
+    let Some(holder) = cluster.holders.get(uid) else {
+        return Ok(Outcome::Outdated);
+    };
+    let (namespace, name) = (&holder.namespace, &holder.name);
+    let eviction = Eviction {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        delete_options: Some(DeleteOptions {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteOptions::default()
+        }),
+    };
+    let operation = || format!("evict pod {namespace}/{name}");
+    let params = PostParams {
+        dry_run: run == Run::Dry,
+        ..PostParams::default()
+    };
+    let pods = connection.namespaced::<Pod>(namespace).await?;
+    let question = pods.create_subresource::<_, Value>("eviction", name, &params, &eviction);
+    match api::answer(operation, question).await {
+        Ok(_) => Ok(Outcome::Evicted),
+        Err(Error::Api {
+            status: Some(429),
+            why,
+            ..
+        }) => {
+            tracing::info!(namespace, name, why, "not evicted");
+            Ok(Outcome::Denied)
+        }
+        // It is gone, or another one of its name is there.
+        Err(Error::Api {
+            status: Some(404 | 409),
+            ..
+        }) => Ok(Outcome::Outdated),
+        Err(error) => Err(error),
+    }
+}
+
+async fn report_victim(
+    connection: &Connection,
+    waiter: &Waiter,
+    plan: &NodePlan,
+    cluster: &Cluster,
+    uid: &str,
+) -> Result<(), Error> {
+    let Some(holder) = cluster.holders.get(uid) else {
+        return Ok(());
+    };
+    let event = PodEvent {
+        namespace: &holder.namespace,
+        name: &holder.name,
+        uid,
+        kind: "Normal",
+        reason: "GpuPreempted",
+        action: "Preempt",
+        // By its uid, as the scheduler has it: its name may be another team's.
+        message: format!(
+            "evicted from node {}: pod {} of priority {} needs what the claims of this pod, of priority {}, hold",
+            plan.node, waiter.uid, waiter.priority, holder.priority
+        ),
+        reporter: REPORTER,
+    };
+    event.report(connection).await
+}

@@ -1,0 +1,344 @@
+//! What a decision rests on, as one look has read it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use fit::cards::{Given, Offer, Place, Share, offers, taken};
+use fit::needs::{Classes, Needs};
+use fit::nodes::{self, NodeFacts};
+use fit::preempt::{self, Budgets, Holder, Holders, Standing, Verdict};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use kube::api::ListParams;
+use kube::core::{Selector, SelectorExt};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+use super::waiter::{PAGE, Waiter};
+use crate::api::{self, Connection};
+use crate::error::Error;
+use crate::names::DRIVER;
+
+/// A mirror of a pod that a node has by itself: the API cannot end it.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The cluster as far as it concerns the pods that wait.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    offers: BTreeMap<String, Offer>,
+    nodes: BTreeMap<String, NodeFacts>,
+    classes: Classes,
+    /// Of the pods that wait, by namespace and name.
+    claims: BTreeMap<(String, String), ResourceClaim>,
+    pub(super) holders: Holders,
+    budgets: Budgets,
+}
+
+/// Pods that have to go, on one node.
+#[derive(Debug)]
+pub(super) struct NodePlan {
+    pub(super) node: String,
+    /// Uids.
+    pub(super) victims: Vec<String>,
+}
+
+/// What is to be done for a pod.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// A node takes it, now or when pods have ended that are ending.
+    Wait,
+    /// One of these, the best first.
+    Evict(Vec<NodePlan>),
+    /// Nothing would help, or nobody can know.
+    Never,
+}
+
+/// Nodes that a pod may come to.
+type Nodes<'a> = Vec<(&'a str, &'a Offer)>;
+
+/// What claims say, reduced as they are read.
+#[derive(Debug, Default)]
+struct Claims {
+    shares: Vec<Vec<(Place, Share)>>,
+    /// Uids that hold another driver's devices.
+    foreign: BTreeSet<String>,
+    of_waiting: BTreeMap<(String, String), ResourceClaim>,
+}
+
+impl Cluster {
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// What the server does not answer.
+    pub(super) async fn read(connection: &Connection, waiting: &[Waiter]) -> Result<Self, Error> {
+        let of = |waiter: &Waiter| {
+            let namespace = waiter.namespace.clone();
+            let names = waiter.claims.clone().into_iter();
+            names.map(move |name| (namespace.clone(), name))
+        };
+        let named: BTreeSet<(String, String)> = waiting.iter().flat_map(of).collect();
+        let mut claims = Claims::default();
+        each(connection, "resourceclaims", None, |claim| {
+            claims.add(claim, &named)
+        })
+        .await?;
+        let mut budgets = Vec::new();
+        each(connection, "poddisruptionbudgets", None, |budget| {
+            budgets.extend(Budget::of(budget))
+        })
+        .await?;
+        let shares = claims.shares.iter().flatten();
+        let users: BTreeSet<&str> = shares
+            .flat_map(|(_, share)| &share.users)
+            .map(String::as_str)
+            .collect();
+        let mut holders = Holders::new();
+        each(connection, "pods", None, |pod: Pod| {
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            if users.contains(uid.as_str()) {
+                let has_other = claims.foreign.contains(&uid);
+                holders.insert(uid, holder(pod, has_other, &budgets));
+            }
+        })
+        .await?;
+        let mut classes = Classes::new();
+        each(connection, "deviceclasses", None, |class: DeviceClass| {
+            classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
+        })
+        .await?;
+        let mut nodes = BTreeMap::new();
+        each(connection, "nodes", None, |node: Node| {
+            let node = NodeFacts::of(node);
+            nodes.insert(node.name.clone(), node);
+        })
+        .await?;
+        let mut slices = Vec::new();
+        let driver = format!("spec.driver={DRIVER}");
+        each(
+            connection,
+            "resourceslices",
+            Some(&driver),
+            |slice: ResourceSlice| slices.push(slice),
+        )
+        .await?;
+        Ok(Self {
+            offers: offers(slices, &Given::of_all(claims.shares)),
+            nodes,
+            classes,
+            claims: claims.of_waiting,
+            holders,
+            budgets: budgets.iter().map(|budget| budget.left).collect(),
+        })
+    }
+
+    /// What is to be done for a pod.
+    pub(super) fn decide(&self, waiter: &Waiter) -> Decision {
+        let Some((needs, nodes)) = self.needs(waiter) else {
+            return Decision::Never;
+        };
+        let needs: Vec<&Needs> = needs.iter().collect();
+        let waiting = preempt::Waiting {
+            needs: &needs,
+            priority: waiter.priority,
+        };
+        let mut plans = Vec::new();
+        for (node, offer) in nodes {
+            match preempt::judge(&waiting, offer, &self.holders, &self.budgets) {
+                Verdict::Fits => return Decision::Wait,
+                Verdict::Evict(victims) => {
+                    let rank = preempt::rank(&victims, &self.holders);
+                    let node = node.to_owned();
+                    plans.push((rank, NodePlan { node, victims }));
+                }
+                Verdict::Never => {}
+            }
+        }
+        if plans.is_empty() {
+            return Decision::Never;
+        }
+        plans.sort_by_key(|(rank, _)| *rank);
+        Decision::Evict(plans.into_iter().map(|(_, plan)| plan).collect())
+    }
+
+    /// What a pod needs that it has not, and the nodes that it may come to. `None`: not all of it can be judged here.
+    fn needs<'a>(&'a self, waiter: &Waiter) -> Option<(Vec<Needs>, Nodes<'a>)> {
+        let (mut open, mut bound) = (Vec::new(), Vec::new());
+        for name in &waiter.claims {
+            let claim = self.claims.get(&(waiter.namespace.clone(), name.clone()))?;
+            if claim.metadata.deletion_timestamp.is_some() {
+                return None;
+            }
+            let allocation = claim
+                .status
+                .as_ref()
+                .and_then(|status| status.allocation.as_ref());
+            if let Some(allocation) = allocation {
+                bound.extend(allocation.node_selector.as_ref());
+                continue;
+            }
+            let needs = Needs::of(&claim.spec, &self.classes);
+            // Of another driver it is not known whether it has what is asked of it.
+            if !needs.hurdles.is_empty() || !needs.foreign.is_empty() {
+                return None;
+            }
+            open.push(needs);
+        }
+        if open.iter().all(|needs| needs.requests.is_empty()) {
+            return None;
+        }
+        let is_open = |(name, offer): &(&String, &Offer)| {
+            let Some(node) = self.nodes.get(*name) else {
+                return false;
+            };
+            offer.is_whole()
+                && nodes::hurdles(&waiter.pod, node).is_empty()
+                && bound
+                    .iter()
+                    .all(|selector| nodes::is_selected(selector, node))
+        };
+        let nodes = self.offers.iter().filter(is_open);
+        Some((
+            open,
+            nodes.map(|(name, offer)| (name.as_str(), offer)).collect(),
+        ))
+    }
+}
+
+impl Claims {
+    fn add(&mut self, claim: ResourceClaim, named: &BTreeSet<(String, String)>) {
+        if let Some(shares) = taken(&claim) {
+            self.shares.push(shares);
+        }
+        let status = claim.status.as_ref();
+        let devices = status.and_then(|status| {
+            status
+                .allocation
+                .as_ref()?
+                .devices
+                .as_ref()?
+                .results
+                .as_ref()
+        });
+        if devices.is_some_and(|results| results.iter().any(|result| result.driver != DRIVER)) {
+            let users = status
+                .into_iter()
+                .flat_map(|status| status.reserved_for.iter().flatten());
+            self.foreign.extend(users.map(|user| user.uid.clone()));
+        }
+        let key = (
+            claim.metadata.namespace.clone().unwrap_or_default(),
+            claim.metadata.name.clone().unwrap_or_default(),
+        );
+        if named.contains(&key) {
+            self.of_waiting.insert(key, claim);
+        }
+    }
+}
+
+/// A budget, and how many pods it lets go at present.
+#[derive(Debug)]
+struct Budget {
+    namespace: String,
+    /// `None`: it cannot be read, and is taken for one of all pods.
+    selector: Option<Selector>,
+    left: usize,
+}
+
+impl Budget {
+    /// `None`: without a selector it is of no pod. An empty one is of all.
+    fn of(budget: PodDisruptionBudget) -> Option<Self> {
+        let selector = budget.spec?.selector?;
+        let left = budget.status.and_then(|status| status.disruptions_allowed);
+        Some(Self {
+            namespace: budget.metadata.namespace.unwrap_or_default(),
+            selector: selector.try_into().ok(),
+            left: left
+                .and_then(|left| usize::try_from(left).ok())
+                .unwrap_or(0),
+        })
+    }
+
+    fn is_of(&self, pod: &Pod) -> bool {
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        pod.metadata.namespace.as_ref() == Some(&self.namespace)
+            && self
+                .selector
+                .as_ref()
+                .is_none_or(|selector| selector.matches(&labels))
+    }
+}
+
+fn holder(pod: Pod, has_other: bool, budgets: &[Budget]) -> Holder {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let mut kinds = owners.map(|owner| owner.kind.as_str());
+    let is_node_s = kinds.any(|kind| matches!(kind, "DaemonSet" | "Node"))
+        || pod
+            .metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|all| all.contains_key(MIRROR));
+    let standing = if is_over || pod.metadata.deletion_timestamp.is_some() {
+        Standing::Leaves
+    } else if is_node_s || has_other {
+        Standing::Stays
+    } else {
+        Standing::Evictable
+    };
+    // The server lets a pod go that does not run yet, whatever its budgets.
+    let counts = phase != Some("Pending");
+    let of = budgets
+        .iter()
+        .enumerate()
+        .filter(|(_, budget)| counts && budget.is_of(&pod));
+    Holder {
+        budgets: of.map(|(index, _)| index).collect(),
+        standing,
+        priority: pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.priority)
+            .unwrap_or(0),
+        since_unix_s: pod
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(0, |time| time.0.as_second()),
+        namespace: pod.metadata.namespace.unwrap_or_default(),
+        name: pod.metadata.name.unwrap_or_default(),
+    }
+}
+
+/// Reads all objects of a kind, page by page.
+async fn each<K>(
+    connection: &Connection,
+    what: &str,
+    fields: Option<&str>,
+    mut take: impl FnMut(K),
+) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let objects: Api<K> = connection.all().await?;
+    let mut params = ListParams::default().limit(PAGE);
+    if let Some(fields) = fields {
+        params = params.fields(fields);
+    }
+    loop {
+        let operation = || format!("list {what}");
+        let page = api::answer(operation, objects.list(&params)).await?;
+        page.items.into_iter().for_each(&mut take);
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

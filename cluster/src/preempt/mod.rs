@@ -1,0 +1,180 @@
+//! The controller that evicts for priority: a pod that the scheduler cannot place for want of a card's memory, time or places gets them of pods
+//! of lower priority, since the scheduler itself (1.36) preempts for no claim.
+//!
+//! ```text
+//!   pods that wait for claims ── none ─▶ look again after a period
+//!        │ by priority, then age
+//!        ▼
+//!   claims, slices, nodes, budgets, holders ──▶ fit::preempt, node by node
+//!        ├─ it fits, at last when pods have ended that are ending ─▶ nothing: the scheduler's turn
+//!        ├─ nothing helps ─▶ later again
+//!        └─ plans, the best first ──dry run──▶ evict ──▶ events, and a pause for this pod that doubles each time
+//! ```
+//!
+//! Each look reads everything anew and makes one decision at most. Nothing is kept but the pauses: a controller that is started again sees
+//! the pods that are ending, and waits for them. A decision is the API server's in the end: it evicts by budgets (PodDisruptionBudget).
+
+mod evict;
+mod facts;
+mod waiter;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::api::{Access, Connection};
+use crate::backoff::Backoff;
+use crate::error::Error;
+
+use self::evict::Outcome;
+use self::facts::{Cluster, Decision, NodePlan};
+use self::waiter::Waiter;
+
+/// Pods that are judged in one look; the others have their turn in the next.
+const JUDGED_MAX: usize = 32;
+
+/// Nodes whose plans are tried for a pod in one look.
+const PLANS_MAX: usize = 8;
+
+/// The longest pause after an eviction that has not helped.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// How often the controller looks, and how long it waits.
+#[derive(Debug, Clone, Copy)]
+pub struct PreemptionPace {
+    /// From one look to the next: there is one decision in it at most.
+    pub period: Duration,
+    /// How long the scheduler has to have called a pod unschedulable.
+    pub patience: Duration,
+    /// After an eviction, until the same pod may have another one; it doubles each time.
+    pub pause: Duration,
+}
+
+impl Default for PreemptionPace {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(5),
+            patience: Duration::from_secs(10),
+            pause: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Serves until `stop` is complete. What cannot be done is logged and tried again.
+pub async fn run_preemption(access: Access, pace: PreemptionPace, stop: impl Future<Output = ()>) {
+    let mut controller = Controller {
+        connection: Arc::new(Connection::new(access)),
+        pace,
+        pauses: BTreeMap::new(),
+    };
+    tokio::select! {
+        () = controller.serve() => {}
+        () = stop => {}
+    }
+}
+
+struct Controller {
+    connection: Arc<Connection>,
+    pace: PreemptionPace,
+    /// By the uid of a pod that waits.
+    pauses: BTreeMap<String, Pause>,
+}
+
+/// When a pod has its next turn.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    evictions: u32,
+    until: Instant,
+}
+
+impl Controller {
+    async fn serve(&mut self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let wait = match self.look().await {
+                Ok(()) => {
+                    backoff.reset();
+                    self.pace.period
+                }
+                Err(error) => {
+                    let wait = backoff.next().max(self.pace.period);
+                    tracing::warn!(error = %host_config::chain(&error), ?wait, "nothing is evicted for priority; tried again");
+                    wait
+                }
+            };
+            sleep(wait).await;
+        }
+    }
+
+    /// Looks once.
+    ///
+    /// # Errors
+    /// What the server does not answer.
+    async fn look(&mut self) -> Result<(), Error> {
+        let mut waiting = waiter::read(&self.connection, self.pace.patience).await?;
+        self.pauses
+            .retain(|uid, _| waiting.iter().any(|waiter| waiter.uid == *uid));
+        let now = Instant::now();
+        let is_due = |waiter: &Waiter| {
+            let pause = self.pauses.get(&waiter.uid);
+            pause.is_none_or(|pause| pause.until <= now)
+        };
+        waiting.retain(is_due);
+        waiting.sort_by_key(|waiter| (-i64::from(waiter.priority), waiter.since_unix_s));
+        waiting.truncate(JUDGED_MAX);
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let cluster = Cluster::read(&self.connection, &waiting).await?;
+        for waiter in &waiting {
+            let outcome = match cluster.decide(waiter) {
+                // It is the scheduler's turn, which takes as long as it takes.
+                Decision::Wait => continue,
+                Decision::Never => Outcome::Denied,
+                Decision::Evict(plans) => self.carry_out(waiter, &plans, &cluster).await?,
+            };
+            self.pause(waiter, outcome);
+            if outcome != Outcome::Denied {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries the plans, the best first, until one is not denied.
+    async fn carry_out(
+        &self,
+        waiter: &Waiter,
+        plans: &[NodePlan],
+        cluster: &Cluster,
+    ) -> Result<Outcome, Error> {
+        for plan in plans.iter().take(PLANS_MAX) {
+            let outcome = evict::carry_out(&self.connection, waiter, plan, cluster).await?;
+            if outcome != Outcome::Denied {
+                return Ok(outcome);
+            }
+        }
+        Ok(Outcome::Denied)
+    }
+
+    fn pause(&mut self, waiter: &Waiter, outcome: Outcome) {
+        let now = Instant::now();
+        let pause = self.pauses.entry(waiter.uid.clone()).or_insert(Pause {
+            evictions: 0,
+            until: now,
+        });
+        pause.until = now
+            + match outcome {
+                Outcome::Evicted => {
+                    let doubled = self.pace.pause.saturating_mul(1 << pause.evictions.min(10));
+                    pause.evictions = pause.evictions.saturating_add(1);
+                    doubled.min(PAUSE_MAX)
+                }
+                // Others have their turn before it is judged again.
+                Outcome::Denied => self.pace.period * 3,
+                Outcome::Outdated => Duration::ZERO,
+            };
+    }
+}

@@ -1,0 +1,185 @@
+//! Pods that wait for claims.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ListParams;
+
+use crate::api::{self, Connection};
+use crate::error::Error;
+
+/// Objects of one answer.
+pub(super) const PAGE: u32 = 500;
+
+/// A pod that the scheduler cannot place, and what of it counts.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) priority: i32,
+    pub(super) since_unix_s: i64,
+    /// Names of its claims.
+    pub(super) claims: Vec<String>,
+    pub(super) pod: Pod,
+}
+
+/// All that wait.
+///
+/// # Errors
+/// The server does not answer.
+pub(super) async fn read(
+    connection: &Connection,
+    patience: Duration,
+) -> Result<Vec<Waiter>, Error> {
+    let pods = connection.all::<Pod>().await?;
+    let mut params = ListParams::default()
+        .fields("status.phase=Pending,spec.nodeName=")
+        .limit(PAGE);
+    let mut waiting = Vec::new();
+    loop {
+        let operation = || "list pods that wait".to_owned();
+        let page = api::answer(operation, pods.list(&params)).await?;
+        let now = Timestamp::now();
+        let waiters = page.items.into_iter();
+        waiting.extend(waiters.filter_map(|pod| Waiter::of(pod, now, patience)));
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(waiting),
+        }
+    }
+}
+
+impl Waiter {
+    /// `None`: the pod does not wait for claims, has not waited for so long, or is nothing that others have to go for.
+    pub(super) fn of(pod: Pod, now: Timestamp, patience: Duration) -> Option<Self> {
+        let spec = pod.spec.as_ref()?;
+        let status = pod.status.as_ref()?;
+        let has_gate = spec.scheduling_gates.iter().flatten().next().is_some();
+        let never = spec.preemption_policy.as_deref() == Some("Never");
+        // The scheduler has made room for it by itself, as for CPU, and waits for that.
+        let is_nominated = status
+            .nominated_node_name
+            .as_deref()
+            .is_some_and(|node| !node.is_empty());
+        let is_leaving = pod.metadata.deletion_timestamp.is_some();
+        if has_gate || never || is_nominated || is_leaving || spec.node_name.is_some() {
+            return None;
+        }
+        let mut conditions = status.conditions.iter().flatten();
+        let placed = conditions.find(|condition| condition.type_ == "PodScheduled")?;
+        let marked = placed.last_transition_time.as_ref()?.0;
+        let waited = now.as_second().saturating_sub(marked.as_second());
+        let is_marked =
+            placed.status == "False" && placed.reason.as_deref() == Some("Unschedulable");
+        if !is_marked || waited < i64::try_from(patience.as_secs()).unwrap_or(i64::MAX) {
+            return None;
+        }
+        let statuses = status.resource_claim_statuses.iter().flatten();
+        let statuses: Vec<_> = statuses.collect();
+        let name = |entry: &k8s_openapi::api::core::v1::PodResourceClaim| {
+            let generated = statuses.iter().find(|status| status.name == entry.name);
+            let generated = generated.and_then(|status| status.resource_claim_name.clone());
+            entry.resource_claim_name.clone().or(generated)
+        };
+        // A claim that is not made yet is not why it waits.
+        let claims: Option<Vec<String>> = spec.resource_claims.iter().flatten().map(name).collect();
+        let claims = claims.filter(|claims| !claims.is_empty())?;
+        Some(Self {
+            namespace: pod.metadata.namespace.clone()?,
+            name: pod.metadata.name.clone()?,
+            uid: pod.metadata.uid.clone()?,
+            priority: spec.priority.unwrap_or(0),
+            since_unix_s: pod.metadata.creation_timestamp.as_ref()?.0.as_second(),
+            claims,
+            pod,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    type Change = Box<dyn Fn(&mut Value)>;
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = json!({
+            "metadata": {"namespace": "team", "name": "a", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"containers": [], "priority": 7, "resourceClaims": [
+                {"name": "own", "resourceClaimName": "mine"}, {"name": "made", "resourceClaimTemplateName": "t"},
+            ]},
+            "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "made", "resourceClaimName": "a-made-x"}], "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            ]},
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn waiter(change: impl FnOnce(&mut Value)) -> Option<Waiter> {
+        let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
+        Waiter::of(pod(change), now, Duration::from_secs(10))
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_its_claims_is_one() {
+        let waiter = waiter(|_| ()).unwrap();
+        assert_eq!(waiter.claims, ["mine", "a-made-x"]);
+        assert_eq!((waiter.priority, waiter.name.as_str()), (7, "a"));
+    }
+
+    #[test]
+    fn other_pods_are_none() {
+        let at = |pod: &mut Value, text: &str| {
+            pod["status"]["conditions"][0]["lastTransitionTime"] = json!(text)
+        };
+        let changes: [(&str, Change); 9] = [
+            (
+                "too short",
+                Box::new(move |pod| at(pod, "2026-01-01T00:00:01Z")),
+            ),
+            (
+                "a clock that is behind",
+                Box::new(move |pod| at(pod, "2027-01-01T00:00:01Z")),
+            ),
+            (
+                "never",
+                Box::new(|pod| pod["spec"]["preemptionPolicy"] = json!("Never")),
+            ),
+            (
+                "gated",
+                Box::new(|pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}])),
+            ),
+            (
+                "nominated",
+                Box::new(|pod| pod["status"]["nominatedNodeName"] = json!("n1")),
+            ),
+            (
+                "leaving",
+                Box::new(|pod| {
+                    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+                }),
+            ),
+            (
+                "placed",
+                Box::new(|pod| pod["spec"]["nodeName"] = json!("n1")),
+            ),
+            (
+                "a claim that is not made",
+                Box::new(|pod| pod["status"]["resourceClaimStatuses"] = json!([])),
+            ),
+            (
+                "gated by the scheduler",
+                Box::new(|pod| pod["status"]["conditions"][0]["reason"] = json!("SchedulingGated")),
+            ),
+        ];
+        for (name, change) in changes {
+            assert!(waiter(change).is_none(), "{name}");
+        }
+        assert!(waiter(|pod| pod["spec"]["resourceClaims"] = json!([])).is_none());
+    }
+}
