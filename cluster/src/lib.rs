@@ -12,7 +12,7 @@
 //! - [`reconcile`]: records without a claim are released.
 //! - [`kubelet`]: the sockets and services that the kubelet calls.
 //! - [`device_plugin`]: instead of the DRA driver, for clusters below 1.34.
-//! - [`publish`]: the node's slices in the API; [`status`]: what a claim's status shows of its devices.
+//! - [`publish`]: the node's slices in the API, by its labels ([`node_labels`]); [`given`]: the label that it keeps itself; [`status`]: what a claim's status shows of its devices.
 //! - [`events`]: what happened, for people who look with `kubectl`.
 //! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from.
 //! - [`preempt`]: for the whole cluster too, where an administrator has it: pods of lower priority are evicted for one that waits.
@@ -33,11 +33,13 @@ mod device_plugin;
 mod driver;
 mod error;
 mod events;
+mod given;
 mod host;
 mod kubelet;
 mod monitor;
 mod names;
 mod node;
+mod node_labels;
 mod pod_event;
 mod preempt;
 mod prepare;

@@ -3,7 +3,7 @@
 //! ```text
 //!   wait for the lock ──▶ node, slices that are there ──▶ apply what differs, delete what is left over ──▶ watch
 //!                              ▲                                                                         │
-//!                              └────── another sight of the cards; somebody changed or deleted one ──────┘
+//!                              └─── another sight of the cards; somebody changed a slice or the labels ───┘
 //! ```
 //!
 //! Two agents run during a rolling update: the one with the lock writes, and the other one when that has ended.
@@ -26,14 +26,17 @@ use crate::api::{self, Connection};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::events::{EventSink, ObjectRef, Reason, Report};
+use crate::given::{self, Given};
 use crate::monitor::{Seen, Sight};
 use crate::names::{DRIVER, FIELD_MANAGER, NodeName};
-use crate::slice::{self, MODE_LABEL, Mode, Offer, Published, Switch};
+use crate::node::NodeCards;
+use crate::node_labels::{self, NodeLabels};
+use crate::slice::{self, MODE_LABEL, Mode, Offer, PLACEMENT_LABEL, Published, Switch};
 
 /// From one write to the next.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
-/// The server ends a watch after this; all is looked at again then, the node's label among it.
+/// The server ends a watch after this; all is looked at again then.
 const WATCH_S: u32 = 60;
 
 /// From one try to get the lock to the next.
@@ -50,15 +53,30 @@ pub(crate) struct Publisher {
     events: EventSink,
     /// What is offered, as far as it was published.
     switch: Option<Switch>,
+    given: Given,
+    /// The value of the label of placement that was reported, since nobody knows it.
+    unknown: Option<String>,
+}
+
+/// What the API has, and from where to watch it.
+#[derive(Debug)]
+struct Reached {
+    slices_version: String,
+    node_version: String,
+    labels: NodeLabels,
+    /// When there is something to write.
+    again: Option<Instant>,
 }
 
 impl Publisher {
     pub(crate) fn new(node: NodeName, connection: Arc<Connection>, events: EventSink) -> Self {
         Self {
             node,
+            given: Given::new(Arc::clone(&connection)),
             connection,
             events,
             switch: None,
+            unknown: None,
         }
     }
 
@@ -74,9 +92,9 @@ impl Publisher {
                 // Nothing was seen yet: what a former agent has published stays.
                 None => sight.changed().await.map_err(|_closed| None),
                 Some(seen) => match self.publish(&seen).await {
-                    Ok(version) => {
+                    Ok(reached) => {
                         backoff.reset();
-                        self.wait(&version, &mut sight).await.map_err(Some)
+                        self.wait(&reached, &mut sight).await.map_err(Some)
                     }
                     Err(error) => Err(Some(error)),
                 },
@@ -94,16 +112,16 @@ impl Publisher {
     }
 
     /// Brings the API to what was seen; returns from where to watch.
-    async fn publish(&mut self, seen: &Seen) -> Result<String, Error> {
+    async fn publish(&mut self, seen: &Seen) -> Result<Reached, Error> {
         let nodes = self.connection.all::<NodeObject>().await?;
         let operation = || format!("get node {}", self.node);
         let node = api::answer(operation, nodes.get(self.node.as_str())).await?;
-        let labels = node.metadata.labels.unwrap_or_default();
-        let labelled = Mode::of_label(labels.get(MODE_LABEL).map(String::as_str));
+        let mut labels = NodeLabels::of(&node.metadata);
+        let cards = self.ordered(&seen.cards, &labels);
         let slices = self.connection.all::<ResourceSlice>().await?;
         let listed = self.list(&slices).await?;
-        let switch = self.switch(labelled, seen.claims, &listed.items);
-        let offer = Offer::of(&seen.cards, switch, &seen.sysfs);
+        let switch = self.switch(labels.mode, seen.claims, &listed.items);
+        let offer = Offer::of(&cards, switch, &seen.sysfs);
         let uid = node.metadata.uid.unwrap_or_default();
         let generation = slice::generation(&Published::of(&listed.items), &offer);
         let offered = slice::slices(&offer, &self.node, &uid, generation);
@@ -139,10 +157,39 @@ impl Publisher {
             }
         }
         if switch.draining && !self.switch.is_some_and(|before| before.draining) {
-            self.events.report(pending_mode(&self.node, labelled));
+            self.events.report(pending_mode(&self.node, labels.mode));
         }
         self.switch = Some(switch);
-        Ok(listed.metadata.resource_version.unwrap_or_default())
+        let given = given::value(&cards, &offer);
+        let brought = self.given.bring(&self.node, labels.given.as_deref(), given);
+        let again;
+        (labels.given, again) = brought.await;
+        Ok(Reached {
+            slices_version: listed.metadata.resource_version.unwrap_or_default(),
+            node_version: node.metadata.resource_version.unwrap_or_default(),
+            labels,
+            again,
+        })
+    }
+
+    /// The cards in the order that the label names. A value that nobody knows is reported, once.
+    fn ordered(&mut self, cards: &NodeCards, labels: &NodeLabels) -> NodeCards {
+        let mut cards = cards.clone();
+        match &labels.placement {
+            Ok(order) => {
+                cards.order = order.unwrap_or(cards.order);
+                self.unknown = None;
+            }
+            Err(value) => {
+                if self.unknown.as_ref() != Some(value) {
+                    let report = unknown_placement(&self.node, value);
+                    tracing::warn!("{}", report.text);
+                    self.events.report(report);
+                    self.unknown = Some(value.clone());
+                }
+            }
+        }
+        cards
     }
 
     /// The mode that holds. After a restart it is read from what is published, since claims may still be there by a former one.
@@ -174,17 +221,20 @@ impl Publisher {
         format!("spec.driver={DRIVER},spec.nodeName={}", self.node)
     }
 
-    /// Until the cards are others, or somebody else wrote a slice, or for the time of a watch.
-    async fn wait(&self, version: &str, sight: &mut Sight) -> Result<(), Error> {
+    /// Until the cards or the node's labels are others, or somebody else wrote a slice, or for the time of a watch.
+    async fn wait(&self, reached: &Reached, sight: &mut Sight) -> Result<(), Error> {
         let slices = self.connection.all::<ResourceSlice>().await?;
         let params = WatchParams::default()
             .fields(&self.selector())
             .timeout(WATCH_S);
-        let question = slices.watch(&params, version);
+        let question = slices.watch(&params, &reached.slices_version);
         let events = api::answer(|| "watch resourceslices".to_owned(), question).await?;
         let mut events = pin!(events);
+        let version = &reached.node_version;
+        let mut labels = node_labels::watch(&self.connection, &self.node, version, WATCH_S).await;
         // A server that is gone ends no watch.
-        let end = sleep(Duration::from_secs(u64::from(WATCH_S) + 5));
+        let end = Instant::now() + Duration::from_secs(u64::from(WATCH_S) + 5);
+        let end = sleep_until(reached.again.map_or(end, |again| again.min(end)));
         let mut end = pin!(end);
         loop {
             tokio::select! {
@@ -196,6 +246,12 @@ impl Publisher {
                     return Ok(());
                 }
                 () = &mut end => return Ok(()),
+                Some(labels) = labels.next() => {
+                    // The agent's own writes come back too.
+                    if labels != reached.labels {
+                        return Ok(());
+                    }
+                }
                 event = events.next() => match event {
                     Some(Ok(WatchEvent::Bookmark(_))) => {}
                     // Our own writes come back once, and are the same then.
@@ -219,6 +275,19 @@ fn pending_mode(node: &NodeName, mode: Mode) -> Report {
         text: format!(
             "label {MODE_LABEL}: cards are offered {} when the node's last claim is gone; nothing new is placed until then",
             mode.description()
+        ),
+        at_unix_ms: now_unix_ms(),
+    }
+}
+
+fn unknown_placement(node: &NodeName, value: &str) -> Report {
+    Report {
+        object: ObjectRef::node(node.as_str()),
+        related: None,
+        reason: Reason::LabelUnknown,
+        about: PLACEMENT_LABEL.to_owned(),
+        text: format!(
+            "label {PLACEMENT_LABEL}: {value:?} is not allowed: binpack or spread; [placement] policy of the node's file holds"
         ),
         at_unix_ms: now_unix_ms(),
     }

@@ -6,6 +6,7 @@
 mod device;
 mod generation;
 mod mode;
+mod placement;
 
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use crate::topology;
 pub(crate) use self::device::CAPACITIES;
 pub(crate) use self::generation::{Published, generation};
 pub(crate) use self::mode::{LABEL as MODE_LABEL, Mode, Switch};
+pub(crate) use self::placement::{LABEL as PLACEMENT_LABEL, of_label as placement_of_label};
 
 /// Kubernetes takes 128 devices in a slice, and 64 where any has a taint; each of ours may have one at any time.
 const DEVICES_MAX: usize = 64;

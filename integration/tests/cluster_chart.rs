@@ -38,14 +38,23 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
     assert_eq!(fs::read_to_string(kept_rendering())?, kept);
 
     // What values change.
-    let without = chart.render(&["--set", "classic.enabled=false,agent.metricsPort=0"])?;
+    let off = "classic.enabled=false,agent.metricsPort=0,agent.nodeLabels=false";
+    let without = chart.render(&["--set", off])?;
     let without = objects(&without.success()?.stdout)?;
     find(&without, "MutatingAdmissionPolicy").unwrap_err();
     let names = without
         .iter()
         .filter_map(|object| object["metadata"]["name"].as_str());
     ensure!(
-        !names.clone().any(|name| name.starts_with("cgpu-classic")),
+        !names.clone().any(|name| {
+            let absent = [
+                "cgpu-classic",
+                "cgpu-agent-labels",
+                "cgpu-nodes",
+                "cgpu-quota",
+            ];
+            absent.iter().any(|absent| name.starts_with(absent))
+        }),
         "{names:?}"
     );
     let agent = &find(&without, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];

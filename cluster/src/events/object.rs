@@ -72,6 +72,8 @@ pub(crate) enum Reason {
     Healthy,
     /// The node's mode waits until its claims are gone.
     ModePending,
+    /// A label of the node has a value that nobody knows.
+    LabelUnknown,
 }
 
 impl Reason {
@@ -88,6 +90,7 @@ impl Reason {
             Self::Unhealthy => "GpuUnhealthy",
             Self::Healthy => "GpuHealthy",
             Self::ModePending => "GpuModePending",
+            Self::LabelUnknown => "GpuLabelUnknown",
         }
     }
 
@@ -99,7 +102,8 @@ impl Reason {
             | Self::Xid
             | Self::Violation
             | Self::ShareMissed
-            | Self::Unhealthy => true,
+            | Self::Unhealthy
+            | Self::LabelUnknown => true,
             Self::BrokerReplaced | Self::Resized | Self::Healthy | Self::ModePending => false,
         }
     }
@@ -114,6 +118,7 @@ impl Reason {
             Self::Resized => "Resize",
             Self::Violation | Self::ShareMissed => "Enforce",
             Self::ModePending => "Drain",
+            Self::LabelUnknown => "Configure",
         }
     }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
 mod allocator;
+mod among;
 mod claims;
 mod device_plugin;
 mod events;

@@ -164,6 +164,105 @@ async fn a_node_s_label_changes_its_mode_when_the_last_claim_is_gone() {
     assert_eq!(fixture.devices()[0]["taints"], Value::Null);
 }
 
+const NODE: &str = "/api/v1/nodes/n1";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+const GIVEN: &str = "cgpu.io/memory-given";
+
+/// Labels the node as its administrator does.
+fn label(fixture: &Fixture, name: &str, value: &Value) {
+    let mut node = fixture.api.get(NODE).unwrap();
+    node["metadata"]["labels"][name] = value.clone();
+    node["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|_, value| !value.is_null());
+    fixture.api.put(NODE, node);
+}
+
+fn given(fixture: &Fixture) -> Value {
+    fixture.api.get(NODE).unwrap()["metadata"]["labels"][GIVEN].clone()
+}
+
+#[tokio::test]
+async fn the_order_of_cards_follows_a_label_of_the_node_at_once() {
+    let fixture = Fixture::new().await;
+    fixture.claim("c", claim(1, "c", 1, "1Gi"));
+    let driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    let fullest = [device(1), device(0)];
+    let emptiest = [device(0), device(1)];
+    soon("the file's policy", || names(&fixture) == fullest).await;
+    let began = Instant::now();
+    label(&fixture, "ack.node.gpu.placement", &json!("spread"));
+    soon("the label's policy", || names(&fixture) == emptiest).await;
+    // A node that is only looked at each minute would be late.
+    assert!(began.elapsed() < Duration::from_secs(30));
+    label(&fixture, "ack.node.gpu.placement", &json!("tight"));
+    soon("the file's policy again", || names(&fixture) == fullest).await;
+    let unknown = || {
+        let events = fixture.api.all(EVENTS).into_iter();
+        let mut events = events.filter(|event| event["reason"] == "GpuLabelUnknown");
+        events.next()
+    };
+    soon("an event", || unknown().is_some()).await;
+    let event = unknown().unwrap();
+    assert_eq!(event["regarding"]["kind"], "Node");
+    let text = event.to_string();
+    for part in ["ack.node.gpu.placement", "tight", "binpack or spread"] {
+        assert!(text.contains(part), "{text}");
+    }
+    driver.end().await;
+}
+
+#[tokio::test]
+async fn a_node_is_labelled_with_what_claims_hold_of_its_cards_and_rarely() {
+    let fixture = Fixture::new().await;
+    label(&fixture, "team", &json!("a"));
+    let driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    soon("an empty node", || given(&fixture) == "0").await;
+    let (began, before) = (Instant::now(), fixture.api.count(&Method::PATCH, NODE));
+    for number in 0..20 {
+        let name = format!("c{number}");
+        fixture.claim(&name, claim(number, &name, number % 2, "2Gi"));
+        assert_eq!(kubelet.prepare_one(&name, &uid(number)).await, "");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    // 40 of 48 GiB.
+    soon("a full node", || given(&fixture) == "90").await;
+    let written = fixture.api.count(&Method::PATCH, NODE) - before;
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    assert!(
+        written <= seconds / 3 + 1,
+        "{written} writes in {seconds} s"
+    );
+    // What others write in its place does not stay, and their own labels do.
+    label(&fixture, GIVEN, &json!("10"));
+    soon("a forged label", || given(&fixture) == "90").await;
+    fixture.set_cards(0);
+    soon("no label without a card", || given(&fixture).is_null()).await;
+    assert_eq!(
+        fixture.api.get(NODE).unwrap()["metadata"]["labels"],
+        json!({"team": "a"})
+    );
+    driver.end().await;
+}
+
+#[tokio::test]
+async fn slices_do_not_wait_for_a_label_that_is_not_allowed() {
+    let fixture = Fixture::new().await;
+    fixture.api.fail(Method::PATCH, NODE, Fault::Status(403));
+    let _driver = fixture.start();
+    soon("a slice", || fixture.devices().len() == 2).await;
+    fixture.set_cards(1);
+    soon("one card", || fixture.devices().len() == 1).await;
+    fixture.set_cards(2);
+    soon("two cards", || fixture.devices().len() == 2).await;
+    assert_eq!(given(&fixture), Value::Null);
+    assert_eq!(fixture.api.count(&Method::PATCH, NODE), 1);
+}
+
 #[tokio::test]
 async fn the_kubelet_is_sent_each_change_of_health() {
     let fixture = Fixture::new().await;

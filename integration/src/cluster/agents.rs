@@ -1,4 +1,4 @@
-//! What a node's agent may write: tried with tokens as kubelets get them for its pods.
+//! What a node's agent may write, tried with tokens as kubelets get them for its pods; and what the policies refuse of others' objects.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,23 @@ use super::kubectl::Kubectl;
 use super::nodes::{Card, add_node, post_slice, slice};
 use super::recorded::{Answer, of_reply};
 
-/// One attempt of the agent of node `n1`.
+/// One attempt.
 struct Attempt {
     name: &'static str,
-    /// Whether its token is of the node; one that names no node is what anybody makes who may.
-    is_bound: bool,
+    by: Actor,
     verb: Verb,
     /// Parts of the refusal; none where it has to succeed.
     refused: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Actor {
+    /// The agent of node `n1`.
+    Agent,
+    /// With a token that names no node, as anybody makes one who may.
+    AgentOfNoNode,
+    /// Who may do everything.
+    Admin,
 }
 
 enum Verb {
@@ -27,26 +36,28 @@ enum Verb {
     Event(fn(&mut Value)),
     /// Replaces the posted slice of a node by one with other cards.
     Replace(&'static str),
+    /// Merges this into an object.
+    Patch(&'static str, &'static str),
     /// Runs this.
     Run(&'static [&'static str]),
 }
 
-const ATTEMPTS: [Attempt; 15] = [
+const ATTEMPTS: [Attempt; 25] = [
     Attempt {
         name: "agent: a slice of its own node",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Create("n1", |_| ()),
         refused: &[],
     },
     Attempt {
         name: "agent: a slice of another node",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Create("n2", |_| ()),
         refused: &["agent of node n1", "slice of n2"],
     },
     Attempt {
         name: "agent: a slice of no node",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Create("n1", |slice| {
             slice["spec"]["allNodes"] = Value::Bool(true);
             slice["spec"]["nodeName"] = Value::Null;
@@ -55,13 +66,13 @@ const ATTEMPTS: [Attempt; 15] = [
     },
     Attempt {
         name: "agent: a slice in another node's pool",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Create("n1", |slice| slice["spec"]["pool"]["name"] = "n2".into()),
         refused: &["agent of node n1", "pool n2"],
     },
     Attempt {
         name: "agent: a slice of another driver",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Create("n1", |slice| {
             slice["spec"]["driver"] = "nic.example.com".into()
         }),
@@ -69,25 +80,25 @@ const ATTEMPTS: [Attempt; 15] = [
     },
     Attempt {
         name: "agent: a token without a node",
-        is_bound: false,
+        by: Actor::AgentOfNoNode,
         verb: Verb::Create("n1", |_| ()),
         refused: &["token names no node"],
     },
     Attempt {
         name: "agent: replaces its own slice",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Replace("n1"),
         refused: &[],
     },
     Attempt {
         name: "agent: replaces another node's slice",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Replace("n2"),
         refused: &["agent of node n1", "slice of n2"],
     },
     Attempt {
         name: "agent: deletes another node's slice",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Run(&[
             "delete",
             "--dry-run=server",
@@ -98,7 +109,7 @@ const ATTEMPTS: [Attempt; 15] = [
     },
     Attempt {
         name: "agent: deletes every slice at once",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Run(&[
             "delete",
             "--raw",
@@ -108,35 +119,122 @@ const ATTEMPTS: [Attempt; 15] = [
     },
     Attempt {
         name: "agent: reads secrets",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Run(&["get", "secrets", "-A"]),
         refused: &["secrets", "forbidden"],
     },
     Attempt {
         name: "agent: an event",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Event(|_| ()),
         refused: &[],
     },
     Attempt {
         name: "agent: an event in another node's name",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Event(|event| event["reportingInstance"] = "n2".into()),
         refused: &["agent of node n1", "on n2"],
     },
     Attempt {
         name: "agent: an event without a node",
-        is_bound: false,
+        by: Actor::AgentOfNoNode,
         verb: Verb::Event(|_| ()),
         refused: &["it reports no event"],
     },
     Attempt {
         name: "agent: reads events",
-        is_bound: true,
+        by: Actor::Agent,
         verb: Verb::Run(&["get", "events.events.k8s.io", "-A"]),
         refused: &["events", "forbidden"],
     },
+    Attempt {
+        name: "agent: labels its node",
+        by: Actor::Agent,
+        verb: Verb::Patch("node/n1", GIVEN),
+        refused: &[],
+    },
+    Attempt {
+        name: "agent: labels another node",
+        by: Actor::Agent,
+        verb: Verb::Patch("node/n2", GIVEN),
+        refused: &["agent of node n1", "cannot write node n2"],
+    },
+    Attempt {
+        name: "agent: a label without a node",
+        by: Actor::AgentOfNoNode,
+        verb: Verb::Patch("node/n1", GIVEN),
+        refused: &["it labels none"],
+    },
+    Attempt {
+        name: "agent: another label of its node",
+        by: Actor::Agent,
+        verb: Verb::Patch(
+            "node/n1",
+            r#"{"metadata":{"labels":{"cgpu.io/memory-given":"40","team":"a"}}}"#,
+        ),
+        refused: &["agent of node n1", "cannot write label team"],
+    },
+    Attempt {
+        name: "agent: removes a label of its node",
+        by: Actor::Agent,
+        verb: Verb::Patch(
+            "node/n1",
+            r#"{"metadata":{"labels":{"kubernetes.io/hostname":null}}}"#,
+        ),
+        refused: &["cannot write label kubernetes.io/hostname"],
+    },
+    Attempt {
+        name: "agent: taints its node",
+        by: Actor::Agent,
+        verb: Verb::Patch(
+            "node/n1",
+            r#"{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}"#,
+        ),
+        refused: &["can write a label of it and nothing else"],
+    },
+    Attempt {
+        name: "agent: annotates its node",
+        by: Actor::Agent,
+        verb: Verb::Patch("node/n1", r#"{"metadata":{"annotations":{"a":"b"}}}"#),
+        refused: &["can write a label of it and nothing else"],
+    },
+    Attempt {
+        name: "agent: its node's status",
+        by: Actor::Agent,
+        verb: Verb::Run(&[
+            "patch",
+            "node",
+            "n1",
+            "--dry-run=server",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            r#"{"status":{"capacity":{"cpu":"1"}}}"#,
+        ]),
+        refused: &["nodes", "forbidden"],
+    },
+    Attempt {
+        name: "namespace: a policy among nodes",
+        by: Actor::Admin,
+        verb: Verb::Patch(
+            "namespace/default",
+            r#"{"metadata":{"annotations":{"cgpu.io/nodes":"spread"}}}"#,
+        ),
+        refused: &[],
+    },
+    Attempt {
+        name: "namespace: a policy among nodes that nobody knows",
+        by: Actor::Admin,
+        verb: Verb::Patch(
+            "namespace/default",
+            r#"{"metadata":{"annotations":{"cgpu.io/nodes":"tight"}}}"#,
+        ),
+        refused: &["cgpu.io/nodes: \"tight\"", "binpack or spread"],
+    },
 ];
+
+/// The label that an agent keeps.
+const GIVEN: &str = r#"{"metadata":{"labels":{"cgpu.io/memory-given":"40"}}}"#;
 
 /// Posts two nodes with a slice each and makes every attempt.
 ///
@@ -152,7 +250,11 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
     let unbound = plane.kubectl_of("cgpu-agent", None)?;
     let mut answers = BTreeMap::new();
     for attempt in &ATTEMPTS {
-        let kubectl = if attempt.is_bound { &bound } else { &unbound };
+        let kubectl = match attempt.by {
+            Actor::Agent => &bound,
+            Actor::AgentOfNoNode => &unbound,
+            Actor::Admin => &admin,
+        };
         answers.insert(attempt.name.to_owned(), attempt.make(kubectl)?);
     }
     Ok(answers)
@@ -215,6 +317,10 @@ impl Attempt {
             Verb::Replace(node) => {
                 let object = slice(node, &[Card::new(0, node, 24), Card::new(1, node, 24)]);
                 kubectl.send("replace", &dry, &object)?
+            }
+            Verb::Patch(object, patch) => {
+                let patch = ["patch", object, "--type=merge", "--patch", patch];
+                kubectl.run(&[&patch, dry.as_slice()].concat())?
             }
             Verb::Run(args) => kubectl.run(args)?,
         };

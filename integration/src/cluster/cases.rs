@@ -27,6 +27,12 @@ pub struct Case {
     /// The templates that the pod's claims are made from, its own among them; none for what has to be left alone.
     #[serde(default)]
     templates: Option<Vec<String>>,
+    /// By what nodes it prefers: operators of terms by the label that agents keep, and how many other terms it has.
+    #[serde(default)]
+    prefers: Option<(String, usize)>,
+    /// How many terms of its own it has where the policy adds none.
+    #[serde(default)]
+    own: usize,
     /// It is refused, and the reason has all of these.
     #[serde(default)]
     refused: Vec<String>,
@@ -100,6 +106,7 @@ impl Case {
                 self.warned
             );
         }
+        self.check_preferences(answer)?;
         if let Some(expected) = &self.templates {
             let claims = answer.admitted["resourceClaims"].as_array();
             let seen: Vec<&str> = claims
@@ -121,6 +128,37 @@ impl Case {
             if is_ours && (!is_labelled || has_keys) {
                 bail!("{}: not wholly translated: {answer:?}", self.case);
             }
+        }
+        Ok(())
+    }
+}
+
+impl Case {
+    /// Ten terms of equal weight by the label, or none; those of the author's own stay before them.
+    fn check_preferences(&self, answer: &Answer) -> Result<()> {
+        let path = "/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
+        let affinity = answer.admitted["affinity"].as_str().unwrap_or("null");
+        let affinity: Value = serde_json::from_str(affinity)?;
+        let terms = affinity.pointer(path).and_then(Value::as_array);
+        let operator = |term: &Value| {
+            let expression = &term["preference"]["matchExpressions"][0];
+            let is_ours = expression["key"] == "cgpu.io/memory-given" && term["weight"] == 10;
+            is_ours.then(|| {
+                expression["operator"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+        };
+        let seen: Vec<Option<String>> = terms.into_iter().flatten().map(operator).collect();
+        let expected = match &self.prefers {
+            None => vec![None; self.own],
+            Some((operator, others)) => {
+                [vec![None; *others], vec![Some(operator.clone()); 10]].concat()
+            }
+        };
+        if seen != expected {
+            bail!("{}: prefers by {seen:?}, not {expected:?}", self.case);
         }
         Ok(())
     }

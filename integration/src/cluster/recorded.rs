@@ -28,7 +28,7 @@ pub struct Answer {
     /// What the server warned of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// What the policies may change of it: labels, claims, runtime class, resources by container.
+    /// What the policies may change of it: labels, claims, runtime class, affinity, resources by container.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub admitted: Value,
 }
@@ -133,6 +133,7 @@ pub fn prepare(kubectl: &Kubectl) -> Result<()> {
             json!({}),
             json!({"cgpu.io/max-memory-per-card": "16Gi"}),
         ),
+        ("packed", json!({}), json!({"cgpu.io/nodes": "binpack"})),
         (
             "mistaken",
             json!({}),
@@ -208,10 +209,15 @@ fn admitted(object: &Value) -> Value {
             resources.insert(name.to_owned(), container["resources"].clone());
         }
     }
-    json!({
+    let mut admitted = json!({
         "labels": object["metadata"]["labels"],
         "resourceClaims": object["spec"]["resourceClaims"],
         "runtimeClassName": object["spec"]["runtimeClassName"],
         "resources": resources,
-    })
+    });
+    if object["spec"]["affinity"].is_object() {
+        // One line: it is long, and the same for many.
+        admitted["affinity"] = Value::String(object["spec"]["affinity"].to_string());
+    }
+    admitted
 }
