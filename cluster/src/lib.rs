@@ -14,7 +14,8 @@
 //! - [`device_plugin`]: instead of the DRA driver, for clusters below 1.34.
 //! - [`publish`]: the node's slices in the API, by its labels ([`node_labels`]); [`given`]: the label that it keeps itself; [`status`]: what a claim's status shows of its devices.
 //! - [`events`]: what happened, for people who look with `kubectl`.
-//! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from.
+//! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from; [`quota`]: GPU memory of
+//!   namespaces; [`follow`]: objects as a channel.
 //! - [`preempt`]: for the whole cluster too, where an administrator has it: pods of lower priority are evicted for one that waits.
 //! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
 //!
@@ -33,6 +34,7 @@ mod device_plugin;
 mod driver;
 mod error;
 mod events;
+mod follow;
 mod given;
 mod host;
 mod kubelet;
@@ -46,6 +48,7 @@ mod prepare;
 pub mod proto;
 mod publish;
 mod quantity;
+mod quota;
 mod reconcile;
 mod slice;
 mod status;

@@ -57,11 +57,7 @@ fn templates_are_made_for_pods_and_collected_after_them() -> Result<()> {
     let kubectl = plane.kubectl();
     apply(&kubectl)?;
     let own = plane.kubectl_of("cgpu-templates", None)?;
-    for more in [
-        ["get", "secrets"],
-        ["get", "resourceclaims"],
-        ["get", "nodes"],
-    ] {
+    for more in [["get", "secrets"], ["get", "configmaps"], ["get", "nodes"]] {
         let refused = own.run(&more)?.failure()?;
         assert!(refused.contains("forbidden"), "{refused}");
     }

@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::api::{self, Access, Connection};
 use crate::backoff::Backoff;
 use crate::error::Error;
+use crate::quota;
 
 use needed::{Key, Needed};
 use store::Store;
@@ -58,11 +59,12 @@ impl Default for TemplatesPace {
     }
 }
 
-/// Serves until `stop` is complete. What cannot be done is logged and tried again.
+/// Serves until `stop` is complete, and keeps the accounts of namespaces beside it. What cannot be done is logged and tried again.
 pub async fn run_templates(access: Access, pace: TemplatesPace, stop: impl Future<Output = ()>) {
     let connection = Arc::new(Connection::new(access));
     tokio::select! {
-        () = serve(connection, pace) => {}
+        () = serve(Arc::clone(&connection), pace) => {}
+        () = quota::serve(connection) => {}
         () = stop => {}
     }
 }

@@ -25,6 +25,8 @@ enum Actor {
     Agent,
     /// With a token that names no node, as anybody makes one who may.
     AgentOfNoNode,
+    /// The controller of templates and quotas.
+    Controller,
     /// Who may do everything.
     Admin,
 }
@@ -42,7 +44,7 @@ enum Verb {
     Run(&'static [&'static str]),
 }
 
-const ATTEMPTS: [Attempt; 25] = [
+const ATTEMPTS: [Attempt; 33] = [
     Attempt {
         name: "agent: a slice of its own node",
         by: Actor::Agent,
@@ -231,7 +233,91 @@ const ATTEMPTS: [Attempt; 25] = [
         ),
         refused: &["cgpu.io/nodes: \"tight\"", "binpack or spread"],
     },
+    Attempt {
+        name: "namespace: a maximum of GPU memory",
+        by: Actor::Admin,
+        verb: Verb::Patch(
+            "namespace/default",
+            r#"{"metadata":{"annotations":{"cgpu.io/max-memory":"64Gi"}}}"#,
+        ),
+        refused: &[],
+    },
+    Attempt {
+        name: "namespace: a maximum of GPU memory that is no amount",
+        by: Actor::Admin,
+        verb: Verb::Patch(
+            "namespace/default",
+            r#"{"metadata":{"annotations":{"cgpu.io/max-memory":"64GiB"}}}"#,
+        ),
+        refused: &["cgpu.io/max-memory: \"64GiB\"", "for example 64Gi"],
+    },
+    Attempt {
+        name: "namespace: a maximum of GPU memory below nothing",
+        by: Actor::Admin,
+        verb: Verb::Patch(
+            "namespace/default",
+            r#"{"metadata":{"annotations":{"cgpu.io/max-memory":"-1Gi"}}}"#,
+        ),
+        refused: &["cgpu.io/max-memory: \"-1Gi\"", "0 or more"],
+    },
+    Attempt {
+        name: "controller: the account of a namespace",
+        by: Actor::Controller,
+        verb: Verb::Patch(
+            "namespace/bounded",
+            r#"{"metadata":{"annotations":{"cgpu.io/memory-claimed":"12Gi","cgpu.io/memory-granted":null}}}"#,
+        ),
+        refused: &[],
+    },
+    Attempt {
+        name: "controller: the maximum of a namespace",
+        by: Actor::Controller,
+        verb: Verb::Patch(
+            "namespace/bounded",
+            r#"{"metadata":{"annotations":{"cgpu.io/max-memory":null}}}"#,
+        ),
+        refused: &["cannot write annotation cgpu.io/max-memory"],
+    },
+    Attempt {
+        name: "controller: a label of a namespace",
+        by: Actor::Controller,
+        verb: Verb::Patch(
+            "namespace/bounded",
+            r#"{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}"#,
+        ),
+        refused: &["annotations of a namespace and nothing else"],
+    },
+    Attempt {
+        name: "controller: deletes a namespace",
+        by: Actor::Controller,
+        verb: Verb::Run(&["delete", "--dry-run=server", "namespace", "bounded"]),
+        refused: &["namespaces", "forbidden"],
+    },
+    Attempt {
+        name: "scheduler: allocates a claim that is not granted",
+        by: Actor::Admin,
+        verb: Verb::Run(&[
+            "patch",
+            "resourceclaim",
+            "held",
+            "--namespace=bounded",
+            "--dry-run=server",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            ALLOCATION,
+        ]),
+        refused: &[
+            "claim held has no grant yet",
+            "cgpu.io/max-memory: 16Gi",
+            "10Gi",
+        ],
+    },
 ];
+
+/// As the scheduler writes it.
+const ALLOCATION: &str = r#"{"status":{"allocation":{"devices":{"results":[{"request":"vgpu","driver":"gpu.cgpu.io","pool":"n1",
+    "device":"gpu-0","shareID":"7007bb35-0000-4000-8000-000000000000","consumedCapacity":{"memory":"4Gi"}}]}}}}"#;
 
 /// The label that an agent keeps.
 const GIVEN: &str = r#"{"metadata":{"labels":{"cgpu.io/memory-given":"40"}}}"#;
@@ -248,11 +334,19 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
     }
     let bound = plane.kubectl_of("cgpu-agent", Some("n1"))?;
     let unbound = plane.kubectl_of("cgpu-agent", None)?;
+    let controller = plane.kubectl_of("cgpu-templates", None)?;
+    admin.create(&json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "held", "namespace": "bounded"},
+        "spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
+            "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "4Gi"}},
+        }}]}},
+    }))?;
     let mut answers = BTreeMap::new();
     for attempt in &ATTEMPTS {
         let kubectl = match attempt.by {
             Actor::Agent => &bound,
             Actor::AgentOfNoNode => &unbound,
+            Actor::Controller => &controller,
             Actor::Admin => &admin,
         };
         answers.insert(attempt.name.to_owned(), attempt.make(kubectl)?);

@@ -135,6 +135,19 @@ pub fn prepare(kubectl: &Kubectl) -> Result<()> {
         ),
         ("packed", json!({}), json!({"cgpu.io/nodes": "binpack"})),
         (
+            "bounded",
+            json!({}),
+            json!({
+                "cgpu.io/max-memory": "16Gi", "cgpu.io/memory-claimed": "10Gi",
+                "cgpu.io/memory-granted": "11111111-2222-3333-4444-555555555555", "cgpu.io/card-memory": "24Gi",
+            }),
+        ),
+        (
+            "uncounted",
+            json!({}),
+            json!({"cgpu.io/max-memory": "16Gi"}),
+        ),
+        (
             "mistaken",
             json!({}),
             json!({"cgpu.io/max-memory-per-card": "much"}),

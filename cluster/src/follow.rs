@@ -1,0 +1,154 @@
+//! All objects of a kind, and what becomes of them, as a channel. Nothing is kept here.
+//!
+//! ```text
+//!   list, page by page ──▶ watch ──▶ … in its time: from where it was
+//!        ▲                   │
+//!        └── lost, an error ─┘
+//! ```
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::serde::de::DeserializeOwned;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{Api, Resource};
+use tokio::sync::mpsc::Sender;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::api::{self, Connection};
+use crate::backoff::Backoff;
+use crate::error::Error;
+
+/// Objects of one answer.
+const PAGE: u32 = 500;
+
+/// The server ends a watch after this.
+const WATCH_S: u32 = 290;
+
+/// A server that ends every watch at once is not asked more often than this.
+const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
+
+/// What became of the objects.
+#[derive(Debug)]
+pub(crate) enum Change<T> {
+    /// These are all.
+    All(Vec<T>),
+    /// This one is new, or another than before.
+    Is(T),
+    /// This one, as it was at last, is gone.
+    Gone(T),
+}
+
+/// Where the objects come from, and what they become.
+pub(crate) struct Follow<'a, K, T> {
+    pub(crate) connection: &'a Connection,
+    /// For messages: `namespaces`.
+    pub(crate) what: &'static str,
+    /// What is kept of an object.
+    pub(crate) of: fn(K) -> T,
+    pub(crate) changes: Sender<Change<T>>,
+}
+
+/// Nobody takes changes any more.
+struct Closed;
+
+impl<K, T> Follow<'_, K, T>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    /// Follows until nobody takes changes any more. What the server does not answer is logged and tried again.
+    pub(crate) async fn run(self) {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.follow(&mut backoff).await {
+                Ok(Closed) => return,
+                Err(error) => {
+                    let wait = backoff.next();
+                    tracing::warn!(error = %host_config::chain(&error), ?wait, "{} are not followed; tried again", self.what);
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    async fn follow(&self, backoff: &mut Backoff) -> Result<Closed, Error> {
+        let objects = self.connection.all::<K>().await?;
+        loop {
+            let (all, mut version) = self.list(&objects).await?;
+            if self.changes.send(Change::All(all)).await.is_err() {
+                return Ok(Closed);
+            }
+            loop {
+                backoff.reset();
+                let next = Instant::now() + BETWEEN_WATCHES;
+                match self.watch(&objects, &version).await? {
+                    Watched::Until(reached) => version = reached,
+                    Watched::Lost => break,
+                    Watched::Closed => return Ok(Closed),
+                }
+                sleep_until(next).await;
+            }
+            sleep(BETWEEN_WATCHES).await;
+        }
+    }
+
+    async fn list(&self, objects: &Api<K>) -> Result<(Vec<T>, String), Error> {
+        let mut params = ListParams::default().limit(PAGE);
+        let mut all = Vec::new();
+        loop {
+            let operation = || format!("list {}", self.what);
+            let page = api::answer(operation, objects.list(&params)).await?;
+            all.extend(page.items.into_iter().map(self.of));
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok((all, page.metadata.resource_version.unwrap_or_default())),
+            }
+        }
+    }
+
+    async fn watch(&self, objects: &Api<K>, version: &str) -> Result<Watched, Error> {
+        let params = WatchParams::default().timeout(WATCH_S);
+        let question = objects.watch(&params, version);
+        let events = api::answer(|| format!("watch {}", self.what), question).await?;
+        let mut events = pin!(events);
+        let mut version = version.to_owned();
+        // A server that is gone ends no watch.
+        let end = sleep(Duration::from_secs(u64::from(WATCH_S) + 5));
+        let mut end = pin!(end);
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = &mut end => return Ok(Watched::Lost),
+            };
+            let (object, change): (K, fn(T) -> Change<T>) = match event {
+                None => return Ok(Watched::Until(version)),
+                Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                    (object, Change::Is)
+                }
+                Some(Ok(WatchEvent::Deleted(object))) => (object, Change::Gone),
+                Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                    version = bookmark.metadata.resource_version;
+                    continue;
+                }
+                Some(Ok(WatchEvent::Error(_)) | Err(_)) => return Ok(Watched::Lost),
+            };
+            if let Some(reached) = &object.meta().resource_version {
+                version.clone_from(reached);
+            }
+            let change = change((self.of)(object));
+            if self.changes.send(change).await.is_err() {
+                return Ok(Watched::Closed);
+            }
+        }
+    }
+}
+
+/// How a watch has ended.
+enum Watched {
+    /// In its time: it goes on from here.
+    Until(String),
+    /// What it would go on from is gone.
+    Lost,
+    Closed,
+}

@@ -1,0 +1,216 @@
+//! What a claim counts for: what it was given, or what it may be given at most. Pure.
+
+use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceAllocationResult, ResourceClaim};
+
+use crate::names::DRIVER;
+use crate::quantity;
+
+/// Classes with this end are of our driver; by others nothing is allocated in a namespace with a maximum.
+const CLASSES: &str = ".cgpu.io";
+
+/// A claim has so many results at most, which `allocationMode: All` may all take.
+const RESULTS_MAX: u64 = 32;
+
+/// What is kept of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    /// Seconds since 1970.
+    pub(super) created_s: i64,
+    pub(super) is_allocated: bool,
+    /// Of each request or result its alternatives: one of them is what it counts for.
+    parts: Vec<Vec<Part>>,
+}
+
+/// Cards of one memory each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    cards: u64,
+    /// `None`: all that a card has.
+    memory_bytes: Option<u64>,
+}
+
+impl Part {
+    fn bytes(self, largest_bytes: u64) -> u64 {
+        let of_each = self.memory_bytes.unwrap_or(largest_bytes);
+        self.cards.saturating_mul(of_each)
+    }
+}
+
+impl Claim {
+    pub(super) fn of(claim: ResourceClaim) -> Self {
+        let created = claim.metadata.creation_timestamp;
+        let allocation = claim.status.and_then(|status| status.allocation);
+        let parts = match &allocation {
+            Some(allocation) => allocation.devices.as_ref().map(given).unwrap_or_default(),
+            None => {
+                let devices = claim.spec.devices.unwrap_or_default();
+                let requests = devices.requests.unwrap_or_default().into_iter();
+                requests.filter_map(requested).collect()
+            }
+        };
+        Self {
+            namespace: claim.metadata.namespace.unwrap_or_default(),
+            uid: claim.metadata.uid.unwrap_or_default(),
+            created_s: created.map_or(0, |time| time.0.as_second()),
+            is_allocated: allocation.is_some(),
+            parts,
+        }
+    }
+
+    /// Whether it has or asks for anything of ours.
+    pub(super) fn is_ours(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Bytes that it counts for, where the largest card has so many.
+    pub(super) fn bytes(&self, largest_bytes: u64) -> u64 {
+        let of_one = |alternatives: &Vec<Part>| {
+            let bytes = alternatives.iter().map(|part| part.bytes(largest_bytes));
+            bytes.max().unwrap_or(0)
+        };
+        self.parts.iter().map(of_one).fold(0, u64::saturating_add)
+    }
+}
+
+/// What the scheduler gave. A device that is not shared is a whole card.
+fn given(devices: &DeviceAllocationResult) -> Vec<Vec<Part>> {
+    let results = devices.results.iter().flatten();
+    let ours = results.filter(|result| result.driver == DRIVER);
+    ours.map(|result| {
+        let consumed = result.consumed_capacity.as_ref();
+        vec![Part {
+            cards: 1,
+            memory_bytes: consumed
+                .and_then(|capacity| capacity.get("memory"))
+                .map(|memory| quantity::whole(memory).unwrap_or(u64::MAX)),
+        }]
+    })
+    .collect()
+}
+
+/// What a request may be given; `None`: nothing of ours.
+fn requested(request: k8s_openapi::api::resource::v1::DeviceRequest) -> Option<Vec<Part>> {
+    let exactly = request.exactly.map(|exactly| {
+        let class = exactly.device_class_name;
+        (
+            class,
+            exactly.allocation_mode,
+            exactly.count,
+            exactly.capacity,
+        )
+    });
+    let alternatives = request.first_available.into_iter().flatten();
+    let alternatives = alternatives.map(|one| {
+        let class = one.device_class_name;
+        (class, one.allocation_mode, one.count, one.capacity)
+    });
+    let parts: Vec<Part> = exactly
+        .into_iter()
+        .chain(alternatives)
+        .filter(|(class, ..)| class.ends_with(CLASSES))
+        .map(|(_, mode, count, capacity)| Part {
+            cards: match mode.as_deref() {
+                Some("All") => RESULTS_MAX,
+                _ => u64::try_from(count.unwrap_or(1)).unwrap_or(u64::MAX),
+            },
+            memory_bytes: memory(capacity.as_ref()),
+        })
+        .collect();
+    (!parts.is_empty()).then_some(parts)
+}
+
+fn memory(capacity: Option<&CapacityRequirements>) -> Option<u64> {
+    let memory = capacity?.requests.as_ref()?.get("memory")?;
+    Some(quantity::whole(memory).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    pub(crate) fn claim(uid: &str, spec: &Value, status: &Value) -> Claim {
+        let claim = json!({
+            "metadata": {"namespace": "team", "name": uid, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"devices": {"requests": spec}}, "status": status,
+        });
+        Claim::of(serde_json::from_value(claim).unwrap())
+    }
+
+    fn gib(spec: &Value, status: &Value) -> u64 {
+        claim("c", spec, status).bytes(24 * GIB) / GIB
+    }
+
+    #[test]
+    fn a_claim_counts_for_what_it_may_be_given_at_most() {
+        let exactly = |class: &str, fields: Value| {
+            let mut fields = fields;
+            fields["deviceClassName"] = json!(class);
+            json!([{"name": "r", "exactly": fields}])
+        };
+        let memory = |memory: &str| json!({"requests": {"memory": memory}});
+        for (spec, expected) in [
+            (
+                exactly("vgpu.cgpu.io", json!({"capacity": memory("8Gi")})),
+                8,
+            ),
+            (
+                exactly(
+                    "vgpu.cgpu.io",
+                    json!({"count": 2, "capacity": memory("8Gi")}),
+                ),
+                16,
+            ),
+            (exactly("own.cgpu.io", json!({})), 24),
+            (exactly("card.cgpu.io", json!({"count": 3})), 72),
+            (
+                exactly("card.cgpu.io", json!({"allocationMode": "All"})),
+                32 * 24,
+            ),
+            (exactly("nic.example.com", json!({"count": 3})), 0),
+            (json!([]), 0),
+            (Value::Null, 0),
+            (
+                json!([{"name": "r", "firstAvailable": [
+                    {"name": "a", "deviceClassName": "vgpu.cgpu.io", "count": 2, "capacity": memory("4Gi")},
+                    {"name": "b", "deviceClassName": "vgpu.cgpu.io", "capacity": memory("12Gi")},
+                    {"name": "c", "deviceClassName": "nic.example.com", "count": 9},
+                ]}]),
+                12,
+            ),
+        ] {
+            assert_eq!(gib(&spec, &Value::Null), expected, "{spec}");
+        }
+        let broken = exactly(
+            "vgpu.cgpu.io",
+            json!({"count": 2, "capacity": memory("much")}),
+        );
+        assert_eq!(claim("c", &broken, &Value::Null).bytes(1), u64::MAX);
+    }
+
+    #[test]
+    fn an_allocated_claim_counts_for_what_it_has() {
+        let spec = json!([{"name": "r", "exactly": {"deviceClassName": "own.example.com"}}]);
+        let result = |driver: &str, consumed: Value| json!({"request": "r", "driver": driver, "pool": "n", "device": "d", "consumedCapacity": consumed});
+        let status = |results: Value| json!({"allocation": {"devices": {"results": results}}});
+        let two = status(json!([
+            result("gpu.cgpu.io", json!({"memory": "4Gi"})),
+            result("gpu.cgpu.io", json!({"memory": "5Gi", "cores": "3"})),
+            result("nic.example.com", json!({"memory": "9Gi"})),
+        ]));
+        assert_eq!(gib(&spec, &two), 9);
+        let whole = status(json!([result("gpu.cgpu.io", Value::Null)]));
+        assert_eq!(gib(&spec, &whole), 24, "a card that is not shared");
+        let other = claim(
+            "c",
+            &spec,
+            &status(json!([result("nic.example.com", json!({}))])),
+        );
+        assert!(!other.is_ours() && other.is_allocated);
+    }
+}

@@ -1,0 +1,274 @@
+//! GPU memory of a namespace, with Kubernetes' own servers: what fits starts, what does not waits, and a burst passes no maximum.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cluster::{Access, TemplatesPace, run_templates};
+use integration::cluster::{
+    Card, ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply, post_slice, remove,
+    template,
+};
+use integration::command::{LIMIT, wait_until};
+use integration::node::Node;
+use integration::skip;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+const TEAM: &str = "--namespace=team";
+const MIB: u64 = 1 << 20;
+
+struct Cluster {
+    kubectl: Kubectl,
+}
+
+impl Cluster {
+    fn annotate(&self, annotation: &str) -> Result<()> {
+        let annotate = ["annotate", "--overwrite", "namespace", "team", annotation];
+        self.kubectl.run(&annotate)?.success()?;
+        Ok(())
+    }
+
+    fn account(&self, key: &str) -> Result<String> {
+        let namespace = self.kubectl.get(&["namespace", "team"])?;
+        let value = namespace["metadata"]["annotations"][key].as_str();
+        Ok(value.unwrap_or("nothing").to_owned())
+    }
+
+    fn wait_claimed(&self, claimed: &str) -> Result<()> {
+        wait_until(&format!("{claimed} to be claimed"), LIMIT, || {
+            Ok(self.account("cgpu.io/memory-claimed")? == claimed)
+        })
+    }
+
+    fn classic(&self, name: &str, limits: &Value) -> Result<()> {
+        self.kubectl.create(&json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "team"},
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]},
+        }))
+    }
+
+    fn wait_placed(&self, name: &str) -> Result<()> {
+        let is_placed = |pod: &Value| pod["spec"]["nodeName"].is_string();
+        let what = format!("{name} to be placed");
+        self.kubectl.wait(&what, &["pod", name, TEAM], is_placed)?;
+        Ok(())
+    }
+
+    /// Waits for an event of a pod that has these words.
+    fn wait_reason(&self, name: &str, words: &str) -> Result<String> {
+        let mut last = String::new();
+        wait_until(&format!("an event of {name} with {words:?}"), LIMIT, || {
+            let selector = format!("--field-selector=involvedObject.name={name}");
+            let events = self.kubectl.get(&["events", TEAM, &selector])?;
+            let messages = events["items"].as_array().context("events")?.iter();
+            let mut messages = messages.filter_map(|event| event["message"].as_str());
+            if let Some(found) = messages.find(|message| message.contains(words)) {
+                found.clone_into(&mut last);
+            }
+            Ok(!last.is_empty())
+        })?;
+        Ok(last)
+    }
+
+    /// How many claims there are, and MiB that are allocated of cards.
+    fn allocated(&self) -> Result<(usize, u64)> {
+        let claims = self.kubectl.get(&["resourceclaims", TEAM])?;
+        let claims = claims["items"].as_array().context("claims")?;
+        let results = claims.iter().flat_map(|claim| {
+            let results = claim["status"]["allocation"]["devices"]["results"].as_array();
+            results.into_iter().flatten()
+        });
+        let bytes = results.map(|result| {
+            let memory = result["consumedCapacity"]["memory"].as_str();
+            memory.and_then(dra::quantity::whole).unwrap_or(u64::MAX)
+        });
+        Ok((claims.len(), bytes.sum::<u64>() / MIB))
+    }
+
+    fn clear(&self) -> Result<()> {
+        remove(&self.kubectl, &["pod", "--all", TEAM])?;
+        remove(&self.kubectl, &["resourceclaim", "--all", TEAM])?;
+        self.wait_claimed("0")
+    }
+}
+
+/// Pods from a template: one too many waits, and starts when something is freed.
+fn waiting(cluster: &Cluster) -> Result<()> {
+    let gib = json!({"aliyun.com/gpu-mem": 8});
+    for name in ["p0", "p1"] {
+        cluster.classic(name, &gib)?;
+        cluster.wait_placed(name)?;
+    }
+    cluster.wait_claimed("16Gi")?;
+    cluster.classic("p2", &gib)?;
+    let why = cluster.wait_reason("p2", "cgpu.io/max-memory: 20Gi")?;
+    ensure!(
+        why.contains("asks for 8192Mi") && why.contains("16Gi"),
+        "{why}"
+    );
+    let waited = Instant::now();
+    std::thread::sleep(Duration::from_secs(8));
+    ensure!(cluster.allocated()? == (2, 16 << 10), "it waits");
+    remove(&cluster.kubectl, &["pod", "p0", TEAM])?;
+    let (waited, freed) = (waited.elapsed(), Instant::now());
+    cluster.wait_placed("p2")?;
+    println!("waited {waited:?}, placed {:?} after", freed.elapsed());
+    cluster.clear()
+}
+
+/// Whole cards, also by the scheduler's own claims.
+fn whole_cards(cluster: &Cluster) -> Result<()> {
+    cluster.classic("whole", &json!({"aliyun.com/gpu": 1}))?;
+    let why = cluster.wait_reason("whole", "asks for 24576Mi")?;
+    println!("whole card: {why}");
+    cluster.annotate("cgpu.io/max-memory=30Gi")?;
+    let began = Instant::now();
+    cluster.wait_placed("whole")?;
+    println!("a whole card, placed after {:?}", began.elapsed());
+    cluster.wait_claimed("24Gi")?;
+    cluster.clear()?;
+    cluster.annotate("cgpu.io/max-memory=20Gi")
+}
+
+/// Fifty claims of 2 GiB at once, each with a pod that waits for it; ten fit.
+fn burst(cluster: &Cluster) -> Result<()> {
+    let list = |items: Vec<Value>| json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let pods = (0..50).map(|index| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("b{index}"), "namespace": "team"},
+            "spec": {
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": format!("b{index}")}],
+                "containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}],
+            },
+        })
+    });
+    cluster.kubectl.create(&list(pods.collect()))?;
+    let claim = |index: usize| {
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": format!("b{index}"), "namespace": "team"},
+            "spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
+                "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "2Gi"}},
+            }}]}},
+        })
+    };
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for part in 0..5 {
+            let items = (part * 10..part * 10 + 10).map(claim).collect();
+            let kubectl = &cluster.kubectl;
+            // What is refused is no error here.
+            scope.spawn(move || kubectl.send("create", &[], &list(items)).is_ok());
+        }
+    });
+    let made = began.elapsed();
+    let most = 20 << 10;
+    let mut last = (0, 0);
+    wait_until("as many as fit to be allocated", LIMIT, || {
+        last = cluster.allocated()?;
+        ensure!(last.1 <= most, "{last:?}: above the maximum");
+        Ok(last.1 == most)
+    })
+    .with_context(|| format!("at last {last:?}"))?;
+    let until = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < until {
+        last = cluster.allocated()?;
+        ensure!(last.1 == most, "{last:?}: not the maximum");
+    }
+    println!(
+        "of 50 claims in {made:?} {} were made, and 10 allocated; claimed: {}",
+        last.0,
+        cluster.account("cgpu.io/memory-claimed")?
+    );
+    // One goes: one of those that slipped by is next, or nobody is left.
+    if last.0 > 10 {
+        let claims = cluster.kubectl.get(&["resourceclaims", TEAM])?;
+        let claims = claims["items"].as_array().context("claims")?;
+        let held = |claim: &&Value| claim["status"]["allocation"].is_object();
+        let name = claims.iter().find(held).context("an allocated one")?;
+        let name = name["metadata"]["name"].as_str().context("a name")?;
+        remove(&cluster.kubectl, &["pod", name, TEAM])?;
+        remove(&cluster.kubectl, &["resourceclaim", name, TEAM])?;
+        let began = Instant::now();
+        wait_until("the next one", LIMIT, || {
+            last = cluster.allocated()?;
+            ensure!(last.1 <= most, "{last:?}: above the maximum");
+            Ok(last.1 == most)
+        })?;
+        println!("the next one after {:?}", began.elapsed());
+    }
+    cluster.clear()
+}
+
+#[test]
+fn a_namespace_has_no_more_gpu_memory_than_its_maximum() -> Result<()> {
+    let test = "a_namespace_has_no_more_gpu_memory_than_its_maximum";
+    let programs = match KubernetesPrograms::for_tests() {
+        Ok(programs) => programs,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let node = Node::bare()?;
+    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    plane.network().enter()?;
+    let kubectl = plane.kubectl();
+    apply(&kubectl)?;
+    add_node(&kubectl, "n1")?;
+    let cards = [0, 1, 2, 3].map(|index| Card::new(index, "n1", 24));
+    post_slice(&kubectl, "n1", &cards)?;
+    kubectl.run(&["create", "namespace", "team"])?.success()?;
+    kubectl.create(&template("cgpu-m8-c0-x1", "team")?)?;
+    let own = plane.kubectl_of("cgpu-templates", None)?;
+    let access = Access {
+        kubeconfig: Some(own.config().to_owned()),
+        server: None,
+    };
+    let runtime = Runtime::new()?;
+    let pace = TemplatesPace::default();
+    let serve = || runtime.spawn(run_templates(access.clone(), pace, std::future::pending()));
+    let controller = serve();
+    let cluster = Cluster { kubectl };
+    cluster.annotate("cgpu.io/max-memory=20Gi")?;
+    cluster.wait_claimed("0")?;
+    ensure!(cluster.account("cgpu.io/card-memory")? == "24Gi", "a card");
+    // Who edits a namespace's objects does not edit the namespace.
+    let bind = [
+        "create",
+        "rolebinding",
+        "t",
+        TEAM,
+        "--clusterrole=admin",
+        "--user=tenant",
+    ];
+    cluster.kubectl.run(&bind)?.success()?;
+    let raise = [
+        "annotate",
+        "--as=tenant",
+        "--overwrite",
+        "namespace",
+        "team",
+        "cgpu.io/max-memory-",
+    ];
+    let refused = cluster.kubectl.run(&raise)?.failure()?;
+    ensure!(refused.contains("forbidden"), "{refused}");
+    waiting(&cluster)?;
+    whole_cards(&cluster)?;
+    burst(&cluster)?;
+    // Nobody counts: nothing new is allocated, and what is there stays. The next controller goes on.
+    controller.abort();
+    cluster.classic("late", &json!({"aliyun.com/gpu-mem": 8}))?;
+    cluster.wait_reason("late", "has no grant yet")?;
+    let next = serve();
+    cluster.wait_placed("late")?;
+    cluster.clear()?;
+    cluster.annotate("cgpu.io/max-memory-")?;
+    wait_until("nothing of the account to be left", LIMIT, || {
+        let keys = ["memory-claimed", "memory-granted", "card-memory"];
+        let left = keys.map(|key| cluster.account(&format!("cgpu.io/{key}")));
+        let left: Vec<String> = left.into_iter().collect::<Result<_>>()?;
+        Ok(left == ["nothing"; 3])
+    })?;
+    next.abort();
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    plane.finish()?;
+    node.finish()
+}
