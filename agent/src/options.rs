@@ -48,7 +48,7 @@ pub struct ClusterOptions {
     /// Serves the kubelet too, as the DRA driver gpu.cgpu.io: the node's GPUs are published, and claims of pods prepared.
     #[arg(long, group = "role")]
     pub kubernetes: bool,
-    /// Serves no node, but the cluster: makes the templates that classic pods' claims are made from, and removes those that nobody names.
+    /// Serves no node, but the cluster: makes the templates that classic pods' claims are made from, removes those that nobody names, and counts for namespaces with cgpu.io/max-memory.
     #[arg(long, group = "role")]
     pub classic_templates: bool,
     /// Serves no node, but the cluster: evicts pods of lower priority for a pod that the scheduler cannot place for want of a GPU's memory, time or places.

@@ -188,7 +188,7 @@ fn the_planned_pods_go_and_the_waiting_pod_comes() -> Result<()> {
     );
     reap(&kubectl)?;
     ensure!(
-        share(&kubectl, "high")? == "n1/gpu-0 8Gi 0 %",
+        share(&kubectl, "high")? == "n1/gpu-0 8Gi 1 %",
         "it has its place"
     );
     run(&kubectl, "high")?;
@@ -255,7 +255,7 @@ fn budget(kubectl: &Kubectl) -> Result<()> {
     );
     reap(kubectl)?;
     ensure!(
-        share(kubectl, "second")? == "n1/gpu-1 8Gi 0 %",
+        share(kubectl, "second")? == "n1/gpu-1 8Gi 1 %",
         "it has its place"
     );
     Ok(())
