@@ -50,12 +50,18 @@ pub(super) async fn carry_out(
     }
     let mut count = 0;
     for uid in &plan.victims {
-        // What the dry runs did not see, as a budget of several of them, leaves the rest for the next look.
-        if evict(connection, cluster, uid, Run::Real).await? != Outcome::Evicted {
-            break;
+        match evict(connection, cluster, uid, Run::Real).await {
+            Ok(Outcome::Evicted) => count += 1,
+            // What the dry runs did not see, as a budget of several of them, leaves the rest for the next look.
+            Ok(Outcome::Denied | Outcome::Outdated) => break,
+            Err(error) if count == 0 => return Err(error),
+            // Pods are gone already, which the pause of the pod that waits has to follow.
+            Err(error) => {
+                tracing::warn!(error = %host_config::chain(&error), "a plan is carried out in part");
+                break;
+            }
         }
-        count += 1;
-        report_victim(connection, waiter, plan, cluster, uid).await?;
+        report_victim(connection, waiter, plan, cluster, uid).await;
     }
     if count == 0 {
         return Ok(Outcome::Denied);
@@ -82,8 +88,16 @@ pub(super) async fn carry_out(
         ),
         reporter: REPORTER,
     };
-    event.report(connection).await?;
+    report(connection, event).await;
     Ok(Outcome::Evicted)
+}
+
+/// An event that is not taken changes nothing of what was done: the pods are gone.
+async fn report(connection: &Connection, event: PodEvent<'_>) {
+    let reason = event.reason;
+    if let Err(error) = event.report(connection).await {
+        tracing::warn!(error = %host_config::chain(&error), reason, "an event is lost");
+    }
 }
 
 /// Whether the pod is still there and not placed.
@@ -163,9 +177,9 @@ async fn report_victim(
     plan: &NodePlan,
     cluster: &Cluster,
     uid: &str,
-) -> Result<(), Error> {
+) {
     let Some(holder) = cluster.holders.get(uid) else {
-        return Ok(());
+        return;
     };
     let event = PodEvent {
         namespace: &holder.namespace,
@@ -181,5 +195,5 @@ async fn report_victim(
         ),
         reporter: REPORTER,
     };
-    event.report(connection).await
+    report(connection, event).await;
 }
