@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+pub(crate) use cluster::Counts;
 use cluster::{
     Access, Host, Interface, NodeName, PreemptionPace, ResourceName, Settings, TemplatesPace,
 };
@@ -19,6 +20,14 @@ const NODE_NAME: &str = "NODE_NAME";
 pub(crate) struct Driver {
     settings: Settings,
     host: Host,
+    counts: Arc<Counts>,
+}
+
+impl Driver {
+    /// What it counts while it serves.
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
+    }
 }
 
 /// The driver that the options name; `None`: this is no node of a cluster.
@@ -51,7 +60,11 @@ pub(crate) fn of(
     };
     settings.check()?;
     let host = Host::new(Arc::new(config.clone()));
-    Ok(Some(Driver { settings, host }))
+    Ok(Some(Driver {
+        settings,
+        host,
+        counts: Arc::default(),
+    }))
 }
 
 /// Serves the cluster until it is dropped: see `cluster::run_templates`.
@@ -88,10 +101,16 @@ fn access(options: &ClusterOptions) -> Access {
 /// # Errors
 /// Settings that can never work.
 pub(crate) async fn run(driver: Option<Driver>) -> anyhow::Result<()> {
-    let Some(Driver { settings, host }) = driver else {
+    let Some(Driver {
+        settings,
+        host,
+        counts,
+    }) = driver
+    else {
         return std::future::pending().await;
     };
     tracing::info!(node = %settings.node, "serving the kubelet");
-    cluster::run(settings, Arc::new(host), std::future::pending()).await?;
+    let never = std::future::pending();
+    cluster::run(settings, Arc::new(host), counts, never).await?;
     Ok(())
 }

@@ -15,6 +15,7 @@ use view::metrics::text::{Dialect, TextForm, render};
 use view::metrics::{CardMetrics, Containers, Exporter, Figures, Metrics};
 use view::version::Build;
 
+use crate::driver::Counts;
 use crate::figures::Library;
 use crate::history::{self, Counted};
 use crate::inventory::Inventories;
@@ -35,6 +36,8 @@ pub(crate) struct Pages {
     figures: Source<BTreeMap<String, Figures>>,
     errors: Arc<Errors>,
     counted: Counted,
+    /// Of the driver of a cluster's node.
+    counts: Option<Arc<Counts>>,
     dialects: Vec<Dialect>,
     node: String,
     /// Whether the agent listens on an address that only this host reaches.
@@ -127,6 +130,7 @@ impl Pages {
         settings: &Settings,
         history_dir: &Path,
         build: Build,
+        counts: Option<Arc<Counts>>,
     ) -> anyhow::Result<Self> {
         let counted_events = history::start(&config.state_dir, history_dir)?;
         let errors = Arc::<Errors>::default();
@@ -158,6 +162,7 @@ impl Pages {
             figures,
             errors,
             counted: counted_events,
+            counts,
             dialects: settings.dialects.clone(),
             node: view::metrics::node_name(),
             is_loopback: matches!(&settings.listen, Listen::Tcp(address) if address.ip().is_loopback()),
@@ -258,6 +263,8 @@ impl Pages {
                 took: took.collect(),
                 starts_refused: self.counted.starts_refused(),
                 events: self.counted.events(),
+                claims_prepared: containers.and_then(|found| found.claims_prepared),
+                claims: self.counts.as_ref().map(|counts| counts.now()),
             },
             containers: containers
                 .map(|all| all.containers.clone())

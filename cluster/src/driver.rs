@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::api::{Access, Connection};
 use crate::cdi::CdiFolder;
+use crate::counts::Counts;
 use crate::device_plugin::{self, ResourceName};
 use crate::error::Error;
 use crate::events::EventSink;
@@ -77,13 +78,15 @@ impl Settings {
     }
 }
 
-/// Serves until `stop` is complete. What cannot be done yet is logged and tried again: no API server, no kubelet, no cards.
+/// Serves until `stop` is complete. What cannot be done yet is logged and tried again: no API server, no kubelet, no cards. What was done is
+/// in `counts`.
 ///
 /// # Errors
 /// Settings that can never work.
 pub async fn run(
     settings: Settings,
     node: Arc<dyn Node>,
+    counts: Arc<Counts>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     settings.check()?;
@@ -91,7 +94,7 @@ pub async fn run(
     let (show, sight) = watch::channel(None);
     let serve = async {
         match settings.interface.clone() {
-            Interface::Dra => serve_claims(&settings, &node, connection, sight).await,
+            Interface::Dra => serve_claims(&settings, &node, counts, connection, sight).await,
             Interface::DevicePlugin(resource) => {
                 let (paths, name) = (settings.plugin_paths(), settings.node.clone());
                 let node = Arc::clone(&node);
@@ -111,6 +114,7 @@ pub async fn run(
 async fn serve_claims(
     settings: &Settings,
     node: &Arc<dyn Node>,
+    counts: Arc<Counts>,
     connection: Arc<Connection>,
     sight: Sight,
 ) {
@@ -119,6 +123,7 @@ async fn serve_claims(
         settings.node.clone(),
         Arc::clone(node),
         Arc::clone(&connection),
+        Arc::clone(&counts),
     );
     let preparer = Preparer::new(
         settings.node.clone(),
@@ -126,6 +131,7 @@ async fn serve_claims(
         Arc::clone(&connection),
         cdi,
         events.clone(),
+        counts,
     );
     let served = kubelet::serve(
         settings.paths(),

@@ -30,6 +30,7 @@ use self::health::Health;
 use self::logs::Logs;
 pub(crate) use self::object::{ObjectRef, Reason, Report};
 use crate::api::Connection;
+use crate::counts::Counts;
 use crate::monitor::Sight;
 use crate::names::{FIELD_MANAGER, NodeName};
 use crate::node::Node;
@@ -63,6 +64,9 @@ pub(crate) struct Recorder {
     reports: mpsc::Receiver<Report>,
     sink: EventSink,
     aggregate: Aggregate,
+    counts: Arc<Counts>,
+    /// Happenings that are in no event, which the log has not named yet.
+    unlogged: u64,
     /// Until when nothing is written.
     paused: Option<Instant>,
     reported: bool,
@@ -74,6 +78,7 @@ impl EventSink {
         node_name: NodeName,
         node: Arc<dyn Node>,
         connection: Arc<Connection>,
+        counts: Arc<Counts>,
     ) -> (Self, Recorder) {
         let (send, receive) = mpsc::channel(WAITING_MAX);
         let sink = Self {
@@ -88,6 +93,8 @@ impl EventSink {
             reports: receive,
             sink: sink.clone(),
             aggregate: Aggregate::default(),
+            counts,
+            unlogged: 0,
             paused: None,
             reported: false,
         };
@@ -163,6 +170,9 @@ impl Recorder {
     async fn write(&mut self) {
         let now = Instant::now();
         self.aggregate.expire(now);
+        let dropped = self.aggregate.take_dropped() + self.sink.dropped.swap(0, Ordering::Relaxed);
+        self.counts.lost(dropped);
+        self.unlogged = self.unlogged.saturating_add(dropped);
         if self.paused.is_some_and(|until| now < until) {
             return;
         }
@@ -194,7 +204,7 @@ impl Recorder {
         if std::mem::take(&mut self.reported) {
             tracing::info!("events are written again");
         }
-        let dropped = self.aggregate.take_dropped() + self.sink.dropped.swap(0, Ordering::Relaxed);
+        let dropped = std::mem::take(&mut self.unlogged);
         if dropped > 0 {
             tracing::info!(dropped, "happenings are in no event");
         }

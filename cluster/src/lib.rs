@@ -13,7 +13,7 @@
 //! - [`kubelet`]: the sockets and services that the kubelet calls.
 //! - [`device_plugin`]: instead of the DRA driver, for clusters below 1.34.
 //! - [`publish`]: the node's slices in the API, by its labels ([`node_labels`]); [`given`]: the label that it keeps itself; [`status`]: what a claim's status shows of its devices.
-//! - [`events`]: what happened, for people who look with `kubectl`.
+//! - [`events`]: what happened, for people who look with `kubectl`; [`counts`]: how often, for the node's metrics.
 //! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from; [`quota`]: GPU memory of
 //!   namespaces; [`follow`]: objects as a channel.
 //! - [`preempt`]: for the whole cluster too, where an administrator has it: pods of lower priority are evicted for one that waits.
@@ -30,6 +30,7 @@ mod api;
 mod backoff;
 mod cdi;
 mod configuration;
+mod counts;
 mod device_plugin;
 mod driver;
 mod error;
@@ -56,6 +57,7 @@ mod templates;
 mod topology;
 
 pub use api::Access;
+pub use counts::Counts;
 pub use device_plugin::ResourceName;
 pub use driver::{Interface, Settings, run};
 pub use error::Error;

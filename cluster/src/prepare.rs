@@ -8,6 +8,7 @@
 //! stays: the kubelet repeats Prepare, or unprepares what it has once begun.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use cards::claims::{ClaimUid, Pointer, Record};
 use cards::events::now_unix_ms;
@@ -17,6 +18,7 @@ use sys::sync::lock;
 use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
 use crate::api::{self, Connection};
 use crate::cdi::{CdiFolder, device_id};
+use crate::counts::Counts;
 use crate::error::Error;
 use crate::events::{EventSink, ObjectRef, Reason, Report};
 use crate::names::NodeName;
@@ -32,6 +34,7 @@ pub(crate) struct Preparer {
     cdi: CdiFolder,
     status: StatusWriter,
     events: EventSink,
+    counts: Arc<Counts>,
     /// A claim's record and its file change together.
     local: Arc<Mutex<()>>,
 }
@@ -43,6 +46,7 @@ impl Preparer {
         connection: Arc<Connection>,
         cdi: CdiFolder,
         events: EventSink,
+        counts: Arc<Counts>,
     ) -> Self {
         Self {
             node_name,
@@ -51,6 +55,7 @@ impl Preparer {
             connection,
             cdi,
             events,
+            counts,
             local: Arc::default(),
         }
     }
@@ -60,6 +65,16 @@ impl Preparer {
     /// # Errors
     /// Why not, for the events of the pod: claim, key, value and what is allowed.
     pub(crate) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
+        let began = Instant::now();
+        let prepared = self.prepare_uncounted(claim).await;
+        match &prepared {
+            Ok(_devices) => self.counts.prepared(began.elapsed()),
+            Err(_why) => self.counts.refused(),
+        }
+        prepared
+    }
+
+    async fn prepare_uncounted(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let name = format!("claim {}/{}", claim.namespace, claim.name);
         let object = match self.get(&claim).await {
             Ok(object) => object,

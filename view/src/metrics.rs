@@ -6,6 +6,7 @@ pub mod text;
 
 use std::time::Duration;
 
+use cards::claims::Claims;
 use cards::{DriverSpec, FrontendKind, Names, PodNames};
 use control::{CallDurations, HealthStatus, Status};
 use host_config::Config;
@@ -44,6 +45,21 @@ pub struct Exporter {
     pub starts_refused: Vec<(String, u64)>,
     /// What happened to containers and cards, by kind; empty where nobody keeps count.
     pub events: Vec<(&'static str, u64)>,
+    /// Claims that are prepared on this node; absent where there never was one, or a record cannot be read.
+    pub claims_prepared: Option<u64>,
+    /// What the node's driver has done with claims; absent where none counts.
+    pub claims: Option<ClaimCounts>,
+}
+
+/// What the driver of a Kubernetes node has done since it began.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClaimCounts {
+    /// How long claims took to be prepared, the API server's answer included.
+    pub prepare_durations: Histogram,
+    /// Times that a claim was not prepared. The kubelet tries again and again.
+    pub prepares_refused: u64,
+    /// Happenings that are in no event of Kubernetes': too many at once, or the API server did not take them.
+    pub events_lost: u64,
 }
 
 /// One container.
@@ -104,6 +120,29 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// One without anything in it, with buckets up to these bounds and one without a bound.
+    #[must_use]
+    pub fn empty(bounds_seconds: &[f64]) -> Self {
+        let bounds = bounds_seconds.iter().copied();
+        Self {
+            sum_seconds: 0.0,
+            buckets: bounds
+                .chain([f64::INFINITY])
+                .map(|bound| (bound, 0))
+                .collect(),
+        }
+    }
+
+    /// Counts something that took so long.
+    pub fn record(&mut self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        self.sum_seconds += seconds;
+        let mut buckets = self.buckets.iter_mut();
+        if let Some((_, count)) = buckets.find(|(at_most, _)| seconds <= *at_most) {
+            *count = count.saturating_add(1);
+        }
+    }
+
     fn of(durations: &CallDurations) -> Self {
         let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
         let buckets = durations.buckets.iter();
@@ -206,6 +245,8 @@ pub struct Containers {
     pub unread: u64,
     /// Those whose broker has not answered in time.
     pub silent: u64,
+    /// Claims that are prepared; absent as in [`Exporter`].
+    pub claims_prepared: Option<u64>,
 }
 
 /// Asks the state folder, the brokers and the reservations, once.
@@ -217,6 +258,7 @@ pub fn collect(config: &Config, build: Build) -> anyhow::Result<Metrics> {
         containers,
         unread,
         silent,
+        claims_prepared,
     } = containers(config)?;
     if silent + unread > 0 {
         tracing::warn!(
@@ -235,10 +277,19 @@ pub fn collect(config: &Config, build: Build) -> anyhow::Result<Metrics> {
             took: Vec::new(),
             starts_refused: Vec::new(),
             events: Vec::new(),
+            claims_prepared,
+            claims: None,
         },
         containers,
         cards,
     })
+}
+
+/// Claims that are prepared on this node; `None`: none ever was since the node started, or a record cannot be read.
+fn claims_prepared(config: &Config) -> Option<u64> {
+    let claims = Claims::of(&config.state_dir);
+    let records = claims.all().ok().filter(|_| claims.exist())?;
+    u64::try_from(records.len()).ok()
 }
 
 /// What Kubernetes calls this node where the environment says so (`NODE_NAME`), else the host's name.
@@ -255,7 +306,10 @@ pub fn node_name() -> String {
 /// # Errors
 /// A state folder that cannot be read.
 pub fn containers(config: &Config) -> anyhow::Result<Containers> {
-    let mut all = Containers::default();
+    let mut all = Containers {
+        claims_prepared: claims_prepared(config),
+        ..Containers::default()
+    };
     for (key, state) in vgpu::list_each(config)? {
         let read = state.and_then(|state| {
             all.silent += u64::from(state.broker == BrokerState::Alive && state.status.is_none());

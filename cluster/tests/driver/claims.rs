@@ -366,6 +366,24 @@ async fn the_records_of_another_node_are_released() {
 }
 
 #[tokio::test]
+async fn what_is_prepared_and_refused_is_counted() {
+    let fixture = Fixture::new().await;
+    let driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    fixture.claim("c", claim(1, "c", 0, "1Gi"));
+    assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    // Once more, as a kubelet does that starts again; then one that nobody knows, and one that is another one by now.
+    assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    assert_ne!(kubelet.prepare_one("d", &uid(2)).await, "");
+    assert_ne!(kubelet.prepare_one("c", &uid(3)).await, "");
+    let counts = driver.counts.now();
+    let durations = &counts.prepare_durations;
+    let prepared: u64 = durations.buckets.iter().map(|(_, count)| count).sum();
+    assert_eq!((prepared, counts.prepares_refused), (2, 2));
+    assert!(durations.sum_seconds > 0.0, "{durations:?}");
+}
+
+#[tokio::test]
 async fn prepare_takes_milliseconds_with_a_hundred_claims() {
     let fixture = Fixture::new().await;
     let _driver = fixture.start();

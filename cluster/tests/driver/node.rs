@@ -1,4 +1,5 @@
 //! The node's slices and health in the cluster, and agents that come and go; the test plays kubelet and API server.
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fixture::api::Fault;
@@ -379,9 +380,14 @@ async fn settings_that_can_never_work_are_refused() {
     );
     settings.pod_uid = None;
     settings.kubelet_dir = fixture.path(&"long".repeat(30));
-    let error = cluster::run(settings, fixture.host(), std::future::pending())
-        .await
-        .unwrap_err();
+    let error = cluster::run(
+        settings,
+        fixture.host(),
+        Arc::default(),
+        std::future::pending(),
+    )
+    .await
+    .unwrap_err();
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
 }
 

@@ -164,6 +164,12 @@ impl Claims {
         }
     }
 
+    /// Whether a claim was ever prepared here since the node started.
+    #[must_use]
+    pub fn exist(&self) -> bool {
+        self.folder.is_dir()
+    }
+
     /// The record of a claim; `None`: it is not prepared on this node.
     ///
     /// # Errors

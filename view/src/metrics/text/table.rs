@@ -177,6 +177,22 @@ pub(super) const OF_EXPORTER: &[Metric<Exporter>] = &[
         "What happened to containers, also to those that have ended, and to cards, by kind",
         |of| counts("kind", &of.events)
     ),
+    metric!(Gauge "cgpu_claims_prepared", "Claims of Kubernetes that are prepared on this node", |of| of.claims_prepared),
+    metric!(
+        Histogram "cgpu_prepare_duration_seconds",
+        "How long a claim takes to be prepared, the API server's answer included",
+        |of| of.claims.as_ref().map(|claims| &claims.prepare_durations)
+    ),
+    metric!(
+        Counter "cgpu_prepares_refused",
+        "Times that a claim was not prepared; the kubelet tries again",
+        |of| of.claims.as_ref().map(|claims| claims.prepares_refused)
+    ),
+    metric!(
+        Counter "cgpu_kubernetes_events_lost",
+        "Happenings that are in no event of Kubernetes', since they were too many or the API server did not take them",
+        |of| of.claims.as_ref().map(|claims| claims.events_lost)
+    ),
 ];
 
 /// Of a container.

@@ -4,7 +4,7 @@ use control::{Drift, HealthStatus, IncidentCounts};
 use serde_json::json;
 
 use super::*;
-use crate::metrics::{Exporter, Figures, Histogram, Reported, SliceMetrics};
+use crate::metrics::{ClaimCounts, Exporter, Figures, Histogram, Reported, SliceMetrics};
 use crate::share::Share;
 
 const ALL: [Dialect; 4] = [Dialect::Cgpu, Dialect::Ack, Dialect::Dcgm, Dialect::Hami];
@@ -20,6 +20,15 @@ fn sample() -> Metrics {
             took: vec![("containers", Duration::from_millis(1500))],
             starts_refused: vec![("host".to_owned(), 4)],
             events: vec![("xid", 6)],
+            claims_prepared: Some(3),
+            claims: Some(ClaimCounts {
+                prepare_durations: Histogram {
+                    sum_seconds: 0.5,
+                    buckets: vec![(0.1, 2), (f64::INFINITY, 1)],
+                },
+                prepares_refused: 5,
+                events_lost: 7,
+            }),
         },
         containers: vec![container()],
         cards: vec![card("GPU-1", 0), card("GPU-2", 1)],
