@@ -6,12 +6,10 @@ use anyhow::{Context, Result, ensure};
 use cluster::{Access, PreemptionPace, run_preemption};
 use integration::cache::repository;
 use integration::cluster::{
-    Card, ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply, pods, post_slice,
-    reap, remove, wait_event, wait_placed,
+    Card, ControlPlane, Extent, Kubectl, add_node, apply, on_control_plane, pods, post_slice, reap,
+    remove, wait_event, wait_placed,
 };
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -118,13 +116,14 @@ fn fill(kubectl: &Kubectl) -> Result<()> {
 
 #[test]
 fn the_planned_pods_go_and_the_waiting_pod_comes() -> Result<()> {
-    let test = "the_planned_pods_go_and_the_waiting_pod_comes";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    on_control_plane(
+        "the_planned_pods_go_and_the_waiting_pod_comes",
+        Extent::Whole,
+        planned,
+    )
+}
+
+fn planned(plane: &ControlPlane) -> Result<()> {
     plane.network().enter()?;
     let kubectl = plane.kubectl();
     apply(&kubectl)?;
@@ -207,9 +206,74 @@ fn the_planned_pods_go_and_the_waiting_pod_comes() -> Result<()> {
     );
     remove(&kubectl, &["pod", "equal", "patient"])?;
     budget(&kubectl)?;
+    in_part(&kubectl)?;
     controller.abort();
-    plane.finish()?;
-    node.finish()
+    Ok(())
+}
+
+/// Lets two evictions be decided, and refuses one of them when it comes: by rights that changed in between, as it were.
+fn refusal() -> [Value; 2] {
+    let name = json!({"name": "evictions"});
+    let api = "admissionregistration.k8s.io/v1";
+    [
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": name,
+            "spec": {
+                "matchConstraints": {"resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"], "operations": ["CREATE"],
+                }]},
+                "validations": [
+                    {"expression": "request.dryRun || object.metadata.name != 'low-old'", "message": "not now"},
+                    {"expression": "object.metadata.name != 'probe'", "message": "not the probe"},
+                ],
+            },
+        }),
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": name,
+            "spec": {"policyName": "evictions", "validationActions": ["Deny"]},
+        }),
+    ]
+}
+
+/// The second of two evictions fails: the pause of the pod that waits holds all the same, and nobody else goes in it.
+fn in_part(kubectl: &Kubectl) -> Result<()> {
+    remove(kubectl, &["pod,poddisruptionbudget", "--all"])?;
+    remove(kubectl, &["resourceclaimtemplate", "--all"])?;
+    fill(kubectl)?;
+    for object in refusal() {
+        kubectl.create(&object)?;
+    }
+    kubectl.create(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"},
+        "spec": {"nodeSelector": {"no": "node"}, "containers": [{"name": "c", "image": "i"}]},
+    }))?;
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "probe"}});
+    let path = "--raw=/api/v1/namespaces/default/pods/probe/eviction?dryRun=All";
+    wait_until("the policy to be in force", LIMIT, || {
+        let reply = kubectl.send("create", &[path], &eviction)?;
+        Ok(reply.stderr.contains("not the probe"))
+    })?;
+    pod(kubectl, "wide", "high", 16)?;
+    wait_until("the first eviction", LIMIT, || {
+        Ok(names(kubectl, "class=low")? == ["low-old"])
+    })?;
+    remove(kubectl, &["validatingadmissionpolicybinding", "evictions"])?;
+    reap(kubectl)?;
+    std::thread::sleep(PACE.patience + PACE.period * 8);
+    ensure!(
+        names(kubectl, "class=low")? == ["low-old"],
+        "nobody goes in the pause"
+    );
+    wait_until("the other one to go", LIMIT, || {
+        Ok(names(kubectl, "class=low")?.is_empty())
+    })?;
+    reap(kubectl)?;
+    ensure!(
+        share(kubectl, "wide")? == "n1/gpu-0 16Gi 1 %",
+        "it has its place"
+    );
+    Ok(())
 }
 
 /// A budget keeps the pod that would go, and the next best one goes.

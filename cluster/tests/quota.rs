@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use cluster::{Access, TemplatesPace, run_templates};
 use integration::cluster::{
-    Card, ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply, post_slice, remove,
+    Card, ControlPlane, Extent, Kubectl, add_node, apply, on_control_plane, post_slice, remove,
     template,
 };
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -202,13 +200,14 @@ fn burst(cluster: &Cluster) -> Result<()> {
 
 #[test]
 fn a_namespace_has_no_more_gpu_memory_than_its_maximum() -> Result<()> {
-    let test = "a_namespace_has_no_more_gpu_memory_than_its_maximum";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    on_control_plane(
+        "a_namespace_has_no_more_gpu_memory_than_its_maximum",
+        Extent::Whole,
+        bounded,
+    )
+}
+
+fn bounded(plane: &ControlPlane) -> Result<()> {
     plane.network().enter()?;
     let kubectl = plane.kubectl();
     apply(&kubectl)?;
@@ -269,6 +268,5 @@ fn a_namespace_has_no_more_gpu_memory_than_its_maximum() -> Result<()> {
     })?;
     next.abort();
     runtime.shutdown_timeout(Duration::from_secs(5));
-    plane.finish()?;
-    node.finish()
+    Ok(())
 }

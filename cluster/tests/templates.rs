@@ -5,12 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Access, TemplatesPace, run_templates};
 use integration::cluster::{
-    Card, ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply, post_slice, remove,
+    Card, ControlPlane, Extent, Kubectl, add_node, apply, on_control_plane, post_slice, remove,
     wait_event, wait_placed,
 };
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -46,13 +44,14 @@ fn share(kubectl: &Kubectl, pod: &str) -> Result<String> {
 
 #[test]
 fn templates_are_made_for_pods_and_collected_after_them() -> Result<()> {
-    let test = "templates_are_made_for_pods_and_collected_after_them";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    on_control_plane(
+        "templates_are_made_for_pods_and_collected_after_them",
+        Extent::Whole,
+        made_and_collected,
+    )
+}
+
+fn made_and_collected(plane: &ControlPlane) -> Result<()> {
     plane.network().enter()?;
     let kubectl = plane.kubectl();
     apply(&kubectl)?;
@@ -130,8 +129,7 @@ fn templates_are_made_for_pods_and_collected_after_them() -> Result<()> {
     wait_templates(&kubectl, &[])?;
     second.abort();
     runtime.shutdown_timeout(Duration::from_secs(5));
-    plane.finish()?;
-    node.finish()
+    Ok(())
 }
 
 /// Above the namespace's ceiling: the pod hears why it waits.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::command::{LIMIT, Outcome, capture};
-use crate::crictl::PodServer;
+use crate::crictl::{NAMESPACE, PodServer};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
 use crate::image::Image;
@@ -76,18 +76,6 @@ impl Containerd {
             self.pods.as_ref(),
         )?;
         Ok(())
-    }
-
-    /// What a service manager does: starts it again where it has ended. Whether it had.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub fn supervise(&mut self) -> Result<bool> {
-        let ended = !self.daemon.runs()?;
-        if ended {
-            self.restart()?;
-        }
-        Ok(ended)
     }
 
     /// Its configuration file, and all that it writes.
@@ -282,8 +270,24 @@ impl PodServer for Containerd {
         Self::restart(self)
     }
 
-    fn stop(&mut self) -> Result<()> {
-        Self::stop(self).map(drop)
+    fn supervise(&mut self) -> Result<bool> {
+        let ended = !self.daemon.runs()?;
+        if ended {
+            self.restart()?;
+        }
+        Ok(ended)
+    }
+
+    fn stop(&mut self) -> Result<Vec<String>> {
+        Self::stop(self)
+    }
+
+    fn import(&self, image: &Image) -> Result<()> {
+        self.import_into(NAMESPACE, image)
+    }
+
+    fn folder(&self) -> &Path {
+        &self.folder
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::command::{LIMIT, Outcome, capture};
 use crate::control_groups::Driver;
 use crate::go::{Effort, GoProgram};
+use crate::image::Image;
 use crate::node::Node;
 
 const PROGRAM: GoProgram = GoProgram {
@@ -99,11 +100,26 @@ pub trait PodServer: std::fmt::Debug + Send + Sync {
     /// It does not start.
     fn restart(&mut self) -> Result<()>;
 
-    /// Ends it.
+    /// What a service manager does: starts it again where it has ended. Whether it had.
+    ///
+    /// # Errors
+    /// It does not start.
+    fn supervise(&mut self) -> Result<bool>;
+
+    /// Ends it. Returns what of containers was left and had to be removed.
     ///
     /// # Errors
     /// It does not end.
-    fn stop(&mut self) -> Result<()>;
+    fn stop(&mut self) -> Result<Vec<String>>;
+
+    /// Gives it an image of this harness. It may hear of it later.
+    ///
+    /// # Errors
+    /// The image is refused.
+    fn import(&self, image: &Image) -> Result<()>;
+
+    /// Its configuration file, and all that it writes.
+    fn folder(&self) -> &Path;
 }
 
 /// crictl on a node's containerd or CRI-O.

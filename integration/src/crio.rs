@@ -38,6 +38,9 @@ const PINNS: &str = include_str!("../crio/pinns");
 /// The handler that leads to `cgpu-runtime`.
 pub const HANDLER: &str = "cgpu";
 
+/// The handler that leads to runc, and the one of pods that name none.
+pub const PLAIN: &str = "runc";
+
 /// Builds CRI-O once. An error is a reason to skip aloud.
 ///
 /// # Errors
@@ -63,6 +66,8 @@ pub struct Crio {
     /// The control group of all pods.
     group: String,
     setup: PodsSetup,
+    /// Who puts images into its storage.
+    images: Podman,
 }
 
 impl Crio {
@@ -93,11 +98,12 @@ impl Crio {
             folder.join("registries.conf"),
             "unqualified-search-registries = []\n",
         )?;
+        let runc = engines.runc()?;
         let images = Podman::start(
             node,
             release,
-            podman::Frontend::Wrapper,
-            &engines.runc()?,
+            podman::Frontend::Plain,
+            &runc,
             podman::Cgroups::Host,
         )?;
         for image in [&setup.pause, image] {
@@ -106,7 +112,7 @@ impl Crio {
         let wrapper = podman::wrapper(node, &folder)?;
         fs::write(
             folder.join("crio.conf"),
-            configuration(&folder, &images, release, &wrapper, &setup),
+            configuration(&folder, &images, release, [&wrapper, &runc], &setup),
         )?;
         let daemon = daemon(&folder, &node.config(), &setup)?;
         Ok(Self {
@@ -115,6 +121,7 @@ impl Crio {
             config: node.config(),
             group: node.namespace().to_owned(),
             setup,
+            images,
         })
     }
 
@@ -146,7 +153,23 @@ impl PodServer for Crio {
         Ok(())
     }
 
-    fn stop(&mut self) -> Result<()> {
+    fn supervise(&mut self) -> Result<bool> {
+        let ended = !self.daemon.runs()?;
+        if ended {
+            self.restart()?;
+        }
+        Ok(ended)
+    }
+
+    fn import(&self, image: &Image) -> Result<()> {
+        self.images.load(image)
+    }
+
+    fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn stop(&mut self) -> Result<Vec<String>> {
         self.daemon.stop(Duration::from_secs(60))?;
         // conmon's groups are left to the kubelet, which removes a pod's group with all below it. One in which a process still lives
         // stays, and is the node's to report.
@@ -162,7 +185,7 @@ impl PodServer for Crio {
                 }
             }
         }
-        Ok(())
+        Ok(Vec::new())
     }
 }
 
@@ -202,7 +225,7 @@ fn configuration(
     folder: &Path,
     images: &Podman,
     release: &Release,
-    wrapper: &Path,
+    [wrapper, runc]: [&Path; 2],
     setup: &PodsSetup,
 ) -> String {
     let at = folder.display();
@@ -230,11 +253,17 @@ cdi_spec_dirs = ["{cdi}"]
 irqbalance_config_file = ""
 enable_criu_support = false
 disable_hostport_mapping = true
-default_runtime = "{HANDLER}"
+default_runtime = "{PLAIN}"
 [crio.runtime.runtimes.{HANDLER}]
 runtime_path = "{wrapper}"
 runtime_type = "oci"
 runtime_root = "{at}/runtime"
+monitor_path = "{conmon}"
+monitor_cgroup = "pod"
+[crio.runtime.runtimes.{PLAIN}]
+runtime_path = "{runc}"
+runtime_type = "oci"
+runtime_root = "{at}/runtime-of-runc"
 monitor_path = "{conmon}"
 monitor_cgroup = "pod"
 [crio.image]
@@ -248,6 +277,7 @@ plugin_dirs = ["{plugins}"]
         data = data.display(),
         run = run.display(),
         wrapper = wrapper.display(),
+        runc = runc.display(),
         conmon = release.conmon().display(),
         pause = setup.pause.name,
         networks = setup.networks().display(),

@@ -185,7 +185,7 @@ impl OwnHost {
         if let Some(mut docker) = self.docker.take() {
             docker.stop()?;
         }
-        rig::finish(self.containerd, self.node)
+        rig::finish(Box::new(self.containerd), self.node)
     }
 }
 

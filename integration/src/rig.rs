@@ -1,18 +1,21 @@
 //! What most tests and the demo are on: a node with two simulated cards, a containerd, and an image with
 //! our client programs in it.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::command::{LIMIT, Outcome, wait_until};
 use crate::containerd::{CGPU, Containerd};
-use crate::crictl::{Crictl, NAMESPACE};
+use crate::crictl::{Crictl, NAMESPACE, PodServer};
+use crate::crio::{self, Crio};
 use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
 use crate::packages::Suite;
+use crate::podman;
 use crate::pods::{Handlers, PodsSetup, PrivateNetwork};
 use crate::programs::Programs;
 
@@ -77,14 +80,14 @@ impl Rig {
 
     /// Stops the engine and then the node; fails when anything is left.
     pub fn finish(self) -> Result<()> {
-        finish(self.containerd, self.node)
+        finish(Box::new(self.containerd), self.node)
     }
 }
 
 /// Stops an engine and then the node below it; fails when anything is left.
-pub(crate) fn finish(mut containerd: Containerd, node: Node) -> Result<()> {
-    let left = containerd.stop()?;
-    drop(containerd);
+pub(crate) fn finish(mut engine: Box<dyn PodServer>, node: Node) -> Result<()> {
+    let left = engine.stop()?;
+    drop(engine);
     node.finish()?;
     anyhow::ensure!(
         left.is_empty(),
@@ -121,42 +124,61 @@ pub fn start_with(suite: Suite, profile: &str) -> Result<Result<Rig, String>> {
     Ok(Ok(Rig::with_profile(programs, &engines, profile)?))
 }
 
+/// What serves the pods of a [`PodRig`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodEngine {
+    /// containerd with these handlers.
+    Containerd(Handlers),
+    /// CRI-O, whose handler of ours is the wrapper.
+    Crio,
+}
+
 /// Pods on a node with two simulated cards. Fields end in this order.
 #[derive(Debug)]
 pub struct PodRig {
     /// The engine, which serves CRI.
-    pub containerd: Containerd,
+    pub engine: Box<dyn PodServer>,
     /// Its client.
     pub crictl: Crictl,
     /// The node below it.
     pub node: Node,
     /// busybox.
     pub image: Image,
+    /// `PATH` of what is beside the engine.
+    pub search_path: OsString,
 }
 
 impl PodRig {
-    /// Starts it on the engines of `suite`, or says why this machine cannot have it.
+    /// Starts it on the containerd of `suite`, or says why this machine cannot have it.
     ///
     /// # Errors
     /// Our own programs do not build or start, or the engine does not.
     pub fn start(suite: Suite) -> Result<Result<Self, String>> {
-        Self::start_on(suite, None, Handlers::All)
+        Self::start_on(suite, None, PodEngine::Containerd(Handlers::All))
     }
 
-    /// The same in a network that others are in too, or in one of its own, with these handlers.
+    /// The same with this engine, in a network that others are in too or in one of its own.
     ///
     /// # Errors
     /// As [`PodRig::start`].
     pub fn start_on(
         suite: Suite,
         network: Option<Arc<PrivateNetwork>>,
-        handlers: Handlers,
+        engine: PodEngine,
     ) -> Result<Result<Self, String>> {
         if let Some(reason) = crate::skip::lacks_root() {
             return Ok(Err(reason.to_owned()));
         }
-        let engines = match Engines::fetch(suite) {
-            Ok(engines) => engines,
+        let release = || match engine {
+            PodEngine::Containerd(_) => Ok(None),
+            PodEngine::Crio => {
+                crio::program()?;
+                podman::Release::fetch(suite).map(Some)
+            }
+        };
+        let fetched = Engines::fetch(suite).and_then(|engines| Ok((engines, release()?)));
+        let (engines, release) = match fetched {
+            Ok(fetched) => fetched,
             Err(error) => return Ok(Err(format!("{error:#}"))),
         };
         let programs = Programs::for_tests()?;
@@ -165,10 +187,9 @@ impl PodRig {
             Some(network) => PodsSetup::on(&node, &engines, network),
             None => PodsSetup::new(&node, &engines),
         };
-        let setup = || setup().map(|setup| setup.with_handlers(handlers));
         let crictl = Crictl::new(&node);
         let made = crictl.and_then(|crictl| Ok((crictl, setup()?)));
-        let (crictl, setup) = match made {
+        let (mut crictl, setup) = match made {
             Ok(made) => made,
             Err(error) => {
                 node.finish()?;
@@ -176,20 +197,32 @@ impl PodRig {
             }
         };
         let (pause, image) = (setup.pause.clone(), image::busybox(Some(programs))?);
-        let containerd = Containerd::start_for_pods(&node, &engines, setup)?;
-        for image in [&pause, &image] {
-            containerd.import_into(NAMESPACE, image)?;
-        }
+        let server: Box<dyn PodServer> = match (engine, &release) {
+            (PodEngine::Containerd(handlers), _) => {
+                let setup = setup.with_handlers(handlers);
+                let containerd = Containerd::start_for_pods(&node, &engines, setup)?;
+                for image in [&pause, &image] {
+                    containerd.import_into(NAMESPACE, image)?;
+                }
+                Box::new(containerd)
+            }
+            (PodEngine::Crio, Some(release)) => {
+                crictl = crictl.with_cgroupfs();
+                Box::new(Crio::start(&node, &engines, release, setup, &image)?)
+            }
+            (PodEngine::Crio, None) => bail!("CRI-O without a release of podman"),
+        };
         // CRI hears of imported images by events.
         wait_until("the images", LIMIT, || {
-            let reply = crictl.crictl(&containerd, &["images", "-o", "json"])?;
+            let reply = crictl.crictl(server.as_ref(), &["images", "-o", "json"])?;
             let reply = reply.success()?.stdout;
             Ok([&pause, &image]
                 .iter()
                 .all(|image| reply.contains(&image.name)))
         })?;
         Ok(Ok(Self {
-            containerd,
+            search_path: node.search_path(&engines)?,
+            engine: server,
             crictl,
             node,
             image,
@@ -201,7 +234,7 @@ impl PodRig {
     /// # Errors
     /// A pod cannot be removed, or something is left.
     pub fn finish(self) -> Result<()> {
-        self.crictl.remove_all(&self.containerd)?;
-        finish(self.containerd, self.node)
+        self.crictl.remove_all(self.engine.as_ref())?;
+        finish(self.engine, self.node)
     }
 }

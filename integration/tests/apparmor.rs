@@ -200,7 +200,7 @@ fn a_quota_holds_under_the_default_profile_of_pods() -> Result<()> {
         Err(reason) => skip!(TEST, "{reason}"),
     };
     let pod = rig.crictl.pod("confined", &[], Processes::OfTheContainer)?;
-    let sandbox = rig.crictl.run_pod(&rig.containerd, &pod, BY_TYPE)?;
+    let sandbox = rig.crictl.run_pod(rig.engine.as_ref(), &pod, BY_TYPE)?;
     let container = PodContainer {
         name: "main",
         annotations: &[QUOTA],
@@ -210,15 +210,15 @@ fn a_quota_holds_under_the_default_profile_of_pods() -> Result<()> {
     let image = &rig.image.name;
     let started = rig
         .crictl
-        .run_container(&rig.containerd, &sandbox, &pod, image, &container);
+        .run_container(rig.engine.as_ref(), &sandbox, &pod, image, &container);
     let id = started?;
-    let inspected = rig.crictl.inspect(&rig.containerd, &id)?;
+    let inspected = rig.crictl.inspect(rig.engine.as_ref(), &id)?;
     let pid = inspected["info"]["pid"].as_i64().context("info.pid")?;
     let found = label(i32::try_from(pid)?)?;
     ensure!(found == "cri-containerd.apparmor.d (enforce)", "{found}");
     let exec = |program: &[&str]| {
         let args = [&["exec", "-s", &id], program].concat();
-        rig.crictl.crictl(&rig.containerd, &args)
+        rig.crictl.crictl(rig.engine.as_ref(), &args)
     };
     let smi = exec(&["cgpu", "smi", "--json"])?.success()?.json()?;
     ensure!(smi["cards"][0]["memory_total_bytes"] == GIB, "{smi}");

@@ -6,9 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use integration::cache::repository;
 use integration::cluster::{
-    CHART_NAMESPACE, Chart, ControlPlane, Extent, KubernetesPrograms, chart_hash, kept_rendering,
+    CHART_NAMESPACE, Chart, ControlPlane, Extent, chart_hash, kept_rendering, on_control_plane,
 };
-use integration::node::Node;
 use integration::programs::Programs;
 use integration::skip;
 use serde_json::Value;
@@ -282,13 +281,14 @@ fn the_agent_knows_the_chart_s_options() -> Result<()> {
 
 #[test]
 fn the_server_takes_every_object_of_the_chart() -> Result<()> {
-    let test = "the_server_takes_every_object_of_the_chart";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Server)?;
+    on_control_plane(
+        "the_server_takes_every_object_of_the_chart",
+        Extent::Server,
+        takes_every_object,
+    )
+}
+
+fn takes_every_object(plane: &ControlPlane) -> Result<()> {
     let kubectl = plane.kubectl();
     kubectl
         .run(&["create", "namespace", CHART_NAMESPACE])?
@@ -327,8 +327,7 @@ fn the_server_takes_every_object_of_the_chart() -> Result<()> {
         .stdout;
     // The server's defaults make some of them "configured"; none is another one.
     ensure!(!again.contains("created"), "{again}");
-    plane.finish()?;
-    node.finish()
+    Ok(())
 }
 
 #[test]
@@ -338,12 +337,10 @@ fn helm_installs_the_chart_and_takes_all_of_it_away() -> Result<()> {
         Ok(chart) => chart,
         Err(reason) => skip!(test, "{reason}"),
     };
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Server)?;
+    on_control_plane(test, Extent::Server, |plane| installed(plane, &chart))
+}
+
+fn installed(plane: &ControlPlane, chart: &Chart) -> Result<()> {
     let kubectl = plane.kubectl();
     let installed = objects(&fs::read_to_string(kept_rendering())?)?;
     let there = || -> Result<usize> {
@@ -361,11 +358,11 @@ fn helm_installs_the_chart_and_takes_all_of_it_away() -> Result<()> {
         Ok(count)
     };
     let install = ["install", "cgpu", "CHART", "--create-namespace"];
-    chart.on(&plane, &install)?.success()?;
+    chart.on(plane, &install)?.success()?;
     assert_eq!(there()?, installed.len());
     // With other values, over the former.
     let upgrade = ["upgrade", "cgpu", "CHART", "--set", "classic.enabled=false"];
-    chart.on(&plane, &upgrade)?.success()?;
+    chart.on(plane, &upgrade)?.success()?;
     ensure!(
         there()? < installed.len(),
         "the classic policies are still there"
@@ -374,13 +371,12 @@ fn helm_installs_the_chart_and_takes_all_of_it_away() -> Result<()> {
     for mode in ["install", "uninstall"] {
         let value = format!("install.mode={mode}");
         let upgrade = ["upgrade", "cgpu", "CHART", "--set", &value];
-        chart.on(&plane, &upgrade)?.success()?;
+        chart.on(plane, &upgrade)?.success()?;
         let set = kubectl.get(&["daemonset", "cgpu-agent", "--namespace", CHART_NAMESPACE])?;
         let init = &set["spec"]["template"]["spec"]["initContainers"][0];
         assert_eq!(init["name"], mode);
     }
-    chart.on(&plane, &["uninstall", "cgpu"])?.success()?;
+    chart.on(plane, &["uninstall", "cgpu"])?.success()?;
     assert_eq!(there()?, 0);
-    plane.finish()?;
-    node.finish()
+    Ok(())
 }

@@ -6,9 +6,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Context, Result};
 use integration::cluster::{
-    ControlPlane, Extent, Kubectl, KubeletNode, KubernetesPrograms, Nth, remove,
+    ControlPlane, Extent, Kubectl, KubeletNode, Nth, on_control_plane, remove,
 };
-use integration::node::Node;
 use integration::packages::Suite;
 use integration::skip;
 use serde_json::{Value, json};
@@ -71,10 +70,6 @@ fn run_pod(kubectl: &Kubectl, node: &str, image: &str) -> Result<()> {
 #[test]
 fn two_kubelets_run_pods_and_leave_the_machine_as_it_was() -> Result<()> {
     let test = "two_kubelets_run_pods_and_leave_the_machine_as_it_was";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
     let before = parameters()?;
     // A thread that stays in the machine's mount namespace: this one does not.
     let (ended, end) = mpsc::channel::<()>();
@@ -83,13 +78,28 @@ fn two_kubelets_run_pods_and_leave_the_machine_as_it_was() -> Result<()> {
         end.recv().unwrap_err();
         parameters()
     });
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
-    let done = std::thread::scope(|scope| -> Result<Option<String>> {
+    on_control_plane(test, Extent::Whole, |plane| {
+        let served = two_of(plane)?;
+        if let Some(reason) = served {
+            skip!(test, "{reason}");
+        }
+        Ok(())
+    })?;
+    drop(ended);
+    let after = outside
+        .join()
+        .unwrap_or_else(|panic| resume_unwind(panic))?;
+    assert_eq!(after, before);
+    Ok(())
+}
+
+/// A pod on each of two nodes, or a reason to skip.
+fn two_of(plane: &ControlPlane) -> Result<Option<String>> {
+    std::thread::scope(|scope| -> Result<Option<String>> {
         let (started, start) = mpsc::channel();
         let mut workers = Vec::new();
         for which in [Nth::First, Nth::Second] {
-            let (started, plane) = (started.clone(), &plane);
+            let started = started.clone();
             let (ends, end) = mpsc::channel();
             let thread = scope.spawn(move || serve(plane, which, &started, &end));
             workers.push((ends, thread));
@@ -119,16 +129,5 @@ fn two_kubelets_run_pods_and_leave_the_machine_as_it_was() -> Result<()> {
             ended.unwrap_or_else(|panic| resume_unwind(panic))?;
         }
         Ok(None)
-    })?;
-    plane.finish()?;
-    node.finish()?;
-    if let Some(reason) = done {
-        skip!(test, "{reason}");
-    }
-    drop(ended);
-    let after = outside
-        .join()
-        .unwrap_or_else(|panic| resume_unwind(panic))?;
-    assert_eq!(after, before);
-    Ok(())
+    })
 }

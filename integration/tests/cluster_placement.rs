@@ -2,29 +2,21 @@
 
 use anyhow::{Context, Result};
 use integration::cluster::{
-    Card, ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply, pods, post_slice,
-    reap, remove, template, wait_event, wait_placed, workload,
+    Card, Extent, Kubectl, add_node, apply, on_control_plane, pods, post_slice, reap, remove,
+    template, wait_event, wait_placed, workload,
 };
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 
 /// A whole control plane with the policies, and one node with two cards of 24 GiB.
 fn on_cluster(test: &str, body: impl FnOnce(&Kubectl) -> Result<()>) -> Result<()> {
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
-    let kubectl = plane.kubectl();
-    apply(&kubectl)?;
-    add_node(&kubectl, "n1")?;
-    post_slice(&kubectl, "n1", &two_cards())?;
-    body(&kubectl)?;
-    plane.finish()?;
-    node.finish()
+    on_control_plane(test, Extent::Whole, |plane| {
+        let kubectl = plane.kubectl();
+        apply(&kubectl)?;
+        add_node(&kubectl, "n1")?;
+        post_slice(&kubectl, "n1", &two_cards())?;
+        body(&kubectl)
+    })
 }
 
 fn two_cards() -> [Card; 2] {

@@ -1,12 +1,11 @@
-//! Pods with claims on a real node: Kubernetes' own servers and kubelet, containerd 2, the agent, the shim, simulated cards.
+//! Pods with claims on a real node: Kubernetes' own servers and kubelet, containerd 2 or CRI-O, the agent, the shim or the wrapper, simulated cards.
 
 use anyhow::{Context, Result, ensure};
 use integration::cluster::{
-    ControlPlane, Extent, Kubectl, KubeletNode, KubernetesPrograms, NodeAgent, Nth,
-    TemplatesController, apply, apply_for_plugin, remove,
+    ControlPlane, Controller, Extent, Host, Kubectl, KubeletNode, NodeAgent, Nth, apply,
+    apply_for_plugin, on_control_plane, remove,
 };
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
 use integration::packages::Suite;
 use integration::skip;
 use serde_json::{Value, json};
@@ -163,7 +162,7 @@ fn without_agent(cluster: &Cluster<'_>, agent: NodeAgent) -> Result<NodeAgent> {
 
 /// The seeds' job: two cards, 4 GiB of each, by the classic keys.
 fn classic(cluster: &Cluster<'_>) -> Result<()> {
-    let controller = TemplatesController::start(cluster.plane, &cluster.worker.rig.node)?;
+    let controller = Controller::templates(cluster.plane)?;
     let app = cluster.container("app", json!({"limits": {"aliyun.com/gpu-mem": 8}}));
     cluster.kubectl.create(&json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -178,7 +177,7 @@ fn classic(cluster: &Cluster<'_>) -> Result<()> {
 
 /// Online and offline pods share a card: what their priority is in the cluster, it is on the card.
 fn ranked(cluster: &Cluster<'_>) -> Result<()> {
-    let controller = TemplatesController::start(cluster.plane, &cluster.worker.rig.node)?;
+    let controller = Controller::templates(cluster.plane)?;
     let leave = [
         "annotate",
         "namespace",
@@ -273,46 +272,59 @@ fn forged(cluster: &Cluster<'_>) -> Result<()> {
 /// A control plane and a node with a kubelet, and what is left of claims in the end: nothing.
 fn on_worker(
     test: &str,
+    host: Host,
     prepare: impl FnOnce(&Kubectl) -> Result<()>,
     body: impl FnOnce(&Cluster<'_>) -> Result<NodeAgent>,
 ) -> Result<()> {
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
-    let kubectl = plane.kubectl();
-    prepare(&kubectl)?;
-    let worker = match KubeletNode::start(&plane, Nth::First, Suite::Newer)? {
-        Ok(worker) => worker,
-        Err(reason) => {
-            plane.finish()?;
-            node.finish()?;
-            skip!(test, "{reason}");
-        }
-    };
-    let cluster = Cluster {
-        plane: &plane,
-        kubectl,
-        worker: &worker,
-    };
-    let agent = body(&cluster)?;
-    wait_until("the claims to be released", LIMIT, || {
-        Ok(cluster.prepared().is_empty())
+    on_control_plane(test, Extent::Whole, |plane| {
+        let kubectl = plane.kubectl();
+        prepare(&kubectl)?;
+        let worker = match KubeletNode::start_on(plane, Nth::First, Suite::Newer, host)? {
+            Ok(worker) => worker,
+            Err(reason) => skip!(test, "{reason}"),
+        };
+        let cluster = Cluster {
+            plane,
+            kubectl,
+            worker: &worker,
+        };
+        let agent = body(&cluster)?;
+        wait_until("the claims to be released", LIMIT, || {
+            Ok(cluster.prepared().is_empty())
+        })
+        .with_context(|| format!("left: {:?}", cluster.prepared()))?;
+        agent.finish()?;
+        worker.finish()
     })
-    .with_context(|| format!("left: {:?}", cluster.prepared()))?;
-    agent.finish()?;
-    worker.finish()?;
-    plane.finish()?;
-    node.finish()
 }
 
 #[test]
 fn a_pod_s_claim_is_its_quota() -> Result<()> {
-    on_worker("a_pod_s_claim_is_its_quota", apply, |cluster| {
+    let test = "a_pod_s_claim_is_its_quota";
+    on_worker(test, Host::WithCgpu, apply, |cluster| {
         let agent = NodeAgent::start(cluster.plane, cluster.worker, "first")?;
         ranked(cluster)?;
+        with_claim(cluster)?;
+        let agent = without_agent(cluster, agent)?;
+        classic(cluster)?;
+        forged(cluster)?;
+        remove(&cluster.kubectl, &["pod", "claimed"])?;
+        Ok(agent)
+    })
+}
+
+#[test]
+fn a_pod_s_claim_is_its_quota_under_crio() -> Result<()> {
+    let test = "a_pod_s_claim_is_its_quota_under_crio";
+    on_worker(test, Host::WithCrio, apply, |cluster| {
+        let name = cluster.worker.name();
+        let info = cluster.kubectl.get(&["node", name])?["status"]["nodeInfo"].take();
+        let engine = info["containerRuntimeVersion"].as_str();
+        ensure!(
+            engine.is_some_and(|engine| engine.starts_with("cri-o://")),
+            "{info}"
+        );
+        let agent = NodeAgent::start(cluster.plane, cluster.worker, "first")?;
         with_claim(cluster)?;
         let agent = without_agent(cluster, agent)?;
         classic(cluster)?;
@@ -417,7 +429,7 @@ fn counted(cluster: &Cluster<'_>) -> Result<u64> {
 #[test]
 fn a_pod_of_a_cluster_that_only_counts_has_what_was_counted() -> Result<()> {
     let test = "a_pod_of_a_cluster_that_only_counts_has_what_was_counted";
-    on_worker(test, apply_for_plugin, |cluster| {
+    on_worker(test, Host::WithCgpu, apply_for_plugin, |cluster| {
         let start = |name| NodeAgent::start_plugin(cluster.plane, cluster.worker, name, UNITS);
         let agent = start("first")?;
         let one = counted(cluster)?;

@@ -4,28 +4,21 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use integration::cluster::{
-    ControlPlane, Extent, KubernetesPrograms, Recorded, UNTRANSLATED, agent_attempts, apply, cases,
-    check_agents, hash, objects, prepare,
+    ControlPlane, Extent, Recorded, UNTRANSLATED, agent_attempts, apply, cases, check_agents, hash,
+    objects, on_control_plane, prepare,
 };
-use integration::node::Node;
-use integration::skip;
 use regex::Regex;
 use serde_json::Value;
 
 #[test]
 fn the_server_answers_as_recorded() -> Result<()> {
-    let test = "the_server_answers_as_recorded";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Server)?;
+    on_control_plane("the_server_answers_as_recorded", Extent::Server, answers)
+}
+
+fn answers(plane: &ControlPlane) -> Result<()> {
     apply(&plane.kubectl())?;
     prepare(&plane.kubectl())?;
-    let seen = Recorded::of_server(&plane)?;
-    plane.finish()?;
-    node.finish()?;
+    let seen = Recorded::of_server(plane)?;
     for case in cases()? {
         case.check(&seen.answers[&case.case])?;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use integration::cluster::{
-    ControlPlane, Extent, Kubectl, KubeletNode, KubernetesPrograms, NodeAgent, Nth, apply,
+    ControlPlane, Extent, Kubectl, KubeletNode, NodeAgent, Nth, apply, on_control_plane,
 };
 use integration::command::wait_until;
 use integration::node::Node;
@@ -392,21 +392,25 @@ fn live(world: &mut World<'_>, steps: u64) -> Result<()> {
 #[test]
 fn two_kubelets_live_random_lives_and_all_accounts_agree() -> Result<()> {
     let test = "two_kubelets_live_random_lives_and_all_accounts_agree";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
+    on_control_plane(test, Extent::Whole, |plane| {
+        if let Some(reason) = lives(plane)? {
+            skip!(test, "{reason}");
+        }
+        Ok(())
+    })
+}
+
+/// The lives on two nodes, or a reason to skip.
+fn lives(plane: &ControlPlane) -> Result<Option<String>> {
     let (steps, seed) = steps()?;
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
     let kubectl = plane.kubectl();
     apply(&kubectl)?;
-    let skipped = std::thread::scope(|scope| -> Result<Option<String>> {
+    std::thread::scope(|scope| -> Result<Option<String>> {
         let (started, start) = mpsc::channel();
         let mut threads = Vec::new();
         let mut nodes = Vec::new();
         for which in [Nth::First, Nth::Second] {
-            let (started, plane) = (started.clone(), &plane);
+            let started = started.clone();
             let (orders, order) = mpsc::channel();
             let (reply, replies) = mpsc::channel();
             threads.push(scope.spawn(move || serve(plane, which, &started, &order, &reply)));
@@ -442,13 +446,7 @@ fn two_kubelets_live_random_lives_and_all_accounts_agree() -> Result<()> {
             thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         }
         Ok(None)
-    })?;
-    plane.finish()?;
-    node.finish()?;
-    if let Some(reason) = skipped {
-        skip!(test, "{reason}");
-    }
-    Ok(())
+    })
 }
 
 fn summarise(seed: u64, steps: u64, done: &Done) -> Result<()> {

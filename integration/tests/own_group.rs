@@ -312,7 +312,7 @@ fn pod_keeps_its_quota(rig: &PodRig, handler: &str) -> Result<()> {
     let pods = PodGroup::make(rig.node.namespace(), handler, 40_000)?;
     let kept = quota_of_a_pod_is_kept(rig, handler, &pods);
     // The group can go when the pod has gone.
-    rig.crictl.remove_all(&rig.containerd)?;
+    rig.crictl.remove_all(rig.engine.as_ref())?;
     kept?;
     ensure!(group(&rig.node, "cpu").is_err(), "the vGPU's own group");
     Ok(())
@@ -322,16 +322,20 @@ fn quota_of_a_pod_is_kept(rig: &PodRig, handler: &str, pods: &PodGroup) -> Resul
     let pod = rig
         .crictl
         .pod_in(&pods.path, handler, &[], Processes::OfTheContainer)?;
-    let sandbox = rig.crictl.run_pod(&rig.containerd, &pod, handler)?;
+    let sandbox = rig.crictl.run_pod(rig.engine.as_ref(), &pod, handler)?;
     let container = PodContainer {
         name: "main",
         annotations: &["cgpu.io/memory=1Gi"],
         program: &["sleep", "100000"],
         ..PodContainer::default()
     };
-    let id =
-        rig.crictl
-            .run_container(&rig.containerd, &sandbox, &pod, &rig.image.name, &container)?;
+    let id = rig.crictl.run_container(
+        rig.engine.as_ref(),
+        &sandbox,
+        &pod,
+        &rig.image.name,
+        &container,
+    )?;
 
     all_are_inside(&rig.node)?;
     for pid in rig.node.running("cgpu-broker") {
@@ -353,7 +357,7 @@ fn quota_of_a_pod_is_kept(rig: &PodRig, handler: &str, pods: &PodGroup) -> Resul
             .split(' ')
             .collect();
         args.extend([quota_us, &id]);
-        rig.crictl.crictl(&rig.containerd, &args)?.success()?;
+        rig.crictl.crictl(rig.engine.as_ref(), &args)?.success()?;
         Ok(())
     };
     // The container has no quota of its own.

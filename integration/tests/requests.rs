@@ -295,7 +295,7 @@ fn a_pod_s_author_is_refused_where_claims_alone_count() -> Result<()> {
 }
 
 fn pods_of_an_author(rig: &PodRig) -> Result<()> {
-    let (crictl, containerd) = (&rig.crictl, &rig.containerd);
+    let (crictl, engine) = (&rig.crictl, rig.engine.as_ref());
     let authority = |who: &str| {
         rig.node.edit_config(|text| {
             let rest = text.split("\n[kubernetes]").next().unwrap_or_default();
@@ -317,16 +317,15 @@ fn pods_of_an_author(rig: &PodRig) -> Result<()> {
         (&classic, &asking[..], "ALIYUN_COM_GPU_MEM_CONTAINER"),
     ] {
         authority("claims")?;
-        let sandbox = crictl.run_pod(containerd, pod, BY_TYPE)?;
+        let sandbox = crictl.run_pod(engine, pod, BY_TYPE)?;
         let container = |name| PodContainer {
             name,
             environment,
             program: SLEEP,
             ..PodContainer::default()
         };
-        let start = |name| {
-            crictl.run_container(containerd, &sandbox, pod, &rig.image.name, &container(name))
-        };
+        let start =
+            |name| crictl.run_container(engine, &sandbox, pod, &rig.image.name, &container(name));
         let refused = format!("{:#}", start("refused").err().context("it has started")?);
         for part in [key, "asks for a vGPU in a pod", "by claims alone"] {
             ensure!(refused.contains(part), "no {part:?} in {refused}");
@@ -335,7 +334,7 @@ fn pods_of_an_author(rig: &PodRig) -> Result<()> {
         authority("annotations")?;
         start("granted")?;
         ensure!(!rig.node.grants().is_empty(), "nothing is granted");
-        crictl.remove_all(containerd)?;
+        crictl.remove_all(engine)?;
     }
     Ok(())
 }

@@ -71,23 +71,23 @@ fn two_shims_tell_the_same_of_a_pod() -> Result<()> {
 
 /// Starts a pod under our shim and one under containerd's: what is told of each.
 fn pods_of_both(rig: &PodRig) -> Result<Vec<Value>> {
-    let (crictl, containerd) = (&rig.crictl, &rig.containerd);
+    let (crictl, engine) = (&rig.crictl, rig.engine.as_ref());
     let mut reported = Vec::new();
     for handler in [BY_TYPE, "runc"] {
         let pod = crictl.pod(handler, &[], Processes::OfTheContainer)?;
-        let sandbox = crictl.run_pod(containerd, &pod, handler)?;
+        let sandbox = crictl.run_pod(engine, &pod, handler)?;
         let main = PodContainer {
             name: "main",
             memory_bytes: Some(64 << 20),
             program: &["sleep", "100000"],
             ..PodContainer::default()
         };
-        crictl.run_container(containerd, &sandbox, &pod, &rig.image.name, &main)?;
+        crictl.run_container(engine, &sandbox, &pod, &rig.image.name, &main)?;
         let mut stats = Value::Null;
         // containerd gathers them every ten seconds at first, and has a container's rate from the second time on.
         let gathered = wait_until("statistics of the pod", LIMIT, || {
             let args = ["statsp", "-o", "json", "--id", &sandbox];
-            stats = crictl.crictl(containerd, &args)?.success()?.json()?;
+            stats = crictl.crictl(engine, &args)?.success()?.json()?;
             let of_container = |what: &str| {
                 let path = format!("/stats/0/linux/containers/0/{what}/value");
                 stats.pointer(&path).and_then(Value::as_str)

@@ -5,34 +5,25 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use integration::cluster::{
-    Card, ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply, post_slice, remove,
+    Card, ControlPlane, Extent, Kubectl, add_node, apply, on_control_plane, post_slice, remove,
     slice, template, wait_event, wait_placed,
 };
 use integration::command::{LIMIT, Outcome, capture, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-cgpu");
 
 /// A control plane with the policies.
-struct Cluster {
-    plane: ControlPlane,
+struct Cluster<'a> {
+    plane: &'a ControlPlane,
     kubectl: Kubectl,
-    node: Node,
 }
 
-impl Cluster {
-    fn start(programs: &KubernetesPrograms, extent: Extent) -> Result<Self> {
-        let node = Node::bare()?;
-        let plane = ControlPlane::start(&node, programs, extent)?;
+impl<'a> Cluster<'a> {
+    fn new(plane: &'a ControlPlane) -> Result<Self> {
         let kubectl = plane.kubectl();
         apply(&kubectl)?;
-        Ok(Self {
-            plane,
-            kubectl,
-            node,
-        })
+        Ok(Self { plane, kubectl })
     }
 
     fn plugin_of(&self, kubectl: &Kubectl, args: &[&str]) -> Result<Outcome> {
@@ -80,11 +71,6 @@ impl Cluster {
         })?;
         Ok(pod["spec"]["nodeName"].as_str().map(str::to_owned))
     }
-
-    fn end(self) -> Result<()> {
-        self.plane.finish()?;
-        self.node.finish()
-    }
 }
 
 fn request(memory: &str, cores: u64) -> Value {
@@ -115,12 +101,15 @@ fn fitting(explained: &Value) -> Vec<(String, BTreeSet<String>)> {
 /// Pods of every kind, one after the other, each explained while a gate keeps it from the scheduler, and then let go.
 #[test]
 fn where_a_pod_fits_the_scheduler_places_it_and_nowhere_else() -> Result<()> {
-    let test = "where_a_pod_fits_the_scheduler_places_it_and_nowhere_else";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let cluster = Cluster::start(&programs, Extent::Whole)?;
+    on_control_plane(
+        "where_a_pod_fits_the_scheduler_places_it_and_nowhere_else",
+        Extent::Whole,
+        placed_as_explained,
+    )
+}
+
+fn placed_as_explained(plane: &ControlPlane) -> Result<()> {
+    let cluster = Cluster::new(plane)?;
     let kubectl = &cluster.kubectl;
     for (node, sizes) in [
         ("n1", vec![24, 24]),
@@ -273,17 +262,20 @@ fn where_a_pod_fits_the_scheduler_places_it_and_nowhere_else() -> Result<()> {
         );
         ensure!(explained.contains(&format!("GPU-{node}-")), "{explained}");
     }
-    cluster.end()
+    Ok(())
 }
 
 #[test]
 fn a_full_cluster_is_shown_and_a_freed_card_is_taken() -> Result<()> {
-    let test = "a_full_cluster_is_shown_and_a_freed_card_is_taken";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let cluster = Cluster::start(&programs, Extent::Whole)?;
+    on_control_plane(
+        "a_full_cluster_is_shown_and_a_freed_card_is_taken",
+        Extent::Whole,
+        shown,
+    )
+}
+
+fn shown(plane: &ControlPlane) -> Result<()> {
+    let cluster = Cluster::new(plane)?;
     let kubectl = &cluster.kubectl;
     let nothing = cluster.plugin(&["inspect"])?;
     ensure!(nothing.contains("No node publishes a card"), "{nothing}");
@@ -364,17 +356,20 @@ fn a_full_cluster_is_shown_and_a_freed_card_is_taken() -> Result<()> {
         explained.contains("compute 60 % of GPU-n1-1 on node n1"),
         "{explained}"
     );
-    cluster.end()
+    Ok(())
 }
 
 #[test]
 fn errors_name_what_is_missing_and_a_viewer_may_read_all_of_it() -> Result<()> {
-    let test = "errors_name_what_is_missing_and_a_viewer_may_read_all_of_it";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let cluster = Cluster::start(&programs, Extent::Server)?;
+    on_control_plane(
+        "errors_name_what_is_missing_and_a_viewer_may_read_all_of_it",
+        Extent::Server,
+        errors,
+    )
+}
+
+fn errors(plane: &ControlPlane) -> Result<()> {
+    let cluster = Cluster::new(plane)?;
     let kubectl = &cluster.kubectl;
     // A thousand nodes: pages, and a bounded answer.
     let slices = (0..1000).map(|number| {
@@ -479,5 +474,5 @@ fn errors_name_what_is_missing_and_a_viewer_may_read_all_of_it() -> Result<()> {
         format!("{reply:#}").contains("the cluster does not answer"),
         "{reply:#}"
     );
-    cluster.end()
+    Ok(())
 }

@@ -16,13 +16,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use integration::claims::cdi_folder;
 use integration::cluster::{
-    CHART_NAMESPACE, Chart, ControlPlane, Extent, Host, Kubectl, KubeletNode, KubernetesPrograms,
-    Nth, remove,
+    CHART_NAMESPACE, Chart, ControlPlane, Extent, Host, Kubectl, KubeletNode, Nth,
+    on_control_plane, remove,
 };
 use integration::command::{LIMIT, Outcome, succeed, wait_until};
-use integration::crictl::NAMESPACE;
 use integration::image::Image;
-use integration::node::Node;
 use integration::packages::Suite;
 use integration::picture::{self, Picture, differences};
 use integration::programs::{Programs, target_folder};
@@ -57,7 +55,7 @@ impl Cluster<'_> {
         limit: Duration,
         mut probe: impl FnMut(&Kubectl) -> Result<bool>,
     ) -> Result<u32> {
-        let (kubectl, engine) = (&self.kubectl, &mut self.worker.rig.containerd);
+        let (kubectl, engine) = (&self.kubectl, &mut self.worker.rig.engine);
         let mut starts = 0;
         wait_until(what, limit, || {
             starts += u32::from(engine.supervise()?);
@@ -169,12 +167,12 @@ impl Cluster<'_> {
     }
 
     fn import(&mut self, image: &Image) -> Result<()> {
-        self.worker.rig.containerd.import_into(NAMESPACE, image)?;
+        self.worker.rig.engine.import(image)?;
         let rig = &self.worker.rig;
         wait_until("the image", LIMIT, || {
             let images = rig
                 .crictl
-                .crictl(&rig.containerd, &["images", "-o", "json"])?;
+                .crictl(rig.engine.as_ref(), &["images", "-o", "json"])?;
             Ok(images.success()?.stdout.contains(&image.name))
         })
     }
@@ -258,25 +256,23 @@ fn the_chart_installs_cgpu_on_a_node_and_takes_it_away() -> Result<()> {
     if let Some(reason) = lacking(&[MAKERS.as_slice(), &["objcopy"]].concat()) {
         skip!(TEST, "{reason}");
     }
-    let (chart, programs) = match (Chart::with_built(), KubernetesPrograms::for_tests()) {
-        (Ok(chart), Ok(programs)) => (chart, programs),
-        (Err(reason), _) | (_, Err(reason)) => skip!(TEST, "{reason}"),
+    let chart = match Chart::with_built() {
+        Ok(chart) => chart,
+        Err(reason) => skip!(TEST, "{reason}"),
     };
-    let folder = tempfile::tempdir()?;
-    let [first, second] = images(folder.path())?;
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
-    // The host is a thread's, and goes with it.
-    let done = std::thread::scope(|scope| {
-        let host = scope.spawn(|| on_host(&plane, &chart, [&first, &second]));
-        host.join().unwrap_or_else(|panic| resume_unwind(panic))
-    })?;
-    plane.finish()?;
-    node.finish()?;
-    if let Err(reason) = done {
-        skip!(TEST, "{reason}");
-    }
-    Ok(())
+    on_control_plane(TEST, Extent::Whole, |plane| {
+        let folder = tempfile::tempdir()?;
+        let [first, second] = images(folder.path())?;
+        // The host is a thread's, and goes with it.
+        let done = std::thread::scope(|scope| {
+            let host = scope.spawn(|| on_host(plane, &chart, [&first, &second]));
+            host.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })?;
+        if let Err(reason) = done {
+            skip!(TEST, "{reason}");
+        }
+        Ok(())
+    })
 }
 
 /// The inner error is a reason to skip aloud.
@@ -345,11 +341,11 @@ fn installed(cluster: &mut Cluster<'_>, image: &Image) -> Result<()> {
 /// Another image: who runs keeps the programs that it has, who comes gets the new ones, and the engine is left alone.
 fn upgraded(cluster: &mut Cluster<'_>, image: &Image) -> Result<()> {
     let former = current()?;
-    let engine = cluster.worker.rig.containerd.pid();
+    let engine = cluster.worker.rig.engine.pid();
     cluster.helm("upgrade", image, "install")?;
     let starts = cluster.rolled_out("the new image's pod")?;
     ensure!(
-        (starts, cluster.worker.rig.containerd.pid()) == (0, engine),
+        (starts, cluster.worker.rig.engine.pid()) == (0, engine),
         "the engine was started again"
     );
     let newer = current()?;
@@ -399,7 +395,7 @@ fn uninstalled(cluster: &mut Cluster<'_>, image: &Image, before: &Picture) -> Re
         .worker
         .rig
         .crictl
-        .crictl(&cluster.worker.rig.containerd, &["info"])?;
+        .crictl(cluster.worker.rig.engine.as_ref(), &["info"])?;
     ensure!(
         !info.success()?.stdout.contains("cgpu-v2"),
         "the engine still has the handler"

@@ -6,6 +6,7 @@
 
 mod nodes;
 mod print;
+mod rules;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

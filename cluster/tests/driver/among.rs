@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use integration::cache::repository;
 use integration::cluster::{
-    ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply, remove, template,
+    ControlPlane, Extent, Kubectl, add_node, apply, on_control_plane, remove, template,
 };
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -168,20 +166,21 @@ fn spreading(cluster: &mut Cluster<'_>) -> Result<()> {
 
 #[test]
 fn pods_fill_one_node_first_or_take_turns_by_what_agents_tell_of_their_nodes() -> Result<()> {
-    let test = "pods_fill_one_node_first_or_take_turns_by_what_agents_tell_of_their_nodes";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    on_control_plane(
+        "pods_fill_one_node_first_or_take_turns_by_what_agents_tell_of_their_nodes",
+        Extent::Whole,
+        filled_or_in_turns,
+    )
+}
+
+fn filled_or_in_turns(plane: &ControlPlane) -> Result<()> {
     plane.network().enter()?;
     let runtime = Runtime::new()?;
     let kubectl = plane.kubectl();
     apply(&kubectl)?;
     kubectl.run(&["create", "namespace", "team-a"])?.success()?;
     kubectl.create(&template("cgpu-m12-c0-x1", "team-a")?)?;
-    let workers = NODES.map(|name| Worker::start(&plane, &runtime, name));
+    let workers = NODES.map(|name| Worker::start(plane, &runtime, name));
     let mut cluster = Cluster {
         kubectl,
         runtime: &runtime,
@@ -203,6 +202,5 @@ fn pods_fill_one_node_first_or_take_turns_by_what_agents_tell_of_their_nodes() -
     for worker in cluster.workers {
         runtime.block_on(worker.driver.end());
     }
-    plane.finish()?;
-    node.finish()
+    Ok(())
 }

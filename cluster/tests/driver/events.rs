@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hyper::Method;
-use integration::cluster::{ControlPlane, Extent, Kubectl, KubernetesPrograms};
+use integration::cluster::{ControlPlane, Extent, Kubectl, on_control_plane};
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -131,16 +129,17 @@ fn wait(kubectl: &Kubectl, namespace: &str, reason: &str) -> Result<Value> {
 
 #[test]
 fn kubectl_shows_what_happened_to_pods_claims_and_nodes() -> Result<()> {
-    let test = "kubectl_shows_what_happened_to_pods_claims_and_nodes";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    on_control_plane(
+        "kubectl_shows_what_happened_to_pods_claims_and_nodes",
+        Extent::Whole,
+        shown,
+    )
+}
+
+fn shown(plane: &ControlPlane) -> Result<()> {
     plane.network().enter()?;
     let runtime = Runtime::new()?;
-    let cluster = Cluster::new(&plane, &runtime)?;
+    let cluster = Cluster::new(plane, &runtime)?;
     let (driver, kubelet) = cluster.start();
     let kubectl = &cluster.kubectl;
     cluster.ask()?;
@@ -245,6 +244,5 @@ fn kubectl_shows_what_happened_to_pods_claims_and_nodes() -> Result<()> {
     })?;
     runtime.block_on(driver.end());
     drop(cluster);
-    plane.finish()?;
-    node.finish()
+    Ok(())
 }

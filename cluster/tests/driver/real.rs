@@ -2,10 +2,8 @@
 
 use anyhow::{Context, Result};
 use integration::cache::repository;
-use integration::cluster::{ControlPlane, Extent, Kubectl, KubernetesPrograms, add_node, apply};
+use integration::cluster::{ControlPlane, Extent, Kubectl, add_node, apply, on_control_plane};
 use integration::command::{LIMIT, wait_until};
-use integration::node::Node;
-use integration::skip;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -85,17 +83,18 @@ impl<'a> Cluster<'a> {
 #[test]
 fn the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_gave() -> Result<()>
 {
-    let test = "the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_gave";
-    let programs = match KubernetesPrograms::for_tests() {
-        Ok(programs) => programs,
-        Err(reason) => skip!(test, "{reason}"),
-    };
-    let node = Node::bare()?;
-    let plane = ControlPlane::start(&node, &programs, Extent::Whole)?;
+    on_control_plane(
+        "the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_gave",
+        Extent::Whole,
+        placed_and_prepared,
+    )
+}
+
+fn placed_and_prepared(plane: &ControlPlane) -> Result<()> {
     // The runtime's threads are in the network of the one that makes it.
     plane.network().enter()?;
     let runtime = Runtime::new()?;
-    let cluster = Cluster::new(&plane, &runtime)?;
+    let cluster = Cluster::new(plane, &runtime)?;
     let (driver, kubelet) = cluster.start();
 
     // The server takes the slice, and a driver that starts again has nothing to change.
@@ -231,6 +230,5 @@ fn the_scheduler_places_by_the_driver_s_slices_and_the_driver_prepares_what_it_g
     );
     runtime.block_on(driver.end());
     drop(cluster);
-    plane.finish()?;
-    node.finish()
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! The agent of a node with a kubelet, with a token that is bound to that node.
+//! The agent of a node with a kubelet, with a token that is bound to that node, and the controllers of a cluster.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 
 use super::control_plane::ControlPlane;
 use super::kubelet::KubeletNode;
+use crate::cache::repository;
 use crate::claims::cdi_folder;
 use crate::daemon::Daemon;
-use crate::node::Node;
+use crate::programs::Programs;
 
 /// A running one. Dropped while it runs, it belongs to a failed test, and prints the end of its log.
 #[derive(Debug)]
@@ -119,23 +120,38 @@ impl NodeAgent {
     }
 }
 
-/// The controller of classic pods' templates, with a token of its own account.
+/// A controller of the cluster, with a token of its own account.
 #[derive(Debug)]
-pub struct TemplatesController(Daemon);
+pub struct Controller(Daemon);
 
-impl TemplatesController {
-    /// Starts it. `node` has its files.
+impl Controller {
+    /// That of classic pods' templates and of namespaces' GPU memory.
     ///
     /// # Errors
     /// It gets no token, or does not start.
-    pub fn start(plane: &ControlPlane, node: &Node) -> Result<Self> {
-        let kubectl = plane.kubectl_of("cgpu-templates", None)?;
-        let program = node.command("cgpu-agent")?;
-        let mut command = plane.network().command(Path::new(program.get_program()))?;
+    pub fn templates(plane: &ControlPlane) -> Result<Self> {
+        Self::start(plane, "cgpu-templates", "--classic-templates")
+    }
+
+    /// That which evicts for priority, and its rights.
+    ///
+    /// # Errors
+    /// As [`Self::templates`].
+    pub fn preemption(plane: &ControlPlane) -> Result<Self> {
+        let rights = repository().join("cluster/policies/preemption/controller.yaml");
+        let rights = rights.display().to_string();
+        plane.kubectl().run(&["apply", "-f", &rights])?.success()?;
+        Self::start(plane, "cgpu-preemption", "--evict-for-priority")
+    }
+
+    fn start(plane: &ControlPlane, account: &str, option: &str) -> Result<Self> {
+        let kubectl = plane.kubectl_of(account, None)?;
+        let program = Programs::for_tests()?.program("cgpu-agent")?;
+        let mut command = plane.network().command(&program)?;
         command
-            .arg("--classic-templates")
+            .arg(option)
             .arg(format!("--kubeconfig={}", kubectl.config().display()));
-        let log = node.root().join("templates.log");
+        let log = plane.folder().join(format!("{account}.log"));
         Ok(Self(Daemon::start("cgpu-agent", &command, &log)?))
     }
 

@@ -33,7 +33,7 @@ pub(super) fn enter(suite: Suite) -> Result<()> {
 /// Gives the node's folders the places that an ordinary host has them at.
 pub(super) fn settle(rig: &PodRig) -> Result<()> {
     for (from, to) in [
-        (rig.containerd.folder(), Path::new("/etc/containerd")),
+        (rig.engine.folder(), Path::new("/etc/containerd")),
         (&rig.node.state_dir(), Path::new("/run/cgpu")),
     ] {
         fs::create_dir_all(to)?;

@@ -16,6 +16,7 @@ use crate::daemon::Daemon;
 use crate::node::Node;
 use crate::packages::ensure_installed;
 use crate::pods::PrivateNetwork;
+use crate::skip;
 
 /// A busy machine starts the API server in this time at last.
 const START: Duration = Duration::from_secs(120);
@@ -32,6 +33,26 @@ const CONTROLLERS: &str = "daemonset-controller,deployment-controller,device-tai
     garbage-collector-controller,job-controller,namespace-controller,replicaset-controller,resourceclaim-controller,resourcequota-controller,\
     root-ca-certificate-publisher-controller,serviceaccount-controller,serviceaccount-token-controller,statefulset-controller,\
     validatingadmissionpolicy-status-controller";
+
+/// Runs a test on a control plane of its own, and looks for what it leaves on the machine; without Kubernetes' programs it skips aloud.
+///
+/// # Errors
+/// Those of `body`, or something does not start, does not end, or is left.
+pub fn on_control_plane(
+    test: &str,
+    extent: Extent,
+    body: impl FnOnce(&ControlPlane) -> Result<()>,
+) -> Result<()> {
+    let programs = match KubernetesPrograms::for_tests() {
+        Ok(programs) => programs,
+        Err(reason) => skip!(test, "{reason}"),
+    };
+    let node = Node::bare()?;
+    let plane = ControlPlane::start(&node, &programs, extent)?;
+    body(&plane)?;
+    plane.finish()?;
+    node.finish()
+}
 
 /// How much of a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +156,11 @@ impl ControlPlane {
     /// The file of somebody that is known from the start.
     pub(super) fn config(&self, name: &str) -> PathBuf {
         self.identities.path(name)
+    }
+
+    /// Where its programs' files are.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The network that all of it is in: a client inside a test enters it first ([`PrivateNetwork::enter`]).

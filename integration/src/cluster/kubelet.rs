@@ -1,4 +1,4 @@
-//! A node with a kubelet: a containerd that serves pods, simulated cards, and the kubelet beside it.
+//! A node with a kubelet: a containerd or CRI-O that serves pods, simulated cards, and the kubelet beside it.
 //!
 //! The kubelet has its default folder, `/var/lib/kubelet`, in an overlay of the thread's mount namespace, so that sockets are where agents
 //! and plugins look for them. It sets kernel parameters of the whole machine: files with the values that it looks for are mounted over
@@ -23,7 +23,7 @@ use crate::image;
 use crate::mounts;
 use crate::packages::Suite;
 use crate::pods::Handlers;
-use crate::rig::PodRig;
+use crate::rig::{PodEngine, PodRig};
 
 /// What the kubelet makes of the machine's parameters (`pkg/kubelet/cm/container_manager_linux.go`, 1.36).
 const PARAMETERS: [(&str, &str); 6] = [
@@ -73,6 +73,8 @@ impl Nth {
 pub enum Host {
     /// Our programs, in the build's folder, and handlers of every form.
     WithCgpu,
+    /// The same with CRI-O as the engine.
+    WithCrio,
     /// Nothing: every path is the default one, and the engine has runc's handler alone.
     WithoutCgpu,
 }
@@ -135,19 +137,23 @@ impl KubeletNode {
         host: Host,
     ) -> Result<Result<Self, String>> {
         let network = plane.network();
-        let handlers = match host {
+        let engine = match host {
             Host::WithCgpu => {
                 mounts::enter_new()?;
-                Handlers::All
+                PodEngine::Containerd(Handlers::All)
+            }
+            Host::WithCrio => {
+                mounts::enter_new()?;
+                PodEngine::Crio
             }
             Host::WithoutCgpu => {
                 if let Err(error) = bare_host::enter(suite) {
                     return Ok(Err(format!("{error:#}")));
                 }
-                Handlers::RuncAlone
+                PodEngine::Containerd(Handlers::RuncAlone)
             }
         };
-        let rig = match PodRig::start_on(suite, Some(Arc::clone(network)), handlers)? {
+        let rig = match PodRig::start_on(suite, Some(Arc::clone(network)), engine)? {
             Ok(rig) => rig,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -164,7 +170,7 @@ impl KubeletNode {
         succeed(add.args(["ip", "addr", "add", &address, "dev", "lo"]))?;
         let groups = Groups::make(rig.node.namespace())?;
         let config = folder.join("kubelet.json");
-        let document = configuration(which, &folder, &groups.path(), &rig.containerd.socket());
+        let document = configuration(which, &folder, &groups.path(), &rig.engine.socket());
         fs::write(&config, serde_json::to_vec_pretty(&document)?)?;
         let mut command = network.command(&plane.program("kubelet"))?;
         command
@@ -179,7 +185,7 @@ impl KubeletNode {
                 "--cert-dir={}",
                 folder.join("certificates").display()
             ))
-            .env("PATH", rig.containerd.search_path());
+            .env("PATH", &rig.search_path);
         let mut kubelet = Kubelet::start(command, folder.join("log"))?;
         let kubectl = plane.kubectl();
         kubelet.daemon.wait_ready(Duration::from_secs(120), || {
@@ -246,7 +252,7 @@ impl KubeletNode {
             groups,
             ..
         } = self;
-        rig.crictl.remove_all(&rig.containerd)?;
+        rig.crictl.remove_all(rig.engine.as_ref())?;
         drop(groups);
         overlay.unmount()?;
         rig.finish()

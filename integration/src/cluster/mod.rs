@@ -28,12 +28,12 @@ mod programs;
 mod recorded;
 mod shapes;
 
-pub use agent::{NodeAgent, TemplatesController};
+pub use agent::{Controller, NodeAgent};
 pub use agents::{agent_attempts, check_agents};
 pub use allocator::{Allocator, Situation};
 pub use cases::{Case, cases};
 pub use chart::{CHART_NAMESPACE, Chart, chart_hash, kept_rendering};
-pub use control_plane::{ControlPlane, Extent};
+pub use control_plane::{ControlPlane, Extent, on_control_plane};
 pub use kubectl::Kubectl;
 pub use kubelet::{Host, KubeletNode, Nth};
 pub use nodes::{Card, add_node, post_slice, slice};

@@ -176,13 +176,9 @@ impl Cri {
         })
     }
 
-    /// A pod under containerd's own runtime; `None`: the engine has no other handler than ours.
-    pub(super) fn pod_of_runc(&self, name: &str) -> Result<Option<Pod<'_>>> {
-        if self.is_crio() {
-            return Ok(None);
-        }
+    /// A pod under the engine's own runtime.
+    pub(super) fn pod_of_runc(&self, name: &str) -> Result<Pod<'_>> {
         self.pod_under("runc", name, &[], Processes::OfTheContainer)
-            .map(Some)
     }
 
     pub(super) fn is_crio(&self) -> bool {

@@ -6,14 +6,12 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Context, Result, bail};
-use integration::cluster::{
-    ControlPlane, KubeletNode, NodeAgent, Nth, TemplatesController, remove,
-};
+use integration::cluster::{ControlPlane, Controller, KubeletNode, NodeAgent, Nth, remove};
 use integration::command::{LIMIT, progress, succeed, wait_until};
 use integration::packages::Suite;
 use serde_json::{Value, json};
 
-use super::{Show, part};
+use super::{Show, part, rules};
 
 /// What a node reports once it serves: the image that it has.
 type Started = Sender<Result<String, String>>;
@@ -58,6 +56,7 @@ pub(super) fn show(show: &mut Show) -> Result<()> {
     remove(kubectl, &["node", "n1", "n2"])?;
     remove(kubectl, &["resourceclaimtemplate", "--all"])?;
     progress("starting two kubelets, each with a containerd and an agent");
+    let controller = Controller::templates(&show.plane)?;
     std::thread::scope(|scope| {
         let plane = show.plane.clone();
         let (started, start) = mpsc::channel();
@@ -89,7 +88,8 @@ pub(super) fn show(show: &mut Show) -> Result<()> {
         }
         shown?;
         ended.map_err(anyhow::Error::msg)
-    })
+    })?;
+    controller.finish()
 }
 
 /// One node, on a thread of its own, until the other side lets go.
@@ -114,10 +114,6 @@ fn serve(
         count: 0,
     };
     agents.start()?;
-    // One for the cluster.
-    let controller = (which == Nth::First)
-        .then(|| TemplatesController::start(plane, &worker.rig.node))
-        .transpose()?;
     started.send(Ok(worker.rig.image.name.clone()))?;
     loop {
         let done = match orders.recv() {
@@ -135,9 +131,6 @@ fn serve(
     wait_until("the claims to be released on the node", LIMIT, || {
         Ok(fs::read_dir(&claims).map_or(true, |mut claims| claims.next().is_none()))
     })?;
-    if let Some(controller) = controller {
-        controller.finish()?;
-    }
     if let Some(agent) = agents.running {
         agent.finish()?;
     }
@@ -206,9 +199,10 @@ fn steps(
     show.clear()?;
     let first = remotes.first().context("a node")?;
     agents(show, first, &image)?;
+    rules::show(show, &image)?;
     lost_card(show, first, &image)?;
     show.clear()?;
-    show.expect("(13) claims after deletion", "0", claims(show)?.to_string());
+    show.expect("(17) claims after deletion", "0", claims(show)?.to_string());
     Ok(())
 }
 
@@ -217,7 +211,7 @@ fn claims(show: &Show) -> Result<usize> {
     Ok(left["items"].as_array().map_or(0, Vec::len))
 }
 
-fn container(image: &str, limits: &Value) -> Value {
+pub(super) fn container(image: &str, limits: &Value) -> Value {
     json!({
         "name": "app", "image": image, "imagePullPolicy": "Never", "command": ["sleep", "100000"],
         "resources": {"limits": limits},
@@ -385,7 +379,7 @@ fn agents(show: &mut Show, node: &Remote, image: &str) -> Result<()> {
 /// A card falls off the bus: its pods are evicted, and another card has them.
 fn lost_card(show: &mut Show, node: &Remote, image: &str) -> Result<()> {
     println!(
-        "\n\n(12) A card of k1 is lost under a pod: the agent taints it, Kubernetes evicts the pod, and its replacement is elsewhere."
+        "\n\n(16) A card of k1 is lost under a pod: the agent taints it, Kubernetes evicts the pod, and its replacement is elsewhere."
     );
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "inference"},
@@ -431,12 +425,12 @@ fn lost_card(show: &mut Show, node: &Remote, image: &str) -> Result<()> {
         "another card"
     };
     show.expect(
-        "(12) the replacement of a lost card's pod",
+        "(16) the replacement of a lost card's pod",
         "another card",
         seen,
     );
     let seen = totals(show, &replacement)?;
-    show.expect("(12) it sees", "6144 MiB", seen);
+    show.expect("(16) it sees", "6144 MiB", seen);
     show.clear()
 }
 
@@ -451,7 +445,7 @@ fn card_of(show: &Show, pod: &str) -> Result<String> {
 }
 
 /// Waits for the one pod with this label: its name.
-fn running(show: &Show, label: &str) -> Result<String> {
+pub(super) fn running(show: &Show, label: &str) -> Result<String> {
     let runs = |list: &Value| list["items"][0]["status"]["phase"] == "Running";
     let list = show.kubectl.wait(
         &format!("the pod {label} to run"),
@@ -462,7 +456,7 @@ fn running(show: &Show, label: &str) -> Result<String> {
     Ok(name.context("a name")?.to_owned())
 }
 
-fn totals(show: &Show, pod: &str) -> Result<String> {
+pub(super) fn totals(show: &Show, pod: &str) -> Result<String> {
     let smi = show
         .kubectl
         .run(&["exec", pod, "--", "cgpu", "smi", "--json"])?;
