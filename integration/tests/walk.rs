@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -367,4 +367,75 @@ fn commands_are_found_in_documents_beside_other_code() {
     ] {
         assert_eq!(does(command, shown), is_it, "{command} / {shown}");
     }
+}
+
+/// Where programs and policies have their texts.
+const PRINTING: [&str; 10] = [
+    "agent",
+    "cli",
+    "cluster",
+    "hook",
+    "isolation",
+    "kubectl",
+    "lab/sim",
+    "shim",
+    "top",
+    "view",
+];
+
+fn sources(folder: &Path, into: &mut String) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let stem = path.file_stem().context("a name")?;
+        if path.is_dir() {
+            if stem != "tests" {
+                sources(&path, into)?;
+            }
+        } else if stem != "tests"
+            && let Some("rs" | "yaml") = path.extension().and_then(|kind| kind.to_str())
+        {
+            into.push_str(&fs::read_to_string(&path)?);
+        }
+    }
+    Ok(())
+}
+
+/// Without the breaks inside string literals.
+fn joined(source: &str) -> String {
+    let mut joined = String::with_capacity(source.len());
+    for line in source.lines() {
+        let rest = if joined.ends_with('\\') {
+            joined.pop();
+            line.trim_start()
+        } else {
+            joined.push('\n');
+            line
+        };
+        joined.push_str(rest);
+    }
+    joined
+}
+
+/// The first cell of each row has texts of programs, `…` where they differ.
+#[test]
+fn programs_print_the_texts_of_the_troubleshooting_page() -> Result<()> {
+    let mut printed = String::new();
+    for folder in PRINTING {
+        sources(&repository().join(folder), &mut printed)?;
+    }
+    let printed = joined(&printed.replace("\\\"", "\""));
+    let page = fs::read_to_string(repository().join("docs/guide/troubleshooting.md"))?;
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let mut count = 0;
+    for row in rows {
+        let cell = row.split(" | ").next().context("a cell")?;
+        for text in cell.split('`').skip(1).step_by(2) {
+            for part in text.split('…').map(str::trim) {
+                ensure!(printed.contains(part), "nobody prints {part:?} of {text:?}");
+            }
+            count += 1;
+        }
+    }
+    ensure!(count >= 30, "{count} texts");
+    Ok(())
 }
