@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::command::{LIMIT, capture};
+use crate::control_groups::are_version_2_alone;
 use crate::crictl::{self, PodServer};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
@@ -110,9 +111,17 @@ impl Crio {
             images.load(image)?;
         }
         let wrapper = podman::wrapper(node, &folder)?;
+        let programs = [(HANDLER, wrapper), (PLAIN, runc)].map(|(name, program)| {
+            // CRI-O says limits of huge pages wherever a kubelet does, and runc cannot set them without the controller.
+            if has_huge_pages() {
+                return Ok(program);
+            }
+            without_huge_pages(&program, &folder.join(format!("{name}-without-huge-pages")))
+        });
+        let [wrapper, runc] = programs;
         fs::write(
             folder.join("crio.conf"),
-            configuration(&folder, &images, release, [&wrapper, &runc], &setup),
+            configuration(&folder, &images, release, [&wrapper?, &runc?], &setup),
         )?;
         let daemon = daemon(&folder, &node.config(), &setup)?;
         Ok(Self {
@@ -187,6 +196,31 @@ impl PodServer for Crio {
         }
         Ok(Vec::new())
     }
+}
+
+/// Whether control groups limit huge pages here.
+fn has_huge_pages() -> bool {
+    are_version_2_alone() || Path::new("/sys/fs/cgroup/hugetlb").is_dir()
+}
+
+/// The same runtime for specs without limits of huge pages, which this machine lacks.
+fn without_huge_pages(program: &Path, script: &Path) -> Result<PathBuf> {
+    let text = format!(
+        r#"#!/bin/sh
+former=
+for argument; do
+    if [ "$former" = --bundle ]; then
+        sed -i -z 's/,[[:space:]]*"hugepageLimits":[[:space:]]*\[[^]]*\]//' "$argument/config.json"
+    fi
+    former=$argument
+done
+exec '{}' "$@"
+"#,
+        program.display()
+    );
+    fs::write(script, text)?;
+    fs::set_permissions(script, fs::Permissions::from_mode(0o755))?;
+    Ok(script.to_owned())
 }
 
 fn daemon(folder: &Path, config: &Path, setup: &PodsSetup) -> Result<Daemon> {
