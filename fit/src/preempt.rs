@@ -62,7 +62,7 @@ pub struct Waiting<'a> {
 pub enum Verdict {
     /// Nothing: the claims fit, at last when pods have ended that are ending.
     Fits,
-    /// These pods have to go, by their uids; the youngest of the lowest priority last.
+    /// These pods have to go, by their uids, in this order: the youngest of the lowest priority first.
     Evict(Vec<String>),
     /// Nothing helps, or it cannot be known whether it would.
     Never,
@@ -122,6 +122,8 @@ pub fn judge(
             victims.push(uid.to_owned());
         }
     }
+    // Should some of them stay after all, these have the better right to.
+    victims.reverse();
     if victims.len() > VICTIMS_MAX || !is_within(&victims, holders, budgets) {
         return Verdict::Never;
     }

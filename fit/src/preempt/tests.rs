@@ -63,7 +63,7 @@ fn the_fewest_of_the_lowest_priority_go_the_youngest_first() {
         ("c", holder(0, 2)),
     ]);
     assert_eq!(judged(8, 1, &offer, &equal), evict(&["b"]));
-    assert_eq!(judged(16, 1, &offer, &equal), evict(&["c", "b"]));
+    assert_eq!(judged(16, 1, &offer, &equal), evict(&["b", "c"]));
     let ranked = all(&[
         ("a", holder(-5, 1)),
         ("b", holder(0, 3)),
@@ -116,7 +116,7 @@ fn a_claim_of_several_is_free_when_all_of_them_are_gone() {
     let offer = offer(&[&[of(&["a", "b"], 12), of(&["b"], 6), of(&[], 6)]]);
     let holders = all(&[("a", holder(0, 1)), ("b", holder(0, 2))]);
     assert_eq!(judged(6, 1, &offer, &holders), evict(&["b"]));
-    assert_eq!(judged(12, 1, &offer, &holders), evict(&["a", "b"]));
+    assert_eq!(judged(12, 1, &offer, &holders), evict(&["b", "a"]));
     assert_eq!(
         judged(24, 1, &offer, &holders),
         Verdict::Never,
@@ -162,7 +162,7 @@ fn a_budget_holds() {
     assert_eq!(judged(&half, &same, &[0]), Verdict::Never);
     assert_eq!(judged(&half, &same, &[1]), evict(&["b"]));
     assert_eq!(judged(&needs, &same, &[1]), Verdict::Never, "two at once");
-    assert_eq!(judged(&needs, &same, &[2]), evict(&["a", "b"]));
+    assert_eq!(judged(&needs, &same, &[2]), evict(&["b", "a"]));
     let other = all(&[("a", with(1)), ("b", with(0))]);
     assert_eq!(
         judged(&half, &other, &[0, 1]),
