@@ -1,11 +1,14 @@
 //! Pods with claims on a real node: Kubernetes' own servers and kubelet, containerd 2 or CRI-O, the agent, the shim or the wrapper, simulated cards.
 
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use anyhow::{Context, Result, ensure};
 use integration::cluster::{
     ControlPlane, Controller, Extent, Host, Kubectl, KubeletNode, NodeAgent, Nth, apply,
     apply_for_plugin, on_control_plane, remove,
 };
-use integration::command::{LIMIT, wait_until};
+use integration::command::{LIMIT, succeed, wait_until};
 use integration::packages::Suite;
 use integration::skip;
 use serde_json::{Value, json};
@@ -336,6 +339,107 @@ fn a_pod_s_claim_is_its_quota_under_crio() -> Result<()> {
         forged(cluster)?;
         remove(&cluster.kubectl, &["pod", "claimed"])?;
         Ok(agent)
+    })
+}
+
+/// Starts a pod, from its creation to the start of its program as the engine has it; milliseconds.
+fn start(cluster: &Cluster<'_>, name: &str, is_claiming: bool) -> Result<f64> {
+    let began = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    if is_claiming {
+        cluster.claiming(name, "small", json!({}))?;
+    } else {
+        let app = cluster.container("app", json!({}));
+        let spec = json!({"runtimeClassName": "cgpu", "containers": [app]});
+        cluster.pod(name, json!({}), spec)?;
+    }
+    let pod = cluster.running(name)?;
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+    let id = id.and_then(|id| id.rsplit('/').next()).context("an id")?;
+    let rig = &cluster.worker.rig;
+    let inspected = rig.crictl.inspect(rig.engine.as_ref(), id)?;
+    let started = inspected["status"]["startedAt"]
+        .as_str()
+        .context("a time")?;
+    let mut date = Command::new("date");
+    let ns = succeed(date.args(["+%s%N", "--date", started]))?.stdout;
+    let started = Duration::from_nanos(ns.trim().parse()?);
+    remove(&cluster.kubectl, &["pod", name])?;
+    Ok(started.saturating_sub(began).as_secs_f64() * 1e3)
+}
+
+fn median_and_longest(mut all: Vec<f64>) -> (f64, f64) {
+    all.sort_by(f64::total_cmp);
+    let median = all.get(all.len() / 2).copied().unwrap_or_default();
+    (median, all.last().copied().unwrap_or_default())
+}
+
+/// The sample of one metric without labels.
+fn sample(metrics: &str, name: &str) -> Result<f64> {
+    let mut lines = metrics.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(value.with_context(|| format!("no {name}"))?.parse()?)
+}
+
+/// What a claim costs on a node, pods with one and without one in turns.
+fn costs(cluster: &Cluster<'_>, pods: u32) -> Result<NodeAgent> {
+    cluster.kubectl.create(&json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "small"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
+            "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "1Gi"}},
+        }}]}}},
+    }))?;
+    let agent = NodeAgent::start(cluster.plane, cluster.worker, "first")?;
+    let generation = || -> Result<u64> {
+        let slices = cluster.kubectl.get(&["resourceslices"])?;
+        let generation = &slices["items"][0]["metadata"]["generation"];
+        generation.as_u64().context("a generation")
+    };
+    let (mut plain, mut claiming) = (Vec::new(), Vec::new());
+    // The first of each kind reads programs from the disk.
+    start(cluster, "plain", false)?;
+    start(cluster, "claiming", true)?;
+    let (before, began) = (generation()?, Instant::now());
+    for number in 0..pods {
+        plain.push(start(cluster, &format!("plain-{number}"), false)?);
+        claiming.push(start(cluster, &format!("claiming-{number}"), true)?);
+    }
+    let writes = generation()?.saturating_sub(before);
+    let seconds = began.elapsed().as_secs_f64();
+    let metrics = agent.metrics()?;
+    let of = |name: &str| sample(&metrics, &format!("cgpu_prepare_duration_seconds_{name}"));
+    let (prepared, took) = (of("count")?, of("sum")?);
+    ensure!(prepared >= f64::from(pods) + 1.0, "{prepared} prepared");
+    let (plain, claiming) = (median_and_longest(plain), median_and_longest(claiming));
+    let text = format!(
+        "a pod's start without a claim, of {pods}: median {:.0} ms, longest {:.0} ms\n\
+         a pod's start with a claim, of {pods}: median {:.0} ms, longest {:.0} ms\n\
+         of that the driver's prepare: mean {:.1} ms\n\
+         the node's slice was written {writes} times in {seconds:.0} s\n\
+         private memory of the agent: {} KiB\n",
+        plain.0,
+        plain.1,
+        claiming.0,
+        claiming.1,
+        took / prepared * 1e3,
+        agent.private_kib()?,
+    );
+    print!("{text}");
+    if let Some(path) = std::env::var_os("CGPU_NODE_SUMMARY") {
+        std::fs::write(path, text)?;
+    }
+    Ok(agent)
+}
+
+#[test]
+fn what_a_claim_costs() -> Result<()> {
+    let pods = match std::env::var("CGPU_NODE_PODS") {
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("CGPU_NODE_PODS={text:?}"))?,
+        Err(_absent) => 2,
+    };
+    on_worker("what_a_claim_costs", Host::WithCgpu, apply, |cluster| {
+        costs(cluster, pods)
     })
 }
 

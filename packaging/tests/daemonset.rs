@@ -11,7 +11,7 @@ use std::fs;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use integration::claims::cdi_folder;
@@ -310,6 +310,7 @@ fn on_host(plane: &ControlPlane, chart: &Chart, images: [&Image; 2]) -> Result<R
 
 /// The chart's pod brings cgpu to the node, whose engine is started again once, and a pod gets its claim.
 fn installed(cluster: &mut Cluster<'_>, image: &Image) -> Result<()> {
+    let began = Instant::now();
     cluster.helm("install", image, "install")?;
     let starts = cluster.rolled_out("the chart's pod")?;
     ensure!(starts == 1, "the engine was started again {starts} times");
@@ -326,6 +327,14 @@ fn installed(cluster: &mut Cluster<'_>, image: &Image) -> Result<()> {
         }}]}}},
     }))?;
     cluster.pod("first")?;
+    let text = format!(
+        "from `helm install` to the first pod with a claim, the image there: {:.0} s\n",
+        began.elapsed().as_secs_f64()
+    );
+    print!("{text}");
+    if let Some(path) = std::env::var_os("CGPU_NODE_SUMMARY") {
+        fs::write(path, text)?;
+    }
     cluster.is_held("first")?;
     let (version, running) = (current()?, running()?);
     for program in ["containerd-shim-cgpu-v2", "cgpu-broker"] {

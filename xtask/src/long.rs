@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use integration::cache::repository;
-use integration::cluster::KubernetesPrograms;
+use integration::cluster::{Chart, KubernetesPrograms};
 use integration::command::progress;
 use integration::former::COMMIT;
 use integration::programs::{Profile, Programs, target_folder};
@@ -65,6 +65,12 @@ enum Suite {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// What a claim costs on a node: its preparation, a pod's start, the agent's memory, the chart; writes docs/reports/node.md.
+    Node {
+        /// How many pods with a claim, and without one.
+        #[arg(long, default_value_t = 20)]
+        pods: u32,
+    },
     /// Kubernetes' own scheduler and the policies with many nodes and pods; writes docs/reports/scale.md.
     Scale(scale::Options),
     /// Random calls to RM's own resource server, or to the whole of RM's core, and to the simulated driver, compared; writes docs/reports/referee.md. Trees: those of Debian's
@@ -99,6 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Suite::Upgrade { upgrades } => upgrade(*upgrades),
         Suite::Scale(options) => scale::run(options),
         Suite::Claims { steps, seeds } => claims(*steps, *seeds),
+        Suite::Node { pods } => node(*pods),
         Suite::Kubelets { steps, seed } => kubelets(*steps, *seed),
         Suite::Referee {
             sequences,
@@ -314,6 +321,54 @@ fn kubelets(steps: u64, seed: u64) -> Result<ExitCode> {
              killed and start again; each container holds nearly all that its claim has. After each 100 steps, and when all pods are gone, these are equal for each card: what the\n\
              scheduler has counted (the claims' allocations), what the node has reserved (`cgpu cards`) and which records it has; and what the simulated card holds lies between\n\
              what the containers hold and what is reserved. The test is `integration/tests/cluster_random.rs`.\n\n```text\n{reported}```\n",
+            began.elapsed().as_secs(),
+            machine::describe(),
+        ),
+    )?;
+    println!("wrote {}", page.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn node(pods: u32) -> Result<ExitCode> {
+    progress(&format!("{pods} pods of each kind"));
+    KubernetesPrograms::build()?;
+    Chart::build()?;
+    let programs = Programs::build(Profile::Release)?;
+    let began = Instant::now();
+    let environment = [
+        ("CGPU_BIN", programs.folder().into()),
+        ("CGPU_NODE_PODS", pods.to_string().into()),
+    ];
+    let mut reported = String::new();
+    for (package, test, name) in [
+        (
+            "cgpu-cluster",
+            "driver",
+            "prepare_takes_milliseconds_with_a_hundred_claims",
+        ),
+        ("cgpu-integration", "cluster_pods", "what_a_claim_costs"),
+        (
+            "cgpu-packaging",
+            "daemonset",
+            "the_chart_installs_cgpu_on_a_node_and_takes_it_away",
+        ),
+    ] {
+        let mut arguments = vec!["--package", package, "--test", test, "--", "--nocapture"];
+        arguments.push(name);
+        let Some(summary) = summarised(&arguments, "CGPU_NODE_SUMMARY", &environment)? else {
+            return Ok(ExitCode::FAILURE);
+        };
+        reported += &summary;
+    }
+    let page = repository().join("docs/reports/node.md");
+    fs::write(
+        &page,
+        format!(
+            "# What a claim costs on a node\n\nWritten by `cargo xtask long node --pods {pods}`; {} s in all, programs optimised, {}.\n\n\
+             Kubernetes' own servers of 1.36.3, and a kubelet with containerd 2.1 and two simulated cards, all on this machine. A pod's start is from the moment before its\n\
+             creation to its program's start as the engine has it; pods with a claim and without one take turns, under the same handler. The difference has what Kubernetes\n\
+             itself does for a claim: it is made from a template, allocated and reserved by writes of their own. The tests are `integration/tests/cluster_pods.rs`,\n\
+             `cluster/tests/driver/claims.rs` and `packaging/tests/daemonset.rs`.\n\n```text\n{reported}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
         ),

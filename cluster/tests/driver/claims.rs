@@ -398,10 +398,15 @@ async fn prepare_takes_milliseconds_with_a_hundred_claims() {
             .record(u64::try_from(began.elapsed().as_micros()).unwrap())
             .unwrap();
     }
-    println!(
-        "NodePrepareResources of 100 claims: median {} us, p99 {} us, longest {} us",
-        times.value_at_quantile(0.5),
-        times.value_at_quantile(0.99),
-        times.max()
+    let ms = |us: u64| Duration::from_micros(us).as_secs_f64() * 1e3;
+    let text = format!(
+        "NodePrepareResources of 100 claims, a played API server, not optimised: median {:.1} ms, p99 {:.1} ms, longest {:.1} ms\n",
+        ms(times.value_at_quantile(0.5)),
+        ms(times.value_at_quantile(0.99)),
+        ms(times.max())
     );
+    print!("{text}");
+    if let Some(path) = std::env::var_os("CGPU_NODE_SUMMARY") {
+        std::fs::write(path, text).unwrap();
+    }
 }

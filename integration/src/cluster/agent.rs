@@ -1,6 +1,8 @@
 //! The agent of a node with a kubelet, with a token that is bound to that node, and the controllers of a cluster.
 
-use std::path::Path;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,7 +16,10 @@ use crate::programs::Programs;
 
 /// A running one. Dropped while it runs, it belongs to a failed test, and prints the end of its log.
 #[derive(Debug)]
-pub struct NodeAgent(Daemon);
+pub struct NodeAgent {
+    daemon: Daemon,
+    socket: PathBuf,
+}
 
 impl NodeAgent {
     /// Starts it and waits until the kubelet knows it. `pod_uid` is that of the agent's own pod, by which two agents of a node are told apart.
@@ -65,6 +70,7 @@ impl NodeAgent {
         let root = node.root();
         let runtime = root.join("agent");
         std::fs::create_dir_all(&runtime)?;
+        let socket = root.join(format!("{pod_uid}.sock"));
         let mut command = plane.network().command(Path::new(program.get_program()))?;
         command
             .arg("--kubernetes")
@@ -74,10 +80,7 @@ impl NodeAgent {
             .arg(format!("--kubeconfig={}", kubectl.config().display()))
             .arg(format!("--runtime-dir={}", runtime.display()))
             .arg(format!("--history-dir={}", root.join("history").display()))
-            .arg(format!(
-                "--listen=unix:{}",
-                root.join(format!("{pod_uid}.sock")).display()
-            ))
+            .arg(format!("--listen=unix:{}", socket.display()))
             .args(arguments)
             .env("CGPU_CONFIG", node.config());
         let mut daemon = Daemon::start(
@@ -86,12 +89,36 @@ impl NodeAgent {
             &root.join(format!("agent-{pod_uid}.log")),
         )?;
         daemon.wait_ready(Duration::from_secs(60), is_ready)?;
-        Ok(Self(daemon))
+        Ok(Self { daemon, socket })
     }
 
     /// What it has logged.
     pub fn log(&self) -> String {
-        self.0.output()
+        self.daemon.output()
+    }
+
+    /// Its metrics, as text.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn metrics(&self) -> Result<String> {
+        let mut stream = UnixStream::connect(&self.socket)?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Memory that is its process' alone, KiB.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn private_kib(&self) -> Result<u64> {
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid()?))?;
+        let lines = rollup.lines().filter(|line| line.starts_with("Private_"));
+        let amounts = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        Ok(amounts.sum())
     }
 
     /// Its process.
@@ -99,7 +126,7 @@ impl NodeAgent {
     /// # Errors
     /// It has ended.
     pub fn pid(&self) -> Result<u32> {
-        self.0.pid().context("the agent has ended")
+        self.daemon.pid().context("the agent has ended")
     }
 
     /// SIGKILL, as a crash would be.
@@ -107,7 +134,7 @@ impl NodeAgent {
     /// # Errors
     /// It cannot be killed.
     pub fn kill(mut self) -> Result<()> {
-        self.0.kill()
+        self.daemon.kill()
     }
 
     /// Ends it.
@@ -115,7 +142,7 @@ impl NodeAgent {
     /// # Errors
     /// It does not end.
     pub fn finish(mut self) -> Result<()> {
-        self.0.stop(Duration::from_secs(30))?;
+        self.daemon.stop(Duration::from_secs(30))?;
         Ok(())
     }
 }
@@ -167,8 +194,8 @@ impl Controller {
 
 impl Drop for NodeAgent {
     fn drop(&mut self) {
-        if self.0.pid().is_some() {
-            eprintln!("--- end of the agent's log\n{}", self.0.tail());
+        if self.daemon.pid().is_some() {
+            eprintln!("--- end of the agent's log\n{}", self.daemon.tail());
         }
     }
 }
