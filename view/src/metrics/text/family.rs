@@ -3,7 +3,7 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
 use crate::metrics::Histogram;
@@ -100,27 +100,32 @@ impl Collector for Family {
         let mut metric =
             encoder.encode_descriptor(self.name, &help, None, self.kind.of_library())?;
         for (labels, value) in &self.samples {
-            let mut sample = metric.encode_family(labels)?;
-            match (self.kind, value) {
-                (Kind::Counter, Value::Whole(value)) => {
-                    sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
-                }
-                (Kind::Counter, Value::Part(value)) => {
-                    sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
-                }
-                (_, Value::Whole(value)) => sample.encode_gauge(value)?,
-                (_, Value::Part(value)) => sample.encode_gauge(value)?,
-                (_, Value::Histogram(of)) => {
-                    let count = of.buckets.iter().map(|(_, count)| count).sum();
-                    sample.encode_histogram::<NoLabelSet>(
-                        of.sum_seconds,
-                        count,
-                        &of.buckets,
-                        None,
-                    )?;
-                }
+            // With none the library would write `{}`.
+            if labels.is_empty() {
+                value.write(self.kind, &mut metric)?;
+            } else {
+                value.write(self.kind, &mut metric.encode_family(labels)?)?;
             }
         }
         Ok(())
+    }
+}
+
+impl Value {
+    fn write(&self, kind: Kind, sample: &mut MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        match (kind, self) {
+            (Kind::Counter, Self::Whole(value)) => {
+                sample.encode_counter::<NoLabelSet, _, u64>(value, None)
+            }
+            (Kind::Counter, Self::Part(value)) => {
+                sample.encode_counter::<NoLabelSet, _, u64>(value, None)
+            }
+            (_, Self::Whole(value)) => sample.encode_gauge(value),
+            (_, Self::Part(value)) => sample.encode_gauge(value),
+            (_, Self::Histogram(of)) => {
+                let count = of.buckets.iter().map(|(_, count)| count).sum();
+                sample.encode_histogram::<NoLabelSet>(of.sum_seconds, count, &of.buckets, None)
+            }
+        }
     }
 }

@@ -248,6 +248,21 @@ fn promtool_has_nothing_to_report_of_our_own_metrics() {
 }
 
 #[test]
+fn a_sample_without_labels_has_no_braces() {
+    for form in [TextForm::Prometheus, TextForm::Openmetrics] {
+        let text = rendered(form);
+        assert!(!text.contains("{}"), "{text}");
+        for line in [
+            "cgpu_claims_prepared 3",
+            "cgpu_prepare_duration_seconds_count 3",
+            "cgpu_prepares_refused_total 5",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        }
+    }
+}
+
+#[test]
 fn every_sample_is_named_with_its_container_and_card() {
     let text = rendered(TextForm::Openmetrics);
     let of_slice = format!("{LABELS},uuid=\"GPU-1\"");
