@@ -18,6 +18,9 @@ pub const APPLIED_KEY: &str = "cgpu.io/applied";
 /// What we leave in an edited spec of a container that is not held: `off`, and why.
 pub const ISOLATION_KEY: &str = "cgpu.io/isolation";
 
+/// What a cluster reads of its pods at admission: it chooses among nodes, and means nothing on one.
+pub const NODES_KEY: &str = "cgpu.io/nodes";
+
 /// Without which there is no request.
 pub const MEMORY_KEY: &str = "cgpu.io/memory";
 

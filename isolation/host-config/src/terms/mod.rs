@@ -10,8 +10,8 @@ mod memory;
 mod values;
 
 pub use self::annotations::{
-    ALLOWED_KEYS, APPLIED_KEY, Annotated, ISOLATION_KEY, MEMORY_KEY, PREFIX, check_default,
-    default_key, default_keys,
+    ALLOWED_KEYS, APPLIED_KEY, Annotated, ISOLATION_KEY, MEMORY_KEY, NODES_KEY, PREFIX,
+    check_default, default_key, default_keys,
 };
 pub use self::error::Error;
 pub use self::isolation::{

@@ -11,7 +11,9 @@
 //!
 //! As soon as one amount names its container, those that are not named ask for nothing.
 
-use host_config::terms::{self, ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, MEMORY_KEY, PREFIX};
+use host_config::terms::{
+    self, ALLOWED_KEYS, APPLIED_KEY, ISOLATION_KEY, MEMORY_KEY, NODES_KEY, PREFIX,
+};
 
 use super::engine::InPod;
 use super::error::Error;
@@ -71,7 +73,7 @@ pub(super) fn terms<'a>(
     let mut others_amount = None;
     let mut of_pod = Vec::new();
     for (key, value) in annotations {
-        if !key.starts_with(PREFIX) || [APPLIED_KEY, ISOLATION_KEY].contains(key) {
+        if !key.starts_with(PREFIX) || [APPLIED_KEY, ISOLATION_KEY, NODES_KEY].contains(key) {
             continue;
         }
         match named(key)? {

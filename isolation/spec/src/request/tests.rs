@@ -940,6 +940,21 @@ fn a_pod_s_defaults_ask_for_nothing_by_themselves() {
 }
 
 #[test]
+fn what_the_cluster_reads_of_a_pod_is_no_term_on_its_node() {
+    let nodes = ("cgpu.io/nodes", "binpack");
+    assert_eq!(read(&in_pod("app", &[nodes]), &[]), Ok(None));
+    let of_pod = [nodes, ("cgpu.io/memory", "4Gi")];
+    let app = read(&in_pod("app", &of_pod), &[]).unwrap().unwrap();
+    assert_eq!(app.request.amount, OF_4_GIB);
+    // Nobody reads it of a container that is in no pod.
+    let alone = read(&[nodes], &[]).unwrap_err();
+    assert!(
+        alone.contains("unknown annotation cgpu.io/nodes"),
+        "{alone}"
+    );
+}
+
+#[test]
 fn what_is_unclear_in_a_pod_is_refused() {
     let refused = |of_pod: &[(&str, &str)]| read(&in_pod("app", of_pod), &[]).unwrap_err();
     for named in ["cgpu.io/memory.app", "cgpu.io/memory.sidecar"] {
