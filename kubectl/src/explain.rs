@@ -2,6 +2,7 @@
 
 mod document;
 mod judge;
+mod reasons;
 mod show;
 
 use std::collections::BTreeMap;

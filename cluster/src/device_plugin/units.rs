@@ -132,8 +132,8 @@ impl Selection {
                 .map(|(card, numbers)| format!("{card}: {}", numbers.len()))
                 .collect();
             return Err(format!(
-                "{resource}: {}: no card of this node has that much free, and a container's memory is on one card here ({}); ask for less, or use \
-                 claims (Kubernetes 1.34 and later), which say of how many cards a container has a part",
+                "{resource}: {}: no card of this node has that much free, and a container's memory is on one card here: the kubelet took units \
+                 of several ({}); ask for less, or use claims (Kubernetes 1.36 and later), which say of how many cards a container has a part",
                 ids.len(),
                 parts.join(", ")
             ));

@@ -19,6 +19,8 @@ pub(crate) struct Explained {
     pub(super) node: Option<String>,
     /// What is in its way that no card can change.
     pub(super) hurdles: Vec<String>,
+    /// What keeps its containers from the cards that it is given.
+    pub(super) warnings: Vec<String>,
     pub(super) claims: Vec<ClaimJudged>,
     /// What became of each node; none for a pod that is placed.
     pub(super) nodes: Vec<NodeJudged>,

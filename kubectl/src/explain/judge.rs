@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dra::DRIVER;
 use fit::cards::{Card, Offer, node_of};
-use fit::lack::{self, Lack};
+use fit::lack::Lack;
 use fit::needs::{Classes, Needs};
 use fit::nodes::{self, NodeFacts};
 use fit::search::{self, Fit, Outcome};
@@ -14,6 +14,7 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimSpec};
 use super::document::{
     CardGiven, CardJudged, ClaimJudged, Explained, Happened, JSON_VERSION, NodeJudged,
 };
+use super::reasons::{NO_HANDLER, described, is_classic, listed, missing, not_together};
 use crate::text;
 
 /// The latest that are shown.
@@ -70,6 +71,13 @@ impl Facts {
         if claims.is_empty() && open.is_empty() && hurdles.is_empty() {
             hurdles.push("it needs no card: it has no claim".to_owned());
         }
+        let has_cards = claims.iter().any(|claim| !claim.cards.is_empty())
+            || open.iter().any(|needs| !needs.requests.is_empty());
+        let names_handler = spec.runtime_class_name.is_some();
+        let mut warnings = Vec::new();
+        if has_cards && !names_handler {
+            warnings.push(NO_HANDLER.to_owned());
+        }
         let mut explained = Explained {
             version: JSON_VERSION,
             namespace: self.pod.metadata.namespace.clone().unwrap_or_default(),
@@ -77,6 +85,7 @@ impl Facts {
             phase,
             node: spec.node_name.clone(),
             hurdles,
+            warnings,
             claims,
             nodes: Vec::new(),
             nodes_left_out: 0,
@@ -331,9 +340,9 @@ impl NodeJudged {
                 (0..needs.requests.len()).all(|request| served.contains(&(claim, request)));
         }
         if *outcome == Outcome::Not && is_each_served {
-            let reason = "each request fits a card, but not all of them together";
-            self.reasons.push(reason.to_owned());
-            self.kinds.insert(reason.to_owned());
+            let reason = not_together(open);
+            self.kinds.insert(reason.clone());
+            self.reasons.push(reason);
         }
     }
 }
@@ -388,83 +397,6 @@ fn judge_card(
         uuid: card.uuid().to_owned(),
         serves,
         lacks,
-    }
-}
-
-/// Why there is no claim.
-fn missing(found: &ClaimFound) -> String {
-    match (&found.claim_name, &found.template) {
-        (Some(name), _) => format!("there is no ResourceClaim {}", text::name(name)),
-        // Names that cluster/policies/classic.yaml writes.
-        (None, Some(template)) if template.starts_with("cgpu-") && !found.has_template => format!(
-            "there is no ResourceClaimTemplate {} yet: the controller of classic pods (cgpu-agent --classic-templates) makes it; is it running?",
-            text::name(template)
-        ),
-        (None, Some(template)) => {
-            format!("there is no ResourceClaimTemplate {}", text::name(template))
-        }
-        (None, None) => "the pod names neither a claim nor a template".to_owned(),
-    }
-}
-
-/// Keys that `cluster/policies/classic.yaml` translates.
-fn is_classic(key: &str) -> bool {
-    key.starts_with("aliyun.com/gpu")
-        || key.starts_with("nvidia.com/gpumem")
-        || key == "nvidia.com/gpucores"
-}
-
-fn described(needs: &Needs) -> Vec<String> {
-    let mut lines: Vec<String> = needs
-        .requests
-        .iter()
-        .flatten()
-        .map(|need| {
-            let count = need.cards().map_or_else(
-                || "all cards".to_owned(),
-                |count| {
-                    if count == 1 {
-                        "1 card".to_owned()
-                    } else {
-                        format!("{count} cards")
-                    }
-                },
-            );
-            let amounts = need.capacities.iter().map(|(name, amount)| {
-                format!("{} {}", lack::called(name), lack::amount(name, *amount))
-            });
-            let amounts: Vec<String> = amounts.collect();
-            let each = if amounts.is_empty() {
-                "what the class gives where nothing is named".to_owned()
-            } else {
-                amounts.join(", ")
-            };
-            format!(
-                "{}: {count}, class {}: {each}",
-                text::name(&need.request),
-                text::name(&need.class)
-            )
-        })
-        .collect();
-    lines.extend(
-        needs
-            .foreign
-            .iter()
-            .map(|request| format!("{}: of another driver, not looked at", text::name(request))),
-    );
-    lines
-}
-
-/// Names, of many the first.
-fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
-    const SHOWN: usize = 4;
-    let more = names.len().saturating_sub(SHOWN);
-    let named: Vec<String> = names.take(SHOWN).map(|name| text::name(name)).collect();
-    let named = named.join(", ");
-    if more > 0 {
-        format!("{named} and {more} more")
-    } else {
-        named
     }
 }
 

@@ -16,8 +16,8 @@ pub(crate) fn text(explained: &Explained) -> String {
         None => "not placed".to_owned(),
     };
     line(&mut out, 0, &format!("Pod {pod}: {phase}, {place}"));
-    for hurdle in &explained.hurdles {
-        line(&mut out, 2, &message(hurdle));
+    for text in explained.hurdles.iter().chain(&explained.warnings) {
+        line(&mut out, 2, &message(text));
     }
     if let Some(scheduler) = &explained.scheduler {
         line(

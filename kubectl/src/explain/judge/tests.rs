@@ -13,6 +13,9 @@ fn pod(spec: Value, status: Value) -> Pod {
     if spec["containers"].is_null() {
         spec["containers"] = json!([]);
     }
+    if spec["runtimeClassName"].is_null() {
+        spec["runtimeClassName"] = json!("cgpu");
+    }
     object(
         json!({"metadata": {"name": "p", "namespace": "team", "uid": "u1"}, "spec": spec, "status": status}),
     )
@@ -192,4 +195,47 @@ fn an_allocated_claim_binds_its_pods_to_its_node() {
         "{shown}"
     );
     assert!(shown.contains("Node n0002: fits\n"), "{shown}");
+}
+
+#[test]
+fn a_pod_with_cards_that_names_no_handler_is_warned() {
+    let warned = |mut pod: Pod, claims: Vec<ClaimFound>| {
+        pod.spec.as_mut().unwrap().runtime_class_name = None;
+        let explained = facts(pod, claims, 1).judge(0);
+        let shown = text(&explained);
+        assert_eq!(
+            shown.contains("runtimeClassName is not set"),
+            !explained.warnings.is_empty()
+        );
+        (explained.warnings.len(), explained.nodes_that_fit)
+    };
+    let waits = || pod(json!({}), json!({"phase": "Pending"}));
+    assert_eq!(warned(waits(), vec![pending("1Gi")]), (1, 1));
+    // Without a claim, or with another driver's, there is nothing to see.
+    assert_eq!(warned(waits(), Vec::new()).0, 0);
+    let mut foreign = pending("1Gi");
+    foreign.claim.as_mut().unwrap().spec = object(
+        json!({"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}]}}),
+    );
+    let class = object(json!({
+        "metadata": {"name": "nic"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == \"nic.example.com\""}}]},
+    }));
+    let mut with_nic = facts(waits(), vec![foreign], 1);
+    with_nic.pod.spec.as_mut().unwrap().runtime_class_name = None;
+    with_nic.classes.insert("nic".to_owned(), class);
+    assert!(with_nic.judge(0).warnings.is_empty());
+}
+
+#[test]
+fn a_constraint_that_no_card_meets_is_named() {
+    let mut claim = pending("1Gi");
+    let mut spec = claim_spec("1Gi");
+    spec["devices"]["constraints"] = json!([{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]);
+    claim.claim.as_mut().unwrap().spec = object(spec);
+    let shown = text(&facts(pod(json!({}), json!({"phase": "Pending"})), vec![claim], 1).judge(0));
+    assert!(
+        shown.contains("not all of them together: the claims have matchAttribute: resource.kubernetes.io/pcieRoot"),
+        "{shown}"
+    );
 }
