@@ -15,7 +15,6 @@ mod driver;
 #[cfg(feature = "nvml")]
 mod figures;
 mod history;
-mod inventory;
 mod listener;
 mod options;
 mod page;
@@ -23,7 +22,6 @@ mod pages;
 mod server;
 mod service_manager;
 mod single;
-mod source;
 
 use std::path::Path;
 use std::rc::Rc;

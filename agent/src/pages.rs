@@ -11,17 +11,17 @@ use host_config::Config;
 use hyper::body::Bytes;
 use sys::sync::lock;
 use view::host_driver::HostDriver;
+use view::inventories::Inventories;
 use view::metrics::text::{Dialect, TextForm, render};
 use view::metrics::{CardMetrics, Containers, Exporter, Figures, Metrics};
+use view::source::{STALE, Snapshot, Source};
 use view::version::Build;
 
 use crate::driver::Counts;
 use crate::figures::Library;
 use crate::history::{self, Counted};
-use crate::inventory::Inventories;
 use crate::options::{Listen, Settings};
 use crate::page;
-use crate::source::{STALE, Snapshot, Source};
 
 /// How long a simulator may take to answer: less than [`STALE`], so that a silent one costs no figures of its cards' grants.
 const SIMULATOR: Duration = Duration::from_millis(500);

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
 
 mod host;
+mod served;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -12,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use cards::ContainerKey;
 use cards::events::{self, Event};
-use host::{Agent, Answer, Host, UUID, soon, text_of};
+use host::{Host, UUID, soon, text_of};
 use nix::sys::signal::Signal;
+use served::{Agent, Answer};
 
 const OPENMETRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
 

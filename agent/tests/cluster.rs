@@ -6,10 +6,13 @@
 #[path = "host/mod.rs"]
 #[expect(dead_code, reason = "the fixture of all tests of the agent")]
 mod host;
+#[expect(dead_code, reason = "the fixture of all tests of the agent")]
+mod served;
 
 use std::process::Command;
 
-use host::{Agent, Host, soon};
+use host::{Host, soon};
+use served::Agent;
 
 /// An agent on a node whose kubelet has this folder.
 fn command(host: &Host, pod_uid: Option<&str>) -> Command {

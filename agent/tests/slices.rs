@@ -3,15 +3,18 @@
 
 #[expect(dead_code, reason = "the other tests play their brokers")]
 mod host;
+#[expect(dead_code, reason = "the fixture of all tests of the agent")]
+mod served;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use host::{Agent, Host, soon};
+use host::{Host, soon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use served::Agent;
 
 const PROFILE: &str = r#"
 [driver]

@@ -16,6 +16,8 @@ pub mod smi;
 pub mod version;
 
 #[cfg(feature = "host")]
+pub mod called;
+#[cfg(feature = "host")]
 pub mod cards;
 #[cfg(feature = "host")]
 pub mod doctor;
@@ -30,11 +32,15 @@ pub mod host_driver;
 #[cfg(feature = "host")]
 pub mod inspect;
 #[cfg(feature = "host")]
+pub mod inventories;
+#[cfg(feature = "host")]
 pub mod metrics;
 #[cfg(feature = "host")]
 pub mod names;
 #[cfg(feature = "host")]
 pub mod ps;
+#[cfg(feature = "source")]
+pub mod source;
 #[cfg(feature = "host")]
 pub mod top;
 

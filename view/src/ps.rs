@@ -1,18 +1,22 @@
 //! Every vGPU of this host.
 
+mod health;
+
 use std::path::Path;
+use std::time::Duration;
 
 use cards::grant::{ComputeMode, ComputeTerms, Priority};
 use cards::lock::FileLock;
 use cards::{
-    Backend, CardGrant, DriverSpec, FrontendKind, Grant, IoUring, ManagedMemory, Mode, OnViolation,
-    Weakness,
+    Backend, CardGrant, ContainerKey, DriverSpec, FrontendKind, Grant, IoUring, ManagedMemory,
+    Mode, OnViolation, Weakness,
 };
 use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
 use host_config::Config;
 use serde::{Deserialize, Serialize};
 use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 
+use self::health::{health_text, unanswered};
 use crate::JSON_VERSION;
 use crate::host_driver::{ANSWER, HostDriver};
 use crate::names::short_id;
@@ -174,71 +178,6 @@ impl From<&HealthStatus> for PsIncidents {
     }
 }
 
-impl PsIncidents {
-    fn text(self) -> String {
-        let parts: Vec<String> = [
-            (self.card_lost, "card lost"),
-            (self.violations, "violation"),
-            (self.hung_now, "hung call"),
-            (self.xid, "Xid"),
-        ]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, name)| match count {
-            1 => name.to_owned(),
-            several => format!("{several} {name}s"),
-        })
-        .collect();
-        if parts.is_empty() {
-            OK.to_owned()
-        } else {
-            parts.join(", ")
-        }
-    }
-}
-
-const OK: &str = "ok";
-
-/// What went wrong, what the broker lacks, and that nothing vouches for the figures but the ledger itself.
-fn health_text(status: &Status, reconciled: Option<&PsReconciled>) -> String {
-    let health = &status.health;
-    let unwatched = (status.broker.supervisor_pid == 0).then(|| "no supervisor".to_owned());
-    let incidents = Some(PsIncidents::from(health).text())
-        .filter(|text| text != OK || (health.unreachable.is_none() && unwatched.is_none()));
-    let lacking = health.short_of.clone();
-    let unwritten = health
-        .unwritten
-        .as_ref()
-        .map(|why| format!("state not written ({why})"));
-    let uncompared = reconciled
-        .filter(|reconciled| !reconciled.by_driver)
-        .map(|_| "not reconciled".to_owned());
-    let unreachable = health
-        .unreachable
-        .as_ref()
-        .map(|why| format!("driver unreachable ({why})"));
-    let parts = [
-        incidents,
-        unreachable,
-        unwatched,
-        lacking,
-        unwritten,
-        uncompared,
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-/// The health of a container whose driver does not answer, whatever its broker has seen of that.
-fn unanswered(health: Option<&str>) -> String {
-    const TEXT: &str = "driver unreachable";
-    match health {
-        None | Some("ok") => TEXT.to_owned(),
-        // The broker has seen it as well, and says why.
-        Some(reported) if reported.contains(TEXT) => reported.to_owned(),
-        Some(more) => format!("{TEXT}, {more}"),
-    }
-}
-
 /// Whether a vGPU is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -335,12 +274,27 @@ struct NamedPid {
 /// # Errors
 /// A state folder or grant that cannot be read.
 pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
-    let mut vgpus = Vec::new();
-    let states = vgpu::list(config)?;
+    let read = each(config, ANSWER)?.into_iter().map(|(_, read)| read);
+    Ok(Ps {
+        version: JSON_VERSION,
+        vgpus: read.collect::<Result<_, _>>()?,
+    })
+}
+
+/// A container that has a vGPU, and what is known of it.
+pub type Each = (ContainerKey, Result<PsVgpu, vgpu::Error>);
+
+/// The same by key: one that cannot be read is an error of its own. A simulator must answer in this time.
+///
+/// # Errors
+/// A state folder that cannot be read.
+pub fn each(config: &Config, patience: Duration) -> Result<Vec<Each>, vgpu::Error> {
+    let states = vgpu::list_each(config)?;
     let is_simulated = |state: &VgpuState| matches!(state.grant.driver, DriverSpec::Sim { .. });
+    let mut readable = states.iter().filter_map(|(_, state)| state.as_ref().ok());
     let simulator_is_silent =
-        states.iter().any(is_simulated) && HostDriver::simulator_answers(config, ANSWER).is_err();
-    for state in states {
+        readable.any(is_simulated) && HostDriver::simulator_answers(config, patience).is_err();
+    let read = |state: VgpuState| {
         let dir = config
             .state_dir
             .join("vgpus")
@@ -351,12 +305,12 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
         if simulator_is_silent && is_simulated(&state) {
             vgpu.health = Some(unanswered(vgpu.health.as_deref()));
         }
-        vgpus.push(vgpu);
-    }
-    Ok(Ps {
-        version: JSON_VERSION,
-        vgpus,
-    })
+        Ok(vgpu)
+    };
+    let states = states.into_iter();
+    Ok(states
+        .map(|(key, state)| (key, state.and_then(read)))
+        .collect())
 }
 
 /// What was promised of each card's time, in the order of the grant's cards.

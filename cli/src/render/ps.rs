@@ -1,14 +1,12 @@
 //! The table of `cgpu ps`.
 
-use std::collections::HashMap;
-
 use cards::{Backend, ManagedMemory, Mode};
 use vgpu::OwnUsage;
 
 use super::columns::{Cell, Columns, Heading, Look, Tone};
 use super::or_dash;
+use view::called::shortest;
 use view::host_driver::HostDriver;
-use view::names::short_among;
 use view::ps::{Ps, PsCard, PsVgpu, State};
 use view::share::percent_of;
 use view::size::{human, used_of};
@@ -109,7 +107,7 @@ pub fn render(ps: &Ps, width: Width, look: Look) -> String {
         .filter(|column| width == Width::Wide || column.from == Width::Narrow)
         .collect();
     let mut rows = Columns::new(columns.iter().map(|column| column.heading));
-    let names = names(ps);
+    let names = shortest(&ps.vgpus);
     for (vgpu, name) in ps.vgpus.iter().zip(&names) {
         for card in &vgpu.cards {
             let row = Row {
@@ -122,44 +120,6 @@ pub fn render(ps: &Ps, width: Width, look: Look) -> String {
         }
     }
     rows.text(look)
-}
-
-/// What containers are called, in words that `cgpu set` and the others take: the shortest that is no other one's.
-fn names(ps: &Ps) -> Vec<String> {
-    let short = |vgpu: &PsVgpu| match (&vgpu.pod, &vgpu.name) {
-        (Some(pod), _) => format!("{}/{}", pod.name, pod.container),
-        (None, Some(name)) => name.clone(),
-        (None, None) => vgpu.container.clone(),
-    };
-    let longer = |vgpu: &PsVgpu| match &vgpu.pod {
-        Some(pod) => format!("{}/{}/{}", pod.namespace, pod.name, pod.container),
-        None => short(vgpu),
-    };
-    let mut count: HashMap<String, usize> = HashMap::new();
-    for vgpu in &ps.vgpus {
-        let mut all = vec![short(vgpu), longer(vgpu), vgpu.container.clone()];
-        all.sort();
-        all.dedup();
-        for text in all {
-            *count.entry(text).or_default() += 1;
-        }
-    }
-    let is_its_own = |text: &String| count.get(text) == Some(&1);
-    let ids = || ps.vgpus.iter().map(|other| other.container.as_str());
-    let id = |vgpu: &PsVgpu| {
-        let id = short_among(&vgpu.container, ids());
-        format!("{}/{id}", vgpu.namespace)
-    };
-    let has_name = |vgpu: &&PsVgpu| vgpu.pod.is_some() || vgpu.name.is_some();
-    let name = |vgpu: &PsVgpu| {
-        let named = Some(vgpu).filter(has_name)?;
-        Some(short(named))
-            .filter(is_its_own)
-            .or_else(|| Some(longer(named)).filter(is_its_own))
-    };
-    let all = ps.vgpus.iter();
-    all.map(|vgpu| name(vgpu).unwrap_or_else(|| id(vgpu)))
-        .collect()
 }
 
 /// What it uses of what it may.
@@ -342,8 +302,13 @@ mod tests {
                 vec![(id.as_str(), None, None), (other.as_str(), None, None)],
                 [&*format!("moby/{id}"), &*format!("moby/{other}")],
             ),
+            // A pod that is called like another container's namespace and id.
+            (
+                vec![("c1", None, in_pod("a", "moby", "c2")), ("c2", None, None)],
+                ["a/moby/c2", "moby/c2"],
+            ),
         ] {
-            assert_eq!(names(&document(&containers)), shown);
+            assert_eq!(shortest(&document(&containers).vgpus), shown);
         }
     }
 }

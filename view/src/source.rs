@@ -4,33 +4,34 @@
 //!   asleep ──request──▶ collects every PERIOD ──no request for AWAKE──▶ asleep
 //! ```
 //!
-//! A collection that hangs makes its own figures old, and none of another source.
+//! A collection that hangs makes its own figures old, and none of another source. Who has changed what is collected calls
+//! [`Source::renew`]: figures from before are served no more.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sys::sync::{lock, wait};
+use sys::sync::{lock, wait, wait_for};
 use tokio::sync::watch;
 
 /// From the beginning of a collection to that of the next.
-pub(crate) const PERIOD: Duration = Duration::from_secs(1);
+pub const PERIOD: Duration = Duration::from_secs(1);
 /// Figures that are older are not served.
-pub(crate) const STALE: Duration = Duration::from_secs(2);
+pub const STALE: Duration = Duration::from_secs(2);
 /// A source collects for so long after the last request. Prometheus asks every 15 or 30 seconds.
 const AWAKE: Duration = Duration::from_secs(60);
 
 /// One collection.
 #[derive(Debug)]
-pub(crate) struct Snapshot<T> {
+pub struct Snapshot<T> {
     /// When it began.
-    pub(crate) at: Instant,
+    pub at: Instant,
     /// How long it took.
-    pub(crate) took: Duration,
+    pub took: Duration,
     /// Its number, from 1.
-    pub(crate) number: u64,
+    pub number: u64,
     /// The figures, or why there are none.
-    pub(crate) figures: Result<T, String>,
+    pub figures: Result<T, String>,
 }
 
 impl<T> Snapshot<T> {
@@ -41,7 +42,7 @@ impl<T> Snapshot<T> {
 
 /// The figures of one kind.
 #[derive(Debug)]
-pub(crate) struct Source<T> {
+pub struct Source<T> {
     requested: Arc<Requested>,
     snapshots: watch::Receiver<Option<Arc<Snapshot<T>>>>,
 }
@@ -58,17 +59,30 @@ struct Times {
     requested: Option<Instant>,
     /// Of the collection that is under way.
     begun: Option<Instant>,
+    /// Figures of collections that began before are of no use.
+    renewed: Option<Instant>,
+}
+
+impl Times {
+    fn is_renewed_since(&self, at: Instant) -> bool {
+        self.renewed.is_some_and(|renewed| renewed > at)
+    }
 }
 
 impl Requested {
-    /// How long it is worth to wait for figures.
-    fn now(&self) -> Duration {
+    /// How long it is worth to wait for figures, and from when on they must be.
+    fn now(&self) -> (Duration, Option<Instant>) {
         let mut times = lock(&self.times);
         times.requested = Some(Instant::now());
         self.changed.notify_one();
         // What it finds would be old.
         let hangs = |begun: Instant| STALE.saturating_sub(begun.elapsed());
-        times.begun.map_or(STALE, hangs)
+        (times.begun.map_or(STALE, hangs), times.renewed)
+    }
+
+    fn renew(&self) {
+        lock(&self.times).renewed = Some(Instant::now());
+        self.changed.notify_one();
     }
 
     fn begins(&self, begun: Option<Instant>) {
@@ -85,6 +99,18 @@ impl Requested {
             times = wait(&self.changed, times);
         }
     }
+
+    /// Sleeps for the rest of the period after a collection that began at this moment, unless what it found is of no use any more.
+    fn pause(&self, at: Instant) {
+        let mut times = lock(&self.times);
+        loop {
+            let left = PERIOD.saturating_sub(at.elapsed());
+            if left.is_zero() || times.is_renewed_since(at) {
+                return;
+            }
+            times = wait_for(&self.changed, times, left);
+        }
+    }
 }
 
 impl<T: Send + Sync + 'static> Source<T> {
@@ -92,7 +118,7 @@ impl<T: Send + Sync + 'static> Source<T> {
     ///
     /// # Errors
     /// The system has no thread.
-    pub(crate) fn start(
+    pub fn start(
         name: &'static str,
         mut collect: impl FnMut() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<Self> {
@@ -120,7 +146,7 @@ impl<T: Send + Sync + 'static> Source<T> {
                 if publish.send(Some(Arc::new(snapshot))).is_err() {
                     return;
                 }
-                std::thread::sleep(PERIOD.saturating_sub(at.elapsed()));
+                awaited.pause(at);
             }
         };
         std::thread::Builder::new()
@@ -134,14 +160,19 @@ impl<T: Send + Sync + 'static> Source<T> {
         })
     }
 
+    /// What was collected until now is of no use any more: whoever asks from now on gets what is collected from now on.
+    pub fn renew(&self) {
+        self.requested.renew();
+    }
+
     /// The last figures, or those of the collection that this request begins; `None`: none in time.
-    pub(crate) async fn get(&self) -> Option<Arc<Snapshot<T>>> {
-        let patience = self.requested.now();
+    pub async fn get(&self) -> Option<Arc<Snapshot<T>>> {
+        let (patience, from) = self.requested.now();
         let mut snapshots = self.snapshots.clone();
         let fresh = |snapshot: &Option<Arc<Snapshot<T>>>| {
-            snapshot
-                .as_ref()
-                .is_some_and(|snapshot| snapshot.is_fresh())
+            snapshot.as_ref().is_some_and(|snapshot| {
+                snapshot.is_fresh() && from.is_none_or(|from| snapshot.at >= from)
+            })
         };
         let waited = tokio::time::timeout(patience, snapshots.wait_for(fresh)).await;
         waited.ok()?.ok()?.clone()
@@ -180,6 +211,20 @@ mod tests {
             .await
             .unwrap()
             .unwrap();
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_asks_after_a_change_gets_what_was_collected_after_it() {
+        let value = Arc::new(AtomicU64::new(0));
+        let read = Arc::clone(&value);
+        let source = Source::start("test", move || Ok(read.load(Ordering::Relaxed))).unwrap();
+        for changed in 1..50 {
+            assert_eq!(source.get().await.unwrap().figures, Ok(changed - 1));
+            value.store(changed, Ordering::Relaxed);
+            source.renew();
+        }
+        // No period was waited for: 50 of them are 50 s.
+        assert!(source.get().await.unwrap().took < PERIOD);
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use cards::Inventory;
 use host_config::Config;
-use view::host_driver::HostDriver;
+
+use crate::host_driver::HostDriver;
 
 /// NVML is asked so often which cards there are: it is loaded for each question, which costs tens of milliseconds.
 const AGE: Duration = Duration::from_secs(60);
 
 /// The last answer for real cards. Simulated ones are in a file, which is read each time.
 #[derive(Debug, Default)]
-pub(crate) struct Inventories {
+pub struct Inventories {
     real: Option<(Instant, Inventory)>,
 }
 
@@ -20,11 +21,7 @@ impl Inventories {
     ///
     /// # Errors
     /// A driver that cannot say its cards.
-    pub(crate) fn of(
-        &mut self,
-        driver: HostDriver,
-        config: &Config,
-    ) -> anyhow::Result<Option<Inventory>> {
+    pub fn of(&mut self, driver: HostDriver, config: &Config) -> anyhow::Result<Option<Inventory>> {
         if let (HostDriver::Kernel, Some((at, inventory))) = (driver, &self.real)
             && at.elapsed() < AGE
         {
