@@ -11,7 +11,7 @@ use crate::cache;
 use crate::command::{line, progress};
 
 /// Package and program, for the host.
-const HOST: [(&str, &str); 14] = [
+const HOST: [(&str, &str); 15] = [
     ("cgpu-shim", "containerd-shim-cgpu-v2"),
     ("cgpu-broker", "cgpu-broker"),
     ("cgpu-executor", "cgpu-executor"),
@@ -22,6 +22,7 @@ const HOST: [(&str, &str); 14] = [
     ("cgpu-top", "cgpu-top"),
     ("cgpu-cli", "cgpu"),
     ("cgpu-agent", "cgpu-agent"),
+    ("cgpu-tree", "cgpu-tree"),
     ("cgpu-kubectl", "kubectl-cgpu"),
     ("cgpu-burn", "cgpu-burn"),
     ("cgpu-hwprobe", "cgpu-card"),

@@ -12,7 +12,7 @@ use regex::Regex;
 use serde_json::Value;
 
 /// Folders of crates that are product.
-const PRODUCT: [&str; 12] = [
+const PRODUCT: [&str; 13] = [
     "agent",
     "build-info",
     "cluster",
@@ -24,6 +24,7 @@ const PRODUCT: [&str; 12] = [
     "hook",
     "cli",
     "top",
+    "tree",
     "view",
 ];
 

@@ -14,7 +14,7 @@ use integration::cache::repository;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Where the product's sources are.
-const PRODUCT: [&str; 12] = [
+const PRODUCT: [&str; 13] = [
     "agent",
     "build-info",
     "cli",
@@ -26,6 +26,7 @@ const PRODUCT: [&str; 12] = [
     "kubectl",
     "shim",
     "top",
+    "tree",
     "view",
 ];
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use integration::cache::repository;
 
 /// Where tests are.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "agent",
     "build-info",
     "cli",
@@ -22,6 +22,7 @@ const FOLDERS: [&str; 14] = [
     "lab",
     "shim",
     "top",
+    "tree",
     "view",
 ];
 
