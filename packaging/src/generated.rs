@@ -47,7 +47,8 @@ pub(crate) fn make(
             pages.extend(manual(kubectl::InspectAlone::command())?);
             pages
         }
-        "agent-manual" => vec![(what.to_owned(), agent_manual()?)],
+        "agent-manual" => vec![(what.to_owned(), service_manual(agent::Options::command())?)],
+        "tree-manual" => vec![(what.to_owned(), service_manual(tree::Options::command())?)],
         "configuration-manual" => one(configuration_manual(build)?),
         "copyright" => one(COPYRIGHT.to_owned()),
         "debian-changelog" => one(changelog(build, package)?),
@@ -101,9 +102,9 @@ fn manual(command: clap::Command) -> Result<Vec<(String, Vec<u8>)>> {
 }
 
 /// A page of administration.
-fn agent_manual() -> Result<Vec<u8>> {
+fn service_manual(command: clap::Command) -> Result<Vec<u8>> {
     let mut page = Vec::new();
-    let manual = clap_mangen::Man::new(agent::Options::command()).section("8");
+    let manual = clap_mangen::Man::new(command).section("8");
     manual.render(&mut page)?;
     Ok(page)
 }

@@ -172,6 +172,7 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
         "version: cgpu 0.",
         "units at boot: cgpu-agent.service cgpu.service \n",
         "agent: cgpu-agent 0.",
+        "tree: cgpu-tree 0.",
         "plugin: kubectl-cgpu 0.",
         "the agent ends with 0",
         "doctor ends with 0",
@@ -235,6 +236,7 @@ echo "units at boot: $(ls /etc/systemd/system/multi-user.target.wants | grep cgp
 # As an administrator's systemctl enable does.
 deb-systemd-helper enable cgpu-sim.service
 echo "agent: $(cgpu-agent --version)"
+echo "tree: $(cgpu-tree --version)"
 echo "plugin: $(kubectl-cgpu --version)"
 timeout --preserve-status 2 cgpu-agent; echo "the agent ends with $?"
 cgpu-sim --profile two-ada > /run/sim.log 2>&1 &

@@ -34,7 +34,7 @@ const PACKAGES: [(&str, &[&str]); 4] = [
             "static/cgpu",
         ],
     ),
-    ("cgpu-agent", &["cgpu-agent"]),
+    ("cgpu-agent", &["cgpu-agent", "cgpu-tree"]),
     ("kubectl-cgpu", &["kubectl-cgpu"]),
     ("cgpu-sim", &["cgpu-sim", "cgpu-burn"]),
 ];

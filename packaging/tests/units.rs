@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use integration::cache::repository;
 use integration::command::{LIMIT, capture, succeed};
 use integration::skip;
 use nix::sys::signal::{Signal, kill};
@@ -16,16 +17,20 @@ use nix::unistd::Pid;
 
 use self::common::{MAKERS, lacking, package, packages};
 
-/// Packages and their units.
-const UNITS: [(&str, &str); 3] = [
-    ("cgpu", "cgpu.service"),
-    ("cgpu-agent", "cgpu-agent.service"),
-    ("cgpu-sim", "cgpu-sim.service"),
+/// Packages.
+const PACKAGES: [&str; 3] = ["cgpu", "cgpu-agent", "cgpu-sim"];
+
+/// Their units.
+const UNITS: [&str; 4] = [
+    "cgpu.service",
+    "cgpu-agent.service",
+    "cgpu-sim.service",
+    "cgpu-tree.service",
 ];
 
 /// All packages in one tree.
 fn unpack(tree: &Path) -> Result<()> {
-    for (name, _) in UNITS {
+    for name in PACKAGES {
         let deb = package(packages()?, name, ".deb")?;
         succeed(Command::new("dpkg-deb").arg("-x").arg(deb).arg(tree))?;
     }
@@ -45,7 +50,7 @@ fn systemd_takes_every_unit() -> Result<()> {
     }
     let tree = tempfile::tempdir()?;
     unpack(tree.path())?;
-    for (_, name) in UNITS {
+    for name in UNITS {
         // Our programs are in the tree, and systemd looks for them.
         let programs = format!("={}/usr/bin/cgpu", tree.path().display());
         let text = unit(tree.path(), name)?.replace("=/usr/bin/cgpu", &programs);
@@ -67,6 +72,28 @@ fn systemd_takes_every_unit() -> Result<()> {
         verify.args(["verify", "--man=no"]).arg(&moved);
         let reply = capture(&mut verify, LIMIT)?;
         ensure!(reply.stderr.contains("/absent/"), "{name}: {reply:?}");
+    }
+    Ok(())
+}
+
+/// By systemd.exec(5): what gives a service mounts of its own. A mount that it makes is in these alone then.
+#[test]
+fn the_trees_unit_has_no_mounts_of_its_own() -> Result<()> {
+    let path = repository().join("configs/systemd/cgpu-tree.service");
+    let text = fs::read_to_string(path)?;
+    let keys: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| Some(line.split_once('=')?.0))
+        .collect();
+    ensure!(keys.contains(&"NoNewPrivileges"), "{keys:?}");
+    for key in &keys {
+        let own = [
+            "Private", "Protect", "ReadOnly", "ReadWrite", "Inaccessible", "Exec", "Bind", "Root",
+            "Temporary", "Mount", "Dynamic", "StateDirectory", "RuntimeDirectory", "NoExec", "Image",
+        ];
+        let has_mounts = own.iter().any(|prefix| key.starts_with(prefix));
+        ensure!(!has_mounts || *key == "ExecStart", "{key}");
     }
     Ok(())
 }

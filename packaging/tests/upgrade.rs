@@ -20,7 +20,7 @@ use serde_json::Value;
 const TEST: &str = "the_former_packages_are_upgraded_under_load";
 
 /// Crates of programs that the former version had not.
-const NEWER: [&str; 1] = ["cgpu-kubectl"];
+const NEWER: [&str; 2] = ["cgpu-kubectl", "cgpu-tree"];
 /// Upgrades in a row where nothing says how many.
 const UPGRADES: u32 = 5;
 
