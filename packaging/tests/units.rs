@@ -89,8 +89,21 @@ fn the_trees_unit_has_no_mounts_of_its_own() -> Result<()> {
     ensure!(keys.contains(&"NoNewPrivileges"), "{keys:?}");
     for key in &keys {
         let own = [
-            "Private", "Protect", "ReadOnly", "ReadWrite", "Inaccessible", "Exec", "Bind", "Root",
-            "Temporary", "Mount", "Dynamic", "StateDirectory", "RuntimeDirectory", "NoExec", "Image",
+            "Private",
+            "Protect",
+            "ReadOnly",
+            "ReadWrite",
+            "Inaccessible",
+            "Exec",
+            "Bind",
+            "Root",
+            "Temporary",
+            "Mount",
+            "Dynamic",
+            "StateDirectory",
+            "RuntimeDirectory",
+            "NoExec",
+            "Image",
         ];
         let has_mounts = own.iter().any(|prefix| key.starts_with(prefix));
         ensure!(!has_mounts || *key == "ExecStart", "{key}");

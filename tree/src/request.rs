@@ -161,7 +161,7 @@ mod tests {
         let most = format!("{}Mi", u64::MAX / MIB);
         let request = write(1, ContainerFile::Memsize, "99999999999999999999");
         assert_eq!(request, Ok(Request::Memory(key(), most)));
-        assert!(write(1 << 40, ContainerFile::Memsize, &u64::MAX.to_string()).is_err());
+        write(1 << 40, ContainerFile::Memsize, &u64::MAX.to_string()).unwrap_err();
     }
 
     #[test]

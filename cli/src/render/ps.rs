@@ -247,12 +247,16 @@ mod tests {
         ps
     }
 
-    fn pod(namespace: &str) -> Option<PsPod> {
+    fn in_pod(namespace: &str, name: &str, container: &str) -> Option<PsPod> {
         Some(PsPod {
             namespace: namespace.to_owned(),
-            name: "train-6d4cf56db6-x7x2b".to_owned(),
-            container: "app".to_owned(),
+            name: name.to_owned(),
+            container: container.to_owned(),
         })
+    }
+
+    fn pod(namespace: &str) -> Option<PsPod> {
+        in_pod(namespace, "train-6d4cf56db6-x7x2b", "app")
     }
 
     #[test]
