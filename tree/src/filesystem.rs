@@ -3,10 +3,8 @@
 //! Nothing here waits: who asks for what is not known yet waits in a task, and others are answered meanwhile. Neither names nor contents
 //! are kept by the kernel. What is read through one open file is of one moment, until it is read from its beginning again.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -15,7 +13,6 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow,
     WriteFlags,
 };
-use sys::sync::lock;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use view::source::Source;
@@ -23,6 +20,7 @@ use view::source::Source;
 use crate::changes::Changes;
 use crate::hierarchy::Hierarchy;
 use crate::node::Node;
+use crate::opened::{Opened, piece};
 use crate::request::{self, Malformed};
 
 /// How long the kernel may keep what it was answered.
@@ -30,9 +28,6 @@ const KEPT: Duration = Duration::ZERO;
 
 /// Questions that wait at a time.
 const WAITING_MOST: usize = 1024;
-
-/// Files that are open at a time.
-const OPEN_MOST: usize = 4096;
 
 /// The most of one write, bytes. The kernel cuts what is longer.
 const WRITE_MOST: u32 = 4096;
@@ -48,40 +43,6 @@ pub(crate) struct Tree {
     tasks: Handle,
     waiting: Arc<Semaphore>,
     opened: Arc<Opened>,
-}
-
-/// What is read through each open file.
-#[derive(Debug, Default)]
-struct Opened {
-    last: AtomicU64,
-    /// Absent before it is read.
-    texts: Mutex<HashMap<u64, Option<Arc<str>>>>,
-}
-
-impl Opened {
-    fn add(&self) -> Result<FileHandle, Errno> {
-        let mut texts = lock(&self.texts);
-        if texts.len() >= OPEN_MOST {
-            return Err(Errno::ENFILE);
-        }
-        let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        texts.insert(handle, None);
-        Ok(FileHandle(handle))
-    }
-
-    fn remove(&self, handle: FileHandle) {
-        lock(&self.texts).remove(&handle.0);
-    }
-
-    fn text(&self, handle: FileHandle) -> Option<Arc<str>> {
-        lock(&self.texts).get(&handle.0).cloned().flatten()
-    }
-
-    fn set(&self, handle: FileHandle, text: &Arc<str>) {
-        if let Some(place) = lock(&self.texts).get_mut(&handle.0) {
-            *place = Some(Arc::clone(text));
-        }
-    }
 }
 
 /// An answer that may be an error.
@@ -192,17 +153,6 @@ fn attributes(node: Node) -> FileAttr {
 
 fn node(number: INodeNo) -> Result<Node, Errno> {
     Node::of_number(number.0).ok_or(Errno::ENOENT)
-}
-
-/// What of a text is at this offset.
-fn piece(text: &str, offset: u64, size: u32) -> &[u8] {
-    let bytes = text.as_bytes();
-    let begin = usize::try_from(offset)
-        .unwrap_or(usize::MAX)
-        .min(bytes.len());
-    let size = usize::try_from(size).unwrap_or(usize::MAX);
-    let end = begin.saturating_add(size).min(bytes.len());
-    bytes.get(begin..end).unwrap_or_default()
 }
 
 fn list(hierarchy: &Hierarchy, folder: Node, after: u64, reply: &mut ReplyDirectory) {
@@ -507,33 +457,5 @@ impl Filesystem for Tree {
         reply: ReplyEmpty,
     ) {
         reply.error(Errno::EPERM);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_read_in_pieces_to_its_end() {
-        let text = "Free: 17\n";
-        assert_eq!(piece(text, 0, 4), b"Free");
-        assert_eq!(piece(text, 4, 4096), b": 17\n");
-        assert_eq!(piece(text, 9, 4096), b"");
-        assert_eq!(piece(text, u64::MAX, u32::MAX), b"");
-    }
-
-    #[test]
-    fn open_files_have_a_most() {
-        let opened = Opened::default();
-        let first = opened.add().unwrap();
-        for _ in 1..OPEN_MOST {
-            opened.add().unwrap();
-        }
-        assert_eq!(opened.add(), Err(Errno::ENFILE));
-        opened.remove(first);
-        opened.set(first, &"late".into());
-        assert_eq!(opened.text(first), None);
-        opened.add().unwrap();
     }
 }

@@ -19,6 +19,7 @@ mod hierarchy;
 mod mount;
 mod names;
 mod node;
+mod opened;
 mod options;
 mod request;
 

@@ -38,6 +38,8 @@ fn can_mount(test: &str) -> bool {
         "needs root"
     } else if !Path::new("/dev/fuse").exists() {
         "needs /dev/fuse"
+    } else if !Path::new("/usr/bin/setpriv").exists() {
+        "needs setpriv"
     } else {
         return true;
     };
@@ -87,9 +89,18 @@ struct Tree {
 }
 
 impl Tree {
+    /// With the rights that its unit has.
     fn command(host: &Host) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-tree"));
+        let unit = include_str!("../../configs/systemd/cgpu-tree.service");
+        let mut rights = unit
+            .lines()
+            .filter_map(|line| line.strip_prefix("CapabilityBoundingSet=CAP_"));
+        let rights = rights.next().unwrap().to_lowercase().replace(" cap_", ",+");
+        let mut command = Command::new("setpriv");
         command
+            .arg(format!("--bounding-set=-all,+{rights}"))
+            .arg("--no-new-privs")
+            .arg(env!("CARGO_BIN_EXE_cgpu-tree"))
             .env("CGPU_CONFIG", host.path("cgpu.toml"))
             .env_remove("NOTIFY_SOCKET")
             .stderr(Stdio::piped());
@@ -204,6 +215,13 @@ impl Node {
         format!("{}/{name}", self.folder)
     }
 
+    /// Namespace and id.
+    fn ps_key(&self) -> String {
+        let ps = self.ps();
+        let text = |field: &str| ps[field].as_str().unwrap().to_owned();
+        format!("{}/{}", text("namespace"), text("container"))
+    }
+
     /// What `cgpu ps` says of the container.
     fn ps(&self) -> Value {
         let ps = Self::cgpu(&self.host).args(["ps", "--json"]).output();
@@ -257,6 +275,11 @@ fn scripts_read_and_resize_a_container_and_its_folder_ends_with_it() {
     tree.write(&node.file("highprio"), "1\n").unwrap();
     assert_eq!(node.ps()["cards"][0]["share"]["weight"], 7);
     assert_eq!(node.ps()["cards"][0]["share"]["priority"], "high");
+    // What the container itself sees of it.
+    let record = format!("vgpus/{}/slice.json", node.ps_key());
+    let record = fs::read_to_string(node.host.state_dir().join(record)).unwrap();
+    let record: Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["cards"][0]["terms"]["weight"], 7, "{record}");
 
     for (file, text, why) in [
         (&*memsize, "4", Errno::EINVAL),

@@ -15,7 +15,7 @@ use sys::sync::{lock, wait, wait_for};
 use tokio::sync::watch;
 
 /// From the beginning of a collection to that of the next.
-pub const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(1);
 /// Figures that are older are not served.
 pub const STALE: Duration = Duration::from_secs(2);
 /// A source collects for so long after the last request. Prometheus asks every 15 or 30 seconds.
