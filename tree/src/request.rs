@@ -197,7 +197,7 @@ mod tests {
     proptest! {
         /// What is taken is a whole number of MiB for each card, and never more than was written.
         #[test]
-        fn no_more_is_asked_for_than_was_written(bytes in any::<u64>(), cards in 1..9_u64) {
+        fn no_more_is_requested_than_was_written(bytes in any::<u64>(), cards in 1..9_u64) {
             let request = write(cards, ContainerFile::Memsize, &bytes.to_string());
             if let Ok(Request::Memory(_, total)) = request {
                 let mib: u64 = total.strip_suffix("Mi").unwrap().parse().unwrap();

@@ -404,8 +404,8 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
 }
 
 #[test]
-fn files_that_nobody_is_asked_for_are_there_while_the_host_hangs() {
-    const TEST: &str = "files_that_nobody_is_asked_for_are_there_while_the_host_hangs";
+fn files_that_need_nobody_are_there_while_the_host_hangs() {
+    const TEST: &str = "files_that_need_nobody_are_there_while_the_host_hangs";
     if !can_mount(TEST) {
         return;
     }
