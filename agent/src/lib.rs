@@ -20,7 +20,6 @@ mod options;
 mod page;
 mod pages;
 mod server;
-mod service_manager;
 mod single;
 
 use std::path::Path;
@@ -30,7 +29,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use host_config::Config;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use view::service;
 use view::version::Build;
 
 use self::driver::{Counts, Driver};
@@ -121,7 +120,7 @@ pub use self::options::{ClusterOptions, Listen, Options};
 /// # Errors
 /// A configuration that cannot be read; another agent, or a program that has the port; no thread.
 pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
-    log_to_stderr();
+    service::log_to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -164,7 +163,7 @@ async fn until_ended(serve: impl Future<Output = anyhow::Result<()>>) -> anyhow:
         _ = terminated.recv() => Ok(()),
         _ = interrupted.recv() => Ok(()),
     };
-    service_manager::stopping();
+    service::stopping();
     tracing::info!("ended");
     served
 }
@@ -179,26 +178,10 @@ async fn serve(
     let listener = Listener::bind(&settings.listen).await?;
     let pages = Rc::new(Pages::new(config, settings, history_dir, build, counts)?);
     tracing::info!(address = listener.address(), "serving");
-    service_manager::ready();
+    service::ready();
     tokio::select! {
         () = server::serve(&listener, pages) => {}
-        () = service_manager::watchdog() => {}
+        () = service::watchdog() => {}
     }
     Ok(())
-}
-
-fn log_to_stderr() {
-    let filter =
-        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    // systemd's journal adds the time by itself.
-    let by_journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    let format = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    if by_journal {
-        format.without_time().init();
-    } else {
-        format.init();
-    }
 }

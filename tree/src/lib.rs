@@ -29,12 +29,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use fuser::{Session, SessionACL};
 use host_config::Config;
-use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use tracing_subscriber::EnvFilter;
 use view::host_driver::HostDriver;
 use view::inventories::Inventories;
+use view::service;
 use view::source::Source;
 
 use self::changes::Changes;
@@ -55,7 +54,7 @@ const SIMULATOR: Duration = Duration::from_millis(300);
 /// # Errors
 /// A configuration that cannot be read; not root, no FUSE, another program of this kind; a mount that somebody else has taken away.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    log_to_stderr();
+    service::log_to_stderr();
     let config = Arc::new(Config::load()?);
     let target = options.mount.clone();
     let target = target.unwrap_or_else(|| config.state_dir.join(FOLDER));
@@ -73,10 +72,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let served = runtime.block_on(async {
         let ended = when_unmounted(move || session.join());
         tracing::info!(mount = %target.display(), "serving");
-        notify(NotifyState::Ready);
+        service::ready();
         until_ended(ended).await
     });
-    notify(NotifyState::Stopping);
+    service::stopping();
     drop(mount);
     changes.finish();
     tracing::info!("ended");
@@ -156,27 +155,5 @@ async fn until_ended(unmounted: oneshot::Receiver<std::io::Result<()>>) -> anyho
             Ok(Err(error)) => Err(error).context("the kernel's FUSE"),
             Ok(Ok(())) | Err(_) => bail!("somebody else has unmounted the tree"),
         }
-    }
-}
-
-fn notify(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "systemd is not notified");
-    }
-}
-
-fn log_to_stderr() {
-    let filter =
-        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    // systemd's journal adds the time by itself.
-    let by_journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    let format = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    if by_journal {
-        format.without_time().init();
-    } else {
-        format.init();
     }
 }

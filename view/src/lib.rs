@@ -39,7 +39,9 @@ pub mod metrics;
 pub mod names;
 #[cfg(feature = "host")]
 pub mod ps;
-#[cfg(feature = "source")]
+#[cfg(feature = "service")]
+pub mod service;
+#[cfg(feature = "service")]
 pub mod source;
 #[cfg(feature = "host")]
 pub mod top;
