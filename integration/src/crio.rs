@@ -263,6 +263,24 @@ fn configuration(
     setup: &PodsSetup,
 ) -> String {
     let at = folder.display();
+    let conmon = release.conmon().display();
+    let handlers: String = [
+        (HANDLER, "runtime", wrapper),
+        (PLAIN, "runtime-of-runc", runc),
+    ]
+    .map(|(name, state, program)| {
+        format!(
+            r#"[crio.runtime.runtimes.{name}]
+runtime_path = "{}"
+runtime_type = "oci"
+runtime_root = "{at}/{state}"
+monitor_path = "{conmon}"
+monitor_cgroup = "pod"
+"#,
+            program.display()
+        )
+    })
+    .concat();
     let (data, run) = images.storage();
     format!(
         r#"[crio]
@@ -288,19 +306,7 @@ irqbalance_config_file = ""
 enable_criu_support = false
 disable_hostport_mapping = true
 default_runtime = "{PLAIN}"
-[crio.runtime.runtimes.{HANDLER}]
-runtime_path = "{wrapper}"
-runtime_type = "oci"
-runtime_root = "{at}/runtime"
-monitor_path = "{conmon}"
-monitor_cgroup = "pod"
-[crio.runtime.runtimes.{PLAIN}]
-runtime_path = "{runc}"
-runtime_type = "oci"
-runtime_root = "{at}/runtime-of-runc"
-monitor_path = "{conmon}"
-monitor_cgroup = "pod"
-[crio.image]
+{handlers}[crio.image]
 pause_image = "{pause}"
 signature_policy = "{at}/policy.json"
 signature_policy_dir = "{at}/policies"
@@ -310,9 +316,6 @@ plugin_dirs = ["{plugins}"]
 "#,
         data = data.display(),
         run = run.display(),
-        wrapper = wrapper.display(),
-        runc = runc.display(),
-        conmon = release.conmon().display(),
         pause = setup.pause.name,
         networks = setup.networks().display(),
         cdi = setup.cdi().display(),

@@ -306,18 +306,23 @@ fn on_worker(
     })
 }
 
+/// What holds under every engine. Returns the agent that serves at last.
+fn quota(cluster: &Cluster<'_>, agent: NodeAgent) -> Result<NodeAgent> {
+    with_claim(cluster)?;
+    let agent = without_agent(cluster, agent)?;
+    classic(cluster)?;
+    forged(cluster)?;
+    remove(&cluster.kubectl, &["pod", "claimed"])?;
+    Ok(agent)
+}
+
 #[test]
 fn a_pod_s_claim_is_its_quota() -> Result<()> {
     let test = "a_pod_s_claim_is_its_quota";
     on_worker(test, Host::WithCgpu, apply, |cluster| {
         let agent = NodeAgent::start(cluster.plane, cluster.worker, "first")?;
         ranked(cluster)?;
-        with_claim(cluster)?;
-        let agent = without_agent(cluster, agent)?;
-        classic(cluster)?;
-        forged(cluster)?;
-        remove(&cluster.kubectl, &["pod", "claimed"])?;
-        Ok(agent)
+        quota(cluster, agent)
     })
 }
 
@@ -333,12 +338,7 @@ fn a_pod_s_claim_is_its_quota_under_crio() -> Result<()> {
             "{info}"
         );
         let agent = NodeAgent::start(cluster.plane, cluster.worker, "first")?;
-        with_claim(cluster)?;
-        let agent = without_agent(cluster, agent)?;
-        classic(cluster)?;
-        forged(cluster)?;
-        remove(&cluster.kubectl, &["pod", "claimed"])?;
-        Ok(agent)
+        quota(cluster, agent)
     })
 }
 
