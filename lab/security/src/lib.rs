@@ -18,6 +18,7 @@ mod capabilities;
 mod child;
 mod kernel;
 mod neighbour;
+mod pace;
 mod seat;
 mod tally;
 

@@ -1,34 +1,40 @@
 //! Too much of everything.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::resource::{Resource, getrlimit};
 use serde_json::{Value, json};
 
+use crate::pace::Pace;
 use crate::seat::{Answer, Calls, Seat, new_handle, open};
 use crate::tally::Tally;
 use crate::{Fixture, child, kernel};
 
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// Far more threads in calls than anybody has workers.
+/// Far more threads in calls than anybody has workers: all begin at once, and each makes a call at least.
 pub(super) fn thread_flood(fixture: &mut Fixture) -> Result<Value> {
     const THREADS: usize = 300;
+    const FLOOD: Duration = Duration::from_millis(800);
     let seat = Seat::take()?;
     let (number, client, device) = (seat.number, seat.client, seat.device);
-    let until = Instant::now() + Duration::from_millis(800);
+    let gate = Arc::new(Barrier::new(THREADS));
     let (done, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let threads: Vec<_> = (0..THREADS)
         .map(|_thread| {
             let (done, failed) = (Arc::clone(&done), Arc::clone(&failed));
+            let gate = Arc::clone(&gate);
             std::thread::Builder::new()
                 .stack_size(128 << 10)
                 .spawn(move || -> Result<()> {
-                    let mut calls = Calls::on(number)?;
-                    while Instant::now() < until {
+                    let calls = Calls::on(number);
+                    gate.wait();
+                    let mut calls = calls?;
+                    let pace = Pace::new(FLOOD, 1);
+                    for _call in (0..).take_while(|made| pace.goes_on(*made)) {
                         let handle = new_handle();
                         let made = calls.memory_as(client, device, handle, SMALL_BYTES);
                         let counter = if made.is_done() { &done } else { &failed };
@@ -152,13 +158,13 @@ pub(super) fn refused_flood(fixture: &mut Fixture) -> Result<Value> {
     let seat = Seat::take()?;
     let (number, target) = (seat.number, seat.own(seat.subdevice));
     let began = Instant::now();
-    let until = began + Duration::from_millis(1000);
+    let pace = Pace::new(Duration::from_millis(1000), 20);
     let threads: Vec<_> = (0..4)
         .map(|_thread| {
             std::thread::spawn(move || -> Result<u64> {
                 let mut calls = Calls::on(number)?;
                 let mut refused = 0;
-                while Instant::now() < until {
+                while pace.goes_on(refused) {
                     let answer = calls.control(target, 0x2080_fffe, 0, &[0; 8]);
                     refused += u64::from(matches!(answer, Answer::Status(_)));
                 }

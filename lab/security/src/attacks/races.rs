@@ -4,13 +4,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nvabi::class;
 use nvabi::layout::{memory_params, nvos21, nvos64};
 use serde_json::{Value, json};
 
+use crate::pace::Pace;
 use crate::seat::{
     ALLOC, ARGUMENT_AT, Answer, Calls, Interrupted, New, PARAMS_AT, Seat, Target, allocated,
     memory_block, new_handle,
@@ -23,7 +24,9 @@ const LARGE_BYTES: u64 = 16 << 20;
 /// How long a race is run.
 const RACE: Duration = Duration::from_millis(400);
 /// How many calls it is run for at most.
-const CALLS_MOST: u32 = 3000;
+const CALLS_MOST: u64 = 3000;
+/// How many calls it is run for at least: each side of a flip is met by some.
+const CALLS_LEAST: u64 = 20;
 
 /// Two contents of one place in memory.
 #[derive(Clone)]
@@ -62,9 +65,9 @@ fn against_thread(flip: Flip, mut call: impl FnMut() -> Answer) -> Tally {
 
 fn race(call: &mut impl FnMut() -> Answer) -> Tally {
     let mut tally = Tally::default();
-    let until = Instant::now() + RACE;
-    for _call in 0..CALLS_MOST {
-        if Instant::now() > until {
+    let pace = Pace::new(RACE, CALLS_LEAST);
+    for made in 0..CALLS_MOST {
+        if !pace.goes_on(made) {
             break;
         }
         tally.count(call(), 0);
@@ -178,7 +181,7 @@ pub(super) fn flip_by_proc_mem(fixture: &mut Fixture) -> Result<Value> {
     let caller = kernel::fork(move || {
         child::end_with_parent();
         let mut turn = 0;
-        while over.load(Ordering::Relaxed) == 0 && calls.load(Ordering::Relaxed) < 3000 {
+        while over.load(Ordering::Relaxed) == 0 && calls.load(Ordering::Relaxed) < CALLS_MOST {
             let answer = of_either_class(&mut seat, &mut turn);
             calls.fetch_add(1, Ordering::Relaxed);
             done.fetch_add(u64::from(answer.is_done()), Ordering::Relaxed);
@@ -191,9 +194,9 @@ pub(super) fn flip_by_proc_mem(fixture: &mut Fixture) -> Result<Value> {
         .write(true)
         .open(format!("/proc/{caller}/mem"))
         .context("open the child's memory")?;
-    let until = Instant::now() + RACE;
+    let pace = Pace::new(RACE, CALLS_LEAST);
     let mut writes = 0u64;
-    while Instant::now() < until {
+    while pace.goes_on(calls.load(Ordering::Relaxed)) {
         for bytes in [&place.one, &place.other] {
             memory
                 .write_all_at(bytes, place.address)
@@ -215,7 +218,7 @@ pub(super) fn flip_by_proc_mem(fixture: &mut Fixture) -> Result<Value> {
 pub(super) fn handle_race(fixture: &mut Fixture) -> Result<Value> {
     let seat = Seat::take()?;
     let handles: Vec<u32> = (0..6).map(|_| new_handle()).collect();
-    let until = Instant::now() + RACE;
+    let pace = Pace::new(RACE, CALLS_LEAST);
     let (number, client, device) = (seat.number, seat.client, seat.device);
     let threads: Vec<_> = (0..4usize)
         .map(|thread| {
@@ -224,7 +227,7 @@ pub(super) fn handle_race(fixture: &mut Fixture) -> Result<Value> {
                 let mut own = Calls::on(number)?;
                 let mut tally = Tally::default();
                 let mut turn = thread;
-                while Instant::now() < until {
+                for _call in (0..).take_while(|made| pace.goes_on(*made)) {
                     turn = turn.wrapping_mul(31).wrapping_add(7);
                     let pick = |salt: usize| handles.get((turn / 3 + salt) % 6).copied();
                     let (Some(one), Some(other)) = (pick(0), pick(1)) else {

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::pace::Pace;
 use crate::seat::{Answer, Seat};
 use crate::tally::Tally;
 use crate::{Fixture, kernel};
@@ -16,20 +17,15 @@ use crate::{Fixture, kernel};
 const SMALL_BYTES: u64 = 64 << 10;
 /// How long each storm lasts, and at most where calls end slowly: a busy machine lets few through between two signals.
 const STORM: Duration = Duration::from_millis(1200);
-const LONGEST_STORM: Duration = Duration::from_secs(15);
 /// Far more than one lucky call.
 const ENOUGH: u64 = 40;
 
 /// Allocates, and frees every second piece, until time or memory ends.
 fn under_storm(fixture: &Fixture, seat: &mut Seat, tally: &mut Tally) {
-    let began = Instant::now();
-    let goes_on = |done: u64| {
-        let took = began.elapsed();
-        took < STORM || (done < ENOUGH && took < LONGEST_STORM)
-    };
+    let storm = Pace::new(STORM, ENOUGH);
     let most = fixture.quota_bytes / SMALL_BYTES / 2;
     let mut turn = 0u64;
-    while goes_on(tally.done) && tally.bytes < most * SMALL_BYTES {
+    while storm.goes_on(tally.done) && tally.bytes < most * SMALL_BYTES {
         let answer = seat.memory_chosen(SMALL_BYTES);
         tally.count(answer, SMALL_BYTES);
         turn += 1;

@@ -1,0 +1,32 @@
+//! How long an attack goes on.
+
+use std::time::{Duration, Instant};
+
+/// Where even so few calls take longer, the attack is judged by what it has.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// A time, and more of it where the machine is so slow that the time brings nothing to judge.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    began: Instant,
+    least: Duration,
+    enough: u64,
+}
+
+impl Pace {
+    /// Begins now: for `least`, and until there are `enough`.
+    pub(crate) fn new(least: Duration, enough: u64) -> Self {
+        let began = Instant::now();
+        Self {
+            began,
+            least,
+            enough,
+        }
+    }
+
+    /// Whether to go on after so many.
+    pub(crate) fn goes_on(&self, done: u64) -> bool {
+        let took = self.began.elapsed();
+        took < self.least || (done < self.enough && took < LONGEST)
+    }
+}
