@@ -320,6 +320,13 @@ impl Crictl {
             .json()
     }
 
+    /// What the engine tells of a pod's sandbox.
+    pub fn inspect_pod(&self, server: &dyn PodServer, id: &str) -> Result<Value> {
+        self.crictl(server, &["inspectp", "-o", "json", id])?
+            .success()?
+            .json()
+    }
+
     /// Kills every container, or those of one pod. CRI-O gives a program that does not mind SIGTERM all the time that its caller has.
     pub fn kill_all(&self, server: &dyn PodServer, pod: Option<&str>) -> Result<()> {
         let mut list = vec!["ps", "-q"];

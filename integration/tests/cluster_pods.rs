@@ -1,14 +1,13 @@
 //! Pods with claims on a real node: Kubernetes' own servers and kubelet, containerd 2 or CRI-O, the agent, the shim or the wrapper, simulated cards.
 
-use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use integration::cluster::{
-    ControlPlane, Controller, Extent, Host, Kubectl, KubeletNode, NodeAgent, Nth, apply,
-    apply_for_plugin, on_control_plane, remove,
+    Bindings, ControlPlane, Controller, Extent, Host, Kubectl, KubeletNode, NodeAgent, Nth, Steps,
+    apply, apply_for_plugin, on_control_plane, remove,
 };
-use integration::command::{LIMIT, succeed, wait_until};
+use integration::command::{LIMIT, wait_until};
 use integration::packages::Suite;
 use integration::skip;
 use serde_json::{Value, json};
@@ -342,9 +341,14 @@ fn a_pod_s_claim_is_its_quota_under_crio() -> Result<()> {
     })
 }
 
-/// Starts a pod, from its creation to the start of its program as the engine has it; milliseconds.
-fn start(cluster: &Cluster<'_>, name: &str, is_claiming: bool) -> Result<f64> {
-    let began = SystemTime::now().duration_since(UNIX_EPOCH)?;
+/// Starts a pod, and removes it again. Returns when each step was reached.
+fn start(
+    cluster: &Cluster<'_>,
+    bindings: &Bindings,
+    name: &str,
+    is_claiming: bool,
+) -> Result<Steps> {
+    let began = SystemTime::now();
     if is_claiming {
         cluster.claiming(name, "small", json!({}))?;
     } else {
@@ -353,24 +357,32 @@ fn start(cluster: &Cluster<'_>, name: &str, is_claiming: bool) -> Result<f64> {
         cluster.pod(name, json!({}), spec)?;
     }
     let pod = cluster.running(name)?;
-    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
-    let id = id.and_then(|id| id.rsplit('/').next()).context("an id")?;
-    let rig = &cluster.worker.rig;
-    let inspected = rig.crictl.inspect(rig.engine.as_ref(), id)?;
-    let started = inspected["status"]["startedAt"]
-        .as_str()
-        .context("a time")?;
-    let mut date = Command::new("date");
-    let ns = succeed(date.args(["+%s%N", "--date", started]))?.stdout;
-    let started = Duration::from_nanos(ns.trim().parse()?);
+    let steps = bindings.steps(cluster.worker, &pod, began)?;
     remove(&cluster.kubectl, &["pod", name])?;
-    Ok(started.saturating_sub(began).as_secs_f64() * 1e3)
+    Ok(steps)
 }
 
-fn median_and_longest(mut all: Vec<f64>) -> (f64, f64) {
-    all.sort_by(f64::total_cmp);
-    let median = all.get(all.len() / 2).copied().unwrap_or_default();
-    (median, all.last().copied().unwrap_or_default())
+/// Of the report: pods of one kind, and how long each step took in the median, ms.
+fn line(kind: &str, all: &[Steps]) -> String {
+    let median = |pick: &dyn Fn(&Steps) -> Duration| {
+        let mut times: Vec<Duration> = all.iter().map(pick).collect();
+        times.sort();
+        let median = times.get(times.len() / 2).copied().unwrap_or_default();
+        median.as_secs_f64() * 1e3
+    };
+    let longest = all.iter().map(|steps| steps.started).max();
+    format!(
+        "a pod's start {kind} a claim, of {}: median {:.0} ms, longest {:.0} ms\n\
+         to its node {:.0} ms, from there {:.0} ms: to its sandbox {:.0} ms, to its container {:.0} ms, to its program {:.0} ms\n",
+        all.len(),
+        median(&|steps| steps.started),
+        longest.unwrap_or_default().as_secs_f64() * 1e3,
+        median(&|steps| steps.bound),
+        median(&|steps| steps.started.saturating_sub(steps.bound)),
+        median(&|steps| steps.sandbox.saturating_sub(steps.bound)),
+        median(&|steps| steps.created.saturating_sub(steps.sandbox)),
+        median(&|steps| steps.started.saturating_sub(steps.created)),
+    )
 }
 
 /// The sample of one metric without labels.
@@ -395,13 +407,15 @@ fn costs(cluster: &Cluster<'_>, pods: u32) -> Result<NodeAgent> {
         generation.as_u64().context("a generation")
     };
     let (mut plain, mut claiming) = (Vec::new(), Vec::new());
+    let bindings = Bindings::watch(&cluster.kubectl)?;
     // The first of each kind reads programs from the disk.
-    start(cluster, "plain", false)?;
-    start(cluster, "claiming", true)?;
+    start(cluster, &bindings, "plain", false)?;
+    start(cluster, &bindings, "claiming", true)?;
     let (before, began) = (generation()?, Instant::now());
     for number in 0..pods {
-        plain.push(start(cluster, &format!("plain-{number}"), false)?);
-        claiming.push(start(cluster, &format!("claiming-{number}"), true)?);
+        let name = |kind| format!("{kind}-{number}");
+        plain.push(start(cluster, &bindings, &name("plain"), false)?);
+        claiming.push(start(cluster, &bindings, &name("claiming"), true)?);
     }
     let writes = generation()?.saturating_sub(before);
     let seconds = began.elapsed().as_secs_f64();
@@ -409,17 +423,12 @@ fn costs(cluster: &Cluster<'_>, pods: u32) -> Result<NodeAgent> {
     let of = |name: &str| sample(&metrics, &format!("cgpu_prepare_duration_seconds_{name}"));
     let (prepared, took) = (of("count")?, of("sum")?);
     ensure!(prepared >= f64::from(pods) + 1.0, "{prepared} prepared");
-    let (plain, claiming) = (median_and_longest(plain), median_and_longest(claiming));
     let text = format!(
-        "a pod's start without a claim, of {pods}: median {:.0} ms, longest {:.0} ms\n\
-         a pod's start with a claim, of {pods}: median {:.0} ms, longest {:.0} ms\n\
-         of that the driver's prepare: mean {:.1} ms\n\
+        "{}{}of that the driver's prepare: mean {:.1} ms\n\
          the node's slice was written {writes} times in {seconds:.0} s\n\
          private memory of the agent: {} KiB\n",
-        plain.0,
-        plain.1,
-        claiming.0,
-        claiming.1,
+        line("without", &plain),
+        line("with", &claiming),
         took / prepared * 1e3,
         agent.private_kib()?,
     );

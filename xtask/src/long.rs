@@ -366,8 +366,9 @@ fn node(pods: u32) -> Result<ExitCode> {
         format!(
             "# What a claim costs on a node\n\nWritten by `cargo xtask long node --pods {pods}`; {} s in all, programs optimised, {}.\n\n\
              Kubernetes' own servers of 1.36.3, and a kubelet with containerd 2.1 and two simulated cards, all on this machine. A pod's start is from the moment before its\n\
-             creation to its program's start as the engine has it; pods with a claim and without one take turns, under the same handler. The difference has what Kubernetes\n\
-             itself does for a claim: it is made from a template, allocated and reserved by writes of their own. The tests are `integration/tests/cluster_pods.rs`,\n\
+             creation to its program's start as the engine has it; pods with a claim and without one take turns, under the same handler. Until a pod has its node, Kubernetes\n\
+             alone works: a claim is made from a template, allocated and reserved by writes of their own. Prepare is between the node and the sandbox, the broker's start\n\
+             between the container and its program. The tests are `integration/tests/cluster_pods.rs`,\n\
              `cluster/tests/driver/claims.rs` and `packaging/tests/daemonset.rs`.\n\n```text\n{reported}```\n",
             began.elapsed().as_secs(),
             machine::describe(),

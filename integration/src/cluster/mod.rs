@@ -27,6 +27,7 @@ mod policies;
 mod programs;
 mod recorded;
 mod shapes;
+mod starts;
 
 pub use agent::{Controller, NodeAgent};
 pub use agents::{agent_attempts, check_agents};
@@ -42,3 +43,4 @@ pub use policies::{apply, apply_for_plugin, files, hash, objects};
 pub use programs::KubernetesPrograms;
 pub use recorded::{Answer, Recorded, UNTRANSLATED, answer, prepare};
 pub use shapes::template;
+pub use starts::{Bindings, Steps};
