@@ -3,22 +3,26 @@
 //! A log's copy says by its last events where it goes on, so that nothing is copied twice, whenever the agent was ended.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use anyhow::Context;
 use cards::events::{self, Event, history};
 use cards::store::{self, DiskStore};
+use cards::{ContainerKey, GpuUuid};
 use serde::{Deserialize, Serialize};
 use sys::sync::lock;
+use view::{moment, printable};
 
 /// How often is looked. A log stays when its container has ended.
 const PERIOD: Duration = Duration::from_secs(2);
 /// Of all copies together.
 const MOST_BYTES: u64 = 16 << 20;
+/// So many lines of one container or card are logged a round; its log and the copy have all.
+const MOST_LOGGED: usize = 16;
 /// The version of the counts that this agent writes.
 const VERSION: u32 = 1;
 /// In the folder of the copies.
@@ -75,6 +79,61 @@ impl Counted {
         KINDS
             .map(|kind| (kind, counts.events.get(kind).copied().unwrap_or(0)))
             .to_vec()
+    }
+}
+
+/// Whose events a log has.
+#[derive(Debug)]
+enum Subject {
+    Container(ContainerKey),
+    Card(GpuUuid),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Container(key) => key.fmt(to),
+            Self::Card(uuid) => uuid.fmt(to),
+        }
+    }
+}
+
+impl Subject {
+    /// The folder of its log below one of the state folder or of the copies.
+    fn log(&self, dir: &Path) -> PathBuf {
+        match self {
+            Self::Container(key) => events::of_container(dir, key),
+            Self::Card(uuid) => events::of_card(dir, uuid),
+        }
+    }
+
+    /// Logs what was copied, with what systemd's journal can be searched for.
+    fn report(&self, copied: &[Event]) {
+        let (container, card) = match self {
+            Self::Container(key) => (Some(key.to_string()), None),
+            Self::Card(uuid) => (None, Some(uuid.to_string())),
+        };
+        let (container, card) = (container.as_deref(), card.as_deref());
+        for event in copied.iter().take(MOST_LOGGED) {
+            let name = event.names.text();
+            let (name, reason) = (name.as_deref(), event.reason.as_deref());
+            // Part of it is a tenant's.
+            let text = printable(&event.text);
+            let (event, time) = (event.kind.as_str(), moment(event.at_unix_ms));
+            if event == REFUSED || KINDS.contains(&event) {
+                tracing::warn!(event, container, card, name, reason, time, "{text}");
+            } else {
+                tracing::info!(event, container, card, name, reason, time, "{text}");
+            }
+        }
+        let more = copied.len().saturating_sub(MOST_LOGGED);
+        if more > 0 {
+            tracing::warn!(
+                container,
+                card,
+                "{more} more events of {self}: `cgpu events` has them"
+            );
+        }
     }
 }
 
@@ -142,22 +201,20 @@ impl History {
     fn round(&mut self) -> anyhow::Result<()> {
         let containers = events::containers(&self.state_dir).context("read the events")?;
         let cards = events::cards(&self.state_dir).context("read the events")?;
-        let of_containers = containers.iter().map(|key| {
-            let folder = |dir: &Path| events::of_container(dir, key);
-            (folder(&self.state_dir), folder(&self.dir))
-        });
-        let of_cards = cards.iter().map(|uuid| {
-            let folder = |dir: &Path| events::of_card(dir, uuid);
-            (folder(&self.state_dir), folder(&self.dir))
-        });
-        let logs: Vec<(PathBuf, PathBuf)> = of_containers.chain(of_cards).collect();
-        let there: HashSet<&PathBuf> = logs.iter().map(|(log, _)| log).collect();
+        let containers = containers.into_iter().map(Subject::Container);
+        let subjects: Vec<Subject> = containers
+            .chain(cards.into_iter().map(Subject::Card))
+            .collect();
+        let logs = subjects.iter().map(|subject| subject.log(&self.state_dir));
+        let there: HashSet<PathBuf> = logs.collect();
         self.seen.retain(|log, _| there.contains(log));
         let (mut copied, mut result) = (Vec::new(), Ok(()));
-        for (log, copy) in logs {
-            if let Err(error) = self.copy(&log, &copy, &mut copied) {
-                result = Err(error.context(format!("copy {}", log.display())));
+        for subject in &subjects {
+            let before = copied.len();
+            if let Err(error) = self.copy(subject, &mut copied) {
+                result = Err(error.context(format!("copy the events of {subject}")));
             }
+            subject.report(copied.get(before..).unwrap_or_default());
         }
         if !copied.is_empty() {
             history::keep_within(&self.dir, MOST_BYTES).context("remove old copies")?;
@@ -166,7 +223,8 @@ impl History {
         result
     }
 
-    fn copy(&mut self, log: &Path, copy: &Path, copied: &mut Vec<Event>) -> anyhow::Result<()> {
+    fn copy(&mut self, subject: &Subject, copied: &mut Vec<Event>) -> anyhow::Result<()> {
+        let (log, copy) = (&subject.log(&self.state_dir), &subject.log(&self.dir));
         let Ok(file) = fs::symlink_metadata(log.join(events::NAME)) else {
             // It has just gone, or been moved.
             return Ok(());
@@ -180,7 +238,7 @@ impl History {
             events::append(copy, &event).with_context(|| format!("write {}", copy.display()))?;
             copied.push(event);
         }
-        self.seen.insert(log.to_owned(), state);
+        self.seen.insert(log.clone(), state);
         Ok(())
     }
 

@@ -120,7 +120,7 @@ pub use self::options::{ClusterOptions, Listen, Options};
 /// # Errors
 /// A configuration that cannot be read; another agent, or a program that has the port; no thread.
 pub fn run(options: &Options, build: Build) -> anyhow::Result<()> {
-    service::log_to_stderr();
+    service::log();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

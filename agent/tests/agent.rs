@@ -4,6 +4,7 @@
 mod host;
 mod served;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -391,6 +392,95 @@ fn events_are_copied_and_refused_starts_counted_over_a_killed_agent() {
         let answer = agent.get("/metrics");
         answer.value("cgpu_starts_refused_total", &["reason=\"full\""]) == Some(2.0)
     });
+}
+
+/// The fields of an entry as clients send it (systemd's *Native Journal Protocol*): `NAME=value`, or `NAME`, the value's length in
+/// eight bytes and the value.
+fn fields(mut entry: &[u8]) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    while let Some(end) = entry.iter().position(|byte| b"=\n".contains(byte)) {
+        let (name, rest) = entry.split_at(end);
+        let (is_plain, rest) = (rest[0] == b'=', &rest[1..]);
+        let (start, length) = if is_plain {
+            (0, rest.iter().position(|byte| *byte == b'\n').unwrap())
+        } else {
+            (
+                8,
+                usize::try_from(u64::from_le_bytes(rest[..8].try_into().unwrap())).unwrap(),
+            )
+        };
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        found.insert(text(name), text(&rest[start..start + length]));
+        entry = &rest[start + length + 1..];
+    }
+    found
+}
+
+#[test]
+fn the_journal_has_what_happened_with_its_fields() {
+    let host = Host::new();
+    let key = ContainerKey::new("default", "c1").unwrap();
+    for number in 0..20 {
+        let event = Event {
+            reason: Some("full".to_owned()),
+            ..Event::now("refused", &format!("{number}: no card\nhas \u{1b}[31mthat"))
+        };
+        events::append(&events::of_container(&host.state_dir(), &key), &event).unwrap();
+    }
+    let journal = host.path("journal");
+    std::fs::create_dir(&journal).unwrap();
+    let socket = UnixDatagram::bind(journal.join("socket")).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    // The journal's place is one for all programs: this one has a /run of its own.
+    let own = r#"mount -t tmpfs none /run && mkdir /run/systemd && ln -s "$0" /run/systemd/journal && exec "$@""#;
+    let agent = host.command("127.0.0.1:0");
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", own])
+        .arg(&journal)
+        .arg(agent.get_program())
+        .args(agent.get_args())
+        .env("JOURNAL_STREAM", "1:1")
+        .stderr(std::process::Stdio::null());
+    for (name, value) in agent.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let agent = Agent::silent(command.spawn().unwrap());
+    let mut buffer = vec![0; 64 << 10];
+    let mut next = || {
+        let length = socket.recv(&mut buffer).unwrap();
+        fields(&buffer[..length])
+    };
+    let mut entries = Vec::new();
+    let last = loop {
+        // The first one of a client may be empty.
+        let entry = next();
+        let text = entry.get("MESSAGE");
+        if text.is_some_and(|text| text.contains("more events")) {
+            break entry;
+        }
+        entries.extend(entry.contains_key("CGPU_EVENT").then_some(entry));
+    };
+    drop(agent);
+    assert_eq!(entries.len(), 16);
+    let first = &entries[0];
+    for (name, value) in [
+        ("MESSAGE", "0: no card has  [31mthat"),
+        ("PRIORITY", "4"),
+        ("SYSLOG_IDENTIFIER", "cgpu-agent"),
+        ("CGPU_EVENT", "refused"),
+        ("CGPU_CONTAINER", "default/c1"),
+        ("CGPU_REASON", "full"),
+    ] {
+        assert_eq!(first[name], value, "{name} in {first:?}");
+    }
+    assert!(first["CGPU_TIME"].ends_with('Z') && !first.contains_key("CGPU_CARD"));
+    assert!(last["MESSAGE"].starts_with("4 more events of default/c1"));
 }
 
 #[test]

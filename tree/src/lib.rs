@@ -54,7 +54,7 @@ const SIMULATOR: Duration = Duration::from_millis(300);
 /// # Errors
 /// A configuration that cannot be read; not root, no FUSE, another program of this kind; a mount that somebody else has taken away.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    service::log_to_stderr();
+    service::log();
     let config = Arc::new(Config::load()?);
     let target = options.mount.clone();
     let target = target.unwrap_or_else(|| config.state_dir.join(FOLDER));

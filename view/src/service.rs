@@ -2,6 +2,11 @@
 
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Begins the names of what the journal has beside a line's text, as in `CGPU_CONTAINER`.
+const FIELD_PREFIX: &str = "CGPU";
 
 /// It serves from now on.
 pub fn ready() {
@@ -30,19 +35,25 @@ fn notify(state: NotifyState<'_>) {
     }
 }
 
-/// Logs to standard error, at the level that `CGPU_LOG` names, else `info`. Called once.
-pub fn log_to_stderr() {
+/// Logs at the level that `CGPU_LOG` names, else `info`: as a service of systemd's to the journal, whose entries have fields, elsewhere to
+/// standard error. Called once.
+pub fn log() {
     let filter =
         EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    // systemd's journal adds the time by itself.
-    let by_journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    let format = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    if by_journal {
-        format.without_time().init();
-    } else {
-        format.init();
-    }
+    // What systemd has connected to the journal.
+    let is_service = std::env::var_os("JOURNAL_STREAM").is_some();
+    let journal = is_service.then(tracing_journald::layer);
+    // A journal that is not there, as in a container that has inherited the variable.
+    let journal = journal.and_then(Result::ok);
+    let journal = journal.map(|layer| layer.with_field_prefix(Some(FIELD_PREFIX.to_owned())));
+    let stderr = journal.is_none().then(|| {
+        tracing_subscriber::fmt::layer()
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+    });
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(journal)
+        .with(stderr)
+        .init();
 }

@@ -61,6 +61,14 @@ impl Agent {
         Self { child, address }
     }
 
+    /// One whose log is not on its standard error: where it listens is not known.
+    pub(crate) fn silent(child: Child) -> Self {
+        Self {
+            child,
+            address: String::new(),
+        }
+    }
+
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream
