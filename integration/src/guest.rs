@@ -116,8 +116,15 @@ const ROOT: [&str; 9] = [
     "util-linux",
 ];
 
-/// What the root's file system and containers need. A kernel may have some of them in itself.
-const MODULES: [&str; 5] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "veth"];
+/// What the root's file system, containers and cgpu-tree need. A kernel may have some of them in itself.
+const MODULES: [&str; 6] = [
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "veth",
+    "fuse",
+];
 
 /// The first program of the guest: it makes the root and gives it to `run.sh` of the shared folder.
 const INIT: &str = r#"#!/bin/busybox sh

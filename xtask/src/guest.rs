@@ -5,6 +5,7 @@
 
 mod arm64;
 mod document;
+mod packages;
 mod plan;
 mod selinux;
 mod starts;
@@ -144,7 +145,7 @@ impl Options {
         }
     }
 
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self, place: Place) -> Vec<Step> {
         let is_needed = |step: &Step| {
             let name = step.name();
             self.only.is_empty() || self.only.iter().any(|only| name.contains(only))
@@ -156,7 +157,12 @@ impl Options {
             (Kernel::Host | Kernel::Trixie, true) => LONG,
             (Kernel::Host | Kernel::Trixie, false) => SHORT,
         };
-        all.iter().copied().filter(is_needed).collect()
+        let of_systemd = match (self.kernel, self.long, place) {
+            (Kernel::Host | Kernel::Trixie, true, Place::Guest(Init::Systemd)) => packages::STEPS,
+            _ => &[],
+        };
+        let all = all.iter().chain(of_systemd).copied();
+        all.filter(is_needed).collect()
     }
 }
 
@@ -167,10 +173,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (executables, programs) = options.kernel.build()?;
-    let steps = options.steps();
     let guest = Guest::of(options.kernel.suite())?.with_module(options.kernel.module());
     let mut failed = 0;
     for place in options.places() {
+        let steps = options.steps(place);
+        if steps.iter().any(|step| packages::STEPS.contains(step)) {
+            packages::make(&Programs::at(&programs)?)?;
+        }
         let plan = Plan {
             steps: &steps,
             checks: &options.check,

@@ -13,6 +13,7 @@ use integration::guest::{Guest, Init, RESULTS};
 use integration::packages::Suite;
 use integration::programs::target_folder;
 
+use super::packages;
 use super::starts::Starts;
 use super::steps::Step;
 use crate::engines::{Outcome as CellOutcome, Record};
@@ -183,8 +184,9 @@ impl Plan<'_> {
                 )
             }
             Step::Script(_, script, _) => format!(
-                "export PATH={programs}:$PATH CGPU_CACHE={}\n{script}",
-                cache::folder().display()
+                "export PATH={programs}:$PATH CGPU_CACHE={} CGPU_PACKAGES={}\n{script}",
+                cache::folder().display(),
+                packages::folder().display(),
             ),
             Step::Starts(count) => format!(
                 "cd {repository}\nCGPU_BIN={programs} {xtask} guest --pairs {count} --starts {records}"

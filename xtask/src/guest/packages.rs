@@ -1,0 +1,62 @@
+//! The Debian packages where systemd is the first process: what no root without one shows.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use integration::cache::repository;
+use integration::programs::{Programs, target_folder};
+use packaging::{Build, CargoPackages};
+
+use super::steps::Step;
+
+/// Only for a guest: it installs packages where it runs.
+pub(super) const STEPS: &[Step] = &[Step::Script(
+    "packages under systemd",
+    include_str!("packages.sh"),
+    &[
+        "installed: =active -agent=active -sim=inactive -tree=inactive",
+        "at boot: cgpu-agent.service cgpu.service",
+        "enabled: =active -agent=active -sim=active -tree=active",
+        "group: 0::/system.slice/cgpu.service/main",
+        "a broker: 0::/system.slice/cgpu.service/",
+        "ready: HTTP/1.0 200",
+        "cgpu_card_healthy{",
+        "memsize: 1073741824",
+        "journal: \"CGPU_REASON\":\"full\"",
+        "after SIGKILL: -agent=active -tree=active , 1 containers in the tree",
+        "upgraded: neither the simulator nor the delegated group was restarted",
+        "after upgrade: =active -agent=active -sim=active -tree=active , 1 container",
+        "an agent that was stopped: -agent=inactive",
+        "without the delegated group's unit: =inactive , 1 container",
+        "removal under a container ends with 1",
+        "units left: 0, failed: 0",
+        "left: 0 folders, 0 processes, 0 mounts",
+    ],
+)];
+
+/// Where a guest finds them: revision 1 and 2, a folder each.
+pub(super) fn folder() -> PathBuf {
+    target_folder().join("guest-packages")
+}
+
+/// Makes them of programs that are built.
+///
+/// # Errors
+/// A program is missing, or a file cannot be written.
+pub(super) fn make(programs: &Programs) -> Result<()> {
+    for revision in [1, 2] {
+        let build = Build {
+            revision,
+            ..Build::for_tests(
+                repository(),
+                programs.folder(),
+                CargoPackages {
+                    host: Programs::host_packages(),
+                    containers: Programs::static_packages(),
+                },
+            )
+        };
+        packaging::write(&build, &folder().join(revision.to_string()))?;
+    }
+    Ok(())
+}
