@@ -75,7 +75,7 @@ pub struct PsVgpu {
     pub on_violation: OnViolation,
     /// The group whose containers may import each other's exported memory.
     pub share_group: Option<String>,
-    /// What it asked of its cards' time; [`PsCard::share`] has what came of it.
+    /// What it asked of its cards' time; its cards' `share` has what came of it.
     pub compute: PsCompute,
     /// What the driver has taken of the host's memory for it; absent where no broker limits that.
     pub host_memory: Option<PsHostMemory>,

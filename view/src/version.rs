@@ -22,9 +22,9 @@ pub struct Document {
     version: u32,
     /// The version of cgpu.
     pub cgpu: &'static str,
-    /// See [`Build::commit`].
+    /// The commit that it was built from, in hexadecimal; `unknown` for a build outside a repository.
     pub commit: &'static str,
-    /// See [`Build::time_unix_s`].
+    /// Seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else the time of the commit.
     pub built_at_unix_s: Option<u64>,
     /// As in `x86_64`.
     pub architecture: &'static str,

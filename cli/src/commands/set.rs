@@ -74,7 +74,9 @@ pub(super) struct Options {
 #[derive(Debug, Serialize)]
 struct Changed {
     version: u32,
+    /// The engine's namespace.
     namespace: String,
+    /// The container's id.
     container: String,
     /// Slices whose quota changed.
     cards: Vec<ChangedCard>,
@@ -82,10 +84,14 @@ struct Changed {
     compute: Vec<ChangedShare>,
 }
 
+/// A container's share of one card.
 #[derive(Debug, Serialize)]
 struct ChangedShare {
+    /// The card, `GPU-…`
     uuid: String,
+    /// What was promised.
     before: Share,
+    /// What is promised.
     now: Share,
 }
 
@@ -103,28 +109,39 @@ impl From<Reshared> for ChangedShare {
 #[derive(Debug, Serialize)]
 struct ChangedRules {
     version: u32,
+    /// The card, `GPU-…`
     uuid: String,
+    /// Its former rules.
     before: Rules,
+    /// Its rules.
     now: Rules,
     /// Containers that have other terms now.
     containers: Vec<ChangedContainer>,
 }
 
+/// A container on a card whose rules have changed.
 #[derive(Debug, Serialize)]
 struct ChangedContainer {
+    /// The engine's namespace.
     namespace: String,
+    /// The container's id.
     container: String,
     #[serde(flatten)]
     share: ChangedShare,
 }
 
+/// One slice.
 #[derive(Debug, Serialize)]
 struct ChangedCard {
+    /// The card, `GPU-…`
     uuid: String,
+    /// Its former quota, bytes.
     before_bytes: u64,
+    /// Its quota, bytes.
     quota_bytes: u64,
+    /// What is held, bytes.
     used_bytes: u64,
-    /// What is held above the quota; until it is given up, new allocations are refused.
+    /// What is held above the quota, bytes; until it is given up, new allocations are refused.
     over_bytes: u64,
 }
 

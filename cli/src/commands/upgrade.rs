@@ -41,12 +41,16 @@ pub(super) struct Options {
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,
+    /// One by one.
     containers: Vec<Row>,
 }
 
+/// A container whose broker was to be replaced.
 #[derive(Debug, Serialize)]
 struct Row {
+    /// The engine's namespace.
     namespace: String,
+    /// The container's id.
     container: String,
     #[serde(flatten)]
     outcome: Outcome,
@@ -58,9 +62,11 @@ enum Outcome {
     Upgraded(Upgraded),
     /// The container ended before its turn, or in it.
     Ended {
+        /// The container ended before its turn, or in it.
         ended: bool,
     },
     Failed {
+        /// Why its broker was not replaced.
         error: String,
         /// Whether the former broker serves on; without one every call of the container fails.
         served: bool,
