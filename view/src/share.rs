@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A share as documents have it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// How the share comes about: `fair-share`, `preemptive`, `weighted`, `fixed`, `soft` or `native`.
+    /// How the time is divided: `fair-share`, `preemptive`, `weighted`, `fixed`, `soft` or `native`.
     pub policy: Option<String>,
     /// Cap (fixed) or floor (soft), percent of the card.
     pub percent: Option<u64>,

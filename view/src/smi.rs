@@ -53,7 +53,7 @@ pub struct SmiCard {
 /// A part of a card's time, as the host says it to the slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmiShare {
-    /// How it comes about: `fair-share`, `preemptive`, `weighted`, `fixed`, `soft` or `native`.
+    /// How the time is divided: `fair-share`, `preemptive`, `weighted`, `fixed`, `soft` or `native`.
     pub policy: String,
     /// Cap (fixed) or floor (soft), percent of the card.
     pub percent: Option<u32>,
