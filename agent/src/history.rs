@@ -21,8 +21,11 @@ use view::{moment, printable};
 const PERIOD: Duration = Duration::from_secs(2);
 /// Of all copies together.
 const MOST_BYTES: u64 = 16 << 20;
-/// So many lines of one container or card are logged a round; its log and the copy have all.
+/// So many lines of one container or card are logged a round at most; its log and the copy have all.
 const MOST_LOGGED: usize = 16;
+/// So many of all together: the journal has a limit for the whole service, which one tenant's containers must not reach. Each container and
+/// card has one line at least.
+const MOST_LOGGED_OF_ALL: usize = 256;
 /// The version of the counts that this agent writes.
 const VERSION: u32 = 1;
 /// In the folder of the copies.
@@ -108,13 +111,13 @@ impl Subject {
     }
 
     /// Logs what was copied, with what systemd's journal can be searched for.
-    fn report(&self, copied: &[Event]) {
+    fn report(&self, copied: &[Event], most: usize) {
         let (container, card) = match self {
             Self::Container(key) => (Some(key.to_string()), None),
             Self::Card(uuid) => (None, Some(uuid.to_string())),
         };
         let (container, card) = (container.as_deref(), card.as_deref());
-        for event in copied.iter().take(MOST_LOGGED) {
+        for event in copied.iter().take(most) {
             let name = event.names.text();
             let (name, reason) = (name.as_deref(), event.reason.as_deref());
             // Part of it is a tenant's.
@@ -126,7 +129,7 @@ impl Subject {
                 tracing::info!(event, container, card, name, reason, time, "{text}");
             }
         }
-        let more = copied.len().saturating_sub(MOST_LOGGED);
+        let more = copied.len().saturating_sub(most);
         if more > 0 {
             tracing::warn!(
                 container,
@@ -208,13 +211,14 @@ impl History {
         let logs = subjects.iter().map(|subject| subject.log(&self.state_dir));
         let there: HashSet<PathBuf> = logs.collect();
         self.seen.retain(|log, _| there.contains(log));
+        let most_logged = most_logged(subjects.len());
         let (mut copied, mut result) = (Vec::new(), Ok(()));
         for subject in &subjects {
             let before = copied.len();
             if let Err(error) = self.copy(subject, &mut copied) {
                 result = Err(error.context(format!("copy the events of {subject}")));
             }
-            subject.report(copied.get(before..).unwrap_or_default());
+            subject.report(copied.get(before..).unwrap_or_default(), most_logged);
         }
         if !copied.is_empty() {
             history::keep_within(&self.dir, MOST_BYTES).context("remove old copies")?;
@@ -263,6 +267,12 @@ impl History {
         let text = serde_json::to_vec_pretty(&*counts)?;
         Ok(store::replace(&DiskStore, &self.dir.join(COUNTS), &text)?)
     }
+}
+
+/// How many lines of each are logged a round, where there are so many containers and cards.
+fn most_logged(subjects: usize) -> usize {
+    let each = MOST_LOGGED_OF_ALL.checked_div(subjects);
+    each.unwrap_or(MOST_LOGGED).clamp(1, MOST_LOGGED)
 }
 
 fn read_counts(dir: &Path) -> anyhow::Result<Counts> {

@@ -7,6 +7,7 @@ mod served;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Output;
 use std::sync::atomic::Ordering;
@@ -433,6 +434,10 @@ fn the_journal_has_what_happened_with_its_fields() {
     socket
         .set_read_timeout(Some(Duration::from_secs(30)))
         .unwrap();
+    // As systemd names what it has connected.
+    let log = std::fs::File::create(host.path("stderr")).unwrap();
+    let about = log.metadata().unwrap();
+    let stream = format!("{}:{}", about.dev(), about.ino());
     // The journal's place is one for all programs: this one has a /run of its own.
     let own = r#"mount -t tmpfs none /run && mkdir /run/systemd && ln -s "$0" /run/systemd/journal && exec "$@""#;
     let agent = host.command("127.0.0.1:0");
@@ -442,8 +447,8 @@ fn the_journal_has_what_happened_with_its_fields() {
         .arg(&journal)
         .arg(agent.get_program())
         .args(agent.get_args())
-        .env("JOURNAL_STREAM", "1:1")
-        .stderr(std::process::Stdio::null());
+        .env("JOURNAL_STREAM", stream)
+        .stderr(log);
     for (name, value) in agent.get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -467,6 +472,7 @@ fn the_journal_has_what_happened_with_its_fields() {
         entries.extend(entry.contains_key("CGPU_EVENT").then_some(entry));
     };
     drop(agent);
+    assert_eq!(text_of(&host.path("stderr")), "");
     assert_eq!(entries.len(), 16);
     let first = &entries[0];
     for (name, value) in [
@@ -481,6 +487,15 @@ fn the_journal_has_what_happened_with_its_fields() {
     }
     assert!(first["CGPU_TIME"].ends_with('Z') && !first.contains_key("CGPU_CARD"));
     assert!(last["MESSAGE"].starts_with("4 more events of default/c1"));
+}
+
+#[test]
+fn an_agent_that_inherits_the_journal_s_variable_logs_to_its_own_standard_error() {
+    let host = Host::new();
+    let mut command = host.command("127.0.0.1:0");
+    // It says there where it listens.
+    let agent = Agent::start(command.env("JOURNAL_STREAM", "1:1"));
+    assert_eq!(agent.get("/healthz").status, 200);
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! What programs that are services have in common: their log, and what they report to systemd (`sd_notify(3)`; without systemd nothing is sent).
 
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -40,10 +44,8 @@ fn notify(state: NotifyState<'_>) {
 pub fn log() {
     let filter =
         EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    // What systemd has connected to the journal.
-    let is_service = std::env::var_os("JOURNAL_STREAM").is_some();
-    let journal = is_service.then(tracing_journald::layer);
-    // A journal that is not there, as in a container that has inherited the variable.
+    let journal = is_to_journal().then(tracing_journald::layer);
+    // Its socket may be absent, as in a container.
     let journal = journal.and_then(Result::ok);
     let journal = journal.map(|layer| layer.with_field_prefix(Some(FIELD_PREFIX.to_owned())));
     let stderr = journal.is_none().then(|| {
@@ -56,4 +58,15 @@ pub fn log() {
         .with(journal)
         .with(stderr)
         .init();
+}
+
+/// Whether systemd has connected standard error to its journal: a program that somebody starts below a service inherits the variable, with
+/// a standard error of its own (systemd.exec(5), `$JOURNAL_STREAM`: device and inode).
+fn is_to_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned();
+    let about = stderr.and_then(|stderr| File::from(stderr).metadata());
+    about.is_ok_and(|about| stream == format!("{}:{}", about.dev(), about.ino()))
 }

@@ -152,3 +152,11 @@ fn what_cannot_be_copied_is_copied_later() {
     history.round().unwrap();
     assert_eq!(host.texts(), ["1"]);
 }
+
+#[test]
+fn many_containers_share_the_lines_that_are_logged() {
+    assert_eq!(
+        [0, 1, 16, 17, 128, 5000].map(most_logged),
+        [16, 16, 16, 15, 2, 1]
+    );
+}
