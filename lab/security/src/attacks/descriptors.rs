@@ -17,11 +17,15 @@ use nvabi::layout::nvos57;
 use nvabi::{bytes, control};
 use serde_json::{Value, json};
 
+use crate::pace::Pace;
 use crate::seat::{Answer, Calls, Interrupted, Seat, Target, done, new_handle, open};
 use crate::tally::{PIECE_BYTES, Tally};
 use crate::{Fixture, child, kernel};
 
 const RACE: Duration = Duration::from_millis(400);
+/// What a race has to have had, however slow the machine: calls, and files of each thread.
+const CALLS_LEAST: u64 = 20;
+const SEATS_LEAST: u64 = 4;
 const SMALL_BYTES: u64 = 64 << 10;
 
 fn pair() -> Result<(OwnedFd, OwnedFd)> {
@@ -59,8 +63,8 @@ pub(super) fn dup2_race(fixture: &mut Fixture) -> Result<Value> {
     });
     let mut calls = Calls::on(raced)?;
     let mut tally = Tally::default();
-    let until = Instant::now() + RACE;
-    while Instant::now() < until {
+    let pace = Pace::new(RACE, CALLS_LEAST);
+    while pace.goes_on(tally.done) {
         for (client, device) in [(seat.client, seat.device), (other.client, other.device)] {
             let answer = calls.memory_as(client, device, new_handle(), SMALL_BYTES);
             tally.count(answer, SMALL_BYTES);
@@ -208,12 +212,12 @@ pub(super) fn private_fd_table(fixture: &mut Fixture) -> Result<Value> {
 
 /// Threads close and open files under each other's calls.
 pub(super) fn close_race(_fixture: &mut Fixture) -> Result<Value> {
-    let until = Instant::now() + RACE;
+    let pace = Pace::new(RACE, SEATS_LEAST);
     let threads: Vec<_> = (0..4)
         .map(|_thread| {
             std::thread::spawn(move || -> (u64, u64) {
                 let (mut taken, mut allocated) = (0, 0);
-                while Instant::now() < until {
+                while pace.goes_on(taken) {
                     let Ok(seat) = Seat::take() else { continue };
                     taken += 1;
                     let (number, client, device) = (seat.number, seat.client, seat.device);
