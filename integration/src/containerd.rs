@@ -11,6 +11,7 @@ use crate::command::{LIMIT, Outcome, capture};
 use crate::crictl::{NAMESPACE, PodServer};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
+use crate::freezer;
 use crate::image::Image;
 use crate::node::Node;
 use crate::pods::PodsSetup;
@@ -222,6 +223,14 @@ impl Containerd {
         }
         self.ctr(&["containers", "rm", id])?.success()?;
         Ok(())
+    }
+
+    /// Pauses a container.
+    ///
+    /// # Errors
+    /// As [`freezer::pause`].
+    pub fn pause(&self, id: &str) -> Result<()> {
+        freezer::pause(|| self.ctr(&["tasks", "pause", id])).map(drop)
     }
 
     /// Identities of the containers that exist.

@@ -35,6 +35,7 @@ pub mod daemon;
 pub mod docker;
 pub mod engines;
 pub mod former;
+pub mod freezer;
 pub mod go;
 pub mod guest;
 pub mod image;

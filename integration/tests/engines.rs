@@ -10,7 +10,7 @@ use integration::docker::Docker;
 use integration::nerdctl::{self, Nerdctl};
 use integration::packages::Suite;
 use integration::rig::{self, Rig, TWO_CARDS};
-use integration::{node, skip};
+use integration::{freezer, node, skip};
 use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
@@ -108,7 +108,7 @@ fn docker_runs(rig: &Rig, docker: &Docker, runtime: &str) -> Result<()> {
     docker
         .docker(&["update", "--memory", "64m", "--memory-swap", "64m", "long"])?
         .success()?;
-    docker.docker(&["pause", "long"])?.success()?;
+    freezer::pause(|| docker.docker(&["pause", "long"]))?;
     docker.docker(&["unpause", "long"])?.success()?;
     docker.docker(&["restart", "-t", "0", "long"])?.success()?;
     let smi = docker

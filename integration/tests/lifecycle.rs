@@ -240,7 +240,7 @@ fn signals_reach_the_right_process(rig: &mut Rig) -> Result<()> {
 
 fn pause_stops_and_resume_continues(rig: &mut Rig) -> Result<()> {
     rig.hold("c", &[])?.success()?;
-    rig.containerd.ctr(&["tasks", "pause", "c"])?.success()?;
+    rig.containerd.pause("c")?;
     let reply = rig.containerd.ctr(&["tasks", "ls"])?.success()?;
     assert!(reply.stdout.contains("PAUSED"), "{}", reply.stdout);
     rig.containerd.ctr(&["tasks", "resume", "c"])?.success()?;

@@ -10,11 +10,11 @@ use integration::containerd::CGPU;
 use integration::control_groups::{Driver, are_version_2_alone, slice};
 use integration::crictl::{PodContainer, Processes};
 use integration::docker::Docker;
-use integration::leftovers;
 use integration::node::Node;
 use integration::packages::Suite;
 use integration::pods::{BY_PATH, BY_TYPE};
 use integration::rig::{self, PodRig};
+use integration::{freezer, leftovers};
 use serde_json::Value;
 
 /// Reads the first of these files that is there.
@@ -127,7 +127,7 @@ fn own_processes_pay_with_the_containers_cpu_time() -> Result<()> {
     ensure!(!top.stdout.contains("cgpu"), "{top:?}");
 
     // A frozen container's broker answers, and its successors are where it was.
-    docker.docker(&["pause", "held"])?.success()?;
+    freezer::pause(|| docker.docker(&["pause", "held"]))?;
     let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
     let shown = &ps["vgpus"][0];
     ensure!(shown["state"] == "running", "{shown}");

@@ -169,7 +169,7 @@ fn dumped_and_restored(rig: &Rig) -> Result<()> {
     assert_eq!(remembered(rig, "c")?, before, "it is the same program");
     let metrics = rig.containerd.ctr(&["tasks", "metrics", "c"])?.success()?;
     assert!(metrics.stdout.contains("memory"), "{metrics:?}");
-    rig.containerd.ctr(&["tasks", "pause", "c"])?.success()?;
+    rig.containerd.pause("c")?;
     rig.containerd.ctr(&["tasks", "resume", "c"])?.success()?;
     rig.containerd.remove("c")?;
     rig.containerd.ctr(&["images", "rm", image])?.success()?;

@@ -152,7 +152,7 @@ fn same_numbers(rig: &mut Rig) -> Result<()> {
                 .succeeded())
         })?;
     }
-    rig.containerd.ctr(&["tasks", "pause", "ours"])?.success()?;
+    rig.containerd.pause("ours")?;
     let metrics = |id: &str| -> Result<Value> {
         rig.containerd
             .ctr(&["tasks", "metrics", "--format", "json", id])?

@@ -18,8 +18,6 @@ const CONTAINERS: usize = 20;
 const QUOTA: &str = "cgpu.io/memory=2457Mi";
 const QUOTA_BYTES: u64 = 2457 << 20;
 const SECONDS: u64 = 60;
-/// A container that does not stand still by then has a process that cannot be stopped.
-const PAUSE_LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn twenty_containers_on_two_cards() -> Result<()> {
@@ -159,29 +157,13 @@ fn account(rig: &Rig) -> Result<Vec<Card>> {
 
 /// Pauses every container, compares, and lets them go on. Whether there was something to compare.
 fn check_standing_still(rig: &Rig, ids: &[String]) -> Result<bool> {
-    each(ids, |_, id| pause(rig, id))?;
+    each(ids, |_, id| rig.containerd.pause(id))?;
     let compared = compare(rig);
     each(ids, |_, id| {
         rig.containerd.ctr(&["tasks", "resume", id])?.success()?;
         Ok(())
     })?;
     compared
-}
-
-/// runc's `FreezerGroup.Set` (libcontainer/cgroups/fs/freezer.go of 1.1, cgroups/fs/freezer.go since 1.3) gives up with "unable to
-/// freeze" after 1000 looks at a version 1 freezer, and at every 50th it thaws the group for 10 ms: some 0.2 s in all, in
-/// which the processes have never had more than 49 bare writes and reads, about a millisecond, to come to their stop. With
-/// less than sixty busy ones on two processors that is a game of chance, as its own comment says.
-fn pause(rig: &Rig, id: &str) -> Result<()> {
-    let until = Instant::now() + PAUSE_LIMIT;
-    loop {
-        let paused = rig.containerd.ctr(&["tasks", "pause", id])?;
-        let came_to_no_stop = paused.stderr.contains("unable to freeze");
-        if !came_to_no_stop || Instant::now() > until {
-            paused.success()?;
-            return Ok(());
-        }
-    }
 }
 
 fn compare(rig: &Rig) -> Result<bool> {

@@ -77,6 +77,40 @@ fn systemd_takes_every_unit() -> Result<()> {
     Ok(())
 }
 
+/// `needrestart` asks so before it restarts a service: which of its patterns name it (`needrestart`, from "override_rc" on).
+const NEEDRESTART: &str = r#"
+our %nrconf = (override_rc => {});
+while (@ARGV && $ARGV[0] ne "--") { my $file = shift; defined(do $file) or die "$file: $@ $!"; }
+shift;
+for my $unit (@ARGV) {
+    my @own = grep { $unit =~ /$_/ } keys %{$nrconf{override_rc}};
+    print "$unit ", (@own ? $nrconf{override_rc}{$own[0]} : 1), "\n";
+}
+"#;
+
+/// After an upgrade of a library the distribution restarts what no container depends on, and nothing else.
+#[test]
+fn needrestart_leaves_alone_what_containers_depend_on() -> Result<()> {
+    const TEST: &str = "needrestart_leaves_alone_what_containers_depend_on";
+    if let Some(reason) = lacking(&[MAKERS.as_slice(), &["perl"]].concat()) {
+        skip!(TEST, "{reason}");
+    }
+    let tree = tempfile::tempdir()?;
+    unpack(tree.path())?;
+    let mut files = Vec::new();
+    for entry in fs::read_dir(tree.path().join("etc/needrestart/conf.d"))? {
+        files.push(entry?.path());
+    }
+    let mut perl = Command::new("perl");
+    perl.args(["-w", "-e", NEEDRESTART]).args(files).arg("--");
+    let reply = succeed(perl.args(UNITS))?;
+    ensure!(reply.stderr.is_empty(), "{}", reply.stderr);
+    let expected =
+        "cgpu.service 0\ncgpu-agent.service 1\ncgpu-sim.service 0\ncgpu-tree.service 1\n";
+    ensure!(reply.stdout == expected, "{}", reply.stdout);
+    Ok(())
+}
+
 /// The keys of a unit of the repository.
 fn keys(name: &str) -> Result<Vec<String>> {
     let path = repository().join("configs/systemd").join(name);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use integration::guest::{Guest, Init, SecurityModule};
-use integration::packages::Suite;
+use integration::packages::{Suite, ensure_installed};
 use integration::programs::{Profile, Programs, target_folder};
 
 use crate::suite::executables::{self, Executable};
@@ -178,6 +178,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     for place in options.places() {
         let steps = options.steps(place);
         if steps.iter().any(|step| packages::STEPS.contains(step)) {
+            ensure_installed(&packages::TOOLS)?;
             packages::make(&Programs::at(&programs)?)?;
         }
         let plan = Plan {

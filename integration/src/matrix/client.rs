@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::command::{LIMIT, Outcome, capture, in_terminal};
+use crate::freezer;
 use crate::node::Node;
 
 use super::engine::{Container, Engine, Lacks, Restarts, Usage};
@@ -188,7 +189,7 @@ impl<C: Client> Engine for ByClient<C> {
     }
 
     fn pause(&self, name: &str) -> Result<()> {
-        self.printed(&["pause", name])?;
+        freezer::pause(|| self.call(&["pause", name]))?;
         if self.0.shows_pause() {
             let state = self.inspect(name, "{{.State.Status}}")?;
             ensure!(state == "paused", "paused, it is {state}");

@@ -177,11 +177,7 @@ impl Engine for Ctr {
     }
 
     fn pause(&self, name: &str) -> Result<()> {
-        self.rig
-            .containerd
-            .ctr(&["tasks", "pause", name])?
-            .success()?;
-        Ok(())
+        self.rig.containerd.pause(name)
     }
 
     fn resume(&self, name: &str) -> Result<()> {

@@ -443,8 +443,8 @@ impl Card {
     fn means(&self) -> Means {
         match self.probe.learnt().gate_call {
             GateCall::None => Means::Slices,
-            _ if self.times.is_resting => Means::Slices,
-            _ => Means::Gate,
+            GateCall::Channels | GateCall::Groups if self.times.is_resting => Means::Slices,
+            GateCall::Channels | GateCall::Groups => Means::Gate,
         }
     }
 
@@ -463,14 +463,12 @@ impl Card {
             .filter(|_| self.account.capped == Capped::Yes)
             .unwrap_or_else(|| match self.terms.priority {
                 Priority::High => self.view.slice_us,
-                _ => self.view.slice_us(self.groups()),
+                Priority::Low | Priority::Normal => self.view.slice_us(self.groups()),
             });
+        let is_first = self.terms.priority == Priority::High && self.account.capped == Capped::No;
         Needed {
             slice_us: learnt.slices_refused.is_none().then_some(slice_us),
-            first: match self.terms.priority {
-                Priority::High if self.account.capped == Capped::No => First::Yes,
-                _ => First::No,
-            },
+            first: if is_first { First::Yes } else { First::No },
         }
     }
 

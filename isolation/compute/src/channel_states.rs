@@ -155,7 +155,10 @@ impl ChannelStates {
         match knob {
             Knob::Open { .. } | Knob::Close { .. } => self.gate_call == GateCall::Channels,
             Knob::Schedule { .. } => self.gate_call == GateCall::Groups,
-            _ => false,
+            Knob::SetTimeslice { .. }
+            | Knob::GetTimeslice { .. }
+            | Knob::Interleave { .. }
+            | Knob::Preempt { .. } => false,
         }
     }
 
@@ -257,7 +260,10 @@ impl ChannelStates {
                 };
                 (toward, vec![entry])
             }
-            _ => return,
+            Knob::SetTimeslice { .. }
+            | Knob::GetTimeslice { .. }
+            | Knob::Interleave { .. }
+            | Knob::Preempt { .. } => return,
         };
         if matches!(moved, Moved::Gone | Moved::Refused) && entries.len() > 1 {
             self.singly = true;

@@ -144,7 +144,7 @@ impl Governor {
     pub fn gate(&self, card: usize) -> GateStatus {
         match self.state {
             State::Done => GateStatus::Open,
-            _ => self
+            State::Waiting | State::Running | State::Opening { .. } => self
                 .cards
                 .get(card)
                 .map_or(GateStatus::Open, |card| card.gate(self.now_ns)),

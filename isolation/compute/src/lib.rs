@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 mod appeal;
 pub mod breaker;

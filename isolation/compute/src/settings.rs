@@ -80,7 +80,11 @@ impl Settings {
             match &knob {
                 Knob::SetTimeslice { slice_us, .. } => applied.slice_us = Some(*slice_us),
                 Knob::Interleave { level, .. } => applied.level = Some(*level),
-                _ => {}
+                Knob::Open { .. }
+                | Knob::Close { .. }
+                | Knob::GetTimeslice { .. }
+                | Knob::Schedule { .. }
+                | Knob::Preempt { .. } => {}
             }
         }
         Some(knob)
@@ -95,9 +99,10 @@ impl Settings {
         };
         for applied in &mut self.applied {
             if (applied.client, applied.handle) == (*client, *group) {
-                match knob {
-                    Knob::SetTimeslice { .. } => applied.slice_us = None,
-                    _ => applied.level = None,
+                if matches!(knob, Knob::SetTimeslice { .. }) {
+                    applied.slice_us = None;
+                } else {
+                    applied.level = None;
                 }
             }
         }

@@ -152,7 +152,7 @@ impl Usage {
         self.capped = match self.capped {
             Capped::No if used_ns >= bound_ns - bound_ns / 32 => Capped::Yes,
             Capped::Yes if used_ns < bound_ns - bound_ns / 16 => Capped::No,
-            same => same,
+            same @ (Capped::Yes | Capped::No) => same,
         };
         self.capped
     }

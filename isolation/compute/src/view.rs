@@ -192,7 +192,7 @@ fn early(
 fn cycle(share: &Share, layout: &Layout, tenants: &[Tenant]) -> Option<Cycle> {
     let segments = match &share.gate {
         GateSchedule::Open => return None,
-        closed_or_cyclic => closed_or_cyclic.segments(),
+        gate @ (GateSchedule::Closed | GateSchedule::Cyclic(_)) => gate.segments(),
     };
     let window_ns = layout.window_ns.max(1);
     // Only who may have work now shares a lap.
@@ -204,7 +204,7 @@ fn cycle(share: &Share, layout: &Layout, tenants: &[Tenant]) -> Option<Cycle> {
     };
     let lap_of = |share: &Share, length_ns: u64| match share.promise {
         Promise::Exactly => (LAP_NS / 2).min(length_ns / LAP_PART),
-        _ => LAP_NS / 2,
+        Promise::AtLeast | Promise::UpTo | Promise::Leftover | Promise::Nothing => LAP_NS / 2,
     };
     let others = || {
         layout.shares.iter().filter(present).flat_map(|other| {

@@ -107,6 +107,6 @@ pub fn ask(program: &Path, question: &Question) -> Result<Answer, Error> {
         source,
     })? {
         Answer::Refused { refusal } => Err(Error::Refused(Box::new(refusal))),
-        answer => Ok(answer),
+        answer @ (Answer::Offered { .. } | Answer::Set | Answer::Found { .. }) => Ok(answer),
     }
 }

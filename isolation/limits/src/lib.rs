@@ -13,6 +13,7 @@
 //! back, and says what it found. Which numbers are right is its caller's business.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 mod client;
 #[cfg(feature = "nvml")]

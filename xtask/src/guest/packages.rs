@@ -9,6 +9,9 @@ use packaging::{Build, CargoPackages};
 
 use super::steps::Step;
 
+/// What the script runs and this machine may not have.
+pub(super) const TOOLS: [(&str, &str); 1] = [("needrestart", "needrestart")];
+
 /// Only for a guest: it installs packages where it runs.
 pub(super) const STEPS: &[Step] = &[Step::Script(
     "packages under systemd",
@@ -25,6 +28,7 @@ pub(super) const STEPS: &[Step] = &[Step::Script(
         "journal: \"CGPU_EVENT\":\"refused\"",
         "journal: \"CGPU_CONTAINER\":\"cgpu-run/",
         "after SIGKILL: -agent=active -tree=active , 1 containers in the tree",
+        "libraries upgraded: neither the simulator nor the delegated group was restarted",
         "upgraded: neither the simulator nor the delegated group was restarted",
         "after upgrade: =active -agent=active -sim=active -tree=active , 1 container",
         "an agent that was stopped: -agent=inactive",

@@ -17,7 +17,9 @@ impl Card {
         GateStatus::Closed {
             opens_at_ns: match self.phase {
                 Phase::Closed { start_ns, .. } if start_ns < u64::MAX => start_ns,
-                _ => self.view.until_ns.min(now_ns.saturating_add(CLOSED_MAX_NS)),
+                Phase::Free | Phase::Open { .. } | Phase::Closed { .. } => {
+                    self.view.until_ns.min(now_ns.saturating_add(CLOSED_MAX_NS))
+                }
             },
         }
     }
