@@ -13,8 +13,9 @@ use crate::tree::Tree;
 use crate::{Build, Compression, scripts, tool};
 
 /// Folders that go with the last package that has files in them, and what is below them. The others belong to the system.
-const OWN_FOLDERS: [&str; 10] = [
+const OWN_FOLDERS: [&str; 11] = [
     "/etc/cgpu",
+    "/etc/needrestart",
     "/usr/lib/cgpu",
     "/usr/libexec/cgpu",
     "/usr/share/cgpu",
