@@ -184,16 +184,18 @@ fn ten_brokers_of_fifty_that_hang_cost_their_own_figures_alone() {
         first.value("cgpu_scrape_errors_total", &["source=\"broker\""]),
         Some(10.0)
     );
-    // From now on nobody waits for them: each would for half a second. Every fourth one at least says it, whatever else the machine does.
+    // From now on nobody waits for them: each would for half a second. What the machine itself is late by, a request that asks no broker
+    // has as well.
     let mut all = Vec::new();
     for _ in 0..20 {
         let (next, took) = agent.ask("GET", "/metrics", "*/*");
         assert_eq!(next.count("cgpu_memory_used_bytes"), 40);
-        all.push(took);
+        let (_, late) = agent.ask("GET", "/healthz", "*/*");
+        all.push(took.saturating_sub(late));
         std::thread::sleep(Duration::from_millis(100));
     }
     all.sort();
-    assert!(all[5] < Duration::from_millis(400), "{all:?}");
+    assert!(all[10] < Duration::from_millis(400), "{all:?}");
     drop(hanging);
 }
 

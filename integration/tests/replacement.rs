@@ -15,9 +15,11 @@ use nix::unistd::Pid;
 const CONTAINERS: [&str; 3] = ["c0", "c1", "c2"];
 const KILLS: usize = 30;
 const UPGRADES: usize = 9;
-/// One round of the load, seconds. Rounds follow each other until all kills and upgrades are done: how long those take is the
+/// One round of the load. Rounds follow each other until all kills and upgrades are done: how long those take is the
 /// machine's affair.
 const ROUND: Duration = Duration::from_secs(4);
+/// Whatever the machine: brokers that are away for good are not waited for.
+const LONGEST: Duration = Duration::from_secs(300);
 /// Time between two kills: brokers die while they start, while they take over, and while they serve.
 const STEP: Duration = Duration::from_millis(37);
 
@@ -58,9 +60,14 @@ fn brokers_are_killed_and_upgraded_under_load() -> Result<()> {
 }
 
 fn kill_and_upgrade(rig: &Rig) -> Result<()> {
+    let began = Instant::now();
     let mut kills = 0;
     let mut upgrades = Vec::new();
     while kills < KILLS || upgrades.len() < UPGRADES {
+        ensure!(
+            began.elapsed() < LONGEST,
+            "in {LONGEST:?} {kills} kills and upgrades that took {upgrades:?} µs"
+        );
         for broker in serving(rig) {
             // It may have ended by itself in this moment.
             capture(

@@ -18,6 +18,9 @@ const CONTAINERS: usize = 20;
 const QUOTA: &str = "cgpu.io/memory=2457Mi";
 const QUOTA_BYTES: u64 = 2457 << 20;
 const SECONDS: u64 = 60;
+const CHECKS: usize = 3;
+/// A machine on which a comparison takes long has another minute of the load, and another.
+const MOST_ROUNDS: usize = 3;
 
 #[test]
 fn twenty_containers_on_two_cards() -> Result<()> {
@@ -30,25 +33,17 @@ fn twenty_containers_on_two_cards() -> Result<()> {
         rig.hold(id, &[QUOTA])?.success()?;
         Ok(())
     })?;
-    let began = Instant::now();
-    std::thread::scope(|scope| -> Result<()> {
-        let churning = scope.spawn(|| each(&ids, |number, id| churn(&rig, number, id)));
-        let mut checks = 0;
-        while !churning.is_finished() && began.elapsed() < Duration::from_secs(SECONDS) {
-            // Long enough between two checks for the tenants to move on; a check itself takes 20 s on a machine that is busy.
-            std::thread::sleep(Duration::from_secs(4));
-            checks += usize::from(check_standing_still(&rig, &ids)?);
+    let mut checks = 0;
+    for _round in 0..MOST_ROUNDS {
+        checks += checks_under_load(&rig, &ids)?;
+        if checks >= CHECKS {
+            break;
         }
-        match churning.join() {
-            Ok(done) => done?,
-            Err(_) => bail!("a thread of the test panicked"),
-        }
-        assert!(
-            checks >= 2,
-            "only {checks} comparisons while memory was held"
-        );
-        Ok(())
-    })?;
+    }
+    assert!(
+        checks >= CHECKS,
+        "only {checks} comparisons while memory was held"
+    );
     // The load has ended by itself: nothing is held, and the ledgers say the same.
     assert_eq!(rig.node.ledgers()?, BTreeMap::new());
     for card in account(&rig)? {
@@ -62,6 +57,25 @@ fn twenty_containers_on_two_cards() -> Result<()> {
     each(&ids, |_, id| rig.containerd.remove(id))?;
     assert_eq!(rig.node.grants(), Vec::<String>::new());
     rig.finish()
+}
+
+/// Lets all load the cards for [`SECONDS`], and compares meanwhile. How often there was something to compare.
+fn checks_under_load(rig: &Rig, ids: &[String]) -> Result<usize> {
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let churning = scope.spawn(|| each(ids, |number, id| churn(rig, number, id)));
+        let mut checks = 0;
+        while !churning.is_finished() && began.elapsed() < Duration::from_secs(SECONDS) {
+            // Long enough between two checks for the tenants to move on.
+            std::thread::sleep(Duration::from_secs(8));
+            checks += usize::from(check_standing_still(rig, ids)?);
+        }
+        match churning.join() {
+            Ok(done) => done?,
+            Err(_) => bail!("a thread of the test panicked"),
+        }
+        Ok(checks)
+    })
 }
 
 /// Runs `work` on all containers at once.

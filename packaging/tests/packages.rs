@@ -105,7 +105,7 @@ fn lintian_finds_no_fault() -> Result<()> {
         // A number of a bug in the distribution's own archive.
         lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]);
         // It unpacks programs with their symbols, beside other tests.
-        capture(lintian.arg(package(folder, name, ".deb")?), 3 * LIMIT)?.success()?;
+        capture(lintian.arg(package(folder, name, ".deb")?), LIMIT)?.success()?;
     }
     Ok(())
 }

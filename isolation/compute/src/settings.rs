@@ -92,18 +92,22 @@ impl Settings {
 
     /// A call did not reach the driver: it is made again.
     pub(crate) fn lost(&mut self, knob: &Knob) {
-        let (Knob::SetTimeslice { client, group, .. } | Knob::Interleave { client, group, .. }) =
-            knob
-        else {
-            return;
+        let (of, forget): (_, fn(&mut Applied)) = match knob {
+            Knob::SetTimeslice { client, group, .. } => {
+                ((*client, *group), |applied| applied.slice_us = None)
+            }
+            Knob::Interleave { client, group, .. } => {
+                ((*client, *group), |applied| applied.level = None)
+            }
+            Knob::Open { .. }
+            | Knob::Close { .. }
+            | Knob::GetTimeslice { .. }
+            | Knob::Schedule { .. }
+            | Knob::Preempt { .. } => return,
         };
         for applied in &mut self.applied {
-            if (applied.client, applied.handle) == (*client, *group) {
-                if matches!(knob, Knob::SetTimeslice { .. }) {
-                    applied.slice_us = None;
-                } else {
-                    applied.level = None;
-                }
+            if (applied.client, applied.handle) == of {
+                forget(applied);
             }
         }
     }

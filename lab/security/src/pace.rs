@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 /// Where even so few calls take longer, the attack is judged by what it has.
 const LONGEST: Duration = Duration::from_secs(15);
 
+/// How long two sides race, and for how many calls at least: each side is met by some.
+const RACE: Duration = Duration::from_millis(400);
+const CALLS_LEAST: u64 = 20;
+
 /// A time, and more of it where the machine is so slow that the time brings nothing to judge.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
@@ -22,6 +26,11 @@ impl Pace {
             least,
             enough,
         }
+    }
+
+    /// Begins a race, which is judged by its calls.
+    pub(crate) fn race() -> Self {
+        Self::new(RACE, CALLS_LEAST)
     }
 
     /// Whether to go on after so many.

@@ -375,7 +375,8 @@ fn waits() {
     assert_eq!(tenant.schedule(tenant.group, 1), timeout);
     let waited = began.elapsed();
     let most = Duration::from_nanos(compute::CLOSED_MAX_NS);
-    assert!(waited >= most, "{waited:?}");
+    // Soon after it: a machine that is busy is late.
+    assert!(waited >= most && waited < most * 10, "{waited:?}");
 }
 
 fn copies() {

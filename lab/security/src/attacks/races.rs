@@ -21,12 +21,8 @@ use crate::{Fixture, child, kernel};
 
 const SMALL_BYTES: u64 = 64 << 10;
 const LARGE_BYTES: u64 = 16 << 20;
-/// How long a race is run.
-const RACE: Duration = Duration::from_millis(400);
-/// How many calls it is run for at most.
+/// How many calls a race is run for at most.
 const CALLS_MOST: u64 = 3000;
-/// How many calls it is run for at least: each side of a flip is met by some.
-const CALLS_LEAST: u64 = 20;
 
 /// Two contents of one place in memory.
 #[derive(Clone)]
@@ -65,7 +61,7 @@ fn against_thread(flip: Flip, mut call: impl FnMut() -> Answer) -> Tally {
 
 fn race(call: &mut impl FnMut() -> Answer) -> Tally {
     let mut tally = Tally::default();
-    let pace = Pace::new(RACE, CALLS_LEAST);
+    let pace = Pace::race();
     for made in 0..CALLS_MOST {
         if !pace.goes_on(made) {
             break;
@@ -194,7 +190,7 @@ pub(super) fn flip_by_proc_mem(fixture: &mut Fixture) -> Result<Value> {
         .write(true)
         .open(format!("/proc/{caller}/mem"))
         .context("open the child's memory")?;
-    let pace = Pace::new(RACE, CALLS_LEAST);
+    let pace = Pace::race();
     let mut writes = 0u64;
     while pace.goes_on(calls.load(Ordering::Relaxed)) {
         for bytes in [&place.one, &place.other] {
@@ -218,7 +214,7 @@ pub(super) fn flip_by_proc_mem(fixture: &mut Fixture) -> Result<Value> {
 pub(super) fn handle_race(fixture: &mut Fixture) -> Result<Value> {
     let seat = Seat::take()?;
     let handles: Vec<u32> = (0..6).map(|_| new_handle()).collect();
-    let pace = Pace::new(RACE, CALLS_LEAST);
+    let pace = Pace::race();
     let (number, client, device) = (seat.number, seat.client, seat.device);
     let threads: Vec<_> = (0..4usize)
         .map(|thread| {
