@@ -26,6 +26,15 @@ const PROGRAMS: [(&str, &str); 8] = [
     ("cgpu-sim", "cgpu-sim"),
 ];
 
+/// Optimised in its development profile, for tests of its own that nobody runs here.
+const UNOPTIMISED: [&str; 5] = [
+    "cgpu-compute",
+    "cgpu-driver",
+    "cgpu-nvabi",
+    "cgpu-plan",
+    "cgpu-sim",
+];
+
 /// How long its build may take, beside other tests.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -99,6 +108,10 @@ fn build(source: &Path, target: &Path) -> Result<()> {
         .env("CARGO_PROFILE_DEV_DEBUG", "false");
     for (package, program) in PROGRAMS {
         command.args(["--package", package, "--bin", program]);
+    }
+    for package in UNOPTIMISED {
+        let level = format!("profile.dev.package.{package}.opt-level=0");
+        command.args(["--config", &level]);
     }
     capture(&mut command, LIMIT)?.success()?;
     Ok(())

@@ -55,7 +55,7 @@ impl Dashboard {
             "timezone": "browser",
             "links": [{
                 "type": "dashboards", "tags": ["cgpu"], "title": "cgpu", "asDropdown": true,
-                "includeVars": true, "keepTime": true,
+                "includeVars": true, "keepTime": true, "icon": "external link", "tooltip": "", "targetBlank": false,
             }],
             "annotations": {"list": []},
             "templating": {"list": variables.collect::<Vec<_>>()},

@@ -108,9 +108,14 @@ impl Kind {
             Self::Row => json!({}),
             Self::Stat(_) => json!({
                 "reduceOptions": last, "colorMode": "value", "graphMode": "none", "textMode": "value",
+                "justifyMode": "auto", "orientation": "auto", "wideLayout": true,
+                "showPercentChange": false, "percentChangeColorMode": "standard",
             }),
             Self::Bars => json!({
                 "reduceOptions": last, "orientation": "horizontal", "displayMode": "basic", "showUnfilled": true,
+                "valueMode": "color", "namePlacement": "auto", "sizing": "auto",
+                "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 300,
+                "legend": {"showLegend": false, "displayMode": "list", "placement": "bottom", "calcs": []},
             }),
             Self::Lines | Self::Stack => json!({
                 "legend": {
@@ -118,10 +123,11 @@ impl Kind {
                 },
                 "tooltip": {"mode": "multi", "sort": "desc"},
             }),
-            Self::Table => json!({"showHeader": true, "cellHeight": "sm"}),
+            Self::Table => json!({"frameIndex": 0, "showHeader": true, "cellHeight": "sm"}),
             Self::States(_) => json!({
                 "mergeValues": true, "showValue": "auto", "rowHeight": 0.8,
-                "legend": {"showLegend": true, "displayMode": "list", "placement": "bottom"},
+                "legend": {"showLegend": true, "displayMode": "list", "placement": "bottom", "calcs": []},
+                "tooltip": {"mode": "single", "sort": "none"},
             }),
         }
     }
@@ -152,7 +158,9 @@ impl Kind {
                     "stacking": {"mode": "normal", "group": "A"},
                 },
             }),
-            Self::Table => json!({"unit": unit, "custom": {"filterable": true}}),
+            Self::Table => json!({
+                "unit": unit, "custom": {"align": "auto", "filterable": true, "inspect": false},
+            }),
             Self::States([yes, no]) => json!({
                 "custom": {"fillOpacity": 70, "lineWidth": 0},
                 "mappings": [{"type": "value", "options": {
@@ -176,12 +184,12 @@ impl Kind {
 }
 
 impl Panel {
-    fn json(&self, (x, y): (u32, u32)) -> Value {
+    fn json(&self, id: u32, (x, y): (u32, u32)) -> Value {
         let (width, height) = self.kind.size();
         let place = json!({"x": x, "y": y, "w": width, "h": height});
         if self.kind == Kind::Row {
             return json!({
-                "type": "row", "title": self.title, "collapsed": false, "gridPos": place, "panels": [],
+                "id": id, "type": "row", "title": self.title, "collapsed": false, "gridPos": place, "panels": [],
             });
         }
         let datasource = json!({"type": "prometheus", "uid": "${datasource}"});
@@ -197,6 +205,7 @@ impl Panel {
             })
         });
         json!({
+            "id": id,
             "type": self.kind.name(),
             "title": self.title,
             "description": self.description,
@@ -229,16 +238,16 @@ impl Panel {
     }
 }
 
-/// Panels from left to right, and below each other where a line is full.
+/// Panels from left to right, and below each other where a line is full. They are numbered from 1.
 pub(crate) fn placed(panels: &[Panel]) -> Vec<Value> {
     let (mut x, mut y, mut line_height) = (0, 0, 0);
     let mut all = Vec::new();
-    for panel in panels {
+    for (id, panel) in (1..).zip(panels) {
         let (width, height) = panel.kind.size();
         if x + width > COLUMNS {
             (x, y, line_height) = (0, y + line_height, 0);
         }
-        all.push(panel.json((x, y)));
+        all.push(panel.json(id, (x, y)));
         x += width;
         line_height = line_height.max(height);
     }

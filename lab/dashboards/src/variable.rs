@@ -61,14 +61,14 @@ impl Variable {
     }
 }
 
-/// Which Prometheus is asked.
+/// Which Prometheus is asked: Grafana's default one, until its reader chooses.
 pub(crate) fn datasource() -> Value {
     json!({
         "type": "datasource",
         "name": "datasource",
         "label": "Data source",
         "query": "prometheus",
-        "current": {},
+        "current": {"selected": false, "text": "default", "value": "default"},
         "refresh": 1,
     })
 }

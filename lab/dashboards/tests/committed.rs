@@ -2,12 +2,29 @@
 
 mod served;
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dashboards::{FOLDER, expression, files};
 use integration::cache::repository;
+use integration::command::capture;
+use integration::go::{Effort, GoProgram};
+use integration::skip;
 use serde_json::Value;
+
+/// Grafana's own types of its dashboards, which refuse unknown, absent and mistyped fields.
+const SCHEMA: GoProgram = GoProgram {
+    name: "dashboard-schema",
+    packages: &["."],
+    tags: "",
+    module: include_str!("../schema/go.mod"),
+    sums: include_str!("../schema/go.sum"),
+    source: include_str!("../schema/main.go"),
+    effort: Effort::USUAL,
+};
 
 #[test]
 fn the_files_are_as_the_code_makes_them() -> Result<()> {
@@ -77,10 +94,12 @@ fn a_dashboard_can_be_imported_anywhere_and_explains_itself() -> Result<()> {
     for dashboard in dashboards()? {
         ensure!(dashboard["uid"].is_string() && dashboard["id"].is_null());
         let mut taken = Vec::new();
+        let mut ids = BTreeSet::new();
         for panel in list(&dashboard, "panels") {
             let title = panel["title"].as_str().context("a title")?;
             let kind = panel["type"].as_str().context("a kind")?;
-            ensure!(KINDS.contains(&kind) && panel["id"].is_null(), "{title}");
+            let id = panel["id"].as_u64().context("a number")?;
+            ensure!(KINDS.contains(&kind) && ids.insert(id), "{title}");
             let side = |name: &str| panel["gridPos"][name].as_u64().context("a side");
             let (x, y, w, h) = (side("x")?, side("y")?, side("w")?, side("h")?);
             let is_free = |other: &(u64, u64, u64, u64)| {
@@ -109,6 +128,33 @@ fn a_dashboard_can_be_imported_anywhere_and_explains_itself() -> Result<()> {
                 let uid = &source["datasource"]["uid"];
                 ensure!(*uid == "${datasource}", "{title} is bound to {uid}");
             }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn grafana_s_schema_knows_every_field() -> Result<()> {
+    const TEST: &str = "grafana_s_schema_knows_every_field";
+    let program = match SCHEMA.fetch() {
+        Ok(program) => program,
+        Err(reason) => skip!(TEST, "{reason:#}"),
+    };
+    let folder = tempfile::tempdir()?;
+    let judge = |name: &str, text: &str| -> Result<String> {
+        let path = folder.path().join(name);
+        fs::write(&path, text)?;
+        let judged = capture(Command::new(&program).arg(path), Duration::from_secs(60))?;
+        Ok(judged.stdout)
+    };
+    for (name, text) in files()? {
+        let faults = judge(&name, &text)?;
+        ensure!(faults.is_empty(), "{faults}");
+        // It tells a wrong name and a wrong type.
+        for (right, wrong) in [("\"gridPos\"", "\"gridPlace\""), ("\"w\": 24", "\"w\": \"24\"")] {
+            ensure!(text.contains(right), "{name} has no {right}");
+            let faults = judge(&name, &text.replace(right, wrong))?;
+            ensure!(!faults.is_empty(), "{name}: {wrong} is taken");
         }
     }
     Ok(())

@@ -1,6 +1,9 @@
-//! Every panel and every rule on a real Prometheus that scrapes a real agent.
+//! Every panel and every rule on a real Prometheus that scrapes a real agent. With `CGPU_SCREENSHOTS` in the environment, what
+//! `pictures/draw` needs is left in the folder of that name.
 
 mod host;
+#[path = "live/pictures.rs"]
+mod pictures;
 mod prometheus;
 #[path = "live/scrape.rs"]
 mod scrape;
@@ -243,6 +246,9 @@ fn no_panel_is_empty_and_alerts_fire_where_a_real_agent_is_scraped() -> Result<(
     let until = Instant::now() + PATIENCE;
     let everything = ["instance", "card", "namespace", "pod", "name"].map(|name| (name, ".*"));
     answered(&scrape, questions(&everything, &is_served)?, until)?;
+    if let Some(folder) = std::env::var_os("CGPU_SCREENSHOTS") {
+        pictures::leave(&scrape, &everything, folder.as_ref())?;
+    }
     let cards = host.document("cards")?;
     let card = cards["cards"][0]["uuid"].as_str().context("a card")?;
     let one = [
