@@ -91,7 +91,7 @@ fn figures() -> Vec<Panel> {
             kind: Kind::Table,
             unit: "none",
             queries: vec![query(
-                "Healthy",
+                "Healthy (bool_yes_no)",
                 format!(
                     "max by (instance, uuid, minor, reason) (cgpu_card_healthy{CARDS}) * on (instance, uuid) group_left (model, driver_version, pci, mode) max by (instance, uuid, model, driver_version, pci, mode) (cgpu_card_info{CARDS})"
                 ),

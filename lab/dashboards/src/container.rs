@@ -288,9 +288,9 @@ fn cost() -> Vec<Panel> {
         lines(
             (
                 "CPU time of cgpu's own processes",
-                "Processors that the container's supervisor, broker and executor use.",
+                "Part of one processor that the container's supervisor, broker and executor use.",
             ),
-            "none",
+            "percentunit",
             &[(NAME, rate("cgpu_process_cpu_seconds_total"))],
         ),
         lines(

@@ -151,7 +151,10 @@ fn grafana_s_schema_knows_every_field() -> Result<()> {
         let faults = judge(&name, &text)?;
         ensure!(faults.is_empty(), "{faults}");
         // It tells a wrong name and a wrong type.
-        for (right, wrong) in [("\"gridPos\"", "\"gridPlace\""), ("\"w\": 24", "\"w\": \"24\"")] {
+        for (right, wrong) in [
+            ("\"gridPos\"", "\"gridPlace\""),
+            ("\"w\": 24", "\"w\": \"24\""),
+        ] {
             ensure!(text.contains(right), "{name} has no {right}");
             let faults = judge(&name, &text.replace(right, wrong))?;
             ensure!(!faults.is_empty(), "{name}: {wrong} is taken");

@@ -243,12 +243,12 @@ fn no_panel_is_empty_and_alerts_fire_where_a_real_agent_is_scraped() -> Result<(
         );
     }
     let is_served = |metric: &str| has_own_groups || !metric.starts_with("cgpu_process_");
-    let until = Instant::now() + PATIENCE;
     let everything = ["instance", "card", "namespace", "pod", "name"].map(|name| (name, ".*"));
-    answered(&scrape, questions(&everything, &is_served)?, until)?;
     if let Some(folder) = std::env::var_os("CGPU_SCREENSHOTS") {
         pictures::leave(&scrape, &everything, folder.as_ref())?;
     }
+    let until = Instant::now() + PATIENCE;
+    answered(&scrape, questions(&everything, &is_served)?, until)?;
     let cards = host.document("cards")?;
     let card = cards["cards"][0]["uuid"].as_str().context("a card")?;
     let one = [
