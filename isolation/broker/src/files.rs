@@ -11,7 +11,6 @@
 //! of the container holds the file any more.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{self, AtomicUsize};
@@ -29,6 +28,8 @@ use verdict::Surface;
 
 use supervisor::link::{Stored, SupervisorLink};
 use supervisor::scarce::is_scarcity;
+
+use crate::table::Table;
 
 /// An open file of the driver that the tenant holds.
 #[derive(Debug)]
@@ -153,8 +154,8 @@ struct Inner {
     /// In the order of `kcmp`, so that a tenant with thousands of files makes no look-up slow.
     files: Vec<Arc<OpenFile>>,
     /// The same.
-    by_id: HashMap<FileId, Arc<OpenFile>>,
-    hints: HashMap<(i32, i32), FileId>,
+    by_id: Table<FileId, Arc<OpenFile>>,
+    hints: Table<(i32, i32), FileId>,
 }
 
 impl Inner {
@@ -196,7 +197,7 @@ impl FileTable {
                     .map(|file| (file.id, Arc::clone(file)))
                     .collect(),
                 files,
-                hints: HashMap::new(),
+                hints: Table::default(),
             }),
         }
     }

@@ -64,6 +64,7 @@ pub mod serving;
 mod sharing;
 pub mod start;
 mod syscall;
+mod table;
 pub mod usage_report;
 pub mod watch;
 pub mod workers;

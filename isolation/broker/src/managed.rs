@@ -27,7 +27,6 @@ mod look;
 pub(crate) mod spans;
 mod suspicions;
 
-use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -42,6 +41,7 @@ use crate::account::Account;
 use crate::files::FileTable;
 use crate::pace::Pace;
 use crate::processes::Processes;
+use crate::table::Table;
 use look::{Looking, Step};
 use sys::sync;
 
@@ -85,14 +85,14 @@ pub struct Work {
 #[derive(Debug)]
 struct Inner {
     /// Mappings that were let through, by the thread that is to make them.
-    on_their_way: HashMap<i32, OnItsWay>,
+    on_their_way: Table<i32, OnItsWay>,
     /// Stretches that were mapped, of whatever file, since their process was looked at.
     suspected: Vec<Suspicion>,
     next_number: u64,
     /// What was charged since the look under way took its picture of the ledger; `None`: too much.
     charged_meanwhile: Option<Vec<(FileId, Span)>>,
     /// When each process was charged last, in ticks: one that was started later only has its number.
-    charged_at: HashMap<i32, u64>,
+    charged_at: Table<i32, u64>,
     /// When this broker began.
     began_at: u64,
     /// Whether what a former broker let through has been looked for.
@@ -202,11 +202,11 @@ impl std::fmt::Debug for Mapper<'_> {
 impl Default for Inner {
     fn default() -> Self {
         Self {
-            on_their_way: HashMap::new(),
+            on_their_way: Table::default(),
             suspected: Vec::new(),
             next_number: 0,
             charged_meanwhile: Some(Vec::new()),
-            charged_at: HashMap::new(),
+            charged_at: Table::default(),
             began_at: evidence::now(),
             is_resumed: false,
         }

@@ -4,7 +4,6 @@
 //! A caller can be killed between our look whether it still waits and the writing, and its number be used again while this process
 //! gets no processor. So the memory is opened *before* that look: if the call waits then, what was opened is the caller's.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,6 +11,7 @@ use sys::memory::Memory;
 use sys::sync;
 
 use crate::privilege;
+use crate::table::Table;
 
 /// Each costs three descriptors; beyond these all are closed, and opened again by the next calls.
 const MOST: usize = 64;
@@ -19,7 +19,7 @@ const MOST: usize = 64;
 /// The memory of threads that have been answered.
 #[derive(Debug, Default)]
 pub struct Memories {
-    held: Mutex<HashMap<i32, Arc<Memory>>>,
+    held: Mutex<Table<i32, Arc<Memory>>>,
 }
 
 /// Where an answer is written.
@@ -79,7 +79,7 @@ impl Memories {
         self.lock().remove(&tid);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<i32, Arc<Memory>>> {
+    fn lock(&self) -> MutexGuard<'_, Table<i32, Arc<Memory>>> {
         sync::lock(&self.held)
     }
 }

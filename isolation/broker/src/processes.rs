@@ -1,6 +1,6 @@
 //! The container's processes: those of its control group, where that is known, and those that have made a call.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use supervisor::scarce;
 use sys::sync;
 
 use crate::control_group::processes_of_group;
+use crate::table::Table;
 
 /// The processes of one container.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub struct Processes {
     /// It knows the control group.
     journal: Arc<Journal>,
     /// Thread → process.
-    tgids: Mutex<HashMap<i32, i32>>,
+    tgids: Mutex<Table<i32, i32>>,
 }
 
 /// Threads beyond this are forgotten all at once; they cost a read of `/proc` to know again.

@@ -26,7 +26,6 @@
 //! "The same" means thread, system call, registers, and the struct as it was read: either as at the first try, or as that
 //! try's answer left it, since the answer is written before it is sent.
 
-use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use driver::Segment;
@@ -35,6 +34,8 @@ use journal::Journal;
 use journal::shared_state::{CallSlot, Phase};
 use journal::state::{CallKey, ChangesAccount, End, Finished, Kept, Op};
 use sys::sync;
+
+use crate::table::Table;
 
 /// Calls under way, by thread: a thread makes one call at a time.
 #[derive(Debug, Default)]
@@ -46,7 +47,7 @@ pub(crate) struct Threads {
 #[derive(Debug, Default)]
 struct Inner {
     /// A worker serves the thread's call; a repetition waits under this ticket (0: none does).
-    threads: HashMap<i32, u64>,
+    threads: Table<i32, u64>,
     next_ticket: u64,
 }
 

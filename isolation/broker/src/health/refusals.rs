@@ -1,11 +1,12 @@
 //! Log lines that a tenant can cause: each reason once in a while, with the number of those left out.
 
-use std::collections::HashMap;
 use std::fmt::{self, Display, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use sys::sync;
+
+use crate::table::Table;
 
 /// A reason is said again after this.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -19,7 +20,7 @@ pub(crate) struct Refusals {
 
 #[derive(Debug, Default)]
 struct Inner {
-    reply: HashMap<String, Reply>,
+    reply: Table<String, Reply>,
     /// Written anew for every refusal, so that one which is not said allocates nothing.
     key: Key,
 }
