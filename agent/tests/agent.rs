@@ -149,16 +149,29 @@ fn readers_of_the_page_ask_brokers_no_more_often_than_scrapes() {
     host.container("web");
     let agent = host.agent();
     let address = agent.address.clone();
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(3) {
+    is_asked_once_a_second(&host, Duration::from_millis(50), || {
         assert_eq!(browse(&agent, "GET", "/", &address).status, 200);
         assert_eq!(agent.get("/metrics").status, 200);
-        std::thread::sleep(Duration::from_millis(50));
+    });
+}
+
+/// Reads for three seconds, and until the broker was asked twice, however slow the machine.
+fn is_asked_once_a_second(host: &Host, pause: Duration, mut read: impl FnMut()) {
+    let began = Instant::now();
+    let questions = || host.questions.load(Ordering::Relaxed);
+    while began.elapsed() < Duration::from_secs(3) || questions() < 2 {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "asked {} times",
+            questions()
+        );
+        read();
+        std::thread::sleep(pause);
     }
-    let questions = host.questions.load(Ordering::Relaxed);
+    let questions = questions();
     // One at the beginning, one each second, and one that is under way.
     let most = began.elapsed().as_secs() + 2;
-    assert!((2..=most).contains(&questions), "{questions} of {most}");
+    assert!(questions <= most, "{questions} of {most}");
 }
 
 #[test]
@@ -204,15 +217,9 @@ fn ten_scrapes_a_second_ask_a_broker_once_a_second() {
     let mut host = Host::new();
     host.container("web");
     let agent = host.agent();
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(3) {
+    is_asked_once_a_second(&host, Duration::from_millis(100), || {
         assert_eq!(agent.get("/metrics").status, 200);
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let questions = host.questions.load(Ordering::Relaxed);
-    // One at the beginning, one each second, and one that is under way.
-    let most = began.elapsed().as_secs() + 2;
-    assert!((2..=most).contains(&questions), "{questions} of {most}");
+    });
 }
 
 #[test]

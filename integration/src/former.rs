@@ -65,7 +65,7 @@ impl Former {
             build(&source, &at.join("target"))?;
             let programs = at.join("programs");
             gather(&at.join("target/debug"), current.folder(), &programs)?;
-            // What was on the way to it is ten times its size.
+            // A cargo that knows no folder for what is on the way leaves ten times the programs' size here.
             fs::remove_dir_all(at.join("target"))?;
             Ok(())
         })?;

@@ -145,6 +145,8 @@ fn grafana_s_schema_knows_every_field() -> Result<()> {
         let path = folder.path().join(name);
         fs::write(&path, text)?;
         let judged = capture(Command::new(&program).arg(path), Duration::from_secs(60))?;
+        let expected = i32::from(!judged.stdout.is_empty());
+        ensure!(judged.code == Some(expected), "{name}: {}", judged.stderr);
         Ok(judged.stdout)
     };
     for (name, text) in files()? {
