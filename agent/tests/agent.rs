@@ -149,14 +149,14 @@ fn readers_of_the_page_ask_brokers_no_more_often_than_scrapes() {
     host.container("web");
     let agent = host.agent();
     let address = agent.address.clone();
-    is_asked_once_a_second(&host, Duration::from_millis(50), || {
+    a_broker_is_queried_once_a_second(&host, Duration::from_millis(50), || {
         assert_eq!(browse(&agent, "GET", "/", &address).status, 200);
         assert_eq!(agent.get("/metrics").status, 200);
     });
 }
 
 /// Reads for three seconds, and until the broker was asked twice, however slow the machine.
-fn is_asked_once_a_second(host: &Host, pause: Duration, mut read: impl FnMut()) {
+fn a_broker_is_queried_once_a_second(host: &Host, pause: Duration, mut read: impl FnMut()) {
     let began = Instant::now();
     let questions = || host.questions.load(Ordering::Relaxed);
     while began.elapsed() < Duration::from_secs(3) || questions() < 2 {
@@ -217,7 +217,7 @@ fn ten_scrapes_a_second_ask_a_broker_once_a_second() {
     let mut host = Host::new();
     host.container("web");
     let agent = host.agent();
-    is_asked_once_a_second(&host, Duration::from_millis(100), || {
+    a_broker_is_queried_once_a_second(&host, Duration::from_millis(100), || {
         assert_eq!(agent.get("/metrics").status, 200);
     });
 }
