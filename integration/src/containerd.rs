@@ -79,6 +79,15 @@ impl Containerd {
         Ok(())
     }
 
+    /// Starts it after [`Containerd::kill`] and [`Node::lose_power`], with what is on its disk alone.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn boot(&mut self) -> Result<()> {
+        fs::remove_dir_all(self.folder.join("state")).context("containerd's state")?;
+        self.restart()
+    }
+
     /// Its configuration file, and all that it writes.
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -74,6 +74,26 @@ impl Processes {
     }
 }
 
+/// Whose a container's users are; a pod and its containers say the same. A kubelet's pods say `hostUsers` for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Users {
+    /// The host's.
+    #[default]
+    OfTheHost,
+    /// Those from this one on, in a user namespace of the pod's.
+    From(u32),
+}
+
+/// CRI's `NamespaceOption`.
+fn namespaces(processes: Processes, users: Users) -> Value {
+    let mut options = json!({"pid": processes.mode()});
+    if let Users::From(first) = users {
+        let map = json!([{"container_id": 0, "host_id": first, "length": 65536}]);
+        options["userns_options"] = json!({"mode": 0, "uids": map, "gids": map});
+    }
+    options
+}
+
 /// What serves pods at a socket of its own.
 pub trait PodServer: std::fmt::Debug + Send + Sync {
     /// The socket that clients speak to.
@@ -146,6 +166,8 @@ pub struct PodContainer<'a> {
     pub memory_bytes: Option<u64>,
     /// Whose processes it sees; a pod and its containers say the same.
     pub processes: Processes,
+    /// Whose its users are.
+    pub users: Users,
     /// What it runs.
     pub program: &'a [&'a str],
 }
@@ -205,12 +227,17 @@ impl Crictl {
 
     /// The description of a pod as its containers name it later.
     pub fn pod(&self, name: &str, annotations: &[&str], processes: Processes) -> Result<PathBuf> {
-        self.pod_in(
-            &self.driver.parent(&self.namespace),
-            name,
-            annotations,
-            processes,
-        )
+        let parent = self.driver.parent(&self.namespace);
+        self.pod_in(&parent, name, annotations, processes)
+    }
+
+    /// The same in a user namespace.
+    ///
+    /// # Errors
+    /// The description cannot be written.
+    pub fn pod_of_users(&self, name: &str, annotations: &[&str], users: Users) -> Result<PathBuf> {
+        let parent = self.driver.parent(&self.namespace);
+        self.describe(&parent, name, annotations, (Processes::default(), users))
     }
 
     /// The same below a control group that a kubelet would have made for the pod.
@@ -223,6 +250,16 @@ impl Crictl {
         name: &str,
         annotations: &[&str],
         processes: Processes,
+    ) -> Result<PathBuf> {
+        self.describe(group, name, annotations, (processes, Users::default()))
+    }
+
+    fn describe(
+        &self,
+        group: &str,
+        name: &str,
+        annotations: &[&str],
+        (processes, users): (Processes, Users),
     ) -> Result<PathBuf> {
         let annotations: serde_json::Map<String, Value> = pairs(annotations)?
             .into_iter()
@@ -243,7 +280,7 @@ impl Crictl {
             "dns_config": {},
             "linux": {
                 "cgroup_parent": group,
-                "security_context": {"namespace_options": {"pid": processes.mode()}},
+                "security_context": {"namespace_options": namespaces(processes, users)},
             },
         });
         fs::write(&path, serde_json::to_vec_pretty(&pod)?)?;
@@ -291,7 +328,7 @@ impl Crictl {
             "labels": {"io.kubernetes.container.name": container.name},
             "log_path": format!("{}.log", container.name),
             "linux": {"security_context": {
-                "namespace_options": {"pid": container.processes.mode()},
+                "namespace_options": namespaces(container.processes, container.users),
                 "masked_paths": MASKED,
                 "readonly_paths": READ_ONLY,
             }},

@@ -25,6 +25,15 @@ pub struct Docker {
     daemon: Daemon,
 }
 
+/// How a dockerd differs from the usual one.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings<'a> {
+    /// What becomes of running containers.
+    pub live_restore: LiveRestore,
+    /// The user whose subordinate ids containers have (`userns-remap`).
+    pub remapped_to: Option<&'a str>,
+}
+
 /// What becomes of running containers when dockerd stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LiveRestore {
@@ -47,6 +56,18 @@ impl Docker {
         containerd: &Containerd,
         live_restore: LiveRestore,
     ) -> Result<Self> {
+        let settings = Settings {
+            live_restore,
+            remapped_to: None,
+        };
+        Self::start_as(node, containerd, &settings)
+    }
+
+    /// The same with these settings.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_as(node: &Node, containerd: &Containerd, settings: &Settings<'_>) -> Result<Self> {
         let engines = containerd.engines();
         let folder = node
             .root()
@@ -62,11 +83,14 @@ impl Docker {
             runtimes["runc-type"] = json!({ "runtimeType": RUNC });
         }
         let config = folder.join("daemon.json");
-        let settings = json!({
+        let mut written = json!({
             "runtimes": runtimes,
-            "live-restore": live_restore == LiveRestore::On,
+            "live-restore": settings.live_restore == LiveRestore::On,
         });
-        fs::write(&config, serde_json::to_vec_pretty(&settings)?)?;
+        if let Some(user) = settings.remapped_to {
+            written["userns-remap"] = json!(user);
+        }
+        fs::write(&config, serde_json::to_vec_pretty(&written)?)?;
         let namespace = node.docker_namespace();
         let mut command = Command::new(engines.program("dockerd")?);
         command
@@ -104,6 +128,24 @@ impl Docker {
     /// SIGKILL, as a crash would be, and a new daemon on the same state.
     pub fn crash_and_restart(&mut self) -> Result<()> {
         self.daemon.kill()?;
+        self.daemon = daemon(&self.command, &self.folder, &self.client)?;
+        Ok(())
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// There is no such process any more.
+    pub fn kill(&mut self) -> Result<()> {
+        self.daemon.kill()
+    }
+
+    /// Starts it after [`Docker::kill`] and [`Node::lose_power`], with what is on its disk alone.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn boot(&mut self) -> Result<()> {
+        fs::remove_dir_all(self.folder.join("exec")).context("docker's state")?;
         self.daemon = daemon(&self.command, &self.folder, &self.client)?;
         Ok(())
     }

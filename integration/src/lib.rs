@@ -54,6 +54,7 @@ pub mod pods;
 pub mod programs;
 pub mod python;
 pub mod rig;
+pub mod rootless;
 pub mod roots;
 pub mod selinux;
 pub mod skip;

@@ -1,7 +1,8 @@
 //! A mount namespace for a thread.
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -88,13 +89,55 @@ pub fn ensure_own(folder: &Path) -> Result<()> {
     }
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     enter_new()?;
-    let mode = Some("mode=0711");
+    tmpfs(folder)
+}
+
+/// An empty folder of memory, which nobody but root lists.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn tmpfs(folder: &Path) -> Result<()> {
     mount(
         Some("cgpu-test"),
         folder,
         Some("tmpfs"),
         MsFlags::MS_NOSUID,
-        mode,
+        Some("mode=0711"),
     )
     .with_context(|| format!("a tmpfs at {}", folder.display()))
+}
+
+/// Changes to `folder` go below `changes`, and `over` comes before what it has.
+///
+/// # Errors
+///
+/// The kernel's: not every file system takes such changes.
+pub fn overlay(changes: &Path, folder: &Path, over: &[PathBuf]) -> Result<()> {
+    let name = folder.display().to_string().replace('/', "-");
+    let place = |kind: &str| changes.join(format!("{name}{kind}"));
+    let (upper, work) = (place(".upper"), place(".work"));
+    fs::create_dir_all(&upper)?;
+    fs::create_dir_all(&work)?;
+    fs::set_permissions(&upper, Permissions::from_mode(0o755))?;
+    let mut lower = OsString::new();
+    for one in over {
+        lower.push(one);
+        lower.push(":");
+    }
+    lower.push(folder);
+    let mut options = OsString::from("lowerdir=");
+    options.push(lower);
+    options.push(",upperdir=");
+    options.push(upper);
+    options.push(",workdir=");
+    options.push(work);
+    mount(
+        Some("cgpu-test"),
+        folder,
+        Some("overlay"),
+        MsFlags::empty(),
+        Some(options.as_os_str()),
+    )
+    .with_context(|| format!("an overlay over {}", folder.display()))
 }

@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::command::{LIMIT, Outcome, capture};
+use crate::command::{LIMIT, Outcome, capture, wait_until};
 use crate::control_groups::{Driver, slice};
 use crate::daemon::Daemon;
 use crate::engines::Engines;
@@ -62,16 +62,7 @@ impl Node {
         let state = folder("cg", "/run")?;
         let path = root.path().to_path_buf();
         let state_path = state.path().to_path_buf();
-        // State is written with fsync, and is on a tmpfs on every host with systemd; not every machine that runs tests
-        // has one at /run.
-        mount(
-            Some("cgpu-test"),
-            &state_path,
-            Some("tmpfs"),
-            MsFlags::MS_NOSUID,
-            Some("mode=0700"),
-        )
-        .with_context(|| format!("a tmpfs at {}", state_path.display()))?;
+        mount_state(&state_path)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("t{:x}.{number}", std::process::id());
         let docker = docker_namespace(&namespace);
@@ -301,19 +292,28 @@ kind = "sim"
         bail!("left behind on the node:\n  {}", left.join("\n  "))
     }
 
-    fn end(&mut self) -> Result<Vec<String>> {
-        let Some(root) = self.root.take() else {
-            return Ok(Vec::new());
-        };
-        let mut left = self.settled(|_| false);
+    /// What a loss of power leaves of the node: what is on disks, and so neither a process, a mount nor a control group, and an empty
+    /// state folder. Engines forget what is not on disks when they boot ([`Containerd::boot`](crate::containerd::Containerd::boot)).
+    ///
+    /// # Errors
+    /// A process does not end, or the system's.
+    pub fn lose_power(&mut self) -> Result<()> {
         if let Some(mut sim) = self.sim.take() {
-            match sim.stop(Duration::from_secs(10)) {
-                Ok(_) => {}
-                Err(error) => left.push(format!("{error:#}")),
-            }
-            left.extend(self.settled(|line| left.iter().any(|known| known == line)));
+            sim.kill()?;
         }
-        // Reported; now end it all the same, so that one failure does not make the next.
+        // Whoever lives on starts another for who was killed.
+        wait_until("the end of all processes", LIMIT, || {
+            self.clear()?;
+            Ok(self.belongings.processes().is_empty() && self.belongings.own_groups().is_empty())
+        })?;
+        self.clear()?;
+        umount2(&self.state_path, MntFlags::MNT_DETACH).context("unmounting the state folder")?;
+        mount_state(&self.state_path)
+    }
+
+    /// Ends and removes everything of the node's but its folders. Returns what could not be ended.
+    fn clear(&self) -> Result<Vec<String>> {
+        let mut left = Vec::new();
         for (pid, what) in self.belongings.processes() {
             if kill(Pid::from_raw(pid), Signal::SIGKILL).is_err() {
                 left.push(format!("process {pid} could not be killed: {what}"));
@@ -333,6 +333,23 @@ kind = "sim"
         for cgroup in self.belongings.cgroups().into_iter().chain(own_groups) {
             drop(fs::remove_dir(cgroup));
         }
+        Ok(left)
+    }
+
+    fn end(&mut self) -> Result<Vec<String>> {
+        let Some(root) = self.root.take() else {
+            return Ok(Vec::new());
+        };
+        let mut left = self.settled(|_| false);
+        if let Some(mut sim) = self.sim.take() {
+            match sim.stop(Duration::from_secs(10)) {
+                Ok(_) => {}
+                Err(error) => left.push(format!("{error:#}")),
+            }
+            left.extend(self.settled(|line| left.iter().any(|known| known == line)));
+        }
+        // Reported; now end it all the same, so that one failure does not make the next.
+        left.extend(self.clear()?);
         if Driver::of_this_machine() == Driver::Systemd {
             // systemd keeps a slice that it has made for a scope, and says so if there is none.
             let slice = slice(&self.namespace);
@@ -383,6 +400,18 @@ impl Drop for Node {
             Err(error) => eprintln!("ending the node: {error:#}"),
         }
     }
+}
+
+/// State is written with fsync, and is on a tmpfs on every host with systemd; not every machine that runs tests has one at /run.
+fn mount_state(at: &Path) -> Result<()> {
+    mount(
+        Some("cgpu-test"),
+        at,
+        Some("tmpfs"),
+        MsFlags::MS_NOSUID,
+        Some("mode=0700"),
+    )
+    .with_context(|| format!("a tmpfs at {}", at.display()))
 }
 
 fn control_sockets(state_dir: &Path) -> Vec<PathBuf> {

@@ -15,7 +15,7 @@
 //! namespace of containerd, and cgpu's state folder keeps the node's own name: `/run/cgpu` is a
 //! second one.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -243,6 +243,7 @@ fn namespace(programs: Option<&Programs>, engines: &Engines, folders: &[&str]) -
         Some("mode=0755"),
     )
     .context("a tmpfs at /run")?;
+    let changes = Path::new(CHANGES);
     let ours = programs.map(|programs| programs.folder().to_path_buf());
     let mut bin: Vec<PathBuf> = ours.into_iter().collect();
     for folder in engines.folders() {
@@ -252,9 +253,9 @@ fn namespace(programs: Option<&Programs>, engines: &Engines, folders: &[&str]) -
             bin.push(folder);
         }
     }
-    overlay(Path::new("/usr/bin"), &bin)?;
+    mounts::overlay(changes, Path::new("/usr/bin"), &bin)?;
     for folder in folders {
-        overlay(Path::new(folder), &[])?;
+        mounts::overlay(changes, Path::new(folder), &[])?;
     }
     let changed = |path: &Path| folders.iter().any(|folder| path.starts_with(folder));
     let in_bin = |path: &Path| path.starts_with("/usr/bin");
@@ -281,36 +282,6 @@ fn namespace(programs: Option<&Programs>, engines: &Engines, folders: &[&str]) -
         }
     }
     Ok(())
-}
-
-/// Changes to `folder` go elsewhere, and `over` comes before what it has.
-fn overlay(folder: &Path, over: &[PathBuf]) -> Result<()> {
-    let name = folder.display().to_string().replace('/', "-");
-    let place = |kind: &str| Path::new(CHANGES).join(format!("{name}{kind}"));
-    let (upper, work) = (place(".upper"), place(".work"));
-    fs::create_dir_all(&upper)?;
-    fs::create_dir_all(&work)?;
-    fs::set_permissions(&upper, Permissions::from_mode(0o755))?;
-    let mut lower = OsString::new();
-    for one in over {
-        lower.push(one);
-        lower.push(":");
-    }
-    lower.push(folder);
-    let mut options = OsString::from("lowerdir=");
-    options.push(lower);
-    options.push(",upperdir=");
-    options.push(upper);
-    options.push(",workdir=");
-    options.push(work);
-    mount(
-        Some("own-host"),
-        folder,
-        Some("overlay"),
-        MsFlags::empty(),
-        Some(options.as_os_str()),
-    )
-    .with_context(|| format!("an overlay over {}", folder.display()))
 }
 
 /// Makes a folder appear at another place as well.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::cache;
-use crate::command::{LIMIT, Outcome, capture, succeed};
+use crate::command::{LIMIT, Outcome, capture, succeed, wait_until};
 use crate::daemon::Daemon;
 use crate::image::Image;
 use crate::node::Node;
@@ -87,6 +87,12 @@ impl Release {
         };
         release.version()?;
         Ok(release)
+    }
+
+    /// podman itself.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.podman
     }
 
     /// conmon, which holds each container.
@@ -208,6 +214,7 @@ pids_limit = 0
 runtime = "chosen"
 cgroup_manager = "cgroupfs"
 events_logger = "none"
+lock_type = "file"
 conmon_path = ["{}"]
 hooks_dir = ["{}"]
 helper_binaries_dir = ["{}"]
@@ -274,6 +281,26 @@ chosen = ["{}"]
         (self.folder.join("data"), self.folder.join("run"))
     }
 
+    /// Forgets what a loss of power takes from it ([`Node::lose_power`]), its OCI runtime's state too: it has nothing running by itself.
+    ///
+    /// # Errors
+    /// The system's, or its containers cannot be listed.
+    pub fn boot(&self) -> Result<()> {
+        for place in ["run", "tmp"] {
+            let folder = self.folder.join(place);
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("removing {}", folder.display()))?;
+        }
+        let listed = self.podman(&["ps", "-aq", "--no-trunc"])?.success()?;
+        for id in listed.stdout.lines() {
+            // podman names no folder to its runtime. There is none where the container had ended before.
+            for runtime in ["runc", "crun"] {
+                drop(fs::remove_dir_all(Path::new("/run").join(runtime).join(id)));
+            }
+        }
+        Ok(())
+    }
+
     /// The groups of its helpers that are there: one in each tree of version 1, one of version 2.
     #[must_use]
     pub fn helper_groups(&self) -> Vec<PathBuf> {
@@ -327,8 +354,19 @@ chosen = ["{}"]
     pub fn stop(&mut self) -> Result<()> {
         self.podman(&["rm", "--all", "--force", "--time", "0"])?
             .success()?;
-        for group in self.helper_groups() {
-            drop(fs::remove_dir(group));
+        // A helper ends a moment after its container.
+        let gone = wait_until(
+            "the end of podman's helpers",
+            Duration::from_secs(5),
+            || {
+                for group in self.helper_groups() {
+                    drop(fs::remove_dir(group));
+                }
+                Ok(self.helper_groups().is_empty())
+            },
+        );
+        if let Err(error) = gone {
+            eprintln!("{error:#}");
         }
         if let Some(mut environment) = self.environment.take() {
             environment.stop(Duration::from_secs(10))?;

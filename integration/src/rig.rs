@@ -14,6 +14,7 @@ use crate::crio::{self, Crio};
 use crate::engines::Engines;
 use crate::image::{self, Image};
 use crate::node::Node;
+use crate::oci::OciRuntime;
 use crate::packages::Suite;
 use crate::podman;
 use crate::pods::{Handlers, PodsSetup, PrivateNetwork};
@@ -154,7 +155,16 @@ impl PodRig {
     /// # Errors
     /// Our own programs do not build or start, or the engine does not.
     pub fn start(suite: Suite) -> Result<Result<Self, String>> {
-        Self::start_on(suite, None, PodEngine::Containerd(Handlers::All))
+        Self::start_by(suite, OciRuntime::HostRunc)
+    }
+
+    /// The same with containers made by this OCI runtime.
+    ///
+    /// # Errors
+    /// As [`PodRig::start`].
+    pub fn start_by(suite: Suite, oci: OciRuntime) -> Result<Result<Self, String>> {
+        let engine = PodEngine::Containerd(Handlers::All);
+        Self::start_on((suite, oci), None, engine)
     }
 
     /// The same with this engine, in a network that others are in too or in one of its own.
@@ -162,7 +172,7 @@ impl PodRig {
     /// # Errors
     /// As [`PodRig::start`].
     pub fn start_on(
-        suite: Suite,
+        (suite, oci): (Suite, OciRuntime),
         network: Option<Arc<PrivateNetwork>>,
         engine: PodEngine,
     ) -> Result<Result<Self, String>> {
@@ -176,7 +186,7 @@ impl PodRig {
                 podman::Release::fetch(suite).map(Some)
             }
         };
-        let fetched = Engines::fetch(suite).and_then(|engines| Ok((engines, release()?)));
+        let fetched = Engines::fetch_with(suite, oci).and_then(|engines| Ok((engines, release()?)));
         let (engines, release) = match fetched {
             Ok(fetched) => fetched,
             Err(error) => return Ok(Err(format!("{error:#}"))),

@@ -21,6 +21,7 @@ use crate::control_groups::are_version_2_alone;
 use crate::daemon::Daemon;
 use crate::image;
 use crate::mounts;
+use crate::oci::OciRuntime;
 use crate::packages::Suite;
 use crate::pods::Handlers;
 use crate::rig::{PodEngine, PodRig};
@@ -153,7 +154,11 @@ impl KubeletNode {
                 PodEngine::Containerd(Handlers::RuncAlone)
             }
         };
-        let rig = match PodRig::start_on(suite, Some(Arc::clone(network)), engine)? {
+        let rig = match PodRig::start_on(
+            (suite, OciRuntime::HostRunc),
+            Some(Arc::clone(network)),
+            engine,
+        )? {
             Ok(rig) => rig,
             Err(reason) => return Ok(Err(reason)),
         };

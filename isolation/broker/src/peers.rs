@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cards::sockets;
 use control::{AskError, ExportsOf, PeerExport, PeerExports, Request, client};
 
 use crate::pace::Pace;
@@ -92,7 +93,7 @@ impl Peers {
         folders
             .map(|entry| entry.path())
             .filter(|folder| *folder != self.dir)
-            .map(|folder| folder.join("control.sock"))
+            .map(|folder| sockets::of(&folder, sockets::CONTROL))
             .filter(|socket| socket.exists())
             .collect()
     }

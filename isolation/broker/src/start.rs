@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cards::grant::{DriverSpec, Grant};
+use cards::sockets;
 use driver::executor::{ConnectError, kernel_for};
 use driver::sim::SimDriver;
 use driver::{Driver, ImplicitBytes};
@@ -233,7 +234,15 @@ fn driver_of(
     layouts: Option<Release>,
 ) -> Result<Box<dyn Driver>, Error> {
     Ok(match &grant.driver {
-        DriverSpec::Kernel => kernel_for(grant::binding_of(grant), dir, KERNEL_IMPLICIT, layouts)?,
+        DriverSpec::Kernel => {
+            let executor = sockets::of(dir, sockets::EXECUTOR);
+            kernel_for(
+                grant::binding_of(grant),
+                &executor,
+                KERNEL_IMPLICIT,
+                layouts,
+            )?
+        }
         DriverSpec::Sim { socket } => Box::new(SimDriver::connect(socket, name)?),
     })
 }

@@ -7,6 +7,7 @@
 //! - [`reserved_time`]: what of a card's time is promised; [`rules`]: how it is divided.
 //! - [`health`]: the cards that nothing may be placed on; [`modes`]: those that are set so that nobody can share them.
 //! - [`events`]: what happened around containers and cards, for people; [`names`]: what people call a container.
+//! - [`sockets`]: where a container's sockets are.
 //! - [`store`]: the few file operations that durability needs, behind a trait so that tests can fail each of them.
 //!
 //! This crate must not know of engines, bundles, annotations or seccomp: a request arrives here as bytes and card names.
@@ -48,6 +49,7 @@ pub mod refusal;
 pub mod reservations;
 pub mod reserved_time;
 pub mod rules;
+pub mod sockets;
 pub mod store;
 
 pub use cpu_time::CpuTime;

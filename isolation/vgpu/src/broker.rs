@@ -88,6 +88,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
     let deadline = Instant::now() + Duration::from_millis(config.broker.start_timeout_ms);
     let program = program(config)?;
     let socket = dir.notify_socket();
+    dir.prepare_sockets()?;
     let listener = UnixListener::bind(&socket).map_err(Error::io("listen on", &socket))?;
     let log = dir.file(LOG);
     let stderr = OpenOptions::new()

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cards::ContainerKey;
 use cards::lock::FileLock;
+use cards::sockets;
 
 use crate::error::Error;
 
@@ -17,15 +18,12 @@ pub(crate) const CPU_GROUP: &str = "cpu-group";
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 26] = [
-    "notify.sock",
-    "control.sock",
+const FILES: [&str; 23] = [
     "broker.pid",
     "broker.pid.tmp",
     "broker.lock",
     "broker.log",
     "broker.1.log",
-    "executor.sock",
     "events.jsonl",
     "events.1.jsonl",
     "config.original.json",
@@ -76,11 +74,11 @@ impl ContainerDir {
     }
 
     pub(crate) fn notify_socket(&self) -> PathBuf {
-        self.file("notify.sock")
+        sockets::of(&self.0, sockets::NOTIFY)
     }
 
     pub(crate) fn control_socket(&self) -> PathBuf {
-        self.file("control.sock")
+        sockets::of(&self.0, sockets::CONTROL)
     }
 
     pub(crate) fn frontend_lock(&self) -> PathBuf {
@@ -91,6 +89,21 @@ impl ContainerDir {
         self.file("broker.lock")
     }
 
+    /// Makes the folder of those sockets whose paths are too long in this one.
+    pub(crate) fn prepare_sockets(&self) -> Result<(), Error> {
+        for name in sockets::ALL {
+            let socket = sockets::of(&self.0, name);
+            if let Some(folder) = socket.parent().filter(|folder| *folder != self.0) {
+                std::fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(folder)
+                    .map_err(Error::io("create", folder))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the broker lives.
     pub(crate) fn has_broker(&self) -> Result<bool, Error> {
         Ok(FileLock::is_held(&self.broker_lock())?)
@@ -98,6 +111,10 @@ impl ContainerDir {
 
     /// Empties and removes the folder, and the namespace's if it was the last.
     pub(crate) fn remove(&self) -> Result<(), Error> {
+        for name in sockets::ALL {
+            let socket = sockets::of(&self.0, name);
+            absent_is_fine("remove", &socket, std::fs::remove_file(&socket))?;
+        }
         for name in FILES.iter().chain(&["frontend.lock"]) {
             absent_is_fine(
                 "remove",

@@ -5,8 +5,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Name of the executor's socket in a container's folder.
-pub const SOCKET_NAME: &str = "executor.sock";
 /// Name of the program.
 pub const PROGRAM: &str = "cgpu-executor";
 

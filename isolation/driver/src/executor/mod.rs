@@ -13,9 +13,7 @@ mod launch;
 mod sums;
 pub mod wire;
 
-pub use launch::{
-    NumaNode, PROGRAM, SOCKET_NAME, SpawnError, Started, beside_this_program, spawn, spawn_with,
-};
+pub use launch::{NumaNode, PROGRAM, SpawnError, Started, beside_this_program, spawn, spawn_with};
 pub use sums::SumsError;
 
 use std::collections::HashSet;
@@ -50,22 +48,21 @@ pub enum ConnectError {
     Executor(#[from] Error),
 }
 
-/// The kernel's driver in the way that a mode asks for: strict ([`Binding::Executor`]) by the executor that was started for the
-/// container's folder, otherwise by this process; `layouts` as in [`Facts::of_kernel`]. An executor that does not answer fails the calls, not this.
+/// The kernel's driver in the way that a mode asks for: strict ([`Binding::Executor`]) by the executor that listens at a socket,
+/// otherwise by this process; `layouts` as in [`Facts::of_kernel`]. An executor that does not answer fails the calls, not this.
 ///
 /// # Errors
 /// [`ConnectError`]
 pub fn kernel_for(
     binding: Binding,
-    container_dir: &Path,
+    executor: &Path,
     implicit: ImplicitBytes,
     layouts: Option<Release>,
 ) -> Result<Box<dyn Driver>, ConnectError> {
     match binding {
         Binding::Executor => {
             let facts = Facts::of_kernel(implicit, layouts)?;
-            let socket = container_dir.join(SOCKET_NAME);
-            let driver = ExecutorDriver::away(&socket, facts);
+            let driver = ExecutorDriver::away(executor, facts);
             match driver.greet() {
                 Err(error) if !error.is_unreachable() => return Err(error.into()),
                 // Whoever starts a container asks for a sign of life ([`Driver::reach`]); a successor reports it and serves.

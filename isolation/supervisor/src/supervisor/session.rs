@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use cards::grant::{DriverSpec, Grant};
-use driver::executor::{self, SOCKET_NAME};
+use cards::sockets;
+use driver::executor;
 use driver::sim::SimDriver;
 use driver::{Binding, Driver};
 
@@ -28,7 +29,11 @@ pub(super) fn begin(dir: &Path, grant: &Grant, name: &str) -> Result<Option<Owne
                 .map_err(Error::io("finding the executor for", dir))?;
             let cards = grant.cards.iter().map(|card| card.uuid.as_str().to_owned());
             let near = Topology::of_host().node_of(&cards.collect::<Vec<_>>());
-            let started = executor::spawn(&program, &dir.join(SOCKET_NAME), near.as_ref())?;
+            let started = executor::spawn(
+                &program,
+                &sockets::of(dir, sockets::EXECUTOR),
+                near.as_ref(),
+            )?;
             Ok(Some(started.lifeline))
         }
         Binding::Caller | Binding::None => Ok(None),

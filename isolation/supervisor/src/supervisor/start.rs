@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Instant;
 
-use cards::Grant;
+use cards::{Grant, sockets};
 use journal::Journal;
 use journal::shared_state::SharedState;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -36,7 +36,7 @@ impl Supervisor {
             fd_store.store(Stored::Session, session);
         }
         let listen = |socket: &str| {
-            let path = dir.join(socket);
+            let path = sockets::of(dir, socket);
             // Left by a broker that was killed; the lock says that it is gone.
             let _absent = std::fs::remove_file(&path);
             UnixListener::bind(&path)
@@ -45,13 +45,13 @@ impl Supervisor {
         };
         let notify = match host_environment::given_listener().map_err(Error::io("taking", dir))? {
             Some(notify) => notify,
-            None => listen("notify.sock")?,
+            None => listen(sockets::NOTIFY)?,
         };
         let estate = Estate {
             shared_state: SharedState::memfd()
                 .map_err(Error::io("making the shared state for", dir))?,
             journal: Journal::memfd().map_err(Error::io("making the journal for", dir))?,
-            control: listen("control.sock")?,
+            control: listen(sockets::CONTROL)?,
             notify,
             lock: lock.into(),
         };

@@ -7,6 +7,7 @@ use cards::grant::{self, Frontend};
 use cards::lock::{Attempt, FileLock, StateLock};
 use cards::placement::{Amount, Bytes, Refusal, Slice, place};
 use cards::reservations::Reservations;
+use cards::sockets;
 use cards::store::DiskStore;
 use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant, Names};
 use plan::Terms;
@@ -17,9 +18,6 @@ use super::making::{Making, Step};
 use super::pod;
 use super::release::reclaim_locked;
 use crate::{Error, backend, host_memory, names, pod_record, resize, slice_record};
-
-/// `sun_path` has 108 bytes, one of them for its end.
-const SOCKET_PATH_MAX_BYTES: usize = 107;
 
 /// A durable grant and the lock that keeps it.
 pub(super) struct Placed {
@@ -126,12 +124,14 @@ impl Making<'_> {
     }
 
     fn refuse_long_name(&self) -> Result<(), Error> {
-        let path = self.container.dir().control_socket();
-        if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
-            return Err(Error::SocketPath {
-                path,
-                limit_bytes: SOCKET_PATH_MAX_BYTES,
-            });
+        for name in sockets::ALL {
+            let path = sockets::of(self.container.dir().path(), name);
+            if path.as_os_str().len() > sockets::PATH_BYTES_MAX {
+                return Err(Error::SocketPath {
+                    path,
+                    limit_bytes: sockets::PATH_BYTES_MAX,
+                });
+            }
         }
         Ok(())
     }

@@ -294,11 +294,31 @@ fn a_runtime_without_notify_is_refused_and_one_with_it_is_requested_once() {
 }
 
 #[test]
-fn a_name_too_long_for_a_socket_is_refused_before_anything_is_written() {
-    let host = TestHost::new();
-    let error = host_config::chain(&host.create(&"x".repeat(128), "1Gi").unwrap_err());
+fn a_state_folder_too_deep_for_a_socket_is_refused_before_anything_is_written() {
+    let mut host = TestHost::new();
+    let deep = host.config.state_dir.join("d".repeat(60));
+    fs::create_dir(&deep).unwrap();
+    fs::set_permissions(&deep, fs::Permissions::from_mode(0o700)).unwrap();
+    for name in ["sim", "cards.json"] {
+        std::os::unix::fs::symlink(host.config.state_dir.join(name), deep.join(name)).unwrap();
+    }
+    host.config.state_dir = deep;
+    let error = host_config::chain(&host.create("c1", "1Gi").unwrap_err());
     assert!(error.contains("107 bytes"), "{error}");
     host.assert_clean(&"refused");
+}
+
+/// As dockerd's `userns-remap` makes them.
+#[test]
+fn names_too_long_for_a_socket_have_short_sockets_and_leave_none() {
+    let host = TestHost::new();
+    let sockets = || fs::read_dir(host.config.state_dir.join("sockets")).map_or(0, Iterator::count);
+    let long = "x".repeat(128);
+    drop(host.create(&long, "1Gi").unwrap());
+    assert!(sockets() > 0);
+    release(&host.config, &key(&long)).unwrap();
+    host.assert_clean(&"released");
+    assert_eq!(sockets(), 0);
 }
 
 #[test]
