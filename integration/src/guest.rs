@@ -32,6 +32,8 @@ pub const PATIENCE: u32 = 20;
 pub enum Init {
     /// The script's shell.
     Shell,
+    /// The same, and control groups of version 1: for comparisons on one kernel.
+    ShellOfVersion1,
     /// systemd, with the script as the one service, and cgpu's own as a second.
     Systemd,
 }
@@ -41,14 +43,23 @@ impl Init {
     pub fn name(self) -> &'static str {
         match self {
             Self::Shell => "version 2",
+            Self::ShellOfVersion1 => "version 1",
             Self::Systemd => "version 2 and systemd",
+        }
+    }
+
+    /// Of its control groups.
+    fn version(self) -> &'static str {
+        match self {
+            Self::Shell | Self::Systemd => "2",
+            Self::ShellOfVersion1 => "1",
         }
     }
 
     /// The program and its arguments.
     fn command(self) -> &'static str {
         match self {
-            Self::Shell => "/bin/sh /run/results/run.sh",
+            Self::Shell | Self::ShellOfVersion1 => "/bin/sh /run/results/run.sh",
             Self::Systemd => "/lib/systemd/systemd --unit=guest.service",
         }
     }
@@ -177,10 +188,22 @@ for folder in $(cat /shared); do
 done
 mkdir $root/run/results
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 results $root/run/results
-mount -t cgroup2 -o nsdelegate cgroup2 $root/sys/fs/cgroup
-for controller in $(cat $root/sys/fs/cgroup/cgroup.controllers); do
-    echo +$controller > $root/sys/fs/cgroup/cgroup.subtree_control
-done
+groups=$root/sys/fs/cgroup
+if [ "$(cat /version)" = 1 ]; then
+    # Each controller in a tree of its own, but for these two, which engines look for together.
+    mount -t tmpfs -o mode=755 groups $groups
+    for controllers in blkio cpu,cpuacct cpuset devices freezer memory pids; do
+        mkdir $groups/$controllers
+        mount -t cgroup -o $controllers cgroup $groups/$controllers
+    done
+    ln -s cpu,cpuacct $groups/cpu
+    ln -s cpu,cpuacct $groups/cpuacct
+else
+    mount -t cgroup2 -o nsdelegate cgroup2 $groups
+    for controller in $(cat $groups/cgroup.controllers); do
+        echo +$controller > $groups/cgroup.subtree_control
+    done
+fi
 ip link set lo up
 hostname guest
 cp /guest.service $root/etc/systemd/system/guest.service
@@ -377,6 +400,7 @@ impl Guest {
         let init = root.join("init");
         fs::write(&init, INIT)?;
         fs::write(root.join("command"), first_process.command())?;
+        fs::write(root.join("version"), first_process.version())?;
         fs::write(root.join("guest.service"), SERVICE)?;
         for (file, folders) in [("kept", self.kept()), ("shared", self.shared())] {
             let folders: Vec<String> = folders

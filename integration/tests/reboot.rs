@@ -129,12 +129,12 @@ fn docker_starts_containers_again_with_what_they_ask_for() -> Result<()> {
         wait_until("what is started by policy", LIMIT, || {
             Ok(running()? == again)
         })?;
-        let asked_for = [
+        let expected = [
             ("shim".to_owned(), 4 * GIB),
             ("wrapper".to_owned(), 2 * GIB),
         ];
         ensure!(
-            vgpus(&rig.node)? == asked_for,
+            vgpus(&rig.node)? == expected,
             "{loss}: {:?}",
             vgpus(&rig.node)?
         );

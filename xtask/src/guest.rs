@@ -116,6 +116,8 @@ enum Kind {
     Host,
     /// The guest without systemd.
     Shell,
+    /// The same with control groups of version 1: the cost of a start alone.
+    Version1,
     /// The guest with systemd.
     Systemd,
 }
@@ -125,6 +127,7 @@ impl Kind {
         match self {
             Self::Host => Place::Host,
             Self::Shell => Place::Guest(Init::Shell),
+            Self::Version1 => Place::Guest(Init::ShellOfVersion1),
             Self::Systemd => Place::Guest(Init::Systemd),
         }
     }
@@ -148,7 +151,10 @@ impl Options {
     fn steps(&self, place: Place) -> Vec<Step> {
         let is_needed = |step: &Step| {
             let name = step.name();
-            self.only.is_empty() || self.only.iter().any(|only| name.contains(only))
+            let is_named = self.only.is_empty() || self.only.iter().any(|only| name.contains(only));
+            // Only there to be compared with.
+            let is_compared = matches!(step, Step::Starts(_));
+            is_named && (place != Place::Guest(Init::ShellOfVersion1) || is_compared)
         };
         let all = match (self.kernel, self.long) {
             (Kernel::Arm64, _) => arm64::STEPS,
@@ -181,7 +187,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             ensure_installed(&packages::TOOLS)?;
             packages::make(&Programs::at(&programs)?)?;
         }
+        if steps.is_empty() {
+            continue;
+        }
+        let shipped = match steps.iter().any(|step| matches!(step, Step::Starts(_))) {
+            true => Programs::build(Profile::Release)?.folder().to_owned(),
+            false => programs.clone(),
+        };
         let plan = Plan {
+            shipped: &shipped,
             steps: &steps,
             checks: &options.check,
             times: options.times,
@@ -222,6 +236,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 pub(crate) fn short(executables: &[Executable], programs: &Path) -> Result<Vec<Outcome>> {
     let guest = Guest::of(Suite::Host)?;
     let plan = Plan {
+        shipped: programs,
         steps: SHORT,
         checks: &[],
         times: 1,

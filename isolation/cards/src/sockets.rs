@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_in_its_container_s_folder_where_its_path_has_room() {
+    fn a_socket_is_in_its_container_s_folder_where_its_path_fits() {
         for namespace in ["moby", "k8s.io", "default", "thirteenbytes"] {
             let folder = folder("/run/cgpu", namespace);
             for name in [NOTIFY, CONTROL] {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_too_long_in_any_form_is_told_as_it_is() {
+    fn a_path_that_is_too_long_in_any_form_stays_as_it_is() {
         let deep = format!("/{}", "d".repeat(90));
         let folder = folder(&deep, "moby");
         assert!(of(&folder, CONTROL).as_os_str().len() > PATH_BYTES_MAX);

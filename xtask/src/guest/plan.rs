@@ -31,8 +31,9 @@ pub(super) enum Place {
 }
 
 impl Place {
-    pub(super) const ALL: [Self; 3] = [
+    pub(super) const ALL: [Self; 4] = [
         Self::Host,
+        Self::Guest(Init::ShellOfVersion1),
         Self::Guest(Init::Shell),
         Self::Guest(Init::Systemd),
     ];
@@ -88,6 +89,8 @@ pub(super) struct Plan<'a> {
     pub(super) executables: &'a [Executable],
     /// The folder of our programs.
     pub(super) programs: &'a Path,
+    /// Of those whose starts are measured.
+    pub(super) shipped: &'a Path,
     pub(super) limit: Duration,
 }
 
@@ -189,7 +192,8 @@ impl Plan<'_> {
                 packages::folder().display(),
             ),
             Step::Starts(count) => format!(
-                "cd {repository}\nCGPU_BIN={programs} {xtask} guest --pairs {count} --starts {records}"
+                "cd {repository}\nCGPU_BIN={} {xtask} guest --pairs {count} --starts {records}",
+                self.shipped.display(),
             ),
             Step::Tests(name, filters) => {
                 let executable = self
@@ -215,7 +219,7 @@ impl Plan<'_> {
 /// cgpu's own unit, before the steps.
 fn units(init: Init) -> String {
     match init {
-        Init::Shell => String::new(),
+        Init::Shell | Init::ShellOfVersion1 => String::new(),
         Init::Systemd => format!(
             "cp {}/configs/systemd/cgpu.service /etc/systemd/system/\nsystemctl daemon-reload\nsystemctl start cgpu.service\nsystemctl --no-pager status cgpu.service\n",
             repository().display()

@@ -40,6 +40,28 @@ struct Row {
     cells: [String; Place::ALL.len()],
 }
 
+impl Row {
+    fn empty(name: String) -> Self {
+        Self {
+            name,
+            cells: Place::ALL.map(|_| EMPTY.to_owned()),
+        }
+    }
+}
+
+impl Section {
+    /// The columns in which there is anything.
+    fn columns(&self) -> Vec<usize> {
+        let is_used = |column: &usize| self.rows.iter().any(|row| row.cells[*column] != EMPTY);
+        (0..Place::ALL.len()).filter(is_used).collect()
+    }
+}
+
+/// The cells of a table's line, but for what it begins with.
+fn cells_of(line: &str) -> impl Iterator<Item = &str> {
+    line.trim_end_matches(" |").split(" | ")
+}
+
 /// All of it but what is the same on every page.
 #[derive(Debug, Default)]
 pub(super) struct Page(Vec<Section>);
@@ -50,6 +72,7 @@ impl Page {
     /// What is no part of a section with a table of this form is left out.
     pub(super) fn read(text: &str) -> Self {
         let mut sections: Vec<Section> = Vec::new();
+        let mut columns: Vec<Option<usize>> = Vec::new();
         for line in text.lines() {
             if let Some(title) = line.strip_prefix("## ") {
                 sections.push(Section {
@@ -61,17 +84,22 @@ impl Page {
             let Some(section) = sections.last_mut() else {
                 continue;
             };
-            if let Some(row) = line.strip_prefix("| ") {
-                let cells: Vec<&str> = row.trim_end_matches(" |").split(" | ").collect();
-                let [name, cells @ ..] = cells.as_slice() else {
-                    continue;
-                };
-                let cells: Result<[&str; Place::ALL.len()], _> = cells.try_into();
-                if let Ok(cells) = cells.map(|cells| cells.map(str::to_owned))
-                    && !name.is_empty()
-                {
-                    let name = (*name).to_owned();
-                    section.rows.push(Row { name, cells });
+            if let Some(heads) = line.strip_prefix("| | ") {
+                let named = |head: &str| Place::ALL.iter().position(|place| place.name() == head);
+                columns = cells_of(heads).map(named).collect();
+            } else if let Some(row) = line.strip_prefix("| ") {
+                let mut cells = cells_of(row);
+                let name = cells.next().unwrap_or_default().to_owned();
+                let mut row = Row::empty(name);
+                let mut is_known = false;
+                for (cell, column) in cells.zip(&columns) {
+                    if let Some(column) = column {
+                        cell.clone_into(&mut row.cells[*column]);
+                        is_known = true;
+                    }
+                }
+                if is_known {
+                    section.rows.push(row);
                 }
             } else if let Some(remark) = line.strip_prefix("- ") {
                 let (key, text) = remark.split_once(": ").unwrap_or((remark, ""));
@@ -104,10 +132,7 @@ impl Page {
         let section = self.section(&cell.section);
         let at = section.rows.iter().position(|row| row.name == cell.row);
         let at = at.unwrap_or_else(|| {
-            section.rows.push(Row {
-                name: cell.row.clone(),
-                cells: Place::ALL.map(|_| EMPTY.to_owned()),
-            });
+            section.rows.push(Row::empty(cell.row.clone()));
             section.rows.len() - 1
         });
         text.clone_into(&mut section.rows[at].cells[cell.column()]);
@@ -144,16 +169,18 @@ impl Page {
     /// The sections of these titles in this order; others are of steps that there are no more.
     pub(super) fn text(&self, head: &str, titles: &[String], tail: &str) -> String {
         let mut text = head.to_owned();
-        let heads: String = Place::ALL
-            .map(|place| format!(" {} |", place.name()))
-            .concat();
-        let rule = "---|".repeat(Place::ALL.len());
         let mut written: Vec<&String> = Vec::new();
         for title in titles {
             let Some(section) = self.found(title).filter(|_| !written.contains(&title)) else {
                 continue;
             };
             written.push(title);
+            let columns = section.columns();
+            let heads = columns
+                .iter()
+                .map(|column| format!(" {} |", Place::ALL[*column].name()));
+            let heads: String = heads.collect();
+            let rule = "---|".repeat(columns.len());
             let description = match section.description.as_str() {
                 "" => String::new(),
                 description => format!("{description}\n\n"),
@@ -164,7 +191,11 @@ impl Page {
                 "\n## {title}\n\n{description}| |{heads}\n|---|{rule}\n"
             );
             for row in &section.rows {
-                let _never_fails = writeln!(text, "| {} | {} |", row.name, row.cells.join(" | "));
+                let cells: Vec<&str> = columns
+                    .iter()
+                    .map(|column| row.cells[*column].as_str())
+                    .collect();
+                let _never_fails = writeln!(text, "| {} | {} |", row.name, cells.join(" | "));
             }
             if !section.remarks.is_empty() {
                 text.push('\n');
