@@ -50,6 +50,9 @@ pub(crate) struct Options {
     /// Each of the rows' checks so many times.
     #[arg(long, default_value_t = 1)]
     times: u32,
+    /// Programs whose starts are measured, built already; those for containers are in `static` below. Default: a release build.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
     /// Measure starts here, and write them to this file.
     #[arg(long, hide = true)]
     starts: Option<PathBuf>,
@@ -190,9 +193,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         if steps.is_empty() {
             continue;
         }
-        let shipped = match steps.iter().any(|step| matches!(step, Step::Starts(_))) {
-            true => Programs::build(Profile::Release)?.folder().to_owned(),
-            false => programs.clone(),
+        let are_started = steps.iter().any(|step| matches!(step, Step::Starts(_)));
+        let shipped = match (are_started, &options.programs) {
+            (true, Some(folder)) => std::path::absolute(Programs::at(folder)?.folder())?,
+            (true, None) => Programs::build(Profile::Release)?.folder().to_owned(),
+            (false, _) => programs.clone(),
         };
         let plan = Plan {
             shipped: &shipped,

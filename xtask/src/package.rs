@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use integration::cache::repository;
 use integration::command::succeed;
 use integration::packages::ensure_installed;
 use integration::programs::{Profile, Programs, target_folder};
 use packaging::{Build, CargoPackages, Compression};
+
+/// Of the package `cgpu` in each form.
+const MOST_BYTES: u64 = 8_000_000;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -60,6 +63,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     for file in packaging::write(&build, &out)? {
         let bytes = std::fs::metadata(&file)?.len();
         println!("{:>9} KiB  {}", bytes.div_ceil(1024), file.display());
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let is_the_node_s =
+            name.starts_with("cgpu_") || name.starts_with(&format!("cgpu-{version}"));
+        ensure!(
+            !is_the_node_s || bytes <= MOST_BYTES,
+            "{name} has {bytes} bytes: at most {MOST_BYTES} are promised"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
