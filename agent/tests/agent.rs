@@ -185,8 +185,10 @@ fn ten_brokers_of_fifty_that_hang_cost_their_own_figures_alone() {
         .collect();
     let agent = host.agent();
     let (first, took) = agent.ask("GET", "/metrics", "*/*");
-    // One after another they would cost five seconds.
-    assert!(took < Duration::from_millis(4500), "{took:?}");
+    // One after another they would cost five seconds, beside what the machine itself is late by.
+    let (_, late) = agent.ask("GET", "/healthz", "*/*");
+    let asking = took.saturating_sub(late);
+    assert!(asking < Duration::from_millis(4500), "{took:?}, {late:?}");
     assert_eq!(first.count("cgpu_broker_up"), 50);
     assert_eq!(first.count("cgpu_memory_used_bytes"), 40);
     assert_eq!(

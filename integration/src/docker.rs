@@ -26,7 +26,7 @@ pub struct Docker {
 }
 
 /// How a dockerd differs from the usual one.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Settings<'a> {
     /// What becomes of running containers.
     pub live_restore: LiveRestore,
@@ -35,9 +35,10 @@ pub struct Settings<'a> {
 }
 
 /// What becomes of running containers when dockerd stops.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LiveRestore {
     /// They end with it.
+    #[default]
     Off,
     /// They run on, and the next dockerd takes them over.
     On,
@@ -46,28 +47,16 @@ pub enum LiveRestore {
 impl Docker {
     /// Starts it with runtime `cgpu` = `cgpu-runtime` where that is built, and waits until it answers.
     pub fn start(node: &Node, containerd: &Containerd) -> Result<Self> {
-        Self::start_with(node, containerd, LiveRestore::Off)
+        Self::start_with(node, containerd, &Settings::default())
     }
 
-    /// The same with the choice of what becomes of running containers. From docker 24 on there are also runtimes `cgpu-type` and
-    /// `runc-type`, our shim and containerd's by their types.
+    /// The same with these settings. From docker 24 on there are also runtimes `cgpu-type` and `runc-type`, our shim and containerd's
+    /// by their types.
     pub fn start_with(
         node: &Node,
         containerd: &Containerd,
-        live_restore: LiveRestore,
+        settings: &Settings<'_>,
     ) -> Result<Self> {
-        let settings = Settings {
-            live_restore,
-            remapped_to: None,
-        };
-        Self::start_as(node, containerd, &settings)
-    }
-
-    /// The same with these settings.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub fn start_as(node: &Node, containerd: &Containerd, settings: &Settings<'_>) -> Result<Self> {
         let engines = containerd.engines();
         let folder = node
             .root()

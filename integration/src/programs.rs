@@ -44,6 +44,9 @@ const STATIC: [(&str, &str); 2] = [("cgpu-cli", "cgpu"), ("cgpu-burn", "cgpu-bur
 /// For images without a C library.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static";
 
+/// What `cgpu-burn` exits with where the driver answers `NV_ERR_NO_MEMORY`.
+pub const NO_MEMORY: Option<i32> = Some(3);
+
 /// How the programs are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {

@@ -16,7 +16,7 @@ use crate::image::{self, Image};
 use crate::node::Node;
 use crate::oci::OciRuntime;
 use crate::packages::Suite;
-use crate::podman;
+use crate::podman::{self, Cgroups, Frontend, Podman};
 use crate::pods::{Handlers, PodsSetup, PrivateNetwork};
 use crate::programs::Programs;
 
@@ -82,6 +82,84 @@ impl Rig {
     /// Stops the engine and then the node; fails when anything is left.
     pub fn finish(self) -> Result<()> {
         finish(Box::new(self.containerd), self.node)
+    }
+}
+
+/// podman on a node with two simulated cards. Fields end in this order.
+#[derive(Debug)]
+pub struct PodmanRig {
+    /// It has no daemon.
+    pub podman: Podman,
+    /// The node below it.
+    pub node: Node,
+    /// busybox with `cgpu` and `cgpu-burn` in `/usr/bin`.
+    pub image: Image,
+}
+
+/// What makes one podman different from another.
+#[derive(Debug, Clone, Copy)]
+pub struct PodmanKind {
+    /// Whose podman.
+    pub release: Suite,
+    /// How a container comes to its vGPU.
+    pub frontend: Frontend,
+    /// What makes containers.
+    pub runtime: OciRuntime,
+    /// What it sees of control groups.
+    pub cgroups: Cgroups,
+}
+
+impl PodmanKind {
+    /// Debian 12's, with its runc.
+    #[must_use]
+    pub fn of(frontend: Frontend) -> Self {
+        Self {
+            release: Suite::Host,
+            frontend,
+            runtime: OciRuntime::HostRunc,
+            cgroups: Cgroups::Host,
+        }
+    }
+}
+
+impl PodmanRig {
+    /// Configures it and loads the image, or says why this machine cannot have it.
+    ///
+    /// # Errors
+    /// Our own programs do not build or start, or podman refuses the image.
+    pub fn start(kind: &PodmanKind) -> Result<Result<Self, String>> {
+        if let Some(reason) = crate::skip::lacks_root() {
+            return Ok(Err(reason.to_owned()));
+        }
+        let fetched = || -> Result<_> {
+            let engines = Engines::fetch_with(Suite::Host, kind.runtime)?;
+            Ok((engines, podman::Release::fetch(kind.release)?))
+        };
+        let (engines, release) = match fetched() {
+            Ok(fetched) => fetched,
+            Err(error) => return Ok(Err(format!("{error:#}"))),
+        };
+        let programs = Programs::for_tests()?;
+        let image = image::busybox(Some(programs))?;
+        let node = Node::simulated(programs, &engines, TWO_CARDS)?;
+        let (runtime, cgroups) = (engines.runc()?, kind.cgroups);
+        let podman = Podman::start(&node, &release, kind.frontend, &runtime, cgroups)?;
+        podman.load(&image)?;
+        Ok(Ok(Self {
+            podman,
+            node,
+            image,
+        }))
+    }
+
+    /// Removes all containers and ends the node; fails when anything is left.
+    ///
+    /// # Errors
+    /// A container cannot be removed, or something is left.
+    pub fn finish(mut self) -> Result<()> {
+        self.podman.stop()?;
+        drop(self.podman);
+        self.node.finish()
     }
 }
 

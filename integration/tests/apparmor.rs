@@ -15,13 +15,11 @@ use integration::docker::Docker;
 use integration::node::Node;
 use integration::packages::Suite;
 use integration::pods::BY_TYPE;
-use integration::programs::Programs;
+use integration::programs::{NO_MEMORY, Programs};
 use integration::rig::{self, PodRig, Rig};
 use integration::skip;
 
 const GIB: u64 = 1 << 30;
-/// `cgpu-burn`'s exit code for NV_ERR_NO_MEMORY.
-const NO_MEMORY: Option<i32> = Some(3);
 /// Executors' users begin here (`executor::confine`).
 const OWN_USERS: u32 = 0x7e00_0000;
 const SLEEP: &[&str] = &["sleep", "100000"];

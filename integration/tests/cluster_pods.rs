@@ -9,11 +9,11 @@ use integration::cluster::{
 };
 use integration::command::{LIMIT, wait_until};
 use integration::packages::Suite;
+use integration::programs::NO_MEMORY;
 use integration::skip;
 use serde_json::{Value, json};
 
 const GIB: u64 = 1 << 30;
-const NO_MEMORY: Option<i32> = Some(3);
 
 struct Cluster<'a> {
     plane: &'a ControlPlane,

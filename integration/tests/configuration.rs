@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use integration::command::{LIMIT, wait_until};
 use integration::containerd::CGPU;
 use integration::packages::Suite;
+use integration::programs::NO_MEMORY;
 use integration::rig::{self, Rig};
 use integration::skip;
 use nix::sys::signal::{Signal, kill};
@@ -20,7 +21,6 @@ const USUAL: [&str; 4] = [
     "/usr/sbin/runc",
     "/usr/bin/runc",
 ];
-const NO_MEMORY: Option<i32> = Some(3);
 
 /// What becomes of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use integration::command::{LIMIT, capture, wait_until};
 use integration::packages::Suite;
+use integration::programs::NO_MEMORY;
 use integration::rig::{self, Rig};
 use integration::skip;
 use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
-const NO_MEMORY: Option<i32> = Some(3);
 
 fn with(test: &str, body: fn(&mut Rig) -> Result<()>) -> Result<()> {
     let mut rig = match rig::start(Suite::Host)? {

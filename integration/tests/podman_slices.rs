@@ -2,51 +2,20 @@
 
 use anyhow::{Context, Result, ensure};
 use integration::command::Outcome;
-use integration::engines::Engines;
-use integration::image::{self, Image};
-use integration::node::Node;
 use integration::oci::OciRuntime;
 use integration::packages::Suite;
-use integration::podman::{Cgroups, Frontend, Podman, Release};
-use integration::programs::Programs;
-use integration::rig::TWO_CARDS;
+use integration::podman::{Cgroups, Frontend};
+use integration::rig::{PodmanKind, PodmanRig};
 use integration::skip;
 use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
 const SLICE: &[&str] = &["--annotation", "cgpu.io/memory=4Gi"];
 
-/// A node with podman on it.
-struct Host {
-    podman: Podman,
-    node: Node,
-    image: Image,
-}
-
-/// What makes one podman different from another.
-struct Kind {
-    release: Suite,
-    frontend: Frontend,
-    runtime: OciRuntime,
-    cgroups: Cgroups,
-}
-
-impl Kind {
-    /// Debian 12's, with its runc.
-    fn of(frontend: Frontend) -> Self {
-        Self {
-            release: Suite::Host,
-            frontend,
-            runtime: OciRuntime::HostRunc,
-            cgroups: Cgroups::Host,
-        }
-    }
-}
-
 /// What the end of a node does not count against cgpu: [`Podman::stop`] removes it.
 #[test]
 fn podman_leaves_the_group_of_its_helpers_under_runc_alone() -> Result<()> {
-    let host = match Host::start(&Kind::of(Frontend::Plain))? {
+    let host = match PodmanRig::start(&PodmanKind::of(Frontend::Plain))? {
         Ok(host) => host,
         Err(reason) => skip!(
             "podman_leaves_the_group_of_its_helpers_under_runc_alone",
@@ -66,38 +35,16 @@ fn podman_leaves_the_group_of_its_helpers_under_runc_alone() -> Result<()> {
     host.finish()
 }
 
-impl Host {
-    /// Or why this machine cannot have one.
-    fn start(kind: &Kind) -> Result<Result<Self, String>> {
-        if let Some(reason) = skip::lacks_root() {
-            return Ok(Err(reason.to_owned()));
-        }
-        let fetched = || -> Result<_> {
-            let runtime = kind.runtime.fetch()?;
-            Ok((
-                Engines::fetch(Suite::Host)?,
-                Release::fetch(kind.release)?,
-                runtime,
-            ))
-        };
-        let (engines, release, runtime) = match fetched() {
-            Ok(fetched) => fetched,
-            Err(error) => return Ok(Err(format!("{error:#}"))),
-        };
-        let programs = Programs::for_tests()?;
-        let image = image::busybox(Some(programs))?;
-        let node = Node::simulated(programs, &engines, TWO_CARDS)?;
-        let theirs = engines.runc()?.display().to_string();
-        node.edit_config(|text| text.replace(&theirs, &runtime.display().to_string()))?;
-        let podman = Podman::start(&node, &release, kind.frontend, &runtime, kind.cgroups)?;
-        podman.load(&image)?;
-        Ok(Ok(Self {
-            podman,
-            node,
-            image,
-        }))
-    }
+/// What the tests ask of a podman.
+trait Host {
+    fn run(&self, options: &[&str], program: &[&str]) -> Result<Outcome>;
+    fn hold(&self, name: &str, options: &[&str]) -> Result<Outcome>;
+    fn in_container(&self, name: &str, program: &[&str]) -> Result<Outcome>;
+    fn total(&self, reply: Outcome) -> Result<Vec<u64>>;
+    fn left(&self) -> Vec<String>;
+}
 
+impl Host for PodmanRig {
     fn run(&self, options: &[&str], program: &[&str]) -> Result<Outcome> {
         let options: Vec<&str> = ["--rm"].iter().chain(options).copied().collect();
         self.podman.run(&self.image, &options, program)
@@ -131,16 +78,10 @@ impl Host {
         self.node
             .settled(|line| line.ends_with("/conmon") || line.starts_with("dead shim socket"))
     }
-
-    fn finish(mut self) -> Result<()> {
-        self.podman.stop()?;
-        drop(self.podman);
-        self.node.finish()
-    }
 }
 
 /// What every podman must do with a slice of 4 GiB.
-fn slices(host: &Host) -> Result<()> {
+fn slices(host: &PodmanRig) -> Result<()> {
     // One that cannot be created. crun calls no hook then: its broker sees that podman is gone, and the next start takes back
     // what it held.
     assert_eq!(host.run(SLICE, &["/no/such/program"])?.code, Some(127));
@@ -225,8 +166,8 @@ fn slices(host: &Host) -> Result<()> {
     Ok(())
 }
 
-fn slices_by(test: &str, kind: &Kind) -> Result<()> {
-    let host = match Host::start(kind)? {
+fn slices_by(test: &str, kind: &PodmanKind) -> Result<()> {
+    let host = match PodmanRig::start(kind)? {
         Ok(host) => host,
         Err(reason) => skip!(test, "{reason}"),
     };
@@ -238,7 +179,7 @@ fn slices_by(test: &str, kind: &Kind) -> Result<()> {
 fn a_slice_by_the_runtime_wrapper() -> Result<()> {
     slices_by(
         "a_slice_by_the_runtime_wrapper",
-        &Kind::of(Frontend::Wrapper),
+        &PodmanKind::of(Frontend::Wrapper),
     )
 }
 
@@ -246,13 +187,13 @@ fn a_slice_by_the_runtime_wrapper() -> Result<()> {
 fn a_slice_by_the_precreate_hook() -> Result<()> {
     slices_by(
         "a_slice_by_the_precreate_hook",
-        &Kind::of(Frontend::Precreate),
+        &PodmanKind::of(Frontend::Precreate),
     )
 }
 
 #[test]
 fn a_slice_by_hook_and_wrapper_at_once_is_one_slice() -> Result<()> {
-    let host = match Host::start(&Kind::of(Frontend::Both))? {
+    let host = match PodmanRig::start(&PodmanKind::of(Frontend::Both))? {
         Ok(host) => host,
         Err(reason) => skip!(
             "a_slice_by_hook_and_wrapper_at_once_is_one_slice",
@@ -279,7 +220,7 @@ fn a_slice_by_hook_and_wrapper_at_once_is_one_slice() -> Result<()> {
 /// Where podman has no precreate hook, as engines that know only the specification's.
 #[test]
 fn a_hook_that_comes_too_late_lets_no_container_run_without_its_quota() -> Result<()> {
-    let host = match Host::start(&Kind::of(Frontend::CreateRuntime))? {
+    let host = match PodmanRig::start(&PodmanKind::of(Frontend::CreateRuntime))? {
         Ok(host) => host,
         Err(reason) => skip!(
             "a_hook_that_comes_too_late_lets_no_container_run_without_its_quota",
@@ -300,7 +241,7 @@ fn a_slice_by_a_newer_podman_and_crun() -> Result<()> {
     for frontend in [Frontend::Wrapper, Frontend::Precreate] {
         slices_by(
             "a_slice_by_a_newer_podman_and_crun",
-            &Kind {
+            &PodmanKind {
                 release: Suite::Trixie,
                 frontend,
                 runtime: OciRuntime::NewerCrun,

@@ -4,20 +4,15 @@
 use anyhow::{Context, Result, ensure};
 use integration::command::{LIMIT, wait_until};
 use integration::docker::Docker;
-use integration::engines::Engines;
-use integration::image;
 use integration::leftovers::own_groups;
 use integration::node::Node;
-use integration::oci::OciRuntime;
 use integration::packages::Suite;
-use integration::podman::{Cgroups, Frontend, Podman, Release};
-use integration::programs::Programs;
-use integration::rig::{self, TWO_CARDS};
+use integration::podman::Frontend;
+use integration::programs::NO_MEMORY;
+use integration::rig::{self, PodmanKind, PodmanRig};
 use integration::skip;
 
 const GIB: u64 = 1 << 30;
-/// `cgpu-burn`'s exit code for NV_ERR_NO_MEMORY.
-const NO_MEMORY: Option<i32> = Some(3);
 /// Twice: what the first one leaves must not be in the second one's way.
 const LOSSES: usize = 2;
 
@@ -169,57 +164,42 @@ fn docker_starts_containers_again_with_what_they_ask_for() -> Result<()> {
 #[test]
 fn podman_starts_containers_again_with_what_they_ask_for() -> Result<()> {
     const TEST: &str = "podman_starts_containers_again_with_what_they_ask_for";
-    if let Some(reason) = skip::lacks_root() {
-        skip!(TEST, "{reason}");
-    }
     for frontend in [Frontend::Wrapper, Frontend::Precreate] {
-        let (engines, release) = match (Engines::fetch(Suite::Host), Release::fetch(Suite::Host)) {
-            (Ok(engines), Ok(release)) => (engines, release),
-            (Err(error), _) | (_, Err(error)) => skip!(TEST, "{error:#}"),
+        let mut rig = match PodmanRig::start(&PodmanKind::of(frontend))? {
+            Ok(rig) => rig,
+            Err(reason) => skip!(TEST, "{reason}"),
         };
-        let programs = Programs::for_tests()?;
-        let image = image::busybox(Some(programs))?;
-        let mut node = Node::simulated(programs, &engines, TWO_CARDS)?;
-        let runtime = OciRuntime::HostRunc.fetch()?;
-        let mut podman = Podman::start(&node, &release, frontend, &runtime, Cgroups::Host)?;
-        podman.load(&image)?;
         for (name, policy) in [("again", "always"), ("by-hand", "no")] {
-            let options = [
-                "-d",
-                "--name",
-                name,
-                "--restart",
-                policy,
-                "--annotation",
-                "cgpu.io/memory=4Gi",
-            ];
-            podman
-                .run(&image, &options, &["sleep", "100000"])?
-                .success()?;
+            let mut options = vec!["-d", "--name", name, "--restart", policy];
+            options.extend(["--annotation", "cgpu.io/memory=4Gi"]);
+            let started = rig.podman.run(&rig.image, &options, &["sleep", "100000"]);
+            started?.success()?;
         }
         for _loss in 0..LOSSES {
-            node.cgpu(&["set", "again", "--memory", "6Gi"])?.success()?;
-            node.lose_power()?;
-            ensure!(node.leftovers().is_empty(), "{:?}", node.leftovers());
-            podman.boot()?;
-            node.start_sim()?;
-            let start = ["start", "--all", "--filter", "restart-policy=always"];
-            podman.podman(&start)?.success()?;
+            let set = ["set", "again", "--memory", "6Gi"];
+            rig.node.cgpu(&set)?.success()?;
+            rig.node.lose_power()?;
             ensure!(
-                vgpus(&node)? == [("again".to_owned(), 4 * GIB)],
+                rig.node.leftovers().is_empty(),
                 "{:?}",
-                vgpus(&node)?
+                rig.node.leftovers()
             );
-            groups_are_of(&node, 1)?;
-            let over = podman.podman(&["exec", "again", "cgpu-burn", "alloc", "5Gi"])?;
+            rig.podman.boot()?;
+            rig.node.start_sim()?;
+            let start = ["start", "--all", "--filter", "restart-policy=always"];
+            rig.podman.podman(&start)?.success()?;
+            let again = vgpus(&rig.node)?;
+            ensure!(again == [("again".to_owned(), 4 * GIB)], "{again:?}");
+            groups_are_of(&rig.node, 1)?;
+            let alloc = |bytes| {
+                let args = ["exec", "again", "cgpu-burn", "alloc", bytes];
+                rig.podman.podman(&args)
+            };
+            let over = alloc("5Gi")?;
             ensure!(over.code == NO_MEMORY, "{over:?}");
-            podman
-                .podman(&["exec", "again", "cgpu-burn", "alloc", "3Gi"])?
-                .success()?;
+            alloc("3Gi")?.success()?;
         }
-        podman.stop()?;
-        drop(podman);
-        node.finish()?;
+        rig.finish()?;
     }
     Ok(())
 }

@@ -10,11 +10,11 @@ use integration::crictl::{PodContainer, Processes};
 use integration::docker::Docker;
 use integration::packages::Suite;
 use integration::pods::BY_TYPE;
+use integration::programs::NO_MEMORY;
 use integration::rig::{self, PodRig, Rig};
 use integration::skip;
 use serde_json::Value;
 
-const NO_MEMORY: Option<i32> = Some(3);
 const SLEEP: &[&str] = &["sleep", "100000"];
 
 fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {

@@ -5,13 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use integration::command::{LIMIT, Outcome, wait_until};
 use integration::packages::Suite;
+use integration::programs::NO_MEMORY;
 use integration::rig::{self, Rig};
 use integration::skip;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// `cgpu-burn`'s exit code for NV_ERR_NO_MEMORY.
-const NO_MEMORY: Option<i32> = Some(3);
 
 fn with(test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
     let rig = match rig::start(Suite::Host)? {

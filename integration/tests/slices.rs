@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use integration::command::{LIMIT, wait_until};
 use integration::packages::Suite;
+use integration::programs::NO_MEMORY;
 use integration::python;
 use integration::rig::{self, Rig};
 use integration::{image, skip};
@@ -12,8 +13,6 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 /// What a tenant may lose to its context below its quota.
 const TAX: u64 = 64 * MIB;
-/// `cgpu-burn`'s exit code for NV_ERR_NO_MEMORY.
-const NO_MEMORY: Option<i32> = Some(3);
 
 fn with(suite: Suite, test: &str, body: fn(&Rig) -> Result<()>) -> Result<()> {
     let rig = match rig::start(suite)? {

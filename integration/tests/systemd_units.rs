@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use integration::command::{LIMIT, capture, find};
 use integration::control_groups::Driver;
 use integration::packages::Suite;
+use integration::programs::NO_MEMORY;
 use integration::rig::{self, Rig};
 use integration::skip;
 use nix::unistd::gettid;
@@ -15,7 +16,6 @@ use nix::unistd::gettid;
 const TEST: &str = "brokers_live_on_through_restarts_and_stops_of_units";
 /// The unit that delegates the group of vGPUs' own processes.
 const OWN_UNIT: &str = "cgpu.service";
-const NO_MEMORY: Option<i32> = Some(3);
 
 fn systemctl(args: &[&str]) -> Result<()> {
     capture(Command::new("systemctl").args(args), LIMIT)?.success()?;

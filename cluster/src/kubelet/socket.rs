@@ -6,12 +6,10 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cards::sockets::PATH_BYTES_MAX;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::error::Error;
-
-/// `sun_path` of Linux, less the zero at its end.
-const PATH_BYTES_MAX: usize = 107;
 
 /// How long a living driver may take to accept.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -4,13 +4,13 @@ use anyhow::{Context, Result, ensure};
 
 use crate::claims::PreparedClaim;
 use crate::crictl::PodContainer;
+use crate::programs::NO_MEMORY;
 
 use super::cri::{Cri, Pod};
 use super::engine::{Engine, Lacks};
 use super::pods::{SLEEP, container, ensure_free, has_no_card, holders, totals};
 
 const GIB: u64 = 1 << 30;
-const NO_MEMORY: Option<i32> = Some(3);
 
 /// A container that does not start, and why.
 fn refused(pod: &Pod<'_>, container: &PodContainer<'_>, parts: &[&str]) -> Result<()> {

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::command::{LIMIT, Outcome, capture, wait_until};
-use crate::docker::{Docker, LiveRestore};
+use crate::docker::{Docker, LiveRestore, Settings};
 use crate::engines::Engines;
 use crate::node::Node;
 use crate::programs::Programs;
@@ -30,7 +30,11 @@ impl DockerRow {
         title: String,
     ) -> Result<ByClient<Self>> {
         let rig = Rig::start(programs, engines)?;
-        let docker = Docker::start_with(&rig.node, &rig.containerd, LiveRestore::On)?;
+        let settings = Settings {
+            live_restore: LiveRestore::On,
+            ..Settings::default()
+        };
+        let docker = Docker::start_with(&rig.node, &rig.containerd, &settings)?;
         docker.load(&rig.image)?;
         Ok(ByClient(Self {
             docker,

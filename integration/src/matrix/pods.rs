@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use crate::command::{LIMIT, wait_until};
 use crate::crictl::{PodContainer, Processes};
+use crate::programs::NO_MEMORY;
 
 use super::cri::Cri;
 use super::engine::Engine;
 use super::vgpu::{TELL_TO_END, UNTIL_REPORTED_TO_END};
 
 const GIB: u64 = 1 << 30;
-const NO_MEMORY: Option<i32> = Some(3);
 /// Ends with 7 on SIGTERM.
 const MINDS: &str = "trap 'exit 7' TERM; echo ready; while true; do sleep 0.05; done";
 /// Goes on.

@@ -6,12 +6,11 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::command::{LIMIT, wait_until};
+use crate::programs::NO_MEMORY;
 
 use super::engine::{Container, Engine};
 
 const GIB: u64 = 1 << 30;
-/// `cgpu-burn`'s exit code for NV_ERR_NO_MEMORY.
-const NO_MEMORY: i32 = 3;
 
 /// The total of the one card that a container sees.
 fn total(smi: &Value) -> Result<u64> {
@@ -51,11 +50,11 @@ pub(super) fn quota_held(engine: &mut dyn Engine) -> Result<()> {
     ensure!(total(&smi)? == 4 * GIB, "{smi}");
     once(&["cgpu-burn", "alloc", "4000Mi"])?.success()?;
     let over = once(&["cgpu-burn", "alloc", "4097Mi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
+    ensure!(over.code == NO_MEMORY, "{over:?}");
     engine.start(&Container::waiting("held").gib(4))?;
     sees(engine, "held", 4)?;
     let over = engine.exec("held", &["cgpu-burn", "alloc", "5Gi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
+    ensure!(over.code == NO_MEMORY, "{over:?}");
     engine.remove("held")?;
     let left = engine.node().grants();
     ensure!(left.is_empty(), "grants after the removal: {left:?}");
@@ -74,7 +73,7 @@ pub(super) fn resize(engine: &mut dyn Engine) -> Result<()> {
         .success()?;
     sees(engine, "resize", 6)?;
     let over = engine.exec("resize", &["cgpu-burn", "alloc", "6145Mi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
+    ensure!(over.code == NO_MEMORY, "{over:?}");
     engine
         .exec("resize", &["cgpu-burn", "alloc", "5Gi"])?
         .success()?;
@@ -134,7 +133,7 @@ fn start_holding(engine: &dyn Engine, name: &str) -> Result<()> {
 fn holds_as_before(engine: &dyn Engine, name: &str) -> Result<()> {
     sees(engine, name, 4)?;
     let over = engine.exec(name, &["cgpu-burn", "alloc", "3100Mi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
+    ensure!(over.code == NO_MEMORY, "{over:?}");
     engine
         .exec(name, &["cgpu-burn", "alloc", "2900Mi"])?
         .success()?;
@@ -202,7 +201,7 @@ fn check_pair(engine: &dyn Engine) -> Result<()> {
     }
     sees(engine, "held", 4)?;
     let over = engine.exec("held", &["cgpu-burn", "alloc", "5Gi"])?;
-    ensure!(over.code == Some(NO_MEMORY), "{over:?}");
+    ensure!(over.code == NO_MEMORY, "{over:?}");
     for name in ["plain", "held"] {
         engine.exec(name, TELL_TO_END)?.success()?;
         let code = engine.end_of(name)?;

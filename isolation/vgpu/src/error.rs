@@ -320,8 +320,10 @@ pub enum Error {
         key: cards::ContainerKey,
     },
     /// A socket whose path the kernel does not take.
-    #[error("socket path {} is longer than {limit_bytes} bytes: choose a shorter state_dir or container name", path.display())]
+    #[error("state_dir = {}: {} is a socket's path and has {} bytes, at most {limit_bytes} are allowed: choose a shorter state_dir", state_dir.display(), path.display(), path.as_os_str().len())]
     SocketPath {
+        /// What it is below.
+        state_dir: PathBuf,
         /// The path.
         path: PathBuf,
         /// The kernel's limit.

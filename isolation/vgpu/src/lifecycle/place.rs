@@ -58,7 +58,7 @@ impl Making<'_> {
         if let Some((taking, neighbours)) = &pod {
             pod::take_back_ended(container, &lock, taking, neighbours)?;
         }
-        self.refuse_long_name()?;
+        self.refuse_deep_state_dir()?;
         let store = DiskStore;
         let reservations = Reservations::open(&lock, &config.state_dir, &store);
         unsettled.settle(&reservations, &self.host.inventory)?;
@@ -123,11 +123,13 @@ impl Making<'_> {
         }
     }
 
-    fn refuse_long_name(&self) -> Result<(), Error> {
+    /// Names of any length have sockets; a state folder that is too deep has none.
+    fn refuse_deep_state_dir(&self) -> Result<(), Error> {
         for name in sockets::ALL {
             let path = sockets::of(self.container.dir().path(), name);
             if path.as_os_str().len() > sockets::PATH_BYTES_MAX {
                 return Err(Error::SocketPath {
+                    state_dir: self.container.config().state_dir.clone(),
                     path,
                     limit_bytes: sockets::PATH_BYTES_MAX,
                 });
