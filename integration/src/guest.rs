@@ -145,6 +145,14 @@ const MODULES: [&str; 6] = [
     "fuse",
 ];
 
+/// What a disk needs besides.
+const MODULES_OF_A_DISK: [&str; 3] = ["virtio_blk", "crc32c_generic", "ext4"];
+
+/// Of the disk, in bytes. Its file takes only what is written to it.
+const DISK: u64 = 8 << 30;
+/// Reboots that a script has asked for.
+const REBOOTS_MOST: u32 = 4;
+
 /// The first program of the guest: it makes the root and gives it to `run.sh` of the shared folder.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -154,12 +162,25 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 for module in $(cat /modules/order); do insmod "/modules/$module" || echo "guest: $module is not loaded"; done
 mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=mmap,msize=512000 host /lower
-mount -t tmpfs -o size=3G layer /layer
-mkdir /layer/upper /layer/work /layer/root
-mount -t overlay -o lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work overlay /layer/root
-root=/layer/root
-mkdir /layer/below
-mount --bind $root /layer/below
+storage=$(cat /storage)
+case $storage in
+memory) mount -t tmpfs -o size=3G layer /layer ;;
+*) mount -t ext4 /dev/vda /layer ;;
+esac
+root=/layer
+if [ $storage != system ]; then
+    root=/layer/root
+    mkdir -p /layer/upper /layer/work /layer/below $root
+    mount -t overlay -o lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work overlay $root
+    mount --bind $root /layer/below
+fi
+if [ $storage = disk ]; then
+    # Engines put layers of their own here, which a layer itself cannot carry.
+    for folder in var/lib/docker var/lib/containerd; do
+        mkdir -p /layer/engines/$folder $root/$folder
+        mount --bind /layer/engines/$folder $root/$folder
+    done
+fi
 mount -t proc proc $root/proc
 mount -t sysfs sys $root/sys
 # As systemd does. With it engines find AppArmor, which Debian's and Ubuntu's kernels have on.
@@ -211,7 +232,7 @@ exec switch_root $root $(cat /command)
 "#;
 
 /// A kernel, and qemu to run it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Guest {
     machine: Machine,
     /// What its root is made of.
@@ -220,16 +241,30 @@ pub struct Guest {
     kernel: PathBuf,
     /// `6.1.0-53-amd64`
     release: String,
-    module: SecurityModule,
+    storage: Storage,
 }
 
-/// Which of the kernel's large security modules is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecurityModule {
-    /// The distribution's choice: AppArmor.
-    Default,
-    /// SELinux, without a policy at first.
-    Selinux,
+/// Where its root is, and what it writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Storage {
+    /// Over this machine's files in memory: it goes with the guest.
+    Memory,
+    /// Over this machine's files on a disk, but for `/run` and `/tmp`: it is there after a boot. A script that makes the file `again` in
+    /// [`RESULTS`] and ends the guest is run anew in one.
+    Disk,
+    /// A file with an ext4 file system: a whole system with SELinux, which finds none of this machine's files. It stays as it is.
+    System(PathBuf),
+}
+
+impl Storage {
+    /// For the first program.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::System(_) => "system",
+        }
+    }
 }
 
 impl Guest {
@@ -266,14 +301,19 @@ impl Guest {
             root,
             kernel,
             release,
-            module: SecurityModule::Default,
+            storage: Storage::Memory,
         })
     }
 
-    /// The same with this security module.
+    /// The same with another root.
     #[must_use]
-    pub fn with_module(self, module: SecurityModule) -> Self {
-        Self { module, ..self }
+    pub fn with(self, storage: Storage) -> Self {
+        Self { storage, ..self }
+    }
+
+    /// Where its root is.
+    pub fn storage(&self) -> &Storage {
+        &self.storage
     }
 
     /// Its kernel's version.
@@ -289,20 +329,34 @@ impl Guest {
         let folder = tempfile::tempdir().context("folder for the guest's first files")?;
         let first = folder.path().join("first");
         self.first_files(init, &first)?;
+        let drive = match &self.storage {
+            Storage::Memory => None,
+            Storage::Disk => Some(new_disk(&folder.path().join("disk"))?),
+            Storage::System(file) => Some(format!("file={},snapshot=on", file.display())),
+        };
         let text = format!(
             "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root CGPU_PATIENCE={PATIENCE}\n\
              (\n{script}\n)\ntouch {RESULTS}/ended\nsync\necho o > /proc/sysrq-trigger\nsleep 60\n"
         );
         fs::write(results.join("run.sh"), text)?;
-        let mut boots = 0;
+        let (mut boots, mut reboots) = (0, 0);
         loop {
             boots += 1;
-            let outcome = capture(&mut self.command(&first, results), limit);
+            let outcome = capture(&mut self.command(&first, results, drive.as_deref()), limit);
             if results.join("ended").exists() {
                 return Ok(());
             }
+            let again = results.join("again");
+            if reboots < REBOOTS_MOST && again.exists() {
+                fs::remove_file(again)?;
+                reboots += 1;
+                progress("the guest boots again");
+                continue;
+            }
             let outcome = outcome.context("the guest has not come to its script's end")?;
-            if boots < BOOTS_MOST && outcome.stdout.contains(LOCKED_UP) {
+            // A disk has half of what the script does.
+            let is_mended = self.storage != Storage::Disk && boots < BOOTS_MOST;
+            if is_mended && outcome.stdout.contains(LOCKED_UP) {
                 progress("the guest's kernel has locked up: it is booted again");
                 continue;
             }
@@ -316,7 +370,7 @@ impl Guest {
         }
     }
 
-    fn command(&self, first: &Path, results: &Path) -> Command {
+    fn command(&self, first: &Path, results: &Path, drive: Option<&str>) -> Command {
         let (program, _package) = self.machine.qemu;
         let mut qemu = Command::new(program);
         qemu.args(self.machine.options);
@@ -328,13 +382,17 @@ impl Guest {
         qemu.arg("-initrd").arg(first);
         let console = self.machine.console;
         qemu.arg("-append");
-        let module = match self.module {
-            SecurityModule::Default => "",
-            SecurityModule::Selinux => " security=selinux enforcing=0",
+        let module = match self.storage {
+            Storage::Memory | Storage::Disk => "",
+            Storage::System(_) => " security=selinux",
         };
         qemu.arg(format!(
             "console={console} quiet panic=-1 mitigations=off {LOCKED_UP_OPTIONS}{module}"
         ));
+        if let Some(drive) = drive {
+            qemu.arg("-drive")
+                .arg(format!("{drive},format=raw,if=virtio"));
+        }
         let results = format!(
             "local,id=results,path={},security_model=none,multidevs=remap",
             results.display()
@@ -367,7 +425,7 @@ impl Guest {
 
     /// Folders of its root that must be there, wherever they are.
     fn kept(&self) -> Vec<PathBuf> {
-        match self.has_our_root() {
+        match self.has_our_root() && !matches!(self.storage, Storage::System(_)) {
             true => vec![repository(), target_folder(), cache::folder()],
             false => Vec::new(),
         }
@@ -401,6 +459,7 @@ impl Guest {
         fs::write(&init, INIT)?;
         fs::write(root.join("command"), first_process.command())?;
         fs::write(root.join("version"), first_process.version())?;
+        fs::write(root.join("storage"), self.storage.name())?;
         fs::write(root.join("guest.service"), SERVICE)?;
         for (file, folders) in [("kept", self.kept()), ("shared", self.shared())] {
             let folders: Vec<String> = folders
@@ -411,7 +470,9 @@ impl Guest {
         }
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
         let mut modules = Modules::below(&self.kernel)?;
-        for name in MODULES {
+        let has_disk = self.storage != Storage::Memory;
+        let of_a_disk = MODULES_OF_A_DISK.iter().filter(|_| has_disk);
+        for name in MODULES.iter().chain(of_a_disk) {
             modules.unpack(name, &root.join("modules"))?;
         }
         fs::write(root.join("modules/order"), modules.order.join("\n"))?;
@@ -421,6 +482,14 @@ impl Guest {
         succeed(&mut pack)?;
         Ok(())
     }
+}
+
+/// An empty file system in a file, as qemu's drive.
+fn new_disk(file: &Path) -> Result<String> {
+    ensure_installed(&[("mkfs.ext4", "e2fsprogs")])?;
+    fs::File::create(file)?.set_len(DISK)?;
+    succeed(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(file))?;
+    Ok(format!("file={}", file.display()))
 }
 
 /// The root of a guest whose programs this machine cannot run.

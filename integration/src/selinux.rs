@@ -1,78 +1,96 @@
-//! SELinux's policy as a distribution ships it, for a guest: compiled here, since a guest would take an hour for it.
+//! A whole Debian 13 for a guest, with SELinux that enforces the distribution's own policy: engines and what they start are in the domains
+//! that the policy gives them.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::cache;
-use crate::command::{progress, succeed};
-use crate::packages::{Suite, closure, ensure_installed, unpacked};
+use crate::command::{capture, progress};
+use crate::packages::ensure_installed;
+use crate::roots::{LIMIT, Root, System};
 
-/// Debian 12's policy has no containers.
-const SUITE: Suite = Suite::Trixie;
-const POLICY: &str = "selinux-policy-default";
+const DEBIAN_13: System = System::debian("Debian 13", "trixie");
 
-/// The newest format that the guest's kernel reads.
+/// Engines as the distribution has them, and the policy.
+const PACKAGES: [&str; 12] = [
+    "busybox-static",
+    "containerd",
+    "docker-cli",
+    "docker.io",
+    "kmod",
+    "podman",
+    "policycoreutils",
+    "procps",
+    "runc",
+    "selinux-policy-default",
+    "selinux-utils",
+    "systemd-sysv",
+];
+
+const CONFIGURATION: &str = "SELINUX=enforcing\nSELINUXTYPE=default\n";
+/// The folder that the guest shares with this machine has a file system that the policy does not know.
+const RESULTS: &str = "(genfscon 9p / (system_u object_r tmp_t ((s0) (s0))))\n";
+/// There the compiled policy is also as it was without our module: a guest would compile for an hour.
+const POLICY_WITHOUT_OURS: &str = "/root/policy-without-cgpu";
+/// The newest that the guest's kernel reads as it is.
 const FORMAT: u32 = 33;
+/// What is written to it before its labels are.
+const SIZE: &str = "3G";
 
-/// The guest has no init that would give an engine a domain of its own: all of the host is `kernel_t`, which gets here what the policy gives
-/// to engines.
-const ENGINE: &str =
-    "(allow kernel_t container_t (process (transition siginh rlimitinh noatsecure)))
-(allow kernel_t container_t (process2 (nnp_transition nosuid_transition)))
-(allow container_t kernel_t (fd (use)))
-(allow container_t kernel_t (fifo_file (read write getattr ioctl append)))
-(allow container_t kernel_t (process (sigchld)))
-";
+/// A file system with these packages of ours installed, all labelled as the policy says; goes when it is dropped.
+pub struct Disk {
+    folder: tempfile::TempDir,
+}
 
-/// The folder that is `/etc/selinux` there, with the compiled policy in `default/policy/policy.33`.
-///
-/// # Errors
-/// A reason to skip aloud: no packages.
-pub fn policy() -> Result<PathBuf> {
-    ensure_installed(&[("runc", "runc"), ("runcon", "coreutils")])?;
-    let packages = closure(SUITE, &[POLICY])?;
-    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
-    let unpacked = unpacked(SUITE, "selinux-packages", &packages)?;
-    let folder = cache::folder().join("selinux");
-    let _lock = cache::lock("selinux")?;
-    let stamp = format!("{FORMAT} {} {ENGINE}", packages.join(" "));
-    cache::once(&folder, &stamp, |at| {
-        progress("compiling SELinux's policy");
-        succeed(Command::new("cp").arg("-a").arg(unpacked.join(".")).arg(at))?;
-        for name in ["bin", "sbin", "lib", "lib64"] {
-            let link = at.join(name);
-            if link.symlink_metadata().is_err() {
-                symlink(format!("usr/{name}"), link)?;
-            }
+impl Disk {
+    /// Makes one with the Debian packages in this folder. The bytes of each of `files` are at its path there.
+    ///
+    /// # Errors
+    /// A reason to skip aloud: no network. One of the packages cannot be installed.
+    pub fn with(packages: &Path, files: &[(&Path, &str)]) -> Result<Self> {
+        ensure_installed(&[("debootstrap", "debootstrap"), ("mkfs.ext4", "e2fsprogs")])?;
+        progress("a Debian 13 with SELinux");
+        let root = Root::of(&DEBIAN_13, &PACKAGES)?;
+        root.bring(packages, "packages")?;
+        let install = root.run("CGPU_ANY_HOST=1 dpkg -i /packages/*.deb")?;
+        install.success()?;
+        fs::write(root.path().join("etc/selinux/config"), CONFIGURATION)?;
+        for (from, to) in files {
+            let to = root.path().join(to.trim_start_matches('/'));
+            fs::copy(from, to)?;
         }
-        for name in ["tmp", "var/lib/selinux/default"] {
-            fs::create_dir_all(at.join(name))?;
-        }
-        let settings = at.join("etc/selinux");
-        fs::write(
-            settings.join("config"),
-            "SELINUX=enforcing\nSELINUXTYPE=default\n",
-        )?;
-        let semanage = settings.join("semanage.conf");
-        let text = fs::read_to_string(&semanage).context("no semanage.conf")?;
-        fs::write(&semanage, format!("{text}\npolicy-version = {FORMAT}\n"))?;
-        fs::write(at.join("tmp/cgpu_engine.cil"), ENGINE)?;
-        let modules = at.join("usr/share/selinux/default");
-        let names = fs::read_to_string(modules.join(".modules"))?;
-        let mut semodule = Command::new("chroot");
-        semodule.arg(at);
-        semodule.args(["/usr/sbin/semodule", "-n", "-s", "default", "-X", "100"]);
-        for name in names.split_whitespace() {
-            let file = format!("/usr/share/selinux/default/{name}.pp.bz2");
-            semodule.args(["-i", &file]);
-        }
-        semodule.args(["-i", "/tmp/cgpu_engine.cil"]);
-        succeed(&mut semodule)?;
-        Ok(())
-    })?;
-    Ok(folder.join("etc/selinux"))
+        fs::write(root.path().join("root/guest.cil"), RESULTS)?;
+        root.run(&format!(
+            "cd /root\n\
+             echo policy-version = {FORMAT} >> /etc/selinux/semanage.conf\n\
+             rm /etc/selinux/default/policy/policy.*\n\
+             semodule -n -s default -i guest.cil\n\
+             cp /etc/selinux/default/policy/policy.* {POLICY_WITHOUT_OURS}\n\
+             semodule -n -s default -i /usr/share/cgpu/selinux/cgpu.cil"
+        ))?
+        .success()?;
+        // Labels are attributes that this machine's kernel keeps without knowing them.
+        root.run(
+            "mount --bind / /mnt\n\
+             setfiles -r /mnt /etc/selinux/default/contexts/files/file_contexts /mnt\n\
+             umount /mnt",
+        )?
+        .success()?;
+        let folder = tempfile::tempdir_in(cache::folder())?;
+        let disk = Self { folder };
+        let mut make = Command::new("mkfs.ext4");
+        make.args(["-q", "-F", "-d"]).arg(root.path());
+        make.arg(disk.file()).arg(SIZE);
+        capture(&mut make, LIMIT)?.success()?;
+        Ok(disk)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
 }

@@ -6,6 +6,7 @@
 mod driver;
 mod facts;
 mod pods;
+mod selinux;
 mod standing;
 
 use cards::{IoUring, Mode};
@@ -13,6 +14,7 @@ use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
 pub use self::facts::{Cgroup, ClaimsFacts, Facts, FiltersUnread, KubeletServer, Runc};
+pub use self::selinux::{ConfinedEngine, Selinux};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use crate::JSON_VERSION;
 use crate::host_driver::HostDriver;
@@ -141,6 +143,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     checks.extend(state(facts));
     checks.extend(standing::containers(facts));
     checks.extend(standing::engines(facts));
+    checks.extend(selinux::check(facts));
     // Which backends there are depends on the configuration: without one there is nothing to say of them.
     let mut backends = Vec::new();
     if facts.configuration.is_ok() {

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use integration::guest::{Guest, Init, SecurityModule};
+use integration::guest::{Guest, Init, Storage};
 use integration::packages::{Suite, ensure_installed};
 use integration::programs::{Profile, Programs, target_folder};
 
@@ -25,7 +25,7 @@ use crate::suite::runner::Outcome;
 
 use plan::{Place, Plan, Report};
 use starts::Starts;
-use steps::{LONG, OF_UBUNTU, SHORT, Step};
+use steps::{LONG, OF_SYSTEMD, OF_UBUNTU, SHORT, Step};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -69,7 +69,7 @@ enum Kernel {
     Trixie,
     /// Ubuntu 24.04, which restricts user namespaces: the tests of AppArmor, and no page.
     Noble,
-    /// The release of Debian that this machine has, with SELinux that enforces Debian 13's policy: a script, and no page.
+    /// Debian 13 as a whole, with SELinux that enforces its policy: a script, and no page.
     Selinux,
     /// Debian 12 for arm64, with programs and tests that are built for it; writes docs/reports/arm64.md.
     Arm64,
@@ -78,17 +78,10 @@ enum Kernel {
 impl Kernel {
     fn suite(self) -> Suite {
         match self {
-            Self::Host | Self::Selinux => Suite::Host,
-            Self::Trixie => Suite::Trixie,
+            Self::Host => Suite::Host,
+            Self::Trixie | Self::Selinux => Suite::Trixie,
             Self::Noble => Suite::Noble,
             Self::Arm64 => Suite::Arm64,
-        }
-    }
-
-    fn module(self) -> SecurityModule {
-        match self {
-            Self::Selinux => SecurityModule::Selinux,
-            Self::Host | Self::Trixie | Self::Noble | Self::Arm64 => SecurityModule::Default,
         }
     }
 
@@ -101,7 +94,6 @@ impl Kernel {
                 (executables, programs.folder().to_owned())
             }
             Self::Selinux => {
-                integration::selinux::policy()?;
                 let programs = Programs::build(Profile::Dev)?;
                 (Vec::new(), programs.folder().to_owned())
             }
@@ -146,6 +138,9 @@ impl Options {
                 Place::ALL.to_vec()
             }
             ([], _, true) => vec![Place::Guest(Init::Systemd)],
+            ([], _, false) if self.kernel == Kernel::Selinux => {
+                vec![Place::Guest(Init::Systemd)]
+            }
             ([], _, false) => vec![Place::Guest(Init::Shell)],
             (kinds, _, _) => kinds.iter().map(|kind| kind.place()).collect(),
         }
@@ -167,11 +162,20 @@ impl Options {
             (Kernel::Host | Kernel::Trixie, false) => SHORT,
         };
         let of_systemd = match (self.kernel, self.long, place) {
-            (Kernel::Host | Kernel::Trixie, true, Place::Guest(Init::Systemd)) => packages::STEPS,
+            (Kernel::Host | Kernel::Trixie, true, Place::Guest(Init::Systemd)) => OF_SYSTEMD,
             _ => &[],
         };
         let all = all.iter().chain(of_systemd).copied();
         all.filter(is_needed).collect()
+    }
+
+    /// Puts what has come of it on the page of such a host, where there is one.
+    fn write(&self, guest: &Guest, place: Place, reports: &mut [Report]) -> Result<()> {
+        match self.kernel {
+            Kernel::Host | Kernel::Trixie if self.long => document::write(guest, place, reports),
+            Kernel::Arm64 => arm64::write(guest, reports),
+            Kernel::Host | Kernel::Trixie | Kernel::Noble | Kernel::Selinux => Ok(()),
+        }
     }
 }
 
@@ -182,50 +186,54 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (executables, programs) = options.kernel.build()?;
-    let guest = Guest::of(options.kernel.suite())?.with_module(options.kernel.module());
-    let mut failed = 0;
+    let disk = match options.kernel {
+        Kernel::Selinux => {
+            packages::make(&Programs::at(&programs)?)?;
+            Some(selinux::disk(&programs)?)
+        }
+        Kernel::Host | Kernel::Trixie | Kernel::Noble | Kernel::Arm64 => None,
+    };
+    let first = match &disk {
+        Some(disk) => Storage::System(disk.file()),
+        None => Storage::Memory,
+    };
+    let guest = Guest::of(options.kernel.suite())?;
+    let guests = [guest.clone().with(first), guest.with(Storage::Disk)];
+    let mut failed: u64 = 0;
     for place in options.places() {
         let steps = options.steps(place);
-        if steps.iter().any(|step| packages::STEPS.contains(step)) {
+        if steps.iter().any(|step| step.installs_packages()) {
             ensure_installed(&packages::TOOLS)?;
             packages::make(&Programs::at(&programs)?)?;
         }
-        if steps.is_empty() {
-            continue;
-        }
-        let are_started = steps.iter().any(|step| matches!(step, Step::Starts(_)));
-        let shipped = match (are_started, &options.programs) {
-            (true, Some(folder)) => std::path::absolute(Programs::at(folder)?.folder())?,
-            (true, None) => Programs::build(Profile::Release)?.folder().to_owned(),
-            (false, _) => programs.clone(),
-        };
-        let plan = Plan {
-            shipped: &shipped,
-            steps: &steps,
-            checks: &options.check,
-            times: options.times,
-            executables: &executables,
-            programs: &programs,
-            limit: match (options.kernel, options.long) {
-                (Kernel::Host | Kernel::Trixie, false) => SHORT_LIMIT,
-                (Kernel::Arm64 | Kernel::Noble | Kernel::Selinux, _) | (_, true) => LONG_LIMIT,
-            },
-        };
-        let mut reports = plan.run(&guest, place)?;
-        match options.kernel {
-            Kernel::Host | Kernel::Trixie if options.long => {
-                document::write(&guest, place, &mut reports)?;
+        for guest in &guests {
+            let has_disk = *guest.storage() == Storage::Disk;
+            let is_of_it = |step: &&Step| step.needs_disk() == has_disk;
+            let steps: Vec<Step> = steps.iter().filter(is_of_it).copied().collect();
+            if steps.is_empty() {
+                continue;
             }
-            Kernel::Arm64 => arm64::write(&guest, &reports)?,
-            Kernel::Host | Kernel::Trixie | Kernel::Noble | Kernel::Selinux => {}
-        }
-        for report in &reports {
-            println!("{}", report.outcome.line());
-            print!("{}", report.outcome.shown);
-            for skip in &report.outcome.skips {
-                println!("{skip}");
-            }
-            failed += report.outcome.counts.failed;
+            let are_started = steps.iter().any(|step| matches!(step, Step::Starts(_)));
+            let shipped = match (are_started, &options.programs) {
+                (true, Some(folder)) => std::path::absolute(Programs::at(folder)?.folder())?,
+                (true, None) => Programs::build(Profile::Release)?.folder().to_owned(),
+                (false, _) => programs.clone(),
+            };
+            let plan = Plan {
+                shipped: &shipped,
+                steps: &steps,
+                checks: &options.check,
+                times: options.times,
+                executables: &executables,
+                programs: &programs,
+                limit: match (options.kernel, options.long) {
+                    (Kernel::Host | Kernel::Trixie, false) => SHORT_LIMIT,
+                    (Kernel::Arm64 | Kernel::Noble | Kernel::Selinux, _) | (_, true) => LONG_LIMIT,
+                },
+            };
+            let mut reports = plan.run(guest, place)?;
+            options.write(guest, place, &mut reports)?;
+            failed += reports.iter().map(Report::show).sum::<u64>();
         }
     }
     Ok(match failed {

@@ -8,6 +8,7 @@ use host_config::config::{Authority, IsolationConfig};
 use nvabi::DriverVersion;
 use vgpu::backend::Survey;
 
+use super::selinux::Selinux;
 use super::standing::{Container, Engine, Program};
 use crate::host_driver::HostDriver;
 
@@ -32,6 +33,8 @@ pub struct Facts {
     pub mmap_min_addr: Result<u64, String>,
     /// Control groups.
     pub cgroup: Cgroup,
+    /// `None`: this kernel is without it.
+    pub selinux: Option<Selinux>,
     /// The OCI runtime.
     pub runc: Result<Runc, String>,
     /// The broker program.

@@ -19,6 +19,7 @@ fn healthy() -> Facts {
         filters: Ok(()),
         mmap_min_addr: Ok(65536),
         cgroup: Cgroup::V2,
+        selinux: None,
         runc: Ok(Runc {
             path: PathBuf::from("/usr/bin/runc"),
             version: "runc version 1.1.5".to_owned(),
@@ -51,6 +52,44 @@ fn healthy() -> Facts {
         state_dir_usable: Ok(()),
         containers: Ok(Vec::new()),
         forsaken: Vec::new(),
+    }
+}
+
+#[test]
+fn a_policy_that_keeps_brokers_out_is_named_with_its_remedy() {
+    let confined = |is_enforcing, programs: &[&str]| {
+        let engine = |program: &&str| ConfinedEngine {
+            program: (*program).to_owned(),
+            domain: "dockerd_t".to_owned(),
+        };
+        let mut facts = healthy();
+        facts.selinux = Some(Selinux {
+            is_enforcing,
+            containers: "container_t".to_owned(),
+            confined: programs.iter().map(engine).collect(),
+        });
+        let checks = assess(&facts).checks;
+        checks.into_iter().find(|check| check.name == "SELinux")
+    };
+    assert!(
+        assess(&healthy())
+            .checks
+            .iter()
+            .all(|check| check.name != "SELinux")
+    );
+    for (is_enforcing, programs, level) in [
+        (true, ["dockerd"].as_slice(), Level::Broken),
+        (true, &[], Level::Ok),
+        (false, &["dockerd"], Level::Hint),
+        (false, &[], Level::Ok),
+    ] {
+        let check = confined(is_enforcing, programs).unwrap();
+        assert_eq!(check.level, level, "{check:?}");
+        if !programs.is_empty() {
+            assert!(check.found.contains("dockerd (dockerd_t)"), "{check:?}");
+            let remedy = check.remedy.unwrap();
+            assert!(remedy.contains("semodule -i"), "{remedy}");
+        }
     }
 }
 

@@ -63,7 +63,7 @@ fn head(guest: &Guest) -> String {
 
 fn section_of(step: Step) -> String {
     match step {
-        Step::Tests(..) | Step::Script(..) => TESTS.to_owned(),
+        Step::Tests(..) | Step::Script(..) | Step::Reboots(..) => TESTS.to_owned(),
         Step::Row(..) | Step::Plain(..) | Step::Starts(_) => step.name(),
     }
 }
@@ -76,7 +76,7 @@ fn put(page: &mut Page, place: Place, report: &mut Report) {
         place,
     };
     match report.step {
-        Step::Tests(name, _) | Step::Script(name, ..) => {
+        Step::Tests(name, _) | Step::Script(name, ..) | Step::Reboots(name, ..) => {
             put_tests(page, &cell(name), report);
         }
         Step::Starts(_) => put_starts(page, place, report),

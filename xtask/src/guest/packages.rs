@@ -13,7 +13,7 @@ use super::steps::Step;
 pub(super) const TOOLS: [(&str, &str); 1] = [("needrestart", "needrestart")];
 
 /// Only for a guest: it installs packages where it runs.
-pub(super) const STEPS: &[Step] = &[Step::Script(
+pub(super) const UNDER_SYSTEMD: Step = Step::Script(
     "packages under systemd",
     include_str!("packages.sh"),
     &[
@@ -37,7 +37,35 @@ pub(super) const STEPS: &[Step] = &[Step::Script(
         "units left: 0, failed: 0",
         "left: 0 folders, 0 processes, 0 mounts",
     ],
-)];
+);
+
+/// Boot 0 makes the containers, systemd reboots; boot 1 loses its power; boot 2 removes everything.
+pub(super) const REBOOTS: Step = Step::Reboots(
+    "reboots under containers",
+    include_str!("reboots.sh"),
+    &[
+        "boot 0: at boot: cgpu-agent.service cgpu-sim.service cgpu.service containerd.service docker.service",
+        "boot 0: always: 3 GiB ends with 0, 5 GiB with 3",
+        "boot 0: always: 5 GiB ends with 0, 7 GiB with 3",
+        "boot 1: after systemctl reboot: always plain unless-stopped",
+        "boot 1: always: 3 GiB ends with 0, 5 GiB with 3",
+        "boot 1: unless-stopped: 1 GiB ends with 0, 3 GiB with 3",
+        "boot 1: plain: 0 nodes",
+        "boot 1: 2 vGPUs, 2 groups of theirs, 2 in all",
+        "boot 1: doctor ends with 0, nothing was left behind",
+        "boot 1: failed units: 0",
+        "boot 1: always: 5 GiB ends with 0, 7 GiB with 3",
+        "boot 2: after a loss of power: always plain unless-stopped",
+        "boot 2: always: 3 GiB ends with 0, 5 GiB with 3",
+        "boot 2: unless-stopped: 1 GiB ends with 0, 3 GiB with 3",
+        "boot 2: plain: 0 nodes",
+        "boot 2: 2 vGPUs, 2 groups of theirs, 2 in all",
+        "boot 2: doctor ends with 0, nothing was left behind",
+        "boot 2: failed units: 0",
+        "boot 2: by-hand: 1 GiB ends with 0, 3 GiB with 3",
+        "left: 0 folders, 0 processes, 0 mounts",
+    ],
+);
 
 /// Where a guest finds them: revision 1 and 2, a folder each.
 pub(super) fn folder() -> PathBuf {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use integration::cache::{self, repository};
 use integration::command::{capture, progress};
 use integration::engines::Engines;
-use integration::guest::{Guest, Init, RESULTS};
+use integration::guest::{Guest, Init, RESULTS, Storage};
 use integration::packages::Suite;
 use integration::programs::target_folder;
 
@@ -80,6 +80,21 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Prints it.
+    ///
+    /// # Returns
+    /// How many of its tests failed.
+    pub(super) fn show(&self) -> u64 {
+        println!("{}", self.outcome.line());
+        print!("{}", self.outcome.shown);
+        for skip in &self.outcome.skips {
+            println!("{skip}");
+        }
+        self.outcome.counts.failed
+    }
+}
+
 pub(super) struct Plan<'a> {
     pub(super) steps: &'a [Step],
     /// Of rows in the place of the steps' own, where there are any.
@@ -111,7 +126,12 @@ impl Plan<'_> {
                     "a guest with Linux {release}, control groups: {name}"
                 ));
                 let script = self.script(Path::new(RESULTS))?;
-                let script = format!("{}{script}", units(init));
+                // What is on a disk is its own.
+                let units = match guest.storage() {
+                    Storage::Memory => units(init),
+                    Storage::Disk | Storage::System(_) => String::new(),
+                };
+                let script = format!("{units}{script}");
                 guest.run(init, &script, results, self.limit)
             }
         };
@@ -186,7 +206,7 @@ impl Plan<'_> {
                     "cd {repository}\nCGPU_BIN={programs} {xtask} engines --row '{row}'{checks}{plain} --times {times} --records {records}"
                 )
             }
-            Step::Script(_, script, _) => format!(
+            Step::Script(_, script, _) | Step::Reboots(_, script, _) => format!(
                 "export PATH={programs}:$PATH CGPU_CACHE={} CGPU_PACKAGES={}\n{script}",
                 cache::folder().display(),
                 packages::folder().display(),
@@ -258,13 +278,15 @@ fn read(results: &Path, number: usize, place: Place, step: Step) -> Result<Repor
             reader.counts.passed = 1;
         }
         Step::Row(..) | Step::Plain(..) | Step::Starts(_) => {}
-        Step::Script(_, _, expected) => match expected.iter().find(|part| !text.contains(**part)) {
-            None => reader.counts.passed = 1,
-            Some(missing) => {
-                reader.counts.failed = 1;
-                reader.shown = format!("FAILED: no \"{missing}\" in:\n{text}\n");
+        Step::Script(_, _, expected) | Step::Reboots(_, _, expected) => {
+            match expected.iter().find(|part| !text.contains(**part)) {
+                None => reader.counts.passed = 1,
+                Some(missing) => {
+                    reader.counts.failed = 1;
+                    reader.shown = format!("FAILED: no \"{missing}\" in:\n{text}\n");
+                }
             }
-        },
+        }
     }
     for cell in &report.cells {
         let (counts, check, reason) = (&mut reader.counts, &cell.check, &cell.reason);

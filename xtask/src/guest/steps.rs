@@ -1,5 +1,7 @@
 //! What is run on each kind of host, one after the other.
 
+use super::packages;
+
 /// A part of a run. Its name is a key of docs/reports/hosts.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
@@ -13,15 +15,29 @@ pub(super) enum Step {
     Starts(usize),
     /// A script by its name, and what its output must have.
     Script(&'static str, &'static str, &'static [&'static str]),
+    /// The same in a guest with a disk, which it boots again.
+    Reboots(&'static str, &'static str, &'static [&'static str]),
 }
 
 impl Step {
     pub(super) fn name(self) -> String {
         match self {
-            Self::Row(name, _) | Self::Tests(name, _) | Self::Script(name, ..) => name.to_owned(),
+            Self::Row(name, _)
+            | Self::Tests(name, _)
+            | Self::Script(name, ..)
+            | Self::Reboots(name, ..) => name.to_owned(),
             Self::Plain(name, _) => format!("{name}, without cgpu"),
             Self::Starts(_) => "cost of a start".to_owned(),
         }
+    }
+
+    /// What it writes is to be there after a boot.
+    pub(super) fn needs_disk(self) -> bool {
+        matches!(self, Self::Reboots(..))
+    }
+
+    pub(super) fn installs_packages(self) -> bool {
+        OF_SYSTEMD.contains(&self)
     }
 }
 
@@ -100,6 +116,9 @@ pub(super) const LONG: &[Step] = &[
     Step::Tests("hook driver_limit", &[]),
     Step::Starts(15),
 ];
+
+/// What is asked of a whole host with systemd, after [`LONG`].
+pub(super) const OF_SYSTEMD: &[Step] = &[packages::UNDER_SYSTEMD, packages::REBOOTS];
 
 /// What Ubuntu's kernel does otherwise than Debian's.
 pub(super) const OF_UBUNTU: &[Step] = &[Step::Tests("integration apparmor", &[])];

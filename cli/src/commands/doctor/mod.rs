@@ -1,6 +1,7 @@
 //! `cgpu doctor`
 
 mod probe;
+mod selinux;
 mod standing;
 
 use std::process::ExitCode;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
 
-use super::standing;
+use super::{selinux, standing};
 use view::doctor::{Cgroup, ClaimsFacts, Container, Facts, FiltersUnread, KubeletServer, Runc};
 use view::host_driver::{ANSWER, HostDriver, kernel_version};
 use view::ps;
@@ -66,6 +66,7 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         filters: filters(),
         mmap_min_addr: mmap_min_addr(),
         cgroup: cgroup(),
+        selinux: selinux::of_this_host(),
         runc: runc(config),
         broker: vgpu::broker::program(config).map_err(|error| chain(&error)),
         programs: standing::programs(),
@@ -80,13 +81,7 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         unhealthy: unhealthy(config, &inventory),
         unshareable: unshareable(&inventory),
         node_differences: match (&uvm, &inventory) {
-            (Some(uvm), Ok(Some(inventory))) => {
-                let major = match uvm {
-                    Ok(Standing::Loaded { major }) => Some(*major),
-                    _ => None,
-                };
-                driver_libraries::host_nodes::differences(&inventory.cards, major)
-            }
+            (Some(uvm), Ok(Some(inventory))) => node_differences(uvm, inventory),
             _ => Vec::new(),
         },
         cards: inventory.map(|inventory| inventory.map_or(0, |inventory| inventory.cards.len())),
@@ -106,6 +101,14 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         containers: containers(config),
         forsaken: standing::forsaken(&config.state_dir, Path::new("/proc")),
     }
+}
+
+fn node_differences(uvm: &Result<Standing, String>, inventory: &cards::Inventory) -> Vec<String> {
+    let major = match uvm {
+        Ok(Standing::Loaded { major }) => Some(*major),
+        _ => None,
+    };
+    driver_libraries::host_nodes::differences(&inventory.cards, major)
 }
 
 /// The agent's sockets in the kubelet's folder, as `cluster::kubelet` and `cluster::device_plugin` name them: folder and how the name begins.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::change::{Change, Document, Format};
 use super::engine::{self, Engine, Version};
 use super::plan::{self, AsDefault, InstallRequest};
+use super::staging::Staging;
 
 /// What became of an engine's check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -78,7 +79,7 @@ pub(super) fn containerd_reads(
     program: &Path,
     tree: &Tree,
 ) -> anyhow::Result<Result<Value, String>> {
-    let staging = tempfile::tempdir().context("a folder for the check")?;
+    let staging = Staging::of(&below(root, plan::CONTAINERD_MAIN))?;
     let main = tree.get(plan::CONTAINERD_MAIN).cloned().flatten();
     let path = staging_containerd(root, staging.path(), main.as_deref().unwrap_or(""), tree)?;
     let mut command = Command::new(program);
@@ -114,7 +115,7 @@ fn staging_containerd(
     for pattern in &imports {
         let (folder, _) = pattern.rsplit_once('/').unwrap_or(("", pattern));
         fs::create_dir_all(place(folder))?;
-        let there = fs::read_dir(root.join(folder.trim_start_matches('/')));
+        let there = fs::read_dir(below(root, folder));
         for entry in there.into_iter().flatten() {
             let entry = entry?;
             let seen = format!("{folder}/{}", entry.file_name().to_string_lossy());
@@ -275,7 +276,7 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         Vec::new()
     };
     let validate = |tree: &Tree| {
-        let staging = tempfile::tempdir().context("a folder for the check")?;
+        let staging = Staging::of(&below(subject.root, plan::DAEMON_JSON))?;
         let path = staging.path().join("daemon.json");
         let text = tree.get(plan::DAEMON_JSON).cloned().flatten();
         fs::write(&path, text.as_deref().unwrap_or("{}\n"))?;
@@ -345,7 +346,7 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     let Some(text) = subject.after.get(plan::CONTAINERS_CONF).cloned().flatten() else {
         return Ok(not_run("nothing of the file is left to be read".to_owned()));
     };
-    let staging = tempfile::tempdir().context("a folder for the check")?;
+    let staging = Staging::of(&below(subject.root, plan::CONTAINERS_CONF))?;
     let file = staging.path().join("containers.conf");
     let mut command = with_own_folder(program);
     command.env("CONTAINERS_CONF", &file);
@@ -359,9 +360,7 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     let mut staged = text;
     if let Some(request) = subject.request {
         // Podman looks for the program, which is below the root.
-        let path = subject
-            .root
-            .join(request.program(plan::WRAPPER).trim_start_matches('/'));
+        let path = below(subject.root, &request.program(plan::WRAPPER));
         let at = ["engine", "runtimes", request.runtime.as_str()];
         let there = Change::set(&at, serde_json::json!([path]));
         staged = super::change::changed(Format::Toml, &staged, &[there])?.0;
@@ -405,11 +404,11 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     const MAIN: &str = "/etc/crio/crio.conf";
     const FOLDER: &str = "/etc/crio/crio.conf.d";
     let ask = |tree: &Tree| {
-        let staging = tempfile::tempdir().context("a folder for the check")?;
+        let own = |path: &str| below(subject.root, path);
+        let staging = Staging::of(&own(MAIN))?;
         let main = staging.path().join("crio.conf");
         let folder = staging.path().join("crio.conf.d");
         fs::create_dir(&folder)?;
-        let own = |path: &str| subject.root.join(path.trim_start_matches('/'));
         match fs::copy(own(MAIN), &main) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => fs::write(&main, "")?,
             other => drop(other.context("copy crio.conf")?),
@@ -461,6 +460,11 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         )),
         (Some(problem), _) => bail!("CRI-O refuses the new configuration: {problem}"),
     }
+}
+
+/// Where an engine's file is for us.
+fn below(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
 }
 
 /// An engine's helpers are beside it (`docker-proxy`, `conmon`).

@@ -42,6 +42,7 @@ mod programs;
 mod report;
 mod restart;
 mod run;
+mod staging;
 mod survey;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,166 @@
+//! Asks SELinux's policy whether engines may trace what runs in containers: brokers run in an engine's domain.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use view::doctor::{ConfinedEngine, Selinux};
+
+/// Engines whose processes start ours. podman has none that stays.
+const DAEMONS: [&str; 3] = ["containerd", "crio", "dockerd"];
+/// What policies call the domain of containers; the file names another one.
+const CONTAINERS: &str = "system_u:system_r:container_t:s0";
+/// Of every answer.
+const ANSWER_MOST: usize = 128;
+
+/// As below, of this host.
+pub(super) fn of_this_host() -> Option<Selinux> {
+    let [selinuxfs, policies, processes] =
+        ["/sys/fs/selinux", "/etc/selinux", "/proc"].map(Path::new);
+    look(selinuxfs, policies, processes)
+}
+
+/// What a kernel with SELinux has at these places; `None`: this one is without it.
+fn look(selinuxfs: &Path, policies: &Path, processes: &Path) -> Option<Selinux> {
+    let enforce = fs::read_to_string(selinuxfs.join("enforce")).ok()?;
+    let containers = label_of_containers(policies).unwrap_or_else(|| CONTAINERS.to_owned());
+    let engines: BTreeSet<(String, String)> = fs::read_dir(processes)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|process| daemon(&process.path()))
+        .collect();
+    let confined = engines
+        .into_iter()
+        .filter(|(_, label)| may_trace(selinuxfs, label, &containers) == Some(false))
+        .map(|(program, label)| ConfinedEngine {
+            program,
+            domain: domain(&label).to_owned(),
+        })
+        .collect();
+    Some(Selinux {
+        is_enforcing: enforce.trim() == "1",
+        containers: domain(&containers).to_owned(),
+        confined,
+    })
+}
+
+/// `user:role:type:level` has the domain third.
+fn domain(label: &str) -> &str {
+    label.split(':').nth(2).unwrap_or(label)
+}
+
+fn daemon(process: &Path) -> Option<(String, String)> {
+    let name = fs::read_to_string(process.join("comm")).ok()?;
+    let name = name.trim_end();
+    if !DAEMONS.contains(&name) {
+        return None;
+    }
+    let label = fs::read_to_string(process.join("attr/current")).ok()?;
+    let label = label.trim_end_matches(['\0', '\n']);
+    Some((name.to_owned(), label.to_owned()))
+}
+
+/// `process = "…"` of the policy that the host's configuration names.
+fn label_of_containers(policies: &Path) -> Option<String> {
+    let settings = fs::read_to_string(policies.join("config")).ok()?;
+    let policy = settings
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("SELINUXTYPE="))?;
+    let contexts = policies.join(policy.trim()).join("contexts/lxc_contexts");
+    let contexts = fs::read_to_string(contexts).ok()?;
+    let value = contexts.lines().find_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == "process").then_some(value)
+    })?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// `None`: the policy does not know one of the two, or cannot be asked.
+fn may_trace(selinuxfs: &Path, engine: &str, container: &str) -> Option<bool> {
+    let class = selinuxfs.join("class/process");
+    let number = |path: &Path| {
+        let text = fs::read_to_string(path).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    let (index, bit) = (
+        number(&class.join("index"))?,
+        number(&class.join("perms/ptrace"))?,
+    );
+    // A question is written, and its answer read, on one open file.
+    let mut access = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(selinuxfs.join("access"))
+        .ok()?;
+    let question = format!("{engine} {container} {index}");
+    access.write_all(question.as_bytes()).ok()?;
+    let mut answer = [0; ANSWER_MOST];
+    let length = access.read(&mut answer).ok()?;
+    let answer = std::str::from_utf8(answer.get(..length)?).ok()?;
+    let allowed = u32::from_str_radix(answer.split_whitespace().next()?, 16).ok()?;
+    Some(allowed >> bit.checked_sub(1)? & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, name: &str, text: &str) {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_without_selinux_has_no_answer() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(look(root.path(), root.path(), root.path()), None);
+    }
+
+    #[test]
+    fn labels_are_read_as_kernels_and_policies_write_them() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        write(
+            root,
+            "policies/config",
+            "# x\nSELINUX=enforcing\nSELINUXTYPE=default\n",
+        );
+        let contexts = "content = \"a:b:c:s0\"\nprocess = \"system_u:system_r:lxc_t:s0\"\n";
+        write(root, "policies/default/contexts/lxc_contexts", contexts);
+        let policies = root.join("policies");
+        assert_eq!(
+            label_of_containers(&policies).as_deref(),
+            Some("system_u:system_r:lxc_t:s0")
+        );
+        for (pid, name, label) in [
+            ("1", "systemd\n", "system_u:system_r:init_t:s0\0"),
+            ("7", "dockerd\n", "system_u:system_r:dockerd_t:s0\0"),
+            (
+                "8",
+                "containerd\n",
+                "system_u:system_r:dockerd_t:s0-s0:c0.c1023\n",
+            ),
+        ] {
+            write(root, &format!("proc/{pid}/comm"), name);
+            write(root, &format!("proc/{pid}/attr/current"), label);
+        }
+        let found = ["1", "7", "8"].map(|pid| daemon(&root.join("proc").join(pid)));
+        let labels = found.map(|found| found.map(|(_, label)| domain(&label).to_owned()));
+        assert_eq!(
+            labels,
+            [
+                None,
+                Some("dockerd_t".to_owned()),
+                Some("dockerd_t".to_owned())
+            ]
+        );
+        // Without a policy that can be asked nothing is claimed.
+        write(root, "selinux/enforce", "1");
+        let seen = look(&root.join("selinux"), &policies, &root.join("proc")).unwrap();
+        assert!(seen.is_enforcing && seen.confined.is_empty(), "{seen:?}");
+        assert_eq!(seen.containers, "lxc_t");
+    }
+}
