@@ -252,8 +252,13 @@ pub enum Storage {
     /// Over this machine's files on a disk, but for `/run` and `/tmp`: it is there after a boot. A script that makes the file `again` in
     /// [`RESULTS`] and ends the guest is run anew in one.
     Disk,
-    /// A file with an ext4 file system: a whole system with SELinux, which finds none of this machine's files. It stays as it is.
-    System(PathBuf),
+    /// A file with an ext4 file system: a whole system, which finds none of this machine's files. It stays as it is.
+    System {
+        /// Where it is.
+        disk: PathBuf,
+        /// Further options of its kernel's.
+        options: &'static str,
+    },
 }
 
 impl Storage {
@@ -262,7 +267,7 @@ impl Storage {
         match self {
             Self::Memory => "memory",
             Self::Disk => "disk",
-            Self::System(_) => "system",
+            Self::System { .. } => "system",
         }
     }
 }
@@ -332,7 +337,7 @@ impl Guest {
         let drive = match &self.storage {
             Storage::Memory => None,
             Storage::Disk => Some(new_disk(&folder.path().join("disk"))?),
-            Storage::System(file) => Some(format!("file={},snapshot=on", file.display())),
+            Storage::System { disk, .. } => Some(format!("file={},snapshot=on", disk.display())),
         };
         let text = format!(
             "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root CGPU_PATIENCE={PATIENCE}\n\
@@ -382,12 +387,12 @@ impl Guest {
         qemu.arg("-initrd").arg(first);
         let console = self.machine.console;
         qemu.arg("-append");
-        let module = match self.storage {
+        let options = match self.storage {
             Storage::Memory | Storage::Disk => "",
-            Storage::System(_) => " security=selinux",
+            Storage::System { options, .. } => options,
         };
         qemu.arg(format!(
-            "console={console} quiet panic=-1 mitigations=off {LOCKED_UP_OPTIONS}{module}"
+            "console={console} quiet panic=-1 mitigations=off {LOCKED_UP_OPTIONS}{options}"
         ));
         if let Some(drive) = drive {
             qemu.arg("-drive")
@@ -425,7 +430,7 @@ impl Guest {
 
     /// Folders of its root that must be there, wherever they are.
     fn kept(&self) -> Vec<PathBuf> {
-        match self.has_our_root() && !matches!(self.storage, Storage::System(_)) {
+        match self.has_our_root() && !matches!(self.storage, Storage::System { .. }) {
             true => vec![repository(), target_folder(), cache::folder()],
             false => Vec::new(),
         }

@@ -56,7 +56,8 @@ pub mod python;
 pub mod rig;
 pub mod rootless;
 pub mod roots;
-pub mod selinux;
+
 pub mod skip;
 pub mod tenant;
 pub mod walk;
+pub mod whole;

@@ -82,6 +82,8 @@ fn make(system: &System, packages: &[&str], at: &Path) -> Result<()> {
     }
     if system.distribution == Distribution::Ubuntu {
         debootstrap.arg("--keyring").arg(ubuntu_keys(at)?);
+        // docker and podman are in the latter.
+        debootstrap.arg("--components=main,universe");
     }
     debootstrap.arg(system.suite).arg(at.join("root"));
     match system.distribution {

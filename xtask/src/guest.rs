@@ -7,9 +7,9 @@ mod arm64;
 mod document;
 mod packages;
 mod plan;
-mod selinux;
 mod starts;
 mod steps;
+mod whole;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,6 +19,7 @@ use anyhow::{Context, Result};
 use integration::guest::{Guest, Init, Storage};
 use integration::packages::{Suite, ensure_installed};
 use integration::programs::{Profile, Programs, target_folder};
+use integration::whole::{DEBIAN_WITH_SELINUX, Distribution, UBUNTU};
 
 use crate::suite::executables::{self, Executable};
 use crate::suite::runner::Outcome;
@@ -69,6 +70,8 @@ enum Kernel {
     Trixie,
     /// Ubuntu 24.04, which restricts user namespaces: the tests of AppArmor, and no page.
     Noble,
+    /// Ubuntu 24.04 as a whole, with AppArmor as it ships it: a script, and no page.
+    Ubuntu,
     /// Debian 13 as a whole, with SELinux that enforces its policy: a script, and no page.
     Selinux,
     /// Debian 12 for arm64, with programs and tests that are built for it; writes docs/reports/arm64.md.
@@ -80,8 +83,17 @@ impl Kernel {
         match self {
             Self::Host => Suite::Host,
             Self::Trixie | Self::Selinux => Suite::Trixie,
-            Self::Noble => Suite::Noble,
+            Self::Noble | Self::Ubuntu => Suite::Noble,
             Self::Arm64 => Suite::Arm64,
+        }
+    }
+
+    /// What its root is, where that is not this machine's.
+    fn distribution(self) -> Option<&'static Distribution> {
+        match self {
+            Self::Ubuntu => Some(&UBUNTU),
+            Self::Selinux => Some(&DEBIAN_WITH_SELINUX),
+            Self::Host | Self::Trixie | Self::Noble | Self::Arm64 => None,
         }
     }
 
@@ -93,7 +105,7 @@ impl Kernel {
                 let programs = Programs::gather(Profile::Dev)?;
                 (executables, programs.folder().to_owned())
             }
-            Self::Selinux => {
+            Self::Ubuntu | Self::Selinux => {
                 let programs = Programs::build(Profile::Dev)?;
                 (Vec::new(), programs.folder().to_owned())
             }
@@ -138,7 +150,7 @@ impl Options {
                 Place::ALL.to_vec()
             }
             ([], _, true) => vec![Place::Guest(Init::Systemd)],
-            ([], _, false) if self.kernel == Kernel::Selinux => {
+            ([], _, false) if self.kernel.distribution().is_some() => {
                 vec![Place::Guest(Init::Systemd)]
             }
             ([], _, false) => vec![Place::Guest(Init::Shell)],
@@ -157,7 +169,8 @@ impl Options {
         let all = match (self.kernel, self.long) {
             (Kernel::Arm64, _) => arm64::STEPS,
             (Kernel::Noble, _) => OF_UBUNTU,
-            (Kernel::Selinux, _) => selinux::STEPS,
+            (Kernel::Ubuntu, _) => whole::UNDER_APPARMOR,
+            (Kernel::Selinux, _) => whole::UNDER_SELINUX,
             (Kernel::Host | Kernel::Trixie, true) => LONG,
             (Kernel::Host | Kernel::Trixie, false) => SHORT,
         };
@@ -174,7 +187,9 @@ impl Options {
         match self.kernel {
             Kernel::Host | Kernel::Trixie if self.long => document::write(guest, place, reports),
             Kernel::Arm64 => arm64::write(guest, reports),
-            Kernel::Host | Kernel::Trixie | Kernel::Noble | Kernel::Selinux => Ok(()),
+            Kernel::Host | Kernel::Trixie | Kernel::Noble | Kernel::Ubuntu | Kernel::Selinux => {
+                Ok(())
+            }
         }
     }
 }
@@ -186,15 +201,19 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (executables, programs) = options.kernel.build()?;
-    let disk = match options.kernel {
-        Kernel::Selinux => {
+    // As long as this is there, so is its file.
+    let disk = match options.kernel.distribution() {
+        Some(distribution) => {
             packages::make(&Programs::at(&programs)?)?;
-            Some(selinux::disk(&programs)?)
+            Some((whole::disk(distribution, &programs)?, distribution))
         }
-        Kernel::Host | Kernel::Trixie | Kernel::Noble | Kernel::Arm64 => None,
+        None => None,
     };
     let first = match &disk {
-        Some(disk) => Storage::System(disk.file()),
+        Some((disk, distribution)) => Storage::System {
+            disk: disk.file(),
+            options: distribution.kernel_options,
+        },
         None => Storage::Memory,
     };
     let guest = Guest::of(options.kernel.suite())?;
@@ -228,7 +247,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
                 programs: &programs,
                 limit: match (options.kernel, options.long) {
                     (Kernel::Host | Kernel::Trixie, false) => SHORT_LIMIT,
-                    (Kernel::Arm64 | Kernel::Noble | Kernel::Selinux, _) | (_, true) => LONG_LIMIT,
+                    _ => LONG_LIMIT,
                 },
             };
             let mut reports = plan.run(guest, place)?;

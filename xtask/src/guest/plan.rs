@@ -129,7 +129,7 @@ impl Plan<'_> {
                 // What is on a disk is its own.
                 let units = match guest.storage() {
                     Storage::Memory => units(init),
-                    Storage::Disk | Storage::System(_) => String::new(),
+                    Storage::Disk | Storage::System { .. } => String::new(),
                 };
                 let script = format!("{units}{script}");
                 guest.run(init, &script, results, self.limit)

@@ -1,16 +1,17 @@
-//! Containers with a vGPU under SELinux that enforces, with the distribution's policy and our module.
+//! Engines, containers and our programs under the policy that a distribution ships: a host that is wholly its own.
 
 use std::path::Path;
 
 use anyhow::Result;
-use integration::selinux::Disk;
+use integration::crictl;
+use integration::whole::{Disk, Distribution};
 
 use super::packages;
 use super::steps::Step;
 
-pub(super) const STEPS: &[Step] = &[Step::Script(
+pub(super) const UNDER_SELINUX: &[Step] = &[Step::Script(
     "SELinux: containers with a vGPU",
-    include_str!("selinux.sh"),
+    concat!(include_str!("whole.sh"), include_str!("selinux.sh")),
     &[
         "enforcing: Enforcing",
         "  checked: `/usr/bin/containerd config dump` accepts it",
@@ -51,13 +52,42 @@ pub(super) const STEPS: &[Step] = &[Step::Script(
     ],
 )];
 
+pub(super) const UNDER_APPARMOR: &[Step] = &[Step::Script(
+    "Ubuntu's AppArmor: containers with a vGPU",
+    concat!(include_str!("whole.sh"), include_str!("ubuntu.sh")),
+    &[
+        "checked: `/usr/bin/containerd config dump` accepts it",
+        "checked: `/usr/bin/dockerd --validate` accepts it",
+        "failed units: 0",
+        "user namespaces are restricted: 1",
+        "profile: runc (unconfined)",
+        "docker: label: docker-default (enforce)",
+        "docker: below: alloc: 512 MiB",
+        "docker: above: alloc: 0 MiB (0 bytes) in 0 pieces, then NV01_MEMORY_LOCAL_USER answered NV_ERR_NO_MEMORY",
+        "docker: smi: 0    Simulated RTX 4090  00000000:01:00.0  0/1024 MiB  fixed 30 %",
+        "docker: share: {\"version\":1",
+        "docker: resized: alloc: 1500 MiB",
+        "docker: broker: unconfined 0::/system.slice/cgpu.service/",
+        "pod: label: cri-containerd.apparmor.d (enforce)",
+        "pod: below: alloc: 512 MiB",
+        "pod: above: alloc: 0 MiB (0 bytes) in 0 pieces, then NV01_MEMORY_LOCAL_USER answered NV_ERR_NO_MEMORY",
+        "pod: smi: 0    Simulated RTX 4090  00000000:01:00.0  0/1024 MiB  fixed 30 %",
+        "pod: share: {\"version\":1",
+        "pod: resized: alloc: 1500 MiB",
+        "pod: broker: unconfined 0::/system.slice/cgpu.service/",
+        "left: 0 grants, 0 brokers",
+        "denied: 0",
+    ],
+)];
+
 /// A host with our packages.
-pub(super) fn disk(programs: &Path) -> Result<Disk> {
+pub(super) fn disk(distribution: &Distribution, programs: &Path) -> Result<Disk> {
     Disk::with(
+        distribution,
         &packages::folder().join("1"),
         &[
             (&programs.join("static/cgpu-burn"), "/root/cgpu-burn"),
-            (&integration::crictl::program()?, "/root/crictl"),
+            (&crictl::program()?, "/root/crictl"),
         ],
     )
 }
