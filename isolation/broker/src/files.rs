@@ -446,10 +446,12 @@ pub(crate) fn held_by_thread(
 /// Duplicates what *the thread* has under that number. `pidfd_getfd` looks into the table of the process's leader, and a
 /// thread made without CLONE_FILES has another.
 pub(crate) fn duplicate(tid: i32, tgid: i32, number: i32) -> io::Result<OwnedFd> {
-    if let Ok(fd) = PidFd::open(tgid)?.duplicate(number)
-        && sys::kcmp::file(tid, number, fd.as_fd())? == Ordering::Equal
-    {
-        return Ok(fd);
+    match PidFd::open(tgid)?.duplicate(number) {
+        Ok(fd) if sys::kcmp::file(tid, number, fd.as_fd())? == Ordering::Equal => return Ok(fd),
+        Ok(_of_the_process) => {}
+        // Before Linux 6.9 no thread can be opened: what its process has not, it has not either, where they have one table.
+        Err(error) if sys::kcmp::tables(tgid, tid)? == Ordering::Equal => return Err(error),
+        Err(_of_the_process) => {}
     }
     let fd = PidFd::open_thread(tid)?.duplicate(number)?;
     match sys::kcmp::file(tid, number, fd.as_fd())? {
