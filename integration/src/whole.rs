@@ -62,7 +62,7 @@ pub const UBUNTU: Distribution = Distribution {
 };
 
 /// debootstrap takes what was released at first. Its docker and containerd let their containers be killed by an unconfined `runc` alone,
-/// and the profile that this release has for runc is another one: no container could be stopped, with cgpu or without.
+/// and the profile that this release has for runc is another one: no container could be stopped.
 const UPDATES: &str = "set -e
 echo deb http://archive.ubuntu.com/ubuntu noble-updates main universe > /etc/apt/sources.list.d/updates.list
 apt-get -q update
