@@ -14,7 +14,7 @@ use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
 pub use self::facts::{Cgroup, ClaimsFacts, Facts, FiltersUnread, KubeletServer, Runc};
-pub use self::selinux::{ConfinedEngine, Selinux};
+pub use self::selinux::{EngineDomain, Selinux};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use crate::JSON_VERSION;
 use crate::host_driver::HostDriver;

@@ -57,39 +57,44 @@ fn healthy() -> Facts {
 
 #[test]
 fn a_policy_that_keeps_brokers_out_is_named_with_its_remedy() {
-    let confined = |is_enforcing, programs: &[&str]| {
-        let engine = |program: &&str| ConfinedEngine {
-            program: (*program).to_owned(),
+    let under = |is_enforcing, answers: &[Option<bool>]| {
+        let engine = |may_trace: &Option<bool>| EngineDomain {
+            program: "dockerd".to_owned(),
             domain: "dockerd_t".to_owned(),
+            may_trace: *may_trace,
         };
         let mut facts = healthy();
         facts.selinux = Some(Selinux {
             is_enforcing,
             containers: "container_t".to_owned(),
-            confined: programs.iter().map(engine).collect(),
+            engines: answers.iter().map(engine).collect(),
         });
         let checks = assess(&facts).checks;
         checks.into_iter().find(|check| check.name == "SELinux")
     };
-    assert!(
-        assess(&healthy())
-            .checks
-            .iter()
-            .all(|check| check.name != "SELinux")
-    );
-    for (is_enforcing, programs, level) in [
-        (true, ["dockerd"].as_slice(), Level::Broken),
-        (true, &[], Level::Ok),
-        (false, &["dockerd"], Level::Hint),
-        (false, &[], Level::Ok),
+    let named = |check: &Check| check.name == "SELinux";
+    assert!(!assess(&healthy()).checks.iter().any(named));
+    for (is_enforcing, answers, level, part) in [
+        (true, [Some(false)].as_slice(), Level::Broken, "trace no"),
+        (true, &[Some(true), Some(false)], Level::Broken, "trace no"),
+        (
+            true,
+            &[Some(true)],
+            Level::Ok,
+            "dockerd (dockerd_t) may trace",
+        ),
+        (true, &[None], Level::Hint, "does not tell whether dockerd"),
+        (true, &[], Level::Hint, "no engine's daemon"),
+        (false, &[Some(false)], Level::Hint, "once it enforces"),
+        (false, &[None], Level::Ok, "permissive"),
     ] {
-        let check = confined(is_enforcing, programs).unwrap();
+        let check = under(is_enforcing, answers).unwrap();
         assert_eq!(check.level, level, "{check:?}");
-        if !programs.is_empty() {
-            assert!(check.found.contains("dockerd (dockerd_t)"), "{check:?}");
-            let remedy = check.remedy.unwrap();
-            assert!(remedy.contains("semodule -i"), "{remedy}");
-        }
+        assert!(check.found.contains(part), "{check:?}");
+        let is_remedied = check
+            .remedy
+            .is_some_and(|text| text.contains("semodule -i"));
+        assert_eq!(is_remedied, level != Level::Ok);
     }
 }
 

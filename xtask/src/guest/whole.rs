@@ -22,7 +22,7 @@ pub(super) const UNDER_SELINUX: &[Step] = &[Step::Script(
         "containerd: system_u:system_r:dockerd_t:s0",
         "the policy lets containerd (dockerd_t), dockerd (dockerd_t) trace no container (container_t): no GPU container of theirs starts",
         "docker without the module: starts with 12",
-        "enforcing; running engines may trace containers (container_t)",
+        "enforcing; containerd (dockerd_t), dockerd (dockerd_t) may trace containers (container_t)",
         "docker: label: system_u:system_r:container_t:s0:c",
         "docker: below: alloc: 512 MiB",
         "docker: above: alloc: 0 MiB (0 bytes) in 0 pieces, then NV01_MEMORY_LOCAL_USER answered NV_ERR_NO_MEMORY",

@@ -5,7 +5,9 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
 
-use view::doctor::{ConfinedEngine, Selinux};
+use view::doctor::{EngineDomain, Selinux};
+
+use super::standing;
 
 /// Engines whose processes start ours. podman has none that stays.
 const DAEMONS: [&str; 3] = ["containerd", "crio", "dockerd"];
@@ -25,24 +27,21 @@ pub(super) fn of_this_host() -> Option<Selinux> {
 fn look(selinuxfs: &Path, policies: &Path, processes: &Path) -> Option<Selinux> {
     let enforce = fs::read_to_string(selinuxfs.join("enforce")).ok()?;
     let containers = label_of_containers(policies).unwrap_or_else(|| CONTAINERS.to_owned());
-    let engines: BTreeSet<(String, String)> = fs::read_dir(processes)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|process| daemon(&process.path()))
+    let engines: BTreeSet<(String, String)> = standing::of_the_host(processes)
+        .filter_map(|process| daemon(&process))
         .collect();
-    let confined = engines
+    let engines = engines
         .into_iter()
-        .filter(|(_, label)| may_trace(selinuxfs, label, &containers) == Some(false))
-        .map(|(program, label)| ConfinedEngine {
+        .map(|(program, label)| EngineDomain {
             program,
             domain: domain(&label).to_owned(),
+            may_trace: may_trace(selinuxfs, &label, &containers),
         })
         .collect();
     Some(Selinux {
         is_enforcing: enforce.trim() == "1",
         containers: domain(&containers).to_owned(),
-        confined,
+        engines,
     })
 }
 
@@ -157,10 +156,20 @@ mod tests {
                 Some("dockerd_t".to_owned())
             ]
         );
-        // Without a policy that can be asked nothing is claimed.
+        // Without a policy that can be asked nothing is claimed; and a container's process is asked about under no name.
         write(root, "selinux/enforce", "1");
+        for (pid, namespace) in [("self", "mnt:[1]"), ("7", "mnt:[1]"), ("8", "mnt:[2]")] {
+            let folder = root.join("proc").join(pid).join("ns");
+            fs::create_dir_all(&folder).unwrap();
+            std::os::unix::fs::symlink(namespace, folder.join("mnt")).unwrap();
+        }
         let seen = look(&root.join("selinux"), &policies, &root.join("proc")).unwrap();
-        assert!(seen.is_enforcing && seen.confined.is_empty(), "{seen:?}");
+        assert!(seen.is_enforcing, "{seen:?}");
+        let answers: Vec<_> = seen.engines.iter().map(|engine| engine.may_trace).collect();
+        match nix::unistd::geteuid().is_root() {
+            true => assert_eq!(answers, [None]),
+            false => assert!(answers.is_empty()),
+        }
         assert_eq!(seen.containers, "lxc_t");
     }
 }

@@ -103,18 +103,22 @@ fn unnamed(folder: &Path) -> io::Result<File> {
         .open(folder)
 }
 
-/// The containers of supervisors below this state folder whose own folder is gone, by `namespace/id`. A container's own process
-/// may call itself what it likes: it is no root's in the host's mount namespace.
-pub(super) fn forsaken(state_dir: &Path, processes: &Path) -> Vec<String> {
-    let vgpus = state_dir.join("vgpus");
+/// Root's processes in this mount namespace, by their folders: a container's own may call itself what it likes, and is not among them.
+pub(super) fn of_the_host(processes: &Path) -> impl Iterator<Item = PathBuf> {
     let own = fs::read_link(processes.join("self/ns/mnt")).ok();
-    let mut keys: Vec<String> = fs::read_dir(processes)
+    fs::read_dir(processes)
         .into_iter()
         .flatten()
         .filter_map(Result::ok)
         .map(|entry| entry.path())
         .filter(|process| fs::metadata(process).is_ok_and(|about| about.uid() == 0))
-        .filter(|process| own.is_some() && fs::read_link(process.join("ns/mnt")).ok() == own)
+        .filter(move |process| own.is_some() && fs::read_link(process.join("ns/mnt")).ok() == own)
+}
+
+/// The containers of supervisors below this state folder whose own folder is gone, by `namespace/id`.
+pub(super) fn forsaken(state_dir: &Path, processes: &Path) -> Vec<String> {
+    let vgpus = state_dir.join("vgpus");
+    let mut keys: Vec<String> = of_the_host(processes)
         .filter_map(|process| folder_of(&process))
         .filter(|folder| !folder.exists())
         .filter_map(|folder| Some(folder.strip_prefix(&vgpus).ok()?.display().to_string()))

@@ -10,7 +10,7 @@ use anyhow::Context;
 const LABEL: &str = "security.selinux";
 /// The label of the files that this thread makes; an empty one means the policy's choice. A program that is started does not have it.
 const FILES_OF_THIS_THREAD: &str = "/proc/thread-self/attr/fscreate";
-/// Labels of all categories are longer than any that a host's file has.
+/// A longer label is taken for none.
 const LABEL_MOST: usize = 4096;
 
 /// As long as it is there, what this thread writes has the SELinux label of the engine's own file: an engine in a domain of its own may
