@@ -51,11 +51,15 @@ func object(file uintptr, client, parent, handle, class uint32, params []byte) (
 		binary.LittleEndian.PutUint32(argument[4*index:], word)
 	}
 	if params != nil {
+		// An address in bytes is none to the runtime: what lies on a goroutine's stack moves with it, and the driver would write
+		// its answer over another frame. What is pinned lies on the heap.
+		var pinner runtime.Pinner
+		pinner.Pin(&params[0])
+		defer pinner.Unpin()
 		binary.LittleEndian.PutUint64(argument[16:], uint64(uintptr(unsafe.Pointer(&params[0]))))
 		binary.LittleEndian.PutUint32(argument[32:], uint32(len(params)))
 	}
 	errno := call(file, alloc, argument)
-	runtime.KeepAlive(params)
 	if errno != 0 {
 		return 0, errno
 	}
