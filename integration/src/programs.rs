@@ -169,10 +169,10 @@ impl Programs {
         }
     }
 
-    /// Programs built earlier.
+    /// Programs built earlier. They are started from other folders than this process's own.
     pub fn at(folder: &Path) -> Result<Self> {
         let programs = Self {
-            folder: folder.to_path_buf(),
+            folder: std::path::absolute(folder)?,
         };
         for program in HOST.iter().map(|(_, program)| *program) {
             programs.program(program)?;

@@ -216,7 +216,7 @@ fn on_engines(options: &Options, parts: &[Part]) -> Result<Judgement> {
     let (calls, starts, many, blocks, turns) = if options.quick {
         (2_000, 5, 10, 20, 3)
     } else {
-        (50_000, 120, 50, 300, 15)
+        (50_000, 200, 50, 300, 15)
     };
     for part in parts {
         let first = bench.measured.len();
@@ -229,7 +229,7 @@ fn on_engines(options: &Options, parts: &[Part]) -> Result<Judgement> {
             }
             Part::Isolation => {
                 bench.allocations(turns, calls / 25)?;
-                bench.flood(turns.min(7), calls / 25)?;
+                bench.flood(turns, calls / 25)?;
                 bench.resize(turns * 4)?;
                 bench.replacement(turns * 2)?;
             }
