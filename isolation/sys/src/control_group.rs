@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the command's child enter groups before it executes its program, by their opened `cgroup.procs`. A group that cannot be
+/// Has the command's child enter groups before it executes its program, by their opened `cgroup.procs` or `tasks`. A group that cannot be
 /// entered fails the start; nothing was executed then.
 pub fn enter_before_exec(command: &mut Command, entrances: Vec<File>) -> &mut Command {
     let enter = move || {

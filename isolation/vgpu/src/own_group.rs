@@ -107,7 +107,7 @@ impl OwnGroup {
             let procs = self
                 .folders()
                 .into_iter()
-                .map(|folder| folder.join("cgroup.procs"));
+                .map(|folder| folder.join(self.tree.entrance()));
             procs
                 .map(|procs| {
                     let mut options = OpenOptions::new();

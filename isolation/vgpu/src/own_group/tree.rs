@@ -25,6 +25,18 @@ pub(super) enum Tree {
 }
 
 impl Tree {
+    /// The file by which a process with one thread enters a group.
+    ///
+    /// Whoever moves a *process* waits until no thread of the host forks or executes (`cgroup_threadgroup_rwsem`), which takes a grace
+    /// period of RCU: 9 ms, and all forks wait with it. Version 1 can move the writing thread alone, which takes no such lock since
+    /// Linux 5.4 (kernel/cgroup/cgroup.c, `cgroup_procs_write_start`); version 2 can in threaded groups only.
+    pub(super) fn entrance(&self) -> &'static str {
+        match self {
+            Self::V1 { .. } => "tasks",
+            Self::V2 { .. } => "cgroup.procs",
+        }
+    }
+
     pub(super) fn at(root: &Path) -> Self {
         let root = root.to_owned();
         if root.join("cgroup.controllers").exists() {
