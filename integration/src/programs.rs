@@ -279,3 +279,26 @@ fn place(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("copying {} to {}", from.display(), temporary.display()))?;
     fs::rename(&temporary, to).with_context(|| format!("moving to {}", to.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration names them, and is read elsewhere.
+    #[test]
+    fn a_relative_folder_is_made_absolute() -> Result<()> {
+        let here = std::env::current_dir()?;
+        let folder = tempfile::tempdir_in(&here)?;
+        fs::create_dir(folder.path().join("static"))?;
+        for (_, program) in HOST {
+            fs::write(folder.path().join(program), "")?;
+        }
+        for (_, program) in STATIC {
+            fs::write(folder.path().join("static").join(program), "")?;
+        }
+        let relative = folder.path().strip_prefix(&here)?;
+        assert!(relative.is_relative());
+        assert_eq!(Programs::at(relative)?.folder(), folder.path());
+        Ok(())
+    }
+}
