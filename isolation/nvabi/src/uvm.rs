@@ -107,10 +107,14 @@ uvms! {
     ValidateVaRange UVM_VALIDATE_VA_RANGE = 72, [24], Native, Any, status [16];
     /// Reserves a range for external mappings. It holds no memory; its end ends every mapping that is in it.
     CreateExternalRange UVM_CREATE_EXTERNAL_RANGE = 73, [24], Notified, Any, status [16];
+    /// Maps nothing over a range: reads are zeros. It takes page tables of the card for all of the range.
+    MapExternalSparse UVM_MAP_EXTERNAL_SPARSE = 74, [40], Notified, Any, status [32];
     /// Binds a second file to the caller's address space.
     MmInitialize UVM_MM_INITIALIZE = 75, [8], Native, Caller, status [4], descriptor Resolved(MM_INITIALIZE_FD);
     /// Memory for peer-to-peer with another device.
     AllocDeviceP2p UVM_ALLOC_DEVICE_P2P = 78, [0, R565 56], Notified, Any, status [0, R565 52];
+    /// Sets a card's counters of accesses to zero, everybody's.
+    ClearAllAccessCounters UVM_CLEAR_ALL_ACCESS_COUNTERS = 79, [0, R565 4], Notified, Any, status [0];
 }
 
 /// `UVM_DEINITIALIZE`: no parameters; nothing to decode.

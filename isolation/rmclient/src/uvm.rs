@@ -39,7 +39,7 @@ mod register_gpu {
 mod range {
     pub(super) const BASE: usize = 0;
     pub(super) const LENGTH: usize = 8;
-    /// `UVM_UNMAP_EXTERNAL_PARAMS.gpuUuid`
+    /// `gpuUuid` of `UVM_UNMAP_EXTERNAL_PARAMS` and of `UVM_MAP_EXTERNAL_SPARSE_PARAMS`
     pub(super) const UNMAP_UUID: usize = 16;
 }
 
@@ -114,6 +114,17 @@ impl Uvm<'_> {
             bytes::put(arg, place(map_external::RM_CTRL_FD), &self.ctl_number());
             bytes::put_u32(arg, place(map_external::H_CLIENT), self.client.root().0);
             bytes::put_u32(arg, place(map_external::H_MEMORY), memory.0);
+        })
+    }
+
+    /// Has all of a range read as zeros on one card, which takes page tables for it.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn map_sparse(&self, at: GpuRange, uuid: Uuid) -> Result<(), Error> {
+        self.call(&row::UVM_MAP_EXTERNAL_SPARSE, |arg| {
+            put_range(arg, at);
+            bytes::put(arg, range::UNMAP_UUID, &uuid.0);
         })
     }
 

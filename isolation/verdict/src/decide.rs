@@ -17,7 +17,7 @@ use nvabi::{Release, status};
 use crate::effect::{Effect, Engines, List, Memory, Schedule, Switch, Verdict, View, Whose};
 use crate::page_size::{self, Requested, Takes};
 use crate::policy::CardFigures;
-use crate::{Op, Policy, Refusal, names, share};
+use crate::{Op, Policy, Refusal, names, page_tables, share};
 use nvabi::errno::{EFAULT, EINVAL};
 
 /// Decides one call under the default policy. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
@@ -141,9 +141,8 @@ fn alloc(
         Kind::Vidmem => {
             let params =
                 params.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;
-            let takes = Requested::of_params(params)
-                .ok_or(Refusal::Errno(EFAULT))?
-                .takes(release);
+            let requested = Requested::of_params(params).ok_or(Refusal::Errno(EFAULT))?;
+            let takes = of_card(&requested, op, release)?;
             Ok(Effect::Memory(Memory {
                 client,
                 parent,
@@ -168,8 +167,14 @@ fn alloc(
                 size_at: Some((1, memory_params::SIZE)),
             }))
         }
+        Kind::Virtual => match params.and_then(Requested::of_params) {
+            Some(requested) if class.number == class::NV50_MEMORY_VIRTUAL => {
+                page_tables::check(&requested, op, release)?;
+                Ok(object(None))
+            }
+            _other => Ok(object(None)),
+        },
         Kind::Subdevice
-        | Kind::Virtual
         | Kind::VaSpace
         | Kind::ChannelGroup
         | Kind::Channel
@@ -182,6 +187,15 @@ fn alloc(
         | Kind::Event
         | Kind::Plain(_) => Ok(object(None)),
     }
+}
+
+/// What memory of a card takes. Memory beside one half of a GPU is refused: for the first page of 64 KiB the driver withdraws 64 MiB from
+/// everybody else (`PMA_LOCALIZED_MEMORY_RESERVE_SIZE`, phys_mem_allocator/map_defines.h), and says nothing of them.
+fn of_card(requested: &Requested, op: &Op, release: Release) -> Result<Takes, Refusal> {
+    if requested.attr2 & memory_params::ATTR2_LOCALIZED_MASK != 0 && release >= Release::R575 {
+        return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
+    }
+    Ok(requested.takes(release))
 }
 
 /// Whether a channel or a group would be one of an engine that the container does not have. Without the engine's classes it could not work
@@ -217,14 +231,13 @@ pub(crate) fn is_refused_engine(engine: u32, capabilities: Capabilities) -> bool
 }
 
 fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
-    /// `attr` bits 26:25: 1 is system memory behind PCI
-    const LOCATION_MASK: u32 = 3 << 25;
-    const LOCATION_PCI: u32 = 1 << 25;
     let (client, parent) = (word(arg, nvos32::H_ROOT)?, word(arg, nvos32::H_PARENT)?);
     match word(arg, nvos32::FUNCTION)? {
         nvos32::FUNCTION_ALLOC_SIZE => {
             let attr = word(arg, nvos32::ALLOC_ATTR)?;
-            if word(arg, nvos32::ALLOC_FLAGS)? & memory_params::FLAG_VIRTUAL != 0 {
+            let requested = Requested::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
+            if requested.flags & memory_params::FLAG_VIRTUAL != 0 {
+                page_tables::check(&requested, op, release)?;
                 let class = class::row_of(class::NV01_MEMORY_VIRTUAL, release)
                     .ok_or(Refusal::Errno(EINVAL))?;
                 return Ok(Effect::Object {
@@ -234,8 +247,9 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                     device_instance: None,
                 });
             }
-            let requested = Requested::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
-            let (class, whose, reserve_bytes, is_reported) = if attr & LOCATION_MASK == LOCATION_PCI
+            let (class, whose, reserve_bytes, is_reported) = if attr
+                & memory_params::ATTR_LOCATION_MASK
+                != 0
             {
                 let bytes = requested.takes_of_host(release);
                 (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes, true)
@@ -243,7 +257,7 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                 let Takes {
                     most_bytes,
                     is_reported,
-                } = requested.takes(release);
+                } = of_card(&requested, op, release)?;
                 (
                     class::NV01_MEMORY_LOCAL_USER,
                     Whose::Card,

@@ -26,6 +26,7 @@ pub mod managed;
 pub mod names;
 pub mod op;
 pub mod page_size;
+pub mod page_tables;
 pub mod paths;
 pub mod policy;
 pub mod schedule;

@@ -47,7 +47,8 @@ pub struct Takes {
     pub most_bytes: u64,
     /// Whether it takes what the driver writes back, in whole pages. At a chosen address it does not: RM writes back the whole pages less the
     /// address's place in its page, and takes all of them (`no_allocation_takes_more_of_a_card_than_is_reserved_and_charged_for_it` of
-    /// `lab/referee`, RM's own heap), so that one page of 512 MiB can be had for 64 KiB. The most counts then.
+    /// `lab/referee`, RM's own heap), so that one page of 512 MiB can be had for 64 KiB. The most counts then. So it does where the caller
+    /// chooses which huge page a smaller one comes out of ([`Requested::takes`]).
     pub is_reported: bool,
 }
 
@@ -77,20 +78,32 @@ impl Requested {
     }
 
     /// What it takes of a card.
+    ///
+    /// Whoever chooses the huge page that a small one comes out of can have a small one of each, and leave no huge one to anybody: 2.5 GiB in
+    /// pieces of 64 KiB break all of a card of 80 GiB. So small memory at a chosen place, in a chosen range, or of a larger alignment
+    /// counts as the huge pages that it breaks. Without a choice it is the driver that decides (phys_mem_allocator.c, PMA).
     #[must_use]
     pub fn takes(&self, release: Release) -> Takes {
         let page = self.largest_page(release);
-        let aligned = params::FLAG_ALIGNMENT_HINT | params::FLAG_ALIGNMENT_FORCE;
+        let is_aligned =
+            self.flags & (params::FLAG_ALIGNMENT_HINT | params::FLAG_ALIGNMENT_FORCE) != 0;
         let is_placed = self.flags & params::FLAG_FIXED_ADDRESS != 0;
         // PMA aligns the end of a chosen place as well.
         let end_alignment_bytes = match self.alignment_bytes {
-            more if is_placed && self.flags & aligned != 0 && more > 0 => more,
+            more if is_placed && is_aligned && more > 0 => more,
             _none => 1,
         };
+        let is_in_range = self.flags & params::FLAG_USE_BEGIN_END != 0;
+        let broken = match self.alignment_bytes.min(HUGE_PAGE) {
+            _any if is_placed || is_in_range => HUGE_PAGE,
+            more if is_aligned => more.next_power_of_two(),
+            _none => BIG_PAGE,
+        };
+        let page = page.max(broken);
         let size = whole(self.size_bytes, page);
         Takes {
             most_bytes: whole(ended(size, end_alignment_bytes), page),
-            is_reported: !is_placed,
+            is_reported: !is_placed && broken <= self.largest_page(release),
         }
     }
 
@@ -212,12 +225,48 @@ mod tests {
         let takes = request.takes(Release::R570);
         assert_eq!(takes.most_bytes, 1 << 30);
         assert!(!takes.is_reported, "the driver writes less back");
-        // Without the flag the alignment moves the memory and does not lengthen it.
+        // Without the flag the alignment moves the memory and does not lengthen it, but chooses the huge page that it breaks.
         let moved = Requested {
             flags: params::FLAG_ALIGNMENT_FORCE,
             ..request
         };
-        assert_eq!(moved.takes(Release::R570).most_bytes, BIG_PAGE);
+        assert_eq!(moved.takes(Release::R570).most_bytes, HUGE_PAGE);
+    }
+
+    #[test]
+    fn who_chooses_the_huge_page_that_a_small_one_comes_out_of_pays_for_it() {
+        let force = params::FLAG_ALIGNMENT_FORCE;
+        for (flags, alignment_bytes, most, is_reported) in [
+            (force, HUGE_PAGE, HUGE_PAGE, false),
+            (params::FLAG_ALIGNMENT_HINT, 1 << 40, HUGE_PAGE, false),
+            (force, 256 * KIB, 256 * KIB, false),
+            (force, 192 * KIB, 256 * KIB, false),
+            (params::FLAG_USE_BEGIN_END, 0, HUGE_PAGE, false),
+            (params::FLAG_FIXED_ADDRESS, 0, HUGE_PAGE, false),
+            // No flag, no choice; and an alignment that the page has anyway is none.
+            (0, HUGE_PAGE, BIG_PAGE, true),
+            (force, 4 * KIB, BIG_PAGE, true),
+            (force, BIG_PAGE, BIG_PAGE, true),
+        ] {
+            let small = Requested {
+                flags,
+                alignment_bytes,
+                ..requested(BIG_PAGE, 0, 0)
+            };
+            let takes = small.takes(Release::R570);
+            let expected = Takes {
+                most_bytes: most,
+                is_reported,
+            };
+            assert_eq!(takes, expected, "{flags:#x} {alignment_bytes:#x}");
+        }
+        let large = Requested {
+            flags: force,
+            alignment_bytes: HUGE_PAGE,
+            ..requested(3 * HUGE_PAGE, 0, 0)
+        };
+        let takes = large.takes(Release::R570);
+        assert_eq!((takes.most_bytes, takes.is_reported), (3 * HUGE_PAGE, true));
     }
 
     #[test]

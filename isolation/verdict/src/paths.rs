@@ -93,6 +93,8 @@ pub const ALL: &[Path] = &[
         "any process that gets the file holds the memory"),
     path("10", "external mapping", "UVM_MAP_EXTERNAL_ALLOCATION", Outcome::Referenced,
         "one reference for each card that maps it, until it is unmapped, replaced or its file closed"),
+    path("10a", "external mapping of nothing", "UVM_MAP_EXTERNAL_SPARSE", Outcome::Refused,
+        "page tables for a range of any length, which no sum has"),
     path("11", "managed memory", "mmap of /dev/nvidia-uvm", Outcome::Charged,
         "by address space, as if all of it were on the card; the other policies are deny and allow"),
     path("11a", "moving managed memory", "UVM_MIGRATE, UVM_MIGRATE_RANGE_GROUP, UVM_SET_PREFERRED_LOCATION, UVM_SET_ACCESSED_BY and the like", Outcome::NoCardMemory,
@@ -104,7 +106,7 @@ pub const ALL: &[Path] = &[
     path("14", "channel", "RM_ALLOC classes 0xc06f, 0xc36f, 0xc46f, 0xc56f, 0xc86f, 0xc96f, 0xca6f", Outcome::FlatRate,
         "instance memory, RAMFC, USERD, method buffers"),
     path("15", "address space and page tables", "RM_ALLOC class 0x90f1, MAP_MEMORY_DMA", Outcome::FlatRate,
-        "page tables grow with what is mapped, which is charged; a mapping of address space alone takes none"),
+        "page tables grow with what is mapped, 8 bytes for each page: they are not charged beyond the flat rate"),
     path("16", "engine objects", "RM_ALLOC of compute, copy, security, 3D and video engines", Outcome::NoCardMemory,
         "they live in the buffers of their channel group; 3D takes the context that compute takes, video those of its engine; without the capability they are refused"),
     path("17", "graphics nodes", "/dev/dri, /dev/nvidia-modeset", Outcome::ClosedOutside,
@@ -116,7 +118,7 @@ pub const ALL: &[Path] = &[
     path("19", "extended memory (Grace)", "RM_ALLOC class 0x42", Outcome::Refused,
         "no account is kept of it"),
     path("20", "address space", "RM_ALLOC classes 0x70 and 0x50a0, VID_HEAP_CONTROL function 2 with VIRTUAL", Outcome::NoCardMemory,
-        "addresses without memory"),
+        "addresses without memory: each is made a lazy one, and a sparse one is refused, since page tables are taken at once for others"),
     path("R1", "allocate, refer, free", "RM_FREE after 7, 8 or 10", Outcome::NoCardMemory,
         "a free drops one reference; the allocation stays charged while another stands"),
     path("R2", "memory export objects", "RM_ALLOC classes 0xe0, 0xf1, 0xf9, 0xfb", Outcome::Refused,
@@ -132,7 +134,7 @@ pub const ALL: &[Path] = &[
     path("I2", "many objects without a size", "RM_ALLOC of clients, channel groups, channels, address spaces", Outcome::FlatRate,
         "counts are limited for each container"),
     path("M1", "unregistered ioctls of nvidia-uvm", "UVM numbers without a row, e.g. POPULATE_PAGEABLE 71, DISCARD 80", Outcome::Refused,
-        "EINVAL where the broker sees them; the filter lets pass those that only touch pages of the host"),
+        "EINVAL where the broker sees them; the filter lets pass those that take nothing of a card"),
 ];
 
 /// The path of a number.

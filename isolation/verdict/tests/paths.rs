@@ -155,6 +155,7 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
         "8a" => vec![ctl(0x3d08, &[], release)],
         "9" => vec![simple(&escape::NV_ESC_EXPORT_TO_DMABUF_FD, release)],
         "10" => vec![uvm_call(&uvm::UVM_MAP_EXTERNAL_ALLOCATION, release)],
+        "10a" => vec![uvm_call(&uvm::UVM_MAP_EXTERNAL_SPARSE, release)],
         "11" => vec![managed::map(
             Mapping {
                 length: 1 << 20,
@@ -213,7 +214,7 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
             ctl(0x2080_3125, &[], release),
         ],
         "I2" => each(&kind(&[Kind::ChannelGroup, Kind::Channel, Kind::VaSpace])),
-        "M1" => [71, 80, 74, 76, 0x3000_0003]
+        "M1" => [71, 80, 76, 0x3000_0003]
             .map(|cmd| match verdict::op(Surface::Uvm, cmd, release) {
                 Ok(op) => panic!("{} has a row", op.name()),
                 Err(refusal) => Verdict::Refuse(refusal),

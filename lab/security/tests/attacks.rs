@@ -53,6 +53,21 @@ fn pages_were_tried(observed: &Observed) -> Result<()> {
     Ok(())
 }
 
+/// The slice was full, and address space is given all the same, since it takes nothing of the card; what would is refused.
+fn page_tables_come_later(observed: &Observed) -> Result<()> {
+    observed.is_full()?;
+    for (name, done) in [("at once", 16), ("sparse", 0), ("sparse and lazy", 0)] {
+        let given = observed.number(&format!("/spaces/{name}/done"))?;
+        ensure!(given == done, "{name}: {}", observed.facts);
+    }
+    ensure!(
+        observed.number("/sparse_ranges")? == 0,
+        "{}",
+        observed.facts
+    );
+    Ok(())
+}
+
 fn reported(observed: &Observed) -> Result<()> {
     observed.reported_is_held()
 }
@@ -450,6 +465,7 @@ attacks! {
     ungranted_capabilities => no_capability_is_given,
     absurd_sizes => nothing_more,
     huge_pages => pages_were_tried,
+    page_tables => page_tables_come_later,
     host_memory => host_memory_is_limited,
     foreign_duplicate => never_executed,
     foreign_mapping => never_executed,

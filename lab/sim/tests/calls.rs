@@ -269,9 +269,19 @@ fn the_old_heap_call_allocates_reserves_and_frees() {
     let used = || machine.account()[0].used_bytes;
     let (handle, got) = heap(nvos32::FUNCTION_ALLOC_SIZE, 0, 0, 100_000).unwrap();
     assert_eq!((got, used()), (128 << 10, 128 << 10));
-    // Address space is not memory, even more of it than the card has.
-    heap(nvos32::FUNCTION_ALLOC_SIZE, 0x8_0000, 0, 1 << 40).unwrap();
-    assert_eq!(used(), 128 << 10);
+    // Address space is not memory, even more of it than the card has, where its page tables come later or are others'.
+    let (at_once, lazy, of_others, sparse) = (0x8_0000, 0x8_0400, 0x48_0000, 0x408_0400);
+    let space = |flags, bytes| heap(nvos32::FUNCTION_ALLOC_SIZE, flags, 0, bytes);
+    for flags in [lazy, of_others] {
+        space(flags, 1 << 40).unwrap();
+        assert_eq!(used(), 128 << 10);
+    }
+    for flags in [at_once, sparse] {
+        assert_eq!(space(flags, 1 << 40), Err(NV_ERR_NO_MEMORY));
+        let (tables, _) = space(flags, 1 << 30).unwrap();
+        assert_eq!(used(), (128 << 10) + 2 * MIB);
+        heap(nvos32::FUNCTION_FREE, 0, tables, 0).unwrap();
+    }
     assert_eq!(
         heap(nvos32::FUNCTION_ALLOC_SIZE, 0, 0, 64 * MIB),
         Err(NV_ERR_NO_MEMORY)

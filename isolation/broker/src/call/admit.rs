@@ -5,7 +5,7 @@ use std::fmt::Display;
 use driver::{Caller, Segment};
 use journal::counters::Counter;
 use share::{Disposition, Passage};
-use verdict::{Effect, Op, Refusal, Unknown, Verdict};
+use verdict::{Effect, Op, Refusal, Unknown, Verdict, page_tables};
 
 use super::reply::{Replied, Reply, record};
 use super::{NotifiedCall, ReceivedCall};
@@ -66,8 +66,10 @@ impl<'c> ReceivedCall<'c> {
         let cmd = u32::try_from(args[1] & 0xffff_ffff).unwrap_or_default();
         let op = verdict::op(surface(file.kind), cmd, release)
             .map_err(|refusal| call.report(&format_args!("ioctl {cmd:#x}"), refusal, None))?;
-        let argument = fetch::argument(call.notification.tid, &op, args[2], release)
+        let mut argument = fetch::argument(call.notification.tid, &op, args[2], release)
             .map_err(|refusal| call.report(&op.name(), refusal, None))?;
+        // Before it is compared with what was sent for it before.
+        page_tables::defer_in_argument(&op, &mut argument.bytes);
         if self.turn.is_repetition() && !call.still_waits() {
             return Err(Reply::GivenUp);
         }
@@ -128,6 +130,9 @@ impl NotifiedCall<'_> {
                 container.health.unknown(call);
             }
             return Err(refusal);
+        }
+        if let [argument, parameters, ..] = segments.as_mut_slice() {
+            page_tables::defer_in_parameters(op, &argument.bytes, &mut parameters.bytes);
         }
         let views: Vec<&[u8]> = segments
             .iter()

@@ -26,12 +26,22 @@ pub mod memory_params {
     pub const H_VA_SPACE: usize = 108;
     /// `NVOS32_ALLOC_FLAGS_VIRTUAL`: address space, not memory
     pub const FLAG_VIRTUAL: u32 = 0x0008_0000;
+    /// `NVOS32_ALLOC_FLAGS_LAZY`: of address space, page tables are made when something is mapped into it
+    pub const FLAG_LAZY: u32 = 0x0000_0400;
+    /// `NVOS32_ALLOC_FLAGS_SPARSE`: of address space, what is not mapped reads as zeros; it takes page tables at once
+    pub const FLAG_SPARSE: u32 = 0x0400_0000;
+    /// `NVOS32_ALLOC_FLAGS_EXTERNALLY_MANAGED`: of address space, whose page tables are not RM's
+    pub const FLAG_EXTERNALLY_MANAGED: u32 = 0x0040_0000;
+    /// `NVOS32_ALLOC_FLAGS_USE_BEGIN_END`: `rangeLo` and `rangeHi` say where
+    pub const FLAG_USE_BEGIN_END: u32 = 0x0002_0000;
     /// `NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`: the caller chooses the address
     pub const FLAG_FIXED_ADDRESS: u32 = 0x10;
     /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT`: `alignment` counts
     pub const FLAG_ALIGNMENT_HINT: u32 = 0x80;
     /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_FORCE`: `alignment` counts, and the call fails without it
     pub const FLAG_ALIGNMENT_FORCE: u32 = 0x100;
+    /// `attr` bits 26:25, location: 0 is the card's memory, and all else is system memory (rmapi_deprecated_vidheapctrl.c, 535 to 595)
+    pub const ATTR_LOCATION_MASK: u32 = 3 << 25;
     /// `attr` bits 13:12, compression: 0 is none
     pub const ATTR_COMPRESSION_MASK: u32 = 3 << 12;
     /// `attr` bits 24:23, page size: value 1 is 4 KiB
@@ -48,6 +58,8 @@ pub mod memory_params {
     pub const ATTR2_HUGE_512M: u32 = 2 << 20;
     /// `attr2` bits 21:20: value 3 is 256 GiB, since 570
     pub const ATTR2_HUGE_256G: u32 = 3 << 20;
+    /// `attr2` bits 30:29, memory beside one half of the GPU, on GB100 (`NVOS32_ATTR2_ENABLE_LOCALIZED_MEMORY`, 580 and later)
+    pub const ATTR2_LOCALIZED_MASK: u32 = 3 << 29;
     /// Bits of the size of huge pages.
     pub const ATTR2_HUGE_MASK: u32 = 3 << 20;
 }

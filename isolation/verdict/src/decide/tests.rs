@@ -134,6 +134,88 @@ fn the_deprecated_heap_call_is_charged_like_any_other() {
     }
 }
 
+/// The driver asks whether the place is the card; whatever else it is, it is the host (rmapi_deprecated_vidheapctrl.c).
+#[test]
+fn the_heap_call_takes_the_hosts_memory_wherever_it_is_not_the_cards() {
+    let op = Op::Escape(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
+    let mut arg = vec![0; 184];
+    put_u32(&mut arg, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
+    put_u64(&mut arg, nvos32::ALLOC_SIZE, 1 << 20);
+    for (place, whose) in [Whose::Card, Whose::Host, Whose::Host, Whose::Host]
+        .into_iter()
+        .enumerate()
+    {
+        let attr = u32::try_from(place).unwrap() << 25;
+        put_u32(&mut arg, nvos32::ALLOC_ATTR, attr);
+        let verdict = decide(&op, &[&arg], R);
+        let Verdict::Execute(Effect::Memory(memory)) = verdict else {
+            panic!("{verdict:?}")
+        };
+        assert_eq!(memory.whose, whose, "{attr:#x}");
+    }
+}
+
+#[test]
+fn memory_beside_one_half_of_a_gpu_is_refused_where_the_driver_has_it() {
+    let mut block = memory_block(64 << 10);
+    put_u32(&mut block, memory_params::ATTR2, 2 << 29);
+    for (release, is_refused) in [
+        (Release::R570, false),
+        (Release::R575, true),
+        (Release::R595, true),
+    ] {
+        let verdict = decide(&ALLOC_LONG, &[&alloc_struct(0x40), &block], release);
+        let refusal = Verdict::Refuse(Refusal::Status {
+            status: status::NV_ERR_INVALID_ARGUMENT,
+            at: nvos64::STATUS,
+        });
+        assert_eq!(verdict == refusal, is_refused, "{release:?} {verdict:?}");
+    }
+}
+
+#[test]
+fn address_space_is_lazy_before_the_driver_hears_of_it() {
+    use memory_params::{FLAG_EXTERNALLY_MANAGED, FLAG_LAZY, FLAG_SPARSE, FLAG_VIRTUAL, FLAGS};
+    let arg = alloc_struct(class::NV50_MEMORY_VIRTUAL);
+    let mut block = memory_block(1 << 40);
+    put_u32(&mut block, FLAGS, FLAG_VIRTUAL);
+    page_tables::defer_in_parameters(&ALLOC_LONG, &arg, &mut block);
+    assert_eq!(u32_at(&block, FLAGS), Some(FLAG_VIRTUAL | FLAG_LAZY));
+    // Neither memory nor a whole address space has such a flag.
+    for class in [class::NV01_MEMORY_VIRTUAL, 0x40] {
+        let mut other = vec![0xff; 24];
+        other.resize(128, 0);
+        let before = other.clone();
+        page_tables::defer_in_parameters(&ALLOC_LONG, &alloc_struct(class), &mut other);
+        assert_eq!(other, before, "{class:#x}");
+    }
+    let heap = Op::Escape(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
+    let mut arg = vec![0; 184];
+    put_u32(&mut arg, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
+    for (flags, after) in [(0, 0), (FLAG_VIRTUAL, FLAG_VIRTUAL | FLAG_LAZY)] {
+        put_u32(&mut arg, nvos32::ALLOC_FLAGS, flags);
+        page_tables::defer_in_argument(&heap, &mut arg);
+        assert_eq!(u32_at(&arg, nvos32::ALLOC_FLAGS), Some(after));
+    }
+    // RM makes no sparse one lazy.
+    for (flags, is_refused) in [
+        (FLAG_SPARSE | FLAG_LAZY, true),
+        (FLAG_SPARSE | FLAG_EXTERNALLY_MANAGED, false),
+        (FLAG_LAZY, false),
+    ] {
+        put_u32(&mut arg, nvos32::ALLOC_FLAGS, FLAG_VIRTUAL | flags);
+        put_u32(&mut block, FLAGS, FLAG_VIRTUAL | flags);
+        let class = alloc_struct(class::NV50_MEMORY_VIRTUAL);
+        for verdict in [
+            decide(&heap, &[&arg], R),
+            decide(&ALLOC_LONG, &[&class, &block], R),
+        ] {
+            let refused = matches!(verdict, Verdict::Refuse(Refusal::Status { status: 0x56, .. }));
+            assert_eq!(refused, is_refused, "{flags:#x} {verdict:?}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(

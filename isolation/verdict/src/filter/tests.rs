@@ -341,3 +341,48 @@ fn no_two_rules_match_one_command() {
         }
     }
 }
+
+/// What `uvm_ioctl` routes (kernel-open/nvidia-uvm/uvm.c, 595.45.04, which routes all that its forerunners do), beside `UVM_INITIALIZE` and
+/// `UVM_DEINITIALIZE`.
+const ROUTED: [std::ops::RangeInclusive<u32>; 7] = [
+    23..=31,
+    33..=34,
+    37..=47,
+    51..=51,
+    53..=53,
+    62..=75,
+    77..=80,
+];
+
+/// A call without a row passes a card's filter, and no broker hears of it.
+#[test]
+fn what_uvm_executes_without_a_row_takes_nothing_of_a_card() {
+    let harmless = [
+        // Keep managed pages where they are, which are charged, and let them go again.
+        40, 41, // Read and write the caller's own memory, name cards, and flush the caller's events.
+        62, 63, 64, 67, 77, // Frees what processes that have exited left.
+        69, // Takes pages of the host, which the control group counts.
+        71, // Managed pages lose what is in them.
+        80,
+    ];
+    for release in Release::ALL {
+        let native = Native::of(release);
+        for cmd in ROUTED.into_iter().flatten() {
+            match uvm::row(cmd, release) {
+                Some(row) => {
+                    let passes = row.production == Production::Native;
+                    assert_eq!(native.has(cmd), passes, "{}", row.name);
+                }
+                // This release's driver does not route it.
+                None if is_newer(cmd, release) => {}
+                None => assert!(harmless.contains(&cmd), "{cmd} {release:?}"),
+            }
+        }
+    }
+}
+
+/// Whether a later release brought the call.
+fn is_newer(cmd: u32, release: Release) -> bool {
+    let mut later = Release::ALL.into_iter().filter(|other| *other > release);
+    later.any(|other| uvm::row(cmd, other).is_some())
+}

@@ -153,7 +153,7 @@ pub(super) const fn of_uvm(id: u::Id) -> &'static [Handle] {
             By::Driver("it is the caller's own, and read on divided cards alone"),
         )],
         // Refused as a whole.
-        u::Id::AllocDeviceP2p => &[],
+        u::Id::AllocDeviceP2p | u::Id::MapExternalSparse | u::Id::ClearAllAccessCounters => &[],
         // No object of RM's is named.
         u::Id::Initialize
         | u::Id::CreateRangeGroup

@@ -41,7 +41,7 @@ attacks! {
     memory: reference_then_free map_then_free export_then_free channel_groups va_spaces managed_memory heap_and_old_calls
         privileged_classes absurd_sizes;
     capabilities: ungranted_capabilities;
-    pages: huge_pages;
+    pages: huge_pages page_tables;
     managed: managed_late managed_unseen managed_heirs;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
     events: foreign_names missing_destinations;

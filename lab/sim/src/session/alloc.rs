@@ -18,7 +18,7 @@ use nvabi::status::{
 
 use super::heap::{
     ATTR_LOCATION_MASK, ATTR_LOCATION_PCI, ATTR_LOCATION_VIDMEM, KIB64, PAGE_BYTES, Requested,
-    card_memory, system_memory,
+    card_memory, page_tables, system_memory,
 };
 use super::objects::{Client, Object, Resource, end_all, require_class};
 use super::{Context, Segments, State, class_table, event, sharing};
@@ -220,7 +220,7 @@ impl New {
         match self.kind {
             Kind::Subdevice => self.subdevice(client, card, params),
             Kind::Vidmem | Kind::Sysmem => self.memory(client, context, card, params),
-            Kind::Virtual => self.virtual_memory(client, card, params),
+            Kind::Virtual => self.virtual_memory(client, context, card, params),
             Kind::VaSpace => self.va_space(client, context, card),
             Kind::ChannelGroup => self.channel_group(client, context, card, params),
             Kind::ContextShare => self.context_share(client, card, params),
@@ -257,16 +257,25 @@ impl New {
     fn virtual_memory(
         &self,
         client: &Client,
+        context: &Context<'_>,
         card: Arc<SimCard>,
         params: &[u8],
     ) -> Result<Object, Refusal> {
-        let at = if self.class == class::NV01_MEMORY_VIRTUAL {
+        let is_whole = self.class == class::NV01_MEMORY_VIRTUAL;
+        let at = if is_whole {
             virtual_params::H_VA_SPACE
         } else {
             memory_params::H_VA_SPACE
         };
         let (space, depends_on) = self.named_space(client, u32_at(params, at).unwrap_or(0))?;
+        let size = u64_at(params, memory_params::SIZE).unwrap_or(0);
+        let flags = u32_at(params, memory_params::FLAGS).unwrap_or(0);
+        let implicit = match is_whole {
+            true => None,
+            false => page_tables(client, context, &card, (size, flags))?,
+        };
         Ok(Object {
+            implicit,
             depends_on,
             ..self.object(Some(card), Resource::Virtual(space))
         })

@@ -14,7 +14,7 @@ use nvabi::status::{
 
 use super::objects::{Client, Object, Resource};
 use super::{Context, Replacement, Segments, State, alloc};
-use crate::card::SimCard;
+use crate::card::{Charge, SimCard};
 use crate::memory::{Backing, Memory};
 use crate::refusal::Refusal;
 
@@ -25,7 +25,7 @@ const GIB256: u64 = 256 << 30;
 /// More than any host has; a larger size is a mistake that must not reach the memfd.
 const MAX_SYSTEM_BYTES: u64 = 1 << 40;
 /// `attr` bits 26:25: where memory shall be.
-pub(super) const ATTR_LOCATION_MASK: u32 = 3 << 25;
+pub(super) const ATTR_LOCATION_MASK: u32 = memory_params::ATTR_LOCATION_MASK;
 pub(super) const ATTR_LOCATION_PCI: u32 = 1 << 25;
 pub(super) const ATTR_LOCATION_VIDMEM: u32 = 0;
 /// Outputs of VID_HEAP_CONTROL's ALLOC_SIZE: the fields after `size` and `alignment` (nvos.h).
@@ -34,6 +34,10 @@ const HEAP_LIMIT: usize = 112;
 /// The host's page.
 pub(super) const PAGE_BYTES: u64 = 4096;
 pub(super) const KIB64: u64 = 64 << 10;
+/// Of a page table, for each page.
+pub(super) const ENTRY_BYTES: u64 = 8;
+/// What PMA withdraws from all others for memory beside one half of a GPU (phys_mem_allocator/map_defines.h).
+const LOCALIZED_BYTES: u64 = 64 << 20;
 
 /// What a request for card memory says of its pages and its place.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +89,7 @@ impl Requested {
 
     /// PMA takes no less than 64 KiB pages, and at a chosen address whole alignments (`_vidmemPmaAllocate`). There the address's place in its
     /// alignment is taken off what is written back, whatever is left: RM's own heap said so (`lab/referee`).
-    fn sizes(&self, page: u64) -> Option<Sizes> {
+    fn sizes(&self, page: u64, card: &SimCard) -> Option<Sizes> {
         let compressed = self.attr & memory_params::ATTR_COMPRESSION_MASK != 0;
         let granule = if compressed {
             page.max(KIB64 * 4)
@@ -97,6 +101,11 @@ impl Requested {
         let alignment = Some(self.alignment)
             .filter(|at| self.flags & aligned != 0 && *at > granule && at.is_multiple_of(granule))
             .unwrap_or(granule);
+        let is_localized = self.attr2 & memory_params::ATTR2_LOCALIZED_MASK != 0;
+        let region = match is_localized && card.profile.architecture.has_256g_pages() {
+            true => LOCALIZED_BYTES,
+            false => PAGE_BYTES,
+        };
         let is_placed = self.flags & memory_params::FLAG_FIXED_ADDRESS != 0;
         let placed = if !is_placed {
             size
@@ -113,7 +122,7 @@ impl Requested {
         Some(Sizes {
             bytes: size,
             reported: size.wrapping_sub(off),
-            taken: placed.checked_next_multiple_of(page.max(KIB64))?,
+            taken: placed.checked_next_multiple_of(page.max(KIB64).max(region))?,
         })
     }
 }
@@ -129,7 +138,7 @@ pub(super) fn card_memory(
         return Err(INVALID);
     }
     let page = requested.page(context, card)?;
-    let sizes = requested.sizes(page).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let sizes = requested.sizes(page, card).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
     let Sizes {
         bytes,
         reported,
@@ -142,6 +151,27 @@ pub(super) fn card_memory(
         charge: Some(charge),
     };
     Ok((Arc::new(memory), reported))
+}
+
+/// What RM keeps of a card for the page tables of address space, in pages of 4 KiB, unless it is lazy or others make its tables
+/// (`virtmemConstruct_IMPL`, virtual_mem.c). Sparse address space is never lazy (`stdmemValidateParams`, standard_mem.c).
+pub(super) fn page_tables(
+    client: &Client,
+    context: &Context<'_>,
+    card: &Arc<SimCard>,
+    (size, flags): (u64, u32),
+) -> Result<Option<Arc<Charge>>, Refusal> {
+    let is_lazy =
+        flags & memory_params::FLAG_LAZY != 0 && flags & memory_params::FLAG_SPARSE == 0;
+    if is_lazy || flags & memory_params::FLAG_EXTERNALLY_MANAGED != 0 {
+        return Ok(None);
+    }
+    let bytes = (size / PAGE_BYTES).saturating_mul(ENTRY_BYTES);
+    let taken = bytes
+        .checked_next_multiple_of(KIB64)
+        .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let charge = card.charge(context.session, client.pid, taken)?;
+    Ok(Some(Arc::new(charge)))
 }
 
 /// The host's memory: not the card's, so not charged.
@@ -261,10 +291,12 @@ pub(super) fn vid_heap_control(
                 .clone()
                 .ok_or(Refusal(NV_ERR_INVALID_OBJECT_PARENT))?;
             card.alive()?;
+            let mut tables = None;
             let (class, resource, bytes, offset) = if flags & memory_params::FLAG_VIRTUAL != 0 {
                 if size == 0 {
                     return Err(INVALID);
                 }
+                tables = page_tables(client, context, &card, (size, flags))?;
                 (
                     class::NV01_MEMORY_VIRTUAL,
                     Resource::Virtual(device.space()?.clone()),
@@ -272,7 +304,8 @@ pub(super) fn vid_heap_control(
                     0,
                 )
             } else {
-                let (class, memory, reported) = if attr & ATTR_LOCATION_MASK == ATTR_LOCATION_PCI {
+                let (class, memory, reported) = if attr & ATTR_LOCATION_MASK != ATTR_LOCATION_VIDMEM
+                {
                     let memory = system_memory(size)?;
                     let bytes = memory.bytes;
                     (NV01_MEMORY_SYSTEM, memory, bytes)
@@ -288,7 +321,11 @@ pub(super) fn vid_heap_control(
                     offset,
                 )
             };
-            let handle = client.insert(needed, Object::new(class, parent, Some(card), resource))?;
+            let object = Object {
+                implicit: tables,
+                ..Object::new(class, parent, Some(card), resource)
+            };
+            let handle = client.insert(needed, object)?;
             put_u32(arg, nvos32::ALLOC_H_MEMORY, handle);
             put_u64(arg, nvos32::ALLOC_SIZE, bytes);
             put_u64(arg, HEAP_OFFSET, offset);

@@ -16,7 +16,7 @@ use nvabi::status::{
 };
 use nvabi::uvm::{self, Id, map_external};
 
-use super::heap::system_memory;
+use super::heap::{ENTRY_BYTES, KIB64, system_memory};
 use super::objects::Resource;
 use super::uvm_files::UvmFile;
 use super::{Context, EFAULT, EINVAL, Ioctl, Replacement, Segments, State};
@@ -181,9 +181,13 @@ fn run(
         | Id::SetAccessedBy
         | Id::UnsetAccessedBy
         | Id::Migrate => settle_managed(file, context, id, block),
-        Id::AllocDeviceP2p | Id::MapDynamicParallelismRegion | Id::MigrateRangeGroup => {
-            Err(Refusal(NV_ERR_NOT_SUPPORTED))
+        Id::MapExternalSparse => {
+            map_sparse(file, context, block)
         }
+        Id::AllocDeviceP2p
+        | Id::ClearAllAccessCounters
+        | Id::MapDynamicParallelismRegion
+        | Id::MigrateRangeGroup => Err(Refusal(NV_ERR_NOT_SUPPORTED)),
         // Done above.
         Id::Initialize
         | Id::MmInitialize
@@ -293,6 +297,7 @@ fn free(
             .map_err(|_failed| BAD_ADDRESS);
     }
     file.ranges.remove(&base);
+    file.sparse.remove(&base);
     for space in file.spaces() {
         space.unmap(base, last - base + 1, |made_by| {
             made_by == MadeBy::Uvm(context.file)
@@ -352,6 +357,19 @@ fn span(block: &[u8]) -> Result<(u64, u64), Refusal> {
         .and_then(|more| base.checked_add(more))
         .ok_or(BAD_ADDRESS)?;
     Ok((base, last))
+}
+
+/// Page tables for all of an external range, of entries for 64 KiB each (`uvm_map_external_sparse_on_gpu`, uvm_map_external.c).
+fn map_sparse(file: &mut UvmFile, context: &Context<'_>, block: &[u8]) -> Result<(), Refusal> {
+    let ((base, last), card) = (span(block)?, card_at(context, block, 16)?);
+    file.space_of(card)?;
+    if file.ranges.get(&base) != Some(&last) {
+        return Err(INVALID);
+    }
+    let tables = ((last - base) / KIB64 + 1).saturating_mul(ENTRY_BYTES);
+    let charge = card.charge(context.session, context.caller.tgid, tables)?;
+    file.sparse.insert(base, charge);
+    Ok(())
 }
 
 fn card_at<'a>(

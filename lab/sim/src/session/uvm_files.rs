@@ -13,7 +13,7 @@ use nvabi::status::{
 };
 use nvabi::uvm;
 
-use crate::card::SimCard;
+use crate::card::{Charge, SimCard};
 use crate::managed::Managed;
 use crate::refusal::Refusal;
 use crate::vaspace::{MadeBy, VaSpace};
@@ -36,6 +36,8 @@ pub(super) struct UvmFile {
     mm: Mm,
     /// External ranges: first address to last.
     pub(super) ranges: BTreeMap<u64, u64>,
+    /// Page tables of ranges in which nothing is mapped, by the ranges' first addresses.
+    pub(super) sparse: BTreeMap<u64, Charge>,
     /// Groups of managed ranges, and how many were ever made.
     pub(super) groups: BTreeSet<u64>,
     pub(super) groups_made: u64,
@@ -118,6 +120,7 @@ impl UvmFiles {
             flags,
             mm: Mm::Uninitialized,
             ranges: BTreeMap::new(),
+            sparse: BTreeMap::new(),
             groups: BTreeSet::new(),
             groups_made: 0,
             cards: HashMap::new(),
