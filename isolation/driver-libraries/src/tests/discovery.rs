@@ -334,6 +334,9 @@ fn the_spec_has_the_granted_card_s_nodes_the_libraries_and_no_other_card_s_state
         value["linux"]["maskedPaths"],
         serde_json::json!(["/proc/driver/nvidia/gpus/0000:00:00.0"])
     );
+    // Root writes what the driver keeps for all cards to `registry` there, and to that of a granted card.
+    let read_only = value["linux"]["readonlyPaths"].as_array().unwrap();
+    assert!(read_only.contains(&serde_json::json!("/proc/driver")));
     let mounts = value["mounts"].as_array().unwrap();
     assert_eq!(mounts.len(), 10);
     assert_eq!(mounts[0]["type"], "bind");

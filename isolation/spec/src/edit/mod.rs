@@ -59,13 +59,14 @@ pub struct Plan<'a> {
 type Edit = fn(&mut Map<String, Value>, &Plan<'_>) -> Result<(), Error>;
 
 /// In order. Later edits may rely on earlier ones; each is safe to repeat.
-const EDITS: [Edit; 8] = [
+const EDITS: [Edit; 9] = [
     devices::remove_foreign,
     environment::add,
     environment::hide_from_other_hooks,
     devices::add_nodes,
     devices::add_mounts,
     procfs::mask,
+    procfs::protect,
     seccomp::install,
     annotate,
 ];

@@ -1,5 +1,9 @@
-//! What procfs shows of cards that are not the container's.
+//! What procfs shows of cards that are not the container's, and what drivers take there from root.
 
+use std::path::Path;
+
+use cards::DriverSpec;
+use host_config::walk::cleaned;
 use serde_json::{Map, Value};
 
 use super::Error;
@@ -16,6 +20,35 @@ pub(super) fn mask(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(),
     for path in &plan.additions.masked_paths {
         if !masked.iter().any(|other| other.as_str() == Some(path)) {
             masked.push(Value::String(path.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Drivers' files below a procfs.
+const OF_DRIVERS: &str = "driver";
+
+/// Nothing there is the container's to write: nvidia.ko keeps what root writes to `registry` for all cards, in memory that no control
+/// group counts, and asks for no capability. By every procfs of the container; runtimes pass over what is not there.
+pub(super) fn protect(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
+    match plan.grant.driver {
+        DriverSpec::Sim { .. } => return Ok(()),
+        DriverSpec::Kernel => {}
+    }
+    let text = |mount: &Value, key| mount.get(key).and_then(Value::as_str).map(str::to_owned);
+    let mut folders = vec!["/proc".to_owned()];
+    for mount in json::list(root, "", "mounts")? {
+        if text(mount, "type").as_deref() == Some("proc") {
+            folders.extend(text(mount, "destination"));
+        }
+    }
+    let linux = json::child_object(root, "linux")?;
+    let protected = json::child_array(linux, "readonlyPaths")?;
+    for folder in folders {
+        let path = cleaned(&Path::new("/").join(folder)).join(OF_DRIVERS);
+        let path = Value::String(path.display().to_string());
+        if !protected.contains(&path) {
+            protected.push(path);
         }
     }
     Ok(())

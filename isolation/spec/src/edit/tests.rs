@@ -302,6 +302,36 @@ fn a_container_that_is_not_held_reports_so() {
 }
 
 #[test]
+fn what_drivers_take_from_root_by_procfs_is_not_the_container_s_to_write() {
+    let given = json!({
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/jail/./proc/", "type": "proc", "source": "proc"},
+            {"destination": "second", "type": "proc"},
+            {"destination": "/data", "type": "bind", "source": "/data"},
+            {"type": "proc"},
+        ],
+        "linux": {"readonlyPaths": ["/proc/sys"]},
+    });
+    let spec = edited_for(&a_grant(DriverSpec::Kernel), &given).unwrap();
+    assert_eq!(
+        spec["linux"]["readonlyPaths"],
+        json!([
+            "/proc/sys",
+            "/proc/driver",
+            "/jail/proc/driver",
+            "/second/driver"
+        ])
+    );
+    // Whatever brings a procfs there.
+    let spec = edited_for(&a_grant(DriverSpec::Kernel), &json!({})).unwrap();
+    assert_eq!(spec["linux"]["readonlyPaths"], json!(["/proc/driver"]));
+    // Simulated cards have nothing there.
+    let spec = edited(&given).unwrap();
+    assert_eq!(spec["linux"]["readonlyPaths"], json!(["/proc/sys"]));
+}
+
+#[test]
 fn real_nodes_are_made_and_allowed_for_the_granted_cards_only() {
     let spec = edited_for(
         &a_grant(DriverSpec::Kernel),

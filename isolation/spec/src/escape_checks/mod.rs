@@ -165,7 +165,9 @@ fn reason(weakness: Weakness) -> &'static str {
         }
         Weakness::HostRoot => "the container could change what the host runs",
         Weakness::HostDev => "it holds the nodes of every card",
-        Weakness::HostProc => "it leads to every process of the host",
+        Weakness::HostProc => {
+            "it leads to every process of the host, or to what drivers keep for all of it"
+        }
         Weakness::ProcSys => {
             "root in the container could name a program there that the kernel starts on the host"
         }

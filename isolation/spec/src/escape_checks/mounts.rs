@@ -11,6 +11,7 @@ use cards::Weakness;
 use host_config::host_files::HostFiles;
 use host_config::own_places::OwnPlaces;
 use host_config::walk::cleaned;
+use nvabi::proc_files::PARAMS_PATH;
 use serde_json::{Map, Value};
 
 use super::Error;
@@ -49,6 +50,9 @@ const SOURCELESS: [&str; 8] = [
 
 /// How mounts of the container are to be seen by the host.
 const SHARED: [&str; 2] = ["shared", "rshared"];
+
+/// What drivers show of themselves; some of it root can write.
+const OF_DRIVERS: &str = "/proc/driver";
 
 /// Files of procfs through which root without any capability changes the host.
 const PROC_GUARDED: [&str; 3] = ["sys", "sysrq-trigger", "bus"];
@@ -269,23 +273,12 @@ impl Context<'_> {
         let resolve = |path: &Path| self.host.resolve(path);
         let is_below = |path: &str| real.starts_with(path);
         let is_written = source.access == Access::Write;
-        let kind = source.kind;
         let mut found = Vec::new();
         if real == Path::new("/dev") {
             found.push(Weakness::HostDev);
         }
         found.extend(devices::of_file(real, self.host));
-        if (is_below("/proc") || kind == "proc") && !is_below("/proc/driver") {
-            found.push(Weakness::HostProc);
-        }
-        // What is mounted below `/sys` is as much the kernel's.
-        if !mount.map_or(!is_written, Mount::is_read_only) {
-            if is_below("/sys/fs/cgroup") || OF_CONTROL_GROUPS.contains(&kind) {
-                found.push(Weakness::HostCgroup);
-            } else if is_below("/sys") || OF_SYSFS.contains(&kind) {
-                found.push(Weakness::HostSys);
-            }
-        }
+        found.extend(of_the_kernel(source, mount));
         let mut is_in_state = false;
         for own in self.own.state_dirs(self.host) {
             is_in_state |= real.starts_with(&own);
@@ -379,6 +372,28 @@ impl Context<'_> {
         PROC_GUARDED
             .iter()
             .all(|name| self.guarded.contains(&at.join(name)))
+    }
+}
+
+/// What a path leads to that is the kernel's own words.
+fn of_the_kernel(source: Source<'_>, mount: Option<&Mount<'_>>) -> Option<Weakness> {
+    let (real, kind) = (source.path, source.kind);
+    let is_written = source.access == Access::Write;
+    if real.starts_with("/proc") || kind == "proc" {
+        // Nobody can write the parameters, and the driver's own tools bind them as they are.
+        let is_read = !is_written || real == Path::new(PARAMS_PATH);
+        let passes = real.starts_with(OF_DRIVERS) && is_read;
+        return (!passes).then_some(Weakness::HostProc);
+    }
+    // What is mounted below `/sys` is as much the kernel's.
+    if mount.map_or(!is_written, Mount::is_read_only) {
+        None
+    } else if real.starts_with("/sys/fs/cgroup") || OF_CONTROL_GROUPS.contains(&kind) {
+        Some(Weakness::HostCgroup)
+    } else if real.starts_with("/sys") || OF_SYSFS.contains(&kind) {
+        Some(Weakness::HostSys)
+    } else {
+        None
     }
 }
 

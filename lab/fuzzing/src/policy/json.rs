@@ -273,6 +273,9 @@ pub(super) fn without_ours(spec: &Value) -> Value {
     });
     within(root, "linux", |linux| {
         linux.shift_remove("seccomp");
+        list(linux, "readonlyPaths", |path| {
+            !path.as_str().is_some_and(|path| path.ends_with("/driver"))
+        });
         list(linux, "devices", |it| !is_node(it, "path") && !is_ours(it));
         within(linux, "resources", |resources| {
             list(resources, "devices", |it| !is_ours(it));
