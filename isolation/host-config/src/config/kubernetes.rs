@@ -43,7 +43,7 @@ impl KubernetesConfig {
         match self.authority {
             Authority::Annotations => None,
             Authority::Claims => Some("[kubernetes] authority = \"claims\"".to_owned()),
-            Authority::Auto if control_group.is_some_and(|group| group.contains(KUBELET_GROUP)) => {
+            Authority::Auto if is_of_a_kubelet(control_group) => {
                 Some("the pod is a kubelet's".to_owned())
             }
             Authority::Auto => {
@@ -51,6 +51,12 @@ impl KubernetesConfig {
             }
         }
     }
+}
+
+/// Whether a kubelet has made a container's control group for a pod.
+#[must_use]
+pub fn is_of_a_kubelet(control_group: Option<&str>) -> bool {
+    control_group.is_some_and(|group| group.contains(KUBELET_GROUP))
 }
 
 /// The folder of this host's kubelet.

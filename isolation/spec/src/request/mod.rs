@@ -33,7 +33,7 @@ use cards::claims::Pointer;
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Amount, CardName, Choice, RequestedCards, Share};
 use cards::{ComputeTerms, ContainerKey, FrontendKind, Isolation, Name, Names};
-use host_config::config::{Config, DisableRule, EnvironmentRule};
+use host_config::config::{Config, DisableRule, EnvironmentRule, kubernetes};
 use host_config::host_files::ThisHost;
 use host_config::own_places::OwnPlaces;
 use host_config::terms::{self, Annotated, MEMORY_KEY, Memory, PREFIX, QUOTED_CHARS_MAX};
@@ -271,9 +271,11 @@ impl<'a> Parts<'a> {
     /// What a pod's author writes is seen by no scheduler, and would be granted beside what that one counts.
     fn refuse_pod_author(&self) -> Result<(), Error> {
         let control_group = json::control_group(self.spec)?;
-        let is_in_pod = engine::is_in_pod(&self.annotations)?;
-        let kubernetes = &self.config.kubernetes;
-        let Some(why) = kubernetes.claims_alone(control_group).filter(|_| is_in_pod) else {
+        // Not every engine of a kubelet's annotates its containers (docker below cri-dockerd).
+        let is_in_pod =
+            engine::is_in_pod(&self.annotations)? || kubernetes::is_of_a_kubelet(control_group);
+        let claims_alone = self.config.kubernetes.claims_alone(control_group);
+        let Some(why) = claims_alone.filter(|_| is_in_pod) else {
             return Ok(());
         };
         // Without an amount a policy asks.

@@ -1048,6 +1048,7 @@ fn in_a_cluster_s_pod_neither_dialect_asks() {
         "/kubepods/burstable/pod1/c1",
         "kubepods-burstable-pod1.slice:cri-containerd:c1",
         "/outer/kubepods.slice/pod1/c1",
+        "kubepods-besteffort-pod1.slice:docker:c1",
     ];
     type Asking<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
     let by_variable = "ALIYUN_COM_GPU_MEM_CONTAINER = \"4\"";
@@ -1083,13 +1084,25 @@ fn in_a_cluster_s_pod_neither_dialect_asks() {
             let config = authority(Authority::Annotations);
             let request = Request::from_spec(&config, Whose::default(), &spec).unwrap();
             assert!(request.is_some());
+            // Docker below cri-dockerd annotates nothing, and passes on what a pod's author writes into its environment.
+            let mut bare = spec_in_pod(&[], environment, group);
+            bare["annotations"] = json!({});
+            for counts in [Authority::Auto, Authority::Claims] {
+                let read = Request::from_spec(&authority(counts), Whose::default(), &bare);
+                if environment.is_empty() {
+                    assert!(read.unwrap().is_none());
+                } else {
+                    let text = read.unwrap_err().to_string();
+                    assert!(text.contains(key), "{text}");
+                }
+            }
         }
         // A pod of an engine's client, where there is no kubelet.
         let spec = spec_in_pod(annotations, environment, "/pods/c1");
         let request =
             |authority_of| Request::from_spec(&authority(authority_of), Whose::default(), &spec);
         request(Authority::Claims).unwrap_err();
-        if host_config::config::kubernetes::kubelet().is_none() {
+        if kubernetes::kubelet().is_none() {
             assert!(request(Authority::Auto).unwrap().is_some());
         }
     }
