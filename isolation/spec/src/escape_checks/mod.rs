@@ -8,7 +8,7 @@
 //! What is not refused, and why: CAP_MKNOD and device nodes that the device cgroup does not let open; CAP_PERFMON (counts
 //! and times of others, no memory of theirs); CAP_SYS_NICE, CAP_NET_ADMIN and CAP_SYS_RESOURCE (no way to the card);
 //! the host's network and IPC (our sockets are files); an unconfined seccomp or AppArmor profile (our rules do not
-//! come from them). In a user namespace of its own a container's capabilities are no privilege to the driver.
+//! come from them). In a user namespace of its own, without the host's root in it, a container's capabilities are no privilege.
 
 mod capabilities;
 mod devices;

@@ -52,14 +52,10 @@ impl Namespaces {
         self.own.iter().any(|own| own == kind)
     }
 
-    /// Capabilities are then none on the host.
-    pub(super) fn has_own_user(&self) -> bool {
-        self.has_own("user")
-    }
-
-    /// Files that only the host's root may write are then not the container's to write.
+    /// In a user namespace without the host's root. Capabilities are then none on the host, and files that only its root may write are
+    /// not the container's to write.
     pub(super) fn shields_root_s_files(&self) -> bool {
-        self.has_own_user() && !self.maps_host_root
+        self.has_own("user") && !self.maps_host_root
     }
 
     pub(super) fn has_own_cgroup(&self) -> bool {

@@ -225,14 +225,40 @@ fn every_set_of_capabilities_counts() {
             assert_eq!(findings[0].weakness, weakness, "an exec, {set} {name}");
             assert_eq!(findings[0].key, format!("process.capabilities.{set}"));
             assert_eq!(of_exec(&spec["process"], None, &fake()).unwrap(), findings);
-            // In a user namespace of its own the driver knows them for what they are.
+            // In a user namespace of its own they are none on the host.
             spec["linux"]["namespaces"]
                 .as_array_mut()
                 .unwrap()
                 .push(json!({"type": "user"}));
+            spec["linux"]["uidMappings"] =
+                json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
             assert_eq!(weaknesses(&spec), [], "{set} {name}");
             assert_eq!(of_exec(&spec["process"], Some(&spec), &fake()).unwrap(), []);
         }
+    }
+}
+
+#[test]
+fn a_user_namespace_with_the_host_s_root_in_it_takes_no_capability_away() {
+    for mappings in [
+        json!([{"containerID": 0, "hostID": 0, "size": 65536}]),
+        json!([{"containerID": 0, "hostID": 100_000, "size": 1}, {"containerID": 1, "hostID": 0, "size": 1}]),
+        // What a namespace that is joined maps, the spec need not say.
+        json!(null),
+    ] {
+        let mut spec = ordinary();
+        spec["process"]["capabilities"]["bounding"] = json!(["CAP_SYS_ADMIN"]);
+        spec["linux"]["namespaces"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"type": "user"}));
+        spec["linux"]["uidMappings"] = mappings.clone();
+        assert_eq!(weaknesses(&spec), [Weakness::CapSysAdmin], "{mappings}");
+        // Of an exec too: `docker exec --privileged`.
+        let process = spec["process"].take();
+        assert_eq!(weaknesses(&spec), [], "{mappings}");
+        let findings = of_exec(&process, Some(&spec), &fake()).unwrap();
+        assert_eq!(findings.len(), 1, "{mappings}");
     }
 }
 
