@@ -38,7 +38,7 @@ pub const PATH_VARIABLE: &str = "CGPU_CONFIG";
 const TENANTS_MAX: u32 = 100;
 
 /// The name, in a container's bundle, of the configuration that it was made by.
-const KEPT: &str = "cgpu-kept.toml";
+pub const KEPT: &str = "cgpu-kept.toml";
 
 /// A configuration is a page of text.
 const SIZE_MAX_BYTES: u64 = 1 << 20;

@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use cards::Weakness;
+use host_config::config::KEPT;
 use host_config::host_files::HostFiles;
 use host_config::own_places::OwnPlaces;
 use host_config::walk::cleaned;
@@ -53,6 +54,9 @@ const SHARED: [&str; 2] = ["shared", "rshared"];
 
 /// What drivers show of themselves; some of it root can write.
 const OF_DRIVERS: &str = "/proc/driver";
+
+/// The spec's name in a bundle.
+const SPEC: &str = "config.json";
 
 /// Files of procfs through which root without any capability changes the host.
 const PROC_GUARDED: [&str; 3] = ["sys", "sysrq-trigger", "bus"];
@@ -295,9 +299,7 @@ impl Context<'_> {
         {
             found.push(Weakness::HostRoot);
         }
-        // With its own spec in hand a container writes the next one.
-        let bundle = self.own.bundle.as_ref();
-        if is_written && bundle.is_some_and(|bundle| resolve(bundle).starts_with(real)) {
+        if is_written && self.is_a_bundle_s(real) {
             found.push(Weakness::HostRoot);
         }
         if !is_made(real) {
@@ -326,6 +328,19 @@ impl Context<'_> {
             found.push(Weakness::X11);
         }
         found
+    }
+
+    /// With its own spec in hand a container writes the next one, and with the configuration of another container it names programs
+    /// that root runs for that one. Where another bundle is, nobody here knows (podman's `--root`); the configuration in it tells.
+    fn is_a_bundle_s(&self, real: &Path) -> bool {
+        let own = self.own.bundle.as_ref();
+        if own.is_some_and(|bundle| self.host.resolve(bundle).starts_with(real)) {
+            return true;
+        }
+        let is_one = |folder: &Path| self.host.exists(&folder.join(KEPT));
+        real.ends_with(KEPT)
+            || is_one(real)
+            || (real.ends_with(SPEC) && real.parent().is_some_and(is_one))
     }
 
     fn is_mps(&self, real: &Path, destination: &str) -> bool {

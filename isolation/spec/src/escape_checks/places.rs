@@ -68,7 +68,7 @@ const SYSTEM: [&str; 58] = [
 ];
 
 /// Where those listen who start containers, or processes, or hand out cards. A read-only mount reaches a socket as well.
-const LISTENERS: [&str; 22] = [
+const LISTENERS: [&str; 39] = [
     "/run/buildkit",
     "/run/containerd",
     "/run/cri-dockerd.sock",
@@ -76,21 +76,38 @@ const LISTENERS: [&str; 22] = [
     "/run/dbus",
     "/run/docker",
     "/run/docker.sock",
+    "/run/dockershim.sock",
     "/run/incus",
     "/run/k0s",
     "/run/k3s",
     "/run/kata-containers",
     "/run/libvirt",
     "/run/lxd.socket",
+    "/run/nri",
     "/run/podman",
+    "/run/snap.docker",
     "/run/snapd.socket",
     "/run/systemd",
+    "/run/udev/control",
     "/run/user",
+    "/var/lib/incus/unix.socket",
+    "/var/lib/incus/unix.socket.user",
+    "/var/lib/k0s/kubelet/device-plugins",
+    "/var/lib/k0s/kubelet/plugins",
+    "/var/lib/k0s/kubelet/plugins_registry",
+    "/var/lib/k0s/kubelet/pod-resources",
     "/var/lib/kubelet/device-plugins",
     "/var/lib/kubelet/plugins",
     "/var/lib/kubelet/plugins_registry",
     "/var/lib/kubelet/pod-resources",
     "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd-user/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+    "/var/snap/microk8s/common/run",
+    "/var/snap/microk8s/common/var/lib/kubelet/device-plugins",
+    "/var/snap/microk8s/common/var/lib/kubelet/plugins",
+    "/var/snap/microk8s/common/var/lib/kubelet/plugins_registry",
+    "/var/snap/microk8s/common/var/lib/kubelet/pod-resources",
 ];
 
 /// Below these an engine keeps the root folders of its containers.
@@ -176,7 +193,7 @@ fn is_of_a_home(path: &Path) -> bool {
 }
 
 /// Whether an engine made this for one container, or for the data of several (its files for `/etc`, a shared memory, a volume),
-/// or binds it into every one.
+/// or binds it into every one. By their names: beside them engines keep what they, and cgpu, obey.
 pub(super) fn is_engine_s(path: &Path) -> bool {
     let parts: Vec<&str> = path
         .components()
@@ -194,24 +211,32 @@ pub(super) fn is_engine_s(path: &Path) -> bool {
 fn is_engine_s_from(parts: &[&str]) -> bool {
     match parts {
         // containerd's CRI: files of sandboxes, volumes of images.
-        [plugin, "sandboxes" | "containers", _id, _what, ..] => {
-            plugin.starts_with("io.containerd.")
-        }
+        [
+            plugin,
+            "sandboxes",
+            _id,
+            "hostname" | "hosts" | "resolv.conf" | "shm",
+            ..,
+        ]
+        | [plugin, "containers", _id, "volumes", _, ..] => plugin.starts_with("io.containerd."),
         // docker
         ["containers", id, "hostname" | "hosts" | "resolv.conf"] => is_id(id),
         ["containers", id, "mounts", _what, ..] => is_id(id),
-        // podman and CRI-O
-        [group, id, "userdata", _what, ..] => group.ends_with("-containers") && is_id(id),
+        // podman and CRI-O, which keep their own files of the container beside these
+        [group, id, "userdata", what, ..] => {
+            group.ends_with("-containers") && is_id(id) && is_given_by_podman(what)
+        }
         // volumes of docker, podman, and nerdctl, which has a namespace in between
         ["volumes", _, "_data", ..] | ["volumes", _, _, "_data", ..] => true,
         // nerdctl
+        ["nerdctl", _, "etchosts", _namespace, _id, "hosts"] => true,
         [
             "nerdctl",
             _,
-            "etchosts" | "containers",
+            "containers",
             _namespace,
             _id,
-            _file,
+            "hostname" | "hosts" | "resolv.conf",
         ] => true,
         // the kubelet's pods: volumes, files of containers
         ["kubelet", "pods", _pod, "etc-hosts"] => true,
@@ -241,6 +266,32 @@ fn is_engine_s_from(parts: &[&str]) -> bool {
         ["openebs", "local", _volume, ..] => true,
         _ => false,
     }
+}
+
+/// What podman and CRI-O bind into a container out of its `userdata`, of which podman makes the bundle.
+const OF_USERDATA: [&str; 14] = [
+    ".containerenv",
+    "fips-config",
+    "group",
+    "hostname",
+    "hosts",
+    "localtime",
+    // CRI-O: volumes of the image
+    "mounts",
+    "notify",
+    // podman: volumes with a layer of the container's own
+    "overlay",
+    "passwd",
+    "resolv.conf",
+    // subscriptions, at their place in the container
+    "run",
+    "secrets",
+    "shm",
+];
+
+fn is_given_by_podman(name: &str) -> bool {
+    // A part of a volume has a name like `subpath123`.
+    OF_USERDATA.contains(&name) || name.starts_with("subpath")
 }
 
 /// Whether an engine keeps the root folder of a container there.

@@ -563,14 +563,68 @@ fn writable_folders_of_the_system_are_refused_above_and_below() {
         "/run/containerd/s",
         "/run/containerd/s/0123",
         "/run/dbus/system_bus_socket",
+        "/run/dockershim.sock",
+        "/run/nri",
+        "/run/nri/nri.sock",
+        "/run/snap.docker/docker.sock",
         "/run/systemd/private",
+        "/run/udev/control",
         "/run/user/1000/podman/podman.sock",
+        "/var/lib/incus/unix.socket",
+        "/var/lib/k0s/kubelet/device-plugins",
         "/var/lib/kubelet/device-plugins",
+        "/var/snap/lxd/common/lxd/unix.socket",
+        "/var/snap/microk8s/common/run/containerd.sock",
+        "/var/snap/microk8s/common/var/lib/kubelet/device-plugins",
     ] {
         for options in [&["bind"][..], &["bind", "ro"], &["rbind", "rro"]] {
             let found = weaknesses_on(&host, &bound(listener, options));
             assert_eq!(found, [Weakness::EngineSocket], "{listener} {options:?}");
         }
+    }
+}
+
+#[test]
+fn what_an_engine_keeps_beside_the_files_of_a_container_is_not_given_away() {
+    const ID: &str = "781876246d8d3b2e0a43e2a1dba38ebc16fdf26a1e71d143b6979aeb427cc21c";
+    for source in [
+        format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/cgpu-kept.toml"),
+        format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json"),
+        format!("/run/containers/storage/vfs-containers/{ID}/userdata/artifacts/create-config"),
+        format!("/var/lib/docker/containers/{ID}/config.v2.json"),
+        "/var/lib/nerdctl/1935db59/containers/default/c1/log-config.json".to_owned(),
+        "/var/lib/nerdctl/1935db59/etchosts/default/c1/meta.json".to_owned(),
+        "/var/lib/containerd/io.containerd.grpc.v1.cri/containers/c6ff/status".to_owned(),
+        "/var/lib/containerd/io.containerd.runtime.v2.task/containers/c1/config.json".to_owned(),
+    ] {
+        assert_eq!(
+            weaknesses(&bound(&source, &["bind"])),
+            [Weakness::HostRoot],
+            "{source}"
+        );
+        assert_eq!(weaknesses(&bound(&source, &["bind", "ro"])), [], "{source}");
+    }
+    // A bundle of a container with a vGPU, wherever an engine has it.
+    let host = Fake {
+        files: vec!["/data/pods/c1/userdata/cgpu-kept.toml"],
+        ..fake()
+    };
+    for (source, expected) in [
+        (
+            "/data/pods/c1/userdata/cgpu-kept.toml",
+            &[Weakness::HostRoot][..],
+        ),
+        ("/data/pods/c1/userdata/config.json", &[Weakness::HostRoot]),
+        ("/data/pods/c1/userdata", &[Weakness::HostRoot]),
+        (
+            "/data/pods/c2/userdata/cgpu-kept.toml",
+            &[Weakness::HostRoot],
+        ),
+        ("/data/pods/c1/userdata/hosts", &[]),
+        ("/data/app/config.json", &[]),
+    ] {
+        let found = weaknesses_on(&host, &bound(source, &["bind"]));
+        assert_eq!(found, expected, "{source}");
     }
 }
 
@@ -601,6 +655,13 @@ fn what_engines_and_people_bind_every_day_passes() {
         "/var/lib/docker/100000.100000/volumes/models/_data/sub",
         "/var/lib/containers/storage/volumes/v/_data",
         &format!("/run/containers/storage/overlay-containers/{ID}/userdata/shm"),
+        &format!("/run/containers/storage/overlay-containers/{ID}/userdata/.containerenv"),
+        &format!("/run/containers/storage/overlay-containers/{ID}/userdata/localtime"),
+        &format!("/run/containers/storage/overlay-containers/{ID}/userdata/mounts/0123"),
+        &format!("/run/containers/storage/overlay-containers/{ID}/userdata/run/secrets"),
+        &format!("/run/containers/storage/overlay-containers/{ID}/userdata/subpath1234"),
+        &format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/overlay/1/merge"),
+        &format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/passwd"),
         &format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/secrets"),
         "/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/c6ff/hostname",
         "/run/containerd/io.containerd.grpc.v1.cri/sandboxes/c6ff/shm",
@@ -626,6 +687,7 @@ fn what_engines_and_people_bind_every_day_passes() {
         ("/opt/models", &["bind", "ro"]),
         ("/usr/share/fonts", &["bind", "ro"]),
         ("/run/systemd/resolve/resolv.conf", &["bind", "ro"]),
+        ("/run/udev/data", &["bind", "ro"]),
     ] {
         assert_eq!(
             weaknesses_on(&read, &bound(source, options)),
