@@ -282,7 +282,7 @@ weaknesses! {
     GpuDirect = "gpu-direct",
     /// Other nodes that NVIDIA's modules make.
     DriverDevices = "driver-devices",
-    /// Raw memory, disks, machine registers, VFIO; or a device cgroup that allows all.
+    /// Raw memory, disks, machine registers, VFIO; or a device cgroup that allows all, or none beside CAP_MKNOD.
     HostDevices = "host-devices",
     /// The host's process numbers: the broker can be killed, others' processes taken over.
     HostPid = "host-pid",

@@ -26,10 +26,21 @@ const DANGEROUS: [(&str, Weakness); 7] = [
     ("DAC_READ_SEARCH", Weakness::CapDacReadSearch),
 ];
 
+/// Makes nodes, which the device cgroup lets nobody open. Where there is none, they are the host's devices.
+const MAKES_NODES: &str = "MKNOD";
+
+/// Whether the container's devices are decided over. A spec without a path of a control group is podman's for `--cgroups=disabled`, for
+/// which crun makes no group and holds none of the spec's rules.
+pub(super) fn has_device_group(spec: &Value) -> Result<bool, Error> {
+    let path = json::control_group(spec)?;
+    Ok(path.is_some_and(|path| !path.is_empty()))
+}
+
 /// One finding a capability, at the first set that has it.
 pub(super) fn findings(
     process: &Map<String, Value>,
     namespaces: &Namespaces,
+    has_device_group: bool,
 ) -> Result<Vec<Finding>, Error> {
     let Some(sets) = process.get("capabilities").filter(|sets| !sets.is_null()) else {
         return Ok(Vec::new());
@@ -47,15 +58,22 @@ pub(super) fn findings(
         };
         for name in names.as_array().ok_or_else(wrong)? {
             let name = name.as_str().ok_or_else(wrong)?;
-            let Some(weakness) = weakness(name) else {
-                continue;
+            let bare = bare(name);
+            let makes_nodes = bare == MAKES_NODES && !has_device_group;
+            let (weakness, shown) = match weakness(&bare) {
+                Some(weakness) => (weakness, name.to_owned()),
+                None if makes_nodes => (
+                    Weakness::HostDevices,
+                    format!("{name} without linux.cgroupsPath"),
+                ),
+                None => continue,
             };
             // The driver tells a user namespace's root from the host's. Who is the host's root in one still has its files, and with
             // CAP_SYS_ADMIN over its own mounts nothing keeps them from it: `/proc/sys`, `/sys`.
             if !namespaces.shields_root_s_files()
                 && !findings.iter().any(|found| found.weakness == weakness)
             {
-                findings.push(Finding::new(weakness, field.clone(), name));
+                findings.push(Finding::new(weakness, field.clone(), shown));
             }
         }
     }
@@ -63,9 +81,12 @@ pub(super) fn findings(
 }
 
 /// Engines write `CAP_SYS_ADMIN`; runtimes take other spellings as well.
-fn weakness(name: &str) -> Option<Weakness> {
+fn bare(name: &str) -> String {
     let name = name.trim().to_ascii_uppercase();
-    let bare = name.strip_prefix("CAP_").unwrap_or(&name);
+    name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
+}
+
+fn weakness(bare: &str) -> Option<Weakness> {
     DANGEROUS
         .iter()
         .find(|(dangerous, _)| *dangerous == bare)

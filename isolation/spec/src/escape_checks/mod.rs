@@ -5,7 +5,7 @@
 //! outside the filter work for it. Together with a quota each of these is refused, unless the configuration lets it
 //! through by name; then the grant says so.
 //!
-//! What is not refused, and why: CAP_MKNOD and device nodes that the device cgroup does not let open; CAP_PERFMON (counts
+//! What is not refused, and why: CAP_MKNOD and device nodes that the device cgroup does not let open, where there is one; CAP_PERFMON (counts
 //! and times of others, no memory of theirs); CAP_SYS_NICE, CAP_NET_ADMIN and CAP_SYS_RESOURCE (no way to the card);
 //! the host's network and IPC (our sockets are files); an unconfined seccomp or AppArmor profile (our rules do not
 //! come from them). In a user namespace of its own, without the host's root in it, a container's capabilities are no privilege.
@@ -70,6 +70,7 @@ pub fn of_container(
         findings.extend(capabilities::findings(
             json::object(process, "process")?,
             &namespaces,
+            capabilities::has_device_group(spec)?,
         )?);
     }
     findings.extend(devices::findings(root, host)?);
@@ -98,7 +99,7 @@ pub fn of_file(
 }
 
 /// Looks through the process spec of an exec. `container`: the spec that its container was made from; without one it is
-/// taken to have no user namespace.
+/// taken to have no user namespace, and a control group, as an engine's containers have.
 ///
 /// # Errors
 /// A spec of another shape.
@@ -107,11 +108,15 @@ pub fn of_exec(
     container: Option<&Value>,
     host: &dyn HostFiles,
 ) -> Result<Vec<Finding>, Error> {
-    let namespaces = match container {
-        Some(container) => Namespaces::read(json::object(container, "")?, host)?,
-        None => Namespaces::of_the_host(),
+    let (namespaces, has_device_group) = match container {
+        Some(container) => (
+            Namespaces::read(json::object(container, "")?, host)?,
+            capabilities::has_device_group(container)?,
+        ),
+        None => (Namespaces::of_the_host(), true),
     };
-    capabilities::findings(json::object(process, "the process spec")?, &namespaces)
+    let process = json::object(process, "the process spec")?;
+    capabilities::findings(process, &namespaces, has_device_group)
 }
 
 /// What the findings weaken, if the configuration lets all of them through.

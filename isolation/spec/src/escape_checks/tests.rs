@@ -116,6 +116,7 @@ fn ordinary() -> Value {
             {"destination": "/proc/driver/nvidia/params", "type": "bind", "source": "/proc/driver/nvidia/params", "options": ["bind"]},
         ],
         "linux": {
+            "cgroupsPath": "/docker/781876246d8d3b2e0a43e2a1dba38ebc16fdf26a1e71d143b6979aeb427cc21c",
             "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "network", "path": "/proc/7/ns/net"}],
             "devices": [
                 {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229},
@@ -260,6 +261,44 @@ fn a_user_namespace_with_the_host_s_root_in_it_takes_no_capability_away() {
         let findings = of_exec(&process, Some(&spec), &fake()).unwrap();
         assert_eq!(findings.len(), 1, "{mappings}");
     }
+}
+
+/// What podman writes for `--cgroups=disabled`. crun then makes no control group, and nobody asks the rules for devices.
+#[test]
+fn who_makes_nodes_has_a_control_group_that_decides_over_them() {
+    for path in [json!(null), json!("")] {
+        for set in ["bounding", "permitted", "ambient"] {
+            let mut spec = ordinary();
+            spec["linux"]["cgroupsPath"] = path.clone();
+            spec["process"]["capabilities"] = json!({set: ["CAP_MKNOD"]});
+            let findings = of_container(&spec, &own_at("/run/cgpu"), &fake()).unwrap();
+            let expected = Finding::new(
+                Weakness::HostDevices,
+                format!("process.capabilities.{set}"),
+                "CAP_MKNOD without linux.cgroupsPath",
+            );
+            assert_eq!(findings, [expected], "{set} {path}");
+            assert_eq!(
+                of_exec(&spec["process"], Some(&spec), &fake()).unwrap(),
+                findings
+            );
+            // In a user namespace nobody makes a device's node.
+            let mut mapped = spec.clone();
+            mapped["linux"]["uidMappings"] =
+                json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+            mapped["linux"]["namespaces"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!({"type": "user"}));
+            assert_eq!(weaknesses(&mapped), [], "{set} {path}");
+            // Nodes that are not the container's to make.
+            spec["process"]["capabilities"] = json!({set: ["CAP_CHOWN"]});
+            assert_eq!(weaknesses(&spec), [], "{set} {path}");
+        }
+    }
+    let spec = ordinary();
+    assert_eq!(of_exec(&spec["process"], Some(&spec), &fake()).unwrap(), []);
+    assert_eq!(of_exec(&spec["process"], None, &fake()).unwrap(), []);
 }
 
 #[test]
