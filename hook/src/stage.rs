@@ -157,9 +157,13 @@ fn precreate(
         id: podman::container_id(&spec).ok(),
         bundle: None,
     };
+    let mut plain = |config: &Config| match vgpu::plain::closed_to_driver(config, whose.id, &spec) {
+        Some(closed) => answer(closed.to_string().as_bytes()),
+        None => answer(bytes),
+    };
     let config = match configured {
         Ok(config) => config,
-        Err(_broken) if vgpu::asks_for_nothing(whose, &spec) => return answer(bytes),
+        Err(_broken) if vgpu::asks_for_nothing(whose, &spec) => return plain(&Config::default()),
         Err(error) => return Err(error.into()),
     };
     let id = match podman::container_id(&spec) {
@@ -170,7 +174,7 @@ fn precreate(
                 .request
                 .is_none() =>
         {
-            return answer(bytes);
+            return plain(&config);
         }
         Err(error) => return Err(error),
     };
@@ -178,7 +182,7 @@ fn precreate(
     let container = Container::new(config, key);
     let order = Create::new(&container, Source::Spec(&spec), FrontendKind::Hook);
     let Some(created) = vgpu::create(&order)? else {
-        return answer(bytes);
+        return plain(container.config());
     };
     let mut edited = created.spec.context("there is no edited spec")?;
     let handed = refuse_by_group(created.grant.backend)

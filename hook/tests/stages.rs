@@ -156,6 +156,32 @@ fn a_spec_that_asks_for_nothing_comes_out_byte_for_byte() {
     assert!(!host.path(STATE).join("lock").exists());
 }
 
+#[test]
+fn a_plain_container_that_others_reach_is_closed_to_the_driver() {
+    let Some(host) = Host::find() else { return };
+    let mut joined = spec(json!({}));
+    joined["linux"]["namespaces"][1]["path"] = json!("/proc/1/ns/net");
+    let mut nameless = joined.clone();
+    nameless["linux"]["cgroupsPath"] = json!("/somebody/else");
+    let text = fs::read_to_string(host.path("cgpu.toml")).unwrap();
+    for configuration in [text.as_str(), "[broker"] {
+        host.configure(configuration);
+        for plain in [&joined, &nameless] {
+            // A broken configuration says no runtime either: with a profile of the engine's that does not matter.
+            let mut plain = plain.clone();
+            plain["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW"});
+            let output = call(&host, "precreate", &plain.to_string());
+            assert!(output.status.success(), "{}", reply(&output));
+            let mut closed: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let rules = closed["linux"]["seccomp"]["syscalls"].take();
+            assert!(rules.as_array().unwrap().len() > 20, "{rules}");
+            closed["linux"]["seccomp"] = plain["linux"]["seccomp"].clone();
+            assert_eq!(closed, plain);
+        }
+    }
+    host.assert_clean();
+}
+
 /// It is called for every container of podman's: none of them has chosen cgpu, and none gets what it has not asked for.
 #[test]
 fn a_missed_request_is_reported_and_the_hosts_default_is_not_for_podmans_containers() {

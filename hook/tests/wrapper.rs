@@ -110,7 +110,7 @@ impl Host {
                 {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
             ],
             "linux": {
-                "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}],
+                "namespaces": [{"type": "pid"}, {"type": "network"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}],
                 "readonlyPaths": ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"],
             },
         });
@@ -520,6 +520,31 @@ fn one_that_is_nearly_a_request_is_reported_and_needs_no_configuration() {
     assert_eq!(created.code, Some(0), "{created:?}");
     let deleted = host.runtime(&["delete", "--force", "c1"]);
     assert_eq!(deleted.code, Some(0), "{deleted:?}");
+}
+
+#[test]
+fn a_plain_container_that_others_reach_is_closed_to_the_driver_also_with_a_broken_configuration() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("c1", json!({}), "grep Seccomp: /proc/self/status");
+    let path = bundle.join("config.json");
+    let own: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut joined = own.clone();
+    joined["linux"]["namespaces"][1]["path"] = json!("/proc/self/ns/net");
+    for configuration in [None, Some("[broker")] {
+        if let Some(text) = configuration {
+            fs::write(host.dir.path().join("cgpu.toml"), text).unwrap();
+        }
+        for (spec, mode) in [(&own, "0"), (&joined, "2")] {
+            fs::write(&path, spec.to_string()).unwrap();
+            let ran = host.runtime(&["run", "--bundle", bundle.to_str().unwrap(), "c1"]);
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+            assert_eq!(ran.stdout, format!("Seccomp:\t{mode}\n"), "{ran:?}");
+            let after: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            let rules = after["linux"]["seccomp"]["syscalls"].as_array();
+            assert_eq!(rules.is_some_and(|rules| rules.len() > 20), mode == "2");
+        }
+    }
+    assert!(!host.dir.path().join("state/lock").exists());
 }
 
 #[test]

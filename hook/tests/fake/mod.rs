@@ -134,7 +134,7 @@ pub(crate) fn spec(annotations: Value) -> Value {
         "mounts": [],
         "linux": {
             "cgroupsPath": format!("/libpod_parent/libpod-{ID}"),
-            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}],
+            "namespaces": [{"type": "pid"}, {"type": "network"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}],
             "readonlyPaths": ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"],
         },
     })

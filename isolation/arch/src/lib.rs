@@ -79,6 +79,15 @@ impl Arch {
         }
     }
 
+    /// The names there of every table of system calls that programs of this machine may call by, its own first.
+    #[must_use]
+    pub const fn oci_tables(self) -> &'static [&'static str] {
+        match self {
+            Self::X86_64 => &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+            Self::Aarch64 => &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"],
+        }
+    }
+
     /// Bytes of the largest page that a kernel of this architecture can be built with. Linux takes one of 4, 16 and 64 KiB on arm64.
     #[must_use]
     pub const fn largest_page_bytes(self) -> u64 {

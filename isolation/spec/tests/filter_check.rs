@@ -21,7 +21,7 @@ use host_config::config::OtherCards;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvabi::Release;
 use serde_json::{Value, json};
-use spec::edit::{Additions, Plan, SeccompRules, apply};
+use spec::edit::{Additions, Plan, SeccompRules, apply, closed_to_driver};
 use sys::seccomp::Listener;
 use sys::traced::Traced;
 use verdict::filter::{Coverage, FilterSpec};
@@ -118,30 +118,7 @@ impl Host {
         privileges: Privileges,
         isolation: &Isolation,
     ) -> PathBuf {
-        let bundle = self.dir.path().join(id);
-        fs::create_dir_all(bundle.join("rootfs")).unwrap();
-        fs::copy(&self.probe, bundle.join("rootfs/probe")).unwrap();
-        let words = [&["/probe"], args].concat();
-        let capabilities = json!(["CAP_SYS_ADMIN", "CAP_KILL"]);
-        let mut spec = json!({
-            "ociVersion": "1.0.2",
-            "process": {
-                "args": words,
-                "cwd": "/",
-                "user": {"uid": 0, "gid": 0},
-                "noNewPrivileges": privileges == Privileges::NoNew,
-                "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
-            },
-            "root": {"path": "rootfs"},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-            ],
-            "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]},
-        });
-        if let Some(seccomp) = seccomp {
-            spec["linux"]["seccomp"] = seccomp;
-        }
+        let (bundle, mut spec) = self.unedited(id, seccomp, args, privileges);
         let grant = Grant {
             version: grant::VERSION,
             key: ContainerKey::new("test", id).unwrap(),
@@ -187,6 +164,55 @@ impl Host {
         let socket = UnixListener::bind(listener).unwrap();
         // Ends with the test program; it waits for listeners until then.
         std::thread::spawn(move || play_broker(&socket));
+        bundle
+    }
+
+    /// A bundle that has no spec yet, and the spec.
+    fn unedited(
+        &self,
+        id: &str,
+        seccomp: Option<Value>,
+        args: &[&str],
+        privileges: Privileges,
+    ) -> (PathBuf, Value) {
+        let bundle = self.dir.path().join(id);
+        fs::create_dir_all(bundle.join("rootfs")).unwrap();
+        fs::copy(&self.probe, bundle.join("rootfs/probe")).unwrap();
+        let words = [&["/probe"], args].concat();
+        let capabilities = json!(["CAP_SYS_ADMIN", "CAP_KILL"]);
+        let mut spec = json!({
+            "ociVersion": "1.0.2",
+            "process": {
+                "args": words,
+                "cwd": "/",
+                "user": {"uid": 0, "gid": 0},
+                "noNewPrivileges": privileges == Privileges::NoNew,
+                "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+            },
+            "root": {"path": "rootfs"},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+            ],
+            "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]},
+        });
+        if let Some(seccomp) = seccomp {
+            spec["linux"]["seccomp"] = seccomp;
+        }
+        (bundle, spec)
+    }
+
+    /// A container that asks for nothing and shares the host's network.
+    fn plain_bundle(
+        &self,
+        id: &str,
+        seccomp: Option<Value>,
+        args: &[&str],
+        privileges: Privileges,
+    ) -> PathBuf {
+        let (bundle, spec) = self.unedited(id, seccomp, args, privileges);
+        let closed = closed_to_driver(&spec, Some(id)).unwrap().unwrap();
+        fs::write(bundle.join("config.json"), closed.to_string()).unwrap();
         bundle
     }
 
@@ -505,6 +531,112 @@ fn the_broker_sees_the_driver_s_calls_under_every_kind_of_profile() {
             let id = format!("p{at}-{privileges:?}").to_lowercase();
             let answers = host.run(&id, profile.clone(), &calls, privileges);
             assert_closed(&answers, closed, &format!("{name}, {privileges:?}"));
+        }
+    }
+}
+
+/// Of a plain container: what fails, and what is as it was, of this machine's table and of the foreign ones.
+const CLOSED_TO_PLAIN: [&str; 12] = [
+    "i:0xc020462a",
+    "i:0xc030462b",
+    "i:0xc020462b",
+    "i:0xffffffffc020462a",
+    "i:0x0020462a",
+    "i:0xc030002b",
+    "i:0xc040aa57",
+    "i:33",
+    "i:0x30000001",
+    "i:0xc01046d3",
+    "c:0xc020462a",
+    "c:33",
+];
+const OPEN_TO_PLAIN: [&str; 7] = [
+    "i:0x5401",
+    "i:0x400454d4",
+    "i:0x4020744f",
+    "i:0xc021462a",
+    "c:0x5401",
+    "c:0x400454d4",
+    "m:1:0x1000",
+];
+
+/// With the errno that a refusal has, or that the profile's own answer to foreign tables is not looked at.
+fn assert_closed_to_plain(
+    answers: &BTreeMap<String, String>,
+    closed: i32,
+    has_foreign_tables: bool,
+    context: &str,
+) {
+    let looked_at = |call: &&&str| has_foreign_tables || !call.starts_with('c');
+    for call in CLOSED_TO_PLAIN.iter().filter(looked_at) {
+        let expected = (-closed).to_string();
+        assert_eq!(answers[*call], expected, "{context}: {call} in {answers:?}");
+    }
+    for call in OPEN_TO_PLAIN.iter().filter(looked_at) {
+        let expected = (-libc::EBADF).to_string();
+        assert_eq!(answers[*call], expected, "{context}: {call} in {answers:?}");
+    }
+    // A kernel without x32's table knows no such call.
+    let x32 = &answers["x:0xc020462a"];
+    assert_ne!(*x32, (-libc::EBADF).to_string(), "{context}: {answers:?}");
+    // It may still supervise processes of its own.
+    assert_eq!(answers["n"], "0", "{context}");
+}
+
+fn calls_of_plain() -> Vec<&'static str> {
+    CLOSED_TO_PLAIN
+        .into_iter()
+        .chain(OPEN_TO_PLAIN)
+        .chain(["x:0xc020462a", "n"])
+        .collect()
+}
+
+#[test]
+fn the_driver_s_calls_fail_in_a_plain_container_under_every_kind_of_profile() {
+    let Some(host) = Host::find() else { return };
+    let Some(list) = allow_list(1) else {
+        println!("SKIP: no table of system calls");
+        return;
+    };
+    let calls = calls_of_plain();
+    for (at, (name, profile, closed)) in profiles(&list).into_iter().enumerate() {
+        // What a profile says of foreign tables stays: some have none, and one has no other.
+        let tables = profile.as_ref().map(|profile| &profile["architectures"]);
+        let has_foreign = tables.is_none_or(|tables| *tables == json!(ALL_ARCHITECTURES));
+        for privileges in [Privileges::Any, Privileges::NoNew] {
+            let id = format!("q{at}-{privileges:?}").to_lowercase();
+            let bundle = host.plain_bundle(&id, profile.clone(), &calls, privileges);
+            let ran = host.runc(&["run", "--bundle", bundle.to_str().unwrap(), &id]);
+            let context = format!("{name}, {privileges:?}");
+            assert_closed_to_plain(&answers(&ran), closed, has_foreign, &context);
+        }
+    }
+}
+
+#[test]
+fn the_driver_s_calls_fail_in_an_exec_of_a_plain_container() {
+    let Some(host) = Host::find() else { return };
+    for (at, profile) in [None, allow_list(1)].into_iter().enumerate() {
+        for privileges in [Privileges::Any, Privileges::NoNew] {
+            let id = format!("qx{at}-{privileges:?}").to_lowercase();
+            let bundle = host.plain_bundle(&id, profile.clone(), &["w"], privileges);
+            // Without pipes: the container would hold them.
+            let started = Command::new("runc")
+                .arg("--root")
+                .arg(host.dir.path().join("runc"))
+                .args(["run", "--detach", "--bundle"])
+                .arg(&bundle)
+                .arg(&id)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .unwrap();
+            assert!(started.success(), "{id}");
+            let words = [&["exec", &id, "/probe"], calls_of_plain().as_slice()].concat();
+            let ran = host.runc(&words);
+            host.runc(&["delete", "--force", &id]);
+            assert_closed_to_plain(&answers(&ran), libc::ENOTTY, true, &id);
         }
     }
 }

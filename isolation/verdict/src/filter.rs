@@ -129,6 +129,40 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
     rules
 }
 
+/// Calls that give no memory away and whose number and size other drivers use too, in containers that have nothing to do with a card:
+/// `TUNSETSNDBUF` (every size is ATTACH_GPUS_TO_FD's), `TUNSETDEBUG`, `PPPIOCSXASYNCMAP`.
+const OTHER_DRIVERS_TOO: [&str; 3] = [
+    "NV_ESC_ATTACH_GPUS_TO_FD",
+    "NV_ESC_REGISTER_FD",
+    "NV_ESC_RM_UNMAP_MEMORY",
+];
+
+/// The rules for a container that has no card and may be handed another one's open driver file: what comes to a broker elsewhere fails
+/// here. Those of every release, so that they depend on no configuration, and hold when the host's driver is another one later.
+///
+/// `ENOTTY` is what a file answers that has no such call: a program of another driver, whose call has the same number and size, takes it
+/// for a kernel without that call. Of Linux 6.1's own calls that is `BTRFS_IOC_QGROUP_LIMIT` alone, which takes `CAP_SYS_ADMIN`.
+#[must_use]
+pub fn closing_rules() -> Vec<IoctlRule> {
+    let mut rules: Vec<IoctlRule> = Vec::new();
+    for release in Release::ALL {
+        let (coverage, arch) = (Coverage::Production, Arch::NATIVE);
+        let of_release = ioctl_rules(&FilterSpec {
+            release,
+            coverage,
+            arch,
+        });
+        for rule in of_release {
+            let is_known = rules.iter().any(|known| known.when == rule.when);
+            if !is_known && !OTHER_DRIVERS_TOO.contains(&rule.name) {
+                let action = Action::Errno(ENOTTY);
+                rules.push(IoctlRule { action, ..rule });
+            }
+        }
+    }
+    rules
+}
+
 /// What a filter does with a row; `None`: it lets the call pass.
 const fn action(production: Production, coverage: Coverage) -> Option<Action> {
     match (production, coverage) {

@@ -42,11 +42,12 @@ impl Spec {
     /// Keeps the original and writes the edited value in its place.
     pub(crate) fn replace(&self, dir: &ContainerDir, edited: &Value) -> Result<(), Error> {
         keep_original(dir, &self.bytes)?;
-        let bytes = serde_json::to_vec(edited).map_err(|source| Error::SpecJson {
-            path: self.path.clone(),
-            source,
-        })?;
-        write_like(&self.path, &bytes)
+        self.rewrite(edited)
+    }
+
+    /// Writes the edited value in its place.
+    pub(crate) fn rewrite(&self, edited: &Value) -> Result<(), Error> {
+        write_json(&self.path, edited)
     }
 }
 

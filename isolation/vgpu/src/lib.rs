@@ -6,6 +6,7 @@
 //! - `own_group`: the control group of a vGPU's own processes.
 //! - [`claims`]: what a cluster's scheduler gave, before there is a container.
 //! - `resize`: other quotas and terms for a running container.
+//! - [`plain`]: containers that ask for nothing.
 //! - [`events`]: what a frontend adds to the container's log; `names`: what people call the container.
 //! - [`sockets`]: where a frontend's server listens.
 //!
@@ -53,6 +54,7 @@ mod lifecycle;
 mod mount;
 mod names;
 mod own_group;
+pub mod plain;
 mod pod_record;
 mod resize;
 pub mod runc;

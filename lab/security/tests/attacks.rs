@@ -639,6 +639,27 @@ fn fd_across_containers() -> Result<()> {
     Ok(())
 }
 
+/// A container that asks for nothing and is in the network namespace of one with a quota. It is attacked from an exec, too.
+#[test]
+fn fd_in_plain_container() -> Result<()> {
+    let Some(fixture) = shared("fd_in_plain_container")? else {
+        return Ok(());
+    };
+    for attacker in [Attacker::Unprivileged, Attacker::Root] {
+        let (giver, taken) = fixture.attack_from_plain(attacker)?;
+        giver.reported_is_held()?;
+        ensure!(taken["tally"]["done"] == 0, "{taken}");
+        for (pointer, needed) in [("answers", "ENOTTY"), ("others", "EBADF")] {
+            let answers = taken[pointer].as_object().context("answers")?;
+            ensure!(answers.len() > 2, "{taken}");
+            for (call, answer) in answers {
+                ensure!(*answer == needed, "{call}: {answer}");
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn every_attack_has_a_test() {
     let across = [
@@ -647,6 +668,7 @@ fn every_attack_has_a_test() {
         "blocked_calls",
         "fd_to_other_container",
         "fd_from_other_container",
+        "fd_in_plain_container",
     ];
     for attack in security::ATTACKS {
         assert!(

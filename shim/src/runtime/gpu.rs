@@ -27,7 +27,7 @@ pub type StartWatch = Box<dyn FnOnce(Started) -> GpuResult<()> + Send>;
 
 /// Gives containers their shares. A seam for tests; the real one is [`Cards`].
 pub trait Gpu: Send + Sync + 'static {
-    /// Before `runc create`: edits the bundle if the container asks for a share. `None` has changed nothing. What the container
+    /// Before `runc create`: edits the bundle if the container asks for a share. `None` has made nothing. What the container
     /// needs may still be starting while runc creates it; [`Prepared::ready`] waits for that.
     ///
     /// # Errors
@@ -162,6 +162,7 @@ fn unless_plain<T>(error: vgpu::Error, id: &ContainerId, bundle: &Path) -> GpuRe
         return Err(error.into());
     }
     tracing::warn!(container = %id, error = %host_config::chain(&error), "the container asks for no vGPU, and is made without a configuration");
+    vgpu::plain::close_bundle(&Config::default(), id.as_str(), bundle);
     Ok(None)
 }
 

@@ -10,6 +10,7 @@ mod devices;
 mod environment;
 mod error;
 mod mount;
+mod plain;
 mod procfs;
 mod seccomp;
 
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 
 pub use self::error::Error;
 pub use self::mount::Mount;
+pub use self::plain::closed_to_driver;
 pub use self::seccomp::Rules as SeccompRules;
 use crate::json::{self, ShapeError};
 use crate::nodes::Node;

@@ -17,6 +17,7 @@
 //! exactly, and is refused.
 
 mod comparison;
+pub(super) mod plain;
 
 use std::path::Path;
 
@@ -76,6 +77,8 @@ pub(super) fn install(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<
     profile.insert("architectures".to_owned(), json!([Arch::NATIVE.oci_name()]));
     let default = Outcome::of(profile, "defaultAction", "defaultErrnoRet")?;
     let rules = json::child_array(profile, "syscalls")?;
+    // A bundle that was a plain container's.
+    plain::withdraw(rules, &default);
     refuse_other_notifications(&default, rules)?;
     for call in [ioctl(plan.seccomp), mmap(), seccomp()] {
         restrict(rules, &default, &call)?;

@@ -84,7 +84,7 @@ fn edited_with(grant: &Grant, spec: &Value, other_cards: OtherCards) -> Result<V
     Ok(spec)
 }
 
-fn edited(spec: &Value) -> Result<Value, Error> {
+pub(super) fn edited(spec: &Value) -> Result<Value, Error> {
     edited_for(&simulated(), spec)
 }
 

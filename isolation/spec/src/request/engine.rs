@@ -185,6 +185,21 @@ pub(super) fn is_in_pod(annotations: &[(&str, &str)]) -> Result<bool, Error> {
     Ok(engine(annotations)?.is_some())
 }
 
+/// Whether a container has others beside it in a pod. A sandbox has not: its image does nothing. It is believed where it names itself,
+/// by an id that nobody else knows before it is made.
+pub(crate) fn is_in_company(annotations: &[(&str, &str)], id: Option<&str>) -> bool {
+    let value = |key: &str| value_of(annotations, key);
+    let is_sandbox = |kind_key, sandbox_key| {
+        value(kind_key) == Some("sandbox") && id.is_some() && value(sandbox_key) == id
+    };
+    match engine(annotations) {
+        Ok(None) => false,
+        Ok(Some(Engine::Containerd)) => !is_sandbox(CONTAINERD_TYPE, CONTAINERD_SANDBOX),
+        Ok(Some(Engine::Crio)) => !is_sandbox(CRIO_TYPE, CRIO_SANDBOX),
+        Err(_two_engines) => true,
+    }
+}
+
 /// The pod's namespace, where an orchestrator says it: its tenants share one namespace of the engine, and a group's name
 /// must not be theirs to guess.
 ///

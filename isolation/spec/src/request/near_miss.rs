@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::Parts;
 use super::cgpu_environment::{self, CONTAINER, REQUESTS, VISIBLE_CARDS};
+use crate::json::{self, ShapeError};
 
 /// So many are named; an event has one line.
 const NAMED_MAX: usize = 3;
@@ -383,9 +384,22 @@ fn visible_cards(variables: &[(&str, &str)]) -> Option<String> {
 
 /// A hook of NVIDIA's, which gives whole cards that nobody holds the container to.
 fn hook(parts: &Parts<'_>) -> Option<String> {
-    let wants_none = cgpu_environment::wants_no_visible_card(&parts.variables);
-    let hooks = parts.spec.get("hooks")?;
-    let (point, name) = HOOK_POINTS.iter().find_map(|point| {
+    let (point, name) = hook_of(parts.spec, &parts.variables)?;
+    Some(format!(
+        "{} (`docker --gpus`, CDI) gives whole cards: leave it out, and write the annotation {MEMORY_KEY}",
+        shown(&format!("the hook {point}"), name)
+    ))
+}
+
+/// Whether a container gets whole cards by a hook of NVIDIA's.
+pub(crate) fn has_hook(spec: &Value) -> Result<bool, ShapeError> {
+    Ok(hook_of(spec, &json::environment(spec)?).is_some())
+}
+
+fn hook_of<'a>(spec: &'a Value, variables: &[(&str, &str)]) -> Option<(&'static str, &'a str)> {
+    let wants_none = cgpu_environment::wants_no_visible_card(variables);
+    let hooks = spec.get("hooks")?;
+    HOOK_POINTS.iter().find_map(|point| {
         let hooks = hooks.get(point)?.as_array()?;
         let mut names = hooks
             .iter()
@@ -395,12 +409,8 @@ fn hook(parts: &Parts<'_>) -> Option<String> {
                 .iter()
                 .any(|(hook, reads)| hook == name && !(*reads && wants_none))
         };
-        Some((point, names.find(is_nvidia_s)?))
-    })?;
-    Some(format!(
-        "{} (`docker --gpus`, CDI) gives whole cards: leave it out, and write the annotation {MEMORY_KEY}",
-        shown(&format!("the hook {point}"), name)
-    ))
+        Some((*point, names.find(is_nvidia_s)?))
+    })
 }
 
 #[cfg(test)]

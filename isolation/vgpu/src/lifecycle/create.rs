@@ -16,7 +16,7 @@ use super::making::{Input, Making, Step, Watch};
 use super::prepared::{Created, Prepared};
 use crate::events::Log;
 use crate::host::{self, Host};
-use crate::{Container, Error, backend, state};
+use crate::{Container, Error, backend, plain, state};
 
 /// Where a container's request comes from, and where its edits go.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +92,7 @@ impl<'a> Create<'a> {
 }
 
 /// Gives a container its vGPU, if it asks for one: grant, edited spec, broker ready (but see [`Create::ahead`]).
-/// `Ok(None)`: it asks for none, or another frontend has done it; nothing was touched.
+/// `Ok(None)`: it asks for none, or another frontend has done it; nothing was touched, but for what [`plain`] does to a bundle.
 ///
 /// # Errors
 /// Everything is as before; the text names what is wrong and what is allowed. A spec that is handed over and marked as edited.
@@ -156,6 +156,9 @@ impl Create<'_> {
             }
         })?;
         let Some(request) = &reading.request else {
+            if let Input::Bundle { spec, .. } = input {
+                plain::close_read(self.container.config(), self.container.key().id(), spec);
+            }
             return Ok(None);
         };
         match self.grant(request, input) {

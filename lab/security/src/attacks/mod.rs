@@ -9,6 +9,7 @@ mod host;
 mod managed;
 mod memory;
 mod pages;
+mod plain;
 mod processes;
 mod races;
 mod signals;
@@ -35,6 +36,7 @@ macro_rules! attacks {
 attacks! {
     races: class_flip size_flip pointer_flip flip_by_shared_memory flip_by_proc_mem handle_race;
     descriptors: dup2_race fd_passing fd_in_flight private_fd_table close_race fd_in_ring fd_to_other_container fd_from_other_container;
+    plain: fd_in_plain_container;
     processes: process_storm exit_in_mid_call sigstop_of_the_caller ptrace_sibling kill_around;
     spelling: wrong_type_byte high_bits direction_bits xfer_tunnel compat_ioctl compat_mmap x32_ioctl serialised_parameters
         bad_pointers;
@@ -52,11 +54,12 @@ attacks! {
 }
 
 /// Attacks that one container does not play by itself: they need a second one, calls that hang, or a program that gains privileges.
-pub const NOT_ALONE: [&str; 4] = [
+pub const NOT_ALONE: [&str; 5] = [
     "blocked_calls",
     "setuid_exec",
     "fd_to_other_container",
     "fd_from_other_container",
+    "fd_in_plain_container",
 ];
 
 /// What anybody may do: half of the slice, and no more is asked for.

@@ -106,7 +106,7 @@ pub(super) fn xfer_tunnel(fixture: &mut Fixture) -> Result<Value> {
 }
 
 /// How a child ended that makes one call through another table: its answer as code, or the signal that ended it.
-fn foreign_call(call: impl FnOnce() -> i64) -> Result<String> {
+pub(super) fn foreign_call(call: impl FnOnce() -> i64) -> Result<String> {
     let counters = kernel::shared_counters()?;
     let [answered, answer, ..] = counters;
     let child = kernel::fork(move || {

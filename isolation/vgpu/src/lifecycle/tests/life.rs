@@ -145,6 +145,45 @@ fn a_container_that_asks_for_nothing_is_not_touched_and_leaves_no_state() {
 }
 
 #[test]
+fn a_container_that_asks_for_nothing_in_another_s_network_is_closed_to_the_driver_and_never_stopped()
+ {
+    let host = TestHost::new();
+    let started = |seccomp: Value| {
+        let bundle = host.bundle("c1", json!({}));
+        let mut spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+        spec["linux"]["namespaces"] = json!([{"type": "network", "path": "/proc/7/ns/net"}, {"type": "pid"}, {"type": "ipc"}]);
+        spec["linux"]["seccomp"] = seccomp;
+        fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
+        let created = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim);
+        assert!(created.unwrap().is_none());
+        let after: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+        assert_eq!(after["vendor"], spec["vendor"]);
+        (spec, after)
+    };
+    let rules = |spec: &Value| {
+        spec["linux"]["seccomp"]["syscalls"]
+            .as_array()
+            .map_or(0, Vec::len)
+    };
+    let allowing = json!({"defaultAction": "SCMP_ACT_ALLOW"});
+    for seccomp in [Value::Null, allowing.clone()] {
+        let (_, after) = started(seccomp);
+        assert!(rules(&after) > 20, "{after}");
+    }
+    // What cannot be kept exactly starts as it is.
+    let odd = json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["ioctl"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 1, "value": 1, "op": "SCMP_CMP_NE"}]}]});
+    let (before, after) = started(odd);
+    assert_eq!(before, after);
+    // A runtime without seccomp would refuse a profile.
+    fs::remove_file(host.config.state_dir.join("runc-features.json")).unwrap();
+    program(&host.dir.path().join("runc"), "echo '{}'");
+    let (before, after) = started(Value::Null);
+    assert_eq!(before, after);
+    assert!(rules(&started(allowing).1) > 20);
+    host.assert_clean(&"plain");
+}
+
+#[test]
 fn a_failure_at_any_step_leaves_everything_as_it_was() {
     for step in STEPS {
         let host = TestHost::new();
