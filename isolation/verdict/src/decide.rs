@@ -247,24 +247,22 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                     device_instance: None,
                 });
             }
-            let (class, whose, reserve_bytes, is_reported) = if attr
-                & memory_params::ATTR_LOCATION_MASK
-                != 0
-            {
-                let bytes = requested.takes_of_host(release);
-                (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes, true)
-            } else {
-                let Takes {
-                    most_bytes,
-                    is_reported,
-                } = of_card(&requested, op, release)?;
-                (
-                    class::NV01_MEMORY_LOCAL_USER,
-                    Whose::Card,
-                    most_bytes,
-                    is_reported,
-                )
-            };
+            let (class, whose, reserve_bytes, is_reported) =
+                if attr & memory_params::ATTR_LOCATION_MASK != 0 {
+                    let bytes = requested.takes_of_host(release);
+                    (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes, true)
+                } else {
+                    let Takes {
+                        most_bytes,
+                        is_reported,
+                    } = of_card(&requested, op, release)?;
+                    (
+                        class::NV01_MEMORY_LOCAL_USER,
+                        Whose::Card,
+                        most_bytes,
+                        is_reported,
+                    )
+                };
             Ok(Effect::Memory(Memory {
                 client,
                 parent,

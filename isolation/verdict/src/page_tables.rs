@@ -34,10 +34,7 @@ pub fn defer_in_argument(op: &Op, argument: &mut [u8]) {
 
 /// The same of an allocation by `RM_ALLOC`, in its parameters.
 pub fn defer_in_parameters(op: &Op, argument: &[u8], parameters: &mut [u8]) {
-    let is_allocation = matches!(
-        op.escape(),
-        Some(escape::Id::Alloc | escape::Id::AllocLong)
-    );
+    let is_allocation = matches!(op.escape(), Some(escape::Id::Alloc | escape::Id::AllocLong));
     if is_allocation && u32_at(argument, nvos21::H_CLASS) == Some(class::NV50_MEMORY_VIRTUAL) {
         defer(parameters, params::FLAGS);
     }

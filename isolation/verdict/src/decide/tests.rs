@@ -210,7 +210,10 @@ fn address_space_is_lazy_before_the_driver_hears_of_it() {
             decide(&heap, &[&arg], R),
             decide(&ALLOC_LONG, &[&class, &block], R),
         ] {
-            let refused = matches!(verdict, Verdict::Refuse(Refusal::Status { status: 0x56, .. }));
+            let refused = matches!(
+                verdict,
+                Verdict::Refuse(Refusal::Status { status: 0x56, .. })
+            );
             assert_eq!(refused, is_refused, "{flags:#x} {verdict:?}");
         }
     }

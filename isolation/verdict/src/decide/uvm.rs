@@ -69,7 +69,9 @@ pub(super) fn call(
         },
         // Maps card memory to another device, takes page tables of a card for a range of any length (`uvm_map_external_sparse_on_gpu`),
         // or acts on every tenant of the card: not accounted, so not allowed.
-        Id::AllocDeviceP2p | Id::MapExternalSparse | Id::ClearAllAccessCounters => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
+        Id::AllocDeviceP2p | Id::MapExternalSparse | Id::ClearAllAccessCounters => {
+            Err(refused(status::NV_ERR_NOT_SUPPORTED))
+        }
         Id::Initialize
         | Id::MmInitialize
         | Id::RegisterGpu

@@ -359,7 +359,8 @@ const ROUTED: [std::ops::RangeInclusive<u32>; 7] = [
 fn what_uvm_executes_without_a_row_takes_nothing_of_a_card() {
     let harmless = [
         // Keep managed pages where they are, which are charged, and let them go again.
-        40, 41, // Read and write the caller's own memory, name cards, and flush the caller's events.
+        40,
+        41, // Read and write the caller's own memory, name cards, and flush the caller's events.
         62, 63, 64, 67, 77, // Frees what processes that have exited left.
         69, // Takes pages of the host, which the control group counts.
         71, // Managed pages lose what is in them.

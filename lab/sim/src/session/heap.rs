@@ -138,7 +138,9 @@ pub(super) fn card_memory(
         return Err(INVALID);
     }
     let page = requested.page(context, card)?;
-    let sizes = requested.sizes(page, card).ok_or(Refusal(NV_ERR_NO_MEMORY))?;
+    let sizes = requested
+        .sizes(page, card)
+        .ok_or(Refusal(NV_ERR_NO_MEMORY))?;
     let Sizes {
         bytes,
         reported,
@@ -161,8 +163,7 @@ pub(super) fn page_tables(
     card: &Arc<SimCard>,
     (size, flags): (u64, u32),
 ) -> Result<Option<Arc<Charge>>, Refusal> {
-    let is_lazy =
-        flags & memory_params::FLAG_LAZY != 0 && flags & memory_params::FLAG_SPARSE == 0;
+    let is_lazy = flags & memory_params::FLAG_LAZY != 0 && flags & memory_params::FLAG_SPARSE == 0;
     if is_lazy || flags & memory_params::FLAG_EXTERNALLY_MANAGED != 0 {
         return Ok(None);
     }

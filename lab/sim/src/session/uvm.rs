@@ -181,9 +181,7 @@ fn run(
         | Id::SetAccessedBy
         | Id::UnsetAccessedBy
         | Id::Migrate => settle_managed(file, context, id, block),
-        Id::MapExternalSparse => {
-            map_sparse(file, context, block)
-        }
+        Id::MapExternalSparse => map_sparse(file, context, block),
         Id::AllocDeviceP2p
         | Id::ClearAllAccessCounters
         | Id::MapDynamicParallelismRegion
