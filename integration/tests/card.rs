@@ -133,8 +133,11 @@ fn the_bundle_runs_every_probe_on_a_simulated_card_and_reports() {
     for slices in ["weights 1 and 3", "10 % and 50 %"] {
         let shares = finding("shares", slices);
         let percent = &shares["percent of the card's time"];
-        let [less, more] = [0, 1].map(|slice| percent[slice].as_f64().unwrap_or(0.0));
-        assert!(less > 2.0 && more > 1.5 * less, "{slices}: {shares:#}");
+        assert!((0..2).all(|slice| percent[slice].is_f64()), "{shares:#}");
+        // Of three seconds one is common to both loads and whole in each, at another moment: a busy machine may take just that from one.
+        let kernels = |slice: usize| shares["loads"][slice]["kernels"].as_f64();
+        let [less, more] = [0, 1].map(|slice| kernels(slice).unwrap_or(0.0));
+        assert!(less > 5.0 && more > 1.5 * less, "{slices}: {shares:#}");
     }
     let kills = finding("crash", "a tenth of the card");
     assert_eq!(kills["ended by"], Value::Null, "{kills:#}");

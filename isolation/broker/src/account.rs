@@ -14,6 +14,7 @@ mod commit;
 mod context;
 mod exports;
 mod names;
+mod page_tables;
 mod repetition;
 mod reserve;
 mod translation;
@@ -21,6 +22,7 @@ mod why;
 
 pub use answers::Numbers;
 pub use exports::TransferFile;
+pub(crate) use page_tables::UnderWay;
 use translation::card_slot;
 pub use translation::{changes_account, uuid_bytes};
 pub use why::Why;
@@ -47,6 +49,7 @@ pub struct Account {
     numbering: Numbering,
     /// What the driver may take of the host's memory for the container, bytes.
     host_memory_bytes: u64,
+    page_tables: page_tables::PageTables,
 }
 
 /// Who made the call, on which file.
@@ -137,6 +140,7 @@ impl Account {
             implicit,
             numbering,
             host_memory_bytes: u64::MAX,
+            page_tables: page_tables::PageTables::default(),
         }
     }
 

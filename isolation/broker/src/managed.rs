@@ -244,6 +244,11 @@ impl ManagedMappings {
             cards: account.card_slots(),
         };
         let mut change = journal.change();
+        for card in account.card_slots() {
+            account
+                .fits_beside_page_tables(&change, card, length)
+                .map_err(Refused::Ledger)?;
+        }
         change.ledger(operation).map_err(Refused::Ledger)?;
         drop(change);
         inner.record_charge(mapper.tgid, file, span);

@@ -62,7 +62,8 @@ impl Orders {
             | Effect::Memory(Memory { client, .. })
             | Effect::Free { client, .. }
             | Effect::Dup { client, .. }
-            | Effect::MapDma { client } => (None, Some(self.of(*client))),
+            | Effect::MapDma { client, .. }
+            | Effect::UnmapDma { client, .. } => (None, Some(self.of(*client))),
             Effect::Range { .. }
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }

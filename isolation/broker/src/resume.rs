@@ -215,6 +215,7 @@ fn ask_again(
             _in_order: in_order,
             _card_file: None,
             _passage: passage,
+            _mapping: None,
         },
     };
     again.execute(container).commit(container, turn)

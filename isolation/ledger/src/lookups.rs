@@ -143,6 +143,24 @@ impl Ledger {
         })
     }
 
+    /// The share of a card, and what of it is held and reserved.
+    #[must_use]
+    pub fn quota_and_use(&self, card: CardSlot) -> Option<(u64, u128)> {
+        let share = self.accounts.share(card)?;
+        Some((share.quota_bytes, share.used_bytes()))
+    }
+
+    /// Bytes of a card's address spaces at which nvidia-uvm's files have something mapped. Cost: every piece.
+    #[must_use]
+    pub fn mapped_bytes(&self, card: CardSlot) -> u128 {
+        let of_card = self.mappings.iter().filter(|((_, on), _)| *on == card);
+        let pieces = of_card.flat_map(|(_, pieces)| pieces.iter());
+        pieces
+            .stepped()
+            .map(|(base, piece)| u128::from(piece.last.saturating_sub(base)).saturating_add(1))
+            .fold(0, u128::saturating_add)
+    }
+
     /// What each process has allocated on a card and is still held, by whomever; reservations do not
     /// count. Processes with nothing are left out.
     #[must_use]

@@ -151,7 +151,7 @@ escapes! {
     /// Maps memory into a GPU address space (NVOS46).
     MapMemoryDma NV_ESC_RM_MAP_MEMORY_DMA = 0x57, "NVOS46_PARAMETERS" [56, R580 64], Ctl, Notified, Any, status nvos46::STATUS;
     /// Unmaps memory from a GPU address space (NVOS47).
-    UnmapMemoryDma NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, "NVOS47_PARAMETERS" [40, R550 48], Ctl, Native, Any, status nvos47::STATUS;
+    UnmapMemoryDma NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, "NVOS47_PARAMETERS" [40, R550 48], Ctl, Notified, Any, status nvos47::STATUS;
     /// Tells the driver that a CPU mapping moved (NVOS56); found as by UNMAP_MEMORY.
     UpdateDeviceMappingInfo NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO = 0x5e, "NVOS56_PARAMETERS" [40], Ctl, Notified, CallerInCompat,
         status at(nvos56::STATUS);

@@ -210,10 +210,14 @@ pub mod nvos47 {
     use crate::{PerRelease, per};
     /// `hClient`
     pub const H_CLIENT: usize = 0;
+    /// `hDma`
+    pub const H_DMA: usize = 8;
     /// `hMemory`
     pub const H_MEMORY: usize = 12;
     /// `dmaOffset`: GPU virtual address
     pub const DMA_OFFSET: usize = 24;
+    /// `size` in bytes, since 550: 0 is all
+    pub const SIZE: usize = 32;
     /// `status`
     pub const STATUS: PerRelease = per!(32, R550 40);
 }

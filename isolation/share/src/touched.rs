@@ -72,6 +72,7 @@ impl<'a> Touched<'a> {
             Effect::None
             | Effect::Client
             | Effect::MapDma { .. }
+            | Effect::UnmapDma { .. }
             | Effect::Memory(_)
             | Effect::Range { .. }
             | Effect::Pool { .. }

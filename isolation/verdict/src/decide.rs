@@ -10,7 +10,7 @@ use nvabi::class::{self, Kind, Plain};
 use nvabi::escape::Id;
 use nvabi::layout::{
     channel_group_params, channel_params, device_params, engine_type, memory_params, nvos00,
-    nvos02, nvos21, nvos32, nvos46, nvos55, nvos57, os_event,
+    nvos02, nvos21, nvos32, nvos46, nvos47, nvos55, nvos57, os_event,
 };
 use nvabi::{Release, status};
 
@@ -75,10 +75,22 @@ fn try_decide(
             Id::AllocMemory => alloc_memory(op, arg, release),
             Id::MapMemoryDma => Ok(Effect::MapDma {
                 client: word(arg, nvos46::H_CLIENT)?,
+                device: word(arg, nvos46::H_DEVICE)?,
+                dma: word(arg, nvos46::H_DMA)?,
+                memory: word(arg, nvos46::H_MEMORY)?,
+                bytes: long(arg, nvos46::LENGTH)?,
+            }),
+            Id::UnmapMemoryDma => Ok(Effect::UnmapDma {
+                client: word(arg, nvos47::H_CLIENT)?,
+                dma: word(arg, nvos47::H_DMA)?,
+                address: long(arg, nvos47::DMA_OFFSET)?,
+                bytes: match release >= Release::R550 {
+                    true => long(arg, nvos47::SIZE)?,
+                    false => 0,
+                },
             }),
             Id::MapMemory
             | Id::UnmapMemory
-            | Id::UnmapMemoryDma
             | Id::UpdateDeviceMappingInfo
             | Id::RegisterFd
             | Id::CheckVersionStr
@@ -247,6 +259,10 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
                     device_instance: None,
                 });
             }
+            // Another class, of which there is no row.
+            if requested.attr2 & memory_params::ATTR2_USE_EGM != 0 {
+                return Err(op.refuse(status::NV_ERR_INVALID_CLASS, release));
+            }
             let (class, whose, reserve_bytes, is_reported) =
                 if attr & memory_params::ATTR_LOCATION_MASK != 0 {
                     let bytes = requested.takes_of_host(release);
@@ -319,6 +335,10 @@ fn os_event(arg: &[u8], switch: Switch) -> Result<Effect, Refusal> {
 
 fn word(block: &[u8], at: usize) -> Result<u32, Refusal> {
     u32_at(block, at).ok_or(Refusal::Errno(EFAULT))
+}
+
+fn long(block: &[u8], at: usize) -> Result<u64, Refusal> {
+    u64_at(block, at).ok_or(Refusal::Errno(EFAULT))
 }
 
 #[cfg(test)]

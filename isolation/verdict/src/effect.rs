@@ -136,11 +136,30 @@ pub enum Effect {
         /// How the driver answers where one of them is not there.
         absent: u32,
     },
-    /// Memory is mapped into an address space by RM, which takes nothing of the card's. Nothing of the client's may be freed between the look
-    /// for what it names and its end.
+    /// Memory is mapped into an address space by RM, which takes page tables of the card's. Nothing of the client's may be freed between the
+    /// look for what it names and its end.
     MapDma {
         /// Client.
         client: u32,
+        /// The device whose card it is on.
+        device: u32,
+        /// What takes the mapping.
+        dma: u32,
+        /// What is mapped.
+        memory: u32,
+        /// How much of it.
+        bytes: u64,
+    },
+    /// Such a mapping ends.
+    UnmapDma {
+        /// Client.
+        client: u32,
+        /// What has the mapping.
+        dma: u32,
+        /// The GPU's address.
+        address: u64,
+        /// How much of it; 0: all. Up to 545 it is always all.
+        bytes: u64,
     },
     /// Something about when the container's work runs.
     Schedule(Schedule),
@@ -354,6 +373,7 @@ impl Effect {
             Self::None
             | Self::Client
             | Self::MapDma { .. }
+            | Self::UnmapDma { .. }
             | Self::Object { .. }
             | Self::Memory(_)
             | Self::Free { .. }
@@ -383,6 +403,7 @@ impl Effect {
             Self::None
             | Self::Client
             | Self::MapDma { .. }
+            | Self::UnmapDma { .. }
             | Self::Object { .. }
             | Self::Memory(_)
             | Self::Free { .. }

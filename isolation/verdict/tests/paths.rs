@@ -250,6 +250,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
             Effect::None
             | Effect::Client
             | Effect::MapDma { .. }
+            | Effect::UnmapDma { .. }
             | Effect::Free { .. }
             | Effect::Range { .. }
             | Effect::Unmap { .. }

@@ -250,6 +250,7 @@ fn managed_is_bounded(observed: &Observed) -> Result<()> {
 
 fn old_calls_are_closed(observed: &Observed) -> Result<()> {
     ensure!(observed.number("/odd/done")? == 0, "{}", observed.facts);
+    ensure!(observed.number("/host/done")? == 1, "{}", observed.facts);
     reported_and_full(observed)
 }
 

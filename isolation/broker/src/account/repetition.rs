@@ -43,6 +43,7 @@ impl JudgedCall<'_> {
             Effect::None
             | Effect::View(_)
             | Effect::MapDma { .. }
+            | Effect::UnmapDma { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
             | Effect::ExportInfo { .. }

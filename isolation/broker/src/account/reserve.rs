@@ -4,7 +4,10 @@ use journal::Change;
 use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
 use journal::reservation::Reservation;
 use journal::state::State;
-use ledger::{CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, PinToken, Purpose};
+use ledger::{
+    CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, PinToken, Purpose,
+    ReservationToken,
+};
 use nvabi::class::Class;
 use nvabi::status;
 use verdict::{Effect, Memory, Schedule, Switch, Whose, page_size};
@@ -26,6 +29,7 @@ impl Account {
         match call.effect {
             Effect::None
             | Effect::MapDma { .. }
+            | Effect::UnmapDma { .. }
             | Effect::View(_)
             | Effect::Schedule(
                 Schedule::SetTimeslice { .. }
@@ -134,9 +138,7 @@ impl Account {
             })
         });
         let kind = object_kind(class.kind);
-        let token = change
-            .reserve(kind, demand)
-            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        let token = self.reserve_bytes(change, call, kind, demand)?;
         Ok(Reservation::Object {
             client,
             parent,
@@ -159,13 +161,27 @@ impl Account {
             bytes: memory.reserve_bytes,
             purpose: Purpose::Memory,
         };
-        let token = change
-            .reserve(ObjectKind::Memory, Some(demand))
-            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        let token = self.reserve_bytes(change, call, ObjectKind::Memory, Some(demand))?;
         Ok(Reservation::Memory {
             memory: *memory,
             token,
         })
+    }
+
+    fn reserve_bytes(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        kind: ObjectKind,
+        demand: Option<Demand>,
+    ) -> Result<ReservationToken, Denied> {
+        if let Some(demand) = demand {
+            self.fits_beside_page_tables(change, demand.card, demand.bytes)
+                .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        }
+        change
+            .reserve(kind, demand)
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))
     }
 
     fn reserve_duplicate(

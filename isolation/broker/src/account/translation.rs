@@ -16,6 +16,7 @@ pub fn changes_account(effect: &Effect) -> ChangesAccount {
     match effect {
         Effect::None
         | Effect::MapDma { .. }
+        | Effect::UnmapDma { .. }
         | Effect::View(_)
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)

@@ -2,6 +2,8 @@
 
 use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
 
+use super::page_tables::MOST_DMA_MAPPINGS;
+
 /// Why a call was refused, for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
@@ -66,6 +68,9 @@ pub enum Why {
     /// See [`MOST_POOLS`].
     #[error("more than {MOST_POOLS} semaphore pools")]
     TooManyPools,
+    /// See [`MOST_DMA_MAPPINGS`].
+    #[error("more than {MOST_DMA_MAPPINGS} mappings by MAP_MEMORY_DMA")]
+    TooManyMappings,
     /// A card that is not part of the grant, by RM's id.
     #[error("card {0:#x} is not granted")]
     ForeignCard(u32),

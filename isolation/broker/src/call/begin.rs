@@ -14,7 +14,7 @@ use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
 use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{Account, Denied, JudgedCall, Slot, TransferFile, Why};
+use crate::account::{Account, Denied, JudgedCall, Slot, TransferFile, UnderWay, Why};
 use crate::files::InUse;
 use crate::order::InOrder;
 
@@ -36,6 +36,8 @@ pub(crate) struct Held<'a> {
     pub(crate) _card_file: Option<InUse>,
     /// The gates that it has passed.
     pub(crate) _passage: Passage<'a>,
+    /// Page tables that the driver makes for it.
+    pub(crate) _mapping: Option<UnderWay<'a>>,
 }
 
 /// The file that exports go into or come from.
@@ -66,6 +68,7 @@ impl<'c> ReceivedCall<'c> {
                     reservation,
                     in_order,
                     card_file,
+                    mapping,
                 } = reserved;
                 Ok(BegunCall {
                     request,
@@ -80,6 +83,7 @@ impl<'c> ReceivedCall<'c> {
                         _in_order: in_order,
                         _card_file: card_file,
                         _passage: passage,
+                        _mapping: mapping,
                     },
                 })
             }
@@ -111,6 +115,7 @@ struct Reserved<'a> {
     reservation: Reservation,
     in_order: InOrder<'a>,
     card_file: Option<InUse>,
+    mapping: Option<UnderWay<'a>>,
 }
 
 impl<'c> NotifiedCall<'c> {
@@ -154,6 +159,14 @@ impl<'c> NotifiedCall<'c> {
                 return Err(deny(denied));
             }
         };
+        let mapping = match container.account.begin_mapping(&change, &call) {
+            Ok(mapping) => mapping,
+            Err(denied) => {
+                change.roll_back(&reservation);
+                drop(change);
+                return Err(deny(denied));
+            }
+        };
         let number = change.next_call();
         let begun = Begun {
             number,
@@ -173,6 +186,7 @@ impl<'c> NotifiedCall<'c> {
             reservation,
             in_order,
             card_file,
+            mapping,
         })
     }
 

@@ -98,6 +98,9 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
+        if let Some(answer) = after.first() {
+            account.end_mapping(change, effect, &answer.bytes, container.driver.release);
+        }
         container.share.learn(change, effect, after);
         container.share.rewrite(change, effect, after);
         self.learn(account, container.driver.binding(), change);

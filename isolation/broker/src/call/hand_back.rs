@@ -53,8 +53,16 @@ impl NotifiedCall<'_> {
                 return self.deny(call.op, denied, argument);
             }
         };
+        if let Err(denied) = account.begin_mapping(&change, call) {
+            change.roll_back(&reservation);
+            drop(change);
+            return self.deny(call.op, denied, argument);
+        }
         match &reservation {
-            Reservation::MapExternal { .. } => account.commit(&reservation, &mut change, call),
+            Reservation::MapExternal { .. } => {
+                account.commit(&reservation, &mut change, call);
+                account.end_mapping(&change, call.effect, &[], container.driver.release);
+            }
             Reservation::Memory { .. } => {
                 if !call.can_be_charged_unseen(&change, &reservation) {
                     change.roll_back(&reservation);

@@ -19,6 +19,8 @@ fn what_acts_on_the_whole_card_is_answered() {
     let (tenant, fd, client, device) = with_device(&fixture);
     let arg = rm::alloc(client, device, 0x20, 0x2080, tenant.params_address());
     assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[0; 4]).status(), rm::OK);
+    let arg = rm::alloc(client, device, 0x21, 0x83de, tenant.params_address());
+    assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[0; 12]).status(), rm::OK);
     let before = fixture.fake.seen().len();
     let answered_calls = || fixture.container.counters.value(Counter::Answered);
     let answered_before = answered_calls();
@@ -28,13 +30,14 @@ fn what_acts_on_the_whole_card_is_answered() {
         .filter(card_wide)
         .map(|spec| spec.cmd)
         .collect();
-    assert_eq!(commands.len(), 7);
+    assert_eq!(commands.len(), 9);
     for &cmd in &commands {
         let bytes = control::row(cmd, Release::R570).unwrap().params_bytes;
         let params = vec![1; bytes as usize];
         let ask = |object| tenant.control(fd, (client, object), cmd, &params);
         let (own, other) = match cmd >> 16 {
             0x80 => (device, 0x20),
+            0x83de => (0x21, device),
             _ => (0x20, device),
         };
         assert_eq!(ask(own), (rm::OK, params.clone()), "{cmd:#x}");

@@ -24,6 +24,7 @@ mod launch;
 mod layouts;
 mod loss;
 mod managed;
+mod mapped;
 mod memory;
 mod named;
 mod neighbours;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         memory::TESTS,
         loss::TESTS,
         managed::TESTS,
+        mapped::TESTS,
         exits::TESTS,
         events::TESTS,
         exports::TESTS,

@@ -58,6 +58,8 @@ pub mod memory_params {
     pub const ATTR2_HUGE_512M: u32 = 2 << 20;
     /// `attr2` bits 21:20: value 3 is 256 GiB, since 570
     pub const ATTR2_HUGE_256G: u32 = 3 << 20;
+    /// `attr2` bit 24, memory of other hosts' (`NVOS32_ATTR2_USE_EGM`): the heap call makes `NV_MEMORY_EXTENDED_USER` of it
+    pub const ATTR2_USE_EGM: u32 = 1 << 24;
     /// `attr2` bits 30:29, memory beside one half of the GPU, on GB100 (`NVOS32_ATTR2_ENABLE_LOCALIZED_MEMORY`, 580 and later)
     pub const ATTR2_LOCALIZED_MASK: u32 = 3 << 29;
     /// Bits of the size of huge pages.

@@ -153,6 +153,13 @@ fn the_heap_call_takes_the_hosts_memory_wherever_it_is_not_the_cards() {
         };
         assert_eq!(memory.whose, whose, "{attr:#x}");
     }
+    // Extended memory is of a class that has no row, whatever the place.
+    put_u32(&mut arg, nvos32::ALLOC_ATTR2, memory_params::ATTR2_USE_EGM);
+    let refusal = Refusal::Status {
+        status: status::NV_ERR_INVALID_CLASS,
+        at: nvos32::STATUS,
+    };
+    assert_eq!(decide(&op, &[&arg], R), Verdict::Refuse(refusal));
 }
 
 #[test]

@@ -118,6 +118,7 @@ impl Call {
                     Effect::None => false,
                     Effect::Client
                     | Effect::MapDma { .. }
+                    | Effect::UnmapDma { .. }
                     | Effect::Range { .. }
                     | Effect::Object { .. }
                     | Effect::Memory(_)

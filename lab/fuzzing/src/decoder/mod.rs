@@ -420,6 +420,7 @@ impl Call {
             Effect::None
             | Effect::Client
             | Effect::MapDma { .. }
+            | Effect::UnmapDma { .. }
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }

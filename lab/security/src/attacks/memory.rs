@@ -240,10 +240,12 @@ pub(super) fn heap_and_old_calls(fixture: &mut Fixture) -> Result<Value> {
         )
     };
     const SCATTERED: u32 = 3 << 27;
-    // 3 at bits 26:25: anywhere, which is the card.
-    for attr in [SCATTERED, SCATTERED | 3 << 25] {
-        tally.grab(fixture.quota_bytes, |bytes| heap(&mut seat, 2, bytes, attr));
-    }
+    tally.grab(fixture.quota_bytes, |bytes| {
+        heap(&mut seat, 2, bytes, SCATTERED)
+    });
+    // 3 at bits 26:25: anywhere, which is the host.
+    let mut host = Tally::default();
+    host.count(heap(&mut seat, 2, PIECE_BYTES, SCATTERED | 3 << 25), 0);
     for function in [0, 1, 4, 6, 14, 15, 16, 18, 19, 20, 27, u32::MAX] {
         odd.count(heap(&mut seat, function, PIECE_BYTES, SCATTERED), 0);
     }
@@ -268,7 +270,7 @@ pub(super) fn heap_and_old_calls(fixture: &mut Fixture) -> Result<Value> {
         odd.count(done(answer, status_at, 0), 0);
     }
     fixture.keep(seat);
-    Ok(json!({"tally": tally.json(), "odd": odd.json()}))
+    Ok(json!({"tally": tally.json(), "odd": odd.json(), "host": host.json()}))
 }
 
 /// Classes that name all of the card's memory, lists of its pages, or memory of other machines.

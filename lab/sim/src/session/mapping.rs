@@ -37,8 +37,6 @@ const MOST_VIRTUAL_BYTES: u64 = 1 << 57;
 const CPU_MAPPINGS_BASE: u64 = 1 << arch::Arch::NATIVE.user_address_bits();
 /// Of one object. RM has no such limit, and a card's BAR1 has.
 const MOST_CPU_MAPPINGS: usize = 4096;
-/// `hDma` of NVOS47 (nvos.h).
-const NVOS47_H_DMA: usize = 8;
 
 /// Hands out the object's own file in place of the descriptor that the client is about to map. The client maps it from
 /// its beginning, so only offset 0 can be served.
@@ -375,7 +373,7 @@ pub(super) fn unmap_memory_dma(
 ) -> Result<(), Refusal> {
     let arg = segments.first().ok_or(INVALID)?;
     let word = |at| u32_at(arg, at).ok_or(INVALID);
-    let (client, dma) = (word(nvos47::H_CLIENT)?, word(NVOS47_H_DMA)?);
+    let (client, dma) = (word(nvos47::H_CLIENT)?, word(nvos47::H_DMA)?);
     let address = u64_at(arg, nvos47::DMA_OFFSET).ok_or(INVALID)?;
     let space = state.object(context, client, dma)?.space()?.clone();
     space

@@ -1,0 +1,184 @@
+//! Page tables of what is mapped: no sum of the driver's has them, and what is mapped beyond the quota finds them in it.
+
+use broker::account::uuid_bytes;
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
+use nvabi::class::{FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_VIRTUAL};
+use nvabi::layout::{nvos46, nvos47, virtual_params};
+use nvabi::uvm::map_external;
+use nvabi::{Release, escape, uvm};
+
+use crate::Test;
+use crate::fake::UUID;
+use crate::fixture::{Confined, Fixture};
+use crate::quota::with_device;
+use crate::rm;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("mapped::page_tables_of_rm_s_mappings", of_rm_s_mappings),
+    ("mapped::page_tables_of_uvm_s_mappings", of_uvm_s_mappings),
+    ("mapped::what_is_mapped_once_is_free", what_is_mapped_once),
+];
+
+const R: Release = Release::R570;
+const MIB: u64 = 1 << 20;
+const QUOTA: u64 = 4 * MIB;
+/// Of the quota, page tables of 512 MiB are 1 MiB.
+const LENGTH: u64 = 512 * MIB;
+/// Half of the quota, and what takes mappings.
+const MEMORY: u32 = 5;
+
+struct Seat<'f> {
+    tenant: Confined,
+    fd: i32,
+    uvm: i32,
+    client: u32,
+    device: u32,
+    dma: u32,
+    fixture: &'f Fixture,
+}
+
+impl<'f> Seat<'f> {
+    fn take(fixture: &'f Fixture) -> Self {
+        let (tenant, fd, client, device) = with_device(fixture);
+        let made = |class, params: &[u8]| {
+            let arg = rm::alloc(client, device, 0, class, tenant.params_address());
+            let called = tenant.call(fd, rm::ALLOC, &arg, params);
+            assert_eq!(called.status(), rm::OK);
+            rm::new_handle(&called.arg)
+        };
+        let space = made(VA_SPACE, &[0; 48]);
+        let mut params = [0; 24];
+        put_u32(&mut params, virtual_params::H_VA_SPACE, space);
+        let dma = made(NV01_MEMORY_VIRTUAL, &params);
+        let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+        let seat = Self {
+            tenant,
+            fd,
+            uvm,
+            client,
+            device,
+            dma,
+            fixture,
+        };
+        assert_eq!(seat.memory(MEMORY, 2 * MIB), rm::OK);
+        seat
+    }
+
+    fn memory(&self, handle: u32, bytes: u64) -> u32 {
+        let (client, device) = (self.client, self.device);
+        let called = self.tenant.memory(self.fd, client, device, handle, bytes);
+        called.status()
+    }
+
+    fn free(&self, handle: u32) {
+        let freed = self.tenant.free(self.fd, self.client, self.device, handle);
+        assert_eq!(freed, rm::OK);
+    }
+
+    fn map(&self, address: u64) -> u32 {
+        let row = &escape::NV_ESC_RM_MAP_MEMORY_DMA;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u32(&mut arg, nvos46::H_CLIENT, self.client);
+        put_u32(&mut arg, nvos46::H_DEVICE, self.device);
+        put_u32(&mut arg, nvos46::H_DMA, self.dma);
+        put_u32(&mut arg, nvos46::H_MEMORY, MEMORY);
+        put_u64(&mut arg, nvos46::LENGTH, LENGTH);
+        put_u64(&mut arg, nvos46::DMA_OFFSET.of(R) as usize, address);
+        let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, nvos46::STATUS.of(R) as usize).unwrap()
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) {
+        let row = &escape::NV_ESC_RM_UNMAP_MEMORY_DMA;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u32(&mut arg, nvos47::H_CLIENT, self.client);
+        put_u32(&mut arg, 4, self.device);
+        put_u32(&mut arg, nvos47::H_DMA, self.dma);
+        put_u32(&mut arg, nvos47::H_MEMORY, MEMORY);
+        put_u64(&mut arg, nvos47::DMA_OFFSET, address);
+        put_u64(&mut arg, nvos47::SIZE, bytes);
+        let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+    }
+
+    fn map_external(&self, base: u64) -> u32 {
+        let row = uvm::UVM_MAP_EXTERNAL_ALLOCATION;
+        let at = |offset: nvabi::PerRelease| offset.of(R) as usize;
+        let mut arg = vec![0; at(row.size)];
+        put_u64(&mut arg, map_external::BASE, base);
+        put_u64(&mut arg, map_external::LENGTH, LENGTH);
+        put(&mut arg, map_external::PER_GPU, &uuid_bytes(UUID).unwrap());
+        put_u64(&mut arg, at(map_external::COUNT), 1);
+        put_u32(&mut arg, at(map_external::H_CLIENT), self.client);
+        put_u32(&mut arg, at(map_external::H_MEMORY), MEMORY);
+        let called = self.tenant.call(self.uvm, row.cmd, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, at(row.status)).unwrap()
+    }
+
+    fn unmap_external(&self, base: u64) {
+        let row = uvm::UVM_UNMAP_EXTERNAL;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u64(&mut arg, map_external::BASE, base);
+        put_u64(&mut arg, map_external::LENGTH, LENGTH);
+        put(
+            &mut arg,
+            uvm::UNMAP_EXTERNAL_UUID,
+            &uuid_bytes(UUID).unwrap(),
+        );
+        assert_eq!(self.tenant.call(self.uvm, row.cmd, &arg, &[]).ret, Ok(0));
+    }
+
+    /// 2 MiB are free, less page tables of what is mapped beyond the quota.
+    fn fills_up_by(&self, map: impl Fn(u64) -> u32, unmap: impl Fn(u64)) {
+        let place = |number: u64| (1 << 40) + number * LENGTH;
+        let mapped: Vec<u32> = (0..4).map(|number| map(place(number))).collect();
+        let (ok, full) = (rm::OK, rm::NO_MEMORY);
+        assert_eq!(mapped, [ok, ok, full, full]);
+        let heard = self.fixture.fake.seen().len();
+        assert_eq!(self.memory(6, MIB), full);
+        assert_eq!(map(place(9)), full);
+        assert_eq!(self.fixture.fake.seen().len(), heard);
+        // What is mapped anew where it was is no more than before.
+        unmap(place(1));
+        assert_eq!(map(place(1)), ok);
+        assert_eq!(map(place(7)), full);
+        unmap(place(1));
+        assert_eq!(self.memory(6, MIB), ok);
+        assert_eq!(map(place(8)), full);
+        self.free(6);
+    }
+}
+
+fn of_rm_s_mappings() {
+    let fixture = Fixture::new(QUOTA);
+    let seat = Seat::take(&fixture);
+    seat.fills_up_by(|place| seat.map(place), |place| seat.unmap(place, LENGTH));
+    // A part is none; the memory's end is that of its mappings.
+    assert_eq!(seat.map(0), rm::OK);
+    seat.unmap(0, MIB);
+    assert_eq!(seat.memory(6, 2 * MIB), rm::NO_MEMORY);
+    seat.free(MEMORY);
+    assert_eq!(seat.memory(6, 4 * MIB), rm::OK);
+    fixture.assert_exact(4 * MIB);
+}
+
+fn of_uvm_s_mappings() {
+    let fixture = Fixture::new(QUOTA);
+    let seat = Seat::take(&fixture);
+    seat.fills_up_by(
+        |place| seat.map_external(place),
+        |place| seat.unmap_external(place),
+    );
+    fixture.assert_exact(2 * MIB);
+}
+
+/// The flat rate of a VA space has it.
+fn what_is_mapped_once() {
+    let fixture = Fixture::new(LENGTH + 2 * MIB);
+    let seat = Seat::take(&fixture);
+    assert_eq!(seat.map(1 << 40), rm::OK);
+    assert_eq!(seat.memory(6, LENGTH), rm::OK);
+    fixture.assert_exact(LENGTH + 2 * MIB);
+}
