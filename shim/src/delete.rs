@@ -9,7 +9,7 @@ use protobuf::{Message, MessageField};
 
 use crate::command_line::Invocation;
 use crate::error::{Error, Result, file, system};
-use crate::runtime::{Runc, Spec, left_behind, orphans, rootfs};
+use crate::runtime::{Members, Runc, Spec, left_behind, orphans, rootfs};
 use crate::task::ContainerId;
 use crate::wire::events::timestamp;
 
@@ -21,6 +21,11 @@ const KILLED: u32 = 137;
 ///
 /// A vGPU that cannot be released now, for a full state folder or a broken configuration, is no error: an engine keeps the bundle of
 /// a `delete` that fails for ever, and refuses another container of that name. The next start reclaims the vGPU.
+///
+/// A container that could not be ended keeps its vGPU, broker and reservation: its processes still hold the card's memory. containerd
+/// keeps the bundle of a `delete` that failed, and calls `delete` again at its next start. So does one in whose control group a process
+/// is that runc does not know, but without an error: it can be another engine's. Once the last process has ended the broker ends by
+/// itself, and a start reclaims the vGPU.
 pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
     let id = ContainerId::new(&invocation.id)?;
     let bundle = match &invocation.bundle {
@@ -38,13 +43,17 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
         let error = host_config::chain(&error);
         tracing::warn!(container = %id, %error, "cannot undo what holds the container");
     }
-    let forced = force(&invocation.namespace, &id, &bundle);
+    // containerd may have removed the bundle already, or never have written it.
+    let spec = Spec::read(&bundle).unwrap_or_default();
+    let members = Members::of(spec.cgroups_path());
+    let forced = force(&invocation.namespace, &id, &bundle, &spec, &members);
     let unmounted = rootfs::unmount(&bundle.join("rootfs"));
-    if let Some(vgpu) = vgpu
-        && let Err(error) = vgpu.ended().release()
-    {
-        let error = host_config::chain(&error);
-        tracing::warn!(container = %id, %error, "the vGPU is not released yet");
+    if let Some(vgpu) = vgpu {
+        if forced.is_ok() && members.live().is_ok_and(|live| !live) {
+            release(vgpu, &id);
+        } else {
+            tracing::warn!(container = %id, "the vGPU is kept as long as the container's processes may live");
+        }
     }
     let socket = crate::bootstrap::remove_dead_socket(&bundle);
     forced.and(unmounted).and(socket)?;
@@ -60,21 +69,32 @@ pub(crate) fn delete(invocation: &Invocation) -> Result<Vec<u8>> {
     })
 }
 
-fn force(namespace: &str, id: &ContainerId, bundle: &Path) -> Result<()> {
+fn release(vgpu: vgpu::Running, id: &ContainerId) {
+    if let Err(error) = vgpu.ended().release() {
+        let error = host_config::chain(&error);
+        tracing::warn!(container = %id, %error, "the vGPU is not released yet");
+    }
+}
+
+fn force(
+    namespace: &str,
+    id: &ContainerId,
+    bundle: &Path,
+    spec: &Spec,
+    members: &Members,
+) -> Result<()> {
     let saved = Runc::saved(bundle, namespace)?;
     let runc = saved.runc;
-    orphans::end_all(&runc, id, saved.caller.as_ref())?;
+    let calls = orphans::end_all(&runc, id, saved.caller.as_ref(), members);
+    // Also where a call is left: that keeps no container alive.
     if runc.state_dir(id).exists() {
         delete_by_force(&runc, id, bundle)?;
     }
     // runc removes the groups of a container that it has noted; of one that it was just making it knows none.
-    match Spec::read(bundle) {
-        Ok(spec) => spec
-            .cgroups_path()
-            .map_or(Ok(()), |path| orphans::remove_cgroups(&runc, id, path)),
-        // containerd has removed the bundle already, or never wrote it.
-        Err(_unreadable) => Ok(()),
-    }
+    let groups = spec
+        .cgroups_path()
+        .map_or(Ok(()), |path| orphans::remove_cgroups(&runc, id, path));
+    calls.and(groups)
 }
 
 fn delete_by_force(runc: &Runc, id: &ContainerId, bundle: &Path) -> Result<()> {

@@ -34,6 +34,8 @@ enum Moment {
     /// Before another command of runc.
     Of(&'static str),
     Never,
+    /// As [`Moment::Never`], but runc deletes nothing while the file `refuse` is there.
+    Refused,
 }
 
 struct Fixture {
@@ -44,8 +46,13 @@ struct Fixture {
 
 impl Fixture {
     fn new(id: &'static str, moment: Moment) -> Self {
+        Self::with(id, moment, "sleep 1000")
+    }
+
+    /// `program` is the container's, for a shell.
+    fn with(id: &'static str, moment: Moment, program: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let bundle = harness::bundle(dir.path(), id, "sleep 1000", false);
+        let bundle = harness::bundle(dir.path(), id, program, false);
         // The engine's snapshot is what was the root; the shim mounts it.
         fs::rename(bundle.join("rootfs"), dir.path().join("snapshot")).expect("a snapshot");
         fs::create_dir(bundle.join("rootfs")).expect("a mount point");
@@ -59,13 +66,17 @@ impl Fixture {
         );
         let (before, after) = match moment {
             Moment::Before => (stop.as_str(), ""),
-            Moment::Within | Moment::Of(_) | Moment::Never => ("", ""),
+            Moment::Within | Moment::Of(_) | Moment::Never | Moment::Refused => ("", ""),
             Moment::After => ("", stop.as_str()),
         };
         let other = match moment {
             // Once: what `delete` itself calls goes on.
             Moment::Of(verb) => format!(
                 "*' {verb} '*) if mkdir {0}/once; then read x < {0}/gate; fi;;",
+                dir.path().display()
+            ),
+            Moment::Refused => format!(
+                "*' delete '*) if [ -e {}/refuse ]; then exit 1; fi;;",
                 dir.path().display()
             ),
             _ => String::new(),
@@ -94,6 +105,12 @@ impl Fixture {
     }
 
     fn shim(&self, verb: &str) -> Output {
+        let output = self.called(verb);
+        assert!(output.status.success(), "{verb}: {output:?}");
+        output
+    }
+
+    fn called(&self, verb: &str) -> Output {
         let containerd = self
             .dir
             .path()
@@ -114,9 +131,31 @@ impl Fixture {
             .env("CGPU_CONFIG", self.dir.path().join("cgpu.toml"))
             .current_dir(&self.bundle)
             .stdin(Stdio::null());
-        let output = command.output().expect("the shim");
-        assert!(output.status.success(), "{verb}: {output:?}");
-        output
+        command.output().expect("the shim")
+    }
+
+    /// A shim that serves: its address, its client and its number.
+    async fn served(&self) -> (String, TaskClient, nix::unistd::Pid) {
+        let address = String::from_utf8(self.shim("start").stdout).expect("an address");
+        let task = TaskClient::new(Client::connect(&address).await.expect("a connection"));
+        let connect = api::ConnectRequest {
+            id: self.id.into(),
+            ..Default::default()
+        };
+        let connected = task
+            .connect(with_duration(Duration::from_secs(60)), &connect)
+            .await;
+        let shim = i32::try_from(connected.expect("connect").shim_pid).expect("a process");
+        (address, task, nix::unistd::Pid::from_raw(shim))
+    }
+
+    /// What a release finds and removes.
+    fn share(&self) -> PathBuf {
+        let state = self.dir.path().join("state");
+        let share = state.join("vgpus").join(NAMESPACE.as_str()).join(self.id);
+        fs::create_dir_all(&share).expect("a share");
+        fs::set_permissions(state, fs::Permissions::from_mode(0o700)).expect("a mode");
+        share
     }
 
     fn create_request(&self, runc: &Path) -> api::CreateTaskRequest {
@@ -199,19 +238,7 @@ async fn killed_at(id: &'static str, moment: Moment) {
         .await
         .expect("no panic")
         .expect_err("nobody answers any more");
-    // What a release finds and removes.
-    let share = fixture
-        .dir
-        .path()
-        .join("state/vgpus")
-        .join(NAMESPACE.as_str())
-        .join(id);
-    fs::create_dir_all(&share).expect("a share");
-    fs::set_permissions(
-        fixture.dir.path().join("state"),
-        fs::Permissions::from_mode(0o700),
-    )
-    .expect("a mode");
+    let share = fixture.share();
     fixture.shim("delete");
 
     assert!(!runc_state(id).exists(), "{moment:?}: runc knows it still");
@@ -410,19 +437,9 @@ async fn killed_later(id: &'static str, point: Point) {
             _ => Moment::Never,
         },
     );
-    let address = String::from_utf8(fixture.shim("start").stdout).expect("an address");
+    let (address, task, shim) = fixture.served().await;
     let socket = address.strip_prefix("unix://").expect("an address");
-    let task = TaskClient::new(Client::connect(&address).await.expect("a connection"));
-    let connect = api::ConnectRequest {
-        id: id.into(),
-        ..Default::default()
-    };
-    let connected = task
-        .connect(with_duration(Duration::from_secs(60)), &connect)
-        .await;
-    let shim = connected.expect("connect").shim_pid;
     lived_to(&fixture, &task, point).await;
-    let shim = nix::unistd::Pid::from_raw(i32::try_from(shim).expect("a process"));
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill -9");
     if point == Point::WithoutConfiguration {
         fs::write(fixture.dir.path().join("cgpu.toml"), "none of it").expect("a file");
@@ -525,16 +542,113 @@ async fn killed_while_runc_deletes() {
     killed_later("killed-deleting", Point::WhileDeleting).await;
 }
 
-#[test]
-fn a_group_goes_with_a_child_of_runc_that_is_not_init_yet() {
+/// A tenant's processes may have the command line of a call of runc on their own container or on another one, and be there again
+/// as soon as they are killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_runs_in_containers_is_no_call_of_runc() {
     need_runc!();
-    let id = "killed-child";
+    let id = "killed-hostile";
+    let root = Path::new("/run/containerd/runc").join(NAMESPACE.as_str());
+    let line = ["runc", "--root", root.to_str().expect("text"), "create", id];
+    let storm = format!(
+        "for n in 1 2 3 4; do while :; do sh -c 'while :; do sleep 1; done' {}; done & done; wait",
+        line.join(" ")
+    );
+    let fixture = Fixture::with(id, Moment::Never, &storm);
+    let (_, task, shim) = fixture.served().await;
+    lived_to(&fixture, &task, Point::Running).await;
+    let stormers = || {
+        let all = fixture.processes();
+        all.iter().filter(|line| line.contains("--root")).count()
+    };
+    within_a_minute("the storm", || stormers() >= 9);
+    // In another container, with the host's process numbers.
+    let mut accomplice = Command::new("unshare")
+        .args(["--mount", "/bin/sh", "-c", "read x"])
+        .args(line)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("an accomplice");
+    let shell = format!("/proc/{}/exe", accomplice.id());
+    let shell_runs = || fs::read_link(&shell).is_ok_and(|program| !program.ends_with("unshare"));
+    let own = fs::read_link("/proc/self/ns/mnt").expect("mounts");
+    let mounts = format!("/proc/{}/ns/mnt", accomplice.id());
+    within_a_minute("the accomplice", || {
+        shell_runs() && fs::read_link(&mounts).is_ok_and(|mounts| mounts != own)
+    });
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill -9");
+    let share = fixture.share();
+    let deleted = fixture.called("delete");
+    let lives = accomplice.try_wait().expect("its state").is_none();
+    accomplice.kill().expect("its end");
+    accomplice.wait().expect("its end");
+
+    assert!(deleted.status.success(), "{deleted:?}");
+    assert!(lives, "another container's process was taken for a call");
+    assert!(!runc_state(id).exists() && !share.exists());
+    within_a_minute("a process is left", || fixture.processes().is_empty());
+}
+
+/// Its processes hold the card's memory still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_container_that_could_not_be_ended_keeps_its_vgpu() {
+    need_runc!();
+    let fixture = Fixture::new("killed-unended", Moment::Refused);
+    let (_, task, shim) = fixture.served().await;
+    lived_to(&fixture, &task, Point::Running).await;
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill -9");
+    let share = fixture.share();
+    let refuse = fixture.dir.path().join("refuse");
+    fs::write(&refuse, "").expect("a file");
+    // An engine that hears of a success would forget the container.
+    let failed = fixture.called("delete");
+    assert!(!failed.status.success(), "{failed:?}");
+    assert!(!fixture.processes().is_empty() && share.exists());
+
+    fs::remove_file(refuse).expect("no file");
+    fixture.shim("delete");
+    within_a_minute("a process is left", || fixture.processes().is_empty());
+    assert!(!runc_state(fixture.id).exists() && !share.exists());
+}
+
+/// Neither runc nor this program may know how it came there, or may end it: it can be another engine's.
+#[test]
+fn a_process_in_the_container_s_group_keeps_the_vgpu() {
+    need_runc!();
+    let fixture = Fixture::new("killed-populated", Moment::Never);
+    let group = make_group(fixture.id);
+    let mut child = Command::new("/bin/sleep")
+        .arg("1000")
+        .spawn()
+        .expect("a process");
+    fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("a member");
+    let share = fixture.share();
+    fixture.shim("delete");
+    let kept = share.exists();
+    child.kill().expect("its end");
+    child.wait().expect("its end");
+    assert!(kept, "its memory is given to others");
+
+    fixture.shim("delete");
+    assert!(!share.exists() && !group.exists());
+}
+
+/// The container's control group, in one of the trees.
+fn make_group(id: &str) -> PathBuf {
     let roots = ["pids", "unified", ""].map(|name| Path::new("/sys/fs/cgroup").join(name));
     let root = roots.iter().find(|root| root.join("cgroup.procs").exists());
     let group = root
         .expect("control groups")
         .join(cgroup(id).trim_start_matches('/'));
     fs::create_dir_all(&group).expect("a group");
+    group
+}
+
+#[test]
+fn a_group_goes_with_a_child_of_runc_that_is_not_init_yet() {
+    need_runc!();
+    let id = "killed-child";
+    let group = make_group(id);
     let runc = Runc::new(&NAMESPACE, &RuncOptions::default(), None);
     let mut child = Command::new("/bin/sh")
         .args(["-c", "read x", "--root"])

@@ -83,10 +83,13 @@ impl Group<'_> {
     /// Whether this process is of the group and not yet the program that it was to become. `line` is its command line.
     pub(super) fn has_unborn(&self, pid: i32, line: &[u8]) -> bool {
         let unborn = line.is_empty() || line == self.caller.command_line;
+        unborn && self.has(pid)
+    }
+
+    /// Whether this process is of the group.
+    pub(super) fn has(&self, pid: i32) -> bool {
         // One that has just ended is as good as gone.
-        unborn
-            && Stat::of(pid)
-                .is_ok_and(|process| process.group == self.caller.pid && !process.has_ended())
+        Stat::of(pid).is_ok_and(|process| process.group == self.caller.pid && !process.has_ended())
     }
 }
 

@@ -8,6 +8,7 @@ mod console;
 mod criu;
 mod gpu;
 mod logger;
+mod members;
 mod oom;
 pub mod orphans;
 pub mod publisher;
@@ -26,6 +27,7 @@ pub use cgroup::{
 };
 pub(crate) use gpu::left_behind;
 pub use gpu::{Cards, Ended, Gpu, Prepared, Rejected, Running, StartWatch, Started};
+pub use members::Members;
 pub use reaper::Reaper;
 pub use runc::Runc;
 pub use spec::Spec;

@@ -4,13 +4,14 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::caller::{Caller, Group};
+use super::members::Members;
 use super::runc::Runc;
 use crate::error::{Error, Result, file, system};
 use crate::task::ContainerId;
@@ -21,24 +22,94 @@ const GONE_WAIT: Timespec = Timespec {
     tv_nsec: 0,
 };
 
+/// How long calls are looked for that others make anew. containerd kills a `delete` after 5 s (`io.containerd.timeout.shim.cleanup`),
+/// and the container is to be ended before.
+const LOOK_WAIT: Duration = Duration::from_secs(2);
+
 /// Kills every call of runc on this container and waits until it is gone; of a shim that has ended, also all that it had forked and
-/// that was no call yet.
+/// that was no call yet. What is in the container, or in another one, is no call, whatever its command line says.
 ///
 /// # Errors
 /// `/proc` cannot be read, or the calls do not end.
-pub fn end_all(runc: &Runc, id: &ContainerId, caller: Option<&Caller>) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(GONE_WAIT.tv_sec.unsigned_abs());
+pub fn end_all(
+    runc: &Runc,
+    id: &ContainerId,
+    caller: Option<&Caller>,
+    members: &Members,
+) -> Result<()> {
+    let until = Instant::now() + LOOK_WAIT;
     let group = match caller {
         Some(caller) => caller.orphaned_group()?,
         None => None,
     };
-    // What a call had started before it was killed may have come to stand where had been looked already.
-    while end_found(runc, id, group.as_ref())? == Found::Some {
-        if Instant::now() > until {
+    let callers = Callers {
+        here: Place::of("self").map_err(file("read", "/proc/self/ns"))?,
+        group,
+        members,
+    };
+    loop {
+        // A look that began in time may end late, where a process takes long to end.
+        let late = Instant::now() > until;
+        // What a call had started before it was killed may have come to stand where had been looked already.
+        if end_found(runc, id, &callers)? == Found::Nothing {
+            return Ok(());
+        }
+        if late {
             return Err(Error::Lost("the end of calls of runc that start others"));
         }
     }
-    Ok(())
+}
+
+/// Who may call runc on the container: every process can have the command line of a call, a tenant's too.
+struct Callers<'a> {
+    here: Place,
+    group: Option<Group<'a>>,
+    members: &'a Members,
+}
+
+impl Callers<'_> {
+    /// Whether a call may be of this process. The engine starts shims where it starts this process, and as the same user. A container
+    /// has mounts of its own, and most have process numbers: another one's process is taken for no call either.
+    fn have(&self, pid: i32) -> bool {
+        let Ok(place) = Place::of(pid) else {
+            return false;
+        };
+        // An engine that was started anew may have other mounts than the shim had.
+        let among = place.mounts == self.here.mounts
+            || self.group.as_ref().is_some_and(|group| group.has(pid));
+        among
+            && place.pids == self.here.pids
+            && place.user == self.here.user
+            && !self.members.has(pid)
+    }
+
+    /// Whether this process was forked by the shim, and is no call yet.
+    fn have_unborn(&self, pid: i32, line: &[u8]) -> bool {
+        self.group
+            .as_ref()
+            .is_some_and(|group| group.has_unborn(pid, line))
+    }
+}
+
+/// Where a process is, and as whom.
+struct Place {
+    pids: PathBuf,
+    mounts: PathBuf,
+    user: Option<String>,
+}
+
+impl Place {
+    fn of(process: impl std::fmt::Display) -> std::io::Result<Self> {
+        let namespace = |kind| fs::read_link(format!("/proc/{process}/ns/{kind}"));
+        // The real one, the effective one and two more.
+        let users = sys::proc::status_field(&process, "Uid")?;
+        let effective = |users: String| users.split_whitespace().nth(1).map(str::to_owned);
+        Ok(Self {
+            pids: namespace("pid")?,
+            mounts: namespace("mnt")?,
+            user: users.and_then(effective),
+        })
+    }
 }
 
 /// Whether one look found anything.
@@ -48,7 +119,7 @@ enum Found {
     Nothing,
 }
 
-fn end_found(runc: &Runc, id: &ContainerId, group: Option<&Group<'_>>) -> Result<Found> {
+fn end_found(runc: &Runc, id: &ContainerId, callers: &Callers<'_>) -> Result<Found> {
     let mut found = Found::Nothing;
     for entry in fs::read_dir("/proc")
         .map_err(file("read", "/proc"))?
@@ -67,7 +138,8 @@ fn end_found(runc: &Runc, id: &ContainerId, group: Option<&Group<'_>>) -> Result
         };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let raw = pid.as_raw_nonzero().get();
-        if is_call(&line, runc, id) || group.is_some_and(|group| group.has_unborn(raw, &line)) {
+        let is_ours = is_call(&line, runc, id) && callers.have(raw);
+        if is_ours || callers.have_unborn(raw, &line) {
             end(&process)?;
             found = Found::Some;
         }
@@ -149,7 +221,8 @@ fn end_inits(runc: &Runc, id: &ContainerId, group: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether a command line is one that [`Runc`] makes for the container, be it of a wrapper or of runc itself.
+/// Whether a command line is one that [`Runc`] makes for the container, be it of a wrapper or of runc itself. It is everybody's to
+/// choose: outside the container's control group [`Callers`] says whose it may be.
 fn is_call(line: &[u8], runc: &Runc, id: &ContainerId) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let arguments: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();

@@ -178,7 +178,7 @@ impl Runc {
 }
 
 /// systemd's form is `slice:prefix:name`; a cgroupfs path has slashes and no such colons.
-fn is_systemd_path(path: &str) -> bool {
+pub(super) fn is_systemd_path(path: &str) -> bool {
     let mut parts = path.split(':');
     let slice = parts.next().unwrap_or_default();
     parts.clone().count() == 2
