@@ -14,9 +14,18 @@ use crate::quota::with_device;
 use crate::rm;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("mapped::page_tables_of_rm_s_mappings", of_rm_s_mappings),
-    ("mapped::page_tables_of_uvm_s_mappings", of_uvm_s_mappings),
-    ("mapped::what_is_mapped_once_is_free", what_is_mapped_once),
+    (
+        "mapped::page_tables_of_rm_s_mappings",
+        page_tables_of_rm_s_mappings,
+    ),
+    (
+        "mapped::page_tables_of_uvm_s_mappings",
+        page_tables_of_uvm_s_mappings,
+    ),
+    (
+        "mapped::what_is_mapped_once_is_free",
+        what_is_mapped_once_is_free,
+    ),
 ];
 
 const R: Release = Release::R570;
@@ -151,7 +160,7 @@ impl<'f> Seat<'f> {
     }
 }
 
-fn of_rm_s_mappings() {
+fn page_tables_of_rm_s_mappings() {
     let fixture = Fixture::new(QUOTA);
     let seat = Seat::take(&fixture);
     seat.fills_up_by(|place| seat.map(place), |place| seat.unmap(place, LENGTH));
@@ -164,7 +173,7 @@ fn of_rm_s_mappings() {
     fixture.assert_exact(4 * MIB);
 }
 
-fn of_uvm_s_mappings() {
+fn page_tables_of_uvm_s_mappings() {
     let fixture = Fixture::new(QUOTA);
     let seat = Seat::take(&fixture);
     seat.fills_up_by(
@@ -175,7 +184,7 @@ fn of_uvm_s_mappings() {
 }
 
 /// The flat rate of a VA space has it.
-fn what_is_mapped_once() {
+fn what_is_mapped_once_is_free() {
     let fixture = Fixture::new(LENGTH + 2 * MIB);
     let seat = Seat::take(&fixture);
     assert_eq!(seat.map(1 << 40), rm::OK);
