@@ -139,3 +139,6 @@ pub(crate) async fn answer<T>(
         status,
     })
 }
+
+#[cfg(test)]
+pub(crate) mod fake;

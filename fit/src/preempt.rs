@@ -27,7 +27,7 @@ pub struct Holder {
     pub since_unix_s: i64,
     /// What may become of it.
     pub standing: Standing,
-    /// Budgets that an eviction of it counts in, by their places in [`Budgets`].
+    /// Budgets that an eviction of it counts in, by their places in [`Budgets`]. With more than one it stays.
     pub budgets: Vec<usize>,
 }
 
@@ -95,9 +95,11 @@ pub fn judge(
         Some(false) => {}
         None => return Verdict::Never,
     }
-    let has_budget = |holder: &Holder| {
-        let mut of = holder.budgets.iter();
-        of.all(|budget| budgets.get(*budget).is_some_and(|left| *left > 0))
+    let has_budget = |holder: &Holder| match holder.budgets.as_slice() {
+        [] => true,
+        [budget] => budgets.get(*budget).is_some_and(|left| *left > 0),
+        // The server evicts no pod of several budgets, whatever they let go (500).
+        _ => false,
     };
     let may_go = |holder: &Holder| {
         holder.standing == Standing::Evictable

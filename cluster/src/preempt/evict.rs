@@ -1,5 +1,6 @@
 //! Carries a plan out, by the Eviction API.
 
+use fit::preempt::Holder;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -23,7 +24,7 @@ const REPORTER: Reporter = Reporter {
 pub(super) enum Outcome {
     /// Pods were evicted.
     Evicted,
-    /// A budget does not let them go.
+    /// The server does not let them go, as by a budget.
     Denied,
     /// The cluster is another one than was judged.
     Outdated,
@@ -152,21 +153,28 @@ async fn evict(
     };
     let pods = connection.namespaced::<Pod>(namespace).await?;
     let question = pods.create_subresource::<_, Value>("eviction", name, &params, &eviction);
-    match api::answer(operation, question).await {
+    outcome(holder, api::answer(operation, question).await)
+}
+
+/// What an answer makes of a plan. A refusal of whatever kind denies this plan alone: a tenant can bring it about, as by a second budget on its
+/// pod, which the server answers with 500, and others wait behind it. Only a server that does not answer ends the look.
+fn outcome(holder: &Holder, answer: Result<Value, Error>) -> Result<Outcome, Error> {
+    match answer {
         Ok(_) => Ok(Outcome::Evicted),
-        Err(Error::Api {
-            status: Some(429),
-            why,
-            ..
-        }) => {
-            tracing::info!(namespace, name, why, "not evicted");
-            Ok(Outcome::Denied)
-        }
         // It is gone, or another one of its name is there.
         Err(Error::Api {
             status: Some(404 | 409),
             ..
         }) => Ok(Outcome::Outdated),
+        Err(Error::Api {
+            status: Some(status),
+            why,
+            ..
+        }) => {
+            let (namespace, name) = (&holder.namespace, &holder.name);
+            tracing::info!(namespace, name, status, why, "not evicted");
+            Ok(Outcome::Denied)
+        }
         Err(error) => Err(error),
     }
 }
@@ -196,4 +204,44 @@ async fn report_victim(
         reporter: REPORTER,
     };
     report(connection, event).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use fit::preempt::Standing;
+
+    use super::*;
+
+    fn refused(status: Option<u16>) -> Result<Value, Error> {
+        Err(Error::Api {
+            operation: "evict pod team/a".to_owned(),
+            why: "This pod has more than one PodDisruptionBudget".to_owned(),
+            status,
+        })
+    }
+
+    #[test]
+    fn whatever_the_server_refuses_denies_the_plan_and_nothing_else() {
+        let holder = Holder {
+            namespace: "team".to_owned(),
+            name: "a".to_owned(),
+            priority: 0,
+            since_unix_s: 0,
+            standing: Standing::Evictable,
+            budgets: Vec::new(),
+        };
+        let of = |answer| outcome(&holder, answer).ok();
+        assert_eq!(of(Ok(Value::Null)), Some(Outcome::Evicted));
+        for status in [400, 403, 422, 429, 500, 503] {
+            assert_eq!(of(refused(Some(status))), Some(Outcome::Denied), "{status}");
+        }
+        for status in [404, 409] {
+            assert_eq!(
+                of(refused(Some(status))),
+                Some(Outcome::Outdated),
+                "{status}"
+            );
+        }
+        assert_eq!(of(refused(None)), None, "nobody answers");
+    }
 }

@@ -133,7 +133,14 @@ impl Controller {
                 // It is the scheduler's turn, which takes as long as it takes.
                 Decision::Wait => continue,
                 Decision::Never => Outcome::Denied,
-                Decision::Evict(plans) => self.carry_out(waiter, &plans, &cluster).await?,
+                Decision::Evict(plans) => match self.carry_out(waiter, &plans, &cluster).await {
+                    Ok(outcome) => outcome,
+                    Err(error) => {
+                        // Should it be this pod's plan that the server hangs on, others have their turn before it.
+                        self.pause(waiter, Outcome::Denied);
+                        return Err(error);
+                    }
+                },
             };
             self.pause(waiter, outcome);
             if outcome != Outcome::Denied {
@@ -178,3 +185,6 @@ impl Controller {
             };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -172,6 +172,27 @@ fn a_budget_holds() {
 }
 
 #[test]
+fn a_pod_of_several_budgets_stays() {
+    let offer = offer(&[&[of(&["a"], 12), of(&["b"], 12)]]);
+    let with = |budgets: &[usize]| Holder {
+        budgets: budgets.to_vec(),
+        ..holder(0, 1)
+    };
+    let judged = |gib: u64, holders: &Holders| {
+        let needs = claim(vec![need(Some(gib * GIB), None, 1)]);
+        let waiting = Waiting {
+            needs: &[&needs],
+            priority: 1,
+        };
+        judge(&waiting, &offer, holders, &vec![5, 5])
+    };
+    // The younger would go first.
+    let holders = all(&[("a", with(&[0])), ("b", with(&[0, 1]))]);
+    assert_eq!(judged(12, &holders), evict(&["a"]), "one that may go");
+    assert_eq!(judged(24, &holders), Verdict::Never);
+}
+
+#[test]
 fn plans_are_ranked_by_priority_then_number_then_age() {
     let holders = all(&[
         ("a", holder(0, 1)),

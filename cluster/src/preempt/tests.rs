@@ -1,0 +1,137 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::fake::{self, Questions, page, refusal};
+
+/// A node's slice with one card of 24 GiB.
+fn slice(node: &str) -> Value {
+    let policy = |default: &str, max: &str| json!({"default": default, "validRange": {"min": "1", "step": "1", "max": max}});
+    json!({
+        "metadata": {"name": node},
+        "spec": {
+            "driver": crate::DRIVER, "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0", "allowMultipleAllocations": true, "capacity": {
+                "memory": {"value": "24Gi", "requestPolicy": policy("24Gi", "24Gi")},
+            }}],
+        },
+    })
+}
+
+/// A claim of a whole card's memory, which a pod has on a node, or waits for.
+fn claim(name: &str, holder: Option<(&str, &str)>) -> Value {
+    let status = holder.map(|(node, uid)| {
+        json!({
+            "allocation": {"devices": {"results": [{
+                "request": "r", "driver": crate::DRIVER, "pool": node, "device": "gpu-0", "consumedCapacity": {"memory": "24Gi"},
+            }]}},
+            "reservedFor": [{"resource": "pods", "name": uid, "uid": uid}],
+        })
+    });
+    json!({
+        "metadata": {"namespace": "team", "name": name, "uid": name},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "vgpu.cgpu.io"}}]}},
+        "status": status,
+    })
+}
+
+fn pod(uid: &str, priority: i32, is_placed: bool) -> Value {
+    let marked = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    json!({
+        "metadata": {"namespace": "team", "name": uid, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {
+            "containers": [], "priority": priority, "nodeName": is_placed.then_some("n"),
+            "resourceClaims": [{"name": "c", "resourceClaimName": uid}],
+        },
+        "status": {"phase": if is_placed { "Running" } else { "Pending" }, "conditions": [marked]},
+    })
+}
+
+fn holder(uid: &str, priority: i32) -> Value {
+    pod(uid, priority, true)
+}
+
+fn controller(
+    evict: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Controller, Questions) {
+    controller_of(holder, evict)
+}
+
+/// Two nodes with such a pod of low priority each, and pods that wait. The server answers evictions so.
+fn controller_of(
+    holder: fn(&str, i32) -> Value,
+    evict: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Controller, Questions) {
+    let (connection, questions) = fake::serve(move |method, uri, _| {
+        let path = uri.split('?').next().unwrap();
+        let name = path.split('/').nth(6).unwrap_or_default();
+        let kind = path.rsplit('/').next().unwrap();
+        match (method, kind) {
+            ("POST", "eviction") => evict(name),
+            ("POST", _) => (201, json!({"metadata": {}})),
+            (_, "waits" | "waits-too") => (200, pod(kind, 9, false)),
+            (_, "pods") if uri.contains("spec.nodeName") => {
+                page(&[pod("waits", 9, false), pod("waits-too", 8, false)], "")
+            }
+            (_, "pods") => page(&[holder("a", 0), holder("b", 1)], ""),
+            (_, "resourceclaims") => page(
+                &[
+                    claim("a", Some(("n1", "a"))),
+                    claim("b", Some(("n2", "b"))),
+                    claim("waits", None),
+                    claim("waits-too", None),
+                ],
+                "",
+            ),
+            (_, "deviceclasses") => page(
+                &[json!({"metadata": {"name": "vgpu.cgpu.io"}, "spec": {}})],
+                "",
+            ),
+            (_, "nodes") => page(
+                &[
+                    json!({"metadata": {"name": "n1"}}),
+                    json!({"metadata": {"name": "n2"}}),
+                ],
+                "",
+            ),
+            (_, "resourceslices") => page(&[slice("n1"), slice("n2")], ""),
+            _ => page(&[], ""),
+        }
+    });
+    let controller = Controller {
+        connection: Arc::new(connection),
+        pace: PreemptionPace::default(),
+        pauses: BTreeMap::new(),
+    };
+    (controller, questions)
+}
+
+/// Names of the pods that evictions were for, dry runs among them.
+fn evictions(questions: &Questions) -> Vec<String> {
+    let questions = sys::sync::lock(questions);
+    let of = |question: &String| {
+        let path = question.split('?').next()?.strip_suffix("/eviction")?;
+        let run = if question.contains("dryRun") { "?" } else { "" };
+        Some(format!("{}{run}", path.rsplit('/').next()?))
+    };
+    questions.iter().filter_map(of).collect()
+}
+
+#[tokio::test]
+async fn a_plan_that_the_server_refuses_leaves_other_plans_and_other_pods_their_turns() {
+    // The best plan is refused, and the next one is tried.
+    let (mut one, questions) = controller(|name| match name {
+        "a" => refusal(403, "an admission policy keeps it"),
+        _ => (201, json!({})),
+    });
+    one.look().await.unwrap();
+    assert_eq!(evictions(&questions), ["a?", "b?", "b"]);
+    // All of them are, and the pod behind has its turn; both pause.
+    let (mut none, questions) =
+        controller(|_| refusal(500, "This pod has more than one PodDisruptionBudget"));
+    none.look().await.unwrap();
+    assert_eq!(evictions(&questions), ["a?", "b?", "a?", "b?"]);
+    assert_eq!(none.pauses.len(), 2);
+    none.look().await.unwrap();
+    assert_eq!(evictions(&questions).len(), 4, "nobody is due");
+}
