@@ -3,22 +3,23 @@
 //!
 //! ```text
 //!   pods that wait for claims ── none ─▶ look again after a period
-//!        │ by priority, then age
+//!        │ half by priority, then age; half in turn
 //!        ▼
 //!   claims, slices, nodes, budgets, holders ──▶ fit::preempt, node by node
-//!        ├─ it fits, at last when pods have ended that are ending ─▶ nothing: the scheduler's turn
+//!        ├─ it fits, at last when pods have ended that are ending ─▶ later again: the scheduler's turn
 //!        ├─ nothing helps ─▶ later again
 //!        └─ plans, the best first ──dry run──▶ evict ──▶ events, and a pause for this pod that doubles each time
 //! ```
 //!
-//! Each look reads everything anew and makes one decision at most. Nothing is kept but the pauses: a controller that is started again sees
+//! Each look reads everything anew and makes one decision at most. Nothing is kept but pauses and turns: a controller that is started again sees
 //! the pods that are ending, and waits for them. A decision is the API server's in the end: it evicts by budgets (PodDisruptionBudget).
 
 mod evict;
 mod facts;
+mod turns;
 mod waiter;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,10 +31,8 @@ use crate::error::Error;
 
 use self::evict::Outcome;
 use self::facts::{Cluster, Decision, NodePlan};
+use self::turns::Turns;
 use self::waiter::Waiter;
-
-/// Pods that are judged in one look; the others have their turn in the next.
-const JUDGED_MAX: usize = 32;
 
 /// Nodes whose plans are tried for a pod in one look.
 const PLANS_MAX: usize = 8;
@@ -68,6 +67,7 @@ pub async fn run_preemption(access: Access, pace: PreemptionPace, stop: impl Fut
         connection: Arc::new(Connection::new(access)),
         pace,
         pauses: BTreeMap::new(),
+        turns: Turns::default(),
     };
     tokio::select! {
         () = controller.serve() => {}
@@ -80,6 +80,7 @@ struct Controller {
     pace: PreemptionPace,
     /// By the uid of a pod that waits.
     pauses: BTreeMap<String, Pause>,
+    turns: Turns,
 }
 
 /// When a pod has its next turn.
@@ -114,25 +115,25 @@ impl Controller {
     /// What the server does not answer.
     async fn look(&mut self) -> Result<(), Error> {
         let mut waiting = waiter::read(&self.connection, self.pace.patience).await?;
-        self.pauses
-            .retain(|uid, _| waiting.iter().any(|waiter| waiter.uid == *uid));
+        let uids: BTreeSet<String> = waiting.iter().map(|waiter| waiter.uid.clone()).collect();
+        self.pauses.retain(|uid, _| uids.contains(uid));
+        self.turns.begin(&uids);
         let now = Instant::now();
         let is_due = |waiter: &Waiter| {
             let pause = self.pauses.get(&waiter.uid);
             pause.is_none_or(|pause| pause.until <= now)
         };
         waiting.retain(is_due);
-        waiting.sort_by_key(|waiter| (-i64::from(waiter.priority), waiter.since_unix_s));
-        waiting.truncate(JUDGED_MAX);
+        let waiting = self.turns.choose(waiting);
         if waiting.is_empty() {
             return Ok(());
         }
         let cluster = Cluster::read(&self.connection, &waiting).await?;
         for waiter in &waiting {
+            self.turns.judged(waiter);
             let outcome = match cluster.decide(waiter) {
-                // It is the scheduler's turn, which takes as long as it takes.
-                Decision::Wait => continue,
-                Decision::Never => Outcome::Denied,
+                // For the first it is the scheduler's turn, which takes as long as it takes: meanwhile others are judged.
+                Decision::Wait | Decision::Never => Outcome::Denied,
                 Decision::Evict(plans) => match self.carry_out(waiter, &plans, &cluster).await {
                     Ok(outcome) => outcome,
                     Err(error) => {

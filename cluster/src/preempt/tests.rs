@@ -51,6 +51,12 @@ fn holder(uid: &str, priority: i32) -> Value {
     pod(uid, priority, true)
 }
 
+fn pod_that_ends(uid: &str, priority: i32) -> Value {
+    let mut pod = pod(uid, priority, true);
+    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    pod
+}
+
 fn controller(
     evict: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Controller, Questions) {
@@ -102,6 +108,7 @@ fn controller_of(
         connection: Arc::new(connection),
         pace: PreemptionPace::default(),
         pauses: BTreeMap::new(),
+        turns: Turns::default(),
     };
     (controller, questions)
 }
@@ -134,4 +141,12 @@ async fn a_plan_that_the_server_refuses_leaves_other_plans_and_other_pods_their_
     assert_eq!(none.pauses.len(), 2);
     none.look().await.unwrap();
     assert_eq!(evictions(&questions).len(), 4, "nobody is due");
+}
+
+#[tokio::test]
+async fn a_pod_that_fits_in_a_moment_pauses_and_others_have_its_place() {
+    let (mut controller, questions) = controller_of(pod_that_ends, |_| (201, json!({})));
+    controller.look().await.unwrap();
+    assert_eq!(controller.pauses.len(), 2);
+    assert_eq!(evictions(&questions), [""; 0]);
 }
