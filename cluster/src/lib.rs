@@ -15,7 +15,7 @@
 //! - [`publish`]: the node's slices in the API, by its labels ([`node_labels`]); [`given`]: the label that it keeps itself; [`status`]: what a claim's status shows of its devices.
 //! - [`events`]: what happened, for people who look with `kubectl`; [`counts`]: how often, for the node's metrics.
 //! - [`templates`]: for the whole cluster, not for a node: the templates that classic pods' claims are made from; [`quota`]: GPU memory of
-//!   namespaces; [`follow`]: objects as a channel.
+//!   namespaces; [`follow`]: objects as a channel; [`reports`]: how many events of what these refuse.
 //! - [`preempt`]: for the whole cluster too, where an administrator has it: pods of lower priority are evicted for one that waits.
 //! - [`monitor`]: looks at the node again and again; [`api`]: the connection to the API server.
 //!
@@ -51,6 +51,7 @@ mod publish;
 mod quantity;
 mod quota;
 mod reconcile;
+mod reports;
 mod slice;
 mod status;
 mod templates;

@@ -118,8 +118,8 @@ impl Controller {
                 let watched = self.watch(&version).await?;
                 sleep_until(next).await;
                 match watched {
-                    Watched::Until(next) => version = next,
-                    Watched::Lost => break,
+                    Watched::Until(next) if !self.needed.is_outdated() => version = next,
+                    Watched::Until(_) | Watched::Lost => break,
                 }
             }
         }
@@ -149,6 +149,9 @@ impl Controller {
         self.store.read(&self.needed).await?;
         for (key, waiting) in self.needed.all() {
             self.store.ensure(key, waiting).await?;
+        }
+        for (key, waiting) in self.needed.left_out() {
+            self.store.leave_out(key, waiting).await?;
         }
         let now = Instant::now();
         let store = &self.store;
@@ -188,7 +191,7 @@ impl Controller {
                     self.needed.update(&pod);
                     for key in needed::named(&pod) {
                         // Tried again in the next look, not by every event of every pod.
-                        if !self.store.is_refused(&key) {
+                        if self.needed.has(&key) && !self.store.is_refused(&key) {
                             self.store.ensure(&key, &needed::waiting(&pod)).await?;
                         }
                     }
@@ -214,3 +217,6 @@ impl Controller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,21 +8,20 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use tokio::time::Instant;
 
 use super::PAGE;
-use super::needed::{Key, Needed, Waiting};
+use super::needed::{Key, Needed, OF_NAMESPACE_MAX, Waiting};
 use super::shape::Shape;
 use crate::api::{self, Connection};
 use crate::error::Error;
 use crate::names::DRIVER;
 use crate::pod_event::{PodEvent, Reporter};
 use crate::quantity;
+use crate::reports::Reports;
 
 /// The label of templates that the controller has made.
 const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "cgpu-templates");
-
-/// Templates of one namespace. Each needs a pod that names it; past these the pods wait.
-const OF_NAMESPACE_MAX: usize = 1000;
 
 /// As whom it reports.
 const REPORTER: Reporter = Reporter {
@@ -37,8 +36,9 @@ const CONFLICT: u16 = 409;
 pub(super) struct Store {
     connection: Arc<Connection>,
     made: BTreeMap<Key, Made>,
-    /// Names that somebody else has taken, or that are refused, and the pod that it was reported to.
-    refused: BTreeMap<Key, Waiting>,
+    /// Names that somebody else has taken, or that are refused.
+    refused: BTreeSet<Key>,
+    reports: Reports,
     /// Bytes of memory that the cluster's cards have, as far as parts of cards are needed.
     sizes: BTreeSet<u64>,
 }
@@ -54,7 +54,8 @@ impl Store {
         Self {
             connection,
             made: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            reports: Reports::default(),
             sizes: BTreeSet::new(),
         }
     }
@@ -65,7 +66,7 @@ impl Store {
 
     /// Whether the last try to make it was in vain.
     pub(super) fn is_refused(&self, key: &Key) -> bool {
-        self.refused.contains_key(key)
+        self.refused.contains(key)
     }
 
     /// Templates that the controller has made.
@@ -116,7 +117,8 @@ impl Store {
             }
         }
         self.made = made;
-        self.refused.retain(|key, _| needed.has(key));
+        self.refused.retain(|key| needed.has(key));
+        self.reports.begin(Instant::now());
         for key in outdated {
             self.delete(&key).await?;
         }
@@ -146,7 +148,7 @@ impl Store {
         }
     }
 
-    /// Makes a template unless it is there. What the server refuses is reported to the pod that waits, once.
+    /// Makes a template unless it is there. What the server refuses is reported to the pod that waits ([`Reports`]).
     ///
     /// # Errors
     /// The server does not answer.
@@ -158,10 +160,11 @@ impl Store {
         let Some(shape) = Shape::of_name(name) else {
             return Ok(());
         };
-        let of_namespace = self.made.keys().filter(|(other, _)| other == namespace);
+        let from = (namespace.clone(), String::new());
+        let of_namespace = self.made.range(from..).map(|((other, _), _)| other);
+        let of_namespace = of_namespace.take_while(|other| *other == namespace);
         if of_namespace.count() >= OF_NAMESPACE_MAX {
-            let why = format!("the namespace has {OF_NAMESPACE_MAX} templates of classic pods");
-            return self.refuse(key, waiting, &why).await;
+            return self.leave_out(key, waiting).await;
         }
         if shape.is_part() && self.sizes.is_empty() {
             self.sizes = self.read_sizes().await?;
@@ -200,7 +203,7 @@ impl Store {
                 status: Some(CONFLICT),
                 ..
             }) => {
-                self.refused.insert(key.clone(), waiting.clone());
+                self.refused.insert(key.clone());
                 Ok(())
             }
             Err(Error::Api {
@@ -210,6 +213,15 @@ impl Store {
             }) => self.refuse(key, waiting, &why).await,
             Err(error) => Err(error),
         }
+    }
+
+    /// Reports that a namespace's pods name too many templates.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub(super) async fn leave_out(&mut self, key: &Key, waiting: &Waiting) -> Result<(), Error> {
+        let why = format!("the namespace has {OF_NAMESPACE_MAX} templates of classic pods");
+        self.refuse(key, waiting, &why).await
     }
 
     /// Deletes a template, unless it is another one than was read.
@@ -246,11 +258,13 @@ impl Store {
     }
 
     async fn refuse(&mut self, key: &Key, waiting: &Waiting, why: &str) -> Result<(), Error> {
-        if self.refused.get(key) == Some(waiting) {
+        self.refused.insert(key.clone());
+        let (namespace, name) = key;
+        // One pod may name many that are refused, and many pods one: the first of them is reported.
+        if !self.reports.take(namespace, &waiting.uid, Instant::now()) {
+            tracing::debug!(namespace, name, why, "a template cannot be made");
             return Ok(());
         }
-        self.refused.insert(key.clone(), waiting.clone());
-        let (namespace, name) = key;
         tracing::warn!(namespace, name, why, "a template cannot be made");
         let event = PodEvent {
             namespace,
