@@ -17,6 +17,14 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(15);
 /// How long one try may take.
 const ONE_TRY: Duration = Duration::from_secs(10);
 
+/// Objects of one answer. The server bounds answers by their number alone, and an object that a tenant writes may have 1.5 MB, 250 KiB of
+/// annotations at no cost. An answer is in memory as its body, a copy of that and as objects before it is reduced to what is kept: so these two
+/// at once take 72 MB, and a controller has 96 MiB.
+pub(crate) const PAGE: u32 = 8;
+
+/// Objects of one answer of kinds that no tenant writes: nodes, slices, classes and namespaces.
+pub(crate) const LONG_PAGE: u32 = 500;
+
 /// Set in every pod.
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 

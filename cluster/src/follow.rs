@@ -20,9 +20,6 @@ use crate::api::{self, Connection};
 use crate::backoff::Backoff;
 use crate::error::Error;
 
-/// Objects of one answer.
-const PAGE: u32 = 500;
-
 /// The server ends a watch after this.
 const WATCH_S: u32 = 290;
 
@@ -45,6 +42,8 @@ pub(crate) struct Follow<'a, K, T> {
     pub(crate) connection: &'a Connection,
     /// For messages: `namespaces`.
     pub(crate) what: &'static str,
+    /// Objects of one answer.
+    pub(crate) page: u32,
     /// What is kept of an object.
     pub(crate) of: fn(K) -> T,
     pub(crate) changes: Sender<Change<T>>,
@@ -94,7 +93,7 @@ where
     }
 
     async fn list(&self, objects: &Api<K>) -> Result<(Vec<T>, String), Error> {
-        let mut params = ListParams::default().limit(PAGE);
+        let mut params = ListParams::default().limit(self.page);
         let mut all = Vec::new();
         loop {
             let operation = || format!("list {}", self.what);
@@ -151,4 +150,44 @@ enum Watched {
     /// What it would go on from is gone.
     Lost,
     Closed,
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::resource::v1::ResourceClaim;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::fake;
+
+    #[tokio::test]
+    async fn a_list_is_reduced_page_by_page() {
+        let (connection, questions) = fake::serve(|_, uri, _| {
+            let claim = |name: &str| json!({"metadata": {"name": name}, "spec": {}});
+            if uri.contains("continue=more") {
+                fake::page(&[claim("b")], "")
+            } else {
+                fake::page(&[claim("a")], "more")
+            }
+        });
+        let (changes, _all) = tokio::sync::mpsc::channel(1);
+        let follow = Follow {
+            connection: &connection,
+            what: "claims",
+            page: api::PAGE,
+            of: |claim: ResourceClaim| claim.metadata.name,
+            changes,
+        };
+        let objects = connection.all().await.unwrap();
+        let (all, version) = follow.list(&objects).await.unwrap();
+        assert_eq!(all, [Some("a".to_owned()), Some("b".to_owned())]);
+        assert_eq!(version, "1");
+        let questions = sys::sync::lock(&questions);
+        assert!(
+            questions
+                .iter()
+                .all(|question| question.contains("limit=8"))
+        );
+        assert_eq!(questions.len(), 2);
+    }
 }

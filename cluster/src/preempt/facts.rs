@@ -9,14 +9,17 @@ use fit::nodes::{self, NodeFacts};
 use fit::preempt::{self, Budgets, Holder, Holders, Standing, Verdict};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::core::{Selector, SelectorExt};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use super::waiter::{PAGE, Waiter};
-use crate::api::{self, Connection};
+use super::waiter::Waiter;
+use crate::api::{self, Connection, LONG_PAGE, PAGE};
 use crate::error::Error;
 use crate::names::DRIVER;
 
@@ -79,12 +82,12 @@ impl Cluster {
         };
         let named: BTreeSet<(String, String)> = waiting.iter().flat_map(of).collect();
         let mut claims = Claims::default();
-        each(connection, "resourceclaims", None, |claim| {
+        each(connection, "resourceclaims", None, PAGE, |claim| {
             claims.add(claim, &named)
         })
         .await?;
         let mut budgets = Vec::new();
-        each(connection, "poddisruptionbudgets", None, |budget| {
+        each(connection, "poddisruptionbudgets", None, PAGE, |budget| {
             budgets.extend(Budget::of(budget))
         })
         .await?;
@@ -94,7 +97,7 @@ impl Cluster {
             .map(String::as_str)
             .collect();
         let mut holders = Holders::new();
-        each(connection, "pods", None, |pod: Pod| {
+        each(connection, "pods", None, PAGE, |pod: Pod| {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if users.contains(uid.as_str()) {
                 let has_other = claims.foreign.contains(&uid);
@@ -103,12 +106,18 @@ impl Cluster {
         })
         .await?;
         let mut classes = Classes::new();
-        each(connection, "deviceclasses", None, |class: DeviceClass| {
-            classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
-        })
+        each(
+            connection,
+            "deviceclasses",
+            None,
+            LONG_PAGE,
+            |class: DeviceClass| {
+                classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
+            },
+        )
         .await?;
         let mut nodes = BTreeMap::new();
-        each(connection, "nodes", None, |node: Node| {
+        each(connection, "nodes", None, LONG_PAGE, |node: Node| {
             let node = NodeFacts::of(node);
             nodes.insert(node.name.clone(), node);
         })
@@ -119,6 +128,7 @@ impl Cluster {
             connection,
             "resourceslices",
             Some(&driver),
+            LONG_PAGE,
             |slice: ResourceSlice| slices.push(slice),
         )
         .await?;
@@ -231,8 +241,23 @@ impl Claims {
             claim.metadata.name.clone().unwrap_or_default(),
         );
         if named.contains(&key) {
-            self.of_waiting.insert(key, claim);
+            self.of_waiting.insert(key, reduced(claim));
         }
+    }
+}
+
+/// What is judged of a claim, without what else its author wrote.
+fn reduced(claim: ResourceClaim) -> ResourceClaim {
+    ResourceClaim {
+        metadata: ObjectMeta {
+            deletion_timestamp: claim.metadata.deletion_timestamp,
+            ..ObjectMeta::default()
+        },
+        spec: claim.spec,
+        status: claim.status.map(|status| ResourceClaimStatus {
+            allocation: status.allocation,
+            ..ResourceClaimStatus::default()
+        }),
     }
 }
 
@@ -319,13 +344,14 @@ async fn each<K>(
     connection: &Connection,
     what: &str,
     fields: Option<&str>,
+    page: u32,
     mut take: impl FnMut(K),
 ) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let objects: Api<K> = connection.all().await?;
-    let mut params = ListParams::default().limit(PAGE);
+    let mut params = ListParams::default().limit(page);
     if let Some(fields) = fields {
         params = params.fields(fields);
     }

@@ -150,3 +150,20 @@ async fn a_pod_that_fits_in_a_moment_pauses_and_others_have_its_place() {
     assert_eq!(controller.pauses.len(), 2);
     assert_eq!(evictions(&questions), [""; 0]);
 }
+
+#[tokio::test]
+async fn what_tenants_write_is_read_in_short_pages() {
+    let (mut controller, questions) = controller(|_| refusal(429, "a budget"));
+    controller.look().await.unwrap();
+    let questions = sys::sync::lock(&questions);
+    let lists = |kind: &str| {
+        let of = questions.iter().filter(|question| question.contains(kind));
+        of.filter(|question| question.starts_with("GET") && question.contains("limit="))
+            .map(|question| question.contains("limit=8"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lists("/pods?"), [true, true]);
+    assert_eq!(lists("/resourceclaims?"), [true]);
+    assert_eq!(lists("/poddisruptionbudgets?"), [true]);
+    assert_eq!(lists("/nodes?"), [false]);
+}

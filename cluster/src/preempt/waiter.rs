@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Affinity, Pod, PodSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 
 use crate::api::{self, Connection};
 use crate::error::Error;
-
-/// Objects of one answer.
-pub(super) const PAGE: u32 = 500;
 
 /// A pod that the scheduler cannot place, and what of it counts.
 #[derive(Debug)]
@@ -22,6 +19,7 @@ pub(super) struct Waiter {
     pub(super) since_unix_s: i64,
     /// Names of its claims.
     pub(super) claims: Vec<String>,
+    /// What says where it may come to, and nothing else of it: a pod may have 1.5 MB, and many wait.
     pub(super) pod: Pod,
 }
 
@@ -36,7 +34,7 @@ pub(super) async fn read(
     let pods = connection.all::<Pod>().await?;
     let mut params = ListParams::default()
         .fields("status.phase=Pending,spec.nodeName=")
-        .limit(PAGE);
+        .limit(api::PAGE);
     let mut waiting = Vec::new();
     loop {
         let operation = || "list pods that wait".to_owned();
@@ -93,7 +91,18 @@ impl Waiter {
             priority: spec.priority.unwrap_or(0),
             since_unix_s: pod.metadata.creation_timestamp.as_ref()?.0.as_second(),
             claims,
-            pod,
+            pod: Pod {
+                spec: Some(PodSpec {
+                    affinity: spec.affinity.clone().map(|affinity| Affinity {
+                        node_affinity: affinity.node_affinity,
+                        ..Affinity::default()
+                    }),
+                    node_selector: spec.node_selector.clone(),
+                    tolerations: spec.tolerations.clone(),
+                    ..PodSpec::default()
+                }),
+                ..Pod::default()
+            },
         })
     }
 }

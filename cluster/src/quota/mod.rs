@@ -41,9 +41,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(30);
 /// To the next try to write what could not be written.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// Slices of one answer.
-const PAGE: u32 = 500;
-
 /// Keeps the accounts until it is dropped.
 pub(crate) async fn serve(connection: Arc<Connection>) {
     let (claim_changes, claims) = mpsc::channel(WAITING_MAX);
@@ -51,12 +48,14 @@ pub(crate) async fn serve(connection: Arc<Connection>) {
     let follow_claims = Follow {
         connection: &connection,
         what: "claims",
+        page: api::PAGE,
         of: |claim: ResourceClaim| Claim::of(claim),
         changes: claim_changes,
     };
     let follow_namespaces = Follow {
         connection: &connection,
         what: "namespaces",
+        page: api::LONG_PAGE,
         of: |namespace: Namespace| namespace.metadata,
         changes: namespace_changes,
     };
@@ -232,7 +231,7 @@ impl Accounts<'_> {
 async fn largest(connection: &Connection) -> Result<u64, Error> {
     let slices = connection.all::<ResourceSlice>().await?;
     let driver = format!("spec.driver={DRIVER}");
-    let mut params = ListParams::default().fields(&driver).limit(PAGE);
+    let mut params = ListParams::default().fields(&driver).limit(api::LONG_PAGE);
     let mut largest = 0;
     loop {
         let operation = || "list resourceslices".to_owned();

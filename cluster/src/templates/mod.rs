@@ -35,9 +35,6 @@ use store::Store;
 /// What `cluster/policies/classic.yaml` labels the pods with that it has translated.
 const TRANSLATED: &str = "cgpu.io/translated";
 
-/// Objects of one answer.
-const PAGE: u32 = 500;
-
 /// A server that ends every watch at once is not asked more often than this.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
@@ -129,7 +126,7 @@ impl Controller {
     async fn list(&mut self) -> Result<String, Error> {
         let pods = self.connection.all::<Pod>().await?;
         let mut needed = Needed::default();
-        let mut params = ListParams::default().labels(TRANSLATED).limit(PAGE);
+        let mut params = ListParams::default().labels(TRANSLATED).limit(api::PAGE);
         loop {
             let operation = || "list pods".to_owned();
             let page = api::answer(operation, pods.list(&params)).await?;

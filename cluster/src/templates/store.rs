@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use tokio::time::Instant;
 
-use super::PAGE;
 use super::needed::{Key, Needed, OF_NAMESPACE_MAX, Waiting};
 use super::shape::Shape;
 use crate::api::{self, Connection};
@@ -83,7 +82,7 @@ impl Store {
         }
         let templates = self.connection.all::<ResourceClaimTemplate>().await?;
         let label = format!("{}={}", MADE_BY.0, MADE_BY.1);
-        let mut params = ListParams::default().labels(&label).limit(PAGE);
+        let mut params = ListParams::default().labels(&label).limit(api::PAGE);
         let (mut made, mut outdated) = (BTreeMap::new(), Vec::new());
         loop {
             let operation = || "list resourceclaimtemplates".to_owned();
@@ -128,7 +127,7 @@ impl Store {
     async fn read_sizes(&self) -> Result<BTreeSet<u64>, Error> {
         let slices = self.connection.all::<ResourceSlice>().await?;
         let driver = format!("spec.driver={DRIVER}");
-        let mut params = ListParams::default().fields(&driver).limit(PAGE);
+        let mut params = ListParams::default().fields(&driver).limit(api::LONG_PAGE);
         let mut sizes = BTreeSet::new();
         loop {
             let operation = || "list resourceslices".to_owned();

@@ -58,6 +58,7 @@ async fn a_pod_that_names_templates_by_the_thousand_has_few_tries_and_one_event(
 async fn a_namespace_of_such_pods_has_few_events_a_look() {
     let (mut controller, questions) = controller(100, 20);
     controller.list().await.unwrap();
+    assert_eq!(count(&questions, "limit=8"), 1);
     for look in 1..4 {
         controller.look().await.unwrap();
         assert_eq!(
