@@ -43,7 +43,7 @@ mod monitor;
 mod names;
 mod node;
 mod node_labels;
-mod pod_event;
+mod object_event;
 mod preempt;
 mod prepare;
 pub mod proto;

@@ -11,7 +11,7 @@ use super::facts::{Cluster, NodePlan};
 use super::waiter::Waiter;
 use crate::api::{self, Connection};
 use crate::error::Error;
-use crate::pod_event::{PodEvent, Reporter};
+use crate::object_event::{ObjectEvent, Of, Reporter};
 
 /// As whom it reports.
 const REPORTER: Reporter = Reporter {
@@ -75,7 +75,8 @@ pub(super) async fn carry_out(
         pods = count,
         "evicted pods of lower priority"
     );
-    let event = PodEvent {
+    let event = ObjectEvent {
+        of: Of::Pod,
         namespace: &waiter.namespace,
         name: &waiter.name,
         uid: &waiter.uid,
@@ -94,7 +95,7 @@ pub(super) async fn carry_out(
 }
 
 /// An event that is not taken changes nothing of what was done: the pods are gone.
-async fn report(connection: &Connection, event: PodEvent<'_>) {
+async fn report(connection: &Connection, event: ObjectEvent<'_>) {
     let reason = event.reason;
     if let Err(error) = event.report(connection).await {
         tracing::warn!(error = %host_config::chain(&error), reason, "an event is lost");
@@ -189,7 +190,8 @@ async fn report_victim(
     let Some(holder) = cluster.holders.get(uid) else {
         return;
     };
-    let event = PodEvent {
+    let event = ObjectEvent {
+        of: Of::Pod,
         namespace: &holder.namespace,
         name: &holder.name,
         uid,

@@ -1,6 +1,8 @@
 //! What a claim counts for: what it was given, or what it may be given at most. Pure.
 
-use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceAllocationResult, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    CapacityRequirements, DeviceAllocationResult, DeviceRequest, ResourceClaim,
+};
 
 use crate::names::DRIVER;
 use crate::quantity;
@@ -19,8 +21,29 @@ pub(super) struct Claim {
     /// Seconds since 1970.
     pub(super) created_s: i64,
     pub(super) is_allocated: bool,
+    pub(super) name: String,
+    /// Why it is not granted, whatever the maximum: by a class whose name is not one of ours the scheduler may give it cards that nobody counts.
+    pub(super) stranger: Option<Stranger>,
     /// Of each request or result its alternatives: one of them is what it counts for.
     parts: Vec<Vec<Part>>,
+}
+
+/// A request of another class beside one of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stranger {
+    pub(super) request: String,
+    pub(super) class: String,
+}
+
+impl Stranger {
+    /// For the claim's author.
+    pub(super) fn why(&self) -> String {
+        format!(
+            "no grant: request {} is of class {}, beside requests whose GPU memory the namespace's annotation cgpu.io/max-memory bounds; a claim here has \
+             classes whose names end in {CLASSES}, and devices of others by a claim of their own",
+            self.request, self.class
+        )
+    }
 }
 
 /// Cards of one memory each.
@@ -42,15 +65,21 @@ impl Claim {
     pub(super) fn of(claim: ResourceClaim) -> Self {
         let created = claim.metadata.creation_timestamp;
         let allocation = claim.status.and_then(|status| status.allocation);
-        let parts = match &allocation {
-            Some(allocation) => allocation.devices.as_ref().map(given).unwrap_or_default(),
+        let (parts, stranger) = match &allocation {
+            Some(allocation) => {
+                let parts = allocation.devices.as_ref().map(given);
+                (parts.unwrap_or_default(), None)
+            }
             None => {
                 let devices = claim.spec.devices.unwrap_or_default();
                 let requests = devices.requests.unwrap_or_default().into_iter();
-                requests.filter_map(requested).collect()
+                let requests: Vec<Vec<Way>> = requests.map(Way::all_of).collect();
+                (requested(&requests), stranger(&requests))
             }
         };
         Self {
+            name: claim.metadata.name.unwrap_or_default(),
+            stranger,
             namespace: claim.metadata.namespace.unwrap_or_default(),
             uid: claim.metadata.uid.unwrap_or_default(),
             created_s: created.map_or(0, |time| time.0.as_second()),
@@ -90,35 +119,70 @@ fn given(devices: &DeviceAllocationResult) -> Vec<Vec<Part>> {
     .collect()
 }
 
-/// What a request may be given; `None`: nothing of ours.
-fn requested(request: k8s_openapi::api::resource::v1::DeviceRequest) -> Option<Vec<Part>> {
-    let exactly = request.exactly.map(|exactly| {
-        let class = exactly.device_class_name;
-        (
-            class,
-            exactly.allocation_mode,
-            exactly.count,
-            exactly.capacity,
-        )
-    });
-    let alternatives = request.first_available.into_iter().flatten();
-    let alternatives = alternatives.map(|one| {
-        let class = one.device_class_name;
-        (class, one.allocation_mode, one.count, one.capacity)
-    });
-    let parts: Vec<Part> = exactly
-        .into_iter()
-        .chain(alternatives)
-        .filter(|(class, ..)| class.ends_with(CLASSES))
-        .map(|(_, mode, count, capacity)| Part {
-            cards: match mode.as_deref() {
+/// One way to meet a request.
+struct Way {
+    /// The request, and its alternative if it has several: `r/small`.
+    name: String,
+    class: String,
+    mode: Option<String>,
+    count: Option<i64>,
+    capacity: Option<CapacityRequirements>,
+}
+
+impl Way {
+    fn all_of(request: DeviceRequest) -> Vec<Self> {
+        let base = request.name;
+        let exactly = request.exactly.map(|one| Self {
+            name: base.clone(),
+            class: one.device_class_name,
+            mode: one.allocation_mode,
+            count: one.count,
+            capacity: one.capacity,
+        });
+        let alternatives = request.first_available.into_iter().flatten();
+        let alternatives = alternatives.map(|one| Self {
+            name: format!("{base}/{}", one.name),
+            class: one.device_class_name,
+            mode: one.allocation_mode,
+            count: one.count,
+            capacity: one.capacity,
+        });
+        exactly.into_iter().chain(alternatives).collect()
+    }
+
+    fn is_ours(&self) -> bool {
+        self.class.ends_with(CLASSES)
+    }
+
+    fn part(&self) -> Part {
+        Part {
+            cards: match self.mode.as_deref() {
                 Some("All") => RESULTS_MAX,
-                _ => u64::try_from(count.unwrap_or(1)).unwrap_or(u64::MAX),
+                _ => u64::try_from(self.count.unwrap_or(1)).unwrap_or(u64::MAX),
             },
-            memory_bytes: memory(capacity.as_ref()),
-        })
-        .collect();
-    (!parts.is_empty()).then_some(parts)
+            memory_bytes: memory(self.capacity.as_ref()),
+        }
+    }
+}
+
+/// What requests may be given of ours.
+fn requested(requests: &[Vec<Way>]) -> Vec<Vec<Part>> {
+    let of_one = |ways: &Vec<Way>| -> Vec<Part> {
+        let ours = ways.iter().filter(|way| way.is_ours());
+        ours.map(Way::part).collect()
+    };
+    let parts = requests.iter().map(of_one);
+    parts.filter(|parts| !parts.is_empty()).collect()
+}
+
+/// A request of another class, where others are of ours.
+fn stranger(requests: &[Vec<Way>]) -> Option<Stranger> {
+    let ways = || requests.iter().flatten();
+    let other = ways().find(|way| !way.is_ours())?;
+    ways().any(Way::is_ours).then(|| Stranger {
+        request: other.name.clone(),
+        class: other.class.clone(),
+    })
 }
 
 fn memory(capacity: Option<&CapacityRequirements>) -> Option<u64> {
@@ -191,6 +255,37 @@ pub(super) mod tests {
             json!({"count": 2, "capacity": memory("much")}),
         );
         assert_eq!(claim("c", &broken, &Value::Null).bytes(1), u64::MAX);
+    }
+
+    #[test]
+    fn a_request_of_another_class_beside_one_of_ours_is_known() {
+        let exactly =
+            |name: &str, class: &str| json!({"name": name, "exactly": {"deviceClassName": class}});
+        let stranger = |spec: Value| {
+            let stranger = claim("c", &spec, &Value::Null).stranger;
+            stranger.map(|one| format!("{} {}", one.request, one.class))
+        };
+        let ours = || exactly("a", "vgpu.cgpu.io");
+        let other = || exactly("b", "all.example.com");
+        assert_eq!(stranger(json!([ours(), exactly("b", "own.cgpu.io")])), None);
+        assert_eq!(
+            stranger(json!([other()])),
+            None,
+            "nothing of it is granted anyway"
+        );
+        let mixed = json!([ours(), other()]);
+        assert_eq!(stranger(mixed.clone()).unwrap(), "b all.example.com");
+        let alternatives = json!([{"name": "r", "firstAvailable": [
+            {"name": "a", "deviceClassName": "vgpu.cgpu.io"}, {"name": "b", "deviceClassName": "all.example.com"},
+        ]}]);
+        assert_eq!(stranger(alternatives).unwrap(), "r/b all.example.com");
+        let result = json!({"request": "a", "driver": DRIVER, "pool": "n", "device": "d"});
+        let status = json!({"allocation": {"devices": {"results": [result]}}});
+        assert_eq!(
+            claim("c", &mixed, &status).stranger,
+            None,
+            "it has what it has"
+        );
     }
 
     #[test]

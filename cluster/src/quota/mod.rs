@@ -22,15 +22,23 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use self::claim::Claim;
+use self::claim::{Claim, Stranger};
 use self::namespace::Limited;
 use crate::api::{self, Connection};
 use crate::error::Error;
 use crate::follow::{Change, Follow};
 use crate::names::DRIVER;
+use crate::object_event::{ObjectEvent, Of, Reporter};
 use crate::quantity;
+use crate::reports::Reports;
+
+/// As whom it reports.
+const REPORTER: Reporter = Reporter {
+    component: "cgpu.io/quota",
+    instance: "cgpu-templates",
+};
 
 /// Changes that wait.
 const WAITING_MAX: usize = 1024;
@@ -65,6 +73,7 @@ pub(crate) async fn serve(connection: Arc<Connection>) {
         namespaces: None,
         largest_bytes: None,
         unsettled: BTreeSet::new(),
+        reports: Reports::default(),
     };
     tokio::select! {
         () = follow_claims.run() => {}
@@ -85,6 +94,7 @@ struct Accounts<'a> {
     largest_bytes: Option<u64>,
     /// Namespaces to look at.
     unsettled: BTreeSet<String>,
+    reports: Reports,
 }
 
 impl Accounts<'_> {
@@ -104,7 +114,10 @@ impl Accounts<'_> {
             tokio::select! {
                 Some(change) = claims.recv() => self.claim(change),
                 Some(change) = namespaces.recv() => self.namespace(change),
-                _ = looks.tick() => self.look().await,
+                _ = looks.tick() => {
+                    self.look().await;
+                    self.report().await;
+                }
                 _ = tries.tick() => is_try = true,
             }
             // What has come meanwhile is one settlement with it.
@@ -195,6 +208,47 @@ impl Accounts<'_> {
         }
     }
 
+    /// Reports claims that are not granted whatever the maximum: nothing in the scheduler's words says which request it is.
+    async fn report(&mut self) {
+        for claim in self.unreported(Instant::now()) {
+            let event = ObjectEvent {
+                of: Of::Claim,
+                namespace: &claim.namespace,
+                name: &claim.name,
+                uid: &claim.uid,
+                kind: "Warning",
+                reason: "GpuNotGranted",
+                action: "Grant",
+                message: claim
+                    .stranger
+                    .as_ref()
+                    .map_or_else(String::new, Stranger::why),
+                reporter: REPORTER,
+            };
+            if let Err(error) = event.report(self.connection).await {
+                tracing::warn!(error = %host_config::chain(&error), "an event is lost");
+            }
+        }
+    }
+
+    /// Claims that have an event now.
+    fn unreported(&mut self, now: Instant) -> Vec<Claim> {
+        let (Some(claims), Some(namespaces)) = (&self.claims, &self.namespaces) else {
+            return Vec::new();
+        };
+        self.reports.begin(now);
+        let mut due = Vec::new();
+        for (name, _) in namespaces.iter().filter(|(_, limited)| limited.has_max()) {
+            let of_namespace = claims.get(name).into_iter().flat_map(BTreeMap::values);
+            for claim in of_namespace.filter(|claim| claim.stranger.is_some()) {
+                if self.reports.take(name, &claim.uid, now) {
+                    due.push(claim.clone());
+                }
+            }
+        }
+        due
+    }
+
     /// Writes what differs. What cannot be written stays to be tried again.
     async fn settle(&mut self, is_try: bool) {
         let (Some(claims), Some(namespaces), Some(largest)) =
@@ -247,5 +301,63 @@ async fn largest(connection: &Connection) -> Result<u64, Error> {
             Some(next) => params = params.continue_token(&next),
             None => return Ok(largest),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::fake;
+
+    #[tokio::test]
+    async fn a_claim_that_mixes_classes_hears_once_why_it_is_not_granted() {
+        let (connection, questions) = fake::serve(|method, uri, body| {
+            let regarding = &body["involvedObject"];
+            assert_eq!(
+                (method, regarding["kind"].as_str()),
+                ("POST", Some("ResourceClaim"))
+            );
+            assert!(uri.contains("/namespaces/team/events"), "{uri}");
+            let message = body["message"].as_str().unwrap();
+            for part in [
+                "request rest",
+                "class all.example.com",
+                ".cgpu.io",
+                "cgpu.io/max-memory",
+            ] {
+                assert!(message.contains(part), "{message}");
+            }
+            (201, json!({"metadata": {}}))
+        });
+        let exactly =
+            |name: &str, class: &str| json!({"name": name, "exactly": {"deviceClassName": class}});
+        let spec = json!([
+            exactly("small", "vgpu.cgpu.io"),
+            exactly("rest", "all.example.com")
+        ]);
+        let mixed = claim::tests::claim("mixed", &spec, &Value::Null);
+        let namespace = |name: &str, annotations: Value| -> Metadata {
+            serde_json::from_value(json!({"name": name, "annotations": annotations})).unwrap()
+        };
+        let mut accounts = Accounts {
+            connection: &connection,
+            claims: None,
+            namespaces: None,
+            largest_bytes: None,
+            unsettled: BTreeSet::new(),
+            reports: Reports::default(),
+        };
+        let mut free = mixed.clone();
+        free.namespace = "free".to_owned();
+        accounts.claim(Change::All(vec![mixed, free]));
+        accounts.namespace(Change::All(vec![
+            namespace("team", json!({"cgpu.io/max-memory": "8Gi"})),
+            namespace("free", json!({"cgpu.io/memory-claimed": "0"})),
+        ]));
+        accounts.report().await;
+        accounts.report().await;
+        assert_eq!(sys::sync::lock(&questions).len(), 1);
     }
 }

@@ -60,6 +60,11 @@ impl Limited {
         Some((metadata.name.clone()?, limited))
     }
 
+    /// Whether a maximum holds there.
+    pub(super) fn has_max(&self) -> bool {
+        self.max_bytes.is_some()
+    }
+
     fn granted(&self) -> BTreeSet<String> {
         let uids = self.kept.get(GRANTED).into_iter();
         let uids = uids.flat_map(|uids| uids.split(','));

@@ -1,6 +1,6 @@
 //! Which claims of a namespace fit its maximum. Pure.
 //!
-//! A claim may be allocated once it is granted, and a grant stays until the claim is allocated or gone: so what is allocated and what is granted
+//! A claim that asks by another class beside ours is never granted. Another one may be allocated once it is granted, and a grant stays until the claim is allocated or gone: so what is allocated and what is granted
 //! together never pass the maximum, however late the scheduler or this controller is.
 
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ pub(super) fn settle<'a>(
         settled.claimed_bytes = settled.claimed_bytes.saturating_add(bytes);
         if claim.is_allocated {
             held_bytes = held_bytes.saturating_add(bytes);
-        } else {
+        } else if claim.stranger.is_none() {
             waiting.push((claim, bytes));
         }
     }
@@ -110,6 +110,23 @@ mod tests {
             uids(&settle(claims.iter(), 8 * GIB, 0, &fourth.granted)),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn a_claim_with_a_request_of_another_class_is_not_granted() {
+        let memory = json!({"requests": {"memory": "1Mi"}});
+        let mixed = claim(
+            "mixed",
+            &json!([
+                {"name": "small", "exactly": {"deviceClassName": "vgpu.cgpu.io", "capacity": memory}},
+                {"name": "rest", "exactly": {"deviceClassName": "all.example.com", "count": 8}},
+            ]),
+            &Value::Null,
+        );
+        let claims = [mixed, waiting("a", 9, 8)];
+        let before = BTreeSet::from(["mixed".to_owned()]);
+        let settled = settle(claims.iter(), 20 * GIB, 24 * GIB, &before);
+        assert_eq!(uids(&settled), ["a"], "a grant of before is taken back");
     }
 
     proptest! {

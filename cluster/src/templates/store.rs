@@ -15,7 +15,7 @@ use super::shape::Shape;
 use crate::api::{self, Connection};
 use crate::error::Error;
 use crate::names::DRIVER;
-use crate::pod_event::{PodEvent, Reporter};
+use crate::object_event::{ObjectEvent, Of, Reporter};
 use crate::quantity;
 use crate::reports::Reports;
 
@@ -265,7 +265,8 @@ impl Store {
             return Ok(());
         }
         tracing::warn!(namespace, name, why, "a template cannot be made");
-        let event = PodEvent {
+        let event = ObjectEvent {
+            of: Of::Pod,
             namespace,
             name: &waiting.name,
             uid: &waiting.uid,

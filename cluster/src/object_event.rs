@@ -1,4 +1,4 @@
-//! An event of a pod, as the cluster's controllers report it.
+//! An event of a pod or a claim, as the cluster's controllers report it.
 
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
@@ -12,7 +12,8 @@ const MESSAGE_CHARS_MAX: usize = 1024;
 
 /// What happened, and to whom.
 #[derive(Debug)]
-pub(crate) struct PodEvent<'a> {
+pub(crate) struct ObjectEvent<'a> {
+    pub(crate) of: Of,
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
     pub(crate) uid: &'a str,
@@ -25,6 +26,23 @@ pub(crate) struct PodEvent<'a> {
     pub(crate) reporter: Reporter,
 }
 
+/// Of which kind the object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Pod,
+    Claim,
+}
+
+impl Of {
+    /// API version and kind.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Pod => ("v1", "Pod"),
+            Self::Claim => ("resource.k8s.io/v1", "ResourceClaim"),
+        }
+    }
+}
+
 /// Which controller reports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reporter {
@@ -32,14 +50,14 @@ pub(crate) struct Reporter {
     pub(crate) instance: &'static str,
 }
 
-impl PodEvent<'_> {
+impl ObjectEvent<'_> {
     /// Reports it. A namespace that is going away takes none: nobody waits for events.
     ///
     /// # Errors
     /// There is no connection.
     pub(crate) async fn report(&self, connection: &Connection) -> Result<(), Error> {
         let events = connection.namespaced::<Event>(self.namespace).await?;
-        let operation = || format!("create an event of pod {}/{}", self.namespace, self.name);
+        let operation = || format!("create an event of {}/{}", self.namespace, self.name);
         let event = self.object();
         let reported = api::answer(operation, events.create(&PostParams::default(), &event)).await;
         if let Err(error) = reported {
@@ -50,6 +68,7 @@ impl PodEvent<'_> {
 
     fn object(&self) -> Event {
         let now = k8s_openapi::jiff::Timestamp::now();
+        let (api_version, kind) = self.of.names();
         Event {
             metadata: ObjectMeta {
                 generate_name: Some(format!("{}.", self.name)),
@@ -57,8 +76,8 @@ impl PodEvent<'_> {
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Pod".to_owned()),
+                api_version: Some(api_version.to_owned()),
+                kind: Some(kind.to_owned()),
                 namespace: Some(self.namespace.to_owned()),
                 name: Some(self.name.to_owned()),
                 uid: Some(self.uid.to_owned()),
