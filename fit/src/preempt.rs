@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cards::{Card, Offer, Share};
 use crate::needs::Needs;
-use crate::search::{Outcome, search};
+use crate::search::{Effort, Outcome, STEPS_MAX, search_within};
 
 /// A pod that holds a claim of this driver's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,65 +71,77 @@ pub enum Verdict {
 /// Pods that are evicted for one pod.
 pub const VICTIMS_MAX: usize = 64;
 
-/// Looks at one node.
+/// Looks at one node, with what is left of the steps for the pod that waits: all searches on a node have those of one search together.
 #[must_use]
 pub fn judge(
     waiting: &Waiting<'_>,
     offer: &Offer,
     holders: &Holders,
     budgets: &Budgets,
+    steps: &mut usize,
 ) -> Verdict {
-    let ways = waiting
-        .needs
-        .iter()
-        .flat_map(|needs| needs.requests.iter().flatten());
-    // A card that becomes free would be one more that a request for all cards has to have.
-    if ways.into_iter().any(|need| need.cards().is_none()) {
-        return Verdict::Never;
-    }
-    let mut node = Trial::of(waiting, offer);
-    let leaves = |holder: &Holder| holder.standing == Standing::Leaves;
-    node.gone = node.users(holders, leaves);
-    match node.fits() {
-        Some(true) => return Verdict::Fits,
-        Some(false) => {}
-        None => return Verdict::Never,
-    }
-    let has_budget = |holder: &Holder| match holder.budgets.as_slice() {
-        [] => true,
-        [budget] => budgets.get(*budget).is_some_and(|left| *left > 0),
-        // The server evicts no pod of several budgets, whatever they let go (500).
-        _ => false,
-    };
-    let may_go = |holder: &Holder| {
-        holder.standing == Standing::Evictable
-            && holder.priority < waiting.priority
-            && has_budget(holder)
-    };
-    let candidates = node.users(holders, may_go);
-    node.gone.extend(candidates.iter().copied());
-    if node.fits() != Some(true) {
-        return Verdict::Never;
-    }
-    let mut ranked: Vec<(&str, &Holder)> = candidates
-        .into_iter()
-        .filter_map(|uid| Some((uid, holders.get(uid)?)))
-        .collect();
-    ranked.sort_by_key(|(uid, holder)| (-i64::from(holder.priority), holder.since_unix_s, *uid));
-    let mut victims = Vec::new();
-    for (uid, _) in ranked {
-        node.gone.remove(uid);
-        if node.fits() != Some(true) {
-            node.gone.insert(uid);
-            victims.push(uid.to_owned());
+    let of_node = STEPS_MAX.min(*steps);
+    let mut node = Trial::of(waiting, offer, of_node);
+    let verdict = node.judge(holders, budgets);
+    *steps -= of_node - node.effort.left();
+    verdict
+}
+
+impl<'a> Trial<'a> {
+    fn judge(&mut self, holders: &Holders, budgets: &Budgets) -> Verdict {
+        let (waiting, node) = (self.waiting, self);
+        let ways = waiting
+            .needs
+            .iter()
+            .flat_map(|needs| needs.requests.iter().flatten());
+        // A card that becomes free would be one more that a request for all cards has to have.
+        if ways.into_iter().any(|need| need.cards().is_none()) {
+            return Verdict::Never;
         }
+        let leaves = |holder: &Holder| holder.standing == Standing::Leaves;
+        node.gone = node.users(holders, leaves);
+        match node.fits() {
+            Some(true) => return Verdict::Fits,
+            Some(false) => {}
+            None => return Verdict::Never,
+        }
+        let has_budget = |holder: &Holder| match holder.budgets.as_slice() {
+            [] => true,
+            [budget] => budgets.get(*budget).is_some_and(|left| *left > 0),
+            // The server evicts no pod of several budgets, whatever they let go (500).
+            _ => false,
+        };
+        let may_go = |holder: &Holder| {
+            holder.standing == Standing::Evictable
+                && holder.priority < waiting.priority
+                && has_budget(holder)
+        };
+        let candidates = node.users(holders, may_go);
+        node.gone.extend(candidates.iter().copied());
+        if node.fits() != Some(true) {
+            return Verdict::Never;
+        }
+        let mut ranked: Vec<(&str, &Holder)> = candidates
+            .into_iter()
+            .filter_map(|uid| Some((uid, holders.get(uid)?)))
+            .collect();
+        ranked
+            .sort_by_key(|(uid, holder)| (-i64::from(holder.priority), holder.since_unix_s, *uid));
+        let mut victims = Vec::new();
+        for (uid, _) in ranked {
+            node.gone.remove(uid);
+            if node.fits() != Some(true) {
+                node.gone.insert(uid);
+                victims.push(uid.to_owned());
+            }
+        }
+        // Should some of them stay after all, these have the better right to.
+        victims.reverse();
+        if victims.len() > VICTIMS_MAX || !is_within(&victims, holders, budgets) {
+            return Verdict::Never;
+        }
+        Verdict::Evict(victims)
     }
-    // Should some of them stay after all, these have the better right to.
-    victims.reverse();
-    if victims.len() > VICTIMS_MAX || !is_within(&victims, holders, budgets) {
-        return Verdict::Never;
-    }
-    Verdict::Evict(victims)
 }
 
 /// Whether budgets let all of them go at once.
@@ -162,15 +174,17 @@ struct Trial<'a> {
     offer: &'a Offer,
     cards: Vec<Card>,
     gone: BTreeSet<&'a str>,
+    effort: Effort,
 }
 
 impl<'a> Trial<'a> {
-    fn of(waiting: &'a Waiting<'a>, offer: &'a Offer) -> Self {
+    fn of(waiting: &'a Waiting<'a>, offer: &'a Offer, steps: usize) -> Self {
         Self {
             waiting,
             offer,
             cards: offer.cards.clone(),
             gone: BTreeSet::new(),
+            effort: Effort::of(steps),
         }
     }
 
@@ -196,7 +210,7 @@ impl<'a> Trial<'a> {
             };
             card.shares = offered.shares.iter().filter(stays).cloned().collect();
         }
-        match search(self.waiting.needs, &self.cards) {
+        match search_within(self.waiting.needs, &self.cards, &mut self.effort) {
             Outcome::Fits { unknown, .. } => unknown.is_empty().then_some(true),
             Outcome::Not => Some(false),
             Outcome::TooMany => None,

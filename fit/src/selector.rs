@@ -23,8 +23,21 @@ pub(crate) enum Choice {
 /// Longer ones are not evaluated. The API has 10 KiB at most.
 const EXPRESSION_BYTES_MAX: usize = 10 << 10;
 
+#[cfg(test)]
+std::thread_local! {
+    static EVALUATED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Expressions that this thread has evaluated.
+#[cfg(test)]
+pub(crate) fn evaluated() -> usize {
+    EVALUATED.with(std::cell::Cell::get)
+}
+
 /// Evaluates one expression for one card.
 pub(crate) fn choose(expression: &str, card: &Card) -> Choice {
+    #[cfg(test)]
+    EVALUATED.with(|count| count.set(count.get() + 1));
     if expression.len() > EXPRESSION_BYTES_MAX {
         return Choice::Unknown;
     }

@@ -26,6 +26,10 @@ use crate::names::DRIVER;
 /// A mirror of a pod that a node has by itself: the API cannot end it.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// Steps of all searches for one pod. A node of 8 cards in parts takes some hundred, so that there are some thousand nodes in it; a pod that takes
+/// all of them takes the time of 20 nodes with a search that does not end.
+const STEPS_OF_POD_MAX: usize = 1_000_000;
+
 /// The cluster as far as it concerns the pods that wait.
 #[derive(Debug)]
 pub(super) struct Cluster {
@@ -55,6 +59,8 @@ pub(super) enum Decision {
     Evict(Vec<NodePlan>),
     /// Nothing would help, or nobody can know.
     Never,
+    /// There are more ways than are looked at.
+    TooMany,
 }
 
 /// Nodes that a pod may come to.
@@ -153,8 +159,10 @@ impl Cluster {
             priority: waiter.priority,
         };
         let mut plans = Vec::new();
+        let mut steps = STEPS_OF_POD_MAX;
         for (node, offer) in nodes {
-            match preempt::judge(&waiting, offer, &self.holders, &self.budgets) {
+            let (holders, budgets) = (&self.holders, &self.budgets);
+            match preempt::judge(&waiting, offer, holders, budgets, &mut steps) {
                 Verdict::Fits => return Decision::Wait,
                 Verdict::Evict(victims) => {
                     let rank = preempt::rank(&victims, &self.holders);
@@ -163,6 +171,9 @@ impl Cluster {
                 }
                 Verdict::Never => {}
             }
+        }
+        if plans.is_empty() && steps == 0 {
+            return Decision::TooMany;
         }
         if plans.is_empty() {
             return Decision::Never;

@@ -37,7 +37,7 @@ use self::waiter::Waiter;
 /// Nodes whose plans are tried for a pod in one look.
 const PLANS_MAX: usize = 8;
 
-/// The longest pause after an eviction that has not helped.
+/// The longest pause: after evictions that have not helped, and of a pod that takes too long to judge.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// How often the controller looks, and how long it waits.
@@ -134,6 +134,10 @@ impl Controller {
             let outcome = match cluster.decide(waiter) {
                 // For the first it is the scheduler's turn, which takes as long as it takes: meanwhile others are judged.
                 Decision::Wait | Decision::Never => Outcome::Denied,
+                Decision::TooMany => {
+                    self.rest(waiter);
+                    continue;
+                }
                 Decision::Evict(plans) => match self.carry_out(waiter, &plans, &cluster).await {
                     Ok(outcome) => outcome,
                     Err(error) => {
@@ -167,21 +171,36 @@ impl Controller {
         Ok(Outcome::Denied)
     }
 
-    fn pause(&mut self, waiter: &Waiter, outcome: Outcome) {
+    /// To judge this pod takes seconds, in which nobody else is judged.
+    fn rest(&mut self, waiter: &Waiter) {
         let now = Instant::now();
-        let pause = self.pauses.entry(waiter.uid.clone()).or_insert(Pause {
+        self.pause_of(waiter, now).until = now + PAUSE_MAX;
+    }
+
+    fn pause_of(&mut self, waiter: &Waiter, now: Instant) -> &mut Pause {
+        self.pauses.entry(waiter.uid.clone()).or_insert(Pause {
             evictions: 0,
             until: now,
-        });
+        })
+    }
+
+    fn pause(&mut self, waiter: &Waiter, outcome: Outcome) {
+        let now = Instant::now();
+        let PreemptionPace {
+            period,
+            pause: first,
+            ..
+        } = self.pace;
+        let pause = self.pause_of(waiter, now);
         pause.until = now
             + match outcome {
                 Outcome::Evicted => {
-                    let doubled = self.pace.pause.saturating_mul(1 << pause.evictions.min(10));
+                    let doubled = first.saturating_mul(1 << pause.evictions.min(10));
                     pause.evictions = pause.evictions.saturating_add(1);
                     doubled.min(PAUSE_MAX)
                 }
                 // Others have their turn before it is judged again.
-                Outcome::Denied => self.pace.period * 3,
+                Outcome::Denied => period * 3,
                 Outcome::Outdated => Duration::ZERO,
             };
     }

@@ -3,6 +3,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::search::tests::{GIB, card, claim, need, share};
 
+/// Of a pod.
+const STEPS: usize = 1 << 20;
+
 fn holder(priority: i32, since_unix_s: i64) -> Holder {
     Holder {
         namespace: "ns".to_owned(),
@@ -51,7 +54,7 @@ fn judged(memory_gib: u64, priority: i32, offer: &Offer, holders: &Holders) -> V
         needs: &[&needs],
         priority,
     };
-    judge(&waiting, offer, holders, &Budgets::new())
+    judge(&waiting, offer, holders, &Budgets::new(), &mut { STEPS })
 }
 
 #[test]
@@ -137,7 +140,7 @@ fn for_all_cards_nobody_goes() {
     };
     let holders = all(&[("a", holder(0, 1))]);
     assert_eq!(
-        judge(&waiting, &offer, &holders, &Budgets::new()),
+        judge(&waiting, &offer, &holders, &Budgets::new(), &mut { STEPS }),
         Verdict::Never
     );
 }
@@ -156,7 +159,7 @@ fn a_budget_holds() {
             needs: &[needs],
             priority: 1,
         };
-        judge(&waiting, &offer, holders, &budgets.to_vec())
+        judge(&waiting, &offer, holders, &budgets.to_vec(), &mut { STEPS })
     };
     let same = all(&[("a", with(0)), ("b", with(0))]);
     assert_eq!(judged(&half, &same, &[0]), Verdict::Never);
@@ -184,12 +187,35 @@ fn a_pod_of_several_budgets_stays() {
             needs: &[&needs],
             priority: 1,
         };
-        judge(&waiting, &offer, holders, &vec![5, 5])
+        judge(&waiting, &offer, holders, &vec![5, 5], &mut { STEPS })
     };
     // The younger would go first.
     let holders = all(&[("a", with(&[0])), ("b", with(&[0, 1]))]);
     assert_eq!(judged(12, &holders), evict(&["a"]), "one that may go");
     assert_eq!(judged(24, &holders), Verdict::Never);
+}
+
+#[test]
+fn all_searches_of_a_node_and_of_a_pod_have_a_bounded_number_of_steps() {
+    let users: Vec<String> = (0..32).map(|at| format!("p{at}")).collect();
+    let shares: Vec<[Share; 1]> = users.iter().map(|uid| [of(&[uid], 1)]).collect();
+    let shares: Vec<&[Share]> = shares.iter().map(<[Share; 1]>::as_slice).collect();
+    let offer = offer(&shares);
+    let holders = users
+        .iter()
+        .map(|uid| (uid.clone(), holder(0, 1)))
+        .collect();
+    // Too much in all, of which a search is never sure.
+    let needs = claim(vec![need(Some(9 * GIB), None, 20); 5]);
+    let waiting = Waiting {
+        needs: &[&needs],
+        priority: 1,
+    };
+    let mut left = STEPS_MAX * 3 / 2;
+    for expected in [STEPS_MAX / 2, 0, 0] {
+        let verdict = judge(&waiting, &offer, &holders, &Budgets::new(), &mut left);
+        assert_eq!((verdict, left), (Verdict::Never, expected));
+    }
 }
 
 #[test]
@@ -245,9 +271,9 @@ proptest! {
         }
         let needs = claim(amounts.iter().map(|(memory, count)| need(Some(memory * GIB), None, *count)).collect());
         let waiting = Waiting { needs: &[&needs], priority };
-        let mut trial = Trial::of(&waiting, &offer);
+        let mut trial = Trial::of(&waiting, &offer, usize::MAX);
         let leaving: BTreeSet<&str> = holders.iter().filter(|(_, one)| one.standing == Standing::Leaves).map(|(uid, _)| uid.as_str()).collect();
-        match judge(&waiting, &offer, &holders, &vec![budget]) {
+        match judge(&waiting, &offer, &holders, &vec![budget], &mut { STEPS }) {
             Verdict::Fits => {
                 trial.gone = leaving;
                 prop_assert_eq!(trial.fits(), Some(true));

@@ -200,6 +200,20 @@ fn a_search_ends() {
     assert_eq!(search(&[&needs], &cards), Outcome::TooMany);
 }
 
+#[test]
+fn a_selector_is_evaluated_once_for_each_card() {
+    let cards: Vec<Card> = (0..16).map(|index| card(index, 24)).collect();
+    let needs = claim(vec![need(Some(9 * GIB), None, 8); 5]);
+    let before = crate::selector::evaluated();
+    let mut effort = Effort::of(STEPS_MAX);
+    for _ in 0..2 {
+        let outcome = search_within(&[&needs], &cards, &mut effort);
+        assert_eq!(outcome, Outcome::TooMany);
+    }
+    let evaluated = crate::selector::evaluated() - before;
+    assert!(evaluated <= 5 * 16, "{evaluated}");
+}
+
 /// Every way, without a thought: what each request takes of each card, in all combinations.
 fn brute(amounts: &[(u64, u64)], cards: &[Card], taken: &mut Vec<(u64, u64, u64)>) -> bool {
     let Some(((memory, cores), rest)) = amounts.split_first() else {
