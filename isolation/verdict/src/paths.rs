@@ -106,7 +106,7 @@ pub const ALL: &[Path] = &[
     path("14", "channel", "RM_ALLOC classes 0xc06f, 0xc36f, 0xc46f, 0xc56f, 0xc86f, 0xc96f, 0xca6f", Outcome::FlatRate,
         "instance memory, RAMFC, USERD, method buffers"),
     path("15", "address space and page tables", "RM_ALLOC class 0x90f1, MAP_MEMORY_DMA", Outcome::FlatRate,
-        "page tables grow with what is mapped, 8 bytes for each page: of what is mapped beyond the quota they have to fit into it"),
+        "page tables grow with what is mapped, 8 bytes for each page: of what is mapped beyond four times the quota they have to fit into it"),
     path("16", "engine objects", "RM_ALLOC of compute, copy, security, 3D and video engines", Outcome::NoCardMemory,
         "they live in the buffers of their channel group; 3D takes the context that compute takes, video those of its engine; without the capability they are refused"),
     path("17", "graphics nodes", "/dev/dri, /dev/nvidia-modeset", Outcome::ClosedOutside,

@@ -2,8 +2,9 @@
 //!
 //! MAP_MEMORY_DMA and UVM_MAP_EXTERNAL_ALLOCATION take 8 bytes of the card for each page: 1/512 of what is mapped in pages of 4 KiB
 //! (`virtmemReserveMempool_IMPL`, mem_mgr/virtual_mem.c, which counts in those whatever the memory's pages are; `uvm_page_tree_get_ptes`,
-//! uvm_mmu.c). A program maps what it has once, and for that much the flat rate of a VA space is made. What is mapped *beyond the card's quota*,
-//! the same memory at many addresses or the host's, has to find its page tables' bytes in the quota, as has every allocation after it.
+//! uvm_mmu.c). A program maps what it has once or a few times: the page tables of four quotas are less than a hundredth of one, and free. What is
+//! mapped *beyond that*, the same memory at many addresses or the host's, has to find its page tables' bytes in the quota, as has every
+//! allocation after it.
 //!
 //! The journal does not know MAP_MEMORY_DMA's mappings: a successor begins without them. No tenant can replace its broker.
 
@@ -23,6 +24,9 @@ use super::{Account, Denied, JudgedCall, Why};
 
 /// Of what is mapped, one byte of page tables for so many: an entry of 8 bytes for 4 KiB.
 const MAPPED_FOR_A_BYTE: u128 = 4096 / 8;
+/// So many quotas may be mapped before page tables count. Programs at the brink of their quota that map some memory twice are none that
+/// take page tables: `cgpu-burn churn` was refused with 1.
+const FREE_QUOTAS: u128 = 4;
 /// Mappings by MAP_MEMORY_DMA that a container may have: as many as by nvidia-uvm.
 pub(crate) const MOST_DMA_MAPPINGS: usize = 1 << 18;
 
@@ -96,7 +100,7 @@ impl Inner {
         let mapped = self.cards.get(&card).map_or(0, Mapped::all);
         let beyond = mapped
             .saturating_add(mapping.into())
-            .saturating_sub(quota_bytes.into());
+            .saturating_sub(FREE_QUOTAS.saturating_mul(quota_bytes.into()));
         let tables = beyond.div_ceil(MAPPED_FOR_A_BYTE);
         let needed = used.saturating_add(tables).saturating_add(memory.into());
         if tables == 0 || needed <= quota_bytes.into() {

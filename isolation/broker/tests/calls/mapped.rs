@@ -1,4 +1,4 @@
-//! Page tables of what is mapped: no sum of the driver's has them, and what is mapped beyond the quota finds them in it.
+//! Page tables of what is mapped: no sum of the driver's has them, and what is mapped far beyond the quota finds them in it.
 
 use broker::account::uuid_bytes;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
