@@ -67,14 +67,7 @@ pub(crate) async fn serve(connection: Arc<Connection>) {
         of: |namespace: Namespace| namespace.metadata,
         changes: namespace_changes,
     };
-    let accounts = Accounts {
-        connection: &connection,
-        claims: None,
-        namespaces: None,
-        largest_bytes: None,
-        unsettled: BTreeSet::new(),
-        reports: Reports::default(),
-    };
+    let accounts = Accounts::new(&connection);
     tokio::select! {
         () = follow_claims.run() => {}
         () = follow_namespaces.run() => {}
@@ -95,6 +88,20 @@ struct Accounts<'a> {
     /// Namespaces to look at.
     unsettled: BTreeSet<String>,
     reports: Reports,
+}
+
+impl<'a> Accounts<'a> {
+    /// Nothing is known yet.
+    fn new(connection: &'a Connection) -> Self {
+        Self {
+            connection,
+            claims: None,
+            namespaces: None,
+            largest_bytes: None,
+            unsettled: BTreeSet::new(),
+            reports: Reports::default(),
+        }
+    }
 }
 
 impl Accounts<'_> {
@@ -341,14 +348,7 @@ mod tests {
         let namespace = |name: &str, annotations: Value| -> Metadata {
             serde_json::from_value(json!({"name": name, "annotations": annotations})).unwrap()
         };
-        let mut accounts = Accounts {
-            connection: &connection,
-            claims: None,
-            namespaces: None,
-            largest_bytes: None,
-            unsettled: BTreeSet::new(),
-            reports: Reports::default(),
-        };
+        let mut accounts = Accounts::new(&connection);
         let mut free = mixed.clone();
         free.namespace = "free".to_owned();
         accounts.claim(Change::All(vec![mixed, free]));

@@ -80,7 +80,7 @@ impl Requested {
     /// What it takes of a card.
     ///
     /// Whoever chooses the huge page that a small one comes out of can have a small one of each, and leave no huge one to anybody: 2.5 GiB in
-    /// pieces of 64 KiB break all of a card of 80 GiB. So small memory at a chosen place, in a chosen range, or of a larger alignment
+    /// pieces of 64 KiB could break all of a card of 80 GiB. So small memory at a chosen place, in a chosen range, or of a larger alignment
     /// counts as the huge pages that it breaks. Without a choice it is the driver that decides (phys_mem_allocator.c, PMA).
     #[must_use]
     pub fn takes(&self, release: Release) -> Takes {

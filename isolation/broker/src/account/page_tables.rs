@@ -1,8 +1,8 @@
 //! Page tables that the driver makes of a card for what is mapped, and that no sum of it has.
 //!
 //! MAP_MEMORY_DMA and UVM_MAP_EXTERNAL_ALLOCATION take 8 bytes of the card for each page: 1/512 of what is mapped in pages of 4 KiB
-//! (`virtmemReserveMempool_IMPL`, mem_mgr/virtual_mem.c, which counts in those whatever the memory's pages are; `uvm_page_tree_get_ptes`,
-//! uvm_mmu.c). A program maps what it has once or a few times: the page tables of four quotas are less than a hundredth of one, and free. What is
+//! (`virtmemReserveMempool_IMPL`, mem_mgr/virtual_mem.c, which counts in those whatever the memory's pages are; `uvm_page_table_range_vec_init`,
+//! uvm_map_external.c). A program maps what it has once or a few times: the page tables of four quotas are less than a hundredth of one, and free. What is
 //! mapped *beyond that*, the same memory at many addresses or the host's, has to find its page tables' bytes in the quota, as has every
 //! allocation after it.
 //!

@@ -183,7 +183,7 @@ fn page_tables_of_uvm_s_mappings() {
     fixture.assert_exact(2 * MIB);
 }
 
-/// The flat rate of a VA space has it.
+/// So is what is mapped a few times.
 fn what_is_mapped_once_is_free() {
     let fixture = Fixture::new(LENGTH + 2 * MIB);
     let seat = Seat::take(&fixture);
