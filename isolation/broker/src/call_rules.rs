@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cards::grant::{Capability, CardFigures, Isolation, ManagedMemory};
+use cards::grant::{Capability, CardFigures, Isolation, ManagedMemory, RegisteredMemory};
 use driver::Binding;
 use nvabi::capability::Capabilities;
 use verdict::Policy;
@@ -40,6 +40,10 @@ impl CallRules {
                 card_figures: match isolation.card_figures {
                     CardFigures::Show => verdict::policy::CardFigures::Show,
                     CardFigures::Refuse => verdict::policy::CardFigures::Refuse,
+                },
+                registered_memory: match isolation.registered_memory {
+                    RegisteredMemory::Allow => verdict::policy::RegisteredMemory::Allow,
+                    RegisteredMemory::Refuse => verdict::policy::RegisteredMemory::Refuse,
                 },
                 capabilities: Capabilities {
                     graphics: isolation.capabilities.contains(&Capability::Graphics),
@@ -93,6 +97,16 @@ mod tests {
         assert_eq!(
             policy(&refusing).card_figures,
             verdict::policy::CardFigures::Refuse
+        );
+        assert_eq!(
+            policy(&older).registered_memory,
+            verdict::policy::RegisteredMemory::Allow
+        );
+        let refusing: Isolation =
+            serde_json::from_str(r#"{"registered_memory": "refuse"}"#).unwrap();
+        assert_eq!(
+            policy(&refusing).registered_memory,
+            verdict::policy::RegisteredMemory::Refuse
         );
         assert_eq!(policy(&older).capabilities, Capabilities::default());
     }

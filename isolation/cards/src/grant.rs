@@ -124,6 +124,8 @@ pub struct Isolation {
     pub capabilities: BTreeSet<Capability>,
     /// Whether it may map the driver's page of figures, which are the whole card's.
     pub card_figures: CardFigures,
+    /// Whether it may register memory of its own with the driver.
+    pub registered_memory: RegisteredMemory,
     /// What the driver may take of the host's memory for it, bytes; `None` in grants of a cgpu that had no such limit.
     pub host_memory_bytes: Option<u64>,
 }
@@ -182,6 +184,18 @@ pub enum CardFigures {
     #[default]
     Show,
     /// Refused as by a virtual GPU.
+    Refuse,
+}
+
+/// Whether a container may register memory of its own with the driver (class NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, `cudaHostRegister`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegisteredMemory {
+    /// The caller makes the call, since the pages are its own. The kernel reads it a second time: what a second thread has made of it by then
+    /// may be memory of the host's that nothing counts.
+    #[default]
+    Allow,
+    /// Refused as not supported.
     Refuse,
 }
 

@@ -56,8 +56,8 @@ pub use cpu_time::CpuTime;
 pub use error::Error;
 pub use grant::{
     Backend, Capability, CardFigures, CardGrant, ComputeMode, ComputeTerms, DriverSpec, Frontend,
-    FrontendKind, Grant, IoUring, Isolation, ManagedMemory, Mode, OnShareLost, OnViolation, Watch,
-    Weakness,
+    FrontendKind, Grant, IoUring, Isolation, ManagedMemory, Mode, OnShareLost, OnViolation,
+    RegisteredMemory, Watch, Weakness,
 };
 pub use health::CardHealth;
 pub use identity::{ContainerKey, GpuUuid, NameError};

@@ -16,7 +16,7 @@ use nvabi::{Release, status};
 
 use crate::effect::{Effect, Engines, List, Memory, Schedule, Switch, Verdict, View, Whose};
 use crate::page_size::{self, Requested, Takes};
-use crate::policy::CardFigures;
+use crate::policy::{CardFigures, RegisteredMemory};
 use crate::{Op, Policy, Refusal, names, page_tables, share};
 use nvabi::errno::{EFAULT, EINVAL};
 
@@ -72,7 +72,7 @@ fn try_decide(
                 source_object: word(arg, nvos55::H_OBJECT_SRC)?,
             }),
             Id::VidHeapControl => heap(op, arg, release),
-            Id::AllocMemory => alloc_memory(op, arg, release),
+            Id::AllocMemory => alloc_memory(op, arg, release, policy),
             Id::MapMemoryDma => Ok(Effect::MapDma {
                 client: word(arg, nvos46::H_CLIENT)?,
                 device: word(arg, nvos46::H_DEVICE)?,
@@ -300,7 +300,7 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
 }
 
 /// Only classes that cannot name framebuffer pass: 0x40 here is "all of it" for a privileged caller.
-fn alloc_memory(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
+fn alloc_memory(op: &Op, arg: &[u8], release: Release, policy: &Policy) -> Result<Effect, Refusal> {
     let class = class::row_of(word(arg, nvos02::H_CLASS)?, release)
         .filter(|class| matches!(class.kind, Kind::Sysmem | Kind::OsDescriptor))
         .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_CLASS, release))?;
@@ -315,6 +315,9 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal
             whose: Whose::Host,
             size_at: None,
         }));
+    }
+    if policy.registered_memory == RegisteredMemory::Refuse {
+        return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
     }
     // Pages of the caller's own, which its control group counts.
     Ok(Effect::Object {

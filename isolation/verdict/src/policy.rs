@@ -34,6 +34,16 @@ pub enum CardFigures {
     Show,
 }
 
+/// Memory that a program registers (class NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, `cudaHostRegister`): its own pages, so the caller makes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RegisteredMemory {
+    /// No object of it is made.
+    #[default]
+    Refuse,
+    /// The call is handed back to the caller, and the kernel reads it a second time.
+    Allow,
+}
+
 /// One container's choices. The default is what a broker that implements none of them must take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
@@ -43,6 +53,8 @@ pub struct Policy {
     pub same_user: SameUser,
     /// The page of figures.
     pub card_figures: CardFigures,
+    /// Memory that is registered.
+    pub registered_memory: RegisteredMemory,
     /// What it may do beside compute and utility.
     pub capabilities: Capabilities,
 }

@@ -207,7 +207,8 @@ fn heap_functions_and_memory_classes() {
         let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
         for (number, expected) in [
             (0x3e, None),
-            (0x71, None),
+            // As a policy that names nothing has it.
+            (0x71, Some(0x56)),
             (0x40, Some(0x22)),
             (0x3f, Some(0x22)),
             (0x83, Some(0x22)),

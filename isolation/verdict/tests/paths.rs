@@ -17,6 +17,7 @@ const CHARGE: Policy = Policy {
     managed: Managed::Charge,
     same_user: verdict::policy::SameUser::Refuse,
     card_figures: verdict::policy::CardFigures::Show,
+    registered_memory: verdict::policy::RegisteredMemory::Allow,
     capabilities: Capabilities::ALL,
 };
 

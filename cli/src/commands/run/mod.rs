@@ -80,6 +80,9 @@ pub(super) struct Options {
     /// The driver's own page of figures, which tells of the whole card: show it as the driver does, or refuse it. Default: cgpu.toml's.
     #[arg(long, value_name = "show|refuse")]
     card_figures: Option<String>,
+    /// Memory that programs register with the driver (cudaHostRegister): allow it, or refuse it. Default: cgpu.toml's.
+    #[arg(long, value_name = "allow|refuse")]
+    registered_memory: Option<String>,
     /// Commands with the same group may import memory that the others export.
     #[arg(long, value_name = "GROUP")]
     share_group: Option<String>,
@@ -102,6 +105,10 @@ impl Options {
         }
         if let Some(figures) = &self.card_figures {
             isolation.card_figures = terms::card_figures("--card-figures", figures)?;
+        }
+        if let Some(registered) = &self.registered_memory {
+            isolation.registered_memory =
+                terms::registered_memory("--registered-memory", registered)?;
         }
         if let Some(group) = &self.share_group {
             isolation.share_group = Some(terms::share_group("--share-group", group)?);

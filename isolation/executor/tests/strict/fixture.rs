@@ -28,7 +28,7 @@ use nvabi::capability::Capabilities;
 use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
 use sys::seccomp::Wait;
 use verdict::Policy;
-use verdict::policy::{CardFigures, SameUser};
+use verdict::policy::{CardFigures, RegisteredMemory, SameUser};
 
 use crate::alone::facts;
 use crate::kernel::{CallingThread, Kernel, Native};
@@ -143,6 +143,7 @@ impl Fixture {
         let policy = Policy {
             same_user: SameUser::Narrow,
             card_figures: CardFigures::Show,
+            registered_memory: RegisteredMemory::Allow,
             ..Policy::default()
         };
         let extras = Extras {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use cards::{
-    Capability, CardFigures, IoUring, Isolation, ManagedMemory, Mode, OnViolation, Watch, Weakness,
+    Capability, CardFigures, IoUring, Isolation, ManagedMemory, Mode, OnViolation,
+    RegisteredMemory, Watch, Weakness,
 };
 use serde::{Deserialize, Deserializer, de};
 
@@ -28,6 +29,8 @@ pub struct IsolationConfig {
     pub capabilities: BTreeSet<Capability>,
     /// Whether containers may map the driver's page of figures.
     pub card_figures: CardFigures,
+    /// Whether containers may register memory of their own with the driver.
+    pub registered_memory: RegisteredMemory,
     /// Whether containers with a quota may use io_uring.
     pub io_uring: IoUring,
     /// What a container with a quota may be given although it leads out of the slice.
@@ -46,6 +49,7 @@ impl Default for IsolationConfig {
             host_memory: None,
             capabilities: BTreeSet::from([Capability::Graphics, Capability::Video]),
             card_figures: CardFigures::default(),
+            registered_memory: RegisteredMemory::default(),
             io_uring: IoUring::default(),
             allow: Allow::default(),
             data_folders: Vec::new(),
@@ -63,6 +67,7 @@ impl IsolationConfig {
             share_group: None,
             on_violation: self.on_violation,
             card_figures: self.card_figures,
+            registered_memory: self.registered_memory,
             io_uring: self.io_uring,
             weakened: Vec::new(),
             watch: Watch {

@@ -140,6 +140,10 @@ fn every_wrong_value_is_named_with_what_is_allowed() {
             &["card_figures", "hide", "show", "refuse"],
         ),
         (
+            "[isolation]\nregistered_memory = \"deny\"",
+            &["registered_memory", "deny", "allow", "refuse"],
+        ),
+        (
             "[isolation]\nallow = [\"cap-sys-admin\", \"everything\"]",
             &[
                 "allow",

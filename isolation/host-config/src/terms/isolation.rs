@@ -1,6 +1,6 @@
 //! How a container is held: words of annotations, configuration and options.
 
-use cards::{CardFigures, ManagedMemory, Mode, OnViolation};
+use cards::{CardFigures, ManagedMemory, Mode, OnViolation, RegisteredMemory};
 
 use super::error::Error;
 use super::values::bad_value;
@@ -23,6 +23,10 @@ pub const ON_VIOLATION: [(&str, OnViolation); 2] =
     [("log", OnViolation::Log), ("kill", OnViolation::Kill)];
 const CARD_FIGURES: [(&str, CardFigures); 2] =
     [("show", CardFigures::Show), ("refuse", CardFigures::Refuse)];
+const REGISTERED_MEMORY: [(&str, RegisteredMemory); 2] = [
+    ("allow", RegisteredMemory::Allow),
+    ("refuse", RegisteredMemory::Refuse),
+];
 const MODES: [(&str, Mode); 2] = [("strict", Mode::Strict), ("compat", Mode::Compat)];
 
 /// A DNS label (RFC 1123).
@@ -51,6 +55,14 @@ pub fn mode(key: &str, text: &str) -> Result<Mode, Error> {
 /// Another word than `show`, `refuse`.
 pub fn card_figures(key: &str, text: &str) -> Result<CardFigures, Error> {
     named(&CARD_FIGURES, key, text, "show, refuse")
+}
+
+/// Reads whether memory may be registered with the driver; `key` is for the error.
+///
+/// # Errors
+/// Another word than `allow`, `refuse`.
+pub fn registered_memory(key: &str, text: &str) -> Result<RegisteredMemory, Error> {
+    named(&REGISTERED_MEMORY, key, text, "allow, refuse")
 }
 
 /// Reads what happens on a violation; `key` is for the error.

@@ -98,14 +98,30 @@ fn privileged_and_unknown_classes_are_refused() {
 fn whole_framebuffer_by_alloc_memory_is_refused() {
     let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
     let mut arg = vec![0; 56];
+    let policy = Policy {
+        registered_memory: RegisteredMemory::Allow,
+        ..Policy::default()
+    };
     for (class, allowed) in [(0x40, false), (0x82, false), (0x3e, true), (0x71, true)] {
         put_u32(&mut arg, nvos02::H_CLASS, class);
         assert_eq!(
-            matches!(decide(&op, &[&arg], R), Verdict::Execute(_)),
+            matches!(decide_under(&op, &[&arg], R, &policy), Verdict::Execute(_)),
             allowed,
             "{class:#x}"
         );
     }
+}
+
+#[test]
+fn registered_memory_that_is_refused_is_not_handed_back() {
+    let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
+    let mut arg = vec![0; 56];
+    put_u32(&mut arg, nvos02::H_CLASS, 0x71);
+    let refused = Policy::default();
+    assert!(matches!(
+        decide_under(&op, &[&arg], R, &refused),
+        Verdict::Refuse(Refusal::Status { status: 0x56, .. })
+    ));
 }
 
 #[test]

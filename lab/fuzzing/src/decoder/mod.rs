@@ -13,7 +13,7 @@ use nvabi::escape::{self, KEY_MASK, key};
 use nvabi::layout::{nvos21, nvos32, nvos54, nvos64};
 use nvabi::{Release, uvm};
 use verdict::blocks::{self, Block, Extent, MAX_BLOCK_BYTES};
-use verdict::policy::{CardFigures, Managed, SameUser};
+use verdict::policy::{CardFigures, Managed, RegisteredMemory, SameUser};
 use verdict::{Effect, Op, Policy, Refusal, Surface, Verdict, decide_under, op};
 
 /// Controls that decide something, and a few that do not; the rest of the space is reached by chance.
@@ -149,6 +149,8 @@ impl Call {
                 managed: *input.choose(&[Managed::Deny, Managed::Charge, Managed::Allow])?,
                 same_user: *input.choose(&[SameUser::Refuse, SameUser::Narrow])?,
                 card_figures: *input.choose(&[CardFigures::Refuse, CardFigures::Show])?,
+                registered_memory: *input
+                    .choose(&[RegisteredMemory::Refuse, RegisteredMemory::Allow])?,
                 capabilities: Capabilities {
                     graphics: input.arbitrary()?,
                     video: input.arbitrary()?,
