@@ -4,12 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use host_config::Config;
 use host_config::config::RUNC_DIRS;
 use host_config::trusted;
+use host_config::{Config, chain};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, state};
 
 /// The answer of `runc features` costs milliseconds to get and depends on nothing but the file.
 const CACHE: &str = "runc-features.json";
@@ -67,24 +67,35 @@ pub(crate) fn require_notify(config: &Config) -> Result<(), Error> {
         changed_ns: metadata.ctime_nsec(),
         seccomp_notify,
     };
-    if saved(&cache).is_some_and(|saved| saved == known(true)) {
-        return Ok(());
-    }
-    if !asks_notify(&path)? {
-        return Err(Error::RuncWithoutNotify { path });
-    }
-    // A cache: two frontends may write it at once, and a broken one is asked anew.
-    if let Ok(text) = serde_json::to_vec(&known(true)) {
-        let temporary = config
-            .state_dir
-            .join(format!("{CACHE}.{}", std::process::id()));
-        let written =
-            std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &cache));
-        if let Err(error) = written {
-            tracing::warn!(%error, path = %cache.display(), "the runtime's features cannot be saved");
+    let saved = saved(&cache).filter(|saved| *saved == known(saved.seccomp_notify));
+    let hands_over = match saved {
+        Some(saved) => saved.seccomp_notify,
+        None => {
+            let hands_over = asks_notify(&path)?;
+            if let Err(error) = save(&config.state_dir, &cache, &known(hands_over)) {
+                tracing::warn!(error = %chain(&error), "the runtime's features cannot be saved");
+            }
+            hands_over
         }
+    };
+    if hands_over {
+        Ok(())
+    } else {
+        Err(Error::RuncWithoutNotify { path })
     }
-    Ok(())
+}
+
+/// The first container of a host may be one without a vGPU: nobody has made the folder by then. Two frontends may write at once, and a
+/// broken file is asked for anew.
+fn save(state_dir: &Path, cache: &Path, known: &Known) -> Result<(), Error> {
+    state::prepare(state_dir)?;
+    let Ok(text) = serde_json::to_vec(known) else {
+        return Ok(());
+    };
+    let temporary = state_dir.join(format!("{CACHE}.{}", std::process::id()));
+    std::fs::write(&temporary, text)
+        .and_then(|()| std::fs::rename(&temporary, cache))
+        .map_err(Error::io("write", cache))
 }
 
 fn saved(cache: &Path) -> Option<Known> {

@@ -174,11 +174,16 @@ fn a_container_that_asks_for_nothing_in_another_s_network_is_closed_to_the_drive
     let odd = json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["ioctl"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 1, "value": 1, "op": "SCMP_CMP_NE"}]}]});
     let (before, after) = started(odd);
     assert_eq!(before, after);
-    // A runtime without seccomp would refuse a profile.
-    fs::remove_file(host.config.state_dir.join("runc-features.json")).unwrap();
-    program(&host.dir.path().join("runc"), "echo '{}'");
-    let (before, after) = started(Value::Null);
-    assert_eq!(before, after);
+    // A runtime without seccomp would refuse a profile. It says so once, also where no other container has made the state folder.
+    fs::remove_dir_all(&host.config.state_dir).unwrap();
+    let questions = host.dir.path().join("questions");
+    let runc = format!("echo \"$@\" >> {}; echo '{{}}'", questions.display());
+    program(&host.dir.path().join("runc"), &runc);
+    for _start in 0..2 {
+        let (before, after) = started(Value::Null);
+        assert_eq!(before, after);
+    }
+    assert_eq!(fs::read_to_string(&questions).unwrap(), "features\n");
     assert!(rules(&started(allowing).1) > 20);
     host.assert_clean(&"plain");
 }
