@@ -1,4 +1,4 @@
-//! An event of a pod or a claim, as the cluster's controllers report it.
+//! An event of a pod, as the cluster's controllers report it.
 
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
@@ -10,10 +10,9 @@ use crate::error::Error;
 /// The API's bound.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
-/// What happened, and to whom.
+/// What happened, and to which pod.
 #[derive(Debug)]
 pub(crate) struct ObjectEvent<'a> {
-    pub(crate) of: Of,
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
     pub(crate) uid: &'a str,
@@ -24,23 +23,6 @@ pub(crate) struct ObjectEvent<'a> {
     pub(crate) message: String,
     /// The controller.
     pub(crate) reporter: Reporter,
-}
-
-/// Of which kind the object is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
-    Pod,
-    Claim,
-}
-
-impl Of {
-    /// API version and kind.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Pod => ("v1", "Pod"),
-            Self::Claim => ("resource.k8s.io/v1", "ResourceClaim"),
-        }
-    }
 }
 
 /// Which controller reports.
@@ -68,7 +50,6 @@ impl ObjectEvent<'_> {
 
     fn object(&self) -> Event {
         let now = k8s_openapi::jiff::Timestamp::now();
-        let (api_version, kind) = self.of.names();
         Event {
             metadata: ObjectMeta {
                 generate_name: Some(format!("{}.", self.name)),
@@ -76,8 +57,8 @@ impl ObjectEvent<'_> {
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {
-                api_version: Some(api_version.to_owned()),
-                kind: Some(kind.to_owned()),
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
                 namespace: Some(self.namespace.to_owned()),
                 name: Some(self.name.to_owned()),
                 uid: Some(self.uid.to_owned()),

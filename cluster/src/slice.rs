@@ -19,7 +19,7 @@ use crate::names::{DRIVER, NodeName};
 use crate::node::{NodeCard, NodeCards};
 use crate::topology;
 
-pub(crate) use self::device::CAPACITIES;
+pub(crate) use self::device::{CAPACITIES, STEP_BYTES};
 pub(crate) use self::generation::{Published, generation};
 pub(crate) use self::mode::{LABEL as MODE_LABEL, Mode, Switch};
 pub(crate) use self::placement::{LABEL as PLACEMENT_LABEL, of_label as placement_of_label};

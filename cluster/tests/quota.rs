@@ -128,32 +128,117 @@ fn whole_cards(cluster: &Cluster) -> Result<()> {
     cluster.annotate("cgpu.io/max-memory=20Gi")
 }
 
+/// A claim's pod.
+fn pod_of_claim(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "team"},
+        "spec": {
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+            "containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}],
+        },
+    })
+}
+
+fn claim(name: &str, requests: &Value) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"devices": {"requests": requests}},
+    })
+}
+
+/// What a claim is given counts, whatever it asked for: no class of another name, no amount and no kind of card leads past the maximum.
+fn given(cluster: &Cluster) -> Result<()> {
+    let kubectl = &cluster.kubectl;
+    kubectl.create(&json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "all.example.com"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.cgpu.io'"}}]},
+    }))?;
+    kubectl.create(&json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "nic.example.com"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'nic.example.com'"}}]},
+    }))?;
+    let memory = |memory: &str| json!({"requests": {"memory": memory}});
+    let of_card = |name: &str, class: &str, uuid: &str, memory: Value| {
+        let selector = format!("device.attributes['gpu.cgpu.io'].uuid == '{uuid}'");
+        let exactly = json!({"deviceClassName": class, "capacity": memory, "selectors": [{"cel": {"expression": selector}}]});
+        json!({"name": name, "exactly": exactly})
+    };
+    for (name, requests, words) in [
+        (
+            "mixed",
+            json!([
+                of_card("small", "vgpu.cgpu.io", "GPU-n1-0", memory("1Mi")),
+                of_card("rest", "all.example.com", "GPU-n1-1", memory("16Gi")),
+            ]),
+            "would have 16385Mi of GPU memory, and has a grant of 1Mi",
+        ),
+        (
+            "whole-for-little",
+            json!([of_card("a", "card.cgpu.io", "GPU-n2-0", memory("1Mi"))]),
+            "would have 24576Mi of GPU memory, and has a grant of 1Mi",
+        ),
+        (
+            "stranger",
+            json!([of_card("a", "all.example.com", "GPU-n1-0", memory("1Mi"))]),
+            "has no grant yet",
+        ),
+    ] {
+        kubectl.create(&claim(name, &requests))?;
+        kubectl.create(&pod_of_claim(name))?;
+        println!("{name}: {}", cluster.wait_reason(name, words)?);
+        remove(kubectl, &["pod", name, TEAM])?;
+        remove(kubectl, &["resourceclaim", name, TEAM])?;
+    }
+    // An amount near the end of 64 bits would make the card's account negative, in a namespace without a maximum too.
+    let requests = json!([of_card("a", "all.example.com", "GPU-n1-0", memory("8Ei"))]);
+    let (mut claim_of_all, mut pod) = (claim("endless", &requests), pod_of_claim("endless"));
+    for object in [&mut claim_of_all, &mut pod] {
+        object["metadata"]["namespace"] = json!("default");
+        kubectl.create(object)?;
+    }
+    wait_until("an event of endless", LIMIT, || {
+        let events = kubectl.get(&["events", "--field-selector=involvedObject.name=endless"])?;
+        let events = events["items"].as_array().context("events")?.iter();
+        let mut messages = events.filter_map(|event| event["message"].as_str());
+        Ok(messages.any(|message| message.contains("request a: the amounts are none of a card")))
+    })?;
+    remove(kubectl, &["pod", "endless"])?;
+    remove(kubectl, &["resourceclaim", "endless"])?;
+    // Another driver's device beside ours is no matter of GPU memory.
+    kubectl.create(&json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "n1-nic"},
+        "spec": {
+            "driver": "nic.example.com", "nodeName": "n1", "devices": [{"name": "nic0"}],
+            "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        },
+    }))?;
+    let requests = json!([
+        of_card("gpu", "vgpu.cgpu.io", "GPU-n1-0", memory("8Gi")),
+        {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}},
+    ]);
+    kubectl.create(&claim("with-nic", &requests))?;
+    kubectl.create(&pod_of_claim("with-nic"))?;
+    cluster.wait_placed("with-nic")?;
+    cluster.wait_claimed("8Gi")?;
+    cluster.clear()
+}
+
 /// Fifty claims of 2 GiB at once, each with a pod that waits for it; ten fit.
 fn burst(cluster: &Cluster) -> Result<()> {
     let list = |items: Vec<Value>| json!({"apiVersion": "v1", "kind": "List", "items": items});
-    let pods = (0..50).map(|index| {
-        json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("b{index}"), "namespace": "team"},
-            "spec": {
-                "resourceClaims": [{"name": "gpu", "resourceClaimName": format!("b{index}")}],
-                "containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}],
-            },
-        })
-    });
+    let pods = (0..50).map(|index| pod_of_claim(&format!("b{index}")));
     cluster.kubectl.create(&list(pods.collect()))?;
-    let claim = |index: usize| {
-        json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-            "metadata": {"name": format!("b{index}"), "namespace": "team"},
-            "spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
-                "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "2Gi"}},
-            }}]}},
-        })
+    let numbered = |index: usize| {
+        let exactly =
+            json!({"deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "2Gi"}}});
+        let requests = json!([{"name": "vgpu", "exactly": exactly}]);
+        claim(&format!("b{index}"), &requests)
     };
     let began = Instant::now();
     std::thread::scope(|scope| {
         for part in 0..5 {
-            let items = (part * 10..part * 10 + 10).map(claim).collect();
+            let items = (part * 10..part * 10 + 10).map(numbered).collect();
             let kubectl = &cluster.kubectl;
             // What is refused is no error here.
             scope.spawn(move || kubectl.send("create", &[], &list(items)).is_ok());
@@ -214,6 +299,10 @@ fn bounded(plane: &ControlPlane) -> Result<()> {
     add_node(&kubectl, "n1")?;
     let cards = [0, 1, 2, 3].map(|index| Card::new(index, "n1", 24));
     post_slice(&kubectl, "n1", &cards)?;
+    add_node(&kubectl, "n2")?;
+    let mut whole = Card::new(0, "n2", 24);
+    whole.is_shared = false;
+    post_slice(&kubectl, "n2", &[whole])?;
     kubectl.run(&["create", "namespace", "team"])?.success()?;
     kubectl.create(&template("cgpu-m8-c0-x1", "team")?)?;
     let own = plane.kubectl_of("cgpu-templates", None)?;
@@ -252,6 +341,7 @@ fn bounded(plane: &ControlPlane) -> Result<()> {
     waiting(&cluster)?;
     whole_cards(&cluster)?;
     burst(&cluster)?;
+    given(&cluster)?;
     // Nobody counts: nothing new is allocated, and what is there stays. The next controller goes on.
     controller.abort();
     cluster.classic("late", &json!({"aliyun.com/gpu-mem": 8}))?;

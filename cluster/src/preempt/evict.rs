@@ -11,7 +11,7 @@ use super::facts::{Cluster, NodePlan};
 use super::waiter::Waiter;
 use crate::api::{self, Connection};
 use crate::error::Error;
-use crate::object_event::{ObjectEvent, Of, Reporter};
+use crate::object_event::{ObjectEvent, Reporter};
 
 /// As whom it reports.
 const REPORTER: Reporter = Reporter {
@@ -76,7 +76,6 @@ pub(super) async fn carry_out(
         "evicted pods of lower priority"
     );
     let event = ObjectEvent {
-        of: Of::Pod,
         namespace: &waiter.namespace,
         name: &waiter.name,
         uid: &waiter.uid,
@@ -191,7 +190,6 @@ async fn report_victim(
         return;
     };
     let event = ObjectEvent {
-        of: Of::Pod,
         namespace: &holder.namespace,
         name: &holder.name,
         uid,

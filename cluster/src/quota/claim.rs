@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use crate::names::DRIVER;
-use crate::quantity;
+use crate::{quantity, slice};
 
 /// Classes with this end are of our driver; by others nothing is allocated in a namespace with a maximum.
 const CLASSES: &str = ".cgpu.io";
@@ -21,29 +21,8 @@ pub(super) struct Claim {
     /// Seconds since 1970.
     pub(super) created_s: i64,
     pub(super) is_allocated: bool,
-    pub(super) name: String,
-    /// Why it is not granted, whatever the maximum: by a class whose name is not one of ours the scheduler may give it cards that nobody counts.
-    pub(super) stranger: Option<Stranger>,
     /// Of each request or result its alternatives: one of them is what it counts for.
     parts: Vec<Vec<Part>>,
-}
-
-/// A request of another class beside one of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stranger {
-    pub(super) request: String,
-    pub(super) class: String,
-}
-
-impl Stranger {
-    /// For the claim's author.
-    pub(super) fn why(&self) -> String {
-        format!(
-            "no grant: request {} is of class {}, beside requests whose GPU memory the namespace's annotation cgpu.io/max-memory bounds; a claim here has \
-             classes whose names end in {CLASSES}, and devices of others by a claim of their own",
-            self.request, self.class
-        )
-    }
 }
 
 /// Cards of one memory each.
@@ -56,7 +35,7 @@ struct Part {
 
 impl Part {
     fn bytes(self, largest_bytes: u64) -> u64 {
-        let of_each = self.memory_bytes.unwrap_or(largest_bytes);
+        let of_each = self.memory_bytes.map_or(largest_bytes, stepped);
         self.cards.saturating_mul(of_each)
     }
 }
@@ -65,21 +44,17 @@ impl Claim {
     pub(super) fn of(claim: ResourceClaim) -> Self {
         let created = claim.metadata.creation_timestamp;
         let allocation = claim.status.and_then(|status| status.allocation);
-        let (parts, stranger) = match &allocation {
+        let parts = match &allocation {
             Some(allocation) => {
                 let parts = allocation.devices.as_ref().map(given);
-                (parts.unwrap_or_default(), None)
+                parts.unwrap_or_default()
             }
             None => {
                 let devices = claim.spec.devices.unwrap_or_default();
-                let requests = devices.requests.unwrap_or_default().into_iter();
-                let requests: Vec<Vec<Way>> = requests.map(Way::all_of).collect();
-                (requested(&requests), stranger(&requests))
+                requested(devices.requests.unwrap_or_default())
             }
         };
         Self {
-            name: claim.metadata.name.unwrap_or_default(),
-            stranger,
             namespace: claim.metadata.namespace.unwrap_or_default(),
             uid: claim.metadata.uid.unwrap_or_default(),
             created_s: created.map_or(0, |time| time.0.as_second()),
@@ -121,8 +96,6 @@ fn given(devices: &DeviceAllocationResult) -> Vec<Vec<Part>> {
 
 /// One way to meet a request.
 struct Way {
-    /// The request, and its alternative if it has several: `r/small`.
-    name: String,
     class: String,
     mode: Option<String>,
     count: Option<i64>,
@@ -131,9 +104,7 @@ struct Way {
 
 impl Way {
     fn all_of(request: DeviceRequest) -> Vec<Self> {
-        let base = request.name;
         let exactly = request.exactly.map(|one| Self {
-            name: base.clone(),
             class: one.device_class_name,
             mode: one.allocation_mode,
             count: one.count,
@@ -141,7 +112,6 @@ impl Way {
         });
         let alternatives = request.first_available.into_iter().flatten();
         let alternatives = alternatives.map(|one| Self {
-            name: format!("{base}/{}", one.name),
             class: one.device_class_name,
             mode: one.allocation_mode,
             count: one.count,
@@ -166,23 +136,19 @@ impl Way {
 }
 
 /// What requests may be given of ours.
-fn requested(requests: &[Vec<Way>]) -> Vec<Vec<Part>> {
-    let of_one = |ways: &Vec<Way>| -> Vec<Part> {
-        let ours = ways.iter().filter(|way| way.is_ours());
-        ours.map(Way::part).collect()
+fn requested(requests: Vec<DeviceRequest>) -> Vec<Vec<Part>> {
+    let of_one = |request| -> Vec<Part> {
+        let ways = Way::all_of(request).into_iter();
+        ways.filter(Way::is_ours).map(|way| way.part()).collect()
     };
-    let parts = requests.iter().map(of_one);
+    let parts = requests.into_iter().map(of_one);
     parts.filter(|parts| !parts.is_empty()).collect()
 }
 
-/// A request of another class, where others are of ours.
-fn stranger(requests: &[Vec<Way>]) -> Option<Stranger> {
-    let ways = || requests.iter().flatten();
-    let other = ways().find(|way| !way.is_ours())?;
-    ways().any(Way::is_ours).then(|| Stranger {
-        request: other.name.clone(),
-        class: other.class.clone(),
-    })
+/// What the scheduler gives for an amount of memory.
+fn stepped(bytes: u64) -> u64 {
+    let step = slice::STEP_BYTES;
+    bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
 fn memory(capacity: Option<&CapacityRequirements>) -> Option<u64> {
@@ -197,6 +163,16 @@ pub(super) mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
+
+    impl Claim {
+        pub(crate) fn allocate(&mut self, bytes: u64) {
+            self.is_allocated = true;
+            self.parts = vec![vec![Part {
+                cards: 1,
+                memory_bytes: Some(bytes),
+            }]];
+        }
+    }
 
     pub(crate) fn claim(uid: &str, spec: &Value, status: &Value) -> Claim {
         let claim = json!({
@@ -255,37 +231,15 @@ pub(super) mod tests {
             json!({"count": 2, "capacity": memory("much")}),
         );
         assert_eq!(claim("c", &broken, &Value::Null).bytes(1), u64::MAX);
-    }
-
-    #[test]
-    fn a_request_of_another_class_beside_one_of_ours_is_known() {
-        let exactly =
-            |name: &str, class: &str| json!({"name": name, "exactly": {"deviceClassName": class}});
-        let stranger = |spec: Value| {
-            let stranger = claim("c", &spec, &Value::Null).stranger;
-            stranger.map(|one| format!("{} {}", one.request, one.class))
-        };
-        let ours = || exactly("a", "vgpu.cgpu.io");
-        let other = || exactly("b", "all.example.com");
-        assert_eq!(stranger(json!([ours(), exactly("b", "own.cgpu.io")])), None);
-        assert_eq!(
-            stranger(json!([other()])),
-            None,
-            "nothing of it is granted anyway"
-        );
-        let mixed = json!([ours(), other()]);
-        assert_eq!(stranger(mixed.clone()).unwrap(), "b all.example.com");
-        let alternatives = json!([{"name": "r", "firstAvailable": [
-            {"name": "a", "deviceClassName": "vgpu.cgpu.io"}, {"name": "b", "deviceClassName": "all.example.com"},
-        ]}]);
-        assert_eq!(stranger(alternatives).unwrap(), "r/b all.example.com");
-        let result = json!({"request": "a", "driver": DRIVER, "pool": "n", "device": "d"});
-        let status = json!({"allocation": {"devices": {"results": [result]}}});
-        assert_eq!(
-            claim("c", &mixed, &status).stranger,
-            None,
-            "it has what it has"
-        );
+        // The scheduler gives whole steps.
+        for (amount, mib) in [("0", 2), ("1", 2), ("1Mi", 2), ("1048577", 4)] {
+            let small = exactly(
+                "vgpu.cgpu.io",
+                json!({"count": 2, "capacity": memory(amount)}),
+            );
+            let bytes = claim("c", &small, &Value::Null).bytes(GIB);
+            assert_eq!(bytes, mib << 20, "{amount}");
+        }
     }
 
     #[test]

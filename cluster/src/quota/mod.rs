@@ -24,27 +24,25 @@ use kube::api::ListParams;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use self::claim::{Claim, Stranger};
+use self::claim::Claim;
 use self::namespace::Limited;
 use crate::api::{self, Connection};
 use crate::error::Error;
 use crate::follow::{Change, Follow};
 use crate::names::DRIVER;
-use crate::object_event::{ObjectEvent, Of, Reporter};
 use crate::quantity;
-use crate::reports::Reports;
-
-/// As whom it reports.
-const REPORTER: Reporter = Reporter {
-    component: "cgpu.io/quota",
-    instance: "cgpu-templates",
-};
 
 /// Changes that wait.
 const WAITING_MAX: usize = 1024;
 
 /// From one look at the cards' sizes to the next.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(30);
+
+/// A card that is gone counts for the largest one as long as this: its node starts anew, and would come back to grants of a smaller one.
+const REMEMBERED: Duration = Duration::from_secs(60 * 60);
+
+/// What a whole card counts for while none is published, bytes: more than any maximum.
+const UNKNOWN_CARD_BYTES: u64 = 1 << 50;
 
 /// To the next try to write what could not be written.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -83,11 +81,41 @@ struct Accounts<'a> {
     claims: Option<BTreeMap<String, BTreeMap<String, Claim>>>,
     /// Those with a maximum or with what a former one has left, by name; `None` before all are known.
     namespaces: Option<BTreeMap<String, Limited>>,
-    /// Memory of the largest card of the cluster; `None`: not known.
-    largest_bytes: Option<u64>,
+    /// The largest card of the cluster; `None`: nobody has looked yet.
+    largest: Option<Largest>,
     /// Namespaces to look at.
     unsettled: BTreeSet<String>,
-    reports: Reports,
+}
+
+/// The largest card that there is, or was a while ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Largest {
+    bytes: u64,
+    seen: Instant,
+}
+
+impl Largest {
+    /// What is known after a look that has found so many bytes.
+    fn after(self, found_bytes: u64, now: Instant) -> Self {
+        let is_forgotten = now.saturating_duration_since(self.seen) > REMEMBERED;
+        if found_bytes >= self.bytes || is_forgotten && found_bytes > 0 {
+            Self::found(found_bytes, now)
+        } else {
+            self
+        }
+    }
+
+    fn found(bytes: u64, seen: Instant) -> Self {
+        Self { bytes, seen }
+    }
+
+    /// What a claim counts for that asks for a whole card.
+    fn of_card(self) -> u64 {
+        match self.bytes {
+            0 => UNKNOWN_CARD_BYTES,
+            bytes => bytes,
+        }
+    }
 }
 
 impl<'a> Accounts<'a> {
@@ -97,9 +125,8 @@ impl<'a> Accounts<'a> {
             connection,
             claims: None,
             namespaces: None,
-            largest_bytes: None,
+            largest: None,
             unsettled: BTreeSet::new(),
-            reports: Reports::default(),
         }
     }
 }
@@ -121,10 +148,7 @@ impl Accounts<'_> {
             tokio::select! {
                 Some(change) = claims.recv() => self.claim(change),
                 Some(change) = namespaces.recv() => self.namespace(change),
-                _ = looks.tick() => {
-                    self.look().await;
-                    self.report().await;
-                }
+                _ = looks.tick() => self.look().await,
                 _ = tries.tick() => is_try = true,
             }
             // What has come meanwhile is one settlement with it.
@@ -198,68 +222,34 @@ impl Accounts<'_> {
     async fn look(&mut self) {
         if self.namespaces.as_ref().is_none_or(BTreeMap::is_empty) {
             // The first namespace with a maximum is not to wait for a look.
-            if self.largest_bytes.is_some() {
+            if self.largest.is_some() {
                 return;
             }
         }
         match largest(self.connection).await {
-            Ok(found) if found > 0 || self.largest_bytes.is_none() => {
-                if self.largest_bytes.replace(found) != Some(found) {
-                    self.all_unsettled();
-                }
-            }
-            Ok(_none) => {}
+            Ok(found_bytes) => self.found(found_bytes, Instant::now()),
             Err(error) => {
                 tracing::warn!(error = %host_config::chain(&error), "how large cards are is not known");
             }
         }
     }
 
-    /// Reports claims that are not granted whatever the maximum: nothing in the scheduler's words says which request it is.
-    async fn report(&mut self) {
-        for claim in self.unreported(Instant::now()) {
-            let event = ObjectEvent {
-                of: Of::Claim,
-                namespace: &claim.namespace,
-                name: &claim.name,
-                uid: &claim.uid,
-                kind: "Warning",
-                reason: "GpuNotGranted",
-                action: "Grant",
-                message: claim
-                    .stranger
-                    .as_ref()
-                    .map_or_else(String::new, Stranger::why),
-                reporter: REPORTER,
-            };
-            if let Err(error) = event.report(self.connection).await {
-                tracing::warn!(error = %host_config::chain(&error), "an event is lost");
-            }
+    fn found(&mut self, bytes: u64, now: Instant) {
+        let before = self.largest;
+        let after = before.map_or_else(
+            || Largest::found(bytes, now),
+            |before| before.after(bytes, now),
+        );
+        self.largest = Some(after);
+        if before.map(Largest::of_card) != Some(after.of_card()) {
+            self.all_unsettled();
         }
-    }
-
-    /// Claims that have an event now.
-    fn unreported(&mut self, now: Instant) -> Vec<Claim> {
-        let (Some(claims), Some(namespaces)) = (&self.claims, &self.namespaces) else {
-            return Vec::new();
-        };
-        self.reports.begin(now);
-        let mut due = Vec::new();
-        for (name, _) in namespaces.iter().filter(|(_, limited)| limited.has_max()) {
-            let of_namespace = claims.get(name).into_iter().flat_map(BTreeMap::values);
-            for claim in of_namespace.filter(|claim| claim.stranger.is_some()) {
-                if self.reports.take(name, &claim.uid, now) {
-                    due.push(claim.clone());
-                }
-            }
-        }
-        due
     }
 
     /// Writes what differs. What cannot be written stays to be tried again.
     async fn settle(&mut self, is_try: bool) {
         let (Some(claims), Some(namespaces), Some(largest)) =
-            (&self.claims, &mut self.namespaces, self.largest_bytes)
+            (&self.claims, &mut self.namespaces, self.largest)
         else {
             return;
         };
@@ -274,7 +264,7 @@ impl Accounts<'_> {
             }
             let of_namespace = claims.get(&name);
             let of_namespace = of_namespace.into_iter().flat_map(BTreeMap::values);
-            let written = limited.settle(self.connection, &name, of_namespace, largest);
+            let written = limited.settle(self.connection, &name, of_namespace, largest.of_card());
             if let Err(error) = written.await {
                 if !std::mem::replace(&mut limited.has_failed, true) {
                     tracing::warn!(error = %host_config::chain(&error), namespace = name, "the account of a namespace is not written; tried again");
@@ -313,51 +303,25 @@ async fn largest(connection: &Connection) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
-    use crate::api::fake;
 
-    #[tokio::test]
-    async fn a_claim_that_mixes_classes_hears_once_why_it_is_not_granted() {
-        let (connection, questions) = fake::serve(|method, uri, body| {
-            let regarding = &body["involvedObject"];
-            assert_eq!(
-                (method, regarding["kind"].as_str()),
-                ("POST", Some("ResourceClaim"))
-            );
-            assert!(uri.contains("/namespaces/team/events"), "{uri}");
-            let message = body["message"].as_str().unwrap();
-            for part in [
-                "request rest",
-                "class all.example.com",
-                ".cgpu.io",
-                "cgpu.io/max-memory",
-            ] {
-                assert!(message.contains(part), "{message}");
-            }
-            (201, json!({"metadata": {}}))
-        });
-        let exactly =
-            |name: &str, class: &str| json!({"name": name, "exactly": {"deviceClassName": class}});
-        let spec = json!([
-            exactly("small", "vgpu.cgpu.io"),
-            exactly("rest", "all.example.com")
-        ]);
-        let mixed = claim::tests::claim("mixed", &spec, &Value::Null);
-        let namespace = |name: &str, annotations: Value| -> Metadata {
-            serde_json::from_value(json!({"name": name, "annotations": annotations})).unwrap()
-        };
-        let mut accounts = Accounts::new(&connection);
-        let mut free = mixed.clone();
-        free.namespace = "free".to_owned();
-        accounts.claim(Change::All(vec![mixed, free]));
-        accounts.namespace(Change::All(vec![
-            namespace("team", json!({"cgpu.io/max-memory": "8Gi"})),
-            namespace("free", json!({"cgpu.io/memory-claimed": "0"})),
-        ]));
-        accounts.report().await;
-        accounts.report().await;
-        assert_eq!(sys::sync::lock(&questions).len(), 1);
+    #[test]
+    fn a_whole_card_counts_for_the_largest_one_that_is_or_was_there() {
+        const GIB: u64 = 1 << 30;
+        let begin = Instant::now();
+        let after = |minutes: u64| begin + Duration::from_secs(60 * minutes);
+        // No maximum lets a claim by for a card that nobody knows.
+        let none = Largest::found(0, begin);
+        assert_eq!(none.of_card(), UNKNOWN_CARD_BYTES);
+        let small = none.after(24 * GIB, after(1));
+        assert_eq!(small.of_card(), 24 * GIB);
+        let large = small.after(141 * GIB, after(2));
+        assert_eq!(large.of_card(), 141 * GIB);
+        // Its node starts anew, or all of them do.
+        for found in [0, 24 * GIB] {
+            assert_eq!(large.after(found, after(62)), large);
+        }
+        assert_eq!(large.after(24 * GIB, after(63)).of_card(), 24 * GIB);
+        assert_eq!(large.after(0, after(1000)), large);
     }
 }

@@ -18,7 +18,7 @@ use crate::quantity;
 const MAX: &str = "cgpu.io/max-memory";
 /// What they have or ask for.
 const CLAIMED: &str = "cgpu.io/memory-claimed";
-/// Uids of claims that may be allocated and are not yet.
+/// Claims that may be allocated and are not yet, `uid:bytes` each: what they may be given at most.
 const GRANTED: &str = "cgpu.io/memory-granted";
 /// What a claim counts for that asks for a whole card.
 const CARD: &str = "cgpu.io/card-memory";
@@ -60,14 +60,11 @@ impl Limited {
         Some((metadata.name.clone()?, limited))
     }
 
-    /// Whether a maximum holds there.
-    pub(super) fn has_max(&self) -> bool {
-        self.max_bytes.is_some()
-    }
-
+    /// Uids. A grant of before there were amounts has none, and keeps its place.
     fn granted(&self) -> BTreeSet<String> {
-        let uids = self.kept.get(GRANTED).into_iter();
-        let uids = uids.flat_map(|uids| uids.split(','));
+        let grants = self.kept.get(GRANTED).into_iter();
+        let grants = grants.flat_map(|grants| grants.split(','));
+        let uids = grants.map(|grant| grant.split_once(':').map_or(grant, |(uid, _)| uid));
         let uids = uids.filter(|uid| !uid.is_empty());
         uids.map(str::to_owned).collect()
     }
@@ -81,7 +78,10 @@ impl Limited {
             return BTreeMap::new();
         };
         let settled = settle(claims, max_bytes, largest_bytes, &self.granted());
-        let granted: Vec<String> = settled.granted.into_iter().collect();
+        let granted = settled.granted.into_iter();
+        let granted: Vec<String> = granted
+            .map(|(uid, bytes)| format!("{uid}:{bytes}"))
+            .collect();
         BTreeMap::from([
             (CLAIMED, quantity::bytes(settled.claimed_bytes).0),
             (GRANTED, granted.join(",")),
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn grants_are_read_as_they_are_written() {
-        let (_, limited) = limited(&json!({MAX: "1", GRANTED: "b,a,"})).unwrap();
+        let (_, limited) = limited(&json!({MAX: "1", GRANTED: "b:7,a:8,,former"})).unwrap();
         let granted: Vec<String> = limited.granted().into_iter().collect();
-        assert_eq!(granted, ["a", "b"]);
+        assert_eq!(granted, ["a", "b", "former"]);
     }
 }

@@ -1,9 +1,9 @@
 //! Which claims of a namespace fit its maximum. Pure.
 //!
-//! A claim that asks by another class beside ours is never granted. Another one may be allocated once it is granted, and a grant stays until the claim is allocated or gone: so what is allocated and what is granted
-//! together never pass the maximum, however late the scheduler or this controller is.
+//! A grant is of so many bytes, and what is allocated by it may have no more. A grant stays until the claim is allocated or gone: so what is allocated
+//! and what is granted together never pass the maximum, however late the scheduler or this controller is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::claim::Claim;
 
@@ -15,8 +15,8 @@ const GRANTED_MAX: usize = 1000;
 pub(super) struct Settled {
     /// What all claims have or ask for, bytes.
     pub(super) claimed_bytes: u64,
-    /// Uids of claims that may be allocated and are not yet.
-    pub(super) granted: BTreeSet<String>,
+    /// Claims that may be allocated and are not yet, by uid: what they may be given at most, bytes.
+    pub(super) granted: BTreeMap<String, u64>,
 }
 
 /// Settles one namespace: what is allocated stays, then what was granted before, then the oldest that fit.
@@ -34,7 +34,7 @@ pub(super) fn settle<'a>(
         settled.claimed_bytes = settled.claimed_bytes.saturating_add(bytes);
         if claim.is_allocated {
             held_bytes = held_bytes.saturating_add(bytes);
-        } else if claim.stranger.is_none() {
+        } else {
             waiting.push((claim, bytes));
         }
     }
@@ -43,7 +43,7 @@ pub(super) fn settle<'a>(
         let with = held_bytes.saturating_add(bytes);
         if with <= max_bytes && settled.granted.len() < GRANTED_MAX {
             held_bytes = with;
-            settled.granted.insert(claim.uid.clone());
+            settled.granted.insert(claim.uid.clone(), bytes);
         }
     }
     settled
@@ -71,12 +71,12 @@ mod tests {
         claim
     }
 
-    fn allocate(claim: &mut Claim) {
-        claim.is_allocated = true;
+    fn before(settled: &Settled) -> BTreeSet<String> {
+        settled.granted.keys().cloned().collect()
     }
 
     fn uids(settled: &Settled) -> Vec<&str> {
-        settled.granted.iter().map(String::as_str).collect()
+        settled.granted.keys().map(String::as_str).collect()
     }
 
     #[test]
@@ -95,25 +95,25 @@ mod tests {
         );
         // One that is older by the clock displaces nobody.
         claims.push(waiting("older", 0, 8));
-        let second = settle(claims.iter(), 20 * GIB, 0, &first.granted);
+        let second = settle(claims.iter(), 20 * GIB, 0, &before(&first));
         assert_eq!(uids(&second), ["a", "b"]);
         // What is allocated counts, granted or not.
         claims[2].is_allocated = true;
         claims[0].is_allocated = true;
-        let third = settle(claims.iter(), 20 * GIB, 0, &second.granted);
+        let third = settle(claims.iter(), 20 * GIB, 0, &before(&second));
         assert_eq!(uids(&third), [""; 0], "16 of 20 are allocated");
         claims.remove(0);
-        let fourth = settle(claims.iter(), 20 * GIB, 0, &third.granted);
+        let fourth = settle(claims.iter(), 20 * GIB, 0, &before(&third));
         assert_eq!(uids(&fourth), ["older"]);
         // A maximum that is lowered takes grants back.
         assert_eq!(
-            uids(&settle(claims.iter(), 8 * GIB, 0, &fourth.granted)),
+            uids(&settle(claims.iter(), 8 * GIB, 0, &before(&fourth))),
             [""; 0]
         );
     }
 
     #[test]
-    fn a_claim_with_a_request_of_another_class_is_not_granted() {
+    fn a_grant_is_of_what_our_classes_are_asked_for() {
         let memory = json!({"requests": {"memory": "1Mi"}});
         let mixed = claim(
             "mixed",
@@ -124,13 +124,15 @@ mod tests {
             &Value::Null,
         );
         let claims = [mixed, waiting("a", 9, 8)];
-        let before = BTreeSet::from(["mixed".to_owned()]);
-        let settled = settle(claims.iter(), 20 * GIB, 24 * GIB, &before);
-        assert_eq!(uids(&settled), ["a"], "a grant of before is taken back");
+        let settled = settle(claims.iter(), 20 * GIB, 24 * GIB, &BTreeSet::new());
+        let expected = [("a", 8 * GIB), ("mixed", 1 << 20)];
+        let expected = expected.map(|(uid, bytes)| (uid.to_owned(), bytes));
+        assert_eq!(settled.granted, BTreeMap::from(expected));
     }
 
     proptest! {
-        /// A scheduler that allocates whatever is granted, by a word that may be old, and a tenant who makes and deletes claims.
+        /// A scheduler that allocates by a word that may be old, more or less than was asked for, the policy that compares it with the grant, and a
+        /// tenant who makes and deletes claims.
         #[test]
         fn what_is_allocated_never_passes_the_maximum(
             steps in prop::collection::vec((0..4_u8, 0..1000_usize, 1..12_u64, 0..3_i64), 1..200),
@@ -145,10 +147,13 @@ mod tests {
                     1 if !claims.is_empty() => drop(claims.remove(index)),
                     2 => {
                         // The scheduler goes by what is published now, not by what would be settled.
-                        let granted = claims.get_mut(index);
-                        granted.filter(|claim| published.granted.contains(&claim.uid)).map(allocate);
+                        let granted = claims.get_mut(index).filter(|claim| {
+                            let most = published.granted.get(&claim.uid);
+                            most.is_some_and(|most| gib * GIB <= *most)
+                        });
+                        granted.map(|claim| claim.allocate(gib * GIB));
                     }
-                    _ => published = settle(claims.iter(), MAX, 0, &published.granted),
+                    _ => published = settle(claims.iter(), MAX, 0, &before(&published)),
                 }
                 let held = claims.iter().filter(|claim| claim.is_allocated);
                 prop_assert!(held.map(|claim| claim.bytes(0)).sum::<u64>() <= MAX);

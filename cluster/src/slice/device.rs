@@ -19,7 +19,7 @@ use crate::topology::Place;
 const ATTRIBUTE_BYTES_MAX: usize = 64;
 
 /// Memory is granted in steps of this, bytes.
-const STEP_BYTES: u64 = 1 << 20;
+pub(crate) const STEP_BYTES: u64 = 1 << 20;
 
 /// What a device has of which a claim can ask for a part.
 pub(crate) const CAPACITIES: [&str; 3] = ["cores", "memory", "shares"];

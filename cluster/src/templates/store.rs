@@ -15,7 +15,7 @@ use super::shape::Shape;
 use crate::api::{self, Connection};
 use crate::error::Error;
 use crate::names::DRIVER;
-use crate::object_event::{ObjectEvent, Of, Reporter};
+use crate::object_event::{ObjectEvent, Reporter};
 use crate::quantity;
 use crate::reports::Reports;
 
@@ -266,7 +266,6 @@ impl Store {
         }
         tracing::warn!(namespace, name, why, "a template cannot be made");
         let event = ObjectEvent {
-            of: Of::Pod,
             namespace,
             name: &waiting.name,
             uid: &waiting.uid,

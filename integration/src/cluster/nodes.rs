@@ -16,6 +16,8 @@ pub struct Card {
     pub memory_gib: u64,
     /// Taints, as the API has them.
     pub taints: Vec<Value>,
+    /// Whether claims have parts of it; else one has all of it.
+    pub is_shared: bool,
 }
 
 impl Card {
@@ -26,6 +28,7 @@ impl Card {
             uuid: format!("GPU-{node}-{index}"),
             memory_gib,
             taints: Vec::new(),
+            is_shared: true,
         }
     }
 
@@ -55,6 +58,13 @@ impl Card {
         });
         if !self.taints.is_empty() {
             card["taints"] = json!(self.taints);
+        }
+        if !self.is_shared {
+            card["capacity"] = json!({"memory": {"value": memory}});
+            drop(
+                card.as_object_mut()
+                    .map(|card| card.remove("allowMultipleAllocations")),
+            );
         }
         card
     }
