@@ -5,15 +5,18 @@
 //! ```
 //!
 //! Both can be repeated at any time: the record is the checkpoint, and the file is made from it. What was reserved before a later step failed
-//! stays: the kubelet repeats Prepare, or unprepares what it has once begun.
+//! stays: the kubelet repeats Prepare, or unprepares what it has once begun. A Prepare that the driver holds up beyond an Unprepare reserves nothing.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use cards::claims::{ClaimUid, Pointer, Record};
 use cards::events::now_unix_ms;
+use fit::lean;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use sys::sync::lock;
+use tokio::sync::Semaphore;
 
 use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
 use crate::api::{self, Connection};
@@ -24,6 +27,9 @@ use crate::events::{EventSink, ObjectRef, Reason, Report};
 use crate::names::NodeName;
 use crate::node::Node;
 use crate::status::StatusWriter;
+
+/// Claims that are read from the server at once.
+const READERS: usize = 8;
 
 /// What claims are prepared with.
 #[derive(Debug, Clone)]
@@ -36,7 +42,48 @@ pub(crate) struct Preparer {
     events: EventSink,
     counts: Arc<Counts>,
     /// A claim's record and its file change together.
-    local: Arc<Mutex<()>>,
+    local: Arc<Mutex<UnderWay>>,
+    /// Who may read a claim: an answer has megabytes.
+    readers: Arc<Semaphore>,
+}
+
+/// What is being prepared, by uid.
+#[derive(Debug, Default)]
+struct UnderWay(BTreeMap<ClaimUid, Attempts>);
+
+#[derive(Debug, Default)]
+struct Attempts {
+    count: usize,
+    /// How often the claim was given back meanwhile.
+    releases: u64,
+}
+
+impl UnderWay {
+    /// Returns what [`Self::end`] has to find.
+    fn begin(&mut self, uid: &ClaimUid) -> u64 {
+        let attempts = self.0.entry(uid.clone()).or_default();
+        attempts.count = attempts.count.saturating_add(1);
+        attempts.releases
+    }
+
+    fn release(&mut self, uid: &ClaimUid) {
+        if let Some(attempts) = self.0.get_mut(uid) {
+            attempts.releases = attempts.releases.saturating_add(1);
+        }
+    }
+
+    /// Whether the claim was not given back since.
+    fn end(&mut self, uid: &ClaimUid, begun: u64) -> bool {
+        let Some(attempts) = self.0.get_mut(uid) else {
+            return false;
+        };
+        attempts.count = attempts.count.saturating_sub(1);
+        let is_current = attempts.releases == begun;
+        if attempts.count == 0 {
+            self.0.remove(uid);
+        }
+        is_current
+    }
 }
 
 impl Preparer {
@@ -57,6 +104,7 @@ impl Preparer {
             events,
             counts,
             local: Arc::default(),
+            readers: Arc::new(Semaphore::new(READERS)),
         }
     }
 
@@ -114,13 +162,38 @@ impl Preparer {
     pub(crate) async fn get(&self, claim: &ClaimRef) -> Result<ResourceClaim, Error> {
         let claims = self
             .connection
-            .namespaced::<ResourceClaim>(&claim.namespace)
+            .namespaced::<lean::Claim>(&claim.namespace)
             .await?;
         let operation = || format!("get claim {}/{}", claim.namespace, claim.name);
-        api::answer(operation, claims.get(&claim.name)).await
+        // Never closed.
+        let _reader = self.readers.acquire().await.ok();
+        let found = api::answer(operation, claims.get(&claim.name)).await?;
+        Ok(found.into())
     }
 
     fn prepare_local(
+        &self,
+        object: &ResourceClaim,
+        claim: &ClaimRef,
+    ) -> Result<(Allocation, &'static str), String> {
+        let begun = lock(&self.local).begin(&claim.uid);
+        // The driver may not answer for long.
+        let read = self.read_local(object, claim);
+        let mut local = lock(&self.local);
+        if !local.end(&claim.uid, begun) {
+            return Err("it was given back meanwhile".to_owned());
+        }
+        let (allocation, strength) = read?;
+        self.node
+            .prepare(&allocation.record)
+            .map_err(|error| host_config::chain(&*error))?;
+        self.cdi
+            .write(&allocation.record)
+            .map_err(|error| host_config::chain(&error))?;
+        Ok((allocation, strength))
+    }
+
+    fn read_local(
         &self,
         object: &ResourceClaim,
         claim: &ClaimRef,
@@ -131,19 +204,13 @@ impl Preparer {
             .map_err(|error| host_config::chain(&*error))?;
         let allocation = allocation::read(object, claim, &self.node_name, &cards)
             .map_err(|error| error.to_string())?;
-        let _together = lock(&self.local);
-        self.node
-            .prepare(&allocation.record)
-            .map_err(|error| host_config::chain(&*error))?;
-        self.cdi
-            .write(&allocation.record)
-            .map_err(|error| host_config::chain(&error))?;
         Ok((allocation, cards.strength.name()))
     }
 
     /// The file goes first: without a record it would point nowhere.
     fn release_local(&self, uid: &ClaimUid) -> Result<(), String> {
-        let _together = lock(&self.local);
+        let mut local = lock(&self.local);
+        local.release(uid);
         self.cdi
             .remove(uid)
             .map_err(|error| host_config::chain(&error))?;
@@ -231,5 +298,26 @@ pub(crate) async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => Err(format!("the agent has failed: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_meanwhile_is_not_reserved() {
+        let uid = |last: u8| ClaimUid::new(format!("11111111-2222-3333-4444-55555555555{last}"));
+        let (first, other) = (uid(1).unwrap(), uid(2).unwrap());
+        let mut local = UnderWay::default();
+        let late = local.begin(&first);
+        let untouched = local.begin(&other);
+        local.release(&first);
+        let again = local.begin(&first);
+        assert!(!local.end(&first, late));
+        assert!(local.end(&first, again) && local.end(&other, untouched));
+        // What is not under way is forgotten.
+        local.release(&first);
+        assert!(local.0.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cards::claims::{Pointer, Record};
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use fit::lean;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::api::{self, Connection};
 use crate::names::{DRIVER, FIELD_MANAGER};
 
 /// Writes that are on their way. What comes meanwhile is left out: the next Prepare of the claim writes it.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 8;
 
 /// Writes claims' status, beside everything else.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl StatusWriter {
         tokio::spawn(async move {
             let written = async {
                 let claims = connection
-                    .namespaced::<ResourceClaim>(&claim.namespace)
+                    .namespaced::<lean::Claim>(&claim.namespace)
                     .await?;
                 let params = PatchParams::apply(FIELD_MANAGER).force();
                 let patch = Patch::Apply(&patch);

@@ -13,6 +13,7 @@
 
 pub mod cards;
 pub mod lack;
+pub mod lean;
 pub mod needs;
 pub mod nodes;
 pub mod preempt;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use dra::{CORES, DRIVER, MEMORY};
 use fit::cards::{Card, Given, Offer, offers, taken};
+use fit::lean;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use serde::Serialize;
 
 use crate::api::{Cluster, Error, is_name};
@@ -114,7 +115,7 @@ pub(crate) async fn read(
         .all("resourceslices", Some(&fields), Some::<ResourceSlice>)
         .await?;
     // Each claim is reduced to its shares as it is read: a cluster may have a hundred thousand.
-    let shares = |claim: ResourceClaim| taken(&claim);
+    let shares = |claim: lean::Claim| taken(&claim.into());
     let claims = cluster.all("resourceclaims", None, shares).await?;
     Ok(offers(slices, &Given::of_all(claims)))
 }

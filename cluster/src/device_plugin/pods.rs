@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cards::claims::PodOfClaim;
+use fit::lean;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::Pod;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -138,7 +138,7 @@ impl PodResources {
 
     /// `None`: it is gone, has ended, or is another node's.
     async fn living(&self, namespace: &str, name: &str) -> Result<Option<PodOfClaim>, String> {
-        let pods = self.connection.namespaced::<Pod>(namespace).await;
+        let pods = self.connection.namespaced::<lean::Pod>(namespace).await;
         let pods = pods.map_err(|error| host_config::chain(&error))?;
         let operation = || format!("get pod {namespace}/{name}");
         let pod = match api::answer(operation, pods.get(name)).await {
@@ -146,9 +146,9 @@ impl PodResources {
             Err(error) if error.is_absent() => return Ok(None),
             Err(error) => return Err(host_config::chain(&error)),
         };
-        let phase = pod.status.and_then(|status| status.phase);
+        let phase = pod.status.phase;
         let has_ended = matches!(phase.as_deref(), Some("Succeeded" | "Failed"));
-        let node = pod.spec.and_then(|spec| spec.node_name);
+        let node = pod.spec.node_name;
         let is_here = node.as_deref() == Some(self.node.as_str());
         let uid = pod.metadata.uid.filter(|_| is_here && !has_ended);
         Ok(uid.map(|uid| PodOfClaim {

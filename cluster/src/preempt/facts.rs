@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use fit::cards::{Given, Offer, Place, Share, offers, taken};
+use fit::lean;
 use fit::needs::{Classes, Needs};
 use fit::nodes::{self, NodeFacts};
 use fit::preempt::{self, Budgets, Holder, Holders, Standing, Verdict};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::{
-    DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::core::{Selector, SelectorExt};
 use kube::{Api, Resource};
@@ -23,12 +20,12 @@ use crate::api::{self, Connection, LONG_PAGE, PAGE};
 use crate::error::Error;
 use crate::names::DRIVER;
 
-/// A mirror of a pod that a node has by itself: the API cannot end it.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// Steps of all searches for one pod. A node of 8 cards in parts takes some hundred, so that there are some thousand nodes in it; a pod that takes
 /// all of them takes the time of 20 nodes with a search that does not end.
 const STEPS_OF_POD_MAX: usize = 1_000_000;
+
+/// Claims of pods that wait, of one namespace; a pod with another one is not judged.
+const OF_NAMESPACE_MAX: usize = 100;
 
 /// The cluster as far as it concerns the pods that wait.
 #[derive(Debug)]
@@ -73,6 +70,8 @@ struct Claims {
     /// Uids that hold another driver's devices.
     foreign: BTreeSet<String>,
     of_waiting: BTreeMap<(String, String), ResourceClaim>,
+    /// How many of these are of a namespace.
+    of_namespaces: BTreeMap<String, usize>,
 }
 
 impl Cluster {
@@ -92,9 +91,9 @@ impl Cluster {
             claims.add(claim, &named)
         })
         .await?;
-        let mut budgets = Vec::new();
+        let mut budgets = OfNamespaces::default();
         each(connection, "poddisruptionbudgets", None, PAGE, |budget| {
-            budgets.extend(Budget::of(budget))
+            budgets.add(budget)
         })
         .await?;
         let shares = claims.shares.iter().flatten();
@@ -103,7 +102,7 @@ impl Cluster {
             .map(String::as_str)
             .collect();
         let mut holders = Holders::new();
-        each(connection, "pods", None, PAGE, |pod: Pod| {
+        each(connection, "pods", None, PAGE, |pod: lean::Pod| {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if users.contains(uid.as_str()) {
                 let has_other = claims.foreign.contains(&uid);
@@ -144,7 +143,7 @@ impl Cluster {
             classes,
             claims: claims.of_waiting,
             holders,
-            budgets: budgets.iter().map(|budget| budget.left).collect(),
+            budgets: budgets.left,
         })
     }
 
@@ -227,7 +226,9 @@ impl Cluster {
 }
 
 impl Claims {
-    fn add(&mut self, claim: ResourceClaim, named: &BTreeSet<(String, String)>) {
+    fn add(&mut self, claim: lean::Claim, named: &BTreeSet<(String, String)>) {
+        let is_whole = claim.spec.is_some();
+        let claim = ResourceClaim::from(claim);
         if let Some(shares) = taken(&claim) {
             self.shares.push(shares);
         }
@@ -251,95 +252,77 @@ impl Claims {
             claim.metadata.namespace.clone().unwrap_or_default(),
             claim.metadata.name.clone().unwrap_or_default(),
         );
-        if named.contains(&key) {
-            self.of_waiting.insert(key, reduced(claim));
+        // Of a claim that nobody can read nobody knows what would help it.
+        if is_whole && named.contains(&key) {
+            let count = self.of_namespaces.entry(key.0.clone()).or_default();
+            if *count < OF_NAMESPACE_MAX {
+                *count += 1;
+                self.of_waiting.insert(key, claim);
+            }
         }
     }
 }
 
-/// What is judged of a claim, without what else its author wrote.
-fn reduced(claim: ResourceClaim) -> ResourceClaim {
-    ResourceClaim {
-        metadata: ObjectMeta {
-            deletion_timestamp: claim.metadata.deletion_timestamp,
-            ..ObjectMeta::default()
-        },
-        spec: claim.spec,
-        status: claim.status.map(|status| ResourceClaimStatus {
-            allocation: status.allocation,
-            ..ResourceClaimStatus::default()
-        }),
-    }
+/// The budgets of all namespaces, and how many pods each lets go at present.
+#[derive(Debug, Default)]
+struct OfNamespaces {
+    left: Vec<usize>,
+    /// By namespace: which of them, and of which pods it is. `None`: it cannot be read, and is taken for one of all pods.
+    selectors: BTreeMap<String, Vec<(usize, Option<Selector>)>>,
 }
 
-/// A budget, and how many pods it lets go at present.
-#[derive(Debug)]
-struct Budget {
-    namespace: String,
-    /// `None`: it cannot be read, and is taken for one of all pods.
-    selector: Option<Selector>,
-    left: usize,
-}
-
-impl Budget {
-    /// `None`: without a selector it is of no pod. An empty one is of all.
-    fn of(budget: PodDisruptionBudget) -> Option<Self> {
-        let selector = budget.spec?.selector?;
+impl OfNamespaces {
+    /// Without a selector a budget is of no pod. An empty one is of all.
+    fn add(&mut self, budget: lean::Budget) {
+        let selector = match budget.selector.0 {
+            Some(None) => return,
+            Some(Some(selector)) => selector.try_into().ok(),
+            None => None,
+        };
         let left = budget.status.and_then(|status| status.disruptions_allowed);
-        Some(Self {
-            namespace: budget.metadata.namespace.unwrap_or_default(),
-            selector: selector.try_into().ok(),
-            left: left
-                .and_then(|left| usize::try_from(left).ok())
-                .unwrap_or(0),
-        })
+        let of_namespace = budget.metadata.namespace.unwrap_or_default();
+        let of_namespace = self.selectors.entry(of_namespace).or_default();
+        of_namespace.push((self.left.len(), selector));
+        let left = left.and_then(|left| usize::try_from(left).ok());
+        self.left.push(left.unwrap_or(0));
     }
 
-    fn is_of(&self, pod: &Pod) -> bool {
-        let labels = pod.metadata.labels.clone().unwrap_or_default();
-        pod.metadata.namespace.as_ref() == Some(&self.namespace)
-            && self
-                .selector
-                .as_ref()
-                .is_none_or(|selector| selector.matches(&labels))
+    /// Those of a pod.
+    fn of(&self, pod: &lean::Pod) -> Vec<usize> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let none = BTreeMap::new();
+        let labels = pod.labels.0.as_ref();
+        let labels = labels.map(|labels| labels.as_ref().unwrap_or(&none));
+        let is_of = |selector: &Option<Selector>| match (selector, labels) {
+            (Some(selector), Some(labels)) => selector.matches(labels),
+            (None, _) | (_, None) => true,
+        };
+        let budgets = self.selectors.get(namespace).into_iter().flatten();
+        let budgets = budgets.filter(|(_, selector)| is_of(selector));
+        budgets.map(|(index, _)| *index).collect()
     }
 }
 
-fn holder(pod: Pod, has_other: bool, budgets: &[Budget]) -> Holder {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+fn holder(pod: lean::Pod, has_other: bool, budgets: &OfNamespaces) -> Holder {
+    let phase = pod.status.phase.as_deref();
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    let owners = pod.metadata.owner_references.iter().flatten();
-    let mut kinds = owners.map(|owner| owner.kind.as_str());
-    let is_node_s = kinds.any(|kind| matches!(kind, "DaemonSet" | "Node"))
-        || pod
-            .metadata
-            .annotations
-            .as_ref()
-            .is_some_and(|all| all.contains_key(MIRROR));
+    let is_node_s = pod.owners.0.as_ref().is_none_or(|owners| {
+        let mut kinds = owners.iter().flatten().map(|owner| owner.kind.as_str());
+        kinds.any(|kind| matches!(kind, "DaemonSet" | "Node"))
+    });
     let standing = if is_over || pod.metadata.deletion_timestamp.is_some() {
         Standing::Leaves
-    } else if is_node_s || has_other {
+    } else if is_node_s || pod.is_mirror || has_other {
         Standing::Stays
     } else {
         Standing::Evictable
     };
     // The server lets a pod go that does not run yet, whatever its budgets.
     let counts = phase != Some("Pending");
-    let of = budgets
-        .iter()
-        .enumerate()
-        .filter(|(_, budget)| counts && budget.is_of(&pod));
     Holder {
-        budgets: of.map(|(index, _)| index).collect(),
+        budgets: if counts { budgets.of(&pod) } else { Vec::new() },
         standing,
-        priority: pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.priority)
-            .unwrap_or(0),
+        priority: pod.spec.priority.unwrap_or(0),
         since_unix_s: pod
             .metadata
             .creation_timestamp

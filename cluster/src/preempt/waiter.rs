@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fit::lean;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
@@ -23,6 +24,9 @@ pub(super) struct Waiter {
     pub(super) pod: Pod,
 }
 
+/// Pods of one namespace that are judged in one look. A look has one decision.
+const OF_NAMESPACE_MAX: usize = 50;
+
 /// All that wait.
 ///
 /// # Errors
@@ -31,7 +35,7 @@ pub(super) async fn read(
     connection: &Connection,
     patience: Duration,
 ) -> Result<Vec<Waiter>, Error> {
-    let pods = connection.all::<Pod>().await?;
+    let pods = connection.all::<lean::Pod>().await?;
     let mut params = ListParams::default()
         .fields("status.phase=Pending,spec.nodeName=")
         .limit(api::PAGE);
@@ -41,7 +45,9 @@ pub(super) async fn read(
         let page = api::answer(operation, pods.list(&params)).await?;
         let now = Timestamp::now();
         let waiters = page.items.into_iter();
-        waiting.extend(waiters.filter_map(|pod| Waiter::of(pod, now, patience)));
+        for waiter in waiters.filter_map(|pod| Waiter::of(pod, now, patience)) {
+            kept(&mut waiting, waiter);
+        }
         match page.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => params = params.continue_token(&next),
             None => return Ok(waiting),
@@ -49,19 +55,42 @@ pub(super) async fn read(
     }
 }
 
+/// Adds one that waits. The server lists namespace by namespace: of one of them the first to be judged are kept.
+fn kept(waiting: &mut Vec<Waiter>, waiter: Waiter) {
+    let is_of = |other: &&Waiter| other.namespace == waiter.namespace;
+    let of_namespace = waiting.iter().rev().take_while(is_of).count();
+    waiting.push(waiter);
+    if of_namespace < OF_NAMESPACE_MAX {
+        return;
+    }
+    let before = waiting.len().saturating_sub(of_namespace + 1);
+    let last = waiting.iter().enumerate().skip(before);
+    let last =
+        last.min_by_key(|(_, waiter)| (waiter.priority, std::cmp::Reverse(waiter.since_unix_s)));
+    if let Some(index) = last.map(|(index, _)| index) {
+        waiting.remove(index);
+    }
+}
+
 impl Waiter {
-    /// `None`: the pod does not wait for claims, has not waited for so long, or is nothing that others have to go for.
-    pub(super) fn of(pod: Pod, now: Timestamp, patience: Duration) -> Option<Self> {
-        let spec = pod.spec.as_ref()?;
-        let status = pod.status.as_ref()?;
-        let has_gate = spec.scheduling_gates.iter().flatten().next().is_some();
+    /// `None`: the pod does not wait for claims, has not waited for so long, is nothing that others have to go for, or says where it may be at a
+    /// length that nobody reads.
+    pub(super) fn of(pod: lean::Pod, now: Timestamp, patience: Duration) -> Option<Self> {
+        let lean::Pod {
+            metadata,
+            spec,
+            status,
+            ..
+        } = pod;
+        let gates = spec.scheduling_gates.0?;
+        let has_gate = gates.iter().flatten().next().is_some();
         let never = spec.preemption_policy.as_deref() == Some("Never");
         // The scheduler has made room for it by itself, as for CPU, and waits for that.
         let is_nominated = status
             .nominated_node_name
             .as_deref()
             .is_some_and(|node| !node.is_empty());
-        let is_leaving = pod.metadata.deletion_timestamp.is_some();
+        let is_leaving = metadata.deletion_timestamp.is_some();
         if has_gate || never || is_nominated || is_leaving || spec.node_name.is_some() {
             return None;
         }
@@ -82,23 +111,24 @@ impl Waiter {
             entry.resource_claim_name.clone().or(generated)
         };
         // A claim that is not made yet is not why it waits.
-        let claims: Option<Vec<String>> = spec.resource_claims.iter().flatten().map(name).collect();
+        let claims = spec.resource_claims.0?;
+        let claims: Option<Vec<String>> = claims.iter().flatten().map(name).collect();
         let claims = claims.filter(|claims| !claims.is_empty())?;
         Some(Self {
-            namespace: pod.metadata.namespace.clone()?,
-            name: pod.metadata.name.clone()?,
-            uid: pod.metadata.uid.clone()?,
+            namespace: metadata.namespace?,
+            name: metadata.name?,
+            uid: metadata.uid?,
             priority: spec.priority.unwrap_or(0),
-            since_unix_s: pod.metadata.creation_timestamp.as_ref()?.0.as_second(),
+            since_unix_s: metadata.creation_timestamp.as_ref()?.0.as_second(),
             claims,
             pod: Pod {
                 spec: Some(PodSpec {
-                    affinity: spec.affinity.clone().map(|affinity| Affinity {
+                    affinity: spec.affinity.0?.map(|affinity| Affinity {
                         node_affinity: affinity.node_affinity,
                         ..Affinity::default()
                     }),
-                    node_selector: spec.node_selector.clone(),
-                    tolerations: spec.tolerations.clone(),
+                    node_selector: spec.node_selector.0?,
+                    tolerations: spec.tolerations.0?,
                     ..PodSpec::default()
                 }),
                 ..Pod::default()
@@ -115,7 +145,7 @@ mod tests {
 
     type Change = Box<dyn Fn(&mut Value)>;
 
-    fn pod(change: impl FnOnce(&mut Value)) -> Pod {
+    fn pod(change: impl FnOnce(&mut Value)) -> lean::Pod {
         let mut pod = json!({
             "metadata": {"namespace": "team", "name": "a", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"containers": [], "priority": 7, "resourceClaims": [
@@ -132,6 +162,42 @@ mod tests {
     fn waiter(change: impl FnOnce(&mut Value)) -> Option<Waiter> {
         let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
         Waiter::of(pod(change), now, Duration::from_secs(10))
+    }
+
+    #[test]
+    fn a_pod_with_long_rules_for_its_node_is_not_judged() {
+        let terms = vec![json!({}); 100_000];
+        for (key, value) in [
+            (
+                "affinity",
+                json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}),
+            ),
+            ("tolerations", json!(terms)),
+            ("schedulingGates", json!("x".repeat(1 << 20))),
+        ] {
+            assert!(waiter(|pod| pod["spec"][key] = value).is_none(), "{key}");
+        }
+    }
+
+    #[test]
+    fn of_a_namespace_the_first_to_be_judged_are_kept() {
+        let mut waiting = Vec::new();
+        let of = |namespace: &str, name: usize, priority: usize| {
+            let (namespace, name) = (json!(namespace), json!(name.to_string()));
+            waiter(|pod| {
+                pod["metadata"]["namespace"] = namespace;
+                pod["metadata"]["name"] = name;
+                pod["spec"]["priority"] = json!(priority);
+            })
+            .unwrap()
+        };
+        for namespace in ["a", "b"] {
+            for name in 0..3 * OF_NAMESPACE_MAX {
+                kept(&mut waiting, of(namespace, name, name % 3));
+            }
+        }
+        assert_eq!(waiting.len(), 2 * OF_NAMESPACE_MAX);
+        assert!(waiting.iter().all(|waiter| waiter.priority == 2));
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! What a claim counts for: what it was given, or what it may be given at most. Pure.
 
-use k8s_openapi::api::resource::v1::{
-    CapacityRequirements, DeviceAllocationResult, DeviceRequest, ResourceClaim,
-};
+use fit::lean;
+use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceAllocationResult, DeviceRequest};
 
 use crate::names::DRIVER;
 use crate::{quantity, slice};
@@ -41,7 +40,7 @@ impl Part {
 }
 
 impl Claim {
-    pub(super) fn of(claim: ResourceClaim) -> Self {
+    pub(super) fn of(claim: lean::Claim) -> Self {
         let created = claim.metadata.creation_timestamp;
         let allocation = claim.status.and_then(|status| status.allocation);
         let parts = match &allocation {
@@ -49,10 +48,17 @@ impl Claim {
                 let parts = allocation.devices.as_ref().map(given);
                 parts.unwrap_or_default()
             }
-            None => {
-                let devices = claim.spec.devices.unwrap_or_default();
-                requested(devices.requests.unwrap_or_default())
-            }
+            None => match claim.spec {
+                Some(spec) => {
+                    let devices = spec.devices.unwrap_or_default();
+                    requested(devices.requests.unwrap_or_default())
+                }
+                // Nobody writes so long a claim. It is never granted.
+                None => vec![vec![Part {
+                    cards: u64::MAX,
+                    memory_bytes: Some(u64::MAX),
+                }]],
+            },
         };
         Self {
             namespace: claim.metadata.namespace.unwrap_or_default(),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::ListParams;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -55,7 +55,7 @@ pub(crate) async fn serve(connection: Arc<Connection>) {
         connection: &connection,
         what: "claims",
         page: api::PAGE,
-        of: |claim: ResourceClaim| Claim::of(claim),
+        of: Claim::of,
         changes: claim_changes,
     };
     let follow_namespaces = Follow {

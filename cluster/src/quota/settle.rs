@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_of_what_our_classes_are_asked_for() {
+    fn a_grant_is_of_what_is_requested_of_our_classes() {
         let memory = json!({"requests": {"memory": "1Mi"}});
         let mixed = claim(
             "mixed",

@@ -19,8 +19,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fit::lean::Pod;
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use tokio::time::{Instant, sleep, sleep_until};
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use fit::lean;
 use k8s_openapi::api::resource::v1::{
     ResourceClaimTemplate, ResourceClaimTemplateSpec, ResourceSlice,
 };
@@ -80,7 +81,7 @@ impl Store {
         if needed.all().any(|((_, name), _)| is_part(name)) {
             self.sizes = self.read_sizes().await?;
         }
-        let templates = self.connection.all::<ResourceClaimTemplate>().await?;
+        let templates = self.connection.all::<lean::Template>().await?;
         let label = format!("{}={}", MADE_BY.0, MADE_BY.1);
         let mut params = ListParams::default().labels(&label).limit(api::PAGE);
         let (mut made, mut outdated) = (BTreeMap::new(), Vec::new());
@@ -88,7 +89,7 @@ impl Store {
             let operation = || "list resourceclaimtemplates".to_owned();
             let page = api::answer(operation, templates.list(&params)).await?;
             for template in page.items {
-                let ResourceClaimTemplate { metadata, spec } = template;
+                let lean::Template { metadata, spec } = template;
                 let key = (
                     metadata.namespace.unwrap_or_default(),
                     metadata.name.unwrap_or_default(),
@@ -97,7 +98,7 @@ impl Store {
                 let Some(shape) = Shape::of_name(&key.1) else {
                     continue;
                 };
-                let is_other = |claim| claim != spec.spec;
+                let is_other = |claim| spec.0.as_ref() != Some(&claim);
                 if shape.is_part()
                     && needed.has(&key)
                     && shape.claim(&self.sizes).is_some_and(is_other)

@@ -46,7 +46,7 @@ fn count(questions: &Questions, part: &str) -> usize {
 
 #[tokio::test]
 async fn a_pod_that_names_templates_by_the_thousand_has_few_tries_and_one_event() {
-    let (mut controller, questions) = controller(1, 5000);
+    let (mut controller, questions) = controller(1, 800);
     controller.list().await.unwrap();
     controller.look().await.unwrap();
     assert_eq!(count(&questions, "POST"), 64 + 1);
