@@ -151,7 +151,9 @@ mod tests {
                             let most = published.granted.get(&claim.uid);
                             most.is_some_and(|most| gib * GIB <= *most)
                         });
-                        granted.map(|claim| claim.allocate(gib * GIB));
+                        if let Some(claim) = granted {
+                            claim.allocate(gib * GIB);
+                        }
                     }
                     _ => published = settle(claims.iter(), MAX, 0, &before(&published)),
                 }
