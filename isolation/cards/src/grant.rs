@@ -215,7 +215,8 @@ pub enum IoUring {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// One unprivileged executor process (mode B): no check is followed by a second read of the tenant's memory.
+    /// One unprivileged executor process (mode B): no check is followed by a second read of the tenant's memory, but
+    /// for the call that registers memory.
     #[default]
     Strict,
     /// The caller, for what the driver binds to the calling process (mode A): a hostile tenant can race those calls.
