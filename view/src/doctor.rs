@@ -3,6 +3,7 @@
 //! [`Facts`] are looked up by the command; [`assess`] judges them and touches nothing. What a start needs is judged here, what
 //! goes on on the host in `standing`.
 
+mod configured;
 mod driver;
 mod facts;
 mod pods;
@@ -13,6 +14,7 @@ use cards::{IoUring, Mode};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
+pub use self::configured::Configured;
 pub use self::facts::{Cgroup, ClaimsFacts, Facts, FiltersUnread, KubeletServer, Runc};
 pub use self::selinux::{EngineDomain, Selinux};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
@@ -141,6 +143,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     checks.extend(isolation(facts));
     checks.extend(pods::check(facts));
     checks.extend(state(facts));
+    checks.extend(configured::checks(facts));
     checks.extend(standing::containers(facts));
     checks.extend(standing::engines(facts));
     checks.extend(selinux::check(facts));
@@ -202,7 +205,8 @@ fn unprivileged(facts: &Facts) -> Doctor {
 const NEED_ROOT: [&str; 2] = ["pidfd_getfd", "read seccomp filters"];
 
 /// Checks of what only a broker needs; that of the driver is about its layouts where the driver itself is there.
-const BROKER_S: [&str; 5] = [
+const BROKER_S: [&str; 6] = [
+    configured::OWN_GROUPS,
     "seccomp user notification",
     "pidfd_getfd",
     "read seccomp filters",

@@ -67,7 +67,7 @@ pub enum Error {
     },
     /// The control group of a vGPU's own processes.
     #[error(
-        "{} cannot be made or changed: supervisor, broker and executor of a container are limited in a control group of their own, and a container whose own cannot be limited is refused",
+        "{} cannot be made or changed (`[broker] cgroup_root` of cgpu.toml is where control groups are mounted): supervisor, broker and executor of a container are limited in a control group of their own, and a container whose own cannot be limited is refused",
         path.display()
     )]
     OwnGroup {
@@ -313,6 +313,9 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file that `container_tools` names.
+    #[error("`container_tools` of cgpu.toml names a file that containers cannot be given")]
+    ContainerTools(#[source] Box<Self>),
     /// The container holds a vGPU already.
     #[error("container {key} holds a vGPU already")]
     Exists {

@@ -23,22 +23,30 @@ pub fn request(
     without: Option<&ContainerKey>,
 ) -> Result<Explained, Error> {
     let host = Host::find(config)?;
+    let candidates = candidates(config, &host, without)?;
+    Ok(explain(&candidates, &request.request, &request.compute))
+}
+
+/// The host's cards with what they have left. `without`: as if this container had no grant.
+pub(crate) fn candidates(
+    config: &Config,
+    host: &Host,
+    without: Option<&ContainerKey>,
+) -> Result<Vec<Candidate>, Error> {
     let (cards, defaults) = (&host.inventory.cards, host.defaults(config));
-    let candidates = if config.state_dir.is_dir() {
+    if config.state_dir.is_dir() {
         let lock = StateLock::take(&config.state_dir)?;
         let reservations = Reservations::open(&lock, &config.state_dir, &DiskStore);
-        reservations.candidates_without(without, cards, &defaults)?
-    } else {
-        let nothing = ReservedTime::nothing(defaults.rules.clone(), defaults.kind);
-        let empty = cards.iter().map(|card| Candidate {
-            card: card.clone(),
-            free_bytes: card.memory_bytes,
-            reserved: nothing.clone(),
-            unhealthy: None,
-        });
-        empty.collect()
-    };
-    Ok(explain(&candidates, &request.request, &request.compute))
+        return Ok(reservations.candidates_without(without, cards, &defaults)?);
+    }
+    let nothing = ReservedTime::nothing(defaults.rules.clone(), defaults.kind);
+    let empty = cards.iter().map(|card| Candidate {
+        card: card.clone(),
+        free_bytes: card.memory_bytes,
+        reserved: nothing.clone(),
+        unhealthy: None,
+    });
+    Ok(empty.collect())
 }
 
 /// What a container has asked for, by the spec that its engine wrote. `None`: it has no vGPU, or no spec, as one of `cgpu run`.

@@ -20,7 +20,6 @@ use verdict::filter::{Coverage, FilterSpec};
 use crate::{Error, mount};
 
 /// Where `cgpu` is found inside a container.
-const TOOL_TARGET: &str = "/usr/bin/cgpu";
 
 /// Refuses whoever is not the host's root: grants, brokers and the simulator's nodes are root's, and a broker of somebody else could
 /// be killed or replaced by that one's containers. A rootless engine is root in a user namespace of its own, or nobody.
@@ -173,11 +172,7 @@ impl Host {
         if let Some(tools) = config.container_tools.file()
             && (is_named || image == Image::Writable)
         {
-            mounts.push(mount::checked(
-                tools,
-                PathBuf::from(TOOL_TARGET),
-                &["bind", "ro", "nosuid", "nodev"],
-            )?);
+            mounts.push(mount::tools(tools)?);
         }
         Ok(mounts)
     }

@@ -44,6 +44,7 @@ pub mod backend;
 pub mod broker;
 mod bundle;
 pub mod claims;
+pub mod configured;
 mod container;
 mod error;
 pub mod events;

@@ -6,6 +6,8 @@ use spec::edit::Mount;
 
 use crate::error::Error;
 
+const TOOL_TARGET: &str = "/usr/bin/cgpu";
+
 /// Checks that there is something to bind, and that it is no link: its target would be the link's owner's choice.
 pub(crate) fn checked(source: PathBuf, target: PathBuf, options: &[&str]) -> Result<Mount, Error> {
     let metadata =
@@ -18,4 +20,11 @@ pub(crate) fn checked(source: PathBuf, target: PathBuf, options: &[&str]) -> Res
         target,
         options: options.iter().map(|option| (*option).to_owned()).collect(),
     })
+}
+
+/// The `cgpu` that a container finds.
+pub(crate) fn tools(source: PathBuf) -> Result<Mount, Error> {
+    let options = ["bind", "ro", "nosuid", "nodev"];
+    let mount = checked(source, PathBuf::from(TOOL_TARGET), &options);
+    mount.map_err(|error| Error::ContainerTools(Box::new(error)))
 }

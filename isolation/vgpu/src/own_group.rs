@@ -251,6 +251,22 @@ impl OwnGroup {
     }
 }
 
+/// Whether there is a tree that groups can be made in.
+///
+/// # Errors
+/// [`Error::OwnGroup`], which names the folder that is not there.
+pub(crate) fn tree_of(config: &Config) -> Result<(), Error> {
+    let tree = Tree::at(&config.broker.cgroup_root);
+    let folders = match &tree {
+        Tree::V1 { .. } => tree.parents(),
+        Tree::V2 { .. } => Vec::new(),
+    };
+    for folder in folders.iter().filter_map(|folder| folder.parent()) {
+        fs::read_dir(folder).map(drop).map_err(failed(folder))?;
+    }
+    Ok(())
+}
+
 /// Removes the groups of this state folder whose container has none there: a killed frontend may leave one.
 pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
     let tree = Tree::at(&config.broker.cgroup_root);

@@ -8,6 +8,7 @@ use host_config::config::{Authority, IsolationConfig};
 use nvabi::DriverVersion;
 use vgpu::backend::Survey;
 
+use super::configured::Configured;
 use super::selinux::Selinux;
 use super::standing::{Container, Engine, Program};
 use crate::host_driver::HostDriver;
@@ -17,6 +18,8 @@ use crate::host_driver::HostDriver;
 pub struct Facts {
     /// The configuration's file, or why it cannot be used.
     pub configuration: Result<String, String>,
+    /// What the configuration names.
+    pub configured: Configured,
     /// `uname -r`
     pub kernel_release: String,
     /// Whether this program runs as root.

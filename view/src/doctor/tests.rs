@@ -11,6 +11,12 @@ use crate::ps::State;
 fn healthy() -> Facts {
     Facts {
         configuration: Ok("/etc/cgpu/cgpu.toml".to_owned()),
+        configured: Configured {
+            tools: Ok(()),
+            own_groups: Ok(()),
+            rules: Ok(()),
+            default_request: None,
+        },
         kernel_release: "6.1.0".to_owned(),
         is_root: true,
         seccomp_notify: Ok(()),
@@ -95,6 +101,35 @@ fn a_policy_that_keeps_brokers_out_is_named_with_its_remedy() {
             .remedy
             .is_some_and(|text| text.contains("semodule -i"));
         assert_eq!(is_remedied, level != Level::Ok);
+    }
+}
+
+#[test]
+fn a_configuration_of_which_each_start_fails_lets_nothing_start() {
+    type Wrong = fn(&mut Configured);
+    let cases: [(Wrong, &str, bool); 4] = [
+        (|it| it.tools = Err("no".into()), "container_tools", false),
+        (
+            |it| it.own_groups = Err("no".into()),
+            "broker's control groups",
+            false,
+        ),
+        (|it| it.rules = Err("no".into()), "rules of cards", false),
+        (
+            |it| it.default_request = Some(Err("no".into())),
+            "request.default",
+            true,
+        ),
+    ];
+    for (break_it, name, can_start) in cases {
+        let mut facts = healthy();
+        break_it(&mut facts.configured);
+        let document = assess(&facts);
+        assert_eq!((document.can_start, document.is_well), (can_start, false));
+        assert!(document.checks.iter().any(|check| check.name == name));
+        facts.cgroup = Cgroup::None;
+        let can_start = can_start || name == "broker's control groups";
+        assert_eq!(assess(&facts).can_start, can_start, "{name}");
     }
 }
 

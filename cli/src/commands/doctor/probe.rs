@@ -15,7 +15,7 @@ use sys::pidfd::PidFd;
 use sys::traced::Traced;
 
 use super::{selinux, standing};
-use view::doctor::{Cgroup, ClaimsFacts, Container, Facts, FiltersUnread, KubeletServer, Runc};
+use view::doctor::{Cgroup, ClaimsFacts, Configured, Container, Facts, FiltersUnread, KubeletServer, Runc};
 use view::host_driver::{ANSWER, HostDriver, kernel_version};
 use view::ps;
 
@@ -56,6 +56,7 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
             Ok(_) => Ok(configuration_source()),
             Err(error) => Err(chain(error)),
         },
+        configured: configured(config, driver),
         kernel_release: nix::sys::utsname::uname()
             .map(|name| name.release().to_string_lossy().into_owned())
             .unwrap_or_else(|errno| format!("of unknown release ({errno})")),
@@ -100,6 +101,25 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         state_dir_usable: standing::state_dir(&config.state_dir),
         containers: containers(config),
         forsaken: standing::forsaken(&config.state_dir, Path::new("/proc")),
+    }
+}
+
+fn configured(config: &Config, driver: HostDriver) -> Configured {
+    let kind = match driver {
+        HostDriver::Kernel => cards::CardKind::Real,
+        HostDriver::Sim | HostDriver::None => cards::CardKind::Simulated,
+    };
+    let default_request = match vgpu::configured::default_request(config) {
+        Ok(fits) => fits,
+        // Rows of their own say what is wrong with driver and cards.
+        Err(error) if error.fault() == vgpu::Fault::Host => None,
+        Err(error) => Some(Err(chain(&error))),
+    };
+    Configured {
+        tools: vgpu::configured::container_tools(config).map_err(|error| chain(&error)),
+        own_groups: vgpu::configured::own_groups(config).map_err(|error| chain(&error)),
+        rules: vgpu::configured::rules(config, kind).map_err(|error| chain(&error)),
+        default_request,
     }
 }
 

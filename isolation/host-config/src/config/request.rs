@@ -99,6 +99,10 @@ fn default_terms<'de, D: Deserializer<'de>>(
     let terms = DefaultTerms(terms);
     match check_default(terms.terms()) {
         Ok(()) => Ok(Some(terms)),
+        Err(error @ terms::Error::Together(_)) => Err(de::Error::custom(format_args!(
+            "request.default: {}",
+            chain(&error)
+        ))),
         // The file has other names than the annotations.
         Err(error) => Err(de::Error::custom(chain(&error).replace(annotation, name))),
     }

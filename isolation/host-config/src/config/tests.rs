@@ -99,6 +99,14 @@ fn every_wrong_value_is_named_with_what_is_allowed() {
             "[request.default]\nmemory = \"4Gi\"\ncards = [1]",
             &["request.default.cards", "[1]", "whole numbers"],
         ),
+        (
+            "[request.default]\nmemory = \"4Gi\"\npriority = \"high\"\ncompute = 30",
+            &["request.default", "exclude each other", "priority high", "(30)"],
+        ),
+        (
+            "[request.default]\nmemory = \"4Gi\"\npolicy = \"native\"\ncompute = 30",
+            &["request.default", "policy native"],
+        ),
         ("[request]\nstrict = \"yes\"", &["strict", "yes"]),
         ("[request]\nstrikt = true", &["strikt", "strict", "default"]),
         ("state_dir = ", &["line 1"]),

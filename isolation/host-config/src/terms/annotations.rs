@@ -2,7 +2,8 @@
 
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::{Choice, Policy};
-use cards::{ManagedMemory, OnViolation};
+use cards::reserved_time::{TimeRefusal, resolve};
+use cards::{CardRules, ComputeTerms, ManagedMemory, OnViolation};
 
 use super::error::Error;
 use super::isolation::{self, MANAGED_KEY, ON_VIOLATION_KEY, SHARE_GROUP_KEY};
@@ -158,11 +159,30 @@ pub fn default_key(key: &str) -> Option<&'static str> {
 /// Whether the terms of a `request.default` make a request.
 ///
 /// # Errors
-/// As [`Annotated::read`]; no amount of memory is among them.
+/// As [`Annotated::read`]; no amount of memory is among them; no card's policy gives them a meaning together.
 pub fn check_default<'a>(terms: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), Error> {
-    let annotated = Annotated::read(terms)?;
-    match annotated.and_then(|annotated| annotated.memory) {
-        Some(_) => Ok(()),
-        None => Err(Error::NoMemoryTerm),
+    let annotated = Annotated::read(terms)?.unwrap_or_default();
+    if annotated.memory.is_none() {
+        return Err(Error::NoMemoryTerm);
     }
+    let compute = ComputeTerms {
+        policy: annotated.policy,
+        percent: annotated.percent,
+        weight: annotated.weight,
+        priority: annotated.priority.unwrap_or_default(),
+        ..ComputeTerms::default()
+    };
+    let mut wrong = None;
+    for policy in ComputePolicy::ALL {
+        let rules = CardRules {
+            policy,
+            ..CardRules::default()
+        };
+        match resolve(&compute, &rules) {
+            Err(TimeRefusal::Terms(error)) => wrong = wrong.or(Some(error)),
+            // Rules and what else is on a card are that card's.
+            Ok(_) | Err(TimeRefusal::Rules(_) | TimeRefusal::Full { .. }) => return Ok(()),
+        }
+    }
+    wrong.map_or(Ok(()), |error| Err(Error::Together(error)))
 }

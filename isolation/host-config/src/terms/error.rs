@@ -21,6 +21,9 @@ pub enum Error {
         /// Those that exist.
         allowed: String,
     },
+    /// Terms for compute time that no card's policy gives a meaning.
+    #[error("these terms exclude each other on every card")]
+    Together(#[source] plan::TermsError),
     /// A request without an amount of memory.
     #[error("a vGPU needs an amount of memory: set cgpu.io/memory, for example to 4Gi")]
     NoMemoryTerm,

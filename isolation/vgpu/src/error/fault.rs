@@ -84,6 +84,7 @@ impl Error {
             | Self::RuncFeatures { .. }
             | Self::RuncWithoutNotify { .. }
             | Self::MountSource { .. }
+            | Self::ContainerTools(_)
             | Self::Exists { .. }
             | Self::SocketPath { .. }
             | Self::BrokerSpawn { .. }
@@ -107,6 +108,7 @@ fn of_term(error: &terms::Error) -> Fault {
     match error {
         terms::Error::Value { .. }
         | terms::Error::UnknownKey { .. }
+        | terms::Error::Together(_)
         | terms::Error::NoMemoryTerm => Fault::Request,
     }
 }

@@ -102,16 +102,55 @@ fn without_control_groups_engines_are_refused_and_cgpu_run_goes_on() {
         let error = created(&host, "c1", frontend).unwrap_err();
         let text = host_config::chain(&error);
         assert!(
-            matches!(error, Error::OwnGroup { .. }) && text.contains("no-tree/memory"),
+            matches!(error, Error::OwnGroup { .. })
+                && text.contains("no-tree/memory")
+                && text.contains("cgroup_root"),
             "{text}"
         );
         host.assert_clean(&frontend);
     }
+    let error = crate::configured::own_groups(&host.config).unwrap_err();
+    assert!(matches!(error, Error::OwnGroup { .. }));
     let vgpu = created(&host, "c1", FrontendKind::Run).unwrap().unwrap();
     assert_eq!(list(&host.config).unwrap()[0].own, None);
     container(&host.config, &key("c1")).follow().unwrap();
     release(&host.config, &key("c1")).unwrap();
     drop(vgpu);
+}
+
+#[test]
+fn a_configuration_that_no_start_survives_is_seen_before_one() {
+    use crate::configured;
+    let mut host = TestHost::new();
+    assert!(configured::container_tools(&host.config).is_ok());
+    assert!(configured::own_groups(&host.config).is_ok());
+    assert!(matches!(
+        configured::default_request(&host.config),
+        Ok(None)
+    ));
+    let with = |host: &TestHost, default: &str| {
+        let text = format!("[request]\ndefault = {default}\n");
+        let read = Config::from_text("cgpu.toml".as_ref(), &text).unwrap();
+        let mut config = host.config.clone();
+        config.request = read.request;
+        configured::default_request(&config).unwrap().unwrap()
+    };
+    assert_eq!(with(&host, "\"1Gi\""), Ok(()));
+    assert!(with(&host, "\"900Gi\"").is_err());
+    assert!(with(&host, "{ memory = \"1Gi\", cards = 8 }").is_err());
+
+    let file = host.dir.path().join("no-tool");
+    host.config.container_tools = host_config::config::ContainerTools::File(file);
+    let error = configured::container_tools(&host.config).unwrap_err();
+    let text = host_config::chain(&error);
+    assert!(text.contains("container_tools") && text.contains("no-tool"));
+    let error = created(&host, "c1", FrontendKind::Shim).unwrap_err();
+    assert!(host_config::chain(&error).contains("container_tools"));
+
+    host.config.compute.max_tenants = 26;
+    let real = configured::rules(&host.config, cards::CardKind::Real).unwrap_err();
+    assert!(real.to_string().contains("max_tenants = 26"));
+    assert!(configured::rules(&host.config, cards::CardKind::Simulated).is_ok());
 }
 
 #[test]
