@@ -49,6 +49,7 @@ impl Error {
             | Self::SpecJson { .. }
             | Self::SharingRefused { .. }
             | Self::ForgedAnnotation { .. } => Fault::Request,
+            Self::Cards(cards::Error::Placement(refusal)) => of_placement(refusal),
             Self::Cards(_)
             | Self::Trusted(_)
             | Self::Config(_)
@@ -113,11 +114,29 @@ fn of_term(error: &terms::Error) -> Fault {
     }
 }
 
-/// An unknown capability counts as every other failure of the driver's libraries.
 fn of_capabilities(error: &capabilities::Error) -> Fault {
     match error {
-        capabilities::Error::Shape(_) => Fault::Request,
-        capabilities::Error::Unknown { .. } => Fault::Host,
+        capabilities::Error::Shape(_) | capabilities::Error::Unknown { .. } => Fault::Request,
+    }
+}
+
+/// What no host's cards can mend is the request's. Another host may have the card that is named, or a larger one.
+fn of_placement(refusal: &Refusal) -> Fault {
+    match refusal {
+        Refusal::NoMemory
+        | Refusal::NoCards
+        | Refusal::NamedTwice { .. }
+        | Refusal::Time(TimeRefusal::Terms(_)) => Fault::Request,
+        Refusal::TooManyCards { .. }
+        | Refusal::UnknownCard { .. }
+        | Refusal::Excluded { .. }
+        | Refusal::Unhealthy { .. }
+        | Refusal::Unshareable { .. }
+        | Refusal::Indivisible { .. }
+        | Refusal::AboveCard { .. }
+        | Refusal::Contradiction { .. }
+        | Refusal::Time(TimeRefusal::Rules(_) | TimeRefusal::Full { .. })
+        | Refusal::DoesNotFit { .. } => Fault::Host,
     }
 }
 
@@ -191,5 +210,51 @@ fn of_driver_libraries(error: &driver_libraries::Error) -> Fault {
         | driver_libraries::Error::CdiOtherCard { .. }
         | driver_libraries::Error::CdiExposes { .. }
         | driver_libraries::Error::NoCdi { .. } => Fault::Host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::{Policy, Priority, TermsError};
+
+    use super::*;
+
+    #[test]
+    fn typing_mistakes_are_the_request_s_and_unknown_cards_the_host_s() {
+        let of = |refusal| Error::Cards(cards::Error::Placement(refusal)).reason();
+        let terms = |error| of(Refusal::Time(TimeRefusal::Terms(error)));
+        let name = "0".to_owned();
+        assert_eq!(of(Refusal::NamedTwice { name: name.clone() }), "request");
+        assert_eq!(
+            terms(TermsError::PriorityPercent {
+                priority: Priority::High,
+                percent: 30
+            }),
+            "request"
+        );
+        assert_eq!(
+            terms(TermsError::PercentUnused {
+                percent: 30,
+                policy: Policy::Native
+            }),
+            "request"
+        );
+        let unknown = Error::Capabilities(capabilities::Error::Unknown {
+            value: "cuda".to_owned(),
+            word: "cuda".to_owned(),
+            allowed: "compute".to_owned(),
+        });
+        assert_eq!(unknown.reason(), "request");
+        let present = String::new();
+        assert_eq!(of(Refusal::UnknownCard { name, present }), "host");
+        let left = Vec::new();
+        let requested_bytes = 1;
+        assert_eq!(
+            of(Refusal::AboveCard {
+                requested_bytes,
+                left
+            }),
+            "host"
+        );
     }
 }
