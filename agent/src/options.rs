@@ -107,12 +107,15 @@ impl Settings {
     /// # Errors
     /// A value of the configuration that is not allowed: the error names file, key, value and what is allowed.
     pub(crate) fn of(options: &Options, config: &MetricsConfig) -> anyhow::Result<Self> {
-        let wrong = |key: &str, value: &dyn std::fmt::Debug, allowed: &str| {
+        let in_file = |why: &dyn std::fmt::Display| {
             let file =
                 std::env::var_os(PATH_VARIABLE).map_or_else(|| DEFAULT_PATH.into(), PathBuf::from);
-            let file = file.display();
-            anyhow!("configuration {file}: metrics.{key} = {value:?} is not allowed: {allowed}")
+            anyhow!("configuration {}: {why}", file.display())
         };
+        let wrong = |key: &str, value: &dyn std::fmt::Debug, allowed: &str| {
+            in_file(&format!("metrics.{key} = {value:?} is not allowed: {allowed}"))
+        };
+        let config = config.read().map_err(|error| in_file(&error))?;
         let listen = match (&options.listen, config.listen.as_str()) {
             (Some(listen), _) => listen.clone(),
             (None, text) => text
@@ -221,6 +224,15 @@ mod tests {
                 "dialects = [\"cgpu\", \"nvidia\"]",
                 ["metrics.dialects = [\"nvidia\"]", "cgpu, ack, dcgm or hami"],
             ),
+            (
+                "listen = 9402",
+                ["metrics.listen = 9402", "such as \"127.0.0.1:9402\""],
+            ),
+            (
+                "dialects = \"cgpu,ack\"",
+                ["metrics.dialects = \"cgpu,ack\"", "a list of one or more"],
+            ),
+            ("listn = \"a\"", ["metrics.listn", "listen and dialects"]),
             (
                 "dialects = []",
                 [

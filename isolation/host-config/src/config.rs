@@ -23,7 +23,7 @@ pub use self::driver::{CdiFolders, DriverConfig, DriverKind, LibrarySource};
 pub use self::error::Error;
 pub use self::isolation::{Allow, IsolationConfig, OtherCards};
 pub use self::kubernetes::{Authority, KubernetesConfig};
-pub use self::metrics::MetricsConfig;
+pub use self::metrics::{Metrics, MetricsConfig, WrongMetrics};
 pub use self::request::{DefaultTerms, DisableRule, EnvironmentRule, RequestConfig};
 use crate::chain::chain;
 use crate::trusted;
@@ -44,7 +44,7 @@ pub const KEPT: &str = "cgpu-kept.toml";
 const SIZE_MAX_BYTES: u64 = 1 << 20;
 
 /// The host's configuration; every key has a default.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where cgpu keeps its state; root's alone. It need not survive a reboot.

@@ -263,3 +263,21 @@ fn what_is_let_through_is_named_one_by_one_or_as_what_an_engine_calls_privileged
         assert_eq!(one, Allow::of(&[*weakness]));
     }
 }
+
+#[test]
+fn what_is_wrong_with_metrics_is_the_agent_s_matter() {
+    for (text, wrong) in [
+        ("[metrics]\nlisten = 9402", "metrics.listen = 9402"),
+        (
+            "[metrics]\ndialects = \"cgpu,ack\"",
+            "metrics.dialects = \"cgpu,ack\"",
+        ),
+        ("[metrics]\nlistn = 1", "metrics.listn = 1"),
+        ("metrics = true", "metrics = true"),
+    ] {
+        let config = parse(text).unwrap();
+        let error = config.metrics.read().unwrap_err().to_string();
+        assert!(error.starts_with(wrong), "{error}");
+    }
+    assert_eq!(parse("").unwrap().metrics.read().unwrap().dialects.len(), 2);
+}
