@@ -10,7 +10,7 @@ mod pods;
 mod selinux;
 mod standing;
 
-use cards::{IoUring, Mode};
+use cards::{IoUring, Mode, RegisteredMemory};
 use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
@@ -370,7 +370,7 @@ fn isolation(facts: &Facts) -> Vec<Check> {
         ),
         IoUring::Deny => Check::ok("io_uring", "denied in containers with a quota"),
     };
-    let mut checks = vec![mode, io_uring];
+    let mut checks = vec![mode, io_uring, registered_memory(facts)];
     let allowed = facts.isolation.allow.names();
     if !allowed.is_empty() {
         checks.push(Check::hint(
@@ -396,6 +396,22 @@ fn isolation(facts: &Facts) -> Vec<Check> {
         });
     }
     checks
+}
+
+/// The hole is the kernel's second read, which a simulated driver does not make.
+fn registered_memory(facts: &Facts) -> Check {
+    const NAME: &str = "registered memory";
+    match (facts.isolation.registered_memory, facts.driver) {
+        (RegisteredMemory::Refuse, _) => Check::ok(NAME, "refused (cudaHostRegister)"),
+        (RegisteredMemory::Allow, HostDriver::Kernel) => Check::hint(
+            NAME,
+            "allowed (cudaHostRegister): a hostile program may take the host's memory by it, which nothing counts",
+            "set `[isolation] registered_memory = \"refuse\"` in cgpu.toml where tenants are not trusted; programs that register memory fail then",
+        ),
+        (RegisteredMemory::Allow, HostDriver::Sim | HostDriver::None) => {
+            Check::ok(NAME, "allowed (cudaHostRegister)")
+        }
+    }
 }
 
 fn state(facts: &Facts) -> Vec<Check> {

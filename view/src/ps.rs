@@ -8,8 +8,8 @@ use std::time::Duration;
 use cards::grant::{ComputeMode, ComputeTerms, Priority};
 use cards::lock::FileLock;
 use cards::{
-    Backend, CardGrant, ContainerKey, DriverSpec, FrontendKind, Grant, IoUring, ManagedMemory,
-    Mode, OnViolation, Weakness,
+    Backend, CardFigures, CardGrant, ContainerKey, DriverSpec, FrontendKind, Grant, IoUring,
+    ManagedMemory, Mode, OnViolation, RegisteredMemory, Weakness,
 };
 use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
 use host_config::Config;
@@ -71,6 +71,12 @@ pub struct PsVgpu {
     pub managed: ManagedMemory,
     /// Whether its processes may use io_uring: `allow` or `deny`.
     pub io_uring: IoUring,
+    /// Whether its processes may register memory of their own with the driver: `allow` or `refuse`.
+    #[serde(default)]
+    pub registered_memory: RegisteredMemory,
+    /// Whether its processes may map the driver's page of figures, which are the whole card's: `show` or `refuse`.
+    #[serde(default)]
+    pub card_figures: CardFigures,
     /// What happens when the driver counts more than the ledger: `log` or `kill`.
     pub on_violation: OnViolation,
     /// The group whose containers may import each other's exported memory.
@@ -428,6 +434,8 @@ fn one(
         mode: grant.isolation.mode,
         managed: grant.isolation.managed,
         io_uring: grant.isolation.io_uring,
+        registered_memory: grant.isolation.registered_memory,
+        card_figures: grant.isolation.card_figures,
         on_violation: grant.isolation.on_violation,
         share_group: grant.isolation.share_group.clone(),
         compute: PsCompute::from(&grant.compute),

@@ -441,6 +441,13 @@ fn what_loosens_isolation_is_recorded() {
     facts.isolation.mode = Mode::Compat;
     facts.isolation.allow = Allow::of(&[Weakness::Dri]);
     facts.isolation.io_uring = IoUring::Deny;
+    let registered = "registered memory";
+    assert_eq!(found(&facts, registered).unwrap().level, Level::Ok);
+    facts.driver = HostDriver::Kernel;
+    assert_eq!(found(&facts, registered).unwrap().level, Level::Hint);
+    facts.isolation.registered_memory = RegisteredMemory::Refuse;
+    assert_eq!(found(&facts, registered).unwrap().level, Level::Ok);
+    facts.driver = HostDriver::Sim;
     for (text, level) in [("Y\n", Level::Ok), ("N\n", Level::Hint)] {
         facts.uvm_disable_hmm = Some(text.to_owned());
         assert_eq!(found(&facts, "HMM").unwrap().level, level, "{text:?}");
