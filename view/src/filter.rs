@@ -3,6 +3,8 @@
 use std::str::FromStr;
 
 use cards::Backend;
+use cards::grant::ComputePolicy;
+use host_config::terms::compute_policy;
 
 use crate::cards::CardRow;
 use crate::ps::{PsVgpu, State};
@@ -108,7 +110,7 @@ pub enum CardFilter {
     /// The model.
     Name(String),
     /// How its time is divided.
-    Policy(String),
+    Policy(ComputePolicy),
 }
 
 /// Whether containers are placed on a card.
@@ -140,7 +142,10 @@ impl FromStr for CardFilter {
                 },
             )?),
             "name" => Self::Name(owned),
-            "policy" => Self::Policy(owned),
+            "policy" => {
+                let policy = compute_policy("policy", value);
+                Self::Policy(policy.map_err(|error| error.to_string())?)
+            }
             _ => return Err(unknown(key, &CARD_KEYS)),
         })
     }
@@ -164,7 +169,7 @@ impl Filter<CardRow> for CardFilter {
                 is_well == (*health == Health::Ok)
             }
             Self::Name(name) => row.name == *name,
-            Self::Policy(policy) => row.compute.rules.policy == *policy,
+            Self::Policy(policy) => row.compute.rules.policy == policy.name(),
         }
     }
 }
@@ -241,7 +246,8 @@ mod tests {
             ("health=ok", 1),
             ("health=bad", 0),
             ("name=Simulated RTX 4090", 1),
-            ("policy=none", 0),
+            ("policy=soft", 0),
+            ("policy=3", 0),
         ] {
             let filters: [CardFilter; 1] = [filter.parse().unwrap()];
             let count = cards.cards.iter().filter(|it| shows(&filters, *it));
@@ -263,6 +269,9 @@ mod tests {
             let error = text.parse::<PsFilter>().unwrap_err();
             assert!(error.contains(part), "{error}");
         }
+        let error = "policy=foo".parse::<CardFilter>().unwrap_err();
+        assert!(error.contains("policy = \"foo\"") && error.contains("5 or native"), "{error}");
+        assert_eq!("policy=5".parse::<CardFilter>(), "policy=native".parse());
         assert!(
             "x=1"
                 .parse::<CardFilter>()

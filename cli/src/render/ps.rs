@@ -96,6 +96,15 @@ const COLUMNS: [Column; 19] = [
     narrow(Heading::of("HEALTH"), |row| health(row.vgpu)),
 ];
 
+/// In place of the table, where filters leave none of so many containers.
+#[must_use]
+pub fn none_matches(all: usize) -> String {
+    match all {
+        1 => "No container matches; there is 1".to_owned(),
+        _ => format!("No container matches; there are {all}"),
+    }
+}
+
 /// One row a slice.
 #[must_use]
 pub fn render(ps: &Ps, width: Width, look: Look) -> String {
@@ -230,6 +239,12 @@ mod tests {
         width: Some(80),
         ..Look::WIDE
     };
+
+    #[test]
+    fn filters_that_leave_none_do_not_deny_the_others() {
+        assert_eq!(none_matches(3), "No container matches; there are 3");
+        assert_eq!(none_matches(1), "No container matches; there is 1");
+    }
 
     /// The document of the snapshot, with its first container under these ids, names and pods.
     fn document(containers: &[(&str, Option<&str>, Option<PsPod>)]) -> Ps {
