@@ -1,6 +1,7 @@
 //! What can go wrong around a vGPU, one variant per step. Errors reach people through engines: each stands alone.
 
 mod fault;
+mod unconfirmed;
 mod why_not;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use spec::json::ShapeError;
 use spec::{capabilities, edit, nodes, request};
 
 pub use self::fault::Fault;
+pub(crate) use self::unconfirmed::unconfirmed;
 pub use self::why_not::WhyNot;
 
 /// Every failure of this crate.
@@ -393,9 +395,7 @@ pub enum Error {
         key: cards::ContainerKey,
     },
     /// A broker that did not do what it was asked.
-    #[error(
-        "the broker of container {key} has not changed its quota: {problem}; it stays as it was"
-    )]
+    #[error("the broker of container {key} has not confirmed the new quota: {problem}")]
     BrokerRefused {
         /// The container.
         key: cards::ContainerKey,
@@ -403,9 +403,7 @@ pub enum Error {
         problem: String,
     },
     /// A broker that did not take other compute terms.
-    #[error(
-        "the broker of container {key} has not changed its share: {problem}; everything stays as it was"
-    )]
+    #[error("the broker of container {key} has not confirmed the new share: {problem}")]
     BrokerKeepsTerms {
         /// The container.
         key: cards::ContainerKey,

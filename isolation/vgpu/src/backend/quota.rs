@@ -4,7 +4,7 @@ use cards::Grant;
 use control::{NewQuota, Quotas, Request, client};
 
 use super::Held;
-use crate::error::Error;
+use crate::error::{Error, unconfirmed};
 use crate::state::ContainerDir;
 
 /// Tells the broker its quotas.
@@ -21,7 +21,7 @@ pub(super) fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error
         cards: cards.collect(),
     };
     let answer: Quotas =
-        client::ask(&dir.control_socket(), &request).map_err(|error| failed(error.to_string()))?;
+        client::ask(&dir.control_socket(), &request).map_err(|error| failed(unconfirmed(&error)))?;
     let agrees = grant.cards.iter().all(|slice| {
         answer
             .cards
@@ -39,7 +39,7 @@ pub(super) fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error
             .collect())
     } else {
         Err(failed(
-            "it answers with other quotas than it was told".to_owned(),
+            "it answers with other quotas than it was told; run the command again".to_owned(),
         ))
     }
 }

@@ -16,6 +16,7 @@ use control::{AskError, NewShares, NewTerms, Request, client};
 use host_config::{Config, chain, terms};
 use plan::{Idle, Terms};
 
+use crate::error::unconfirmed;
 use crate::host::Host;
 use crate::state::ContainerDir;
 use crate::{Container, Error, slice_record};
@@ -97,7 +98,7 @@ fn agreed(
         key: key.clone(),
         problem,
     };
-    let answer = answer.map_err(|error| failed(error.to_string()))?;
+    let answer = answer.map_err(|error| failed(unconfirmed(&error)))?;
     let agrees = terms.iter().all(|(uuid, terms)| {
         answer
             .cards
@@ -108,7 +109,7 @@ fn agreed(
         Ok(())
     } else {
         Err(failed(
-            "it answers with other terms than it was told".to_owned(),
+            "it answers with other terms than it was told; run the command again".to_owned(),
         ))
     }
 }
