@@ -32,7 +32,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "CARD", conflicts_with_all = ["container", "memory", "compute", "weight", "priority"])]
     card: Option<String>,
     /// The new memory quota, for example 6Gi; split equally over the container's cards.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     memory: Option<String>,
     /// The new part of a card's time, 1 to 100 percent: the most that it gets, or under policy soft the least.
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]

@@ -56,3 +56,10 @@ fn examples_are_found_behind_other_words() {
     );
     assert!(examples("Words.").is_empty());
 }
+
+#[test]
+fn a_value_with_a_hyphen_is_the_option_s_and_no_other_option() {
+    for option in ["--memory", "--compute", "--weight"] {
+        Arguments::try_parse_from(["cgpu", "set", "c1", option, "-1"]).unwrap();
+    }
+}

@@ -9,6 +9,7 @@ mod isolation;
 pub mod kubernetes;
 mod metrics;
 mod request;
+mod types;
 
 use std::path::{Component, Path, PathBuf};
 
@@ -252,6 +253,7 @@ impl Config {
     /// # Errors
     /// Text that is not TOML, an unknown key, a value that is not allowed.
     pub fn from_text(path: &Path, text: &str) -> Result<Self, Error> {
+        types::check(path, text)?;
         let mut config: Self = toml::from_str(text).map_err(|source| Error::Syntax {
             path: path.to_owned(),
             source: Box::new(source),

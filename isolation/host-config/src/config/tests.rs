@@ -142,7 +142,30 @@ fn every_wrong_value_is_named_with_what_is_allowed() {
             "[isolation]\non_violation = \"warn\"",
             &["on_violation", "warn", "log", "kill"],
         ),
-        ("[isolation]\nio_uring = true", &["io_uring", "true"]),
+        (
+            "[isolation]\nio_uring = true",
+            &["isolation.io_uring", "true", "allow or deny"],
+        ),
+        (
+            "[isolation]\nregistered_memory = true",
+            &["isolation.registered_memory", "true", "allow or refuse"],
+        ),
+        (
+            "[request]\ncgpu_disable = true",
+            &["request.cgpu_disable", "true", "obey or refuse"],
+        ),
+        (
+            "container_tools = false",
+            &["container_tools", "false", "or off"],
+        ),
+        (
+            "[isolation]\nreconcile_ms = -1",
+            &["isolation.reconcile_ms", "-1", "100 to 3600000"],
+        ),
+        (
+            "[isolation]\nreconcile_ms = \"5s\"",
+            &["isolation.reconcile_ms", "5s", "100 to 3600000"],
+        ),
         (
             "[isolation]\ncard_figures = \"hide\"",
             &["card_figures", "hide", "show", "refuse"],

@@ -105,7 +105,7 @@ pub fn applied_for(spec: &Value) -> Result<Option<ContainerKey>, Error> {
     let annotations = json::annotations(spec)?;
     let applied = annotations.iter().find(|(key, _)| *key == APPLIED_KEY);
     applied
-        .map(|(_, value)| value.parse().map_err(Error::from))
+        .map(|(_, value)| value.parse().map_err(Error::Name))
         .transpose()
 }
 

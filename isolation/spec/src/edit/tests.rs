@@ -380,6 +380,9 @@ fn the_applied_annotation_names_the_container() {
         Some(ContainerKey::new("default", "c1").unwrap())
     );
     assert_eq!(applied_for(&json!({})).unwrap(), None);
+    let forged = json!({"annotations": {"cgpu.io/applied": "x"}});
+    let error = applied_for(&forged).unwrap_err().to_string();
+    assert!(error.contains("cgpu.io/applied"), "{error}");
 }
 
 /// What libseccomp makes of a profile, by its observed rules: an unconditional rule swallows all others of its call;

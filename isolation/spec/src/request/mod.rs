@@ -356,9 +356,8 @@ fn from_environment(
         return match config.request.cgpu_disable {
             DisableRule::Obey => Ok(None),
             DisableRule::Refuse => Err(Error::Contradiction {
-                one: "CGPU_DISABLE".to_owned(),
-                other: "ALIYUN_COM_GPU_MEM_CONTAINER (and request.cgpu_disable = \"refuse\")"
-                    .to_owned(),
+                one: "CGPU_DISABLE = true".to_owned(),
+                other: "ALIYUN_COM_GPU_MEM_CONTAINER, since cgpu.toml has request.cgpu_disable = \"refuse\": leave one of them out".to_owned(),
             }),
         };
     }
@@ -395,8 +394,8 @@ fn narrowed(
 ) -> Result<Request, Error> {
     if environment.disabled {
         return Err(Error::Contradiction {
-            one: "CGPU_DISABLE".to_owned(),
-            other: format!("the annotations {PREFIX}*"),
+            one: "CGPU_DISABLE = true".to_owned(),
+            other: format!("the annotations {PREFIX}*: leave out the variable, or all of them"),
         });
     }
     let amount = match (native.memory, environment.share) {

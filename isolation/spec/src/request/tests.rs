@@ -521,7 +521,9 @@ fn the_environment_narrows_what_annotations_ask_and_never_widens_it() {
 fn contradictions_are_refused() {
     let error = read(&[("cgpu.io/memory", "8Gi")], &["CGPU_DISABLE=1"]).unwrap_err();
     assert!(
-        error.contains("CGPU_DISABLE") && error.contains("cgpu.io/"),
+        error.contains("CGPU_DISABLE = true")
+            && error.contains("cgpu.io/")
+            && error.contains("leave out"),
         "{error}"
     );
     let error = read(
@@ -535,7 +537,10 @@ fn contradictions_are_refused() {
         &["NVIDIA_VISIBLE_DEVICES=none"],
     )
     .unwrap_err();
-    assert!(error.contains("NVIDIA_VISIBLE_DEVICES=none"), "{error}");
+    assert!(
+        error.contains("NVIDIA_VISIBLE_DEVICES=none") && error.contains("name cards, all or void"),
+        "{error}"
+    );
 }
 
 #[test]
