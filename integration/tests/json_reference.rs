@@ -18,7 +18,7 @@ use syn::{Attribute, Expr, ExprLit, Field, Fields, Item, Lit, Meta, Token, Type,
 const PAGE: &str = "docs/guide/json.md";
 
 /// Commands, and where the type of their document is; in this order on the page.
-const DOCUMENTS: [(&str, &str, &str); 12] = [
+const DOCUMENTS: [(&str, &str, &str); 14] = [
     ("cgpu ps --json", "view/src/ps.rs", "Ps"),
     ("cgpu cards --json", "view/src/cards.rs", "Cards"),
     ("cgpu inspect --json", "view/src/inspect.rs", "Inspect"),
@@ -35,6 +35,16 @@ const DOCUMENTS: [(&str, &str, &str); 12] = [
     (
         "cgpu upgrade --json",
         "cli/src/commands/upgrade.rs",
+        "Report",
+    ),
+    (
+        "cgpu install --json",
+        "cli/src/commands/install/report.rs",
+        "Report",
+    ),
+    (
+        "cgpu uninstall --json",
+        "cli/src/commands/install/report.rs",
         "Report",
     ),
     ("cgpu doctor --json", "view/src/doctor.rs", "Doctor"),
@@ -66,6 +76,16 @@ const VALUES: [(&str, &str); 11] = [
     ("u32", "number"),
     ("u64", "number"),
     ("usize", "number"),
+];
+
+/// Behind the document of this command are the kinds of events.
+const OF_EVENTS: &str = "cgpu events --json";
+
+/// Where kinds of events are declared: an enum, and constants of which each is one.
+const KIND_ENUM: (&str, &str) = ("isolation/control/src/health.rs", "EventKind");
+const KIND_CONSTANTS: [(&str, Option<&str>); 2] = [
+    ("isolation/vgpu/src/events.rs", None),
+    ("isolation/cards/src/events.rs", Some("NEAR_MISS")),
 ];
 
 const HEAD: &str = "# JSON\n\n\
@@ -353,7 +373,7 @@ impl Page<'_> {
         }
         let found = self.sources.find(&ident, &declared.file, declared.of)?;
         match &found.item {
-            Item::Enum(item) => {
+            Item::Enum(item) if !Serde::of(&item.attrs)?.has("tag") => {
                 let rule = Serde::of(&item.attrs)?;
                 let mut words = Vec::new();
                 for variant in &item.variants {
@@ -392,8 +412,33 @@ impl Page<'_> {
         below: &mut Vec<(String, String, PathBuf)>,
     ) -> Result<Vec<Row>> {
         let rule = Serde::of(attributes(&declared.item))?;
-        ensure!(!rule.has("rename_all"), "{place}: fields are renamed");
+        ensure!(
+            !rule.has("rename_all") || rule.has("tag"),
+            "{place}: fields are renamed"
+        );
         match &declared.item {
+            Item::Enum(item) if rule.has("tag") => {
+                let tag = rule.value("tag").context("a tag")?;
+                let mut words = Vec::new();
+                let mut rows = Vec::new();
+                for variant in &item.variants {
+                    let name = renamed(&variant.ident.to_string(), rule.value("rename_all"))?;
+                    let meaning = comment(&variant.attrs);
+                    words.push(format!("`{name}` ({})", meaning.trim_end_matches('.')));
+                    let own = self.rows_of(&variant.fields, declared, place, below)?;
+                    rows.extend(own.into_iter().map(|row| Row {
+                        form: format!("{}; only with `{name}`", row.form),
+                        ..row
+                    }));
+                }
+                let first = Row {
+                    name: tag.to_owned(),
+                    form: words.join(", "),
+                    meaning: "Which.".to_owned(),
+                };
+                rows.insert(0, first);
+                Ok(rows)
+            }
             Item::Struct(item) => self.rows_of(&item.fields, declared, place, below),
             // One of several objects: a field of one is not in the others.
             Item::Enum(item) if rule.has("untagged") => {
@@ -488,7 +533,10 @@ impl Page<'_> {
                 place => format!("`{place}` of `{command}`"),
             };
             let known = self.places.insert((file.clone(), ident.clone()), here);
-            if known.is_some() {
+            if let Some(former) = known {
+                if place.is_empty() {
+                    write!(self.text, "\nAn object, as {former}.\n")?;
+                }
                 continue;
             }
             let declared = self.sources.find(&ident, &file, "")?;
@@ -514,6 +562,39 @@ impl Page<'_> {
         }
         Ok(())
     }
+}
+
+/// The kinds of events and what each means, from their declarations.
+fn kinds() -> Result<Vec<(String, String)>> {
+    let mut kinds = Vec::new();
+    let parsed = |file: &str| -> Result<syn::File> {
+        Ok(syn::parse_file(&fs::read_to_string(
+            repository().join(file),
+        )?)?)
+    };
+    let (file, ident) = KIND_ENUM;
+    for item in parsed(file)?.items {
+        if let Item::Enum(item) = item
+            && item.ident == ident
+        {
+            for variant in item.variants {
+                let name = renamed(&variant.ident.to_string(), Some("snake_case"))?;
+                kinds.push((name, comment(&variant.attrs)));
+            }
+        }
+    }
+    for (file, only) in KIND_CONSTANTS {
+        for item in parsed(file)?.items {
+            if let Item::Const(item) = item
+                && matches!(item.vis, syn::Visibility::Public(_))
+                && only.is_none_or(|only| item.ident == only)
+                && let Some(name) = text_of(&item.expr)
+            {
+                kinds.push((name, comment(&item.attrs)));
+            }
+        }
+    }
+    Ok(kinds)
 }
 
 /// The names of all fields of the page.
@@ -552,6 +633,14 @@ fn the_json_page_is_what_programs_get() -> Result<()> {
     for (command, file, ident) in DOCUMENTS {
         page.document(command, file, ident)
             .with_context(|| command.to_owned())?;
+        if command == OF_EVENTS {
+            let text = &mut page.text;
+            text.push_str("\nKinds; programs pass over one that they do not know:\n\n| kind | means |\n|---|---|\n");
+            for (kind, meaning) in kinds()? {
+                ensure!(!meaning.is_empty(), "the kind {kind} has no comment");
+                writeln!(text, "| `{kind}` | {meaning} |")?;
+            }
+        }
     }
     let path = repository().join(PAGE);
     if std::env::var_os(UPDATE).is_some() {

@@ -35,7 +35,7 @@ pub const KEPT: usize = 128;
 /// So many more of containers that missed a request and never had a vGPU: images that name cards without asking for any can come by the
 /// hundred, and must not cost the others' logs.
 pub const KEPT_MISSED: usize = 32;
-/// The kind of the one event of such a container.
+/// What the container says is nearly a request: it starts without a vGPU, or with the default one.
 pub const NEAR_MISS: &str = "near_miss";
 /// The file's name in its folder.
 pub const NAME: &str = "events.jsonl";

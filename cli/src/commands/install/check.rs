@@ -19,9 +19,15 @@ use super::staging::Staging;
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(super) enum Checked {
     /// It accepts the new configuration.
-    Passed { command: String },
+    Passed {
+        /// The command that says so.
+        command: String,
+    },
     /// It could not be asked, and why.
-    NotRun { reason: String },
+    NotRun {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Files by the path that the engine sees; `None`: no file.

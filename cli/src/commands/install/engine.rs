@@ -14,9 +14,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Engine {
+    /// containerd, and Kubernetes on it.
     Containerd,
+    /// Docker.
     Docker,
+    /// Podman.
     Podman,
+    /// CRI-O.
     Crio,
     /// Podman with its own runtime, through a hook.
     PodmanHook,

@@ -12,7 +12,9 @@ use view::JSON_VERSION;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Action {
+    /// `cgpu install`.
     Install,
+    /// `cgpu uninstall`.
     Uninstall,
 }
 
@@ -20,9 +22,11 @@ pub(super) enum Action {
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     version: u32,
+    /// What was done, or would be.
     action: Action,
     /// Nothing was done.
     pub(super) dry_run: bool,
+    /// The folder that is the host's root.
     root: String,
     /// The runtime's name, of an install.
     runtime: Option<String>,
@@ -31,6 +35,7 @@ pub(super) struct Report {
     /// cgpu's own programs, where they are copied to the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) programs: Option<ProgramsReport>,
+    /// One by one.
     pub(super) engines: Vec<EngineReport>,
 }
 
@@ -39,16 +44,22 @@ pub(super) struct Report {
 pub(super) struct ProgramsReport {
     /// Versions are below it.
     pub(super) folder: String,
+    /// That which is there now.
     pub(super) version: Option<String>,
+    /// What became of them.
     pub(super) state: ProgramsState,
+    /// What people have to know besides.
     pub(super) remarks: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ProgramsState {
+    /// They are copied.
     Copied,
+    /// They were there.
     Unchanged,
+    /// They are removed.
     Removed,
     /// The host has others.
     LeftAlone,
@@ -57,11 +68,17 @@ pub(super) enum ProgramsState {
 /// One engine.
 #[derive(Debug, Serialize)]
 pub(super) struct EngineReport {
+    /// Its name.
     engine: Engine,
+    /// What it reports of itself; absent where it cannot be run.
     version: Option<String>,
+    /// Whether its files are changed.
     state: State,
+    /// The files that name, or named, cgpu.
     files: Vec<FileReport>,
+    /// Whether the engine took the new files, before they were put in place; absent where nothing was checked.
     check: Option<Checked>,
+    /// What people have to know besides.
     pub(super) remarks: Vec<String>,
     /// What makes the engine read its files again.
     pub(super) then: Option<String>,
@@ -72,14 +89,20 @@ pub(super) struct EngineReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
+    /// They are.
     Changed,
+    /// They are right as they were.
     Unchanged,
+    /// They are left as they were; a remark says why.
     Skipped,
 }
 
+/// One file.
 #[derive(Debug, Serialize)]
 struct FileReport {
+    /// Where it is.
     path: String,
+    /// What is done to it.
     action: FileAction,
     /// A unified diff; empty for an unchanged file.
     diff: String,
@@ -88,11 +111,15 @@ struct FileReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum FileAction {
+    /// It is new.
     Create,
+    /// Its text is changed.
     Edit,
+    /// It goes.
     Remove,
     /// The original is back, byte for byte.
     Restore,
+    /// It stays.
     Unchanged,
 }
 
