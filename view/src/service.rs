@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use sd_notify::NotifyState;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -42,8 +42,7 @@ fn notify(state: NotifyState<'_>) {
 /// Logs at the level that `CGPU_LOG` names, else `info`: as a service of systemd's to the journal, whose entries have fields, elsewhere to
 /// standard error. Called once.
 pub fn log() {
-    let filter =
-        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    let (filter, problem) = logfile::filter::of_environment(LevelFilter::INFO);
     let journal = is_to_journal().then(tracing_journald::layer);
     // Its socket may be absent, as in a container.
     let journal = journal.and_then(Result::ok);
@@ -58,6 +57,9 @@ pub fn log() {
         .with(journal)
         .with(stderr)
         .init();
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}");
+    }
 }
 
 /// Whether systemd has connected standard error to its journal: a program that somebody starts below a service inherits the variable, with

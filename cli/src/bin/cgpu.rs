@@ -5,17 +5,19 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 
 #[expect(clippy::print_stderr, reason = "the program's error message")]
 fn main() -> ExitCode {
-    let filter =
-        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("warn"));
+    let (filter, problem) = logfile::filter::of_environment(LevelFilter::WARN);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .without_time()
         .init();
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}");
+    }
     let (commit, time_unix_s) = build_info::build_info!();
     let build = view::version::Build {
         version: env!("CARGO_PKG_VERSION"),

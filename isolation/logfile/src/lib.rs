@@ -39,6 +39,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 mod bucket;
+pub mod filter;
 mod sink;
 mod throttled;
 

@@ -15,7 +15,7 @@ use driver::wire::Fault;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use sim::{Profile, Server};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 
 /// The session that account and faults are asked in; it never holds anything.
 const OBSERVER: &str = "cgpu-sim/observer";
@@ -156,11 +156,13 @@ enum Injected {
 }
 
 fn main() -> ExitCode {
-    let filter =
-        EnvFilter::try_from_env("CGPU_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    let (filter, problem) = logfile::filter::of_environment(LevelFilter::INFO);
     let arguments = Arguments::parse();
     // No tenant makes the log long quickly, or the simulator end by it.
     logfile::init(filter, arguments.serve.former_log.clone());
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}");
+    }
     let result = match arguments.command {
         None => serve(&arguments.serve),
         Some(Command::Account { place }) => account(&place.state_dir),
