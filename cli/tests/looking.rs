@@ -275,3 +275,27 @@ fn top_prints_what_it_shows_where_there_is_no_terminal() {
         );
     }
 }
+
+#[test]
+fn what_cannot_be_printed_names_standard_output_and_another_user_is_asked_for_root() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let Some(host) = Host::start("what_cannot_be_printed_names_standard_output") else {
+        return;
+    };
+    for command in ["events", "metrics"] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = host.command(&[command]).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            error.contains("write to standard output"),
+            "{command}: {error}"
+        );
+    }
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(host.dir.path(), open).unwrap();
+    let output = host.command(&["smi"]).uid(65_534).output();
+    let output = output.unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("needs root"), "{error}");
+}

@@ -47,16 +47,7 @@ impl HostDriver {
     /// Why not, as text.
     pub fn simulator_answers(config: &Config, patience: Duration) -> Result<(), String> {
         let socket = SimulatedInventory::socket_path(&config.state_dir);
-        let ask = || -> io::Result<()> {
-            let connection = sys::fd_passing::connect_seqpacket_within(&socket, patience)?;
-            // No request: the simulator says that it does not understand, and that is an answer.
-            sys::fd_passing::send(connection.as_fd(), &[0xff], &[])?;
-            match sys::fd_passing::receive(connection.as_fd(), &mut [0; 4096])? {
-                (0, _) => Err(io::ErrorKind::UnexpectedEof.into()),
-                _ => Ok(()),
-            }
-        };
-        ask().map_err(|error| match error.kind() {
+        Self::ask_simulator(config, patience).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => format!(
                 "{}: nothing within {} s",
                 socket.display(),
@@ -64,6 +55,21 @@ impl HostDriver {
             ),
             _ => format!("{}: {error}", socket.display()),
         })
+    }
+
+    /// Asks the simulator for a sign of life.
+    ///
+    /// # Errors
+    /// The system's, which tells those who may not ask it from those whom it does not answer.
+    pub fn ask_simulator(config: &Config, patience: Duration) -> io::Result<()> {
+        let socket = SimulatedInventory::socket_path(&config.state_dir);
+        let connection = sys::fd_passing::connect_seqpacket_within(&socket, patience)?;
+        // No request: the simulator says that it does not understand, and that is an answer.
+        sys::fd_passing::send(connection.as_fd(), &[0xff], &[])?;
+        match sys::fd_passing::receive(connection.as_fd(), &mut [0; 4096])? {
+            (0, _) => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Why the driver behind this host's cards answers nobody in time, as far as that can be asked; `None`: it answers, or there is

@@ -70,13 +70,13 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             } else {
                 line.text()
             };
-            if crate::output::print(&line)? == Reader::Gone {
+            if crate::output::print(&line).context("write to standard output")? == Reader::Gone {
                 return Ok(ExitCode::SUCCESS);
             }
         }
         if !options.follow {
             if found.is_empty() && !options.json {
-                crate::output::print("No events")?;
+                crate::output::print("No events").context("write to standard output")?;
             }
             return Ok(ExitCode::SUCCESS);
         }

@@ -60,12 +60,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .lines
         .map_or(0, |count| all.len().saturating_sub(count));
     for line in all.into_iter().skip(first) {
-        print(&printable(line))?;
+        print(&printable(line)).context("write to standard output")?;
     }
     while options.follow && container.folder().exists() {
         std::thread::sleep(PERIOD);
         for line in tail.more()?.lines() {
-            print(&printable(line))?;
+            print(&printable(line)).context("write to standard output")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
 
 use crate::output;
@@ -36,6 +37,7 @@ pub(super) fn run(options: &Options, build: Build) -> anyhow::Result<ExitCode> {
         Format::Prometheus => TextForm::Prometheus,
         Format::Openmetrics => TextForm::Openmetrics,
     };
-    output::print(render(&metrics, form, &[Dialect::Cgpu])?.trim_end())?;
+    let text = render(&metrics, form, &[Dialect::Cgpu])?;
+    output::print(text.trim_end()).context("write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -177,6 +177,14 @@ fn simulated() -> anyhow::Result<Option<Smi>> {
         return Ok(None);
     }
     if let Some(why) = driver.trouble(&config, ANSWER) {
+        // Another user may not ask it: that is no fault of the simulator's.
+        if let Err(error) = HostDriver::ask_simulator(&config, ANSWER)
+            && error.kind() == std::io::ErrorKind::PermissionDenied
+        {
+            return Err(
+                anyhow::Error::from(error).context("ask the simulator of this host's cards")
+            );
+        }
         bail!("the simulator of this host's cards does not answer: {why}");
     }
     let (cards, vgpus) = (cards::collect(&config)?, ps::collect(&config)?);

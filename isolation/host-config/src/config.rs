@@ -283,6 +283,7 @@ impl Config {
             ("backend.nvml_library", self.backend.nvml_library.as_ref()),
             ("backend.cgroup_root", Some(&self.backend.cgroup_root)),
             ("driver.root", Some(&self.driver.root)),
+            ("driver.releases", Some(&self.driver.releases)),
         ];
         for (key, value) in absolute {
             if let Some(value) = value.filter(|value| !value.is_absolute()) {

@@ -50,7 +50,11 @@ impl MetricsConfig {
         let table = match &self.0 {
             None => return Ok(metrics),
             Some(value) => value.as_table().ok_or_else(|| {
-                wrong("metrics", value, "a table with the keys listen and dialects")
+                wrong(
+                    "metrics",
+                    value,
+                    "a table with the keys listen and dialects",
+                )
             })?,
         };
         for (key, value) in table {

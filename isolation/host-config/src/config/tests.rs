@@ -28,6 +28,10 @@ fn every_wrong_value_is_named_with_what_is_allowed() {
             &["driver.root", "driver", "an absolute path"],
         ),
         (
+            "[driver]\nreleases = \"drivers.d\"",
+            &["driver.releases", "drivers.d", "an absolute path"],
+        ),
+        (
             "[driver]\nlibraries = \"yes\"",
             &["yes", "auto", "cdi", "discover", "none"],
         ),
@@ -101,7 +105,12 @@ fn every_wrong_value_is_named_with_what_is_allowed() {
         ),
         (
             "[request.default]\nmemory = \"4Gi\"\npriority = \"high\"\ncompute = 30",
-            &["request.default", "exclude each other", "priority high", "(30)"],
+            &[
+                "request.default",
+                "exclude each other",
+                "priority high",
+                "(30)",
+            ],
         ),
         (
             "[request.default]\nmemory = \"4Gi\"\npolicy = \"native\"\ncompute = 30",
