@@ -113,7 +113,9 @@ impl Settings {
             anyhow!("configuration {}: {why}", file.display())
         };
         let wrong = |key: &str, value: &dyn std::fmt::Debug, allowed: &str| {
-            in_file(&format!("metrics.{key} = {value:?} is not allowed: {allowed}"))
+            in_file(&format!(
+                "metrics.{key} = {value:?} is not allowed: {allowed}"
+            ))
         };
         let config = config.read().map_err(|error| in_file(&error))?;
         let listen = match (&options.listen, config.listen.as_str()) {

@@ -277,7 +277,7 @@ fn top_prints_what_it_shows_where_there_is_no_terminal() {
 }
 
 #[test]
-fn what_cannot_be_printed_names_standard_output_and_another_user_is_asked_for_root() {
+fn what_cannot_be_printed_names_standard_output_and_another_user_needs_root() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     let Some(host) = Host::start("what_cannot_be_printed_names_standard_output") else {

@@ -270,7 +270,10 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         let error = "policy=foo".parse::<CardFilter>().unwrap_err();
-        assert!(error.contains("policy = \"foo\"") && error.contains("5 or native"), "{error}");
+        assert!(
+            error.contains("policy = \"foo\"") && error.contains("5 or native"),
+            "{error}"
+        );
         assert_eq!("policy=5".parse::<CardFilter>(), "policy=native".parse());
         assert!(
             "x=1"

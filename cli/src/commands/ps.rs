@@ -51,14 +51,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut ps = collect(&host_config::Config::load()?)?;
     let all = ps.vgpus.len();
     ps.vgpus.retain(|vgpu| shows(&options.filters, vgpu));
-    options
-        .form
-        .print(&ps, ids, |ps, width, look| {
-            if ps.vgpus.is_empty() && all > 0 && look.headings {
-                return render::ps::none_matches(all);
-            }
-            render::ps::render(ps, width, look)
-        })?;
+    options.form.print(&ps, ids, |ps, width, look| {
+        if ps.vgpus.is_empty() && all > 0 && look.headings {
+            return render::ps::none_matches(all);
+        }
+        render::ps::render(ps, width, look)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

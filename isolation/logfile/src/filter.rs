@@ -48,7 +48,10 @@ mod tests {
             let (filter, problem) = of_text(wrong, LevelFilter::INFO);
             assert_eq!(filter.to_string(), "info");
             let problem = problem.unwrap_or_default();
-            assert!(problem.contains(wrong) && problem.contains("trace"), "{problem}");
+            assert!(
+                problem.contains(wrong) && problem.contains("trace"),
+                "{problem}"
+            );
         }
     }
 }

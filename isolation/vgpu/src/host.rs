@@ -19,8 +19,6 @@ use verdict::filter::{Coverage, FilterSpec};
 
 use crate::{Error, mount};
 
-/// Where `cgpu` is found inside a container.
-
 /// Refuses whoever is not the host's root: grants, brokers and the simulator's nodes are root's, and a broker of somebody else could
 /// be killed or replaced by that one's containers. A rootless engine is root in a user namespace of its own, or nobody.
 ///

@@ -6,6 +6,7 @@ use spec::edit::Mount;
 
 use crate::error::Error;
 
+/// Where `cgpu` is found inside a container.
 const TOOL_TARGET: &str = "/usr/bin/cgpu";
 
 /// Checks that there is something to bind, and that it is no link: its target would be the link's owner's choice.

@@ -15,7 +15,9 @@ use sys::pidfd::PidFd;
 use sys::traced::Traced;
 
 use super::{selinux, standing};
-use view::doctor::{Cgroup, ClaimsFacts, Configured, Container, Facts, FiltersUnread, KubeletServer, Runc};
+use view::doctor::{
+    Cgroup, ClaimsFacts, Configured, Container, Facts, FiltersUnread, KubeletServer, Runc,
+};
 use view::host_driver::{ANSWER, HostDriver, kernel_version};
 use view::ps;
 

@@ -9,7 +9,9 @@ pub enum Error {
     #[error(transparent)]
     Shape(#[from] ShapeError),
     /// It is annotated for what is no container's name.
-    #[error("the annotation cgpu.io/applied, which cgpu alone writes, names no container: leave it out")]
+    #[error(
+        "the annotation cgpu.io/applied, which cgpu alone writes, names no container: leave it out"
+    )]
     Name(#[source] cards::NameError),
     /// A seccomp profile that cannot be combined with ours.
     #[error("the container's seccomp profile cannot be used with a vGPU: {problem}")]

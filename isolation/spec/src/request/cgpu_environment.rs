@@ -159,7 +159,8 @@ fn visible_cards(variables: &Variables<'_>) -> Result<Option<Vec<CardName>>, Err
         None | Some("all" | "void" | "") => Ok(None),
         Some("none") => Err(Error::Contradiction {
             one: format!("{VISIBLE_CARDS}=none"),
-            other: "a request for card memory: name cards, all or void, or leave the request out".to_owned(),
+            other: "a request for card memory: name cards, all or void, or leave the request out"
+                .to_owned(),
         }),
         Some(list) => Ok(Some(card_list(
             VISIBLE_CARDS,

@@ -20,8 +20,8 @@ pub(super) fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error
     let request = Request::SetQuota {
         cards: cards.collect(),
     };
-    let answer: Quotas =
-        client::ask(&dir.control_socket(), &request).map_err(|error| failed(unconfirmed(&error)))?;
+    let answer: Quotas = client::ask(&dir.control_socket(), &request)
+        .map_err(|error| failed(unconfirmed(&error)))?;
     let agrees = grant.cards.iter().all(|slice| {
         answer
             .cards
