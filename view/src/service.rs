@@ -43,6 +43,11 @@ fn notify(state: NotifyState<'_>) {
 /// standard error. Called once.
 pub fn log() {
     let (filter, problem) = logfile::filter::of_environment(LevelFilter::INFO);
+    // It writes the whole of an answer that it cannot read: megabytes that tenants have written.
+    let filter = match "kube_client::client=error".parse() {
+        Ok(quiet) => filter.add_directive(quiet),
+        Err(_never) => filter,
+    };
     let journal = is_to_journal().then(tracing_journald::layer);
     // Its socket may be absent, as in a container.
     let journal = journal.and_then(Result::ok);
