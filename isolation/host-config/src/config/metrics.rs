@@ -7,9 +7,16 @@ const LISTEN_ALLOWED: &str = "an address such as \"127.0.0.1:9402\", or \"unix:\
 const DIALECTS_ALLOWED: &str = "a list of one or more of \"cgpu\", \"ack\", \"dcgm\" and \"hami\"";
 
 /// `metrics`, as it is written: the agent alone reads it, and a wrong value, be it of a wrong type, keeps no container from its start.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
 pub struct MetricsConfig(Option<Value>);
+
+/// Two that are written in different ways may be the same.
+impl PartialEq for MetricsConfig {
+    fn eq(&self, other: &Self) -> bool {
+        self.read() == other.read()
+    }
+}
 
 /// What `[metrics]` says, or its defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
