@@ -17,7 +17,7 @@ use nvabi::{Release, status};
 use crate::effect::{Effect, Engines, List, Memory, Schedule, Switch, Verdict, View, Whose};
 use crate::page_size::{self, Requested, Takes};
 use crate::policy::{CardFigures, RegisteredMemory};
-use crate::{Op, Policy, Refusal, names, page_tables, share};
+use crate::{Op, Policy, Refusal, address_space, names, page_tables, share};
 use nvabi::errno::{EFAULT, EINVAL};
 
 /// Decides one call under the default policy. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
@@ -186,8 +186,8 @@ fn alloc(
             }
             _other => Ok(object(None)),
         },
+        Kind::VaSpace => address_space::check(params, op, release).map(|()| object(None)),
         Kind::Subdevice
-        | Kind::VaSpace
         | Kind::ChannelGroup
         | Kind::Channel
         | Kind::ContextShare

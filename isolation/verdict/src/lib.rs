@@ -15,6 +15,7 @@
 )]
 #![deny(clippy::wildcard_enum_match_arm)]
 
+mod address_space;
 pub mod blocks;
 pub mod cards;
 pub mod decide;

@@ -7,7 +7,7 @@ use nvabi::bytes::{put, put_u32, put_u64};
 use nvabi::errno::EINVAL;
 use nvabi::layout::{
     debugger_params, device_params, event_params, export_object, export_objects, import_objects,
-    nvos02, nvos21, nvos32, nvos54, nvos57, nvos64, share_policy,
+    nvos02, nvos21, nvos32, nvos54, nvos57, nvos64, share_policy, va_space_params,
 };
 use nvabi::{Release, control, escape, uvm};
 use verdict::{Effect, Op, Refusal, Surface, Verdict, policy};
@@ -162,6 +162,43 @@ fn allocations() {
         put_u64(&mut arg, nvos21::P_PARAMS, 0x1000);
         put_u32(&mut arg, nvos64::FLAGS, 1);
         assert_eq!(status(&answer(&ALLOC_LONG, &arg, &[], release)), Some(0x56));
+    }
+}
+
+/// Statuses as `translateAllocFlagsToVASpaceFlags` gives them to flags that do not go together (vaspace_api.c).
+#[test]
+fn an_address_space_is_a_new_one_or_the_devices_and_harms_no_neighbour() {
+    // Bits of `NV_VASPACE_ALLOCATION_FLAGS_*`.
+    let admitted = [0, 1, 2, 3, 4, 6, 11, 12];
+    for release in Release::ALL {
+        let verdict = |index: u32, flags: u32| {
+            let mut arg = vec![0; 32];
+            put_u32(&mut arg, nvos21::H_CLASS, 0x90f1);
+            put_u64(&mut arg, nvos21::P_PARAMS, 0x1000);
+            let mut params = vec![0; 64];
+            put_u32(&mut params, va_space_params::INDEX, index);
+            put_u32(&mut params, va_space_params::FLAGS, flags);
+            status(&answer(&ALLOC, &arg, &params, release))
+        };
+        for (index, expected) in [
+            (0, None),
+            // The place in memory that the CPU sees, the one of all, the card's for other cards.
+            (1, Some(0x1f)),
+            (2, Some(0x1f)),
+            (3, None),
+            (4, Some(0x1f)),
+            (5, Some(0x1f)),
+            (u32::MAX, Some(0x1f)),
+        ] {
+            assert_eq!(verdict(index, 0), expected, "{release:?} index {index}");
+        }
+        for bit in 0..32 {
+            let expected = (!admitted.contains(&bit)).then_some(0x1f);
+            assert_eq!(verdict(0, 1 << bit), expected, "{release:?} bit {bit}");
+            assert_eq!(verdict(0, 1 << bit | 0x48), expected, "{release:?} {bit}");
+        }
+        // cuCtxCreate's.
+        assert_eq!(verdict(0, 0x48), None, "{release:?}");
     }
 }
 

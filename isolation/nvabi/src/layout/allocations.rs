@@ -80,6 +80,34 @@ pub mod device_params {
     pub const VA_MODE_MULTIPLE: u32 = 2;
 }
 
+/// `NV_VASPACE_ALLOCATION_PARAMETERS`: an address space.
+pub mod va_space_params {
+    /// `index`
+    pub const INDEX: usize = 0;
+    /// `flags`
+    pub const FLAGS: usize = 4;
+    /// `NV_VASPACE_ALLOCATION_INDEX_GPU_NEW`: one that is made
+    pub const INDEX_NEW: u32 = 0;
+    /// `NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE`: the device's default one
+    pub const INDEX_DEVICE: u32 = 3;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_MINIMIZE_PTETABLE_SIZE`: a hint
+    pub const FLAG_MINIMIZE_PTETABLE_SIZE: u32 = 1 << 0;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_RETRY_PTE_ALLOC_IN_SYS`: page tables may be in the host's memory, which is the default
+    pub const FLAG_RETRY_PTE_ALLOC_IN_SYS: u32 = 1 << 1;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_SHARED_MANAGEMENT`: a part of it is nvidia-uvm's
+    pub const FLAG_SHARED_MANAGEMENT: u32 = 1 << 2;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED`: nvidia-uvm owns its page tables
+    pub const FLAG_IS_EXTERNALLY_OWNED: u32 = 1 << 3;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_ENABLE_NVLINK_ATS`: the process's own page tables count too, where the machine has that
+    pub const FLAG_ENABLE_NVLINK_ATS: u32 = 1 << 4;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING`
+    pub const FLAG_ENABLE_PAGE_FAULTING: u32 = 1 << 6;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_OPTIMIZE_PTETABLE_MEMPOOL_USAGE`: less is kept for page tables in advance
+    pub const FLAG_OPTIMIZE_PTETABLE_MEMPOOL_USAGE: u32 = 1 << 11;
+    /// `NV_VASPACE_ALLOCATION_FLAGS_REQUIRE_FIXED_OFFSET`: every allocation in it names its address
+    pub const FLAG_REQUIRE_FIXED_OFFSET: u32 = 1 << 12;
+}
+
 /// `NV0005_ALLOC_PARAMETERS`: an event.
 pub mod event_params {
     /// `hParentClient`: the client whose object is watched; 0: the allocating one
