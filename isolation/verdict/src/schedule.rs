@@ -1,8 +1,8 @@
 //! What a tenant may have of a card's scheduler, whatever its policy: bounds that are put into the copy that is executed.
 
-use nvabi::bytes::{u32_at, u64_at};
+use nvabi::bytes::{u8_at, u32_at, u64_at};
 use nvabi::control::Decision;
-use nvabi::layout::{engine_type, preemption_mode, timeslice};
+use nvabi::layout::{engine_type, preempt, preemption_mode, timeslice};
 
 use crate::Op;
 use crate::share::{Narrowing, Replacement};
@@ -31,7 +31,9 @@ pub const MOST_SCHEDULED: usize = 4096;
 /// What is bounded of a call to the scheduler:
 /// - a timeslice is no longer than [`LONGEST_SLICE_US`];
 /// - a compute context that chooses how it is preempted chooses the middle of an instruction (CILP): one that waits for the end of
-///   its kernel holds the engine for as long as that takes, past its slice and past a closed gate.
+///   its kernel holds the engine for as long as that takes, past its slice and past a closed gate;
+/// - a preempt that waits does so for the driver's own time, and not for one that the tenant chooses, of up to a second (ctrla06c.h): the firmware
+///   waits, and the driver's locks are held meanwhile.
 #[must_use]
 pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
@@ -49,11 +51,16 @@ pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
         u32_at(params, preemption_mode::FLAGS)
             .is_some_and(|flags| flags & preemption_mode::FLAG_COMPUTE != 0)
     };
+    // `bWait` as it is, and no `bManualTimeout` behind it.
+    let waits = || u8_at(params, preempt::WAIT).map_or(0, u16::from);
+    let times = || u8_at(params, preempt::MANUAL_TIMEOUT).is_some_and(|given| given != 0);
     if decision == Some(Decision::SetTimeslice) && is_long() {
         bounded(timeslice::MICROS, Replacement::U64(LONGEST_SLICE_US))
     } else if decision == Some(Decision::PreemptionMode) && chooses() {
         let mode = Replacement::U32(preemption_mode::COMPUTE_CILP);
         bounded(preemption_mode::COMPUTE, mode)
+    } else if decision == Some(Decision::Preempt) && times() {
+        bounded(preempt::WAIT, Replacement::U16(waits()))
     } else {
         Vec::new()
     }

@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
-use nvabi::layout::{disable_channels, nvos54, preemption_mode, schedule as runlist, timeslice};
+use nvabi::layout::{
+    disable_channels, nvos54, preempt, preemption_mode, schedule as runlist, timeslice,
+};
 use nvabi::{Release, control, escape, status};
 use verdict::schedule::{LONGEST_SLICE_US, bounds};
 use verdict::{Effect, Op, Refusal, Schedule, Surface, Switch, Verdict};
@@ -203,9 +205,25 @@ fn compute_is_preempted_in_the_middle_of_an_instruction() {
             assert_eq!(u32_at(&seen, GRAPHICS), Some(7), "{case}");
             assert_eq!(restored, call.params);
         }
-        let call = known(control::NVA06C_CTRL_CMD_PREEMPT, release);
+    }
+}
+
+#[test]
+fn no_tenant_says_how_long_the_firmware_waits_for_a_preempt() {
+    for release in Release::ALL {
+        let mut call = known(control::NVA06C_CTRL_CMD_PREEMPT, release);
         assert_eq!(call.effect(), Schedule::Preempt);
         assert_eq!(bounds(&call.op, &[&call.arg, &call.params]), []);
+        for (wait, given, micros) in [(0, 1, 1), (1, 1, 1_000_000), (1, 0x80, u32::MAX)] {
+            put(&mut call.params, preempt::WAIT, &[wait]);
+            put(&mut call.params, preempt::MANUAL_TIMEOUT, &[given]);
+            put_u32(&mut call.params, preempt::TIMEOUT_US, micros);
+            assert_eq!(call.effect(), Schedule::Preempt);
+            let (seen, restored) = call.bounded();
+            let flags = [seen[preempt::WAIT], seen[preempt::MANUAL_TIMEOUT]];
+            assert_eq!(flags, [wait, 0], "{release:?}");
+            assert_eq!(restored, call.params, "the tenant's own values come back");
+        }
     }
 }
 
