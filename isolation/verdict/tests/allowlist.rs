@@ -121,6 +121,8 @@ const LEFT_OUT: &[(&str, u32, &str)] = &[
     ("control", 0x90e7_0113, "BBX_GET_LAST_FLUSH_TIME: of the card's black box"),
     ("control", 0x80_028b, "no name in any public header: nothing says what its parameters are"),
     ("control", 0x83de_0315, "DEBUG_READ_MEMORY: a pointer that is not carried"),
+    ("control", 0x83de_0317, "DEBUG_SUSPEND_CONTEXT: disables and enables channels in the firmware, past the gate of a share"),
+    ("control", 0x83de_0318, "DEBUG_RESUME_CONTEXT: as DEBUG_SUSPEND_CONTEXT"),
     ("control", 0xcb33_010c, "GPU_GET_KEY_ROTATION_STATE: 555 does not export it, 550 before and 560 behind it do"),
     ("control", 0xf8_0103, "fabric memory is refused"),
     ("control", 0xfd_0101, "multicast memory is refused"),

@@ -254,6 +254,18 @@ fn what_is_not_a_tenants_is_refused_as_the_driver_refuses_it() {
     }
 }
 
+/// They enable channels, which a gate has disabled, in the firmware.
+#[test]
+fn no_debugger_suspends_or_resumes_a_context() {
+    for release in Release::ALL {
+        for (cmd, bytes) in [(0x83de_0317, 8), (0x83de_0318, 0)] {
+            let verdict = control(cmd, release, bytes).verdict();
+            let reply = refusal(&verdict);
+            assert_eq!(reply, Some(status::NV_ERR_NOT_SUPPORTED), "{release:?}");
+        }
+    }
+}
+
 #[test]
 fn a_group_that_does_not_name_its_engine_computes() {
     let graphics: Vec<u32> = (0..32)

@@ -367,10 +367,6 @@ pub const CONTROLS: &[Row<u32>] = &[
         0x83de_0310,
         &[for_driver("hTargetChannel", 1, 0, OF_ITS_SESSION)],
     ),
-    (
-        0x83de_0317,
-        &[for_driver("hResidentChannel", 1, 4, "it is written")],
-    ),
     (0x906f_0101, &[param("hObject", 0)]),
     (0xc36f_0101, &[param("hObject", 0)]),
     (0xc56f_010b, &[for_driver("hMemory", 1, 0, OF_ITS_CLIENT)]),
