@@ -1,4 +1,4 @@
-//! How many channel groups, channels and clients a container has for a card's gate to turn, and what there may be of them.
+//! How many channel groups, channels and clients a container has for a card's gate to turn, how many beside these, and what there may be of them.
 //!
 //! Calls that are under way count as what they may become: each of them was admitted before the next one is.
 
@@ -14,16 +14,21 @@ use nvabi::class::{self, Kind};
 use nvabi::escape;
 use nvabi::layout::{nvos21, nvos55};
 use nvabi::{Release, status};
-use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_SCHEDULED};
+use verdict::schedule::{
+    MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_OTHER_CHANNELS, MOST_SCHEDULED,
+};
 
 use crate::why::Why;
 
-/// What a card's gate has to turn.
+/// What a card's gate has to turn, and what else has channels there.
 #[derive(Debug)]
 pub(crate) struct Counted {
     groups: usize,
     channels: usize,
     clients: BTreeSet<u32>,
+    /// Channel groups of other engines, and channels without one.
+    other_groups: usize,
+    other_channels: usize,
     /// Of all engines and cards.
     all: usize,
     under_way: UnderWay,
@@ -42,8 +47,10 @@ struct UnderWay {
 /// What a call would add to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Adds {
-    /// A channel group or channel that is not gated.
-    Other,
+    /// A channel group that is not gated, or a further handle for what is not.
+    OtherGroup,
+    /// A channel that is not gated.
+    OtherChannel,
     /// A group of the compute engine for this client, with so many channels.
     Group {
         /// Whose.
@@ -61,11 +68,14 @@ impl Counted {
     pub(crate) fn on(state: &State, card: CardSlot, release: Release) -> Self {
         let scheduling = state.scheduling();
         let groups = scheduling.objects(&state.ledger, card).groups;
-        let graphics = || groups.iter().filter(|it| it.engine == Engine::Graphics);
+        let of = |engine| groups.iter().filter(move |it| it.engine == engine);
+        let channels = |engine| of(engine).map(|group| group.channels.len()).sum();
         Self {
-            groups: graphics().count(),
-            channels: graphics().map(|group| group.channels.len()).sum(),
-            clients: graphics().map(|group| group.client).collect(),
+            groups: of(Engine::Graphics).count(),
+            channels: channels(Engine::Graphics),
+            clients: of(Engine::Graphics).map(|group| group.client).collect(),
+            other_groups: of(Engine::Other).count(),
+            other_channels: channels(Engine::Other),
             all: scheduling.count(),
             under_way: UnderWay::of(state, release),
         }
@@ -81,8 +91,16 @@ impl Counted {
         if sum(&coming) >= MOST_SCHEDULED {
             return full(Why::TooManyScheduled);
         }
+        let with_this =
+            |there, under_way| sum(&[there, under_way, duplicates, 1]) > MOST_OTHER_CHANNELS;
         let (groups, channels, client) = match adds {
-            Adds::Other => return Ok(()),
+            Adds::OtherGroup if with_this(self.other_groups, under_way.groups) => {
+                return full(Why::TooManyOtherChannels);
+            }
+            Adds::OtherChannel if with_this(self.other_channels, under_way.channels) => {
+                return full(Why::TooManyOtherChannels);
+            }
+            Adds::OtherGroup | Adds::OtherChannel => return Ok(()),
             Adds::Group { client, channels } => (1, channels, Some(client)),
             Adds::Channel => (0, 1, None),
         };
@@ -155,7 +173,7 @@ pub(crate) fn duplicate(state: &State, client: u32, source: Name) -> Option<(Car
             client,
             channels: 1,
         },
-        Some(Engine::Other) | None => Adds::Other,
+        Some(Engine::Other) | None => Adds::OtherGroup,
     };
     Some((card, adds))
 }

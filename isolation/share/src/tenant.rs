@@ -194,12 +194,12 @@ impl Share {
         let adds = match part {
             Part::Group => match engine_of_group(segments) {
                 Engine::Graphics => group(0),
-                Engine::Other => Adds::Other,
+                Engine::Other => Adds::OtherGroup,
             },
             Part::Channel if is_group(state, above) => {
                 match scheduling.engine(&state.ledger, above) {
                     Some(Engine::Graphics) => Adds::Channel,
-                    Some(Engine::Other) | None => Adds::Other,
+                    Some(Engine::Other) | None => Adds::OtherChannel,
                 }
             }
             Part::Channel => match engine_of_channel(segments) {
@@ -207,7 +207,7 @@ impl Share {
                     return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
                 }
                 Engine::Graphics => group(1),
-                Engine::Other => Adds::Other,
+                Engine::Other => Adds::OtherChannel,
             },
             Part::Context => {
                 let Some(name) = scheduling.computing(&state.ledger, above) else {

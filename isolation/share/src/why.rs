@@ -1,6 +1,8 @@
 //! Why what is scheduled may not be made.
 
-use verdict::schedule::{MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_SCHEDULED};
+use verdict::schedule::{
+    MOST_CHANNELS, MOST_CLIENTS, MOST_GROUPS, MOST_OTHER_CHANNELS, MOST_SCHEDULED,
+};
 
 /// Why a channel group, a channel or a compute object may not be made, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -11,6 +13,9 @@ pub enum Why {
     /// More channels of the compute engine than a gate can turn in time.
     #[error("more than {MOST_CHANNELS} channels of the compute engine")]
     TooManyChannels,
+    /// More channels of other engines, or groups of them, than leave a card's numbers for others.
+    #[error("more than {MOST_OTHER_CHANNELS} channels or channel groups of other engines")]
+    TooManyOtherChannels,
     /// More clients with channel groups than a gate can turn in time.
     #[error("more than {MOST_CLIENTS} clients with channel groups of the compute engine")]
     TooManyClients,

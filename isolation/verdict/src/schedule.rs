@@ -14,13 +14,19 @@ pub const LONGEST_SLICE_US: u64 = timeslice::DEFAULT_US;
 /// engine. 25 CUDA processes of 3 to 5 groups each (gpu_ext) have room. It is no count by process: a tenant makes processes for nothing.
 ///
 /// Each group has slices of its own, of 0.2 ms at least and a switch: with more of them a neighbour's slices could not be made long enough to leave
-/// it its part. And a card's runlist has 2048 places for channels and as many for groups (`kfifoGetMaxChannelGroupsInSystem_IMPL`): with
-/// [`MOST_CHANNELS`] a container leaves three quarters of them to others.
+/// it its part.
 pub const MOST_GROUPS: usize = 128;
 
 /// The most channels of that engine on a card. A gate takes one call of the driver for each 64 of a client, and turns twice in each window: the more there
 /// are, the longer it takes.
 pub const MOST_CHANNELS: usize = 512;
+
+/// The most channels of other engines that a container may have on a card, and the most groups of theirs: a context has one or a few of each
+/// copy engine, and 25 CUDA processes have room.
+///
+/// A card has 2048 numbers for the channels of all its engines together from Ampere on (gsp_fw_heap.h; the firmware's heap has no memory for more
+/// on any card), and as many for groups (`kfifoGetMaxChannelGroupsInSystem_IMPL`). With [`MOST_CHANNELS`] a container leaves half of them to others.
+pub const MOST_OTHER_CHANNELS: usize = 512;
 
 /// The most clients that have groups of that engine on a card, for the same reason: at least one call for each.
 pub const MOST_CLIENTS: usize = 32;

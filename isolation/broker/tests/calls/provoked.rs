@@ -46,6 +46,10 @@ pub(crate) const TESTS: &[Test] = &[
         channels_and_clients,
     ),
     ("provoked::duplicates_are_counted", duplicated_groups),
+    (
+        "provoked::channels_of_other_engines_leave_numbers_for_neighbours",
+        channels_of_other_engines,
+    ),
 ];
 
 const DISABLE: u32 = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
@@ -324,6 +328,33 @@ fn channels_and_clients() {
     let mut others = others;
     drop(others.pop());
     until("there is room for another client", || made() == rm::OK);
+}
+
+/// A card has 2048 numbers for the channels of all engines, and as many for groups.
+fn channels_of_other_engines() {
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
+    let full = status::NV_ERR_INSUFFICIENT_RESOURCES;
+    let make = |parent, class| {
+        let name = (tenant.client, parent);
+        tenant.tenant.on_engine(tenant.fd, name, class, COPY)
+    };
+    let copies = make(tenant.device, GROUP).1;
+    for _ in 0..512 {
+        assert_eq!(make(copies, CHANNEL).0, rm::OK);
+    }
+    let seen = fixture.fake.seen().len();
+    assert_eq!(make(copies, CHANNEL), (full, 0));
+    for _ in 1..512 {
+        assert_eq!(make(tenant.device, GROUP).0, rm::OK);
+    }
+    let further = make(tenant.device, GROUP);
+    assert_eq!(further, (full, 0));
+    assert_eq!(fixture.fake.seen().len(), seen + 511, "no driver hears");
+    // The compute engine's are counted by themselves.
+    let name = (tenant.client, tenant.group);
+    let computes = tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR);
+    assert_eq!(computes.0, rm::OK);
 }
 
 fn duplicated_groups() {
