@@ -4,11 +4,13 @@ use ledger::{Counted, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
 /// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`.
-pub const OF_LEDGER: [(Counted, u64); 9] = [
+pub const OF_LEDGER: [(Counted, u64); 10] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
     (Counted::Kind(ObjectKind::VaSpace), 1024),
+    // Each may have an address space of its own by default, whose page tables come out of what RM keeps of the card for itself (gpu/device_share.c).
+    (Counted::Kind(ObjectKind::Device), 1024),
     // Engine objects, events, a debugger's sessions and the like: most of them the driver hands to the firmware (`RS_FLAGS_ALLOC_RPC_TO_PHYS_RM`,
     // resource_list.h), whose heap is small and the same for all. A CUDA context has some hundreds.
     (Counted::Kind(ObjectKind::Other), 1 << 14),

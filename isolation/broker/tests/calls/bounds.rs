@@ -151,6 +151,7 @@ fn beyond_each_maximum() {
         (ObjectKind::Client, 4096),
         (ObjectKind::ChannelGroup, 1024),
         (ObjectKind::VaSpace, 1024),
+        (ObjectKind::Device, 1024),
         (ObjectKind::Other, 1 << 14),
         (ObjectKind::Memory, 1 << 18),
     ] {
@@ -165,6 +166,10 @@ fn beyond_each_maximum() {
             }
             ObjectKind::ChannelGroup => tenant.on_engine(fd, (client, device), ctl, 1).0,
             ObjectKind::VaSpace => tenant.on_engine(fd, (client, device), below, 0).0,
+            ObjectKind::Device => {
+                let arg = rm::alloc(client, client, 0, 0x80, tenant.params_address());
+                tenant.call(fd, rm::ALLOC, &arg, &[0; 56]).status()
+            }
             // A debugger's session, which the driver hands to the firmware.
             ObjectKind::Other => tenant.on_engine(fd, (client, device), 0x83de, 0).0,
             _ => tenant.memory(fd, client, device, 0, GRANULE).status(),
