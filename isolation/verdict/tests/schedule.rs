@@ -209,7 +209,7 @@ fn compute_is_preempted_in_the_middle_of_an_instruction() {
 }
 
 #[test]
-fn no_tenant_says_how_long_the_firmware_waits_for_a_preempt() {
+fn no_tenant_chooses_how_long_the_firmware_waits_for_a_preempt() {
     for release in Release::ALL {
         let mut call = known(control::NVA06C_CTRL_CMD_PREEMPT, release);
         assert_eq!(call.effect(), Schedule::Preempt);
