@@ -12,6 +12,9 @@ use nix::errno::Errno;
 /// No file read here is as long: the longest is the status of a process in 65536 groups, with 700 KB.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
+/// What is read of a command line. Its owner makes it as long as its address space: 128 TiB without a capability (`PR_SET_MM_MAP`).
+const COMMAND_LINE_MAX_BYTES: u64 = 128 << 10;
+
 /// `/proc/PID/stat`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
@@ -73,6 +76,14 @@ fn field_in<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(value).map(str::trim)
 }
 
+/// The beginning of `/proc/PID/cmdline`, at most [`COMMAND_LINE_MAX_BYTES`]; empty for a process within exec or past its end.
+///
+/// # Errors
+/// The system's.
+pub fn command_line(process: impl Display) -> io::Result<Vec<u8>> {
+    capped(process, "cmdline", COMMAND_LINE_MAX_BYTES)
+}
+
 /// The control group of a process below the root of this controller's tree, with a `/` first; that of version 2 is the one
 /// of controller ``.
 ///
@@ -100,17 +111,22 @@ pub fn has_gone(error: &io::Error) -> bool {
 }
 
 fn text(process: impl Display, file: &str) -> io::Result<String> {
+    let bytes = capped(process, file, FILE_MAX_BYTES)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn capped(process: impl Display, file: &str, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(format!("/proc/{process}/{file}"))?
-        .take(FILE_MAX_BYTES)
+        .take(max_bytes)
         .read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStrExt;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -155,6 +171,28 @@ mod tests {
         assert!(has_gone(&status_field(pid, "PPid").unwrap_err()));
         assert!(has_gone(&group_of(pid, "").unwrap_err()));
         assert_eq!(start_ticks(pid), None);
+    }
+
+    #[test]
+    fn of_a_command_line_without_end_the_beginning_is_read() {
+        let mut child = Command::new("python3")
+            .args(["-c", include_str!("proc/long_command_line.py")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        let mut output = child.stdout.take().unwrap();
+        if output.read_exact(&mut ready).is_err() {
+            assert_eq!(child.wait().unwrap().code(), Some(77));
+            eprintln!("SKIPPED: this kernel has no PR_SET_MM_MAP");
+            return;
+        }
+        let line = command_line(child.id()).unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(line.len(), 128 << 10);
+        assert!(command_line("self").unwrap().contains(&0));
     }
 
     #[test]

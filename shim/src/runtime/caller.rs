@@ -8,7 +8,7 @@
 use std::fs;
 
 use serde::{Deserialize, Serialize};
-use sys::proc::{Stat, has_gone};
+use sys::proc::{Stat, command_line, has_gone};
 
 use crate::error::{Result, file};
 
@@ -22,7 +22,7 @@ pub struct Caller {
     start_ticks: u64,
     /// The kernel's number of the boot that is meant.
     boot: String,
-    /// As in `/proc/PID/cmdline`.
+    /// As [`command_line`] reads it.
     command_line: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ impl Caller {
             pid,
             start_ticks: process.start_ticks,
             boot: fs::read_to_string(BOOT_ID).map_err(file("read", BOOT_ID))?,
-            command_line: fs::read(line).map_err(file("read", line))?,
+            command_line: command_line("self").map_err(file("read", line))?,
         }))
     }
 
@@ -68,8 +68,7 @@ impl Caller {
             return Ok(None);
         }
         // Its memory goes before its files, by which the engine sees that it has ended.
-        let lives =
-            fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|line| !line.is_empty());
+        let lives = command_line(self.pid).is_ok_and(|line| !line.is_empty());
         Ok(group.filter(|_| !lives))
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use sys::proc::command_line;
+
 use super::caller::{Caller, Group};
 use super::members::Members;
 use super::runc::Runc;
@@ -89,6 +91,17 @@ impl Callers<'_> {
             .as_ref()
             .is_some_and(|group| group.has_unborn(pid, line))
     }
+
+    /// Whether this process is to be ended. Its command line is read only where it may be a caller's: whoever else made it may have
+    /// made it so that the read takes long.
+    fn have_call(&self, pid: i32, runc: &Runc, id: &ContainerId) -> bool {
+        let may_call = self.have(pid);
+        if !may_call && !self.group.as_ref().is_some_and(|group| group.has(pid)) {
+            return false;
+        }
+        let line = command_line(pid).unwrap_or_default();
+        (may_call && is_call(&line, runc, id)) || self.have_unborn(pid, &line)
+    }
 }
 
 /// Where a process is, and as whom.
@@ -136,10 +149,7 @@ fn end_found(runc: &Runc, id: &ContainerId, callers: &Callers<'_>) -> Result<Fou
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
             continue;
         };
-        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let raw = pid.as_raw_nonzero().get();
-        let is_ours = is_call(&line, runc, id) && callers.have(raw);
-        if is_ours || callers.have_unborn(raw, &line) {
+        if callers.have_call(pid.as_raw_nonzero().get(), runc, id) {
             end(&process)?;
             found = Found::Some;
         }
@@ -206,7 +216,7 @@ fn end_inits(runc: &Runc, id: &ContainerId, group: &Path) -> Result<bool> {
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
             continue;
         };
-        let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        let line = command_line(pid.as_raw_nonzero()).unwrap_or_default();
         // One that has ended has none, and one within exec has none yet: as long as it is there, it is looked at again.
         if line.is_empty() {
             continue;
@@ -253,8 +263,58 @@ fn end(process: &OwnedFd) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::task::RuncOptions;
+
+    /// Two processes with a command line of 1 GiB, another user's and this one's.
+    #[test]
+    fn a_command_line_without_end_stops_no_look_for_calls() {
+        let program = include_str!("../../../isolation/sys/src/proc/long_command_line.py");
+        let users = [rustix::process::getuid().as_raw(), 65_534];
+        let mut children = Vec::new();
+        for user in users {
+            let mut command = Command::new("/usr/bin/python3");
+            let command = command.args(["-c", program]).uid(user);
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            let Ok(mut child) = child else {
+                eprintln!("SKIPPED: the process of another user needs root");
+                continue;
+            };
+            let mut ready = [0; 6];
+            let mut output = child.stdout.take().unwrap();
+            if output.read_exact(&mut ready).is_err() {
+                assert_ne!(
+                    child.wait().unwrap().code(),
+                    Some(1),
+                    "the program has a fault"
+                );
+                eprintln!(
+                    "SKIPPED: user {user} runs no python3, or the kernel has no PR_SET_MM_MAP"
+                );
+                continue;
+            }
+            children.push(child);
+        }
+        let peak_kib = || -> u64 {
+            let peak = sys::proc::status_field("self", "VmHWM").unwrap().unwrap();
+            peak.trim_end_matches(" kB").parse().unwrap()
+        };
+        let before = peak_kib();
+        let runc = Runc::new("ns", &RuncOptions::default(), None);
+        let id = ContainerId::new("of-nobody").unwrap();
+        let looked = end_all(&runc, &id, None, &Members::of(None));
+        let read_kib = peak_kib() - before;
+        for mut child in children {
+            drop(child.stdin.take());
+            assert!(child.wait().unwrap().success(), "it was no call");
+        }
+        looked.unwrap();
+        assert!(read_kib < 256 << 10, "{read_kib} KiB were read");
+    }
 
     #[test]
     fn only_calls_with_this_root_and_container_are_meant() {

@@ -319,7 +319,7 @@ fn flags_of_the_daemon() -> Vec<String> {
         .flatten()
         .flatten()
         .filter(|process| own.is_some() && fs::read_link(process.path().join("ns/mnt")).ok() == own)
-        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
+        .filter_map(|process| sys::proc::command_line(process.file_name().to_str()?).ok())
         .find_map(|line| dockerd_flags(&line))
         .unwrap_or_default()
 }
