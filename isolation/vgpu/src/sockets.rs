@@ -10,6 +10,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -141,10 +142,11 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
         other => other?,
     };
     // One read instead of one connection for every container of the host.
-    let table = fs::read_to_string("/proc/net/unix")?;
-    let known: HashSet<&str> = table
-        .lines()
-        .filter_map(|line| line.split(' ').next_back())
+    // Names in it are bytes, which any process of this network namespace chooses.
+    let table = fs::read("/proc/net/unix")?;
+    let known: HashSet<&[u8]> = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').next_back())
         .collect();
     let mut removed = 0;
     for entry in fs::read_dir(dir)? {
@@ -163,7 +165,7 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
             removed += 1;
             continue;
         }
-        if socket.to_str().is_some_and(|socket| known.contains(socket)) {
+        if known.contains(socket.as_os_str().as_bytes()) {
             continue;
         }
         // The table is of this network namespace only; a connection is certain.
@@ -217,6 +219,26 @@ mod tests {
         swept(dir.path(), 1);
         assert_eq!(names(dir.path()), ["foreign"]);
         assert_eq!(sweep(&dir.path().join("absent")).unwrap(), 0);
+    }
+
+    /// The name is of the network namespace that this process is in.
+    #[test]
+    fn a_socket_whose_name_is_no_text_stops_no_sweep() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::SocketAddr;
+        let name = [
+            b"cgpu-test-\xff-",
+            std::process::id().to_string().as_bytes(),
+        ]
+        .concat();
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let foreign = UnixListener::bind_addr(&address).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let live = bound(dir.path(), "live");
+        drop(bound(dir.path(), "dead"));
+        swept(dir.path(), 1);
+        assert_eq!(names(dir.path()), ["cgpu-live", "live"]);
+        drop((foreign, live));
     }
 
     /// `kill -9` between any two steps.

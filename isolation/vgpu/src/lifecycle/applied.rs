@@ -7,7 +7,7 @@ use serde_json::Value;
 use spec::edit;
 
 use super::place::absolute;
-use super::release::reclaim;
+use super::release::reclaim_each;
 use crate::bundle::Spec;
 use crate::state::ContainerDir;
 use crate::{Container, Error};
@@ -22,7 +22,12 @@ pub(super) fn unapplied(container: &Container, bundle: &Path) -> Result<Option<S
         return Ok(Some(spec));
     };
     // A killed frontend's edits are undone.
-    reclaim(container.config())?;
+    let reclaimed = reclaim_each(container.config())?;
+    let mut failed = reclaimed.failed.into_iter();
+    // What is left of that one's would be taken for another frontend's.
+    if let Some((_, error)) = failed.find(|(key, _)| *key == applied) {
+        return Err(error);
+    }
     let bundle = absolute(bundle)?;
     let dir = ContainerDir::of(&container.config().state_dir, &applied);
     if dir.exists()

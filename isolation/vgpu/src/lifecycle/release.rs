@@ -15,40 +15,65 @@ use crate::events::Log;
 use crate::state::{self, ContainerDir};
 use crate::{Container, Error, backend, bundle, own_group, sockets};
 
+/// What became of what killed frontends and brokers left behind.
+#[derive(Debug, Default)]
+pub(crate) struct Reclaimed {
+    /// Whose it was.
+    pub(crate) keys: Vec<ContainerKey>,
+    /// What could not be undone, or looked at. It keeps its reservation, and no other container from its start.
+    pub(crate) failed: Vec<(ContainerKey, Error)>,
+}
+
+impl Reclaimed {
+    fn fail(&mut self, key: &ContainerKey, error: Error) {
+        tracing::warn!(%key, error = %chain(&error), "a stale vGPU could not be reclaimed; the next start tries again");
+        self.failed.push((key.clone(), error));
+    }
+}
+
 /// Undoes what killed frontends and brokers left behind; says whose it was.
 ///
 /// # Errors
-/// What could not be undone.
+/// The first that could not be undone; the others are.
 pub fn reclaim(config: &Config) -> Result<Vec<ContainerKey>, Error> {
+    let reclaimed = reclaim_each(config)?;
+    match reclaimed.failed.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(reclaimed.keys),
+    }
+}
+
+/// [`reclaim`], with each failure by its container.
+pub(super) fn reclaim_each(config: &Config) -> Result<Reclaimed, Error> {
     if !state::vgpus_dir(&config.state_dir).exists() && !config.state_dir.join("cards").exists() {
-        let sockets = Path::new(sockets::DIR);
-        sockets::sweep(sockets).map_err(Error::io("remove dead sockets in", sockets))?;
-        return Ok(Vec::new());
+        sweep_sockets();
+        return Ok(Reclaimed::default());
     }
     let lock = StateLock::take(&config.state_dir)?;
     reclaim_locked(&Arc::new(config.clone()), &lock)
 }
 
-pub(crate) fn reclaim_locked(
-    config: &Arc<Config>,
-    lock: &StateLock,
-) -> Result<Vec<ContainerKey>, Error> {
-    let mut reclaimed = Vec::new();
-    let sockets = Path::new(sockets::DIR);
-    sockets::sweep(sockets).map_err(Error::io("remove dead sockets in", sockets))?;
+/// A dead socket is in nobody's way: who needs its name takes it.
+fn sweep_sockets() {
+    if let Err(error) = sockets::sweep(Path::new(sockets::DIR)) {
+        tracing::warn!(%error, "cannot remove dead sockets in {}", sockets::DIR);
+    }
+}
+
+/// # Errors
+/// Vgpus or reservations cannot be read.
+pub(crate) fn reclaim_locked(config: &Arc<Config>, lock: &StateLock) -> Result<Reclaimed, Error> {
+    let mut reclaimed = Reclaimed::default();
+    sweep_sockets();
     let containers = state::containers(&config.state_dir)?;
     own_group::sweep(config, &containers);
     for key in containers {
         let container = Container::new(Arc::clone(config), key);
-        if backend::is_live(container.dir())? {
-            continue;
+        match container.take_back_stale(lock) {
+            Ok(true) => reclaimed.keys.push(container.key().clone()),
+            Ok(false) => {}
+            Err(error) => reclaimed.fail(container.key(), error),
         }
-        container.take_back(
-            lock,
-            "neither frontend nor broker lived any more: its vGPU was taken back",
-        )?;
-        tracing::info!(key = %container.key(), "reclaimed a stale vGPU");
-        reclaimed.push(container.key().clone());
     }
     let store = DiskStore;
     let reservations = Reservations::open(lock, &config.state_dir, &store);
@@ -57,11 +82,13 @@ pub(crate) fn reclaim_locked(
         .into_iter()
         .flat_map(|of_card| of_card.grants)
     {
-        if !ContainerDir::of(&config.state_dir, &entry.key).exists()
-            && !reclaimed.contains(&entry.key)
-        {
-            reservations.remove(&entry.key)?;
-            reclaimed.push(entry.key);
+        let exists = ContainerDir::of(&config.state_dir, &entry.key).exists();
+        if exists || reclaimed.keys.contains(&entry.key) {
+            continue;
+        }
+        match reservations.remove(&entry.key) {
+            Ok(_) => reclaimed.keys.push(entry.key),
+            Err(error) => reclaimed.fail(&entry.key, error.into()),
         }
     }
     Ok(reclaimed)
@@ -94,6 +121,19 @@ impl Container {
         self.undo(lock)?;
         log.ended(why);
         Ok(())
+    }
+
+    /// [`Container::take_back`] where neither frontend nor broker lives; whether it was so.
+    fn take_back_stale(&self, lock: &StateLock) -> Result<bool, Error> {
+        if backend::is_live(self.dir())? {
+            return Ok(false);
+        }
+        self.take_back(
+            lock,
+            "neither frontend nor broker lived any more: its vGPU was taken back",
+        )?;
+        tracing::info!(key = %self.key(), "reclaimed a stale vGPU");
+        Ok(true)
     }
 
     /// Ends whatever backend's work is in the folder, of which the grant may be unreadable.

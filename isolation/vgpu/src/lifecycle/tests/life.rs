@@ -301,6 +301,33 @@ fn reclaim_names_what_it_removed_and_leaves_the_living_alone() {
 }
 
 #[test]
+fn a_vgpu_that_cannot_be_looked_at_or_undone_stops_no_other_s_start() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let host = TestHost::new();
+    // No lock can be opened there, so nobody knows whether it is held.
+    let broken = ContainerDir::of(&host.config.state_dir, &key("broken"));
+    fs::create_dir_all(broken.frontend_lock()).unwrap();
+    // Where there are sockets of containerd's, they are looked at with this one among them.
+    let name = [
+        b"cgpu-start-\xff-",
+        std::process::id().to_string().as_bytes(),
+    ]
+    .concat();
+    let foreign = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    let vgpu = host.create("c1", "4Gi").unwrap().unwrap();
+    assert_eq!(host.reserved_mib(), 4 << 10);
+    reclaim(&host.config).unwrap_err();
+    assert!(broken.exists(), "it is left alone");
+    host.create("broken", "4Gi").unwrap_err();
+    fs::remove_dir_all(broken.path()).unwrap();
+    assert_eq!(reclaim(&host.config).unwrap(), []);
+    release(&host.config, &key("c1")).unwrap();
+    drop((vgpu, foreign));
+    host.assert_clean(&"released");
+}
+
+#[test]
 fn a_broker_that_is_not_ready_is_a_failed_start_with_its_own_words() {
     for (body, words) in [
         (
