@@ -391,9 +391,18 @@ fn hook(parts: &Parts<'_>) -> Option<String> {
     ))
 }
 
-/// Whether a container gets whole cards by a hook of NVIDIA's.
+/// Whether a container gets whole cards by a hook of NVIDIA's. Engines may have it in every spec (CRI-O's `always: true`): one that reads
+/// the variable does nothing where that names no card.
 pub(crate) fn has_hook(spec: &Value) -> Result<bool, ShapeError> {
-    Ok(hook_of(spec, &json::environment(spec)?).is_some())
+    let variables = json::environment(spec)?;
+    let has = |variable: &str| variables.iter().any(|(name, _)| *name == variable);
+    // Images of before the variable are given all cards: NVIDIA's toolkit tells them by these two.
+    let is_legacy = has("CUDA_VERSION") && !has("NVIDIA_REQUIRE_CUDA");
+    if has(VISIBLE_CARDS) || is_legacy {
+        return Ok(hook_of(spec, &variables).is_some());
+    }
+    let none = [(VISIBLE_CARDS, "void")];
+    Ok(hook_of(spec, &none).is_some())
 }
 
 fn hook_of<'a>(spec: &'a Value, variables: &[(&str, &str)]) -> Option<(&'static str, &'a str)> {

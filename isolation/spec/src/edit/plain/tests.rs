@@ -353,3 +353,26 @@ fn no_rule_of_a_plain_container_s_stays_in_a_bundle_that_asks_for_a_quota_later(
         assert_eq!(held(&plain), held(&with_profile(profile)));
     }
 }
+
+/// CRI-O's `always: true` puts the hook into every spec.
+#[test]
+fn a_hook_that_reads_a_variable_gives_the_driver_where_that_names_a_card() {
+    let with = |environment: &[&str], name: &str| {
+        let mut spec = in_pod();
+        spec["process"]["env"] = json!(environment);
+        spec["hooks"] = json!({"prestart": [{"path": format!("/usr/bin/{name}")}]});
+        spec
+    };
+    let toolkit = "nvidia-container-runtime-hook";
+    let modern = ["CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=12.4"];
+    for environment in [&[][..], &["A=b"], &modern, &["NVIDIA_VISIBLE_DEVICES="]] {
+        assert!(
+            closed(&with(environment, toolkit)).is_some(),
+            "{environment:?}"
+        );
+    }
+    for environment in [&["NVIDIA_VISIBLE_DEVICES=all"][..], &["CUDA_VERSION=8.0"]] {
+        assert_eq!(closed(&with(environment, toolkit)), None, "{environment:?}");
+    }
+    assert_eq!(closed(&with(&[], "nvidia-cdi-hook")), None, "it reads none");
+}
