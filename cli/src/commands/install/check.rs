@@ -1,5 +1,7 @@
 //! An engine's own check of its configuration, on a copy: nothing is in its place yet.
 
+mod daemon;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -277,7 +279,7 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     }
     // A flag and the file that say the same thing stop dockerd, so its own flags belong to the check.
     let flags = if subject.root == Path::new("/") {
-        flags_of_the_daemon()
+        daemon::flags_of_the_daemon(program)
     } else {
         Vec::new()
     };
@@ -287,9 +289,10 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         let text = tree.get(plan::DAEMON_JSON).cloned().flatten();
         fs::write(&path, text.as_deref().unwrap_or("{}\n"))?;
         let mut command = with_own_folder(program);
+        // Of a flag that is given twice the last counts.
         command
-            .arg("--validate")
             .args(&flags)
+            .arg("--validate")
             .arg("--config-file")
             .arg(&path);
         let reply = engine::run(&mut command)?;
@@ -309,43 +312,6 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         )),
         Some(problem) => bail!("dockerd refuses the new configuration: {problem}"),
     }
-}
-
-/// The flags of the dockerd of this host that reads the file in its usual place; none where none runs.
-fn flags_of_the_daemon() -> Vec<String> {
-    let own = fs::read_link("/proc/self/ns/mnt").ok();
-    fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|process| own.is_some() && fs::read_link(process.path().join("ns/mnt")).ok() == own)
-        .filter_map(|process| sys::proc::command_line(process.file_name().to_str()?).ok())
-        .find_map(|line| dockerd_flags(&line))
-        .unwrap_or_default()
-}
-
-/// The flags in a process's command line, if it is a dockerd with the usual file.
-fn dockerd_flags(line: &[u8]) -> Option<Vec<String>> {
-    let text = String::from_utf8(line.to_vec()).ok()?;
-    let mut arguments = text.trim_end_matches('\0').split('\0');
-    if arguments.next()?.rsplit('/').next() != Some("dockerd") {
-        return None;
-    }
-    let mut flags = Vec::new();
-    while let Some(argument) = arguments.next() {
-        let file = match argument.strip_prefix("--config-file") {
-            Some("") => arguments.next(),
-            Some(value) => value.strip_prefix('='),
-            None => {
-                flags.push(argument.to_owned());
-                continue;
-            }
-        };
-        if file != Some(plan::DAEMON_JSON) {
-            return None;
-        }
-    }
-    Some(flags)
 }
 
 fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
