@@ -20,6 +20,11 @@ use crate::policy::{CardFigures, RegisteredMemory};
 use crate::{Op, Policy, Refusal, address_space, names, page_tables, share};
 use nvabi::errno::{EFAULT, EINVAL};
 
+/// Registered memory is the caller's own, which its control group counts. What the kernel keeps of each page it does not, and the same pages
+/// can be registered any number of times: 8 bytes in an array of pages (kernel-open/nvidia/os-mlock.c), 16 to 32 in an `nvidia_pte_t` (nv.c)
+/// and 8 in RM's own array, of 4 KiB. One byte is charged for so many registered ones.
+const REGISTERED_FOR_A_BYTE: u64 = 64;
+
 /// Decides one call under the default policy. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
 #[must_use]
 pub fn decide(op: &Op, segments: &[&[u8]], release: Release) -> Verdict {
@@ -304,28 +309,23 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release, policy: &Policy) -> Resul
     let class = class::row_of(word(arg, nvos02::H_CLASS)?, release)
         .filter(|class| matches!(class.kind, Kind::Sysmem | Kind::OsDescriptor))
         .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_CLASS, release))?;
-    let (client, parent) = (word(arg, nvos02::H_ROOT)?, word(arg, nvos02::H_PARENT)?);
-    if class.kind == Kind::Sysmem {
-        let limit = u64_at(arg, nvos02::LIMIT).ok_or(Refusal::Errno(EFAULT))?;
-        return Ok(Effect::Memory(Memory {
-            client,
-            parent,
-            class: class.number,
-            reserve_bytes: page_size::taken_of_host(limit.saturating_add(1)),
-            whose: Whose::Host,
-            size_at: None,
-        }));
-    }
-    if policy.registered_memory == RegisteredMemory::Refuse {
+    let limit = u64_at(arg, nvos02::LIMIT).ok_or(Refusal::Errno(EFAULT))?;
+    let bytes_for_one = if class.kind == Kind::Sysmem {
+        1
+    } else if policy.registered_memory == RegisteredMemory::Allow {
+        REGISTERED_FOR_A_BYTE
+    } else {
         return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
-    }
-    // Pages of the caller's own, which its control group counts.
-    Ok(Effect::Object {
-        class,
-        client,
-        parent,
-        device_instance: None,
-    })
+    };
+    let bytes = (limit / bytes_for_one).saturating_add(1);
+    Ok(Effect::Memory(Memory {
+        client: word(arg, nvos02::H_ROOT)?,
+        parent: word(arg, nvos02::H_PARENT)?,
+        class: class.number,
+        reserve_bytes: page_size::taken_of_host(bytes),
+        whose: Whose::Host,
+        size_at: None,
+    }))
 }
 
 fn os_event(arg: &[u8], switch: Switch) -> Result<Effect, Refusal> {

@@ -112,7 +112,7 @@ pub const ALL: &[Path] = &[
     path("17", "graphics nodes", "/dev/dri, /dev/nvidia-modeset", Outcome::ClosedOutside,
         "never put into a container; a container that brings them along with a quota is refused"),
     path("18", "system memory", "RM_ALLOC class 0x3e, ALLOC_MEMORY classes 0x3e and 0x71, UVM_ALLOC_SEMAPHORE_POOL", Outcome::NoCardMemory,
-        "host memory, counted against a limit of its own; class 0x71 pins pages that the control group counts"),
+        "host memory, counted against a limit of its own; class 0x71 pins pages that the control group counts, and 1/64 of them is charged for what the kernel keeps of each"),
     path("18a", "pinned memory by the wrong call", "RM_ALLOC class 0x71", Outcome::Refused,
         "it would pin pages of whoever executes it; ALLOC_MEMORY is handed back to the caller instead"),
     path("19", "extended memory (Grace)", "RM_ALLOC class 0x42", Outcome::Refused,

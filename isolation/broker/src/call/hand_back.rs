@@ -37,7 +37,8 @@ pub(super) fn stays_in_the_caller(binding: Binding, call: &JudgedCall<'_>) -> bo
 }
 
 impl NotifiedCall<'_> {
-    /// Commits what a handed-back call will do, on the side that charges: a reference is taken although the call may yet fail.
+    /// Commits what a handed-back call will do, on the side that charges: a reference is taken, and memory charged, although the call may yet
+    /// fail.
     pub(super) fn hand_back(&self, call: &JudgedCall<'_>) -> Reply {
         let container = self.container;
         let (account, binding) = (&container.account, container.driver.binding());

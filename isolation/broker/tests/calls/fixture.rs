@@ -18,7 +18,7 @@ use journal::counters::Counter;
 use ledger::CardSlot;
 use nvabi::Release;
 use nvabi::capability::Capabilities;
-use verdict::policy::{Managed, Policy};
+use verdict::policy::{Managed, Policy, RegisteredMemory};
 
 use crate::fake::{Fake, Handle, UUID};
 use crate::launch::{self, WITH_FILTER};
@@ -90,6 +90,7 @@ impl Fixture {
     fn planned(quota_bytes: u64, managed: Managed, plan: Plan) -> Self {
         let policy = Policy {
             managed,
+            registered_memory: RegisteredMemory::Allow,
             ..Policy::default()
         };
         let (requests, implicit) = (ComputeTerms::default(), ImplicitBytes::default());

@@ -1,5 +1,7 @@
 //! The host's memory that a driver takes for a container: no control group counts it, so the ledger does.
 
+use std::sync::atomic::Ordering;
+
 use ledger::{CardSlot, Operation};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
 use nvabi::layout::{nvos02, nvos32};
@@ -20,6 +22,10 @@ pub(crate) const TESTS: &[Test] = &[
         racing_threads_never_pass_it,
     ),
     ("host::a_second_handle_keeps_it", a_second_handle_keeps_it),
+    (
+        "host::each_registration_of_the_same_pages_is_charged",
+        each_registration_of_the_same_pages_is_charged,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -105,12 +111,17 @@ impl Seat {
     }
 
     fn by_old_call(&self, handle: u32, bytes: u64) -> u32 {
+        self.old_call(SYSTEM, handle, bytes).unwrap()
+    }
+
+    /// The status, or the errno of a call that the kernel executes itself.
+    fn old_call(&self, class: u32, handle: u32, bytes: u64) -> Result<u32, i32> {
         let mut arg = vec![0; 56];
         for (at, word) in [
             (nvos02::H_ROOT, self.client),
             (nvos02::H_PARENT, self.device),
             (nvos02::H_NEW, handle),
-            (nvos02::H_CLASS, SYSTEM),
+            (nvos02::H_CLASS, class),
             (nvos02::FD, u32::MAX),
         ] {
             put_u32(&mut arg, at, word);
@@ -118,8 +129,9 @@ impl Seat {
         put_u64(&mut arg, nvos02::LIMIT, bytes - 1);
         let cmd = escape::NV_ESC_RM_ALLOC_MEMORY.cmd(R);
         let called = self.tenant.call(self.node, cmd, &arg, &[]);
-        assert_eq!(called.ret, Ok(0));
-        u32_at(&called.arg, nvos02::STATUS).unwrap()
+        called
+            .ret
+            .map(|_zero| u32_at(&called.arg, nvos02::STATUS).unwrap())
     }
 
     fn pool(&self, base: u64, bytes: u64) -> u32 {
@@ -181,10 +193,7 @@ fn every_way_to_it_is_counted() {
 fn racing_threads_never_pass_it() {
     let fixture = limited();
     let (tenant, fd, client, device) = with_device(&fixture);
-    fixture
-        .fake
-        .slow_micros
-        .store(100, std::sync::atomic::Ordering::SeqCst);
+    fixture.fake.slow_micros.store(100, Ordering::SeqCst);
     let threads = [0; 4].map(|_| tenant.thread());
     let granted: u64 = std::thread::scope(|scope| {
         let racing: Vec<_> = threads
@@ -229,4 +238,26 @@ fn a_second_handle_keeps_it() {
     assert_eq!(held(&fixture), 3 * MIB, "the second handle holds it");
     seat.free(11);
     assert_eq!(held(&fixture), 0);
+}
+
+/// What the kernel keeps of registered pages no control group counts. In strict mode the call goes back to the caller: here to a file that
+/// knows no such call.
+fn each_registration_of_the_same_pages_is_charged() {
+    const REGISTERED: u64 = 256 * MIB;
+    const NO_SUCH_CALL: Result<u32, i32> = Err(25);
+    for (is_bound, executed) in [(false, Ok(rm::OK)), (true, NO_SUCH_CALL)] {
+        let fixture = limited();
+        let seat = Seat::take(&fixture);
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        let register = |handle, bytes| seat.old_call(0x71, handle, bytes);
+        assert_eq!(register(10, LIMIT * 64 + 1), Ok(rm::NO_MEMORY));
+        assert_eq!(register(10, REGISTERED), executed);
+        assert_eq!(held(&fixture), REGISTERED / 64);
+        assert_eq!(register(11, REGISTERED), executed);
+        assert_eq!(register(12, REGISTERED), Ok(rm::NO_MEMORY));
+        assert_eq!(held(&fixture), LIMIT);
+        assert_eq!(seat.by_class(13, 1), rm::NO_MEMORY);
+        let freed = seat.tenant.free(seat.fd, seat.client, 0, seat.client);
+        assert_eq!((freed, held(&fixture)), (rm::OK, 0));
+    }
 }

@@ -113,6 +113,29 @@ fn whole_framebuffer_by_alloc_memory_is_refused() {
 }
 
 #[test]
+fn registered_memory_is_charged_for_what_the_kernel_keeps_of_it() {
+    let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
+    let mut arg = vec![0; 56];
+    put_u32(&mut arg, nvos02::H_CLASS, 0x71);
+    let policy = Policy {
+        registered_memory: RegisteredMemory::Allow,
+        ..Policy::default()
+    };
+    for (bytes, charged) in [(8 << 30, 128 << 20), (1, page_size::taken_of_host(1))] {
+        put_u64(&mut arg, nvos02::LIMIT, bytes - 1);
+        let verdict = decide_under(&op, &[&arg], R, &policy);
+        let Verdict::Execute(Effect::Memory(memory)) = verdict else {
+            panic!("{verdict:?}");
+        };
+        assert_eq!(
+            (memory.whose, memory.reserve_bytes),
+            (Whose::Host, charged),
+            "{bytes}"
+        );
+    }
+}
+
+#[test]
 fn registered_memory_that_is_refused_is_not_handed_back() {
     let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
     let mut arg = vec![0; 56];
