@@ -15,6 +15,7 @@ mod context;
 mod exports;
 mod names;
 mod page_tables;
+mod range_groups;
 mod repetition;
 mod reserve;
 mod translation;
@@ -23,6 +24,7 @@ mod why;
 pub use answers::Numbers;
 pub use exports::TransferFile;
 pub(crate) use page_tables::UnderWay;
+pub(crate) use range_groups::GroupUnderWay;
 use translation::card_slot;
 pub use translation::{changes_account, uuid_bytes};
 pub use why::Why;
@@ -50,6 +52,7 @@ pub struct Account {
     /// What the driver may take of the host's memory for the container, bytes.
     host_memory_bytes: u64,
     page_tables: page_tables::PageTables,
+    range_groups: range_groups::RangeGroups,
 }
 
 /// Who made the call, on which file.
@@ -141,6 +144,7 @@ impl Account {
             numbering,
             host_memory_bytes: u64::MAX,
             page_tables: page_tables::PageTables::default(),
+            range_groups: range_groups::RangeGroups::default(),
         }
     }
 
@@ -205,6 +209,7 @@ impl Account {
             file: ledger::FileId(file.0),
         });
         change.record_op(state::Op::FileGone(file));
+        self.forget_range_groups(file);
     }
 
     fn slot_of_uuid(&self, uuid: &[u8; 16]) -> Option<CardSlot> {

@@ -3,8 +3,8 @@
 //! A real driver frees what a file holds when *nobody* has the file open any more: nobody of another container either, to whom a
 //! tenant may have handed it, and not the second file of nvidia-uvm, which has the first one open as long as it is open itself. Holders are
 //! looked for in the broker's own container alone ([`crate::open_file_scan`]), so what the ledger is about to give back is freed first, by the
-//! calls with which a program would end: every root client of a control file, and in a UVM address space every card, whose pages are
-//! moved to the host and whose mappings end with the memory that they hold.
+//! calls with which a program would end: every root client of a control file, and in a UVM address space every range group, and every card, whose
+//! pages are moved to the host and whose mappings end with the memory that they hold.
 //!
 //! Not reached: what was exported *into* a file, for which the driver has no call, and in compat mode control files, since a client obeys
 //! its own process alone. A simulated card's files have no driver behind them that could keep anything.
@@ -15,7 +15,7 @@
 
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
-use nvabi::bytes::{put, put_u32, u32_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::nvos00;
 use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
@@ -39,6 +39,11 @@ pub(crate) fn free_all(driver: &DriverSide, account: &Account, journal: &Journal
             }
         }
         (Binding::Executor | Binding::Caller, FileKind::Uvm) => {
+            for group in account.range_groups_of(file.id) {
+                let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(release));
+                put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
+                call(driver, file, 0, (uvm::UVM_DESTROY_RANGE_GROUP.cmd, arg));
+            }
             for card in account.slots() {
                 // The struct begins with the card's UUID.
                 let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));

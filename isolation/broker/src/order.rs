@@ -65,6 +65,7 @@ impl Orders {
             | Effect::MapDma { client, .. }
             | Effect::UnmapDma { client, .. } => (None, Some(self.of(*client))),
             Effect::Range { .. }
+            | Effect::RangeGroup(_)
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }

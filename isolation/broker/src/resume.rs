@@ -216,6 +216,7 @@ fn ask_again(
             _card_file: None,
             _passage: passage,
             _mapping: None,
+            _range_group: None,
         },
     };
     again.execute(container).commit(container, turn)

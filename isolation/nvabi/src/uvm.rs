@@ -52,9 +52,9 @@ uvms! {
     /// Binds the file to the caller's address space.
     Initialize UVM_INITIALIZE = 0x3000_0001, [16], Notified, Caller, status [8];
     /// A group of managed ranges that move together.
-    CreateRangeGroup UVM_CREATE_RANGE_GROUP = 23, [16], Native, Any, status [8];
+    CreateRangeGroup UVM_CREATE_RANGE_GROUP = 23, [16], Notified, Any, status [8];
     /// Forgets a group.
-    DestroyRangeGroup UVM_DESTROY_RANGE_GROUP = 24, [16], Native, Any, status [8];
+    DestroyRangeGroup UVM_DESTROY_RANGE_GROUP = 24, [16], Notified, Any, status [8];
     /// Registers a VA space of RM.
     RegisterGpuVaspace UVM_REGISTER_GPU_VASPACE = 25, [32], Notified, CallerInCompat, status [28];
     /// Forgets a VA space.
@@ -154,6 +154,8 @@ pub mod map_external {
 /// Offset of `gpuUuid` in `UVM_UNMAP_EXTERNAL_PARAMS`.
 pub const UNMAP_EXTERNAL_UUID: usize = 16;
 
+/// Offset of `rangeGroupId` in `UVM_CREATE_RANGE_GROUP_PARAMS`, out, and in `UVM_DESTROY_RANGE_GROUP_PARAMS`.
+pub const RANGE_GROUP_ID: usize = 0;
 /// Offset of `flags` in `UVM_INITIALIZE_PARAMS`.
 pub const INITIALIZE_FLAGS: usize = 0;
 /// `UVM_INIT_FLAGS_DISABLE_HMM`: pageable memory never moves to a card.

@@ -75,6 +75,7 @@ impl<'a> Touched<'a> {
             | Effect::UnmapDma { .. }
             | Effect::Memory(_)
             | Effect::Range { .. }
+            | Effect::RangeGroup(_)
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }

@@ -54,6 +54,9 @@ pub enum Effect {
         /// The source.
         source_object: u32,
     },
+    /// The UVM file has a group of managed ranges more, or one less, whose number is in the struct: an object of the kernel's that no control
+    /// group counts.
+    RangeGroup(Switch),
     /// UVM has a range for external mappings.
     Range {
         /// First GPU address.
@@ -379,6 +382,7 @@ impl Effect {
             | Self::Free { .. }
             | Self::Dup { .. }
             | Self::Range { .. }
+            | Self::RangeGroup(_)
             | Self::MapExternal { .. }
             | Self::Unmap { .. }
             | Self::FreeRange { .. }
@@ -409,6 +413,7 @@ impl Effect {
             | Self::Free { .. }
             | Self::Dup { .. }
             | Self::Range { .. }
+            | Self::RangeGroup(_)
             | Self::Pool { .. }
             | Self::MapExternal { .. }
             | Self::Unmap { .. }

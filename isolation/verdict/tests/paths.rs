@@ -254,6 +254,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
             | Effect::UnmapDma { .. }
             | Effect::Free { .. }
             | Effect::Range { .. }
+            | Effect::RangeGroup(_)
             | Effect::Unmap { .. }
             | Effect::FreeRange { .. }
             | Effect::ChannelClients { .. }

@@ -39,6 +39,8 @@ impl JudgedCall<'_> {
                 number,
                 switch,
             } => state.has_os_event(*client, *number) == (*switch == Switch::On),
+            // A group's number is never given again.
+            Effect::RangeGroup(switch) => *switch == Switch::Off,
             // Mapping and unmapping again come to the same end, and so are not refused.
             Effect::None
             | Effect::View(_)

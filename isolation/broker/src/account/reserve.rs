@@ -30,6 +30,7 @@ impl Account {
             Effect::None
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
+            | Effect::RangeGroup(_)
             | Effect::View(_)
             | Effect::Schedule(
                 Schedule::SetTimeslice { .. }
@@ -76,10 +77,7 @@ impl Account {
                 client: *client,
                 object: *object,
             }),
-            Effect::Range { base, length } => {
-                let range = (*base, *length);
-                self.reserve_range(change, call, range)
-            }
+            Effect::Range { base, length } => self.reserve_range(change, call, (*base, *length)),
             Effect::Unmap { base, length, card } => Ok(Reservation::Unmap {
                 base: *base,
                 length: *length,

@@ -24,6 +24,7 @@ pub fn changes_account(effect: &Effect) -> ChangesAccount {
         | Effect::Answered { .. }
         | Effect::ExportInfo { .. } => ChangesAccount::No,
         Effect::Client
+        | Effect::RangeGroup(_)
         | Effect::OsEvent { .. }
         | Effect::Pool { .. }
         | Effect::Object { .. }

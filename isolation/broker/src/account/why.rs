@@ -3,6 +3,7 @@
 use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
 
 use super::page_tables::MOST_DMA_MAPPINGS;
+use super::range_groups::MOST_RANGE_GROUPS;
 
 /// Why a call was refused, for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +69,9 @@ pub enum Why {
     /// See [`MOST_POOLS`].
     #[error("more than {MOST_POOLS} semaphore pools")]
     TooManyPools,
+    /// See [`MOST_RANGE_GROUPS`].
+    #[error("more than {MOST_RANGE_GROUPS} range groups")]
+    TooManyRangeGroups,
     /// See [`MOST_DMA_MAPPINGS`].
     #[error("more than {MOST_DMA_MAPPINGS} mappings by MAP_MEMORY_DMA")]
     TooManyMappings,

@@ -14,7 +14,9 @@ use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
 use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{Account, Denied, JudgedCall, Slot, TransferFile, UnderWay, Why};
+use crate::account::{
+    Account, Denied, GroupUnderWay, JudgedCall, Slot, TransferFile, UnderWay, Why,
+};
 use crate::files::InUse;
 use crate::order::InOrder;
 
@@ -38,6 +40,8 @@ pub(crate) struct Held<'a> {
     pub(crate) _passage: Passage<'a>,
     /// Page tables that the driver makes for it.
     pub(crate) _mapping: Option<UnderWay<'a>>,
+    /// A range group that it makes.
+    pub(crate) _range_group: Option<GroupUnderWay<'a>>,
 }
 
 /// The file that exports go into or come from.
@@ -69,6 +73,7 @@ impl<'c> ReceivedCall<'c> {
                     in_order,
                     card_file,
                     mapping,
+                    range_group,
                 } = reserved;
                 Ok(BegunCall {
                     request,
@@ -84,6 +89,7 @@ impl<'c> ReceivedCall<'c> {
                         _card_file: card_file,
                         _passage: passage,
                         _mapping: mapping,
+                        _range_group: range_group,
                     },
                 })
             }
@@ -116,6 +122,7 @@ struct Reserved<'a> {
     in_order: InOrder<'a>,
     card_file: Option<InUse>,
     mapping: Option<UnderWay<'a>>,
+    range_group: Option<GroupUnderWay<'a>>,
 }
 
 impl<'c> NotifiedCall<'c> {
@@ -159,8 +166,10 @@ impl<'c> NotifiedCall<'c> {
                 return Err(deny(denied));
             }
         };
-        let mapping = match container.account.begin_mapping(&change, &call) {
-            Ok(mapping) => mapping,
+        let mapping = container.account.begin_mapping(&change, &call);
+        let range_group = container.account.begin_range_group(&call);
+        let (mapping, range_group) = match mapping.and_then(|it| Ok((it, range_group?))) {
+            Ok(under_way) => under_way,
             Err(denied) => {
                 change.roll_back(&reservation);
                 drop(change);
@@ -187,6 +196,7 @@ impl<'c> NotifiedCall<'c> {
             in_order,
             card_file,
             mapping,
+            range_group,
         })
     }
 

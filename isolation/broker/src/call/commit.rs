@@ -98,6 +98,7 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
+        account.end_range_group(&call);
         if let Some(answer) = after.first() {
             account.end_mapping(change, effect, &answer.bytes, container.driver.release);
         }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use nvabi::bytes::put_u32;
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::{Release, uvm};
 
 use crate::Test;
 use crate::agent::Ask;
@@ -16,6 +17,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "files::what_a_closed_file_held_is_freed_though_another_has_it_open",
         what_a_closed_file_held_is_freed,
+    ),
+    (
+        "files::range_groups_are_limited_and_end_with_their_file",
+        range_groups_are_limited_and_end_with_their_file,
     ),
     (
         "files::a_duplicate_is_the_same_file",
@@ -116,6 +121,53 @@ fn what_a_closed_file_held_is_freed() {
         let expected = [(UVM_UNREGISTER_GPU, card), (FREE, whole_client)];
         assert_eq!(freed, if is_bound { &expected[..] } else { &[] });
     }
+}
+
+/// A group of managed ranges is an object of the kernel's that no control group counts: it goes with its file, or by a call.
+fn range_groups_are_limited_and_end_with_their_file() {
+    const MOST: u64 = 4096;
+    let fixture = Fixture::new(4 * MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let tenant = fixture.tenant();
+    let open = || tenant.open(&fixture.path("nvidia-uvm"));
+    let (first, second) = (open(), open());
+    let (create, destroy) = (uvm::UVM_CREATE_RANGE_GROUP, uvm::UVM_DESTROY_RANGE_GROUP);
+    // The fake leaves the number as it is: it stands for the driver's.
+    let call = |fd, row: uvm::Uvm, group: u64| {
+        let mut arg = vec![0; 16];
+        put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
+        let called = tenant.call(fd, row.cmd, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, row.status.of(Release::R570) as usize).unwrap()
+    };
+    for group in 1..MOST {
+        assert_eq!(call(first, create, group), rm::OK, "{group}");
+    }
+    assert_eq!(call(second, create, 1), rm::OK);
+    let heard = fixture.fake.seen().len();
+    assert_eq!(call(first, create, MOST), rm::NO_MEMORY);
+    assert_eq!(call(second, create, 2), rm::NO_MEMORY);
+    assert_eq!(fixture.fake.seen().len(), heard, "no driver hears of it");
+    // What is no group of this file's gives none back.
+    assert_eq!(call(second, destroy, 2), rm::OK);
+    assert_eq!(call(second, create, 2), rm::NO_MEMORY);
+    assert_eq!(call(first, destroy, 1), rm::OK);
+    assert_eq!(call(second, create, 2), rm::OK);
+    assert_eq!(call(second, create, 3), rm::NO_MEMORY);
+
+    let before = fixture.fake.seen().len();
+    tenant.close(first);
+    reconcile_until(&fixture, "the file is given up", || {
+        fixture.fake.closed.load(Ordering::SeqCst) == 1
+    });
+    let seen = fixture.fake.seen();
+    let destroyed = seen[before..].iter().filter(|call| call.cmd == destroy.cmd);
+    let groups: Vec<u64> = destroyed
+        .map(|call| u64_at(&call.segments[0], uvm::RANGE_GROUP_ID).unwrap())
+        .collect();
+    let expected: Vec<u64> = (2..MOST).collect();
+    assert_eq!(groups, expected, "another file may keep it open");
+    assert_eq!(call(second, create, 3), rm::OK);
 }
 
 fn exit_releases() {

@@ -4,7 +4,7 @@ use nvabi::bytes::{array_at, u64_at};
 use nvabi::uvm::{self, Id};
 use nvabi::{Release, status};
 
-use super::{Effect, word};
+use super::{Effect, Switch, word};
 use crate::Refusal;
 use crate::policy::Managed;
 use nvabi::errno::EFAULT;
@@ -52,11 +52,12 @@ pub(super) fn call(
             base: base()?,
             length: length()?,
         }),
+        // A context has one, whether there is managed memory or not.
+        Id::CreateRangeGroup => Ok(Effect::RangeGroup(Switch::On)),
+        Id::DestroyRangeGroup => Ok(Effect::RangeGroup(Switch::Off)),
         // All of it is charged when it is mapped, or none is: where its pages lie makes no difference to the account.
         Id::Migrate
         | Id::MigrateRangeGroup
-        | Id::CreateRangeGroup
-        | Id::DestroyRangeGroup
         | Id::SetRangeGroup
         | Id::SetPreferredLocation
         | Id::UnsetPreferredLocation

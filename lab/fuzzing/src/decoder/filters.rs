@@ -20,9 +20,7 @@ const SYS_SECCOMP: u32 = 317;
 const X32_BIT: u32 = 0x4000_0000;
 
 /// Hints to managed memory. Where they are refused there is none, so that the production filter spares them the way.
-const HINTS: [uvm::Uvm; 9] = [
-    uvm::UVM_CREATE_RANGE_GROUP,
-    uvm::UVM_DESTROY_RANGE_GROUP,
+const HINTS: [uvm::Uvm; 7] = [
     uvm::UVM_SET_RANGE_GROUP,
     uvm::UVM_SET_PREFERRED_LOCATION,
     uvm::UVM_UNSET_PREFERRED_LOCATION,
@@ -120,6 +118,7 @@ impl Call {
                     | Effect::MapDma { .. }
                     | Effect::UnmapDma { .. }
                     | Effect::Range { .. }
+                    | Effect::RangeGroup(_)
                     | Effect::Object { .. }
                     | Effect::Memory(_)
                     | Effect::Free { .. }

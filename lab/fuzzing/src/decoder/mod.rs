@@ -430,6 +430,7 @@ impl Call {
             | Effect::Free { .. }
             | Effect::Dup { .. }
             | Effect::Range { .. }
+            | Effect::RangeGroup(_)
             | Effect::Unmap { .. }
             | Effect::FreeRange { .. }
             | Effect::View(_) => {}
