@@ -23,7 +23,7 @@ use nvabi::errno::{EFAULT, EINVAL};
 /// Registered memory is the caller's own, which its control group counts. What the kernel keeps of each page it does not, and the same pages
 /// can be registered any number of times: 8 bytes in an array of pages (kernel-open/nvidia/os-mlock.c), 16 to 32 in an `nvidia_pte_t` (nv.c)
 /// and 8 in RM's own array, of 4 KiB. One byte is charged for so many registered ones.
-const REGISTERED_FOR_A_BYTE: u64 = 64;
+pub const REGISTERED_FOR_A_BYTE: u64 = 64;
 
 /// Decides one call under the default policy. `segments` are the struct, the parameters and their nested blocks, as [`crate::blocks`] named them.
 #[must_use]
@@ -83,6 +83,7 @@ fn try_decide(
                 device: word(arg, nvos46::H_DEVICE)?,
                 dma: word(arg, nvos46::H_DMA)?,
                 memory: word(arg, nvos46::H_MEMORY)?,
+                offset: long(arg, nvos46::OFFSET)?,
                 bytes: long(arg, nvos46::LENGTH)?,
             }),
             Id::UnmapMemoryDma => Ok(Effect::UnmapDma {

@@ -150,6 +150,8 @@ pub enum Effect {
         dma: u32,
         /// What is mapped.
         memory: u32,
+        /// From where in it on.
+        offset: u64,
         /// How much of it.
         bytes: u64,
     },

@@ -35,7 +35,7 @@ pub mod share;
 pub mod unknown;
 pub mod view;
 
-pub use decide::{decide, decide_under};
+pub use decide::{REGISTERED_FOR_A_BYTE, decide, decide_under};
 pub use effect::{Effect, Export, Import, Memory, Schedule, Switch, TakenOut, Verdict, Whose};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;

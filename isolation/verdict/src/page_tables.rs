@@ -2,7 +2,9 @@
 //!
 //! For address space that is not lazy, RM keeps what its page tables would take if all of it were mapped in pages of 4 KiB: 2 GiB of the card
 //! for 1 TiB of addresses (`virtmemConstruct_IMPL`, mem_mgr/virtual_mem.c; `gvaspaceReserveMempool_IMPL`, mem_mgr/gpu_vaspace.c; 535.261.03 to
-//! 595.45.04). It keeps them in a pool of the VA space even where the call then fails, so that a charge for the call would not cover them.
+//! 595.45.04). It keeps them in the card's pool even where the call then fails, so that a charge for the call would not cover them: one pool for
+//! all VA spaces (`memmgrPageLevelPoolsGetInfo`, gpu/mem_mgr/mem_mgr.c), which gives nothing back while any of them has a page table out of it
+//! (`rmMemPoolRelease`, mem_mgr/pool_alloc.c).
 //! A mapping keeps what it needs in any case (`virtmemReserveMempool`, rmapi/mapping.c). So every such allocation is made a lazy one.
 //!
 //! A sparse one cannot be: RM takes the flag away again (`stdmemValidateParams`, mem_mgr/standard_mem.c).

@@ -10,15 +10,18 @@ use nvabi::class::{self, Kind};
 use nvabi::layout::{nvos33, nvos55, nvos57, share_policy};
 use nvabi::{escape, status};
 use verdict::names::{self, Must, Named};
-use verdict::{Effect, Op};
+use verdict::{Effect, Op, REGISTERED_FOR_A_BYTE};
 
 use super::{Account, Denied, JudgedCall, Why};
+
+/// What can be mapped of an object whose size the ledger does not have: a doorbell has 64 KiB, and virtual memory nobody maps.
+const MOST_UNSIZED_BYTES: u64 = 2 << 20;
 
 impl Account {
     /// Looks for each handle that a call names.
     ///
     /// # Errors
-    /// RM's own answer to the first that is missing, and to a mapping whose device is the object itself.
+    /// RM's own answer to the first that is missing, to a mapping of more than there is, and to one whose device is the object itself.
     pub fn find_named(
         &self,
         state: &State,
@@ -48,6 +51,10 @@ impl Account {
         if let Some((client, object)) = space_without_a_card(state, op, &views) {
             let why = Why::NoCardAbove { client, object };
             return Err(self.denied(call, status::NV_ERR_INVALID_OBJECT_PARENT, why));
+        }
+        if let Some((client, object)) = maps_beyond(state, call.effect) {
+            let why = Why::MapsBeyond { client, object };
+            return Err(self.denied(call, status::NV_ERR_INVALID_LIMIT, why));
         }
         match maps_itself(op, &views) {
             Some((client, object)) => {
@@ -84,6 +91,41 @@ fn space_without_a_card(state: &State, op: &Op, views: &[&[u8]]) -> Option<(u32,
         .ledger
         .card_of(ClientHandle(client), ObjectHandle(parent));
     (is_space && below.is_none()).then_some((client, parent))
+}
+
+/// The client and the object of a MAP_MEMORY_DMA that passes the object's end. RM takes page tables of the card for all of the length before it
+/// compares (`serverInterMap_Prologue`, rmapi/mapping.c, in all releases), and keeps them in the card's pool where it refuses the call
+/// (`gvaspaceReserveMempool_IMPL`, mem_mgr/gpu_vaspace.c): 2 GiB for 1 TiB of a page.
+fn maps_beyond(state: &State, effect: &Effect) -> Option<(u32, u32)> {
+    let Effect::MapDma {
+        client,
+        memory,
+        offset,
+        bytes,
+        ..
+    } = effect
+    else {
+        return None;
+    };
+    let handle = ObjectHandle(*memory);
+    // It has been looked for.
+    let object = state.ledger.object(ClientHandle(*client), handle)?;
+    let end = offset.checked_add(*bytes);
+    let is_within = end.is_some_and(|end| end <= most_mapped(state, object));
+    (!is_within).then_some((*client, *memory))
+}
+
+/// No less than an object has to map.
+fn most_mapped(state: &State, object: &Object) -> u64 {
+    let allocation = object.allocation.and_then(|id| state.ledger.allocation(id));
+    let Some(allocation) = allocation else {
+        return MOST_UNSIZED_BYTES;
+    };
+    if object.class == class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR {
+        allocation.bytes.saturating_mul(REGISTERED_FOR_A_BYTE)
+    } else {
+        allocation.bytes
+    }
 }
 
 /// The client and the object of a MAP_MEMORY whose device is that object: drivers from 570 on refuse the call and take the mapping from a list

@@ -243,6 +243,7 @@ impl Account {
             dma,
             memory,
             bytes,
+            ..
         } = effect
         {
             let address_at = usize::try_from(nvos46::DMA_OFFSET.of(release)).unwrap_or(0);
@@ -303,6 +304,7 @@ mod tests {
             device: DEVICE,
             dma: DMA,
             memory: MEMORY,
+            offset: 0,
             bytes,
         }
     }

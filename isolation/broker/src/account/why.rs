@@ -52,6 +52,14 @@ pub enum Why {
         /// The parent.
         object: u32,
     },
+    /// A mapping by MAP_MEMORY_DMA of more than the object has.
+    #[error("length: {object:#x} of client {client:#x} ends before")]
+    MapsBeyond {
+        /// The client.
+        client: u32,
+        /// The object.
+        object: u32,
+    },
     /// A mapping whose device is the object itself.
     #[error("hDevice: client {client:#x} maps {object:#x} by itself")]
     MapsItself {

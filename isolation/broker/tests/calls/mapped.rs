@@ -2,8 +2,11 @@
 
 use broker::account::uuid_bytes;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
-use nvabi::class::{FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_VIRTUAL};
+use nvabi::class::{
+    FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_SYSTEM as SYSTEM, NV01_MEMORY_VIRTUAL,
+};
 use nvabi::layout::{nvos46, nvos47, virtual_params};
+use nvabi::status::NV_ERR_INVALID_LIMIT;
 use nvabi::uvm::map_external;
 use nvabi::{Release, escape, uvm};
 
@@ -23,6 +26,10 @@ pub(crate) const TESTS: &[Test] = &[
         page_tables_of_uvm_s_mappings,
     ),
     (
+        "mapped::no_driver_hears_of_a_mapping_beyond_its_memory",
+        no_driver_hears_of_a_mapping_beyond_its_memory,
+    ),
+    (
         "mapped::what_is_mapped_once_is_free",
         what_is_mapped_once_is_free,
     ),
@@ -33,8 +40,10 @@ const MIB: u64 = 1 << 20;
 const QUOTA: u64 = 4 * MIB;
 /// Of the quota, page tables of 512 MiB are 1 MiB.
 const LENGTH: u64 = 512 * MIB;
-/// Half of the quota, and what takes mappings.
+/// Half of the quota.
 const MEMORY: u32 = 5;
+/// The host's, so much of it: what is mapped.
+const HOST: u32 = 8;
 
 struct Seat<'f> {
     tenant: Confined,
@@ -70,6 +79,10 @@ impl<'f> Seat<'f> {
             fixture,
         };
         assert_eq!(seat.memory(MEMORY, 2 * MIB), rm::OK);
+        let arg = rm::alloc(client, device, HOST, SYSTEM, seat.tenant.params_address());
+        let params = rm::memory_params(LENGTH);
+        let called = seat.tenant.call(fd, rm::ALLOC, &arg, &params);
+        assert_eq!(called.status(), rm::OK);
         seat
     }
 
@@ -85,13 +98,18 @@ impl<'f> Seat<'f> {
     }
 
     fn map(&self, address: u64) -> u32 {
+        self.map_of(HOST, address, (0, LENGTH))
+    }
+
+    fn map_of(&self, memory: u32, address: u64, (offset, bytes): (u64, u64)) -> u32 {
         let row = &escape::NV_ESC_RM_MAP_MEMORY_DMA;
         let mut arg = vec![0; row.size.of(R) as usize];
         put_u32(&mut arg, nvos46::H_CLIENT, self.client);
         put_u32(&mut arg, nvos46::H_DEVICE, self.device);
         put_u32(&mut arg, nvos46::H_DMA, self.dma);
-        put_u32(&mut arg, nvos46::H_MEMORY, MEMORY);
-        put_u64(&mut arg, nvos46::LENGTH, LENGTH);
+        put_u32(&mut arg, nvos46::H_MEMORY, memory);
+        put_u64(&mut arg, nvos46::OFFSET, offset);
+        put_u64(&mut arg, nvos46::LENGTH, bytes);
         put_u64(&mut arg, nvos46::DMA_OFFSET.of(R) as usize, address);
         let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
         assert_eq!(called.ret, Ok(0));
@@ -104,7 +122,7 @@ impl<'f> Seat<'f> {
         put_u32(&mut arg, nvos47::H_CLIENT, self.client);
         put_u32(&mut arg, 4, self.device);
         put_u32(&mut arg, nvos47::H_DMA, self.dma);
-        put_u32(&mut arg, nvos47::H_MEMORY, MEMORY);
+        put_u32(&mut arg, nvos47::H_MEMORY, HOST);
         put_u64(&mut arg, nvos47::DMA_OFFSET, address);
         put_u64(&mut arg, nvos47::SIZE, bytes);
         let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
@@ -120,7 +138,7 @@ impl<'f> Seat<'f> {
         put(&mut arg, map_external::PER_GPU, &uuid_bytes(UUID).unwrap());
         put_u64(&mut arg, at(map_external::COUNT), 1);
         put_u32(&mut arg, at(map_external::H_CLIENT), self.client);
-        put_u32(&mut arg, at(map_external::H_MEMORY), MEMORY);
+        put_u32(&mut arg, at(map_external::H_MEMORY), HOST);
         let called = self.tenant.call(self.uvm, row.cmd, &arg, &[]);
         assert_eq!(called.ret, Ok(0));
         u32_at(&called.arg, at(row.status)).unwrap()
@@ -168,8 +186,8 @@ fn page_tables_of_rm_s_mappings() {
     assert_eq!(seat.map(0), rm::OK);
     seat.unmap(0, MIB);
     assert_eq!(seat.memory(6, 2 * MIB), rm::NO_MEMORY);
-    seat.free(MEMORY);
-    assert_eq!(seat.memory(6, 4 * MIB), rm::OK);
+    seat.free(HOST);
+    assert_eq!(seat.memory(6, 2 * MIB), rm::OK);
     fixture.assert_exact(4 * MIB);
 }
 
@@ -190,4 +208,39 @@ fn what_is_mapped_once_is_free() {
     assert_eq!(seat.map(1 << 40), rm::OK);
     assert_eq!(seat.memory(6, LENGTH), rm::OK);
     fixture.assert_exact(LENGTH + 2 * MIB);
+}
+
+/// RM takes page tables for all of the length before it looks at the memory's, and keeps them where it refuses.
+fn no_driver_hears_of_a_mapping_beyond_its_memory() {
+    let fixture = Fixture::new(QUOTA);
+    let seat = Seat::take(&fixture);
+    let arg = rm::alloc(
+        seat.client,
+        seat.device,
+        9,
+        0xc461,
+        seat.tenant.params_address(),
+    );
+    let doorbell = seat.tenant.call(seat.fd, rm::ALLOC, &arg, &[]);
+    assert_eq!(doorbell.status(), rm::OK);
+    let heard = fixture.fake.seen().len();
+    for (memory, part) in [
+        (MEMORY, (0, 2 * MIB + 1)),
+        (MEMORY, (MIB, MIB + 4096)),
+        (MEMORY, (u64::MAX - 4095, 4096)),
+        (HOST, (0, LENGTH + (64 << 10))),
+        (9, (0, 1 << 40)),
+        (seat.dma, (0, 1 << 40)),
+    ] {
+        let status = seat.map_of(memory, 1 << 40, part);
+        assert_eq!(status, NV_ERR_INVALID_LIMIT, "{memory:#x}: {part:?}");
+    }
+    assert_eq!(fixture.fake.seen().len(), heard);
+    for (memory, part) in [
+        (MEMORY, (0, 2 * MIB)),
+        (MEMORY, (MIB, MIB)),
+        (9, (0, 64 << 10)),
+    ] {
+        assert_eq!(seat.map_of(memory, 1 << 40, part), rm::OK, "{memory:#x}");
+    }
 }
