@@ -5,6 +5,7 @@ use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::kinds::ObjectKind;
 use crate::ledger::Ledger;
+use crate::mappings::Span;
 use crate::references::Exported;
 use crate::steps::Stepped;
 use crate::tree::Object;
@@ -150,15 +151,16 @@ impl Ledger {
         Some((share.quota_bytes, share.used_bytes()))
     }
 
-    /// Bytes of a card's address spaces at which nvidia-uvm's files have something mapped. Cost: every piece.
-    #[must_use]
-    pub fn mapped_bytes(&self, card: CardSlot) -> u128 {
-        let of_card = self.mappings.iter().filter(|((_, on), _)| *on == card);
-        let pieces = of_card.flat_map(|(_, pieces)| pieces.iter());
-        pieces
-            .stepped()
-            .map(|(base, piece)| u128::from(piece.last.saturating_sub(base)).saturating_add(1))
-            .fold(0, u128::saturating_add)
+    /// Where nvidia-uvm's files have something mapped on a card: by file, and in each by address.
+    pub fn mapped(&self, card: CardSlot) -> impl Iterator<Item = (FileId, Span)> + '_ {
+        let of_card = self.mappings.iter().filter(move |((_, on), _)| *on == card);
+        let pieces = of_card.flat_map(|((file, _), pieces)| {
+            let spans = pieces
+                .iter()
+                .map(|(base, piece)| Span::between(base, piece.last));
+            spans.flatten().map(|span| (*file, span))
+        });
+        pieces.stepped()
     }
 
     /// What each process has allocated on a card and is still held, by whomever; reservations do not

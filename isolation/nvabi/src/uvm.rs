@@ -154,6 +154,8 @@ pub mod map_external {
 /// Offset of `gpuUuid` in `UVM_UNMAP_EXTERNAL_PARAMS`.
 pub const UNMAP_EXTERNAL_UUID: usize = 16;
 
+/// Offset of `gpuUuid` in `UVM_MAP_DYNAMIC_PARALLELISM_REGION_PARAMS`.
+pub const MAP_REGION_UUID: usize = 16;
 /// Offset of `rangeGroupId` in `UVM_CREATE_RANGE_GROUP_PARAMS`, out, and in `UVM_DESTROY_RANGE_GROUP_PARAMS`.
 pub const RANGE_GROUP_ID: usize = 0;
 /// Offset of `flags` in `UVM_INITIALIZE_PARAMS`.

@@ -63,6 +63,8 @@ pub enum Effect {
         base: u64,
         /// Bytes.
         length: u64,
+        /// The UUID of the card of which it takes page tables at once; `None`: of none.
+        card: Option<[u8; 16]>,
     },
     /// UVM gets a pool of semaphores in the host's memory: charged until it is freed or its file closed.
     Pool {

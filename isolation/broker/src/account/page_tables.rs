@@ -1,16 +1,22 @@
 //! Page tables that the driver makes of a card for what is mapped, and that no sum of it has.
 //!
-//! MAP_MEMORY_DMA and UVM_MAP_EXTERNAL_ALLOCATION take 8 bytes of the card for each page: 1/512 of what is mapped in pages of 4 KiB
-//! (`virtmemReserveMempool_IMPL`, mem_mgr/virtual_mem.c, which counts in those whatever the memory's pages are; `uvm_page_table_range_vec_init`,
-//! uvm_map_external.c). A program maps what it has once or a few times: the page tables of four quotas are less than a hundredth of one, and free. What is
-//! mapped *beyond that*, the same memory at many addresses or the host's, has to find its page tables' bytes in the quota, as has every
-//! allocation after it.
+//! MAP_MEMORY_DMA, UVM_MAP_EXTERNAL_ALLOCATION and UVM_MAP_DYNAMIC_PARALLELISM_REGION take 8 bytes of the card for each page: 1/512 of what is
+//! mapped in pages of 4 KiB (`virtmemReserveMempool_IMPL`, mem_mgr/virtual_mem.c, which counts in those whatever the memory's pages are;
+//! `uvm_page_table_range_vec_init`, uvm_map_external.c), in whole tables: a mapping of 4 KiB takes a table and a directory where there is nothing
+//! else ([`placement`]). A program maps what it has once or a few times: the page tables of four quotas are less than a hundredth of one, and
+//! free. What is mapped *beyond that*, the same memory at many addresses, the host's, or small pieces far from each other, has to find its page
+//! tables' bytes in the quota, as has every allocation after it.
+//!
+//! Sums are of tables that no two mappings share, and so no less than there is: only where they do not fit all mappings are gone through.
 //!
 //! The journal does not know MAP_MEMORY_DMA's mappings: a successor begins without them. No tenant can replace its broker.
 
-use std::collections::HashMap;
+mod placement;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
+use driver::FileId;
 use journal::state::State;
 use ledger::{CardSlot, ClientHandle, ObjectHandle, Refusal};
 use nvabi::Release;
@@ -21,12 +27,12 @@ use verdict::Effect;
 
 use super::reserve::card_of_object;
 use super::{Account, Denied, JudgedCall, Why};
+use placement::Placement;
 
-/// Of what is mapped, one byte of page tables for so many: an entry of 8 bytes for 4 KiB.
-const MAPPED_FOR_A_BYTE: u128 = 4096 / 8;
-/// So many quotas may be mapped before page tables count. Programs at the brink of their quota that map some memory twice are none that
-/// take page tables: `cgpu-burn churn` was refused with 1.
-const FREE_QUOTAS: u128 = 4;
+/// Of a quota, one byte of page tables for so many is free: those of four quotas in one piece, of which an entry of 8 bytes has 4 KiB.
+/// Programs at the brink of their quota that map some memory twice are none that take page tables: `cgpu-burn churn` was refused with those
+/// of one quota.
+const QUOTA_FOR_A_FREE_BYTE: u128 = 4096 / 8 / 4;
 /// Mappings by MAP_MEMORY_DMA that a container may have: as many as by nvidia-uvm.
 pub(crate) const MOST_DMA_MAPPINGS: usize = 1 << 18;
 
@@ -36,7 +42,8 @@ pub(crate) struct PageTables(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_dma: HashMap<Place, DmaMapping>,
+    by_dma: BTreeMap<Place, DmaMapping>,
+    regions: BTreeMap<(FileId, u64), Region>,
     cards: HashMap<CardSlot, Mapped>,
 }
 
@@ -50,11 +57,19 @@ struct DmaMapping {
     bytes: u64,
 }
 
-/// Bytes of a card's address spaces. Sums are wider than what they add.
+/// What UVM_MAP_DYNAMIC_PARALLELISM_REGION has mapped.
+#[derive(Debug, Clone, Copy)]
+struct Region {
+    card: CardSlot,
+    bytes: u64,
+}
+
+/// Bytes of page tables: no less than there are. Sums are wider than what they add.
 #[derive(Debug, Default)]
 struct Mapped {
+    /// By RM, and regions.
     by_dma: u128,
-    /// By nvidia-uvm: no less than there is. `None`: not counted yet.
+    /// By nvidia-uvm. `None`: not counted yet.
     by_uvm: Option<u128>,
     /// Of calls that the driver has.
     under_way: u128,
@@ -65,7 +80,7 @@ struct Mapped {
 pub(crate) struct UnderWay<'a> {
     tables: &'a PageTables,
     cards: Vec<CardSlot>,
-    bytes: u64,
+    table_bytes: u128,
 }
 
 impl Drop for UnderWay<'_> {
@@ -73,7 +88,7 @@ impl Drop for UnderWay<'_> {
         let mut inner = lock(&self.tables.0);
         for card in &self.cards {
             if let Some(mapped) = inner.cards.get_mut(card) {
-                mapped.under_way = mapped.under_way.saturating_sub(self.bytes.into());
+                mapped.under_way = mapped.under_way.saturating_sub(self.table_bytes);
             }
         }
     }
@@ -87,21 +102,19 @@ impl Mapped {
 }
 
 impl Inner {
-    /// Whether so many more bytes of memory, and so many of mappings, find room for themselves and for page tables.
+    /// Whether so many more bytes of memory, and so many of page tables, are free.
     fn check(
         &self,
         state: &State,
         card: CardSlot,
-        (memory, mapping): (u64, u64),
+        (memory, more): (u64, u128),
     ) -> Result<(), Refusal> {
         let Some((quota_bytes, used)) = state.ledger.quota_and_use(card) else {
             return Ok(());
         };
         let mapped = self.cards.get(&card).map_or(0, Mapped::all);
-        let beyond = mapped
-            .saturating_add(mapping.into())
-            .saturating_sub(FREE_QUOTAS.saturating_mul(quota_bytes.into()));
-        let tables = beyond.div_ceil(MAPPED_FOR_A_BYTE);
+        let free = u128::from(quota_bytes) / QUOTA_FOR_A_FREE_BYTE;
+        let tables = mapped.saturating_add(more).saturating_sub(free);
         let needed = used.saturating_add(tables).saturating_add(memory.into());
         if tables == 0 || needed <= quota_bytes.into() {
             return Ok(());
@@ -120,7 +133,7 @@ impl Inner {
         &mut self,
         state: &State,
         card: CardSlot,
-        bytes: (u64, u64),
+        bytes: (u64, u128),
     ) -> Result<(), Refusal> {
         if self.cards.get(&card).is_some_and(|it| it.by_uvm.is_some())
             && self.check(state, card, bytes).is_ok()
@@ -128,8 +141,12 @@ impl Inner {
             return Ok(());
         }
         self.forget_what_is_gone(state);
-        let by_uvm = Some(state.ledger.mapped_bytes(card));
-        self.cards.entry(card).or_default().by_uvm = by_uvm;
+        let mut by_uvm = Placement::default();
+        for (file, span) in state.ledger.mapped(card) {
+            let more = span.last().saturating_sub(span.base());
+            by_uvm.add(file, span.base(), more.saturating_add(1));
+        }
+        self.cards.entry(card).or_default().by_uvm = Some(by_uvm.bytes());
         self.check(state, card, bytes)
     }
 
@@ -142,29 +159,29 @@ impl Inner {
         self.by_dma.retain(|(client, dma, _), mapping| {
             is_there(*client, *dma) && is_there(*client, mapping.memory)
         });
-        for mapped in self.cards.values_mut() {
-            mapped.by_dma = 0;
-        }
-        for mapping in self.by_dma.values() {
-            let mapped = self.cards.entry(mapping.card).or_default();
-            mapped.by_dma = mapped.by_dma.saturating_add(mapping.bytes.into());
+        let has_range = |file: FileId, base| state.ledger.has_range(ledger::FileId(file.0), base);
+        self.regions
+            .retain(|(file, base), _| has_range(*file, *base));
+        for (card, mapped) in &mut self.cards {
+            let mut by_dma = Placement::default();
+            for ((client, dma, address), mapping) in &self.by_dma {
+                if mapping.card == *card {
+                    by_dma.add((*client, *dma), *address, mapping.bytes);
+                }
+            }
+            let mut regions = Placement::default();
+            for ((file, base), region) in &self.regions {
+                if region.card == *card {
+                    regions.add(*file, *base, region.bytes);
+                }
+            }
+            mapped.by_dma = by_dma.bytes().saturating_add(regions.bytes());
         }
     }
 
-    /// What was there is there no more.
-    fn insert(&mut self, place: Place, mapping: DmaMapping) {
-        self.remove(place);
-        self.by_dma.insert(place, mapping);
-        let mapped = self.cards.entry(mapping.card).or_default();
-        mapped.by_dma = mapped.by_dma.saturating_add(mapping.bytes.into());
-    }
-
-    fn remove(&mut self, place: Place) {
-        if let Some(mapping) = self.by_dma.remove(&place)
-            && let Some(mapped) = self.cards.get_mut(&mapping.card)
-        {
-            mapped.by_dma = mapped.by_dma.saturating_sub(mapping.bytes.into());
-        }
+    fn add_tables(&mut self, card: CardSlot, bytes: u128) {
+        let mapped = self.cards.entry(card).or_default();
+        mapped.by_dma = mapped.by_dma.saturating_add(bytes);
     }
 }
 
@@ -188,19 +205,7 @@ impl Account {
         state: &State,
         call: &JudgedCall<'_>,
     ) -> Result<Option<UnderWay<'_>>, Denied> {
-        let (cards, bytes): (Vec<CardSlot>, u64) = if let Effect::MapDma {
-            client,
-            device,
-            bytes,
-            ..
-        } = call.effect
-        {
-            let card = card_of_object(state, (*client, *device));
-            (card.into_iter().collect(), *bytes)
-        } else if let Effect::MapExternal { cards, length, .. } = call.effect {
-            let cards = cards.iter().filter_map(|uuid| self.slot_of_uuid(uuid));
-            (cards.collect(), *length)
-        } else {
+        let Some((cards, table_bytes)) = self.tables_of(state, call.effect) else {
             return Ok(None);
         };
         let mut inner = lock(&self.page_tables.0);
@@ -214,25 +219,60 @@ impl Account {
         }
         for card in &cards {
             inner
-                .check_anew(state, *card, (0, bytes))
+                .check_anew(state, *card, (0, table_bytes))
                 .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
         }
         for card in &cards {
             let mapped = inner.cards.entry(*card).or_default();
-            mapped.under_way = mapped.under_way.saturating_add(bytes.into());
+            mapped.under_way = mapped.under_way.saturating_add(table_bytes);
         }
         Ok(Some(UnderWay {
             tables: &self.page_tables,
             cards,
-            bytes,
+            table_bytes,
         }))
     }
 
-    /// What the driver has mapped or unmapped with success; `answer` is the struct that it left.
+    /// The cards of which a call takes page tables, and the most that it takes of each.
+    fn tables_of(&self, state: &State, effect: &Effect) -> Option<(Vec<CardSlot>, u128)> {
+        if let Effect::MapDma {
+            client,
+            device,
+            bytes,
+            ..
+        } = effect
+        {
+            // RM may choose the address.
+            let card = card_of_object(state, (*client, *device));
+            Some((card.into_iter().collect(), placement::at_most(*bytes)))
+        } else if let Effect::MapExternal {
+            cards,
+            base,
+            length,
+            ..
+        } = effect
+        {
+            let cards = cards.iter().filter_map(|uuid| self.slot_of_uuid(uuid));
+            Some((cards.collect(), placement::of_one(*base, *length)))
+        } else if let Effect::Range {
+            base,
+            length,
+            card: Some(uuid),
+        } = effect
+        {
+            let card = self.slot_of_uuid(uuid);
+            let tables = placement::of_one(*base, *length);
+            Some((card.into_iter().collect(), tables))
+        } else {
+            None
+        }
+    }
+
+    /// What the driver has mapped or unmapped with success, on which file; `answer` is the struct that it left.
     pub(crate) fn end_mapping(
         &self,
         state: &State,
-        effect: &Effect,
+        (effect, file): (&Effect, FileId),
         answer: &[u8],
         release: Release,
     ) {
@@ -254,7 +294,8 @@ impl Account {
                     memory: *memory,
                     bytes: *bytes,
                 };
-                inner.insert((*client, *dma, address), mapping);
+                inner.by_dma.insert((*client, *dma, address), mapping);
+                inner.add_tables(card, placement::of_one(address, *bytes));
             }
         } else if let Effect::UnmapDma {
             client,
@@ -267,13 +308,31 @@ impl Account {
             let mapping = inner.by_dma.get(&place);
             // Of a part the rest stays counted, and the part with it.
             if mapping.is_some_and(|mapping| *bytes == 0 || *bytes >= mapping.bytes) {
-                inner.remove(place);
+                // Others may have its tables still: they are gone through before a call is refused.
+                inner.by_dma.remove(&place);
             }
-        } else if let Effect::MapExternal { cards, length, .. } = effect {
+        } else if let Effect::Range {
+            base,
+            length,
+            card: Some(uuid),
+        } = effect
+            && let Some(card) = self.slot_of_uuid(uuid)
+        {
+            let bytes = *length;
+            inner.regions.insert((file, *base), Region { card, bytes });
+            inner.add_tables(card, placement::of_one(*base, bytes));
+        } else if let Effect::MapExternal {
+            cards,
+            base,
+            length,
+            ..
+        } = effect
+        {
+            let tables = placement::of_one(*base, *length);
             for card in cards.iter().filter_map(|uuid| self.slot_of_uuid(uuid)) {
                 let mapped = inner.cards.entry(card).or_default();
                 if let Some(by_uvm) = &mut mapped.by_uvm {
-                    *by_uvm = by_uvm.saturating_add(u128::from(*length));
+                    *by_uvm = by_uvm.saturating_add(tables);
                 }
             }
         }
@@ -282,7 +341,7 @@ impl Account {
 
 #[cfg(test)]
 mod tests {
-    use driver::{FileId, ImplicitBytes};
+    use driver::ImplicitBytes;
     use journal::state::Numbering;
     use ledger::{Actual, Applied, Ledger, ObjectKind, Operation, Place, ProcessId};
     use nvabi::bytes::put_u64;
@@ -384,7 +443,7 @@ mod tests {
         let mut answer = vec![0; 64];
         let map = |state: &State, answer: &mut Vec<u8>, number: u64| {
             put_u64(answer, at, number << 12);
-            account.end_mapping(state, &effect, answer, RELEASE);
+            account.end_mapping(state, (&effect, FileId(1)), answer, RELEASE);
         };
         for number in 0..MOST_DMA_MAPPINGS {
             map(&state, &mut answer, number.try_into().unwrap());

@@ -77,7 +77,7 @@ impl Account {
                 client: *client,
                 object: *object,
             }),
-            Effect::Range { base, length } => self.reserve_range(change, call, (*base, *length)),
+            Effect::Range { base, length, .. } => self.reserve_range(change, call, (*base, *length)),
             Effect::Unmap { base, length, card } => Ok(Reservation::Unmap {
                 base: *base,
                 length: *length,

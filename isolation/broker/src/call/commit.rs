@@ -100,7 +100,8 @@ impl ExecutedCall<'_> {
         account.commit(&self.reservation, change, &call);
         account.end_range_group(&call);
         if let Some(answer) = after.first() {
-            account.end_mapping(change, effect, &answer.bytes, container.driver.release);
+            let made = (effect, request.file.id);
+            account.end_mapping(change, made, &answer.bytes, container.driver.release);
         }
         container.share.learn(change, effect, after);
         container.share.rewrite(change, effect, after);

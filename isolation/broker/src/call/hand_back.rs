@@ -62,7 +62,8 @@ impl NotifiedCall<'_> {
         match &reservation {
             Reservation::MapExternal { .. } => {
                 account.commit(&reservation, &mut change, call);
-                account.end_mapping(&change, call.effect, &[], container.driver.release);
+                let made = (call.effect, call.origin.file);
+                account.end_mapping(&change, made, &[], container.driver.release);
             }
             Reservation::Memory { .. } => {
                 if !call.can_be_charged_unseen(&change, &reservation) {

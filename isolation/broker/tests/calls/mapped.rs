@@ -30,6 +30,10 @@ pub(crate) const TESTS: &[Test] = &[
         no_driver_hears_of_a_mapping_beyond_its_memory,
     ),
     (
+        "mapped::small_mappings_far_from_each_other_take_their_tables",
+        small_mappings_far_from_each_other_take_their_tables,
+    ),
+    (
         "mapped::what_is_mapped_once_is_free",
         what_is_mapped_once_is_free,
     ),
@@ -130,11 +134,15 @@ impl<'f> Seat<'f> {
     }
 
     fn map_external(&self, base: u64) -> u32 {
+        self.map_external_of(base, LENGTH)
+    }
+
+    fn map_external_of(&self, base: u64, bytes: u64) -> u32 {
         let row = uvm::UVM_MAP_EXTERNAL_ALLOCATION;
         let at = |offset: nvabi::PerRelease| offset.of(R) as usize;
         let mut arg = vec![0; at(row.size)];
         put_u64(&mut arg, map_external::BASE, base);
-        put_u64(&mut arg, map_external::LENGTH, LENGTH);
+        put_u64(&mut arg, map_external::LENGTH, bytes);
         put(&mut arg, map_external::PER_GPU, &uuid_bytes(UUID).unwrap());
         put_u64(&mut arg, at(map_external::COUNT), 1);
         put_u32(&mut arg, at(map_external::H_CLIENT), self.client);
@@ -142,6 +150,24 @@ impl<'f> Seat<'f> {
         let called = self.tenant.call(self.uvm, row.cmd, &arg, &[]);
         assert_eq!(called.ret, Ok(0));
         u32_at(&called.arg, at(row.status)).unwrap()
+    }
+
+    fn map_region(&self, base: u64) -> u32 {
+        let row = uvm::UVM_MAP_DYNAMIC_PARALLELISM_REGION;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u64(&mut arg, map_external::BASE, base);
+        put_u64(&mut arg, map_external::LENGTH, 4096);
+        put(&mut arg, uvm::MAP_REGION_UUID, &uuid_bytes(UUID).unwrap());
+        let called = self.tenant.call(self.uvm, row.cmd, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, row.status.of(R) as usize).unwrap()
+    }
+
+    fn free_range(&self, base: u64) {
+        let row = uvm::UVM_FREE;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u64(&mut arg, map_external::BASE, base);
+        assert_eq!(self.tenant.call(self.uvm, row.cmd, &arg, &[]).ret, Ok(0));
     }
 
     fn unmap_external(&self, base: u64) {
@@ -242,5 +268,44 @@ fn no_driver_hears_of_a_mapping_beyond_its_memory() {
         (9, (0, 64 << 10)),
     ] {
         assert_eq!(seat.map_of(memory, 1 << 40, part), rm::OK, "{memory:#x}");
+    }
+}
+
+/// A page takes a table and a directory where there is nothing else, and nothing more beside others.
+fn small_mappings_far_from_each_other_take_their_tables() {
+    const PAGE: u64 = 4096;
+    type Map = fn(&Seat<'_>, u64) -> u32;
+    type Unmap = fn(&Seat<'_>, u64);
+    let ways: [(Map, Unmap); 3] = [
+        (
+            |seat, address| seat.map_of(HOST, address, (0, PAGE)),
+            |seat, address| seat.unmap(address, PAGE),
+        ),
+        (
+            |seat, address| seat.map_external_of(address, PAGE),
+            |seat, base| seat.unmap_external(base),
+        ),
+        (
+            |seat, base| seat.map_region(base),
+            |seat, base| seat.free_range(base),
+        ),
+    ];
+    for (number, (map, unmap)) in ways.into_iter().enumerate() {
+        let fixture = Fixture::new(QUOTA);
+        let seat = Seat::take(&fixture);
+        for page in 0..520 {
+            assert_eq!(map(&seat, page * PAGE), rm::OK, "{number}: {page}");
+        }
+        let place = |number: u64| (1 << 40) + number * LENGTH;
+        let far = (0..1000).take_while(|number| map(&seat, place(*number)) == rm::OK);
+        let far = far.count();
+        // Half of the quota and 1/128 of it, at 8 KiB each, beside what is dense.
+        assert!((250..=260).contains(&far), "{number}: {far}");
+        assert_eq!(seat.memory(6, MIB), rm::NO_MEMORY, "{number}");
+        for number in 0..140 {
+            unmap(&seat, place(number));
+        }
+        assert_eq!(seat.memory(6, MIB), rm::OK, "{number}");
+        fixture.assert_exact(3 * MIB);
     }
 }

@@ -25,6 +25,7 @@ pub(super) fn call(
         Id::CreateExternalRange => Ok(Effect::Range {
             base: base()?,
             length: length()?,
+            card: None,
         }),
         Id::MapExternalAllocation => Ok(Effect::MapExternal {
             base: base()?,
@@ -43,10 +44,11 @@ pub(super) fn call(
                 card,
             })
         }
-        // A range of its own, freed by UVM_FREE: no memory, but one more entry in the driver's tree.
+        // A range of its own, freed by UVM_FREE: no memory, but one more entry in the driver's tree, and a page table.
         Id::MapDynamicParallelismRegion => Ok(Effect::Range {
             base: base()?,
             length: length()?,
+            card: Some(array_at(arg, uvm::MAP_REGION_UUID).ok_or(Refusal::Errno(EFAULT))?),
         }),
         Id::AllocSemaphorePool => Ok(Effect::Pool {
             base: base()?,
