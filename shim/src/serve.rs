@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::command_line::Invocation;
 use crate::error::{Error, Result, file, system};
 use crate::runtime::{Cards, Reaper, Supervisor, publisher};
-use crate::task::Event;
+use crate::task::{Event, Pending};
 use crate::wire::{TaskService, events, services};
 
 /// Events that containerd has not taken yet hold the shim's end up for this long at most.
@@ -154,6 +154,13 @@ async fn end_on_request(
     }
 }
 
+fn pending_of(event: Event) -> Option<Pending> {
+    let Event::Oom { pending, .. } = event else {
+        return None;
+    };
+    Some(pending)
+}
+
 /// Encodes and sends events in the order in which they were queued.
 fn publish(
     namespace: String,
@@ -164,7 +171,7 @@ fn publish(
         while let Some(event) = queue.recv().await {
             tracing::debug!(?event, "publish");
             match events::envelope(&namespace, &event) {
-                Ok(envelope) => drop(sealed.send(envelope)),
+                Ok(envelope) => drop(sealed.send((envelope, pending_of(event)))),
                 Err(error) => tracing::error!(%error, ?event, "an event is lost"),
             }
         }

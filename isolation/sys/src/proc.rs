@@ -175,17 +175,20 @@ mod tests {
 
     #[test]
     fn of_a_command_line_without_end_the_beginning_is_read() {
-        let mut child = Command::new("python3")
+        let child = Command::new("python3")
             .args(["-c", include_str!("proc/long_command_line.py")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .spawn();
+        let Ok(mut child) = child else {
+            println!("SKIP: no python3, by which a process makes its command line long");
+            return;
+        };
         let mut ready = [0; 6];
         let mut output = child.stdout.take().unwrap();
         if output.read_exact(&mut ready).is_err() {
             assert_eq!(child.wait().unwrap().code(), Some(77));
-            eprintln!("SKIPPED: this kernel has no PR_SET_MM_MAP");
+            println!("SKIP: this kernel has no PR_SET_MM_MAP");
             return;
         }
         let line = command_line(child.id()).unwrap();

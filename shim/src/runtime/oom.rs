@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use sys::sync::lock;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
 use super::cgroup::Cgroup;
 use super::stdio::End;
 use crate::error::{Result, file, system};
+use crate::task::{ContainerId, Event, Pending};
 
 /// Calls `reported` at every kill, from a task of its own. `None` if this container cannot be watched; the reason is logged.
 pub(super) fn watch(cgroup: &Cgroup, reported: impl Fn() + Send + Sync + 'static) -> Option<Watch> {
@@ -29,6 +31,20 @@ pub(super) fn watch(cgroup: &Cgroup, reported: impl Fn() + Send + Sync + 'static
         )
         .ok()
         .map(Watch::new)
+}
+
+/// Queues one event of the container's at most: a tenant is killed as often as it likes, and containerd may be away.
+pub(super) fn reporter(
+    id: ContainerId,
+    events: UnboundedSender<Event>,
+) -> impl Fn() + Send + Sync + 'static {
+    let pending = Pending::default();
+    move || {
+        if pending.begin() {
+            let (id, pending) = (id.clone(), pending.clone());
+            drop(events.send(Event::Oom { id, pending }));
+        }
+    }
 }
 
 /// A watch; it ends when this is dropped.
@@ -204,6 +220,22 @@ mod tests {
         (&mut watch.task).await.unwrap();
         drop(watch);
         assert!(receiver.recv().await.is_none());
+    }
+
+    #[test]
+    fn kills_that_nobody_takes_leave_one_event() {
+        let (sender, mut receiver) = unbounded_channel();
+        let reported = reporter(ContainerId::new("a").unwrap(), sender);
+        (0..10_000).for_each(|_| reported());
+        assert_eq!(receiver.len(), 1);
+        let Event::Oom { pending, .. } = receiver.try_recv().unwrap() else {
+            panic!("another event");
+        };
+        reported();
+        assert_eq!(receiver.len(), 0, "it is not sent yet");
+        pending.end();
+        reported();
+        assert_eq!(receiver.len(), 1, "a kill after it was sent");
     }
 
     #[tokio::test]

@@ -8,17 +8,25 @@ use containerd_shim_protos::shim::events::ForwardRequest;
 use containerd_shim_protos::shim_async::{Client, EventsClient};
 use tokio::sync::mpsc;
 
+use crate::task::Pending;
+
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// Waits between attempts: a containerd that restarts is back within these, together half a minute.
 const PAUSES_MS: [u64; 7] = [50, 200, 1_000, 2_000, 4_000, 8_000, 15_000];
 
+/// An event to send, and what is to know that it is being sent.
+pub type Queued = (Envelope, Option<Pending>);
+
 /// Forwards until every sender is gone and the queue is empty. An event that containerd does not take after the last
 /// attempt is logged and dropped: whoever missed it asks by State and Wait.
-pub async fn run(address: Option<String>, mut queue: mpsc::UnboundedReceiver<Envelope>) {
+pub async fn run(address: Option<String>, mut queue: mpsc::UnboundedReceiver<Queued>) {
     let mut client = None;
-    while let Some(envelope) = queue.recv().await {
+    while let Some((envelope, pending)) = queue.recv().await {
+        if let Some(pending) = pending {
+            pending.end();
+        }
         let Some(address) = &address else { continue };
         let topic = envelope.topic.clone();
         if !forward(address, &mut client, envelope).await {

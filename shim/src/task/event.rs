@@ -1,10 +1,38 @@
 //! What containerd is told of, in the order in which it happened.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::container::Exit;
 use super::identity::{ContainerId, ExecId, Pid, Target};
 use super::request::{Mount, StdioRequest};
+
+/// Whether an event waits to be sent: another one like it would tell nothing more.
+#[derive(Debug, Clone, Default)]
+pub struct Pending(Arc<AtomicBool>);
+
+impl Pending {
+    /// Whether none waited; one does now.
+    #[must_use]
+    pub fn begin(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// It is being sent: what happens from now on is another one's.
+    pub fn end(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// No part of what an event says.
+impl PartialEq for Pending {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Pending {}
 
 /// One event of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +97,8 @@ pub enum Event {
     Oom {
         /// Which container.
         id: ContainerId,
+        /// Of this container.
+        pending: Pending,
     },
     /// The container is frozen.
     Paused {

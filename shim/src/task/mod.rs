@@ -25,7 +25,7 @@ mod identity;
 mod request;
 
 pub use container::{Container, Denied, Effect, Exit, Happened, Phase, Step, View};
-pub use event::Event;
+pub use event::{Event, Pending};
 pub use identity::{BadName, ContainerId, ExecId, Pid, Target};
 pub use request::{
     AfterCheckpoint, Checkpoint, Create, Exec, Mount, Resources, Restore, RuncOptions,

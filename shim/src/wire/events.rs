@@ -99,7 +99,7 @@ fn message(event: &Event) -> Result<Any> {
             exited_at: init.map(|(_, exit)| timestamp(exit.at)).into(),
             ..Default::default()
         }),
-        Event::Oom { id } => packed(&proto::TaskOOM {
+        Event::Oom { id, .. } => packed(&proto::TaskOOM {
             container_id: id.to_string(),
             ..Default::default()
         }),

@@ -326,7 +326,7 @@ impl Cell {
             return;
         };
         let (id, events) = (self.id.clone(), self.events.clone());
-        let reported = move || drop(events.send(Event::Oom { id: id.clone() }));
+        let reported = oom::reporter(id, events);
         let oom = oom::watch(&cgroup, reported);
         let mut live = lock(&self.live);
         live.cgroup = Some(cgroup);
