@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
@@ -44,7 +44,7 @@ enum Verb {
     Run(&'static [&'static str]),
 }
 
-const ATTEMPTS: [Attempt; 33] = [
+const ATTEMPTS: [Attempt; 35] = [
     Attempt {
         name: "agent: a slice of its own node",
         by: Actor::Agent,
@@ -313,11 +313,50 @@ const ATTEMPTS: [Attempt; 33] = [
             "10Gi",
         ],
     },
+    Attempt {
+        name: "scheduler: gives a claim more than its grant",
+        by: Actor::Admin,
+        verb: Verb::Run(&[
+            "patch",
+            "resourceclaim",
+            "granted",
+            "--namespace=bounded",
+            "--dry-run=server",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            ALLOCATION,
+        ]),
+        refused: &[
+            "claim granted would have 4096Mi of GPU memory",
+            "a grant of 1Mi",
+            "cgpu.io/max-memory: 16Gi",
+        ],
+    },
+    Attempt {
+        name: "scheduler: gives a claim less than nothing",
+        by: Actor::Admin,
+        verb: Verb::Run(&[
+            "patch",
+            "resourceclaim",
+            "free",
+            "--dry-run=server",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            BELOW_NOTHING,
+        ]),
+        refused: &["claim free, request vgpu", "from 0 to 1Pi"],
+    },
 ];
 
 /// As the scheduler writes it.
 const ALLOCATION: &str = r#"{"status":{"allocation":{"devices":{"results":[{"request":"vgpu","driver":"gpu.cgpu.io","pool":"n1",
     "device":"gpu-0","shareID":"7007bb35-0000-4000-8000-000000000000","consumedCapacity":{"memory":"4Gi"}}]}}}}"#;
+
+/// As it writes an amount that its sum was too long for.
+const BELOW_NOTHING: &str = r#"{"status":{"allocation":{"devices":{"results":[{"request":"vgpu","driver":"gpu.cgpu.io","pool":"n1",
+    "device":"gpu-0","shareID":"7007bb35-0000-4000-8000-000000000000","consumedCapacity":{"memory":"-9223372036854775808"}}]}}}}"#;
 
 /// The label that an agent keeps.
 const GIVEN: &str = r#"{"metadata":{"labels":{"cgpu.io/memory-given":"40"}}}"#;
@@ -335,12 +374,24 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
     let bound = plane.kubectl_of("cgpu-agent", Some("n1"))?;
     let unbound = plane.kubectl_of("cgpu-agent", None)?;
     let controller = plane.kubectl_of("cgpu-templates", None)?;
-    admin.create(&json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "held", "namespace": "bounded"},
-        "spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
-            "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "4Gi"}},
-        }}]}},
-    }))?;
+    for (namespace, name, memory) in [
+        ("bounded", "held", "4Gi"),
+        ("bounded", "granted", "1Mi"),
+        ("default", "free", "4Gi"),
+    ] {
+        admin.create(&json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, "namespace": namespace},
+            "spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
+                "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": memory}},
+            }}]}},
+        }))?;
+    }
+    let granted = admin.get(&["resourceclaim", "granted", "--namespace=bounded"])?;
+    let uid = granted["metadata"]["uid"].as_str().context("a uid")?;
+    let grant = format!("cgpu.io/memory-granted={uid}:1048576");
+    admin
+        .run(&["annotate", "--overwrite", "namespace", "bounded", &grant])?
+        .success()?;
     let mut answers = BTreeMap::new();
     for attempt in &ATTEMPTS {
         let kubectl = match attempt.by {
