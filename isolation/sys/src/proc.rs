@@ -150,7 +150,9 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("cgpu-proc-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let program = folder.join(std::ffi::OsStr::from_bytes(b"a) Z\n1 (\xff"));
-        std::fs::copy("/bin/sleep", &program).unwrap();
+        // By another process: a file that this one writes is busy in whatever another test forks meanwhile.
+        let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+        assert!(copied.unwrap().success());
         let mut child = Command::new(&program).arg("60").spawn().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let pid = child.id();
