@@ -405,7 +405,10 @@ fn serves_metrics(node: &Node, run: &impl Fn(&[&str], &[&str]) -> Result<Outcome
     let command = ["cgpu-agent", "--listen", socket, "--history-dir", history];
     run(&options, &command)?.success()?;
     let socket = folder.join("metrics.sock");
-    wait_until("the agent's socket", LIMIT, || Ok(socket.exists()))?;
+    // It is there a moment before anybody listens on it.
+    wait_until("the agent to listen", LIMIT, || {
+        Ok(UnixStream::connect(&socket).is_ok())
+    })?;
     let mut client = UnixStream::connect(&socket)?;
     client.set_read_timeout(Some(LIMIT))?;
     client.write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
