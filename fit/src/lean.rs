@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use dra::DRIVER;
 use k8s_openapi::api::core::v1::{
     Affinity, PodCondition, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate, Toleration,
 };
@@ -37,9 +38,6 @@ const PLACE_BYTES_MAX: usize = 8 << 10;
 
 /// Of one configuration for the driver, bytes. What it knows has some hundred.
 const PARAMETERS_BYTES_MAX: usize = 1 << 10;
-
-/// Our driver's name, of whose configurations alone something is read.
-const DRIVER: &str = "gpu.cgpu.io";
 
 /// A part of an object that its author can make long or deep. `None`: it is, or it has another shape.
 #[derive(Debug, Clone, PartialEq)]

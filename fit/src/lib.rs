@@ -6,7 +6,7 @@
 //!   nodes ─────────────────────────────────┘
 //! ```
 //!
-//! Pure: objects in, verdicts out. The plugin of `kubectl` explains by it, and the cluster's controller evicts by it. It must not know of a
+//! Pure: objects in, verdicts out; of objects that tenants write what counts ([`lean`]). The plugin of `kubectl` explains by it, and the cluster's controller evicts by it. It must not know of a
 //! connection, of a clock, or of a node's programs.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]

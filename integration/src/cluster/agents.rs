@@ -40,6 +40,8 @@ enum Verb {
     Replace(&'static str),
     /// Merges this into an object.
     Patch(&'static str, &'static str),
+    /// Writes this as the status of a claim, by namespace and name.
+    Allocate(&'static str, &'static str, &'static str),
     /// Runs this.
     Run(&'static [&'static str]),
 }
@@ -296,17 +298,7 @@ const ATTEMPTS: [Attempt; 35] = [
     Attempt {
         name: "scheduler: allocates a claim that is not granted",
         by: Actor::Admin,
-        verb: Verb::Run(&[
-            "patch",
-            "resourceclaim",
-            "held",
-            "--namespace=bounded",
-            "--dry-run=server",
-            "--subresource=status",
-            "--type=merge",
-            "--patch",
-            ALLOCATION,
-        ]),
+        verb: Verb::Allocate("bounded", "held", ALLOCATION),
         refused: &[
             "claim held has no grant yet",
             "cgpu.io/max-memory: 16Gi",
@@ -316,17 +308,7 @@ const ATTEMPTS: [Attempt; 35] = [
     Attempt {
         name: "scheduler: gives a claim more than its grant",
         by: Actor::Admin,
-        verb: Verb::Run(&[
-            "patch",
-            "resourceclaim",
-            "granted",
-            "--namespace=bounded",
-            "--dry-run=server",
-            "--subresource=status",
-            "--type=merge",
-            "--patch",
-            ALLOCATION,
-        ]),
+        verb: Verb::Allocate("bounded", "granted", ALLOCATION),
         refused: &[
             "claim granted would have 4096Mi of GPU memory",
             "a grant of 1Mi",
@@ -336,16 +318,7 @@ const ATTEMPTS: [Attempt; 35] = [
     Attempt {
         name: "scheduler: gives a claim less than nothing",
         by: Actor::Admin,
-        verb: Verb::Run(&[
-            "patch",
-            "resourceclaim",
-            "free",
-            "--dry-run=server",
-            "--subresource=status",
-            "--type=merge",
-            "--patch",
-            BELOW_NOTHING,
-        ]),
+        verb: Verb::Allocate("default", "free", BELOW_NOTHING),
         refused: &["claim free, request vgpu", "from 0 to 1Pi"],
     },
 ];
@@ -466,6 +439,12 @@ impl Attempt {
             Verb::Patch(object, patch) => {
                 let patch = ["patch", object, "--type=merge", "--patch", patch];
                 kubectl.run(&[&patch, dry.as_slice()].concat())?
+            }
+            Verb::Allocate(namespace, name, status) => {
+                let namespace = format!("--namespace={namespace}");
+                let claim = ["patch", "resourceclaim", name, &namespace];
+                let patch = ["--subresource=status", "--type=merge", "--patch", status];
+                kubectl.run(&[&claim[..], &patch, &dry].concat())?
             }
             Verb::Run(args) => kubectl.run(args)?,
         };

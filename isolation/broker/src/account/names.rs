@@ -52,8 +52,7 @@ impl Account {
             let why = Why::NoCardAbove { client, object };
             return Err(self.denied(call, status::NV_ERR_INVALID_OBJECT_PARENT, why));
         }
-        if let Some((client, object)) = maps_beyond(state, call.effect) {
-            let why = Why::MapsBeyond { client, object };
+        if let Some(why) = maps_beyond(state, call.effect) {
             return Err(self.denied(call, status::NV_ERR_INVALID_LIMIT, why));
         }
         match maps_itself(op, &views) {
@@ -93,10 +92,10 @@ fn space_without_a_card(state: &State, op: &Op, views: &[&[u8]]) -> Option<(u32,
     (is_space && below.is_none()).then_some((client, parent))
 }
 
-/// The client and the object of a MAP_MEMORY_DMA that passes the object's end. RM takes page tables of the card for all of the length before it
+/// Why a MAP_MEMORY_DMA is refused that passes the object's end. RM takes page tables of the card for all of the length before it
 /// compares (`serverInterMap_Prologue`, rmapi/mapping.c, in all releases), and keeps them in the card's pool where it refuses the call
 /// (`gvaspaceReserveMempool_IMPL`, mem_mgr/gpu_vaspace.c): 2 GiB for 1 TiB of a page.
-fn maps_beyond(state: &State, effect: &Effect) -> Option<(u32, u32)> {
+fn maps_beyond(state: &State, effect: &Effect) -> Option<Why> {
     let Effect::MapDma {
         client,
         memory,
@@ -110,9 +109,16 @@ fn maps_beyond(state: &State, effect: &Effect) -> Option<(u32, u32)> {
     let handle = ObjectHandle(*memory);
     // It has been looked for.
     let object = state.ledger.object(ClientHandle(*client), handle)?;
+    let most_bytes = most_mapped(state, object);
     let end = offset.checked_add(*bytes);
-    let is_within = end.is_some_and(|end| end <= most_mapped(state, object));
-    (!is_within).then_some((*client, *memory))
+    let is_within = end.is_some_and(|end| end <= most_bytes);
+    (!is_within).then_some(Why::MapsBeyond {
+        client: *client,
+        object: *memory,
+        offset: *offset,
+        bytes: *bytes,
+        most_bytes,
+    })
 }
 
 /// No less than an object has to map.

@@ -53,12 +53,20 @@ pub enum Why {
         object: u32,
     },
     /// A mapping by MAP_MEMORY_DMA of more than the object has.
-    #[error("length: {object:#x} of client {client:#x} ends before")]
+    #[error(
+        "offset {offset:#x} and length {bytes:#x}: object {object:#x} of client {client:#x} has {most_bytes:#x} bytes"
+    )]
     MapsBeyond {
         /// The client.
         client: u32,
         /// The object.
         object: u32,
+        /// Where in the object it begins.
+        offset: u64,
+        /// How much is mapped.
+        bytes: u64,
+        /// What there is.
+        most_bytes: u64,
     },
     /// A mapping whose device is the object itself.
     #[error("hDevice: client {client:#x} maps {object:#x} by itself")]

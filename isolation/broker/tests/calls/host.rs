@@ -144,13 +144,6 @@ impl Seat {
         u32_at(&called.arg, row.status.of(R) as usize).unwrap()
     }
 
-    fn free_range(&self, base: u64) {
-        let row = uvm::UVM_FREE;
-        let mut arg = vec![0; row.size.of(R) as usize];
-        put_u64(&mut arg, 0, base);
-        assert_eq!(self.tenant.call(self.uvm, row.cmd, &arg, &[]).ret, Ok(0));
-    }
-
     fn free(&self, handle: u32) {
         let freed = self.tenant.free(self.fd, self.client, self.device, handle);
         assert!([rm::OK, 0x57].contains(&freed), "the fake knows not all");
@@ -180,7 +173,7 @@ fn every_way_to_it_is_counted() {
     for (number, way) in (20..).zip(ways) {
         assert_eq!(way(number, 1), rm::NO_MEMORY, "{number}");
     }
-    seat.free_range(1 << 36);
+    seat.tenant.free_range(seat.uvm, 1 << 36);
     assert_eq!(held(&fixture), 6 * MIB);
     seat.free(10);
     assert_eq!(held(&fixture), 4 * MIB);

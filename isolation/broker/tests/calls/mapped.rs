@@ -163,13 +163,6 @@ impl<'f> Seat<'f> {
         u32_at(&called.arg, row.status.of(R) as usize).unwrap()
     }
 
-    fn free_range(&self, base: u64) {
-        let row = uvm::UVM_FREE;
-        let mut arg = vec![0; row.size.of(R) as usize];
-        put_u64(&mut arg, map_external::BASE, base);
-        assert_eq!(self.tenant.call(self.uvm, row.cmd, &arg, &[]).ret, Ok(0));
-    }
-
     fn unmap_external(&self, base: u64) {
         let row = uvm::UVM_UNMAP_EXTERNAL;
         let mut arg = vec![0; row.size.of(R) as usize];
@@ -287,7 +280,7 @@ fn small_mappings_far_from_each_other_take_their_tables() {
         ),
         (
             |seat, base| seat.map_region(base),
-            |seat, base| seat.free_range(base),
+            |seat, base| seat.tenant.free_range(seat.uvm, base),
         ),
     ];
     for (number, (map, unmap)) in ways.into_iter().enumerate() {

@@ -8,7 +8,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use nvabi::bytes::put_u32;
+use nvabi::bytes::{put_u32, put_u64};
 use nvabi::layout::{channel_group_params, channel_params};
 
 use crate::agent::{Ask, Reply, Storm, StormReport};
@@ -240,6 +240,14 @@ impl Tenant {
     }
 
     /// A further thread of the same process.
+    /// Frees a range of an address space of nvidia-uvm's.
+    pub(crate) fn free_range(&self, uvm: i32, base: u64) {
+        let row = nvabi::uvm::UVM_FREE;
+        let mut arg = vec![0; row.size.of(nvabi::Release::R570) as usize];
+        put_u64(&mut arg, nvabi::uvm::map_external::BASE, base);
+        assert_eq!(self.call(uvm, row.cmd, &arg, &[]).ret, Ok(0));
+    }
+
     pub(crate) fn thread(&self) -> Self {
         Self::new(self.ask_with(&Ask::Thread).1.unwrap())
     }

@@ -61,3 +61,32 @@ fn at<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
         None => table.get(key),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    /// The words stand in the types too: what is named as allowed here is.
+    #[test]
+    fn every_word_that_is_named_as_allowed_is() {
+        for (key, allowed) in WORDS {
+            for word in allowed.split([',', ' ']).filter(|word| !word.is_empty()) {
+                if matches!(word, "or" | "an" | "absolute" | "path") {
+                    continue;
+                }
+                let text = match key.split_once('.') {
+                    Some((table, key)) => format!("[{table}]\n{key} = \"{word}\""),
+                    None => format!("{key} = \"{word}\""),
+                };
+                // Sharing holds nothing, and may not be asked to.
+                let rest = if word == "share" {
+                    "\nmin_strength = \"none\""
+                } else {
+                    ""
+                };
+                Config::from_text(Path::new("cgpu.toml"), &format!("{text}{rest}")).unwrap();
+            }
+        }
+    }
+}
