@@ -128,6 +128,11 @@ impl Tree {
     }
 
     fn read(&self, name: &str) -> Result<String, Errno> {
+        in_time(|| self.read_once(name))
+    }
+
+    /// With ETIMEDOUT where who knows it has not answered.
+    fn read_once(&self, name: &str) -> Result<String, Errno> {
         fs::read_to_string(self.path(name)).map_err(|error| errno(&error))
     }
 
@@ -142,8 +147,11 @@ impl Tree {
     }
 
     fn names(&self, folder: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(folder)).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let once = || fs::read_dir(self.path(folder))?.collect::<Result<Vec<_>, _>>();
+        let entries = in_time(|| once().map_err(|error| errno(&error))).unwrap();
+        let names = entries
+            .iter()
+            .map(|entry| entry.file_name().into_string().unwrap());
         let mut names: Vec<String> = names.collect();
         names.sort();
         names
@@ -159,6 +167,17 @@ impl Drop for Tree {
         drop(self.program.take());
         // Of a program that was killed.
         let _gone = nix::mount::umount2(&self.folder, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// What is read again while it is late: on a busy host a look at many brokers may end without one's figures, and says so.
+fn in_time<T>(read_once: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let until = Instant::now() + LATE;
+    loop {
+        match read_once() {
+            Err(Errno::ETIMEDOUT) if Instant::now() < until => {}
+            read => return read,
+        }
     }
 }
 
@@ -326,7 +345,7 @@ fn a_broker_that_hangs_makes_one_file_fail_and_no_other() {
     }
     soon("meminfo fails", || {
         let began = Instant::now();
-        let read = tree.read(&meminfo);
+        let read = tree.read_once(&meminfo);
         assert!(began.elapsed() < LATE, "{:?}", began.elapsed());
         read == Err(Errno::ETIMEDOUT)
     });
@@ -416,13 +435,13 @@ fn files_that_need_nobody_are_there_while_the_host_hangs() {
     let held = StateLock::take(&host.state_dir()).unwrap();
     soon("cards are not known", || {
         let began = Instant::now();
-        let read = tree.read("0/policy");
+        let read = tree.read_once("0/policy");
         assert!(began.elapsed() < LATE, "{:?}", began.elapsed());
         read == Err(Errno::ETIMEDOUT)
     });
     assert_eq!(tree.read("major").unwrap(), "195\n");
     let began = Instant::now();
-    assert_eq!(tree.read("0/policy"), Err(Errno::ETIMEDOUT));
+    assert_eq!(tree.read_once("0/policy"), Err(Errno::ETIMEDOUT));
     assert!(began.elapsed() < LATE, "{:?}", began.elapsed());
     drop(held);
     soon("cards are known", || tree.read("0/policy").is_ok());
