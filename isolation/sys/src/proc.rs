@@ -90,10 +90,18 @@ pub fn command_line(process: impl Display) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The system's.
 pub fn group_of(process: impl Display, controller: &str) -> io::Result<Option<String>> {
-    Ok(group_in(&text(process, "cgroup")?, controller).map(str::to_owned))
+    Ok(group_in(&groups_of(process)?, controller).map(str::to_owned))
 }
 
-/// [`group_of`] by the text of `/proc/PID/cgroup`.
+/// `/proc/PID/cgroup`: the control groups of a process. One that a tenant made may have a name of any bytes.
+///
+/// # Errors
+/// The system's.
+pub fn groups_of(process: impl Display) -> io::Result<String> {
+    text(process, "cgroup")
+}
+
+/// [`group_of`] by [`groups_of`].
 #[must_use]
 pub fn group_in<'a>(cgroup: &'a str, controller: &str) -> Option<&'a str> {
     cgroup.lines().find_map(|line| {

@@ -1,10 +1,11 @@
 //! The processes of a container, by its control group.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sys::proc::Stat;
+use sys::proc::{Stat, groups_of};
 
 use super::runc::is_systemd_path;
 use crate::error::{Result, file};
@@ -36,16 +37,16 @@ impl Members {
             group: group.filter(named),
         };
         // Shims and calls of runc are where this process is: such a group is not the container's alone, and tells nothing.
-        match fs::read_to_string("/proc/self/cgroup") {
-            Ok(groups) if members.has_in(&groups) => Self { group: None },
-            Ok(_) | Err(_) => members,
+        match members.has("self") {
+            true => Self { group: None },
+            false => members,
         }
     }
 
     /// Whether this process is one of them.
-    pub(super) fn has(&self, pid: i32) -> bool {
+    pub(super) fn has(&self, process: impl Display) -> bool {
         // One that has gone is none.
-        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| self.has_in(&groups))
+        groups_of(process).is_ok_and(|groups| self.has_in(&groups))
     }
 
     /// [`Self::has`] by the text of `/proc/PID/cgroup`.
@@ -112,6 +113,7 @@ mod tests {
         for (path, groups, member) in [
             (Some("/ns/a"), "0::/ns/a\n", true),
             (Some("/ns/a"), "0::/ns/a/below\n", true),
+            (Some("/ns/a"), "0::/ns/a/\u{fffd}\n", true),
             (Some("/ns/a"), "7:pids:/\n3:cpu,cpuacct:/ns/a\n0::/\n", true),
             (Some("/ns/a"), "0::/ns/ab\n", false),
             (Some("/ns/a"), "0::/ns\n", false),
@@ -137,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_group_that_this_process_is_in_as_well_is_no_container_s() {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let groups = groups_of("self").unwrap();
         let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
         for path in paths {
             assert!(Members::of(Some(path)).group.is_none(), "{path}");

@@ -6,7 +6,6 @@ mod v1;
 mod v2;
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::task::Pid;
@@ -90,7 +89,7 @@ impl Cgroup {
     /// Finds the control groups of a process that is alive.
     #[must_use]
     pub fn of(pid: Pid) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let text = sys::proc::groups_of(pid).ok()?;
         Self::parse(&text, Path::new(ROOT))
     }
 
@@ -142,6 +141,8 @@ impl Cgroup {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
