@@ -5,7 +5,8 @@
 //! pool whose chunks the flat rate has, and its objects take nothing more. What a
 //! context takes differs from card to card and from driver to driver. The driver tells it for a channel whose context is there
 //! (GR_GET_CTX_BUFFER_SIZE, `subdeviceCtrlCmdKGrGetCtxBufferSize_IMPL`, kernel_graphics.c), and libcuda asks. Until then a declared figure is
-//! charged; from then on the driver's, also for contexts that are there already.
+//! charged; from then on the driver's, also for contexts that are there already. A container that has many contexts and has not asked is none of
+//! libcuda's, and may be there for the difference: from the ninth on each is charged what no card's is known to pass.
 //!
 //! *Nobody is charged less than a context takes.* The answer is the driver's own, in the broker's copy of the call. It counts for a
 //! successful call alone, about a channel of the container's on the card that was asked: where the context is not there yet the driver gives no
@@ -26,6 +27,12 @@ use share::engines::{engine_of_channel, engine_of_group, is_group};
 use verdict::Op;
 
 use super::Account;
+
+/// Contexts of a container on a card that are charged the declared figure alone. Programs that start together have one each before
+/// the first of them has asked.
+const CONTEXTS_AS_DECLARED: usize = 8;
+/// How many times the declared figure the others are charged: 132 MiB, where the largest context that was estimated has 62 (an H100's).
+const UNKNOWN_CONTEXT_FACTOR: u64 = 3;
 
 impl Account {
     /// What the driver takes of a card by itself for an object of a class below `place` (client and parent).
@@ -73,8 +80,21 @@ impl Account {
         match engine {
             Engine::Graphics => state
                 .context_bytes(card)
-                .unwrap_or(self.implicit.channel_group),
+                .unwrap_or_else(|| self.unknown_context_bytes(state, card)),
             Engine::Other => self.implicit.other_group,
+        }
+    }
+
+    fn unknown_context_bytes(&self, state: &State, card: CardSlot) -> u64 {
+        let objects = state.scheduling().objects(&state.ledger, card);
+        let mut contexts = objects
+            .groups
+            .iter()
+            .filter(|group| group.engine == Engine::Graphics);
+        let declared = self.implicit.channel_group;
+        match contexts.nth(CONTEXTS_AS_DECLARED - 1) {
+            None => declared,
+            Some(_) => declared.saturating_mul(UNKNOWN_CONTEXT_FACTOR),
         }
     }
 

@@ -23,6 +23,10 @@ pub(crate) const TESTS: &[Test] = &[
         "contexts::a_figure_above_the_declared_one_is_charged_too",
         a_figure_above_the_declared_one_is_charged_too,
     ),
+    (
+        "contexts::who_has_many_and_never_asks_is_charged_the_most_for_each",
+        who_has_many_and_never_asks_is_charged_the_most_for_each,
+    ),
 ];
 
 const GROUP: u32 = 0xa06c;
@@ -161,4 +165,28 @@ fn a_figure_above_the_declared_one_is_charged_too() {
         .0
         .memory(program.fd, program.client, program.device, 0, MIB);
     assert_eq!(memory.status(), status::NV_ERR_NO_MEMORY);
+}
+
+fn who_has_many_and_never_asks_is_charged_the_most_for_each() {
+    let fixture = Fixture::with_contexts(1024 * MIB, DECLARED, 62 * MIB);
+    let programs = [(); 2].map(|()| Program::new(&fixture));
+    let groups: Vec<_> = programs
+        .iter()
+        .flat_map(|program| [(); 4].map(|()| program.group(engine_type::GR0)))
+        .collect();
+    assert!(groups.iter().all(|(reply, _)| *reply == rm::OK));
+    assert_eq!(fixture.used_bytes(), 8 * 44 * MIB);
+    let [program, other] = &programs;
+    assert_eq!(other.group(engine_type::GR0).0, rm::OK);
+    assert_eq!(fixture.used_bytes(), (8 * 44 + 132) * MIB);
+    // A group of another engine has none.
+    assert_eq!(program.group(engine_type::COPY0).0, rm::OK);
+    assert_eq!(fixture.used_bytes(), (8 * 44 + 132 + 2) * MIB);
+
+    let (_, channel) = program.channel(groups[0].1, engine_type::GR0);
+    assert_eq!(program.make(channel, COMPUTE, &[]).0, rm::OK);
+    assert_eq!(program.context_size(program.subdevice, channel), rm::OK);
+    fixture.assert_exact((9 * 62 + 2) * MIB + DECLARED.channel);
+    assert_eq!(program.group(engine_type::GR0).0, rm::OK);
+    fixture.assert_exact((10 * 62 + 2) * MIB + DECLARED.channel);
 }
