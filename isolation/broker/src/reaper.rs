@@ -328,11 +328,11 @@ fn cpu_time() -> Duration {
 fn close_unheld(container: &Container) -> bool {
     let cgroup = container.processes.cgroup();
     let native = container.driver.native.as_ref();
-    let mut orphans = container.files.held();
+    let mut held = container.files.held();
     if let Some(native) = native {
-        orphans.extend(native.held_beside(&orphans));
+        held.extend(native.held_beside(&held));
         // Own descriptors can always be compared.
-        orphans.sort_by(|one, other| {
+        held.sort_by(|one, other| {
             sys::kcmp::own_files(one.fd.as_fd(), other.fd.as_fd()).unwrap_or(Ordering::Equal)
         });
     }
@@ -342,12 +342,14 @@ fn close_unheld(container: &Container) -> bool {
         .into_iter()
         .chain(container.driver.process())
         .collect();
-    for look in [Look::Forth, Look::Back] {
-        if orphans.is_empty() {
-            return false;
-        }
-        orphans = without_holder(orphans, cgroup.as_deref(), look, &others);
+    let without = |look| without_holder(held.clone(), cgroup.as_deref(), look, &others);
+    let mut orphans = without(Look::Forth);
+    if orphans.is_empty() {
+        return false;
     }
+    // Among all files again: what a process has open says what it has mapped.
+    let again: HashSet<FileId> = without(Look::Back).iter().map(|file| file.id).collect();
+    orphans.retain(|file| again.contains(&file.id));
     // Device files first: the driver holds the control file that one is registered with.
     orphans.sort_by_key(|file| file.kind == FileKind::Ctl);
     let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();

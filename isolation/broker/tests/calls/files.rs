@@ -43,6 +43,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_private_table_is_looked_into,
     ),
     (
+        "files::a_closed_file_ends_though_another_of_its_node_is_mapped",
+        a_closed_file_ends,
+    ),
+    (
         "files::a_registered_control_file_stays",
         a_registered_control_file_stays,
     ),
@@ -192,6 +196,28 @@ fn a_duplicate_is_the_same_file() {
     let second = tenant.open(&fixture.path("nvidiactl"));
     tenant.client(second);
     assert_ne!(fixture.fake.seen().last().unwrap().file, files[0]);
+}
+
+/// Every CUDA program maps the control node as long as it lives.
+fn a_closed_file_ends() {
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, mapped, ..) = with_device(&fixture);
+    tenant.ok(&Ask::MapManaged {
+        fd: mapped,
+        bytes: 4096,
+    });
+    let (other, fd, client, device) = with_device(&fixture);
+    assert_eq!(other.memory(fd, client, device, 0, MIB).status(), rm::OK);
+    other.close(fd);
+    reconcile_until(&fixture, "the closed file is given up", || {
+        fixture.used_bytes() == 0
+    });
+    assert_eq!(fixture.fake.closed.load(Ordering::SeqCst), 1);
+    // The mapping alone keeps the other one.
+    tenant.close(mapped);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.reaper.reconcile(&fixture.container);
+    assert_eq!(fixture.fake.closed.load(Ordering::SeqCst), 1);
 }
 
 fn a_passed_file_is_the_same_file() {
