@@ -6,13 +6,17 @@
 //! calls with which a program would end: every root client of a control file, and in a UVM address space every range group, and every card, whose
 //! pages are moved to the host and whose mappings end with the memory that they hold.
 //!
-//! Not reached: what was exported *into* a file, for which the driver has no call, and in compat mode control files, since a client obeys
-//! its own process alone. A simulated card's files have no driver behind them that could keep anything.
+//! What was exported *into* a file is taken back too, by a client of the broker's own: the file may be open where no table of descriptors
+//! shows it, as in a `poll` that never ends. In a share group it may be another container's by now, and is left to that.
+//!
+//! Not reached: in compat mode control files, since a client obeys its own process alone. A simulated card's files have no driver behind them that
+//! could keep anything.
 //!
 //! Sources: `Nv04Free` takes a client's own handle as the object (rmapi/deprecated); `uvm_va_space_unregister_gpu` takes the address
 //! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
 //! the second file's reference.
 
+use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
@@ -55,6 +59,53 @@ pub(crate) fn free_all(driver: &DriverSide, account: &Account, journal: &Journal
         | (Binding::None, FileKind::Ctl | FileKind::Uvm)
         | (_, FileKind::Card { .. } | FileKind::UvmTools) => {}
     }
+}
+
+/// Why exports stay with a file.
+#[derive(Debug, thiserror::Error)]
+enum TakeBackError {
+    /// A call did not reach the driver.
+    #[error("{call} did not reach the driver")]
+    Driver {
+        call: &'static str,
+        #[source]
+        source: driver::Error,
+    },
+    /// A call has no result.
+    #[error(transparent)]
+    Call(#[from] OwnCallError),
+}
+
+/// Has the driver free what the container has exported into a control file that it has closed.
+pub(crate) fn take_back_exports(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
+    if matches!(driver.binding(), Binding::None) {
+        return;
+    }
+    let indices: Vec<u32> = {
+        let state = journal.change();
+        let exported = state.ledger.exported_by(ledger::FileId(file.id.0));
+        exported.map(|it| it.index).collect()
+    };
+    if indices.is_empty() {
+        return;
+    }
+    if let Err(error) = take_back(driver, file, &indices) {
+        tracing::warn!(%error, exports = indices.len(), "exports of a closed file were not taken back");
+    }
+}
+
+fn take_back(driver: &DriverSide, file: &OpenFile, indices: &[u32]) -> Result<(), TakeBackError> {
+    let execute = AsThisProcess::new(&**driver, |call, source| TakeBackError::Driver {
+        call,
+        source,
+    });
+    let ctl = OwnFile::duplicate(file.for_driver())?;
+    let mut client = OwnClient::new(execute, driver.release, ctl);
+    client.begin()?;
+    let taken = indices
+        .iter()
+        .try_for_each(|index| client.take_back_export(*index));
+    client.free(0, client.root()).and(taken)
 }
 
 fn zeroed(bytes: u32) -> Vec<u8> {

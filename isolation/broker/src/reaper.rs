@@ -375,6 +375,9 @@ fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
     if let Some(file) = &file {
         let (account, journal) = (&container.account, &container.journal);
         close_files::free_all(&container.driver, account, journal, file);
+        if container.call_rules.peers.is_none() {
+            close_files::take_back_exports(&container.driver, journal, file);
+        }
     }
     let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
     if let Err(error) = container.supervisor.release(vec![Stored::File(id, kind)]) {

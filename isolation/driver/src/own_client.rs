@@ -8,12 +8,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use nvabi::bytes::{put_u32, u32_at};
+use nvabi::bytes::{put, put_u32, u32_at};
+use nvabi::control::Control;
 use nvabi::escape::{self, Escape};
-use nvabi::layout::{attached_ids, device_params, id_info, nvos00, nvos21, nvos54, uuid_of_id};
+use nvabi::layout::{
+    attached_ids, device_params, export_objects, id_info, nvos00, nvos21, nvos54, uuid_of_id,
+};
 use nvabi::{Release, class, control, status};
 
-use crate::{Call, FdSlot, FileId, FileKind, FileRef};
+use crate::{Call, Caller, Driver, Error, FdSlot, FileId, FileKind, FileRef, Ticket};
 
 /// Why a call of cgpu's own has no result.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +97,40 @@ impl OwnFile {
             _ => Err(OwnCallError::NotTheDrivers { path }),
         }
     }
+
+    /// A tenant's file, for calls of cgpu's own on it.
+    ///
+    /// # Errors
+    /// [`OwnCallError::Node`]: the system has no descriptor for it.
+    pub fn duplicate(file: FileRef<'_>) -> Result<Self, OwnCallError> {
+        let path = PathBuf::from("a tenant's file");
+        match file.fd.try_clone_to_owned() {
+            Ok(fd) => Ok(Self {
+                id: file.id,
+                kind: file.kind,
+                fd,
+                path,
+            }),
+            Err(source) => Err(OwnCallError::Node { path, source }),
+        }
+    }
+
+    /// It, in the place of a descriptor's number.
+    fn slot(&self, (segment, at): (u8, usize)) -> Result<FdSlot, OwnCallError> {
+        let fd = self.fd.try_clone();
+        let fd = fd.map_err(|source| OwnCallError::Node {
+            path: self.path.clone(),
+            source,
+        })?;
+        Ok(FdSlot {
+            segment,
+            // No struct is as long: whoever makes the call refuses it.
+            at: u32::try_from(at).unwrap_or(u32::MAX),
+            number: 0,
+            file: Some((self.id, self.kind)),
+            fd,
+        })
+    }
 }
 
 /// How calls are executed.
@@ -111,6 +148,40 @@ pub trait Execute {
         file: FileRef<'_>,
         call: &mut Call,
     ) -> Result<i32, Self::Error>;
+}
+
+/// Calls that are made as this process's own, whoever carries them to the driver.
+pub struct AsThisProcess<'a, E> {
+    driver: &'a dyn Driver,
+    lost: fn(&'static str, Error) -> E,
+}
+
+impl<'a, E> AsThisProcess<'a, E> {
+    /// `lost` says of a call by name why it did not reach the driver.
+    pub fn new(driver: &'a dyn Driver, lost: fn(&'static str, Error) -> E) -> Self {
+        Self { driver, lost }
+    }
+}
+
+impl<E: From<OwnCallError>> Execute for AsThisProcess<'_, E> {
+    type Error = E;
+
+    fn execute(
+        &mut self,
+        name: &'static str,
+        file: FileRef<'_>,
+        call: &mut Call,
+    ) -> Result<i32, E> {
+        let own = std::process::id().cast_signed();
+        let caller = Caller {
+            tgid: own,
+            tid: own,
+        };
+        let done = self
+            .driver
+            .execute(file, caller, Ticket::UNREMEMBERED, call);
+        Ok(done.map_err(|source| (self.lost)(name, source))?.ret)
+    }
 }
 
 /// A client.
@@ -157,18 +228,7 @@ impl<E: Execute> OwnClient<E> {
     /// # Errors
     /// As [`Self::begin`].
     pub fn register(&mut self, node: &OwnFile) -> Result<(), E::Error> {
-        let fd = self.ctl.fd.try_clone();
-        let fd = fd.map_err(|source| OwnCallError::Node {
-            path: self.ctl.path.clone(),
-            source,
-        })?;
-        let slot = FdSlot {
-            segment: 0,
-            at: 0,
-            number: 0,
-            file: Some((self.ctl.id, self.ctl.kind)),
-            fd,
-        };
+        let slot = self.ctl.slot((0, 0))?;
         let escape = &escape::NV_ESC_REGISTER_FD;
         let mut call = Call {
             fds: vec![slot],
@@ -309,6 +369,36 @@ impl<E: Execute> OwnClient<E> {
         Ok(params)
     }
 
+    /// Takes back what the client's own control file has exported at an index, by whichever client: the driver frees what is in a place
+    /// when nothing is put there (`cliresCtrlCmdOsUnixExportObjectsToFd_IMPL`, os.c; the same from 535 to 595).
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn take_back_export(&mut self, index: u32) -> Result<(), E::Error> {
+        let row = control::row(
+            control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+            self.release,
+        );
+        let row = row.ok_or(OwnCallError::Unknown { call: "a control" })?;
+        let mut params = vec![0; row.params_bytes as usize];
+        put(&mut params, export_objects::COUNT, &1_u16.to_le_bytes());
+        let index = u16::try_from(index).unwrap_or(u16::MAX).to_le_bytes();
+        put(&mut params, export_objects::INDEX, &index);
+        let arg = self.control_of(self.root, row);
+        let escape = &escape::NV_ESC_RM_CONTROL;
+        let mut call = Call {
+            fds: vec![self.ctl.slot((1, export_objects::FD))?],
+            ..Call::own(
+                escape.cmd(self.release),
+                arg,
+                Some((nvos54::P_PARAMS, params)),
+            )
+        };
+        call_on(&mut self.execute, &self.ctl, row.name, &mut call)?;
+        let (arg, _params) = call.into_blocks();
+        Ok(accepted(row.name, &arg, nvos54::STATUS)?)
+    }
+
     /// Zeroed parameters of an object that is to be made.
     ///
     /// # Errors
@@ -330,14 +420,20 @@ impl<E: Execute> OwnClient<E> {
         let row = row.ok_or(OwnCallError::Unknown { call: "a control" })?;
         let mut params = vec![0; row.params_bytes as usize];
         fill(&mut params);
+        let arg = self.control_of(object, row);
         let escape = &escape::NV_ESC_RM_CONTROL;
-        let mut arg = self.block_of(escape);
-        put_u32(&mut arg, nvos54::H_CLIENT, self.root);
-        put_u32(&mut arg, nvos54::H_OBJECT, object);
-        put_u32(&mut arg, nvos54::CMD, cmd);
-        put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
         let blocks = self.call(row.name, escape, arg, Some((nvos54::P_PARAMS, params)))?;
         Ok((row.name, blocks))
+    }
+
+    /// The struct of a control of an object.
+    fn control_of(&self, object: u32, row: Control) -> Vec<u8> {
+        let mut arg = self.block_of(&escape::NV_ESC_RM_CONTROL);
+        put_u32(&mut arg, nvos54::H_CLIENT, self.root);
+        put_u32(&mut arg, nvos54::H_OBJECT, object);
+        put_u32(&mut arg, nvos54::CMD, row.cmd);
+        put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
+        arg
     }
 
     fn call(

@@ -17,8 +17,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use compute::{Channel, Engine, Found, Group, Knob, KnobError, try_knobs};
-use driver::own_client::{Execute, OwnCallError, OwnClient, OwnFile};
-use driver::{Call, Caller, Driver, FileId, FileKind, FileRef, Ticket};
+use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
+use driver::{Driver, FileId, FileKind};
 use nvabi::bytes::{put, put_u32, put_u64, u64_at};
 use nvabi::layout::{
     channel_group_params, channel_params, disable_channels, engine_type, memory_params, schedule,
@@ -223,7 +223,8 @@ fn ask(share: &Share, card: usize) -> Result<Found, ProbeError> {
     let node = open(&format!("nvidia{minor}"), (CARD_FILE, kind))?;
     let ctl = open("nvidiactl", (CONTROL_FILE, FileKind::Ctl))?;
     let driver = &*context.driver;
-    let client = OwnClient::new(AsThisProcess(driver), context.release, ctl);
+    let execute = AsThisProcess::new(driver, |call, source| ProbeError::Driver { call, source });
+    let client = OwnClient::new(execute, context.release, ctl);
     let mut asking = Asking { client, driver };
     let found = asking.knobs(&node, &card.uuid);
     asking.end();
@@ -231,31 +232,8 @@ fn ask(share: &Share, card: usize) -> Result<Found, ProbeError> {
 }
 
 struct Asking<'a> {
-    client: OwnClient<AsThisProcess<'a>>,
+    client: OwnClient<AsThisProcess<'a, ProbeError>>,
     driver: &'a dyn Driver,
-}
-
-/// Calls of this process's own, not of the container's.
-struct AsThisProcess<'a>(&'a dyn Driver);
-
-impl Execute for AsThisProcess<'_> {
-    type Error = ProbeError;
-
-    fn execute(
-        &mut self,
-        name: &'static str,
-        file: FileRef<'_>,
-        call: &mut Call,
-    ) -> Result<i32, ProbeError> {
-        let own = std::process::id().cast_signed();
-        let caller = Caller {
-            tgid: own,
-            tid: own,
-        };
-        let done = self.0.execute(file, caller, Ticket::UNREMEMBERED, call);
-        let done = done.map_err(|source| ProbeError::Driver { call: name, source })?;
-        Ok(done.ret)
-    }
 }
 
 impl Asking<'_> {

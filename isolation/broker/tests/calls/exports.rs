@@ -1,8 +1,10 @@
 //! Objects put into control files, and taken out again.
 
+use std::sync::atomic::Ordering;
+
 use nix::sys::signal::Signal;
-use nvabi::bytes::{put, put_u32};
-use nvabi::layout::{export_object, import_object};
+use nvabi::bytes::{put, put_u32, u32_at};
+use nvabi::layout::{export_object, export_objects, import_object};
 use nvabi::{control, status};
 
 use crate::Test;
@@ -20,6 +22,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "exports::a_file_that_nobody_exported_by_is_refused",
         foreign_files,
+    ),
+    (
+        "exports::what_a_closed_file_has_exported_is_taken_back",
+        taken_back,
     ),
     ("exports::what_is_not_ours_is_not_exported", not_ours),
     (
@@ -114,6 +120,44 @@ fn is_counted_once() {
     drop(other);
     until("the file is given up", || fixture.used_bytes() == 0);
     fixture.assert_exact(0);
+}
+
+/// A `poll` that never ends has the file open in no table: the driver would keep what is in it, and nobody would be charged for it.
+fn taken_back() {
+    const TAKE_BACK: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
+    let fixture = Fixture::new(4 * MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let ours = Device { fd, client, device };
+    let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
+    assert_eq!(memory.status(), rm::OK);
+    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
+    let without = tenant.open(&fixture.path("nvidiactl"));
+    tenant.client(without);
+    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
+    let of = fixture.fake.controls(EXPORT).len();
+    assert_eq!(of, 1);
+    assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
+    tenant.close(transfer_file);
+    tenant.close(without);
+    until("both files are given up", || {
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.fake.closed.load(Ordering::SeqCst) == 2
+    });
+    let taken = fixture.fake.controls(TAKE_BACK);
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    let params = &taken[0].segments[1];
+    let short = |at| u16::from_le_bytes([params[at], params[at + 1]]);
+    assert_eq!(u32_at(params, export_objects::OBJECTS), Some(0));
+    assert_eq!(short(export_objects::COUNT), 1);
+    assert_eq!(short(export_objects::INDEX), 0);
+    assert_eq!(
+        taken[0].caller.tgid,
+        std::process::id().cast_signed(),
+        "the broker's own client"
+    );
+    assert_eq!(fixture.fake.client_count(), 1, "it has ended");
+    assert_eq!(fixture.used_bytes(), 0);
 }
 
 fn foreign_files() {
