@@ -12,6 +12,7 @@ use journal::state::{self, Numbering, State};
 mod answers;
 mod commit;
 mod context;
+mod cpu_mappings;
 mod exports;
 mod names;
 mod page_tables;
@@ -22,9 +23,10 @@ mod translation;
 mod why;
 
 pub use answers::Numbers;
+use cpu_mappings::CpuMappingUnderWay;
 pub use exports::TransferFile;
-pub(crate) use page_tables::UnderWay;
-pub(crate) use range_groups::GroupUnderWay;
+use page_tables::UnderWay;
+use range_groups::GroupUnderWay;
 use translation::card_slot;
 pub use translation::{changes_account, uuid_bytes};
 pub use why::Why;
@@ -42,6 +44,14 @@ pub struct Slot {
     pub quota_bytes: u64,
 }
 
+/// What the driver makes for a call beside what the ledger knows. It is counted until the call's end.
+#[derive(Debug, Default)]
+pub(crate) struct InDriver<'a> {
+    _page_tables: Option<UnderWay<'a>>,
+    _range_group: Option<GroupUnderWay<'a>>,
+    cpu_mapping: Option<CpuMappingUnderWay<'a>>,
+}
+
 /// What the broker knows of the container's cards, besides the ledger and what it has learnt, which are [`State`].
 #[derive(Debug)]
 pub struct Account {
@@ -51,6 +61,7 @@ pub struct Account {
     numbering: Numbering,
     /// What the driver may take of the host's memory for the container, bytes.
     host_memory_bytes: u64,
+    cpu_mappings: cpu_mappings::CpuMappings,
     page_tables: page_tables::PageTables,
     range_groups: range_groups::RangeGroups,
 }
@@ -143,6 +154,7 @@ impl Account {
             implicit,
             numbering,
             host_memory_bytes: u64::MAX,
+            cpu_mappings: cpu_mappings::CpuMappings::default(),
             page_tables: page_tables::PageTables::default(),
             range_groups: range_groups::RangeGroups::default(),
         }
@@ -201,6 +213,40 @@ impl Account {
     #[must_use]
     pub fn card_slots(&self) -> Vec<CardSlot> {
         (0..self.slots.len()).filter_map(card_slot).collect()
+    }
+
+    /// Before the driver has a call: whether what it makes beside the ledger's objects may be there.
+    ///
+    /// # Errors
+    /// As [`Self::begin_mapping`], [`Self::begin_range_group`] and [`Self::begin_cpu_mapping`].
+    pub(crate) fn begin_in_driver(
+        &self,
+        state: &State,
+        call: &JudgedCall<'_>,
+    ) -> Result<InDriver<'_>, Denied> {
+        Ok(InDriver {
+            _page_tables: self.begin_mapping(state, call)?,
+            _range_group: self.begin_range_group(call)?,
+            cpu_mapping: self.begin_cpu_mapping(state, call)?,
+        })
+    }
+
+    /// The driver has executed a call with success; the call has its answer's blocks.
+    pub(crate) fn end_in_driver(
+        &self,
+        state: &State,
+        call: &JudgedCall<'_>,
+        made: &mut InDriver<'_>,
+    ) {
+        self.end_range_group(call);
+        self.end_cpu_mapping(state, call.effect);
+        if let Some(mapping) = &mut made.cpu_mapping {
+            mapping.keep();
+        }
+        if let Some(answer) = call.segments.first() {
+            let made = (call.effect, call.origin.file);
+            self.end_mapping(state, made, &answer.bytes, self.release);
+        }
     }
 
     /// The last reference to a file is gone.

@@ -63,7 +63,8 @@ impl Orders {
             | Effect::Free { client, .. }
             | Effect::Dup { client, .. }
             | Effect::MapDma { client, .. }
-            | Effect::UnmapDma { client, .. } => (None, Some(self.of(*client))),
+            | Effect::UnmapDma { client, .. }
+            | Effect::CpuMapping { client, .. } => (None, Some(self.of(*client))),
             Effect::Range { .. }
             | Effect::RangeGroup(_)
             | Effect::Pool { .. }

@@ -26,6 +26,7 @@ use supervisor::scarce;
 use sys::seccomp::Notification;
 use verdict::Verdict;
 
+use crate::account::InDriver;
 use crate::call::admit::Request;
 use crate::call::begin::{BegunCall, Held};
 use crate::call::commit::end;
@@ -215,8 +216,7 @@ fn ask_again(
             _in_order: in_order,
             _card_file: None,
             _passage: passage,
-            _mapping: None,
-            _range_group: None,
+            in_driver: InDriver::default(),
         },
     };
     again.execute(container).commit(container, turn)

@@ -73,6 +73,7 @@ impl<'a> Touched<'a> {
             | Effect::Client
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
+            | Effect::CpuMapping { .. }
             | Effect::Memory(_)
             | Effect::Range { .. }
             | Effect::RangeGroup(_)

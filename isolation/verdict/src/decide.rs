@@ -10,7 +10,7 @@ use nvabi::class::{self, Kind, Plain};
 use nvabi::escape::Id;
 use nvabi::layout::{
     channel_group_params, channel_params, device_params, engine_type, memory_params, nvos00,
-    nvos02, nvos21, nvos32, nvos46, nvos47, nvos55, nvos57, os_event,
+    nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos55, nvos57, os_event,
 };
 use nvabi::{Release, status};
 
@@ -95,9 +95,19 @@ fn try_decide(
                     false => 0,
                 },
             }),
-            Id::MapMemory
-            | Id::UnmapMemory
-            | Id::UpdateDeviceMappingInfo
+            Id::MapMemory => Ok(Effect::CpuMapping {
+                client: word(arg, nvos33::H_CLIENT)?,
+                memory: word(arg, nvos33::H_MEMORY)?,
+                bytes: long(arg, nvos33::LENGTH)?,
+                switch: Switch::On,
+            }),
+            Id::UnmapMemory => Ok(Effect::CpuMapping {
+                client: word(arg, nvos34::H_CLIENT)?,
+                memory: word(arg, nvos34::H_MEMORY)?,
+                bytes: 0,
+                switch: Switch::Off,
+            }),
+            Id::UpdateDeviceMappingInfo
             | Id::RegisterFd
             | Id::CheckVersionStr
             | Id::SysParams

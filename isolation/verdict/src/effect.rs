@@ -168,6 +168,17 @@ pub enum Effect {
         /// How much of it; 0: all. Up to 545 it is always all.
         bytes: u64,
     },
+    /// RM maps an object for the CPU, or ends such a mapping.
+    CpuMapping {
+        /// Client.
+        client: u32,
+        /// The object.
+        memory: u32,
+        /// How much of it is mapped; 0 at the end of a mapping.
+        bytes: u64,
+        /// Made, or ended.
+        switch: Switch,
+    },
     /// Something about when the container's work runs.
     Schedule(Schedule),
     /// The answer is rewritten.
@@ -381,6 +392,7 @@ impl Effect {
             | Self::Client
             | Self::MapDma { .. }
             | Self::UnmapDma { .. }
+            | Self::CpuMapping { .. }
             | Self::Object { .. }
             | Self::Memory(_)
             | Self::Free { .. }
@@ -412,6 +424,7 @@ impl Effect {
             | Self::Client
             | Self::MapDma { .. }
             | Self::UnmapDma { .. }
+            | Self::CpuMapping { .. }
             | Self::Object { .. }
             | Self::Memory(_)
             | Self::Free { .. }

@@ -102,7 +102,7 @@ pub const ALL: &[Path] = &[
     path("12", "pageable memory that moves (HMM)", "page faults", Outcome::ClosedOutside,
         "nvidia-uvm loaded with uvm_disable_hmm=1; UVM_INITIALIZE is the caller's own, so its flag cannot be relied on"),
     path("13", "channel group", "RM_ALLOC class 0xa06c", Outcome::FlatRate,
-        "44 MiB for a group of the compute engine until the driver has told what its contexts take, then that; 2 MiB for another engine's"),
+        "44 MiB for a group of the compute engine until the driver has told what its contexts take (132 MiB from a container's ninth on), then that; 2 MiB for another engine's"),
     path("14", "channel", "RM_ALLOC classes 0xc06f, 0xc36f, 0xc46f, 0xc56f, 0xc86f, 0xc96f, 0xca6f", Outcome::FlatRate,
         "instance memory, RAMFC, USERD, method buffers"),
     path("15", "address space and page tables", "RM_ALLOC class 0x90f1, MAP_MEMORY_DMA", Outcome::FlatRate,

@@ -252,6 +252,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
             | Effect::Client
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
+            | Effect::CpuMapping { .. }
             | Effect::Free { .. }
             | Effect::Range { .. }
             | Effect::RangeGroup(_)

@@ -46,6 +46,7 @@ impl JudgedCall<'_> {
             | Effect::View(_)
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
+            | Effect::CpuMapping { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
             | Effect::ExportInfo { .. }

@@ -30,6 +30,7 @@ impl Account {
             Effect::None
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
+            | Effect::CpuMapping { .. }
             | Effect::RangeGroup(_)
             | Effect::View(_)
             | Effect::Schedule(

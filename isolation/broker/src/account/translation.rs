@@ -17,6 +17,7 @@ pub fn changes_account(effect: &Effect) -> ChangesAccount {
         Effect::None
         | Effect::MapDma { .. }
         | Effect::UnmapDma { .. }
+        | Effect::CpuMapping { .. }
         | Effect::View(_)
         | Effect::ChannelClients { .. }
         | Effect::Schedule(_)

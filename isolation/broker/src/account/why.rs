@@ -2,6 +2,7 @@
 
 use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
 
+use super::cpu_mappings::MOST_CPU_MAPPINGS;
 use super::page_tables::MOST_DMA_MAPPINGS;
 use super::range_groups::MOST_RANGE_GROUPS;
 
@@ -91,6 +92,19 @@ pub enum Why {
     /// See [`MOST_DMA_MAPPINGS`].
     #[error("more than {MOST_DMA_MAPPINGS} mappings by MAP_MEMORY_DMA")]
     TooManyMappings,
+    /// See [`MOST_CPU_MAPPINGS`].
+    #[error("more than {MOST_CPU_MAPPINGS} mappings for the CPU")]
+    TooManyCpuMappings,
+    /// What is mapped for the CPU of a card is bounded by the quota.
+    #[error(
+        "{bytes} bytes more of the card would be mapped for the CPU than the {most_bytes} that the quota allows"
+    )]
+    WindowIsFull {
+        /// Of this mapping, in whole pages.
+        bytes: u64,
+        /// Of all together.
+        most_bytes: u64,
+    },
     /// A card that is not part of the grant, by RM's id.
     #[error("card {0:#x} is not granted")]
     ForeignCard(u32),

@@ -14,9 +14,7 @@ use super::admit::{AdmittedCall, Request};
 use super::lookup::{card_file, descriptors};
 use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{
-    Account, Denied, GroupUnderWay, JudgedCall, Slot, TransferFile, UnderWay, Why,
-};
+use crate::account::{Account, Denied, InDriver, JudgedCall, Slot, TransferFile, Why};
 use crate::files::InUse;
 use crate::order::InOrder;
 
@@ -38,10 +36,8 @@ pub(crate) struct Held<'a> {
     pub(crate) _card_file: Option<InUse>,
     /// The gates that it has passed.
     pub(crate) _passage: Passage<'a>,
-    /// Page tables that the driver makes for it.
-    pub(crate) _mapping: Option<UnderWay<'a>>,
-    /// A range group that it makes.
-    pub(crate) _range_group: Option<GroupUnderWay<'a>>,
+    /// What the driver makes for it beside the ledger's objects.
+    pub(crate) in_driver: InDriver<'a>,
 }
 
 /// The file that exports go into or come from.
@@ -72,8 +68,7 @@ impl<'c> ReceivedCall<'c> {
                     reservation,
                     in_order,
                     card_file,
-                    mapping,
-                    range_group,
+                    in_driver,
                 } = reserved;
                 Ok(BegunCall {
                     request,
@@ -88,8 +83,7 @@ impl<'c> ReceivedCall<'c> {
                         _in_order: in_order,
                         _card_file: card_file,
                         _passage: passage,
-                        _mapping: mapping,
-                        _range_group: range_group,
+                        in_driver,
                     },
                 })
             }
@@ -121,8 +115,7 @@ struct Reserved<'a> {
     reservation: Reservation,
     in_order: InOrder<'a>,
     card_file: Option<InUse>,
-    mapping: Option<UnderWay<'a>>,
-    range_group: Option<GroupUnderWay<'a>>,
+    in_driver: InDriver<'a>,
 }
 
 impl<'c> NotifiedCall<'c> {
@@ -166,10 +159,8 @@ impl<'c> NotifiedCall<'c> {
                 return Err(deny(denied));
             }
         };
-        let mapping = container.account.begin_mapping(&change, &call);
-        let range_group = container.account.begin_range_group(&call);
-        let (mapping, range_group) = match mapping.and_then(|it| Ok((it, range_group?))) {
-            Ok(under_way) => under_way,
+        let in_driver = match container.account.begin_in_driver(&change, &call) {
+            Ok(in_driver) => in_driver,
             Err(denied) => {
                 change.roll_back(&reservation);
                 drop(change);
@@ -195,8 +186,7 @@ impl<'c> NotifiedCall<'c> {
             reservation,
             in_order,
             card_file,
-            mapping,
-            range_group,
+            in_driver,
         })
     }
 

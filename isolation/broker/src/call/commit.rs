@@ -98,11 +98,7 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
-        account.end_range_group(&call);
-        if let Some(answer) = after.first() {
-            let made = (effect, request.file.id);
-            account.end_mapping(change, made, &answer.bytes, container.driver.release);
-        }
+        account.end_in_driver(change, &call, &mut self.held.in_driver);
         container.share.learn(change, effect, after);
         container.share.rewrite(change, effect, after);
         self.learn(account, container.driver.binding(), change);

@@ -5,8 +5,8 @@ use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::class::{
     FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_SYSTEM as SYSTEM, NV01_MEMORY_VIRTUAL,
 };
-use nvabi::layout::{nvos46, nvos47, virtual_params};
-use nvabi::status::NV_ERR_INVALID_LIMIT;
+use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, virtual_params};
+use nvabi::status::{NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_LIMIT};
 use nvabi::uvm::map_external;
 use nvabi::{Release, escape, uvm};
 
@@ -32,6 +32,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "mapped::small_mappings_far_from_each_other_take_their_tables",
         small_mappings_far_from_each_other_take_their_tables,
+    ),
+    (
+        "mapped::what_is_mapped_for_the_cpu_is_bounded_by_the_quota",
+        what_is_mapped_for_the_cpu_is_bounded,
     ),
     (
         "mapped::what_is_mapped_once_is_free",
@@ -129,6 +133,29 @@ impl<'f> Seat<'f> {
         put_u32(&mut arg, nvos47::H_MEMORY, HOST);
         put_u64(&mut arg, nvos47::DMA_OFFSET, address);
         put_u64(&mut arg, nvos47::SIZE, bytes);
+        let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+    }
+
+    fn map_for_cpu(&self, memory: u32) -> u32 {
+        let row = &escape::NV_ESC_RM_MAP_MEMORY;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u32(&mut arg, nvos33::H_CLIENT, self.client);
+        put_u32(&mut arg, nvos33::H_DEVICE, self.device);
+        put_u32(&mut arg, nvos33::H_MEMORY, memory);
+        put_u64(&mut arg, nvos33::LENGTH, 4096);
+        put_u32(&mut arg, nvos33::FD, self.fd.cast_unsigned());
+        let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, nvos33::STATUS).unwrap()
+    }
+
+    fn unmap_for_cpu(&self, memory: u32) {
+        let row = &escape::NV_ESC_RM_UNMAP_MEMORY;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        put_u32(&mut arg, nvos34::H_CLIENT, self.client);
+        put_u32(&mut arg, nvos34::H_DEVICE, self.device);
+        put_u32(&mut arg, nvos34::H_MEMORY, memory);
         let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
         assert_eq!(called.ret, Ok(0));
     }
@@ -301,4 +328,33 @@ fn small_mappings_far_from_each_other_take_their_tables() {
         assert_eq!(seat.memory(6, MIB), rm::OK, "{number}");
         fixture.assert_exact(3 * MIB);
     }
+}
+
+/// Each piece, however small, takes a page of 2 MiB of the window that all of the card's tenants share.
+fn what_is_mapped_for_the_cpu_is_bounded() {
+    const MOST: u64 = (QUOTA + 256 * MIB) / (2 * MIB);
+    const OTHER: u32 = 6;
+    let fixture = Fixture::new(QUOTA);
+    let seat = Seat::take(&fixture);
+    for _ in 0..MOST {
+        assert_eq!(seat.map_for_cpu(MEMORY), rm::OK);
+    }
+    let before = fixture.fake.seen().len();
+    assert_eq!(seat.map_for_cpu(MEMORY), NV_ERR_INSUFFICIENT_RESOURCES);
+    assert_eq!(fixture.fake.seen().len(), before, "no driver heard of it");
+    // The host's memory takes nothing of it.
+    assert_eq!(seat.map_for_cpu(HOST), rm::OK);
+    seat.unmap_for_cpu(MEMORY);
+    assert_eq!(seat.map_for_cpu(MEMORY), rm::OK);
+    assert_ne!(seat.map_for_cpu(MEMORY), rm::OK);
+    // What is freed takes its mappings with it, and its handle is given again.
+    seat.free(MEMORY);
+    assert_eq!(seat.memory(MEMORY, MIB), rm::OK);
+    assert_eq!(seat.memory(OTHER, MIB), rm::OK);
+    for memory in [MEMORY, OTHER] {
+        for _ in 0..MOST / 2 {
+            assert_eq!(seat.map_for_cpu(memory), rm::OK);
+        }
+    }
+    assert_ne!(seat.map_for_cpu(OTHER), rm::OK);
 }

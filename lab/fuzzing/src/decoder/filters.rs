@@ -117,6 +117,7 @@ impl Call {
                     Effect::Client
                     | Effect::MapDma { .. }
                     | Effect::UnmapDma { .. }
+                    | Effect::CpuMapping { .. }
                     | Effect::Range { .. }
                     | Effect::RangeGroup(_)
                     | Effect::Object { .. }

@@ -423,6 +423,7 @@ impl Call {
             | Effect::Client
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
+            | Effect::CpuMapping { .. }
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
