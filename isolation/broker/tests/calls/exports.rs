@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     (
         "exports::what_a_closed_file_has_exported_is_taken_back",
-        taken_back,
+        what_a_closed_file_has_exported_is_taken_back,
     ),
     ("exports::what_is_not_ours_is_not_exported", not_ours),
     (
@@ -123,7 +123,7 @@ fn is_counted_once() {
 }
 
 /// A `poll` that never ends has the file open in no table: the driver would keep what is in it, and nobody would be charged for it.
-fn taken_back() {
+fn what_a_closed_file_has_exported_is_taken_back() {
     const TAKE_BACK: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
     let fixture = Fixture::new(4 * MIB);
     fixture.fake.is_bound.store(true, Ordering::Relaxed);

@@ -35,7 +35,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     (
         "mapped::what_is_mapped_for_the_cpu_is_bounded_by_the_quota",
-        what_is_mapped_for_the_cpu_is_bounded,
+        what_is_mapped_for_the_cpu_is_bounded_by_the_quota,
     ),
     (
         "mapped::what_is_mapped_once_is_free",
@@ -331,7 +331,7 @@ fn small_mappings_far_from_each_other_take_their_tables() {
 }
 
 /// Each piece, however small, takes a page of 2 MiB of the window that all of the card's tenants share.
-fn what_is_mapped_for_the_cpu_is_bounded() {
+fn what_is_mapped_for_the_cpu_is_bounded_by_the_quota() {
     const MOST: u64 = (QUOTA + 256 * MIB) / (2 * MIB);
     const OTHER: u32 = 6;
     let fixture = Fixture::new(QUOTA);
