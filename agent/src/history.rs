@@ -3,18 +3,18 @@
 //! A log's copy says by its last events where it goes on, so that nothing is copied twice, whenever the agent was ended.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use std::{fmt, fs};
 
 use anyhow::Context;
 use cards::events::{self, Event, history};
 use cards::store::{self, DiskStore};
-use cards::{ContainerKey, GpuUuid};
 use serde::{Deserialize, Serialize};
 use sys::sync::lock;
+use view::events::Subject;
 use view::{moment, printable};
 
 /// How often is looked. A log stays when its container has ended.
@@ -85,58 +85,32 @@ impl Counted {
     }
 }
 
-/// Whose events a log has.
-#[derive(Debug)]
-enum Subject {
-    Container(ContainerKey),
-    Card(GpuUuid),
-}
-
-impl fmt::Display for Subject {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Container(key) => key.fmt(to),
-            Self::Card(uuid) => uuid.fmt(to),
+/// Logs what was copied, with what systemd's journal can be searched for.
+fn report(subject: &Subject, copied: &[Event], most: usize) {
+    let (container, card) = match subject {
+        Subject::Container(key) => (Some(key.to_string()), None),
+        Subject::Card(uuid) => (None, Some(uuid.to_string())),
+    };
+    let (container, card) = (container.as_deref(), card.as_deref());
+    for event in copied.iter().take(most) {
+        let name = event.names.text();
+        let (name, reason) = (name.as_deref(), event.reason.as_deref());
+        // Part of it is a tenant's.
+        let text = printable(&event.text);
+        let (event, time) = (event.kind.as_str(), moment(event.at_unix_ms));
+        if event == REFUSED || KINDS.contains(&event) {
+            tracing::warn!(event, container, card, name, reason, time, "{text}");
+        } else {
+            tracing::info!(event, container, card, name, reason, time, "{text}");
         }
     }
-}
-
-impl Subject {
-    /// The folder of its log below one of the state folder or of the copies.
-    fn log(&self, dir: &Path) -> PathBuf {
-        match self {
-            Self::Container(key) => events::of_container(dir, key),
-            Self::Card(uuid) => events::of_card(dir, uuid),
-        }
-    }
-
-    /// Logs what was copied, with what systemd's journal can be searched for.
-    fn report(&self, copied: &[Event], most: usize) {
-        let (container, card) = match self {
-            Self::Container(key) => (Some(key.to_string()), None),
-            Self::Card(uuid) => (None, Some(uuid.to_string())),
-        };
-        let (container, card) = (container.as_deref(), card.as_deref());
-        for event in copied.iter().take(most) {
-            let name = event.names.text();
-            let (name, reason) = (name.as_deref(), event.reason.as_deref());
-            // Part of it is a tenant's.
-            let text = printable(&event.text);
-            let (event, time) = (event.kind.as_str(), moment(event.at_unix_ms));
-            if event == REFUSED || KINDS.contains(&event) {
-                tracing::warn!(event, container, card, name, reason, time, "{text}");
-            } else {
-                tracing::info!(event, container, card, name, reason, time, "{text}");
-            }
-        }
-        let more = copied.len().saturating_sub(most);
-        if more > 0 {
-            tracing::warn!(
-                container,
-                card,
-                "{more} more events of {self}: `cgpu events` has them"
-            );
-        }
+    let more = copied.len().saturating_sub(most);
+    if more > 0 {
+        tracing::warn!(
+            container,
+            card,
+            "{more} more events of {subject}: `cgpu events` has them"
+        );
     }
 }
 
@@ -202,14 +176,9 @@ impl History {
 
     /// Copies what is new. A log that cannot be copied costs no other.
     fn round(&mut self) -> anyhow::Result<()> {
-        let containers = events::containers(&self.state_dir).context("read the events")?;
-        let cards = events::cards(&self.state_dir).context("read the events")?;
-        let containers = containers.into_iter().map(Subject::Container);
-        let subjects: Vec<Subject> = containers
-            .chain(cards.into_iter().map(Subject::Card))
-            .collect();
-        let logs = subjects.iter().map(|subject| subject.log(&self.state_dir));
-        let there: HashSet<PathBuf> = logs.collect();
+        let subjects = Subject::below(&self.state_dir)?;
+        let folders = subjects.iter();
+        let there: HashSet<PathBuf> = folders.map(|of| of.folder(&self.state_dir)).collect();
         self.seen.retain(|log, _| there.contains(log));
         let most_logged = most_logged(subjects.len());
         let (mut copied, mut result) = (Vec::new(), Ok(()));
@@ -218,7 +187,8 @@ impl History {
             if let Err(error) = self.copy(subject, &mut copied) {
                 result = Err(error.context(format!("copy the events of {subject}")));
             }
-            subject.report(copied.get(before..).unwrap_or_default(), most_logged);
+            let new = copied.get(before..).unwrap_or_default();
+            report(subject, new, most_logged);
         }
         if !copied.is_empty() {
             history::keep_within(&self.dir, MOST_BYTES).context("remove old copies")?;
@@ -228,7 +198,7 @@ impl History {
     }
 
     fn copy(&mut self, subject: &Subject, copied: &mut Vec<Event>) -> anyhow::Result<()> {
-        let (log, copy) = (&subject.log(&self.state_dir), &subject.log(&self.dir));
+        let (log, copy) = (&subject.folder(&self.state_dir), &subject.folder(&self.dir));
         let Ok(file) = fs::symlink_metadata(log.join(events::NAME)) else {
             // It has just gone, or been moved.
             return Ok(());

@@ -267,28 +267,27 @@ impl Publisher {
 }
 
 fn pending_mode(node: &NodeName, mode: Mode) -> Report {
-    Report {
-        object: ObjectRef::node(node.as_str()),
-        related: None,
-        reason: Reason::ModePending,
-        about: String::new(),
-        text: format!(
-            "label {MODE_LABEL}: cards are offered {} when the node's last claim is gone; nothing new is placed until then",
-            mode.description()
-        ),
-        at_unix_ms: now_unix_ms(),
-    }
+    let text = format!(
+        "label {MODE_LABEL}: cards are offered {} when the node's last claim is gone; nothing new is placed until then",
+        mode.description()
+    );
+    of_node(node, Reason::ModePending, "", text)
 }
 
 fn unknown_placement(node: &NodeName, value: &str) -> Report {
+    let text = format!(
+        "label {PLACEMENT_LABEL}: {value:?} is not allowed: binpack or spread; [placement] policy of the node's file holds"
+    );
+    of_node(node, Reason::LabelUnknown, PLACEMENT_LABEL, text)
+}
+
+fn of_node(node: &NodeName, reason: Reason, about: &str, text: String) -> Report {
     Report {
         object: ObjectRef::node(node.as_str()),
         related: None,
-        reason: Reason::LabelUnknown,
-        about: PLACEMENT_LABEL.to_owned(),
-        text: format!(
-            "label {PLACEMENT_LABEL}: {value:?} is not allowed: binpack or spread; [placement] policy of the node's file holds"
-        ),
+        reason,
+        about: about.to_owned(),
+        text,
         at_unix_ms: now_unix_ms(),
     }
 }

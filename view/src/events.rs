@@ -1,6 +1,7 @@
 //! What happened to containers and cards, also to those that have ended.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -21,23 +22,44 @@ pub enum Subject {
     Card(GpuUuid),
 }
 
+impl fmt::Display for Subject {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Container(key) => key.fmt(to),
+            Self::Card(uuid) => uuid.fmt(to),
+        }
+    }
+}
+
 impl Subject {
     /// The containers that have a log, and the cards; also those that only the history's folder knows, where one is given.
     ///
     /// # Errors
     /// A state folder or history that cannot be read.
     pub fn all(config: &Config, history: Option<&Path>) -> anyhow::Result<Vec<Self>> {
-        let mut all = BTreeSet::new();
-        for dir in [config.state_dir.as_path()].into_iter().chain(history) {
-            let containers = events::containers(dir).context("read the events")?;
-            let cards = events::cards(dir).context("read the events")?;
-            all.extend(containers.into_iter().map(Self::Container));
-            all.extend(cards.into_iter().map(Self::Card));
+        let mut all = Self::below(&config.state_dir)?;
+        if let Some(dir) = history {
+            all.extend(Self::below(dir)?);
         }
         Ok(all.into_iter().collect())
     }
 
-    fn folder(&self, dir: &Path) -> PathBuf {
+    /// Those that have a log below one folder.
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    pub fn below(dir: &Path) -> anyhow::Result<BTreeSet<Self>> {
+        let containers = events::containers(dir).context("read the events")?;
+        let cards = events::cards(dir).context("read the events")?;
+        let containers = containers.into_iter().map(Self::Container);
+        Ok(containers
+            .chain(cards.into_iter().map(Self::Card))
+            .collect())
+    }
+
+    /// The folder of its log below the state folder or that of the history.
+    #[must_use]
+    pub fn folder(&self, dir: &Path) -> PathBuf {
         match self {
             Self::Container(key) => events::of_container(dir, key),
             Self::Card(uuid) => events::of_card(dir, uuid),

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -119,7 +119,7 @@ impl Broker {
                 supervisor_pid: 0,
                 pid: std::process::id().cast_signed(),
                 replaced,
-                started_at_unix_ms: now_unix_ms(),
+                started_at_unix_ms: cards::events::now_unix_ms(),
             },
             container,
         })
@@ -319,11 +319,4 @@ fn start_reaper(container: &Arc<Container>) -> io::Result<Arc<Reaper>> {
             watching.watch_over(&container);
         })?;
     Ok(reaper)
-}
-
-fn now_unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -22,7 +22,6 @@ pub use incidents::Source;
 
 use crate::account::Account;
 use crate::container::Container;
-use crate::health::reach::with_causes;
 use crate::health::reconcile::Standing;
 use crate::health::{Comparison, Health};
 use crate::processes::Processes;
@@ -153,7 +152,7 @@ impl Health {
                 (Some(comparison), standing)
             }
             Ok(None) => (None, Standing::Uncompared(UNREPORTED.to_owned())),
-            Err(error) => (None, Standing::Uncompared(with_causes(&error))),
+            Err(error) => (None, Standing::Uncompared(sys::chain(&error))),
         };
         if standing == Standing::Compared {
             self.counters.count(Counter::Reconciled);

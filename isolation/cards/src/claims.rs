@@ -257,10 +257,7 @@ impl Claims {
         store
             .remove_file(&path)
             .map_err(Error::io("remove", &path))?;
-        match store.sync(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done.map_err(Error::io("sync", &self.folder)),
-        }
+        sys::absent_is_fine(store.sync(&self.folder)).map_err(Error::io("sync", &self.folder))
     }
 
     fn path(&self, uid: &ClaimUid) -> PathBuf {

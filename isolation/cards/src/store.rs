@@ -80,18 +80,11 @@ impl Store for DiskStore {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        absent_is_fine(fs::remove_file(path))
+        sys::absent_is_fine(fs::remove_file(path))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        absent_is_fine(fs::remove_dir(path))
-    }
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+        sys::absent_is_fine(fs::remove_dir(path))
     }
 }
 

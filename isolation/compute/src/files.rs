@@ -208,7 +208,7 @@ impl RecordFiles {
     /// Gives up one's own record: the name goes first, so that nobody finds an unlocked record.
     pub(crate) fn withdraw(self) -> Result<(), TableError> {
         let path = self.dir.join(&self.name);
-        absent_is_fine(fs::remove_file(&path)).map_err(failed("remove", &path))
+        sys::absent_is_fine(fs::remove_file(&path)).map_err(failed("remove", &path))
     }
 
     fn list(&mut self) -> Result<(), TableError> {
@@ -287,7 +287,7 @@ fn sweep(path: &Path) -> Result<(), TableError> {
     };
     let ours = sys::lock::try_exclusive(&file).map_err(failed("lock", path))?;
     if ours && still_named(&file, path)? {
-        absent_is_fine(fs::remove_file(path)).map_err(failed("remove", path))?;
+        sys::absent_is_fine(fs::remove_file(path)).map_err(failed("remove", path))?;
     }
     Ok(())
 }
@@ -323,13 +323,6 @@ fn create_dir(dir: &Path) -> Result<(), TableError> {
         .recursive(true)
         .create(dir)
         .map_err(failed("create", dir))
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 fn failed<'a>(step: &'static str, path: &'a Path) -> impl Fn(io::Error) -> TableError + 'a {

@@ -26,7 +26,6 @@ pub use self::isolation::{Allow, IsolationConfig, OtherCards};
 pub use self::kubernetes::{Authority, KubernetesConfig};
 pub use self::metrics::{Metrics, MetricsConfig, WrongMetrics};
 pub use self::request::{DefaultTerms, DisableRule, EnvironmentRule, RequestConfig};
-use crate::chain::chain;
 use crate::trusted;
 
 /// Where the configuration is, unless `$CGPU_CONFIG` names another file.
@@ -219,7 +218,7 @@ impl Config {
         Self::from_trusted(&path)
             .inspect_err(|error| {
                 if path.exists() {
-                    tracing::warn!(error = %chain(error), "the configuration of the container cannot be used");
+                    tracing::warn!(error = %sys::chain(error), "the configuration of the container cannot be used");
                 }
             })
             .ok()

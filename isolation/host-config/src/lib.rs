@@ -6,7 +6,6 @@
 //! - [`programs`]: where cgpu's own programs are.
 //! - [`own_places`]: what of the host is cgpu's own.
 //! - [`host_files`]: what is looked up on the host, behind a trait; [`walk`] follows a path as the kernel does.
-//! - [`chain`](mod@chain): how errors are written for people.
 //!
 //! This crate must not know of containers, of their specs, or of a driver.
 #![forbid(unsafe_code)]
@@ -21,7 +20,6 @@
     )
 )]
 
-pub mod chain;
 pub mod config;
 pub mod host_files;
 pub mod own_places;
@@ -31,5 +29,5 @@ pub mod trusted;
 pub mod user_namespace;
 pub mod walk;
 
-pub use chain::chain;
 pub use config::Config;
+pub use sys::chain;

@@ -30,6 +30,7 @@
 )]
 
 mod admission;
+pub mod bucket;
 mod counted;
 pub mod engines;
 pub mod gates;
@@ -38,7 +39,6 @@ mod governor;
 pub mod knobs;
 mod mailbox;
 mod pace;
-mod preempts;
 mod probe;
 mod record;
 mod share;

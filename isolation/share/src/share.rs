@@ -15,10 +15,10 @@ use nvabi::Release;
 use plan::{CardRules, Policy, Priority, Terms};
 use sys::sync;
 
+use crate::bucket::Bucket;
 use crate::gates::{Gates, Reported};
 use crate::mailbox::{Mailbox, Tell};
 use crate::pace::Pace;
-use crate::preempts::Preempts;
 use crate::shown::Shown;
 use crate::terms::{OnCard, Sources};
 
@@ -61,12 +61,16 @@ pub struct Context {
     pub broker: Box<dyn Broker>,
 }
 
+/// In which a tenant may have the driver preempt once more.
+const PREEMPT: Duration = Duration::from_millis(50);
+
 /// The share of one container.
 pub struct Share {
     /// See [`Gates`].
     pub gates: Gates,
     pub(crate) context: Context,
-    pub(crate) preempts: Preempts,
+    /// Each call takes the driver's locks of all cards for a quarter of a millisecond and more, and its neighbours' calls wait for them.
+    pub(crate) preempts: Bucket,
     pub(crate) pace: Pace,
     held: AtomicUsize,
     pub(crate) sources: Sources,
@@ -125,7 +129,7 @@ impl Share {
         Self {
             gates: Gates::default(),
             context,
-            preempts: Preempts::default(),
+            preempts: Bucket::new(PREEMPT),
             pace: Pace::default(),
             held: AtomicUsize::new(0),
             sources,

@@ -124,6 +124,7 @@ impl Share {
                     std::thread::sleep(wait);
                     Disposition::free()
                 }
+                // As the driver reports one that it could not do.
                 None => Disposition::Refused(status::NV_ERR_TIMEOUT),
             },
             Schedule::GetTimeslice { .. }

@@ -16,17 +16,14 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use sys::pidfd::PidFd;
 
 use crate::link::{self, Estate, FromBroker};
+use crate::supervisor::delay;
 
 /// A supervisor that does not read for so long is stuck. New files of the tenant's wait meanwhile.
 const SEND_SECONDS: i64 = 1;
 /// So long it may take from its start until it watches.
 const START: Duration = Duration::from_secs(10);
-/// One that has watched for less than this counts as a failure, and the next one starts later each time.
-const SHORT_LIFE: Duration = Duration::from_secs(2);
 /// So many short lives in a row come at no cost.
 const FREE_FAILURES: u32 = 8;
-const FIRST_DELAY: Duration = Duration::from_millis(50);
-const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
 /// Sends what comes first to a supervisor.
 pub type First<'a> = Box<dyn FnOnce(BorrowedFd<'_>) -> io::Result<()> + 'a>;
@@ -51,7 +48,7 @@ impl Succession {
         }
         let lived = self.started_at.map(|at| at.elapsed());
         self.failures = match lived {
-            Some(lived) if lived < SHORT_LIFE => self.failures.saturating_add(1),
+            Some(lived) if lived < delay::SHORT_LIFE => self.failures.saturating_add(1),
             Some(_) | None => 0,
         };
     }
@@ -61,9 +58,7 @@ impl Succession {
         let Some(late) = self.failures.checked_sub(FREE_FAILURES) else {
             return true;
         };
-        let delay = FIRST_DELAY
-            .saturating_mul(1 << late.min(10))
-            .min(LONGEST_DELAY);
+        let delay = delay::doubled(late);
         self.started_at.is_none_or(|at| at.elapsed() >= delay)
     }
 

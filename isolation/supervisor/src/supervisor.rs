@@ -33,7 +33,7 @@ use crate::scarce::{Spares, Watched};
 
 mod adoption;
 mod child;
-mod delay;
+pub(crate) mod delay;
 mod error;
 mod fd_store;
 mod host_environment;

@@ -21,6 +21,7 @@ pub mod control_group;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod descriptors;
+mod error;
 pub mod fd_passing;
 pub mod ioctl;
 pub mod kcmp;
@@ -40,3 +41,5 @@ pub mod signal;
 pub mod sync;
 pub mod traced;
 pub mod user_namespace;
+
+pub use error::{absent_is_fine, chain};

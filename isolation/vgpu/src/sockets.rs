@@ -49,7 +49,7 @@ impl Folder {
     pub fn bind(&self, name: &str) -> io::Result<UnixListener> {
         self.announce(name)?;
         let socket = self.dir.join(name);
-        absent(fs::remove_file(&socket))?;
+        sys::absent_is_fine(fs::remove_file(&socket))?;
         let listener = UnixListener::bind(&socket)?;
         fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
         self.claim(name)?;
@@ -70,7 +70,7 @@ impl Folder {
     /// socket's, which [`sweep`] removes.
     fn replace_link(&self, name: &str, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
         let new = self.link(&format!("{name}.new"));
-        absent(fs::remove_file(&new))?;
+        sys::absent_is_fine(fs::remove_file(&new))?;
         make(&new)?;
         fs::rename(new, self.link(name))
     }
@@ -97,19 +97,11 @@ impl Folder {
         if self.is_ours(name)? {
             fs::remove_file(self.dir.join(name))?;
         }
-        absent(fs::remove_file(self.link(name)))
+        sys::absent_is_fine(fs::remove_file(self.link(name)))
     }
 
     fn link(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{PREFIX}{name}"))
-    }
-}
-
-/// What is not there need not be removed.
-fn absent(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 

@@ -113,20 +113,17 @@ impl ContainerDir {
     pub(crate) fn remove(&self) -> Result<(), Error> {
         for name in sockets::ALL {
             let socket = sockets::of(&self.0, name);
-            absent_is_fine("remove", &socket, std::fs::remove_file(&socket))?;
+            removed(&socket, std::fs::remove_file(&socket))?;
         }
         for name in FILES.iter().chain(&["frontend.lock"]) {
-            absent_is_fine(
-                "remove",
-                &self.file(name),
-                std::fs::remove_file(self.file(name)),
-            )?;
+            let file = self.file(name);
+            removed(&file, std::fs::remove_file(&file))?;
         }
-        absent_is_fine("remove", &self.0, std::fs::remove_dir(&self.0))?;
+        removed(&self.0, std::fs::remove_dir(&self.0))?;
         if let Some(namespace) = self.0.parent() {
             match std::fs::remove_dir(namespace) {
                 Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {}
-                other => absent_is_fine("remove", namespace, other)?,
+                other => removed(namespace, other)?,
             }
         }
         Ok(())
@@ -186,15 +183,6 @@ fn entries(dir: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-pub(crate) fn absent_is_fine(
-    operation: &'static str,
-    path: &Path,
-    result: std::io::Result<()>,
-) -> Result<(), Error> {
-    match result {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(operation, path)(error))
-        }
-        _ => Ok(()),
-    }
+fn removed(path: &Path, result: std::io::Result<()>) -> Result<(), Error> {
+    sys::absent_is_fine(result).map_err(Error::io("remove", path))
 }

@@ -428,10 +428,8 @@ impl Calls {
 
 /// Removes a file whose absence is the aim.
 fn forget(path: &Path) {
-    match fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove"),
+    if let Err(error) = sys::absent_is_fine(fs::remove_file(path)) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove");
     }
 }
 

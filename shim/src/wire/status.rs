@@ -1,7 +1,5 @@
 //! Errors as ttrpc statuses. containerd and docker act on the code, people read the text.
 
-use std::error::Error as _;
-
 use ttrpc::Code;
 
 use crate::error::Error;
@@ -14,12 +12,7 @@ use crate::task::Denied;
 /// (`errdefs.ToGRPC`): what it reads as a verb would reach people as `80 %!o(MISSING)f`. One of no such code is passed on as it is,
 /// and in those stand runc's own words, which engines look into.
 pub(super) fn status(error: &Error) -> ttrpc::Error {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(&format!(": {next}"));
-        cause = next.source();
-    }
+    let mut text = sys::chain(error);
     let code = code(error);
     if code != Code::UNKNOWN {
         text = without_verbs(&text);

@@ -32,7 +32,7 @@ impl Reach {
     ) -> Option<(EventKind, String)> {
         match result {
             Err(error) if error.is_unreachable() => {
-                let why = with_causes(error);
+                let why = sys::chain(error);
                 let before = {
                     let mut reported = self.lock();
                     let before = reported.replace(why.clone());
@@ -66,10 +66,4 @@ impl Reach {
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
         sync::lock(&self.why)
     }
-}
-
-/// An error with its causes, which say what the system said.
-pub(crate) fn with_causes(error: &driver::Error) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

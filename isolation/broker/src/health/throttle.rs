@@ -3,30 +3,31 @@
 //! The cost of a refusal is the broker's and so the host's: without a limit one tenant's useless calls take the processors from
 //! its neighbours. Honest programs are refused now and then, and never notice.
 //!
-//! A bucket of [`BURST`] tokens is refilled with [`PER_SECOND`]; a refusal takes one, and waits until there is one. The waiting
+//! 2000 refusals cost no waiting at once, and as many further ones a second; no one waits longer than [`LONGEST`], however many wait. The waiting
 //! threads do not count among those that a container may have at work ([`crate::workers`]), so that its other calls find one.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use sys::sync;
+use share::bucket::{Bucket, LONGEST};
 
-/// Refusals that cost no waiting, at once.
-const BURST: u32 = 2_000;
-/// And further ones in a second.
-const PER_SECOND: u32 = 2_000;
-/// In which one comes.
-const TOKEN: Duration = Duration::from_nanos(1_000_000_000 / PER_SECOND as u64);
-/// No refusal waits longer, however many wait.
-const LONGEST: Duration = Duration::from_millis(250);
+/// In which one more refusal costs no waiting.
+const TOKEN: Duration = Duration::from_micros(500);
 
 /// The bucket of one container.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Throttle {
-    /// When the bucket will be full again; `None`: it is.
-    full_at: Mutex<Option<Instant>>,
+    bucket: Bucket,
     waiting: AtomicUsize,
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self {
+            bucket: Bucket::new(TOKEN),
+            waiting: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl Throttle {
@@ -50,20 +51,16 @@ impl Throttle {
 
     /// For how long a refusal of this moment has to wait.
     fn take(&self, now: Instant) -> Duration {
-        let mut full_at = sync::lock(&self.full_at);
-        let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         // Beyond the longest wait nothing is owed: those calls have waited for it already.
-        let burst = TOKEN.saturating_mul(BURST);
-        let most = burst.saturating_add(LONGEST);
-        let filling = filling.saturating_add(TOKEN).min(most);
-        *full_at = Some(now + filling);
-        filling.saturating_sub(burst)
+        self.bucket.take(now).unwrap_or(LONGEST)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const BURST: u32 = 2_000;
 
     #[test]
     fn a_burst_is_free_and_then_every_refusal_waits_for_its_token() {

@@ -71,7 +71,7 @@ impl Card {
             && !self.own.is_mute
         {
             // Peers see it late; whoever has to open the gate knows the channels from the journal.
-            tracing::warn!(card = self.index, "{}", chain(error));
+            tracing::warn!(card = self.index, "{}", sys::chain(error));
         }
         // Said once, until it works again.
         self.own.is_mute = published.is_err();
@@ -155,15 +155,4 @@ pub(super) fn of_this_life(left: &ShareRecord, setup: &Setup, now_ns: u64) -> bo
         || setup
             .process
             .is_some_and(|(pid, start_time)| (pid.cast_unsigned(), start_time) == process)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

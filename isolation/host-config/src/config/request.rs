@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::chain::chain;
 use crate::terms::{self, check_default};
 
 /// Table `[request]`.
@@ -101,9 +100,11 @@ fn default_terms<'de, D: Deserializer<'de>>(
         Ok(()) => Ok(Some(terms)),
         Err(error @ terms::Error::Together(_)) => Err(de::Error::custom(format_args!(
             "request.default: {}",
-            chain(&error)
+            sys::chain(&error)
         ))),
         // The file has other names than the annotations.
-        Err(error) => Err(de::Error::custom(chain(&error).replace(annotation, name))),
+        Err(error) => Err(de::Error::custom(
+            sys::chain(&error).replace(annotation, name),
+        )),
     }
 }

@@ -3,7 +3,7 @@ use cards::Weakness;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {
-    Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), text).map_err(|error| chain(&error))
+    Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), text).map_err(|error| sys::chain(&error))
 }
 
 #[test]

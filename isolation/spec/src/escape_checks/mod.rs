@@ -30,6 +30,7 @@ use serde_json::Value;
 
 pub use self::devices::{MODESET_MINOR, has_a_card, is_card_s};
 pub use self::error::Error;
+pub use self::mount_table::unescaped;
 use self::namespaces::Namespaces;
 use crate::json;
 

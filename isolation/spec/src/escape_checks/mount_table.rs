@@ -92,16 +92,17 @@ fn mount(line: &str) -> Option<Mount> {
     let mut fields = front.split(' ').skip(2);
     Some(Mount {
         device: fields.next()?.to_owned(),
-        root: unescaped(fields.next()?),
-        at: unescaped(fields.next()?),
+        root: unescaped(fields.next()?.as_bytes()),
+        at: unescaped(fields.next()?.as_bytes()),
         kind: back.split(' ').next()?.to_owned(),
     })
 }
 
-/// Blanks and backslashes are written as three octal digits.
-fn unescaped(field: &str) -> PathBuf {
-    let mut bytes = Vec::new();
-    let mut rest = field.as_bytes();
+/// A path of the mount table, where spaces, tabs, line ends and backslashes are `\` and three octal digits.
+#[must_use]
+pub fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
     while let Some((first, after)) = rest.split_first() {
         let code = after
             .get(..3)
@@ -125,6 +126,12 @@ fn unescaped(field: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mount_tables_escapes_are_undone() {
+        let path = unescaped(br"/a\040b\134c\1");
+        assert_eq!(path, Path::new(r"/a b\c\1"));
+    }
 
     const TABLE: &str = "\
 21 1 8:1 / / rw - ext4 /dev/sda1 rw

@@ -211,14 +211,9 @@ pub(super) fn pod_namespace(annotations: &[(&str, &str)]) -> Result<Option<Strin
         Some(Engine::Containerd) => Ok(value(CONTAINERD_NAMESPACE).map(str::to_owned)),
         Some(Engine::Crio) => {
             let own = crio_pod(annotations).map(|pod| pod.namespace);
-            match (own, value(LABEL_NAMESPACE)) {
-                (Some(own), Some(label)) if own != label => Err(Error::ForgedRole {
-                    key: LABEL_NAMESPACE,
-                    value: label.chars().take(QUOTED_CHARS_MAX).collect(),
-                    why: "the sandbox is of another namespace",
-                }),
-                (own, label) => Ok(own.or(label).map(str::to_owned)),
-            }
+            let why = "the sandbox is of another namespace";
+            let label = agreeing(annotations, LABEL_NAMESPACE, own, why)?;
+            Ok(own.or(label).map(str::to_owned))
         }
         None => Ok(None),
     }
@@ -234,17 +229,28 @@ pub(super) fn pod_uid<'a>(annotations: &[(&'a str, &'a str)]) -> Result<Option<&
         Some(Engine::Containerd) => Ok(value(CONTAINERD_UID)),
         Some(Engine::Crio) => {
             let own = crio_pod(annotations).map(|pod| pod.uid);
-            match (own, value(LABEL_UID)) {
-                (Some(own), Some(label)) if own != label => Err(Error::ForgedRole {
-                    key: LABEL_UID,
-                    value: label.chars().take(QUOTED_CHARS_MAX).collect(),
-                    why: "the sandbox is of another pod",
-                }),
-                // A label alone is the pod's author's word.
-                (own, _) => Ok(own),
-            }
+            let _label = agreeing(annotations, LABEL_UID, own, "the sandbox is of another pod")?;
+            // A label alone is the pod's author's word.
+            Ok(own)
         }
         None => Ok(None),
+    }
+}
+
+/// A label, which says the same as CRI-O's own word where that is there.
+fn agreeing<'a>(
+    annotations: &[(&'a str, &'a str)],
+    key: &'static str,
+    own: Option<&str>,
+    why: &'static str,
+) -> Result<Option<&'a str>, Error> {
+    match (own, value_of(annotations, key)) {
+        (Some(own), Some(label)) if own != label => Err(Error::ForgedRole {
+            key,
+            value: label.chars().take(QUOTED_CHARS_MAX).collect(),
+            why,
+        }),
+        (_, label) => Ok(label),
     }
 }
 

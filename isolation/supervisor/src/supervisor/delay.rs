@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::child::{Death, Step};
 
-/// A broker that served for less than this counts as a failure, and the next one starts later each time.
-pub(super) const SHORT_LIFE: Duration = Duration::from_secs(2);
+/// A broker or supervisor that served for less than this counts as a failure, and the next one starts later each time.
+pub(crate) const SHORT_LIFE: Duration = Duration::from_secs(2);
 /// So many starts in a row may fail at no cost; then the delay doubles.
 const FREE_FAILURES: u32 = 3;
 /// Between two starts that fail at a cost.
@@ -26,8 +26,11 @@ pub(super) fn before_next(step: Step, death: Death, times: u32) -> Duration {
         }
         (Step::Starting | Step::Standby | Step::Resuming, Death::ByItself) => times
             .checked_sub(FREE_FAILURES)
-            .map_or(Duration::ZERO, |late| {
-                FIRST.saturating_mul(1 << late.min(10)).min(LONGEST)
-            }),
+            .map_or(Duration::ZERO, doubled),
     }
+}
+
+/// After so many failures at a cost before this one.
+pub(crate) fn doubled(before: u32) -> Duration {
+    FIRST.saturating_mul(1 << before.min(10)).min(LONGEST)
 }

@@ -1,6 +1,5 @@
 //! The container's folder and the process itself: what supervisor and lone broker both deal with.
 
-use std::error::Error as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -174,17 +173,6 @@ pub fn record_identity(dir: &Path) -> io::Result<()> {
 
 /// Two numbers of 64 bits and their names; blanks follow.
 const IDENTITY_BYTES: usize = 80;
-
-/// An error with its sources.
-pub(super) fn in_one_line(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
 
 #[cfg(test)]
 mod tests {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use control::Upgraded;
 
+use super::Supervisor;
 use super::child::{Child, Program};
-use super::{Supervisor, host_environment};
 
 /// A broker that is to follow the serving one.
 pub(super) struct Upgrade {
@@ -32,7 +32,7 @@ impl Supervisor {
         };
         let program = match Program::open(path) {
             Ok(program) => program,
-            Err(error) => return refuse(&host_environment::in_one_line(&error)),
+            Err(error) => return refuse(&sys::chain(&error)),
         };
         match self.spawn(|_| Ok(program)) {
             Ok((child, program)) => {
@@ -44,7 +44,7 @@ impl Supervisor {
                     hand_over_at: None,
                 });
             }
-            Err(error) => refuse(&host_environment::in_one_line(&error)),
+            Err(error) => refuse(&sys::chain(&error)),
         }
     }
 

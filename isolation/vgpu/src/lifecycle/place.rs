@@ -1,7 +1,6 @@
 //! Under the state lock: reclaim, choose cards, write the grant, write the reservations.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cards::grant::{self, Frontend};
 use cards::lock::{Attempt, FileLock, StateLock};
@@ -192,7 +191,7 @@ impl Making<'_> {
                 pid: frontend_pid(self.frontend),
             },
             bundle: self.input.bundle().map(absolute).transpose()?,
-            created_at_unix_ms: now_unix_ms(),
+            created_at_unix_ms: cards::events::now_unix_ms(),
         })
     }
 
@@ -276,11 +275,4 @@ fn make_folder(path: &Path) -> Result<(), Error> {
 
 pub(super) fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(Error::io("resolve", path))
-}
-
-fn now_unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -118,20 +118,9 @@ fn answer<T>(result: &Result<T, Error>) -> Value {
         Ok(_) => json!("ok"),
         Err(error) => match error.status() {
             Some(status) => json!(status.to_string()),
-            None => json!(chain(error)),
+            None => json!(sys::chain(error)),
         },
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    text
 }
 
 /// Microseconds of many runs.

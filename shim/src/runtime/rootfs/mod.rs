@@ -5,13 +5,13 @@ mod loop_device;
 mod options;
 mod overlay;
 
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use spec::escape_checks::unescaped;
 
 use self::options::Parsed;
 use crate::error::{Error, Result, file};
@@ -97,36 +97,13 @@ fn mounts_below(folder: &Path) -> Result<Vec<PathBuf>> {
     };
     let point = |line: &[u8]| {
         let field = line.split(|byte| *byte == b' ').nth(4)?;
-        let path = PathBuf::from(std::ffi::OsStr::from_bytes(&unescaped(field)));
+        let path = unescaped(field);
         (path != folder && path.starts_with(&folder)).then_some(path)
     };
     let lines = text.split(|byte| *byte == b'\n');
     let mut found: Vec<PathBuf> = lines.filter_map(point).collect();
     found.reverse();
     Ok(found)
-}
-
-/// In the mount table spaces, tabs, line ends and backslashes are `\` and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let octal = after.get(..3).filter(|_| *first == b'\\');
-        let byte = octal
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match byte {
-            Some(byte) => {
-                plain.push(byte);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => {
-                plain.push(*first);
-                rest = after;
-            }
-        }
-    }
-    plain
 }
 
 fn mount_one(rootfs: &Path, one: &Mount) -> Result<()> {
@@ -255,10 +232,5 @@ mod tests {
         assert_eq!(fuse_helper("fuse3.sshfs"), Some(("mount.fuse3", "sshfs")));
         assert_eq!(fuse_helper("fuse.sshfs"), Some(("mount.fuse", "sshfs")));
         assert_eq!(fuse_helper("overlay"), None);
-    }
-
-    #[test]
-    fn the_mount_tables_escapes_are_undone() {
-        assert_eq!(unescaped(br"/a\040b\134c\1"), br"/a b\c\1");
     }
 }

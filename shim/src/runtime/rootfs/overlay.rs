@@ -124,11 +124,7 @@ pub(super) fn forget_mapped_layers(rootfs: &Path) -> Result<()> {
 
 fn forget(place: &Path) -> Result<()> {
     while unmount_once(place)? == Found::Mount {}
-    match std::fs::remove_dir(place) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(file("remove", place)(error)),
-    }
+    sys::absent_is_fine(std::fs::remove_dir(place)).map_err(file("remove", place))
 }
 
 /// Beside the root file system, in the bundle.

@@ -145,15 +145,8 @@ impl Supervisor {
     /// # Errors
     /// Not running, or runc's own words.
     pub async fn pause(&self, id: &ContainerId) -> Result<()> {
-        let cell = self.cell(id)?;
-        cell.apply(Step::BeginPause)?;
-        let done = cell.calls.simple("pause", &[id.as_str()]).await;
-        cell.apply_if_alive(if done.is_ok() {
-            Step::Paused
-        } else {
-            Step::PauseFailed
-        });
-        done
+        let steps = [Step::BeginPause, Step::Paused, Step::PauseFailed];
+        self.set_pace(id, "pause", steps).await
     }
 
     /// Thaws them.
@@ -161,15 +154,21 @@ impl Supervisor {
     /// # Errors
     /// Not paused, or runc's own words.
     pub async fn resume(&self, id: &ContainerId) -> Result<()> {
+        let steps = [Step::BeginResume, Step::Resumed, Step::ResumeFailed];
+        self.set_pace(id, "resume", steps).await
+    }
+
+    async fn set_pace(
+        &self,
+        id: &ContainerId,
+        command: &'static str,
+        [begin, done, failed]: [Step; 3],
+    ) -> Result<()> {
         let cell = self.cell(id)?;
-        cell.apply(Step::BeginResume)?;
-        let done = cell.calls.simple("resume", &[id.as_str()]).await;
-        cell.apply_if_alive(if done.is_ok() {
-            Step::Resumed
-        } else {
-            Step::ResumeFailed
-        });
-        done
+        cell.apply(begin)?;
+        let result = cell.calls.simple(command, &[id.as_str()]).await;
+        cell.apply_if_alive(if result.is_ok() { done } else { failed });
+        result
     }
 
     /// Sets new limits, of CPU time also on what makes the container's calls.

@@ -106,18 +106,8 @@ impl Container {
         match self.init {
             Init::Created { pid } => self.init = Init::Starting { pid, exit: None },
             Init::Prepared => self.init = Init::Restoring,
-            Init::Creating => {
-                return Err(Denied::Busy {
-                    target: Target::Init,
-                    doing: "create",
-                });
-            }
-            Init::Starting { .. } | Init::Restoring => {
-                return Err(Denied::Busy {
-                    target: Target::Init,
-                    doing: "start",
-                });
-            }
+            Init::Creating => return Err(busy("create")),
+            Init::Starting { .. } | Init::Restoring => return Err(busy("start")),
             Init::Running { .. } => return Err(Denied::AlreadyStarted(Target::Init)),
             Init::Stopped { .. } => return Err(Denied::AlreadyExited(Target::Init)),
             Init::Deleting(_) | Init::Gone(_) => return Err(Denied::Deleting),
@@ -282,18 +272,8 @@ impl Container {
             Init::Created { pid } => Left::Process { pid, exit: None },
             Init::Stopped { pid, exit } => Left::ended(pid, exit),
             Init::Prepared => Left::Nothing,
-            Init::Creating => {
-                return Err(Denied::Busy {
-                    target: Target::Init,
-                    doing: "create",
-                });
-            }
-            Init::Starting { .. } | Init::Restoring => {
-                return Err(Denied::Busy {
-                    target: Target::Init,
-                    doing: "start",
-                });
-            }
+            Init::Creating => return Err(busy("create")),
+            Init::Starting { .. } | Init::Restoring => return Err(busy("start")),
             Init::Running { .. } => return Err(Denied::StillRunning(Target::Init)),
             Init::Deleting(_) | Init::Gone(_) => return Err(Denied::Deleting),
         };
@@ -322,6 +302,13 @@ impl Container {
             } => Init::Stopped { pid, exit },
         };
         Ok(Vec::new())
+    }
+}
+
+fn busy(doing: &'static str) -> Denied {
+    Denied::Busy {
+        target: Target::Init,
+        doing,
     }
 }
 
