@@ -1,12 +1,15 @@
 //! The connection to the API server.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
+use serde::de::DeserializeOwned;
 use sys::sync::lock;
 
 use crate::error::Error;
@@ -43,7 +46,7 @@ pub(crate) struct Connection {
     client: Mutex<Option<Client>>,
 }
 
-impl std::fmt::Debug for Connection {
+impl Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.access.fmt(f)
     }
@@ -77,6 +80,30 @@ impl Connection {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Ok(Api::namespaced(self.client().await?, namespace))
+    }
+
+    /// Reads all objects of a kind that a list has, page by page; returns the version from which they can be watched.
+    ///
+    /// # Errors
+    /// No configuration, or what the server does not answer.
+    pub(crate) async fn each<K>(
+        &self,
+        what: &str,
+        mut list: ListParams,
+        mut take: impl FnMut(K),
+    ) -> Result<String, Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let objects: Api<K> = self.all().await?;
+        loop {
+            let page = answer(|| format!("list {what}"), objects.list(&list)).await?;
+            page.items.into_iter().for_each(&mut take);
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => list = list.continue_token(&next),
+                None => return Ok(page.metadata.resource_version.unwrap_or_default()),
+            }
+        }
     }
 
     async fn client(&self) -> Result<Client, Error> {

@@ -74,7 +74,7 @@ where
     async fn follow(&self, backoff: &mut Backoff) -> Result<Closed, Error> {
         let objects = self.connection.all::<K>().await?;
         loop {
-            let (all, mut version) = self.list(&objects).await?;
+            let (all, mut version) = self.list().await?;
             if self.changes.send(Change::All(all)).await.is_err() {
                 return Ok(Closed);
             }
@@ -92,18 +92,12 @@ where
         }
     }
 
-    async fn list(&self, objects: &Api<K>) -> Result<(Vec<T>, String), Error> {
-        let mut params = ListParams::default().limit(self.page);
+    async fn list(&self) -> Result<(Vec<T>, String), Error> {
+        let list = ListParams::default().limit(self.page);
         let mut all = Vec::new();
-        loop {
-            let operation = || format!("list {}", self.what);
-            let page = api::answer(operation, objects.list(&params)).await?;
-            all.extend(page.items.into_iter().map(self.of));
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => params = params.continue_token(&next),
-                None => return Ok((all, page.metadata.resource_version.unwrap_or_default())),
-            }
-        }
+        let take = |object| all.push((self.of)(object));
+        let version = self.connection.each(self.what, list, take).await?;
+        Ok((all, version))
     }
 
     async fn watch(&self, objects: &Api<K>, version: &str) -> Result<Watched, Error> {
@@ -178,8 +172,7 @@ mod tests {
             of: |claim: ResourceClaim| claim.metadata.name,
             changes,
         };
-        let objects = connection.all().await.unwrap();
-        let (all, version) = follow.list(&objects).await.unwrap();
+        let (all, version) = follow.list().await.unwrap();
         assert_eq!(all, [Some("a".to_owned()), Some("b".to_owned())]);
         assert_eq!(version, "1");
         let questions = sys::sync::lock(&questions);

@@ -1,7 +1,6 @@
 //! What a decision rests on, as one look has read it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 
 use fit::cards::{Given, Offer, Place, Share, offers, taken};
 use fit::lean;
@@ -12,11 +11,9 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::core::{Selector, SelectorExt};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 
 use super::waiter::Waiter;
-use crate::api::{self, Connection, LONG_PAGE, PAGE};
+use crate::api::{Connection, LONG_PAGE, PAGE};
 use crate::error::Error;
 use crate::names::DRIVER;
 
@@ -86,57 +83,45 @@ impl Cluster {
             names.map(move |name| (namespace.clone(), name))
         };
         let named: BTreeSet<(String, String)> = waiting.iter().flat_map(of).collect();
+        let page = || ListParams::default().limit(PAGE);
+        let long_page = || ListParams::default().limit(LONG_PAGE);
         let mut claims = Claims::default();
-        each(connection, "resourceclaims", None, PAGE, |claim| {
-            claims.add(claim, &named)
-        })
-        .await?;
+        let take = |claim| claims.add(claim, &named);
+        connection.each("resourceclaims", page(), take).await?;
         let mut budgets = OfNamespaces::default();
-        each(connection, "poddisruptionbudgets", None, PAGE, |budget| {
-            budgets.add(budget)
-        })
-        .await?;
+        let take = |budget| budgets.add(budget);
+        connection
+            .each("poddisruptionbudgets", page(), take)
+            .await?;
         let shares = claims.shares.iter().flatten();
         let users: BTreeSet<&str> = shares
             .flat_map(|(_, share)| &share.users)
             .map(String::as_str)
             .collect();
         let mut holders = Holders::new();
-        each(connection, "pods", None, PAGE, |pod: lean::Pod| {
+        let take = |pod: lean::Pod| {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if users.contains(uid.as_str()) {
                 let has_other = claims.foreign.contains(&uid);
                 holders.insert(uid, holder(pod, has_other, &budgets));
             }
-        })
-        .await?;
+        };
+        connection.each("pods", page(), take).await?;
         let mut classes = Classes::new();
-        each(
-            connection,
-            "deviceclasses",
-            None,
-            LONG_PAGE,
-            |class: DeviceClass| {
-                classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
-            },
-        )
-        .await?;
+        let take = |class: DeviceClass| {
+            classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
+        };
+        connection.each("deviceclasses", long_page(), take).await?;
         let mut nodes = BTreeMap::new();
-        each(connection, "nodes", None, LONG_PAGE, |node: Node| {
+        let take = |node: Node| {
             let node = NodeFacts::of(node);
             nodes.insert(node.name.clone(), node);
-        })
-        .await?;
+        };
+        connection.each("nodes", long_page(), take).await?;
         let mut slices = Vec::new();
-        let driver = format!("spec.driver={DRIVER}");
-        each(
-            connection,
-            "resourceslices",
-            Some(&driver),
-            LONG_PAGE,
-            |slice: ResourceSlice| slices.push(slice),
-        )
-        .await?;
+        let list = long_page().fields(&format!("spec.driver={DRIVER}"));
+        let take = |slice: ResourceSlice| slices.push(slice);
+        connection.each("resourceslices", list, take).await?;
         Ok(Self {
             offers: offers(slices, &Given::of_all(claims.shares)),
             nodes,
@@ -330,33 +315,6 @@ fn holder(pod: lean::Pod, has_other: bool, budgets: &OfNamespaces) -> Holder {
             .map_or(0, |time| time.0.as_second()),
         namespace: pod.metadata.namespace.unwrap_or_default(),
         name: pod.metadata.name.unwrap_or_default(),
-    }
-}
-
-/// Reads all objects of a kind, page by page.
-async fn each<K>(
-    connection: &Connection,
-    what: &str,
-    fields: Option<&str>,
-    page: u32,
-    mut take: impl FnMut(K),
-) -> Result<(), Error>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let objects: Api<K> = connection.all().await?;
-    let mut params = ListParams::default().limit(page);
-    if let Some(fields) = fields {
-        params = params.fields(fields);
-    }
-    loop {
-        let operation = || format!("list {what}");
-        let page = api::answer(operation, objects.list(&params)).await?;
-        page.items.into_iter().for_each(&mut take);
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(()),
-        }
     }
 }
 

@@ -35,24 +35,17 @@ pub(super) async fn read(
     connection: &Connection,
     patience: Duration,
 ) -> Result<Vec<Waiter>, Error> {
-    let pods = connection.all::<lean::Pod>().await?;
-    let mut params = ListParams::default()
+    let list = ListParams::default()
         .fields("status.phase=Pending,spec.nodeName=")
         .limit(api::PAGE);
     let mut waiting = Vec::new();
-    loop {
-        let operation = || "list pods that wait".to_owned();
-        let page = api::answer(operation, pods.list(&params)).await?;
-        let now = Timestamp::now();
-        let waiters = page.items.into_iter();
-        for waiter in waiters.filter_map(|pod| Waiter::of(pod, now, patience)) {
+    let take = |pod| {
+        if let Some(waiter) = Waiter::of(pod, Timestamp::now(), patience) {
             kept(&mut waiting, waiter);
         }
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(waiting),
-        }
-    }
+    };
+    connection.each("pods that wait", list, take).await?;
+    Ok(waiting)
 }
 
 /// Adds one that waits. The server lists namespace by namespace: of one of them the first to be judged are kept.

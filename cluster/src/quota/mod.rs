@@ -226,8 +226,8 @@ impl Accounts<'_> {
                 return;
             }
         }
-        match largest(self.connection).await {
-            Ok(found_bytes) => self.found(found_bytes, Instant::now()),
+        match sizes(self.connection).await {
+            Ok(found) => self.found(found.last().copied().unwrap_or(0), Instant::now()),
             Err(error) => {
                 tracing::warn!(error = %host_config::chain(&error), "how large cards are is not known");
             }
@@ -278,27 +278,20 @@ impl Accounts<'_> {
     }
 }
 
-/// Memory of the largest card that is published, bytes.
-async fn largest(connection: &Connection) -> Result<u64, Error> {
-    let slices = connection.all::<ResourceSlice>().await?;
-    let driver = format!("spec.driver={DRIVER}");
-    let mut params = ListParams::default().fields(&driver).limit(api::LONG_PAGE);
-    let mut largest = 0;
-    loop {
-        let operation = || "list resourceslices".to_owned();
-        let page = api::answer(operation, slices.list(&params)).await?;
-        let slices = page.items.iter();
-        let devices = slices.flat_map(|slice| slice.spec.devices.iter().flatten());
-        for device in devices {
+/// What the cards that are published have of memory, bytes.
+pub(crate) async fn sizes(connection: &Connection) -> Result<BTreeSet<u64>, Error> {
+    let list = ListParams::default()
+        .fields(&format!("spec.driver={DRIVER}"))
+        .limit(api::LONG_PAGE);
+    let mut sizes = BTreeSet::new();
+    let take = |slice: ResourceSlice| {
+        for device in slice.spec.devices.iter().flatten() {
             let memory = device.capacity.as_ref().and_then(|all| all.get("memory"));
-            let bytes = memory.and_then(|memory| quantity::whole(&memory.value));
-            largest = largest.max(bytes.unwrap_or(0));
+            sizes.extend(memory.and_then(|memory| quantity::whole(&memory.value)));
         }
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(largest),
-        }
-    }
+    };
+    connection.each("resourceslices", list, take).await?;
+    Ok(sizes)
 }
 
 #[cfg(test)]

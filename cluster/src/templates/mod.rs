@@ -124,21 +124,12 @@ impl Controller {
 
     /// All translated pods; returns from where to watch.
     async fn list(&mut self) -> Result<String, Error> {
-        let pods = self.connection.all::<Pod>().await?;
+        let list = ListParams::default().labels(TRANSLATED).limit(api::PAGE);
         let mut needed = Needed::default();
-        let mut params = ListParams::default().labels(TRANSLATED).limit(api::PAGE);
-        loop {
-            let operation = || "list pods".to_owned();
-            let page = api::answer(operation, pods.list(&params)).await?;
-            page.items.iter().for_each(|pod| needed.update(pod));
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => params = params.continue_token(&next),
-                None => {
-                    self.needed = needed;
-                    return Ok(page.metadata.resource_version.unwrap_or_default());
-                }
-            }
-        }
+        let take = |pod: Pod| needed.update(&pod);
+        let version = self.connection.each("pods", list, take).await?;
+        self.needed = needed;
+        Ok(version)
     }
 
     /// Brings the templates to what pods name.

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fit::lean;
-use k8s_openapi::api::resource::v1::{
-    ResourceClaimTemplate, ResourceClaimTemplateSpec, ResourceSlice,
-};
+use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceClaimTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use tokio::time::Instant;
@@ -15,9 +13,8 @@ use super::needed::{Key, Needed, OF_NAMESPACE_MAX, Waiting};
 use super::shape::Shape;
 use crate::api::{self, Connection};
 use crate::error::Error;
-use crate::names::DRIVER;
 use crate::object_event::{ObjectEvent, Reporter};
-use crate::quantity;
+use crate::quota;
 use crate::reports::Reports;
 
 /// The label of templates that the controller has made.
@@ -79,43 +76,35 @@ impl Store {
     pub(super) async fn read(&mut self, needed: &Needed) -> Result<(), Error> {
         let is_part = |name: &str| Shape::of_name(name).is_some_and(Shape::is_part);
         if needed.all().any(|((_, name), _)| is_part(name)) {
-            self.sizes = self.read_sizes().await?;
+            self.sizes = quota::sizes(&self.connection).await?;
         }
-        let templates = self.connection.all::<lean::Template>().await?;
         let label = format!("{}={}", MADE_BY.0, MADE_BY.1);
-        let mut params = ListParams::default().labels(&label).limit(api::PAGE);
+        let list = ListParams::default().labels(&label).limit(api::PAGE);
         let (mut made, mut outdated) = (BTreeMap::new(), Vec::new());
-        loop {
-            let operation = || "list resourceclaimtemplates".to_owned();
-            let page = api::answer(operation, templates.list(&params)).await?;
-            for template in page.items {
-                let lean::Template { metadata, spec } = template;
-                let key = (
-                    metadata.namespace.unwrap_or_default(),
-                    metadata.name.unwrap_or_default(),
-                );
-                // Somebody else's with our label is not ours to delete.
-                let Some(shape) = Shape::of_name(&key.1) else {
-                    continue;
-                };
-                let is_other = |claim| spec.0.as_ref() != Some(&claim);
-                if shape.is_part()
-                    && needed.has(&key)
-                    && shape.claim(&self.sizes).is_some_and(is_other)
-                {
-                    outdated.push(key.clone());
-                }
-                let one = Made {
-                    uid: metadata.uid,
-                    version: metadata.resource_version,
-                };
-                made.insert(key, one);
+        let take = |template: lean::Template| {
+            let lean::Template { metadata, spec } = template;
+            let key = (
+                metadata.namespace.unwrap_or_default(),
+                metadata.name.unwrap_or_default(),
+            );
+            // Somebody else's with our label is not ours to delete.
+            let Some(shape) = Shape::of_name(&key.1) else {
+                return;
+            };
+            let is_other = |claim| spec.0.as_ref() != Some(&claim);
+            if shape.is_part() && needed.has(&key) && shape.claim(&self.sizes).is_some_and(is_other)
+            {
+                outdated.push(key.clone());
             }
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => params = params.continue_token(&next),
-                None => break,
-            }
-        }
+            let one = Made {
+                uid: metadata.uid,
+                version: metadata.resource_version,
+            };
+            made.insert(key, one);
+        };
+        self.connection
+            .each("resourceclaimtemplates", list, take)
+            .await?;
         self.made = made;
         self.refused.retain(|key| needed.has(key));
         self.reports.begin(Instant::now());
@@ -123,29 +112,6 @@ impl Store {
             self.delete(&key).await?;
         }
         Ok(())
-    }
-
-    async fn read_sizes(&self) -> Result<BTreeSet<u64>, Error> {
-        let slices = self.connection.all::<ResourceSlice>().await?;
-        let driver = format!("spec.driver={DRIVER}");
-        let mut params = ListParams::default().fields(&driver).limit(api::LONG_PAGE);
-        let mut sizes = BTreeSet::new();
-        loop {
-            let operation = || "list resourceslices".to_owned();
-            let page = api::answer(operation, slices.list(&params)).await?;
-            for device in page
-                .items
-                .iter()
-                .flat_map(|slice| slice.spec.devices.iter().flatten())
-            {
-                let memory = device.capacity.as_ref().and_then(|all| all.get("memory"));
-                sizes.extend(memory.and_then(|memory| quantity::whole(&memory.value)));
-            }
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => params = params.continue_token(&next),
-                None => return Ok(sizes),
-            }
-        }
     }
 
     /// Makes a template unless it is there. What the server refuses is reported to the pod that waits ([`Reports`]).
@@ -167,7 +133,7 @@ impl Store {
             return self.leave_out(key, waiting).await;
         }
         if shape.is_part() && self.sizes.is_empty() {
-            self.sizes = self.read_sizes().await?;
+            self.sizes = quota::sizes(&self.connection).await?;
         }
         let Some(spec) = shape.claim(&self.sizes) else {
             return self.refuse(key, waiting, "no node has a card yet").await;
