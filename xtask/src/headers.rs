@@ -5,6 +5,7 @@
 //! (`nvabi::headers`, `nvabi::control::rows`). The answer is compared with every known release; `--write` keeps it as the data
 //! file of a new one. docs/internals/adding-a-driver-version.md is the runbook around it.
 
+mod found;
 mod lists;
 mod probe;
 mod texts;
@@ -17,7 +18,8 @@ use anyhow::{Context, bail};
 use nvabi::{DriverVersion, Release};
 
 use crate::table;
-use releases::{Difference, Facts, What};
+use found::{Difference, Found};
+use releases::{Facts, What};
 use texts::Texts;
 
 /// Where the facts come from and what becomes of them.
@@ -58,7 +60,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let Some((name, found)) = read(options)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    println!("{name}: {} facts", found.count());
+    println!("{name}: {} facts", found.facts.iter().count());
     if let Ok(version) = name.parse::<DriverVersion>() {
         match Release::of(version) {
             Ok(release) => println!("cgpu decodes {version} as {release:?}"),
@@ -77,7 +79,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     if let Some(path) = &options.release_file {
         let plain = Texts::read(&options.source)?.plain(&releases::structs());
-        let text = releases::file_of(&name, &found, plain)?;
+        let text = releases::file_of(&name, &found.facts, plain)?;
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         println!("wrote {}", path.display());
     }
@@ -101,13 +103,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 /// What the compiler is asked: everything that some release knows, and the size of every struct with a field in it, which the data
 /// file has.
 fn questions() -> Vec<What> {
-    let known = Release::ALL
-        .into_iter()
-        .flat_map(|release| Facts::of_release(release).into_names());
+    let releases = Release::ALL.map(Facts::of_release);
+    let known = releases.iter().flat_map(Facts::iter);
     let sizes = nvabi::headers::FIELDS
         .iter()
         .map(|(name, ..)| What::Size((*name).to_owned()));
     let all: BTreeSet<What> = known
+        .map(|(what, _)| what.clone())
         .chain(sizes)
         .filter(|what| !matches!(what, What::Text(_)))
         .collect();
@@ -115,16 +117,16 @@ fn questions() -> Vec<What> {
 }
 
 /// The version that the facts are of, and the facts; `None` when the machine lacks a compiler, said aloud.
-fn read(options: &Options) -> anyhow::Result<Option<(String, Facts)>> {
+fn read(options: &Options) -> anyhow::Result<Option<(String, Found)>> {
     let source = &options.source;
     if source.is_file() {
         let text = std::fs::read_to_string(source)
             .with_context(|| format!("cannot read {}", source.display()))?;
-        let facts = Facts::from_json(&text)
+        let found = Found::from_json(&text)
             .with_context(|| format!("{} holds no facts of a driver", source.display()))?;
         let stem = source.file_stem().unwrap_or_default().to_string_lossy();
         let name = stem.strip_prefix("structs-").unwrap_or(&stem).to_owned();
-        return Ok(Some((name, facts)));
+        return Ok(Some((name, found)));
     }
     if !source.is_dir() {
         bail!(
@@ -140,13 +142,13 @@ fn read(options: &Options) -> anyhow::Result<Option<(String, Facts)>> {
         return Ok(None);
     }
     let name = version(source)?;
-    let mut facts = probe::ask(source, &options.cc, questions())?;
+    let (mut known, widths) = probe::ask(source, &options.cc, questions())?;
     let texts = Texts::read(source)?;
-    facts.extend(releases::structs().into_iter().filter_map(|name| {
+    known.extend(releases::structs().into_iter().filter_map(|name| {
         let digest = texts.digest(&name)?;
         Some((What::Text(name), digest))
     }));
-    Ok(Some((name, facts)))
+    Ok(Some((name, Found::new(known, widths))))
 }
 
 /// `NVIDIA_VERSION = 595.45.04` in version.mk.

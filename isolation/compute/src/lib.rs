@@ -24,7 +24,6 @@ pub mod governor;
 pub mod knob;
 pub mod latency;
 mod lateness;
-pub mod memory;
 mod peers;
 pub mod probe;
 pub mod reason;
@@ -43,13 +42,12 @@ pub mod world;
 pub use file_table::FileTable;
 pub use governor::Governor;
 pub use knob::{Answer, Channel, Engine, Group, Knob, KnobError, Objects, Spent};
-pub use memory::{MemoryCard, MemoryTable};
 pub use plan::EnforcementLevel;
 pub use probe::{Found, try_knobs};
 pub use reason::Reason;
 pub use setup::{Fail, Setup};
 pub use status::{Counts, GateStatus, Latency, Status};
-pub use table::{Changes, Owner, Seen, Table, TableError};
+pub use table::{Changes, Owner, Seen, Table, TableError, counts_alike};
 pub use world::{Action, Confirmed, Environment, Event, Used};
 
 /// No gate stays closed for longer, whatever the table says.

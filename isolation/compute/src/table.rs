@@ -105,7 +105,8 @@ pub trait Table: fmt::Debug {
 }
 
 /// Whether two records of one owner mean the same to a layout.
-pub(crate) fn counts_alike(one: &ShareRecord, other: &ShareRecord) -> bool {
+#[must_use]
+pub fn counts_alike(one: &ShareRecord, other: &ShareRecord) -> bool {
     one.key == other.key
         && one.join_ns == other.join_ns
         && one.now == other.now

@@ -1,4 +1,4 @@
-//! Sizes, offsets and numbers by name, and what differs between two sets of them.
+//! Sizes, offsets and numbers by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -52,36 +52,17 @@ impl FromStr for What {
     }
 }
 
-/// Something that is not as expected; `None`: absent.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// Of what.
-    pub what: What,
-    /// What was expected.
-    pub ours: Option<u64>,
-    /// What was found.
-    pub theirs: Option<u64>,
-}
-
 /// What is known of one driver version.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Facts {
     known: BTreeMap<What, u64>,
-    /// Sizes of fields, kept only for the data file.
-    widths: BTreeMap<What, u64>,
-    /// Data files carry no numbers: what is absent there says nothing.
-    layouts_only: bool,
 }
 
 impl Facts {
-    /// What was found, and the bytes of each field.
+    /// What was found.
     #[must_use]
-    pub fn new(known: BTreeMap<What, u64>, widths: BTreeMap<What, u64>) -> Self {
-        Self {
-            known,
-            widths,
-            layouts_only: false,
-        }
+    pub fn new(known: BTreeMap<What, u64>) -> Self {
+        Self { known }
     }
 
     /// What `nvabi` says of a release: everything that the broker decodes by.
@@ -135,10 +116,7 @@ impl Facts {
                 known.insert(What::Text(name.to_owned()), digest);
             }
         }
-        Self {
-            known,
-            ..Self::default()
-        }
+        Self { known }
     }
 
     /// What is known of one thing.
@@ -146,111 +124,9 @@ impl Facts {
         self.known.get(what).copied()
     }
 
-    /// Adds what is known from elsewhere.
-    pub fn extend(&mut self, facts: impl Iterator<Item = (What, u64)>) {
-        self.known.extend(facts);
-    }
-
-    /// What something is known of.
-    pub fn into_names(self) -> impl Iterator<Item = What> {
-        self.known.into_keys()
-    }
-
     /// Every fact.
     pub fn iter(&self) -> impl Iterator<Item = (&What, u64)> {
         self.known.iter().map(|(what, value)| (what, *value))
-    }
-
-    /// How many facts.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.known.len()
-    }
-
-    /// What these facts say otherwise than `ours`.
-    ///
-    /// A number's name that the headers lack is no difference: `nvabi` names some rows as gVisor does, and a class that a
-    /// version has no header for cannot be allocated there.
-    pub fn against(&self, ours: &Self) -> Vec<Difference> {
-        let mut all: BTreeSet<&What> = ours.known.keys().collect();
-        if !self.layouts_only {
-            // What the release lacks and these headers have: a call or control that can be admitted.
-            all.extend(self.known.keys());
-        }
-        all.into_iter()
-            .filter_map(|what| {
-                let (ours, theirs) = (ours.known.get(what), self.known.get(what));
-                let is_silent = theirs.is_none()
-                    && (self.layouts_only || matches!(what, What::Value(_) | What::Text(_)))
-                    || ours.is_none() && !is_call(what);
-                (ours != theirs && !is_silent).then(|| Difference {
-                    what: what.clone(),
-                    ours: ours.copied(),
-                    theirs: theirs.copied(),
-                })
-            })
-            .collect()
-    }
-
-    /// Reads a data file: `{"STRUCT": [bytes, [["field", offset, size], ...]]}`.
-    ///
-    /// # Errors
-    /// The text has another form.
-    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        type Layouts = BTreeMap<String, (u64, Vec<(String, u64, u64)>)>;
-        let layouts: Layouts = serde_json::from_str(text)?;
-        let mut facts = Self {
-            layouts_only: true,
-            ..Self::default()
-        };
-        for (name, (bytes, fields)) in layouts {
-            for (field, at, width) in fields {
-                // An array is one field; some files name its length.
-                let field = field.split('[').next().unwrap_or_default().to_owned();
-                let what = What::Offset(name.clone(), field);
-                facts.widths.insert(what.clone(), width);
-                facts.known.insert(what, at);
-            }
-            facts.known.insert(What::Size(name), bytes);
-        }
-        Ok(facts)
-    }
-
-    /// The data file: one struct a line.
-    pub fn to_json(&self) -> String {
-        let lines: Vec<String> = self
-            .known
-            .iter()
-            .filter_map(|(what, bytes)| match what {
-                What::Size(name) => Some((name, bytes)),
-                What::Offset(..) | What::Value(_) | What::Text(_) => None,
-            })
-            .map(|(name, bytes)| {
-                let fields: Vec<String> = self
-                    .known
-                    .iter()
-                    .filter_map(|(what, at)| match what {
-                        What::Offset(of, field) if of == name => {
-                            let width = self.widths.get(what).copied().unwrap_or_default();
-                            Some((*at, format!("[\"{field}\", {at}, {width}]")))
-                        }
-                        What::Offset(..) | What::Size(_) | What::Value(_) | What::Text(_) => None,
-                    })
-                    .collect::<BTreeMap<u64, String>>()
-                    .into_values()
-                    .collect();
-                format!("\"{name}\": [{bytes}, [{}]]", fields.join(", "))
-            })
-            .collect();
-        format!("{{\n{}\n}}\n", lines.join(",\n"))
-    }
-}
-
-/// Whether a release that lacks it lacks a call. A control's struct may stay in the headers when the module has dropped the control.
-fn is_call(what: &What) -> bool {
-    match what {
-        What::Size(name) => name.starts_with("UVM_") || name.starts_with("nv_ioctl_"),
-        What::Offset(..) | What::Value(_) | What::Text(_) => false,
     }
 }
 

@@ -107,7 +107,7 @@ impl Known {
                 .map_err(|why| Error::Name { name, why })?;
             known.insert(what, value);
         }
-        Self::of_facts(&Facts::new(known, BTreeMap::new()), &file.plain)
+        Self::of_facts(&Facts::new(known), &file.plain)
     }
 
     /// The release with the fewest changes, of several the newest.

@@ -19,5 +19,5 @@
 mod facts;
 mod known;
 
-pub use facts::{Difference, Facts, What, structs};
+pub use facts::{Facts, What, structs};
 pub use known::{Error, Known, file_of};

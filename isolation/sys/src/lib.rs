@@ -1,4 +1,4 @@
-//! Every unsafe block of the project, behind safe functions that own their descriptors.
+//! Every unsafe block of the product, behind safe functions that own their descriptors.
 //!
 //! One module a kernel facility, each opened by a note why it needs `unsafe`. This crate knows system calls only: no
 //! ioctl number of a driver, no quota, no path of cgpu.
@@ -14,12 +14,10 @@
 )]
 #![expect(
     unsafe_code,
-    reason = "this crate exists to hold it; every other crate forbids it"
+    reason = "this crate exists to hold it; every other crate of the product forbids it"
 )]
 
 pub mod control_group;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 pub mod descriptors;
 mod error;
 pub mod fd_passing;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use anyhow::{Result, bail};
 use compute::{
     Action, Channel, Confirmed, Engine, Environment, Event, Fail, Governor, Group, Knob, KnobError,
-    MemoryCard, MemoryTable, Objects, Setup, Used, try_knobs,
+    Objects, Setup, Used, try_knobs,
 };
 use plan::{CardRules, Terms};
 use runlist::world::{
@@ -14,6 +14,7 @@ use runlist::world::{
 };
 use runlist::{Enable, Interleave};
 
+use crate::memory::{MemoryCard, MemoryTable};
 use crate::scenario::{Change, Refusal, Rescue, Tenant};
 
 /// More actions than this at one instant are a loop without progress.

@@ -21,6 +21,7 @@ mod equals;
 mod gangs;
 pub mod harness;
 pub mod measure;
+mod memory;
 mod online;
 pub mod plot;
 pub mod report;
@@ -30,6 +31,7 @@ pub mod terms;
 mod throttles;
 
 pub use attacks::{ATTACKS, Attack};
+pub use memory::{MemoryCard, MemoryTable};
 pub use run::{Experiment, run};
 
 impl Experiment {

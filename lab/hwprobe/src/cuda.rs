@@ -3,7 +3,7 @@
 //!
 //! It needs a real card: the library is licensed for no other.
 
-#![forbid(unsafe_code)]
+mod library;
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use sys::cuda::{Cuda, Device, Error, Memory};
+
+use library::{Cuda, Device, Error, Memory};
 
 /// Adds 1 to each entry: for every card since Turing, by any driver since 418.
 const PTX: &CStr = c".version 6.4

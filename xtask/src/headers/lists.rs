@@ -42,7 +42,7 @@ pub(super) fn update(root: &Path, tree: &Path, cc: &str, release: Release) -> an
         .filter_map(|method| Some(What::Size(method.params.clone()?)));
     let fields = named.iter().map(field);
     let questions: BTreeSet<What> = sizes.chain(fields).collect();
-    let answers = probe::ask(tree, cc, questions.into_iter().collect())?;
+    let (answers, _widths) = probe::ask(tree, cc, questions.into_iter().collect())?;
 
     let mut rows: BTreeMap<u32, [String; 6]> = lists::exported(&exported.text)
         .map(|row| {
@@ -57,8 +57,8 @@ pub(super) fn update(root: &Path, tree: &Path, cc: &str, release: Release) -> an
     for (cmd, method) in &methods {
         let size = match &method.params {
             None => 0,
-            Some(params) => match answers.value(&What::Size(params.clone())) {
-                Some(size) => size,
+            Some(params) => match answers.get(&What::Size(params.clone())) {
+                Some(size) => *size,
                 None => {
                     unknown += 1;
                     continue;
@@ -94,7 +94,7 @@ pub(super) fn update(root: &Path, tree: &Path, cc: &str, release: Release) -> an
     exported.write(lines)?;
 
     let lines = named.iter().map(|row| {
-        let has = answers.value(&field(row)).map(|_| "+");
+        let has = answers.get(&field(row)).map(|_| "+");
         format!(
             "{:#010x}\t{}\t{}\t{}\t{}",
             row.cmd,

@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use releases::{Facts, What};
+use releases::What;
+
+/// Facts, and the bytes of each field among them.
+type Answers = (BTreeMap<What, u64>, BTreeMap<What, u64>);
 
 /// Where open-gpu-kernel-modules keeps the headers that user space shares.
 pub(super) const INCLUDE: [&str; 5] = [
@@ -42,7 +45,7 @@ pub(super) fn has_compiler(cc: &str) -> bool {
 }
 
 /// Compiles and runs the program: what does not compile is absent from this version.
-pub(super) fn ask(tree: &Path, cc: &str, mut questions: Vec<What>) -> anyhow::Result<Facts> {
+pub(super) fn ask(tree: &Path, cc: &str, mut questions: Vec<What>) -> anyhow::Result<Answers> {
     let folder = tempfile::tempdir().context("no temporary folder")?;
     let (source, program) = (folder.path().join("probe.c"), folder.path().join("probe"));
     let headers = headers(tree)?;
@@ -203,7 +206,7 @@ fn failed(errors: &str) -> BTreeSet<usize> {
         .collect()
 }
 
-fn answers(questions: &[What], printed: &str) -> anyhow::Result<Facts> {
+fn answers(questions: &[What], printed: &str) -> anyhow::Result<Answers> {
     let (mut known, mut widths) = (BTreeMap::new(), BTreeMap::new());
     for line in printed.lines() {
         let numbers: Vec<u64> = line
@@ -222,5 +225,5 @@ fn answers(questions: &[What], printed: &str) -> anyhow::Result<Facts> {
             widths.insert(what.clone(), width);
         }
     }
-    Ok(Facts::new(known, widths))
+    Ok((known, widths))
 }

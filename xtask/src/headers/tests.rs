@@ -1,6 +1,6 @@
 //! Follows docs/internals/adding-a-driver-version.md with a made-up version, and asks a small source tree.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use nvabi::{DriverVersion, Release};
 
 use releases::{Facts, What};
 
+use super::found::Found;
 use super::{Options, probe, questions, run};
 
 const DOCUMENT: &str = include_str!("../../../docs/internals/adding-a-driver-version.md");
@@ -38,8 +39,8 @@ fn options(source: &Path) -> Options {
     }
 }
 
-fn sizes_that_differ(facts: &Facts, release: Release) -> Vec<String> {
-    facts
+fn sizes_that_differ(found: &Found, release: Release) -> Vec<String> {
+    found
         .against(&Facts::of_release(release))
         .iter()
         .map(|difference| difference.what.to_string())
@@ -55,7 +56,7 @@ fn an_unknown_version_is_refused_and_its_changes_are_named() {
         refusal.contains("docs/internals/adding-a-driver-version.md"),
         "{refusal}"
     );
-    let facts = Facts::from_json(&made_up()).unwrap();
+    let facts = Found::from_json(&made_up()).unwrap();
     assert_eq!(
         sizes_that_differ(&facts, Release::R595),
         ["sizeof NVOS46_PARAMETERS", "sizeof UVM_MIGRATE_PARAMS"]
@@ -65,11 +66,11 @@ fn an_unknown_version_is_refused_and_its_changes_are_named() {
 /// Step 3 does not apply to it; it does to a version that equals one that is known.
 #[test]
 fn a_version_without_a_difference_belongs_to_a_release() {
-    let facts = Facts::from_json(&made_up()).unwrap();
+    let facts = Found::from_json(&made_up()).unwrap();
     for release in Release::ALL {
         assert!(!sizes_that_differ(&facts, release).is_empty());
     }
-    let known = Facts::from_json(R595).unwrap();
+    let known = Found::from_json(R595).unwrap();
     let equal: Vec<Release> = Release::ALL
         .into_iter()
         .filter(|release| sizes_that_differ(&known, *release).is_empty())
@@ -91,8 +92,8 @@ fn facts_are_written_and_compared_again() {
         ..options(&first)
     });
     assert_eq!(written.unwrap(), ExitCode::SUCCESS);
-    let kept = Facts::from_json(&std::fs::read_to_string(&second).unwrap()).unwrap();
-    assert_eq!(kept, Facts::from_json(&made_up()).unwrap());
+    let kept = Found::from_json(&std::fs::read_to_string(&second).unwrap()).unwrap();
+    assert_eq!(kept, Found::from_json(&made_up()).unwrap());
 
     let expect = |path: &Path| {
         run(&Options {
@@ -167,9 +168,12 @@ fn every_command_and_file_of_the_document_exists() {
 fn releases_differ_from_each_other_and_not_from_themselves() {
     for release in Release::ALL {
         let facts = Facts::of_release(release);
-        assert!(facts.count() > 450, "{release:?}: {}", facts.count());
+        let count = facts.iter().count();
+        assert!(count > 450, "{release:?}: {count}");
+        let known = facts.iter().map(|(what, value)| (what.clone(), value));
+        let found = Found::new(known.collect(), BTreeMap::new());
         for other in Release::ALL {
-            let is_empty = facts.against(&Facts::of_release(other)).is_empty();
+            let is_empty = found.against(&Facts::of_release(other)).is_empty();
             assert_eq!(is_empty, release == other, "{release:?} and {other:?}");
         }
     }
@@ -198,8 +202,9 @@ fn a_source_tree_is_requested() {
         sdk.join("class/cl0040.h"),
         "#define NV01_MEMORY_LOCAL_USER (0x00000041)\n",
     );
-    let facts = probe::ask(folder.path(), "cc", questions()).unwrap();
-    let differences = facts.against(&Facts::of_release(Release::R595));
+    let (known, widths) = probe::ask(folder.path(), "cc", questions()).unwrap();
+    let found = Found::new(known, widths);
+    let differences = found.against(&Facts::of_release(Release::R595));
     let find = |what: What| {
         let found = differences
             .iter()
@@ -221,8 +226,12 @@ fn a_source_tree_is_requested() {
         find(What::Size("NVOS54_PARAMETERS".to_owned())),
         Some((Some(32), None))
     );
-    let written = Facts::from_json(&facts.to_json()).unwrap();
-    assert_eq!(written.count(), 5, "one struct and its four known fields");
+    let written = Found::from_json(&found.to_json()).unwrap();
+    assert_eq!(
+        written.facts.iter().count(),
+        5,
+        "one struct and its four known fields"
+    );
 }
 
 #[test]

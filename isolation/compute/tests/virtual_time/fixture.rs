@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use compute::{
     Action, Answer, Channel, Confirmed, Engine, Environment, Event, Fail, Found, GateStatus,
-    Governor, Group, Knob, KnobError, MemoryCard, MemoryTable, Objects, Setup, Spent, Status,
-    Table, Used, try_knobs,
+    Governor, Group, Knob, KnobError, Objects, Setup, Spent, Status, Table, Used, try_knobs,
 };
+use experiments::{MemoryCard, MemoryTable};
 use plan::{CardRules, Policy, Priority, Terms};
 
 pub(crate) const MS: u64 = 1_000_000;

@@ -25,7 +25,7 @@ fn facts() -> (BTreeMap<What, u64>, BTreeSet<String>) {
 }
 
 fn file(known: BTreeMap<What, u64>, plain: BTreeSet<String>) -> Result<Known, Error> {
-    let text = file_of(VERSION, &Facts::new(known, BTreeMap::new()), plain)?;
+    let text = file_of(VERSION, &Facts::new(known), plain)?;
     Known::of_file(text.as_bytes(), VERSION.parse().unwrap())
 }
 
@@ -123,7 +123,7 @@ fn whatever_else_differs_keeps_the_driver_refused() {
 #[test]
 fn a_file_of_another_version_or_form_is_refused() {
     let (known, plain) = facts();
-    let text = file_of(VERSION, &Facts::new(known, BTreeMap::new()), plain).unwrap();
+    let text = file_of(VERSION, &Facts::new(known), plain).unwrap();
     let other = "610.43.03".parse().unwrap();
     let error = Known::of_file(text.as_bytes(), other).unwrap_err();
     assert_eq!(

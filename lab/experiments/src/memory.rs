@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use compute::{Changes, Owner, Seen, Table, TableError, counts_alike};
 use plan::ShareRecord;
 use sys::sync::lock;
-
-use crate::table::{Changes, Owner, Seen, Table, TableError, counts_alike};
 
 /// The records of one card. Clones are the same card.
 #[derive(Debug, Clone, Default)]
@@ -92,7 +91,7 @@ impl MemoryCard {
         file.record = record.filter(|record| record.key == key).map(Arc::new);
     }
 
-    /// The records of dead owners: what a watchdog looks at, see [`crate::watchdog`].
+    /// The records of dead owners: what a watchdog looks at, see [`compute::watchdog`].
     #[must_use]
     pub fn dead(&self) -> Vec<ShareRecord> {
         let files = self.lock();

@@ -5,6 +5,11 @@
 //! here, and in no other place. Source of names, types and constants: CUDA Driver API reference and `cuda.h` of CUDA 12.8
 //! (cuda-cudart-dev). All of them exist since CUDA 10.2, and the library keeps the `_v2` names.
 
+#![expect(
+    unsafe_code,
+    reason = "functions of a library that is loaded at run time have no other call; the rest of the program stays without"
+)]
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::Path;
@@ -23,7 +28,7 @@ const READ_WRITE: c_int = 3;
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub(crate) enum Error {
     /// The library cannot be loaded.
     Library(String),
     /// The library does not have the function.
@@ -47,22 +52,22 @@ impl std::error::Error for Error {}
 
 /// A card, `CUdevice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Device(c_int);
+pub(crate) struct Device(c_int);
 
 /// Card memory at this address, `CUdeviceptr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
+pub(crate) struct Memory {
     address: u64,
     bytes: usize,
 }
 
 /// Memory that was made apart from its address, `CUmemGenericAllocationHandle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Handle(u64);
+pub(crate) struct Handle(u64);
 
 /// A kernel, `CUfunction`, as long as the library is loaded: its module is never unloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kernel(*mut c_void);
+pub(crate) struct Kernel(*mut c_void);
 
 /// `CUmemLocation`
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +105,7 @@ const _: () = {
 
 /// The loaded library.
 #[derive(Debug)]
-pub struct Cuda(Library);
+pub(crate) struct Cuda(Library);
 
 /// Calls a function of the library by its name and type.
 macro_rules! call {
@@ -121,7 +126,7 @@ impl Cuda {
     ///
     /// # Errors
     /// [`Error::Library`].
-    pub fn load(library: &Path) -> Result<Self, Error> {
+    pub(crate) fn load(library: &Path) -> Result<Self, Error> {
         // SAFETY: the library's own beginnings run in this process, as they do in every program that is linked with it.
         let library = unsafe { Library::new(library) };
         library
@@ -159,41 +164,41 @@ impl Cuda {
     ///
     /// # Errors
     /// Here and below: [`Error::Lacks`], [`Error::Result`].
-    pub fn init(&self) -> Result<(), Error> {
+    pub(crate) fn init(&self) -> Result<(), Error> {
         call!(self, "cuInit"(c_uint)(0));
         Ok(())
     }
 
     /// `cuDriverGetVersion`: 1000 times the major version and 10 times the minor one.
-    pub fn version(&self) -> Result<i32, Error> {
+    pub(crate) fn version(&self) -> Result<i32, Error> {
         let mut version = 0;
         call!(self, "cuDriverGetVersion"(*mut c_int)(&raw mut version));
         Ok(version)
     }
 
     /// `cuDeviceGetCount`
-    pub fn devices(&self) -> Result<i32, Error> {
+    pub(crate) fn devices(&self) -> Result<i32, Error> {
         let mut count = 0;
         call!(self, "cuDeviceGetCount"(*mut c_int)(&raw mut count));
         Ok(count)
     }
 
     /// `cuDeviceGet`
-    pub fn device(&self, ordinal: i32) -> Result<Device, Error> {
+    pub(crate) fn device(&self, ordinal: i32) -> Result<Device, Error> {
         let mut device = 0;
         call!(self, "cuDeviceGet"(*mut c_int, c_int)(&raw mut device, ordinal));
         Ok(Device(device))
     }
 
     /// `cuDeviceTotalMem`, bytes.
-    pub fn total_bytes(&self, device: Device) -> Result<usize, Error> {
+    pub(crate) fn total_bytes(&self, device: Device) -> Result<usize, Error> {
         let mut bytes = 0;
         call!(self, "cuDeviceTotalMem_v2"(*mut usize, c_int)(&raw mut bytes, device.0));
         Ok(bytes)
     }
 
     /// `cuDevicePrimaryCtxRetain` and `cuCtxSetCurrent`: this thread's calls are of that context from here on.
-    pub fn use_primary_context(&self, device: Device) -> Result<(), Error> {
+    pub(crate) fn use_primary_context(&self, device: Device) -> Result<(), Error> {
         let mut context = std::ptr::null_mut();
         call!(self, "cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int)(&raw mut context, device.0));
         call!(self, "cuCtxSetCurrent"(*mut c_void)(context));
@@ -201,40 +206,40 @@ impl Cuda {
     }
 
     /// `cuDevicePrimaryCtxRelease`
-    pub fn release_primary_context(&self, device: Device) -> Result<(), Error> {
+    pub(crate) fn release_primary_context(&self, device: Device) -> Result<(), Error> {
         call!(self, "cuDevicePrimaryCtxRelease_v2"(c_int)(device.0));
         Ok(())
     }
 
     /// `cuMemGetInfo`: free and total bytes.
-    pub fn free_and_total_bytes(&self) -> Result<(usize, usize), Error> {
+    pub(crate) fn free_and_total_bytes(&self) -> Result<(usize, usize), Error> {
         let (mut free, mut total) = (0, 0);
         call!(self, "cuMemGetInfo_v2"(*mut usize, *mut usize)(&raw mut free, &raw mut total));
         Ok((free, total))
     }
 
     /// `cuMemAlloc`
-    pub fn allocate(&self, bytes: usize) -> Result<Memory, Error> {
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<Memory, Error> {
         let mut address = 0;
         call!(self, "cuMemAlloc_v2"(*mut u64, usize)(&raw mut address, bytes));
         Ok(Memory { address, bytes })
     }
 
     /// `cuMemAllocManaged`
-    pub fn allocate_managed(&self, bytes: usize) -> Result<Memory, Error> {
+    pub(crate) fn allocate_managed(&self, bytes: usize) -> Result<Memory, Error> {
         let mut address = 0;
         call!(self, "cuMemAllocManaged"(*mut u64, usize, c_uint)(&raw mut address, bytes, ATTACH_GLOBAL));
         Ok(Memory { address, bytes })
     }
 
     /// `cuMemFree`
-    pub fn free(&self, memory: Memory) -> Result<(), Error> {
+    pub(crate) fn free(&self, memory: Memory) -> Result<(), Error> {
         call!(self, "cuMemFree_v2"(u64)(memory.address));
         Ok(())
     }
 
     /// `cuMemHostAlloc` and `cuMemFreeHost`: pinned memory of the host.
-    pub fn pin_and_free(&self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn pin_and_free(&self, bytes: usize) -> Result<(), Error> {
         let mut address = std::ptr::null_mut();
         call!(self, "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint)(&raw mut address, bytes, 0));
         call!(self, "cuMemFreeHost"(*mut c_void)(address));
@@ -242,7 +247,7 @@ impl Cuda {
     }
 
     /// `cuMemHostRegister` and `cuMemHostUnregister`: this process's own memory, pinned meanwhile.
-    pub fn register_and_unregister(&self, block: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn register_and_unregister(&self, block: &mut [u8]) -> Result<(), Error> {
         let address = block.as_mut_ptr().cast::<c_void>();
         call!(self, "cuMemHostRegister_v2"(*mut c_void, usize, c_uint)(address, block.len(), 0));
         call!(self, "cuMemHostUnregister"(*mut c_void)(address));
@@ -253,7 +258,7 @@ impl Cuda {
     ///
     /// # Panics
     /// When the block is longer than the memory.
-    pub fn copy_to(&self, memory: Memory, block: &[u8]) -> Result<(), Error> {
+    pub(crate) fn copy_to(&self, memory: Memory, block: &[u8]) -> Result<(), Error> {
         assert!(block.len() <= memory.bytes, "a block that is too long");
         let from = block.as_ptr().cast::<c_void>();
         call!(self, "cuMemcpyHtoD_v2"(u64, *const c_void, usize)(memory.address, from, block.len()));
@@ -264,7 +269,7 @@ impl Cuda {
     ///
     /// # Panics
     /// When the block is longer than the memory.
-    pub fn copy_from(&self, memory: Memory, block: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn copy_from(&self, memory: Memory, block: &mut [u8]) -> Result<(), Error> {
         assert!(block.len() <= memory.bytes, "a block that is too long");
         let to = block.as_mut_ptr().cast::<c_void>();
         call!(self, "cuMemcpyDtoH_v2"(*mut c_void, u64, usize)(to, memory.address, block.len()));
@@ -272,7 +277,7 @@ impl Cuda {
     }
 
     /// `cuModuleLoadData` of PTX and `cuModuleGetFunction`. A kernel of the PTX takes what [`Self::launch`] gives it.
-    pub fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Kernel, Error> {
+    pub(crate) fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Kernel, Error> {
         let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
         call!(self, "cuModuleLoadData"(*mut *mut c_void, *const c_void)(&raw mut module, ptx.as_ptr().cast()));
         call!(self, "cuModuleGetFunction"(*mut *mut c_void, *mut c_void, *const c_char)(
@@ -283,7 +288,7 @@ impl Cuda {
 
     /// `cuLaunchKernel` with a memory's address and a count as parameters (`.u64`, `.u32`), one thread an entry in blocks of 256, and
     /// `cuCtxSynchronize`.
-    pub fn launch(&self, kernel: Kernel, memory: Memory, count: u32) -> Result<(), Error> {
+    pub(crate) fn launch(&self, kernel: Kernel, memory: Memory, count: u32) -> Result<(), Error> {
         const THREADS: c_uint = 256;
         let (mut address, mut entries) = (memory.address, count);
         let mut parameters: [*mut c_void; 2] =
@@ -303,7 +308,7 @@ impl Cuda {
     }
 
     /// `cuMemGetAllocationGranularity`: what sizes and addresses of mapped memory are multiples of, bytes.
-    pub fn granularity(&self, device: Device) -> Result<usize, Error> {
+    pub(crate) fn granularity(&self, device: Device) -> Result<usize, Error> {
         let properties = pinned_on(device);
         let mut bytes = 0;
         call!(self, "cuMemGetAllocationGranularity"(*mut usize, *const Properties, c_int)(
@@ -313,7 +318,7 @@ impl Cuda {
     }
 
     /// `cuMemCreate`
-    pub fn create(&self, device: Device, bytes: usize) -> Result<Handle, Error> {
+    pub(crate) fn create(&self, device: Device, bytes: usize) -> Result<Handle, Error> {
         let properties = pinned_on(device);
         let mut handle = 0;
         call!(self, "cuMemCreate"(*mut u64, usize, *const Properties, u64)(
@@ -323,14 +328,14 @@ impl Cuda {
     }
 
     /// `cuMemAddressReserve`
-    pub fn reserve(&self, bytes: usize) -> Result<Memory, Error> {
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<Memory, Error> {
         let mut address = 0;
         call!(self, "cuMemAddressReserve"(*mut u64, usize, usize, u64, u64)(&raw mut address, bytes, 0, 0, 0));
         Ok(Memory { address, bytes })
     }
 
     /// `cuMemMap` at an offset of a reservation, and `cuMemSetAccess`.
-    pub fn map(
+    pub(crate) fn map(
         &self,
         device: Device,
         range: Memory,
@@ -352,13 +357,13 @@ impl Cuda {
     }
 
     /// `cuMemUnmap`
-    pub fn unmap(&self, range: Memory) -> Result<(), Error> {
+    pub(crate) fn unmap(&self, range: Memory) -> Result<(), Error> {
         call!(self, "cuMemUnmap"(u64, usize)(range.address, range.bytes));
         Ok(())
     }
 
     /// `cuMemAddressFree`
-    pub fn free_range(&self, range: Memory) -> Result<(), Error> {
+    pub(crate) fn free_range(&self, range: Memory) -> Result<(), Error> {
         call!(
             self,
             "cuMemAddressFree"(u64, usize)(range.address, range.bytes)
@@ -367,7 +372,7 @@ impl Cuda {
     }
 
     /// `cuMemRelease`
-    pub fn release(&self, handle: Handle) -> Result<(), Error> {
+    pub(crate) fn release(&self, handle: Handle) -> Result<(), Error> {
         call!(self, "cuMemRelease"(u64)(handle.0));
         Ok(())
     }
