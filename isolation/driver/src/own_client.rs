@@ -508,7 +508,7 @@ mod tests {
     #[test]
     fn a_uuid_ends_at_its_zero() {
         let mut params = vec![0; 268];
-        nvabi::bytes::put(&mut params, 8, b"GPU-1\0GPU-2");
+        put(&mut params, 8, b"GPU-1\0GPU-2");
         assert_eq!(uuid_in(&params), "GPU-1");
         assert_eq!(uuid_in(&[]), "");
     }
