@@ -116,6 +116,7 @@ const LEFT_OUT: &[(&str, u32, &str)] = &[
     ("control", 0x2080_1352, "FB_GET_SEMAPHORE_SURFACE_LAYOUT: says that there are semaphore surfaces, and none is made"),
     ("control", 0x2080_1813, "BUS_GET_PEX_COUNTERS: counts what the card's neighbours do on its link"),
     ("control", 0x2080_1819, "BUS_GET_PEX_UTIL_COUNTERS: counts what the card's neighbours do on its link"),
+    ("control", 0x906f_0102, "RESET_CHANNEL: resets the engine too (ctrl906f.h), and with it what neighbours have there; no program of docs/internals/programs.md makes it"),
     ("control", 0x9096_0101, "SET_ZBC_COLOR_CLEAR: the table is the card's, and a place that is taken is not given back"),
     ("control", 0x9096_0107, "GET_ZBC_CLEAR_TABLE_ENTRY: the table is the card's, and shows what neighbours clear to"),
     ("control", 0x90e7_0113, "BBX_GET_LAST_FLUSH_TIME: of the card's black box"),

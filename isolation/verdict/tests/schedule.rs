@@ -266,6 +266,19 @@ fn no_debugger_suspends_or_resumes_a_context() {
     }
 }
 
+/// `engineID` names any engine, and the firmware resets it with the channel (ctrl906f.h, `kchannelCtrlCmdResetChannel_IMPL`).
+#[test]
+fn no_tenant_resets_an_engine() {
+    for (release, bytes) in Release::ALL.into_iter().map(|release| match release {
+        Release::R535 | Release::R545 => (release, 12),
+        _since_550 => (release, 16),
+    }) {
+        let verdict = control(0x906f_0102, release, bytes).verdict();
+        let reply = refusal(&verdict);
+        assert_eq!(reply, Some(status::NV_ERR_NOT_SUPPORTED), "{release:?}");
+    }
+}
+
 #[test]
 fn a_group_that_does_not_name_its_engine_computes() {
     let graphics: Vec<u32> = (0..32)

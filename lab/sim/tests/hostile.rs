@@ -205,7 +205,7 @@ proptest! {
         let other = Card::open(&machine);
         other.submit(&signal(HOST, 1));
         tenant::card::until("the other ring", || other.host_word(0) == 1);
-        let size = control::row(0x906f_0102, card.tenant.release).unwrap().params_bytes;
+        let size = control::known(0x906f_0102, card.tenant.release).unwrap().params_bytes;
         card.tenant.control(card.channel, 0x906f_0102, &mut vec![0; usize::try_from(size).unwrap()], &mut Vec::new()).unwrap();
         card.submit(&signal(HOST, 0x77));
         tenant::card::until("this ring", || card.host_word(0) == 0x77);

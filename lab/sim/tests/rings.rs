@@ -238,7 +238,7 @@ fn an_address_without_memory_stops_the_channel_and_is_reported() {
 
     // Nothing runs until the channel is reset.
     card.submit(&signal(HOST, 1));
-    let reset = control::row(0x906f_0102, card.tenant.release)
+    let reset = control::known(0x906f_0102, card.tenant.release)
         .unwrap()
         .params_bytes;
     card.tenant

@@ -298,7 +298,7 @@ impl Tenant {
         cmd: u32,
         words: &[(usize, u32)],
     ) -> Result<Vec<u8>, Status> {
-        let size = control::row(cmd, self.release).map_or(0, |row| row.params_bytes);
+        let size = control::known(cmd, self.release).map_or(0, |row| row.params_bytes);
         let mut params = vec![0; size as usize];
         for (at, word) in words {
             put_u32(&mut params, *at, *word);
