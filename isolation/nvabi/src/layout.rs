@@ -40,6 +40,8 @@ pub mod nvos02 {
     pub const STATUS: usize = 40;
     /// `fd`
     pub const FD: usize = 48;
+    /// `flags` bits 7:4, physicality: 0 is contiguous (`RmDeprecatedConvertOs02ToOs32Flags`, rmapi_deprecated_utils.c, 535 to 595)
+    pub const FLAGS_PHYSICALITY_MASK: u32 = 0xf << 4;
 }
 
 /// `NVOS21_PARAMETERS`: allocate an object.

@@ -184,14 +184,14 @@ fn alloc(
             let requested = params.map(Requested::of_params);
             let requested =
                 requested.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;
+            let requested = requested.ok_or(Refusal::Errno(EFAULT))?;
+            let (reserve_bytes, whose) = requested.takes_of_host(release);
             Ok(Effect::Memory(Memory {
                 client,
                 parent,
                 class: class.number,
-                reserve_bytes: requested
-                    .ok_or(Refusal::Errno(EFAULT))?
-                    .takes_of_host(release),
-                whose: Whose::Host,
+                reserve_bytes,
+                whose,
                 size_at: Some((1, memory_params::SIZE)),
             }))
         }
@@ -281,8 +281,8 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
             }
             let (class, whose, reserve_bytes, is_reported) =
                 if attr & memory_params::ATTR_LOCATION_MASK != 0 {
-                    let bytes = requested.takes_of_host(release);
-                    (class::NV01_MEMORY_SYSTEM, Whose::Host, bytes, true)
+                    let (bytes, whose) = requested.takes_of_host(release);
+                    (class::NV01_MEMORY_SYSTEM, whose, bytes, true)
                 } else {
                     let Takes {
                         most_bytes,
@@ -321,10 +321,14 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release, policy: &Policy) -> Resul
         .filter(|class| matches!(class.kind, Kind::Sysmem | Kind::OsDescriptor))
         .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_CLASS, release))?;
     let limit = u64_at(arg, nvos02::LIMIT).ok_or(Refusal::Errno(EFAULT))?;
-    let bytes_for_one = if class.kind == Kind::Sysmem {
-        1
+    let flags = word(arg, nvos02::FLAGS)?;
+    let is_contiguous = flags & nvos02::FLAGS_PHYSICALITY_MASK == 0;
+    let (bytes_for_one, whose) = if class.kind == Kind::Sysmem && is_contiguous {
+        (1, Whose::HostInOnePiece)
+    } else if class.kind == Kind::Sysmem {
+        (1, Whose::Host)
     } else if policy.registered_memory == RegisteredMemory::Allow {
-        REGISTERED_FOR_A_BYTE
+        (REGISTERED_FOR_A_BYTE, Whose::Host)
     } else {
         return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
     };
@@ -333,8 +337,8 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release, policy: &Policy) -> Resul
         client: word(arg, nvos02::H_ROOT)?,
         parent: word(arg, nvos02::H_PARENT)?,
         class: class.number,
-        reserve_bytes: page_size::taken_of_host(bytes),
-        whose: Whose::Host,
+        reserve_bytes: page_size::taken_of_host(bytes, whose),
+        whose,
         size_at: None,
     }))
 }

@@ -248,6 +248,8 @@ pub enum Whose {
     Card,
     /// In the host's memory, where the driver takes pages that no control group counts.
     Host,
+    /// The same, and physically contiguous, for which the kernel gives a power of two of pages.
+    HostInOnePiece,
 }
 
 /// An allocation of memory. The broker's journal has it.

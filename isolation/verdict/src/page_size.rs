@@ -12,6 +12,8 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::layout::memory_params as params;
 use nvabi::layout::nvos32;
 
+use crate::effect::Whose;
+
 /// The host's page, or more: what its kernel was built with is not asked, and too much is charged rather than too little.
 pub const HOST_PAGE: u64 = arch::Arch::NATIVE.largest_page_bytes();
 /// What PMA hands out at least, and RM's big page.
@@ -107,14 +109,30 @@ impl Requested {
         }
     }
 
-    /// What it takes of the host: the host's own pages, unless larger ones are asked for (`sysmemConstruct`, mem_mgr/system_mem.c).
+    /// What it takes of the host, and how: the host's own pages, unless larger ones are asked for (`sysmemConstruct`, mem_mgr/system_mem.c).
     #[must_use]
-    pub fn takes_of_host(&self, release: Release) -> u64 {
-        let page = match self.attr & params::ATTR_PAGE_SIZE_MASK {
-            params::ATTR_PAGE_SIZE_BIG | params::ATTR_PAGE_SIZE_HUGE => self.largest_page(release),
-            _default_or_small => HOST_PAGE,
+    pub fn takes_of_host(&self, release: Release) -> (u64, Whose) {
+        let page = match self.has_large_pages() {
+            true => self.largest_page(release),
+            false => HOST_PAGE,
         };
-        whole(self.size_bytes, page)
+        let whose = self.whose_of_host(release);
+        (of_host(whole(self.size_bytes, page), whose), whose)
+    }
+
+    /// Only what says that it is contiguous is: NONCONTIGUOUS, ALLOW_NONCONTIGUOUS and the default are not. But up to 550 the default is in
+    /// large pages, on hosts with pages of 4 KiB (`sysmemAllocResources`, mem_mgr/system_mem.c; since 555 that is for simulators alone).
+    fn whose_of_host(&self, release: Release) -> Whose {
+        match self.attr & params::ATTR_PHYSICALITY_MASK {
+            params::ATTR_PHYSICALITY_CONTIGUOUS => Whose::HostInOnePiece,
+            0 if self.has_large_pages() && release < Release::R555 => Whose::HostInOnePiece,
+            _in_pieces => Whose::Host,
+        }
+    }
+
+    fn has_large_pages(&self) -> bool {
+        let page = self.attr & params::ATTR_PAGE_SIZE_MASK;
+        page == params::ATTR_PAGE_SIZE_BIG || page == params::ATTR_PAGE_SIZE_HUGE
     }
 
     /// The largest page that the fields and the release allow. `attr2` counts whatever `attr` says: a driver that reads it without
@@ -159,10 +177,19 @@ fn ended(bytes: u64, alignment: u64) -> u64 {
     }
 }
 
-/// The same of the host's memory.
+/// The same of the host's memory, which is the driver's own word but for what is contiguous.
 #[must_use]
-pub fn taken_of_host(bytes: u64) -> u64 {
-    whole(bytes, HOST_PAGE)
+pub fn taken_of_host(bytes: u64, whose: Whose) -> u64 {
+    of_host(whole(bytes, HOST_PAGE), whose)
+}
+
+/// For contiguous memory the driver takes the next power of two of pages, and writes back the pages that were asked for (`get_order` in
+/// `nv_alloc_contig_pages`, kernel-open/nvidia/nv-vm.c). What is larger than the kernel's largest piece it does not get at all.
+fn of_host(pages: u64, whose: Whose) -> u64 {
+    match whose {
+        Whose::HostInOnePiece => pages.checked_next_power_of_two().unwrap_or(u64::MAX),
+        Whose::Host | Whose::Card => pages,
+    }
 }
 
 fn whole(bytes: u64, page: u64) -> u64 {
@@ -276,6 +303,47 @@ mod tests {
         assert_eq!(taken(u64::MAX), u64::MAX);
     }
 
+    #[test]
+    fn what_is_contiguous_on_the_host_takes_the_next_power_of_two() {
+        let contiguous = params::ATTR_PHYSICALITY_CONTIGUOUS;
+        let (in_pieces, big) = (1 << 27, params::ATTR_PAGE_SIZE_BIG);
+        let allow_pieces = 3 << 27;
+        let (pieces, whole) = (Whose::Host, Whose::HostInOnePiece);
+        let size = HUGE_PAGE + HOST_PAGE;
+        let in_big = HUGE_PAGE * 2;
+        for (attr, release, expected) in [
+            (contiguous, Release::R535, (2 * HUGE_PAGE, whole)),
+            (contiguous, Release::R595, (2 * HUGE_PAGE, whole)),
+            (contiguous | big, Release::R570, (2 * HUGE_PAGE, whole)),
+            (0, Release::R535, (size, pieces)),
+            (0, Release::R595, (size, pieces)),
+            (params::ATTR_PAGE_SIZE_4K, Release::R535, (size, pieces)),
+            (in_pieces, Release::R535, (size, pieces)),
+            (allow_pieces, Release::R570, (size, pieces)),
+            // Not said, in large pages: contiguous up to 550.
+            (big, Release::R550, (in_big, whole)),
+            (big, Release::R555, (in_big, pieces)),
+            (big | in_pieces, Release::R550, (in_big, pieces)),
+        ] {
+            let takes = requested(size, attr, 0).takes_of_host(release);
+            assert_eq!(takes, expected, "{attr:#x} {release:?}");
+        }
+        // The driver writes back the pages alone.
+        assert_eq!(taken_of_host(size, whole), 2 * HUGE_PAGE);
+        assert_eq!(taken_of_host(size, pieces), size);
+        assert_eq!(taken_of_host(u64::MAX, whole), u64::MAX);
+    }
+
+    /// The kernel's `get_order`, of the host's largest page here, as it is written in `asm-generic/getorder.h`.
+    fn get_order(bytes: u64) -> u32 {
+        let (mut order, mut rest) = (0, (bytes - 1) / HOST_PAGE);
+        while rest > 0 {
+            rest >>= 1;
+            order += 1;
+        }
+        order
+    }
+
     /// The driver's own sum, on the card with the largest pages, written a second time and in its own order.
     fn driver_takes(of: &Requested, release: Release) -> Option<u64> {
         let up = |bytes: u128, page: u128| bytes.div_ceil(page) * page;
@@ -312,6 +380,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn contiguous_memory_is_charged_as_the_kernel_gives_it(
+            size_bytes in prop_oneof![1..=4 * HUGE_PAGE, 1..1_u64 << 60],
+            release in prop::sample::select(Release::ALL.to_vec()),
+        ) {
+            let of = requested(size_bytes, params::ATTR_PHYSICALITY_CONTIGUOUS, 0);
+            let given = HOST_PAGE << get_order(size_bytes);
+            let (reserved, whose) = of.takes_of_host(release);
+            prop_assert_eq!((reserved, taken_of_host(size_bytes, whose)), (given, given));
+            let (in_pieces, whose) = requested(size_bytes, 0, 0).takes_of_host(release);
+            prop_assert_eq!(in_pieces, size_bytes.next_multiple_of(HOST_PAGE));
+            prop_assert_eq!(taken_of_host(size_bytes, whose), in_pieces);
+        }
+
         #[test]
         fn no_request_takes_more_than_is_reserved(
             size_bytes in prop_oneof![0..=4 * HUGE_PAGE, any::<u64>()],

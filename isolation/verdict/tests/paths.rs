@@ -237,7 +237,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
     match verdict {
         Verdict::Refuse(_) => Outcome::Refused,
         Verdict::Execute(effect) => match effect {
-            Effect::Memory(memory) if memory.whose == verdict::Whose::Host => Outcome::NoCardMemory,
+            Effect::Memory(memory) if memory.whose != verdict::Whose::Card => Outcome::NoCardMemory,
             Effect::Memory(_) | Effect::Managed { .. } => Outcome::Charged,
             Effect::Object { class, .. } => match class.kind {
                 Kind::ChannelGroup | Kind::Channel | Kind::VaSpace => Outcome::FlatRate,

@@ -297,6 +297,6 @@ fn taken_bytes(memory: &Memory, call: &JudgedCall<'_>) -> u64 {
     });
     written_back.map_or(memory.reserve_bytes, |bytes| match memory.whose {
         Whose::Card => page_size::taken(bytes),
-        Whose::Host => page_size::taken_of_host(bytes),
+        whose @ (Whose::Host | Whose::HostInOnePiece) => page_size::taken_of_host(bytes, whose),
     })
 }

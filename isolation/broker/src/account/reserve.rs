@@ -245,7 +245,7 @@ impl Account {
         }
         let demand = Demand {
             card: CardSlot::HOST,
-            bytes: page_size::taken_of_host(length),
+            bytes: page_size::taken_of_host(length, Whose::Host),
             purpose: Purpose::Memory,
         };
         let token = change
@@ -331,7 +331,7 @@ impl Account {
 /// What an allocation is charged to.
 pub(super) fn card_of(state: &State, memory: &Memory) -> Option<CardSlot> {
     match memory.whose {
-        Whose::Host => Some(CardSlot::HOST),
+        Whose::Host | Whose::HostInOnePiece => Some(CardSlot::HOST),
         Whose::Card => card_of_object(state, (memory.client, memory.parent)),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use ledger::{CardSlot, Operation};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
-use nvabi::layout::{nvos02, nvos32};
+use nvabi::layout::{memory_params, nvos02, nvos32};
 use nvabi::{Release, escape, uvm};
 
 use crate::Test;
@@ -22,6 +22,10 @@ pub(crate) const TESTS: &[Test] = &[
         racing_threads_never_pass_it,
     ),
     ("host::a_second_handle_keeps_it", a_second_handle_keeps_it),
+    (
+        "host::contiguous_memory_is_charged_as_the_kernel_gives_it",
+        contiguous_memory_is_charged_as_the_kernel_gives_it,
+    ),
     (
         "host::each_registration_of_the_same_pages_is_charged",
         each_registration_of_the_same_pages_is_charged,
@@ -80,6 +84,10 @@ impl Seat {
     }
 
     fn by_class(&self, handle: u32, bytes: u64) -> u32 {
+        self.by_class_with(0, handle, bytes)
+    }
+
+    fn by_class_with(&self, attr: u32, handle: u32, bytes: u64) -> u32 {
         let arg = rm::alloc(
             self.client,
             self.device,
@@ -87,11 +95,16 @@ impl Seat {
             SYSTEM,
             self.tenant.params_address(),
         );
-        let params = rm::memory_params(bytes);
+        let mut params = rm::memory_params(bytes);
+        put_u32(&mut params, memory_params::ATTR, attr);
         self.tenant.call(self.fd, rm::ALLOC, &arg, &params).status()
     }
 
     fn by_heap(&self, handle: u32, bytes: u64) -> u32 {
+        self.by_heap_with(0, handle, bytes)
+    }
+
+    fn by_heap_with(&self, attr: u32, handle: u32, bytes: u64) -> u32 {
         const PCI: u32 = 1 << 25;
         let mut arg = vec![0; 184];
         for (at, word) in [
@@ -99,7 +112,7 @@ impl Seat {
             (nvos32::H_PARENT, self.device),
             (nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE),
             (nvos32::ALLOC_H_MEMORY, handle),
-            (nvos32::ALLOC_ATTR, PCI),
+            (nvos32::ALLOC_ATTR, PCI | attr),
         ] {
             put_u32(&mut arg, at, word);
         }
@@ -208,6 +221,26 @@ fn racing_threads_never_pass_it() {
     assert_eq!(granted, LIMIT / MIB);
     let state = fixture.container.journal.change();
     assert_eq!(state.ledger.peak(CardSlot::HOST), LIMIT);
+}
+
+/// 2 MiB and a page take 4 MiB, of which the driver writes back what was asked for.
+fn contiguous_memory_is_charged_as_the_kernel_gives_it() {
+    const CONTIGUOUS: u32 = memory_params::ATTR_PHYSICALITY_CONTIGUOUS;
+    const ODD: u64 = 2 * MIB + PAGE;
+    let ways: [fn(&Seat, u32) -> u32; 3] = [
+        |seat, handle| seat.by_class_with(CONTIGUOUS, handle, ODD),
+        |seat, handle| seat.by_heap_with(CONTIGUOUS, handle, ODD),
+        |seat, handle| seat.by_old_call(handle, ODD),
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        let fixture = limited();
+        let seat = Seat::take(&fixture);
+        assert_eq!(way(&seat, 10), rm::OK, "{number}");
+        assert_eq!(held(&fixture), LIMIT / 2, "{number}");
+        assert_eq!(seat.by_class(11, ODD), rm::OK, "{number}: in pieces");
+        assert_eq!(held(&fixture), LIMIT / 2 + ODD, "{number}");
+        assert_eq!(way(&seat, 12), rm::NO_MEMORY, "{number}");
+    }
 }
 
 fn a_second_handle_keeps_it() {

@@ -42,6 +42,10 @@ pub mod memory_params {
     pub const FLAG_ALIGNMENT_FORCE: u32 = 0x100;
     /// `attr` bits 26:25, location: 0 is the card's memory, and all else is system memory (rmapi_deprecated_vidheapctrl.c, 535 to 595)
     pub const ATTR_LOCATION_MASK: u32 = 3 << 25;
+    /// `attr` bits 28:27, physicality: value 0 is the driver's default
+    pub const ATTR_PHYSICALITY_MASK: u32 = 3 << 27;
+    /// `attr` bits 28:27: value 2 is contiguous
+    pub const ATTR_PHYSICALITY_CONTIGUOUS: u32 = 2 << 27;
     /// `attr` bits 13:12, compression: 0 is none
     pub const ATTR_COMPRESSION_MASK: u32 = 3 << 12;
     /// `attr` bits 24:23, page size: value 1 is 4 KiB

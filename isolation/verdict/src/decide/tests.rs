@@ -121,7 +121,10 @@ fn registered_memory_is_charged_for_what_the_kernel_keeps_of_it() {
         registered_memory: RegisteredMemory::Allow,
         ..Policy::default()
     };
-    for (bytes, charged) in [(8 << 30, 128 << 20), (1, page_size::taken_of_host(1))] {
+    for (bytes, charged) in [
+        (8 << 30, 128 << 20),
+        (1, page_size::taken_of_host(1, Whose::Host)),
+    ] {
         put_u64(&mut arg, nvos02::LIMIT, bytes - 1);
         let verdict = decide_under(&op, &[&arg], R, &policy);
         let Verdict::Execute(Effect::Memory(memory)) = verdict else {
@@ -132,6 +135,33 @@ fn registered_memory_is_charged_for_what_the_kernel_keeps_of_it() {
             (Whose::Host, charged),
             "{bytes}"
         );
+    }
+}
+
+/// Flags of zero say that it is contiguous, for which the kernel gives a power of two of pages.
+#[test]
+fn the_old_call_s_contiguous_memory_is_charged_as_the_kernel_gives_it() {
+    const MIB: u64 = 1 << 20;
+    let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
+    let mut arg = vec![0; 56];
+    put_u64(&mut arg, nvos02::LIMIT, 3 * MIB - 1);
+    let policy = Policy {
+        registered_memory: RegisteredMemory::Allow,
+        ..Policy::default()
+    };
+    for (class, flags, expected) in [
+        (0x3e, 0, (4 * MIB, Whose::HostInOnePiece)),
+        (0x3e, 1 << 4, (3 * MIB, Whose::Host)),
+        (0x71, 0, (48 << 10, Whose::Host)),
+    ] {
+        put_u32(&mut arg, nvos02::H_CLASS, class);
+        put_u32(&mut arg, nvos02::FLAGS, flags);
+        let verdict = decide_under(&op, &[&arg], R, &policy);
+        let Verdict::Execute(Effect::Memory(memory)) = verdict else {
+            panic!("{verdict:?}");
+        };
+        let charged = (memory.reserve_bytes, memory.whose);
+        assert_eq!(charged, expected, "{class:#x} {flags:#x}");
     }
 }
 

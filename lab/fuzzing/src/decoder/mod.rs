@@ -380,7 +380,9 @@ impl Call {
                 let class = class::row_of(memory.class, self.release).expect("a known class");
                 let kinds: &[Kind] = match memory.whose {
                     verdict::Whose::Card => &[Kind::Vidmem],
-                    verdict::Whose::Host => &[Kind::Sysmem, Kind::OsDescriptor],
+                    verdict::Whose::Host | verdict::Whose::HostInOnePiece => {
+                        &[Kind::Sysmem, Kind::OsDescriptor]
+                    }
                 };
                 assert!(kinds.contains(&class.kind), "{:?}", class.kind);
             }
