@@ -244,12 +244,11 @@ impl ManagedMappings {
             cards: account.card_slots(),
         };
         let mut change = journal.change();
-        for card in account.card_slots() {
-            account
-                .fits_beside_page_tables(&change, card, length)
-                .map_err(Refused::Ledger)?;
-        }
+        account
+            .fits_with_page_tables(&change, span)
+            .map_err(Refused::Ledger)?;
         change.ledger(operation).map_err(Refused::Ledger)?;
+        account.has_managed(span);
         drop(change);
         inner.record_charge(mapper.tgid, file, span);
         inner.sets_out(mapper, What::Charged(file, span));

@@ -163,6 +163,17 @@ impl Ledger {
         pieces.stepped()
     }
 
+    /// What is charged as managed memory on a card: by file, and in each by address.
+    pub fn managed_on(&self, card: CardSlot) -> impl Iterator<Item = (FileId, Span)> + '_ {
+        let of_card = self.managed.iter().flat_map(move |(file, pieces)| {
+            let on_card = pieces
+                .iter()
+                .filter(move |(_, piece)| piece.cards.iter().any(|on| on == card));
+            on_card.filter_map(|(base, piece)| Some((*file, Span::between(*base, piece.last)?)))
+        });
+        of_card.stepped()
+    }
+
     /// What each process has allocated on a card and is still held, by whomever; reservations do not
     /// count. Processes with nothing are left out.
     #[must_use]

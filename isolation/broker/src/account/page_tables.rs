@@ -3,8 +3,10 @@
 //! MAP_MEMORY_DMA, UVM_MAP_EXTERNAL_ALLOCATION and UVM_MAP_DYNAMIC_PARALLELISM_REGION take 8 bytes of the card for each page: 1/512 of what is
 //! mapped in pages of 4 KiB (`virtmemReserveMempool_IMPL`, mem_mgr/virtual_mem.c, which counts in those whatever the memory's pages are;
 //! `uvm_page_table_range_vec_init`, uvm_map_external.c), in whole tables: a mapping of 4 KiB takes a table and a directory where there is nothing
-//! else ([`placement`]). A program maps what it has once or a few times: the page tables of four quotas are less than a hundredth of one, and
-//! free. What is mapped *beyond that*, the same memory at many addresses, the host's, or small pieces far from each other, has to find its page
+//! else ([`placement`]). Managed memory takes them where it is touched, until it is mapped no more: memory of nvidia-uvm's own, which is not
+//! evicted (`uvm_pmm_gpu_alloc_kernel`). All that is charged as managed counts as touched. A program maps what it has once or a few times: the
+//! page tables of four quotas are less than a hundredth of one, and free. What is mapped *beyond that*, the same memory at many addresses, the
+//! host's, or small pieces far from each other, has to find its page
 //! tables' bytes in the quota, as has every allocation after it.
 //!
 //! Sums are of tables that no two mappings share, and so no less than there is: only where they do not fit all mappings are gone through.
@@ -18,7 +20,7 @@ use std::sync::Mutex;
 
 use driver::FileId;
 use journal::state::State;
-use ledger::{CardSlot, ClientHandle, ObjectHandle, Refusal};
+use ledger::{CardSlot, ClientHandle, ObjectHandle, Refusal, Span};
 use nvabi::Release;
 use nvabi::bytes::u64_at;
 use nvabi::layout::nvos46;
@@ -33,6 +35,9 @@ use placement::Placement;
 /// Programs at the brink of their quota that map some memory twice are none that take page tables: `cgpu-burn churn` was refused with those
 /// of one quota.
 const QUOTA_FOR_A_FREE_BYTE: u128 = 4096 / 8 / 4;
+/// And so many of any quota: directories, of which a small one would have no room for those above two or three places. A mapping that is to
+/// be made is counted with all of its own, whatever is beside it.
+const FREE_BYTES: u128 = 64 << 10;
 /// Mappings by MAP_MEMORY_DMA that a container may have: as many as by nvidia-uvm.
 pub(crate) const MOST_DMA_MAPPINGS: usize = 1 << 18;
 
@@ -69,7 +74,7 @@ struct Region {
 struct Mapped {
     /// By RM, and regions.
     by_dma: u128,
-    /// By nvidia-uvm. `None`: not counted yet.
+    /// By nvidia-uvm, managed memory among it. `None`: not counted yet.
     by_uvm: Option<u128>,
     /// Of calls that the driver has.
     under_way: u128,
@@ -113,7 +118,7 @@ impl Inner {
             return Ok(());
         };
         let mapped = self.cards.get(&card).map_or(0, Mapped::all);
-        let free = u128::from(quota_bytes) / QUOTA_FOR_A_FREE_BYTE;
+        let free = (u128::from(quota_bytes) / QUOTA_FOR_A_FREE_BYTE).saturating_add(FREE_BYTES);
         let tables = mapped.saturating_add(more).saturating_sub(free);
         let needed = used.saturating_add(tables).saturating_add(memory.into());
         if tables == 0 || needed <= quota_bytes.into() {
@@ -141,12 +146,9 @@ impl Inner {
             return Ok(());
         }
         self.forget_what_is_gone(state);
-        let mut by_uvm = Placement::default();
-        for (file, span) in state.ledger.mapped(card) {
-            let more = span.last().saturating_sub(span.base());
-            by_uvm.add(file, span.base(), more.saturating_add(1));
-        }
-        self.cards.entry(card).or_default().by_uvm = Some(by_uvm.bytes());
+        let mapped = tables_of(state.ledger.mapped(card));
+        let managed = tables_of(state.ledger.managed_on(card));
+        self.cards.entry(card).or_default().by_uvm = Some(mapped.saturating_add(managed));
         self.check(state, card, bytes)
     }
 
@@ -183,6 +185,27 @@ impl Inner {
         let mapped = self.cards.entry(card).or_default();
         mapped.by_dma = mapped.by_dma.saturating_add(bytes);
     }
+
+    /// What is not counted yet is counted with all that there is.
+    fn add_tables_of_uvm(&mut self, card: CardSlot, bytes: u128) {
+        let mapped = self.cards.entry(card).or_default();
+        if let Some(by_uvm) = &mut mapped.by_uvm {
+            *by_uvm = by_uvm.saturating_add(bytes);
+        }
+    }
+}
+
+fn tables_of(spans: impl Iterator<Item = (ledger::FileId, Span)>) -> u128 {
+    let mut placement = Placement::default();
+    for (file, span) in spans {
+        placement.add(file, span.base(), length(span));
+    }
+    placement.bytes()
+}
+
+fn length(span: Span) -> u64 {
+    let more = span.last().saturating_sub(span.base());
+    more.saturating_add(1)
 }
 
 impl Account {
@@ -194,6 +217,24 @@ impl Account {
         bytes: u64,
     ) -> Result<(), Refusal> {
         lock(&self.page_tables.0).check_anew(state, card, (bytes, 0))
+    }
+
+    /// Whether managed memory fits on every card, with the page tables that it takes there once it is touched.
+    pub(crate) fn fits_with_page_tables(&self, state: &State, span: Span) -> Result<(), Refusal> {
+        let tables = placement::of_one(span.base(), length(span));
+        let mut inner = lock(&self.page_tables.0);
+        self.card_slots()
+            .into_iter()
+            .try_for_each(|card| inner.check_anew(state, card, (length(span), tables)))
+    }
+
+    /// Counts page tables of managed memory that the ledger has from now on.
+    pub(crate) fn has_managed(&self, span: Span) {
+        let tables = placement::of_one(span.base(), length(span));
+        let mut inner = lock(&self.page_tables.0);
+        for card in self.card_slots() {
+            inner.add_tables_of_uvm(card, tables);
+        }
     }
 
     /// Before the driver maps something: whether its page tables fit. Nothing for calls that map nothing.
@@ -330,10 +371,7 @@ impl Account {
         {
             let tables = placement::of_one(*base, *length);
             for card in cards.iter().filter_map(|uuid| self.slot_of_uuid(uuid)) {
-                let mapped = inner.cards.entry(card).or_default();
-                if let Some(by_uvm) = &mut mapped.by_uvm {
-                    *by_uvm = by_uvm.saturating_add(tables);
-                }
+                inner.add_tables_of_uvm(card, tables);
             }
         }
     }

@@ -345,6 +345,7 @@ impl Look {
                         process: ProcessId(pid),
                         cards: scope.account.card_slots(),
                     });
+                    scope.account.has_managed(span);
                     let bytes = span.last().saturating_sub(span.base()).saturating_add(1);
                     charged_bytes = charged_bytes.saturating_add(bytes);
                     if let Applied::Recorded(recorded) = applied {

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use broker::managed::Reason;
+use broker::managed::{Mapper, Reason};
 use ledger::{FileId, Operation, Span};
 use nix::sys::signal::Signal;
 use verdict::policy::Managed;
@@ -42,6 +42,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "managed::low_and_fixed_mappings_are_denied",
         low_and_fixed_mappings_are_denied,
+    ),
+    (
+        "managed::pages_far_from_each_other_take_their_tables",
+        pages_far_from_each_other_take_their_tables,
     ),
     (
         "managed::refusals_share_their_looks",
@@ -273,6 +277,43 @@ fn low_and_fixed_mappings_are_denied() {
     // From its beginning, where no address can be.
     assert_eq!(tenant.ask(&Ask::Map { fd: uvm, offset: 0 }), Ok(0));
     assert_eq!(fixture.continued(), 0);
+}
+
+/// A page takes a table and directories of each card where there is nothing else. What is asked is what a program's `mmap` leads to.
+fn pages_far_from_each_other_take_their_tables() {
+    const PAGE: u64 = 4096;
+    for (step, expected) in [(29, 340..=347), (38, 254..=261)] {
+        let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+        let (tenant, fd, client, device) = with_device(&fixture);
+        let container = &fixture.container;
+        let mapper = Mapper {
+            tgid: 7,
+            tid: 7,
+            is_waiting: &|| true,
+        };
+        let map = |base: u64| {
+            let file = driver::FileId(77);
+            let parties = (&container.account, &*container.journal);
+            let charged = container
+                .managed
+                .charge(parties, file, (base, PAGE), mapper);
+            charged.is_ok()
+        };
+        let dense = (0..4).filter(|page| map(page * PAGE));
+        assert_eq!(dense.count(), 4);
+        let far = (1_u64..1200).take_while(|number| map(number << step));
+        let far = far.count();
+        // The quota, 1/128 of it and 64 KiB, at 12 KiB each and at 16 KiB, beside what is dense.
+        assert!(expected.contains(&far), "{step}: {far}");
+        let memory = |bytes| tenant.memory(fd, client, device, 7, bytes).status();
+        assert_eq!(memory(MIB), rm::NO_MEMORY, "{step}");
+        // What is mapped no more has no tables.
+        container.journal.change().record(Operation::UnmapManaged {
+            uvm_file: FileId(77),
+            span: Span::new(1 << step, u64::MAX - (1 << step)).unwrap(),
+        });
+        assert_eq!(memory(2 * MIB), rm::OK, "{step}");
+    }
 }
 
 /// Many mappings, many stretches and many refusals: what a refusal costs grows with neither times the other.
