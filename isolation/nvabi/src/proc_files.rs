@@ -38,6 +38,16 @@ pub fn character_major(text: &str, name: &str) -> Option<u32> {
         .ok()
 }
 
+/// The majors of the driver's character devices in [`DEVICES_PATH`], of all its modules: those whose names begin with `nvidia`.
+pub fn driver_majors(text: &str) -> impl Iterator<Item = u32> {
+    let characters = text.split("Block devices:").next().unwrap_or_default();
+    characters
+        .lines()
+        .filter_map(|line| line.trim().split_once(' '))
+        .filter(|(_, name)| name.trim_start().starts_with("nvidia"))
+        .filter_map(|(major, _)| major.parse().ok())
+}
+
 /// Owner and permissions of the nodes `nvidiactl` and `nvidia<N>`, by the module's parameters NVreg_DeviceFileUID, NVreg_DeviceFileGID and
 /// NVreg_DeviceFileMode (kernel-open/nvidia/nv-reg.h). The default is what the driver has without them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,5 +142,8 @@ mod tests {
         assert_eq!(character_major(text, UVM_NAME), Some(511));
         assert_eq!(character_major(text, "loop"), None);
         assert_eq!(character_major(text, "nvidia-uvm-tools"), None);
+        let text = "Character devices:\n  1 mem\n 10 my-nvidia\n195 nvidia\n195 nvidiactl\n235 nvidia-caps\n511 nvidia-uvm\n\nBlock devices:\n  7 nvidia-disk\n";
+        assert!(driver_majors(text).eq([195, 195, 235, 511]));
+        assert_eq!(driver_majors("").count(), 0);
     }
 }

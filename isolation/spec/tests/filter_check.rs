@@ -21,7 +21,8 @@ use host_config::config::OtherCards;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvabi::Release;
 use serde_json::{Value, json};
-use spec::edit::{Additions, Plan, SeccompRules, apply, closed_to_driver};
+use spec::edit::{Additions, OtherWays, Plan, SeccompRules, apply, closed_to_driver};
+use spec::request::Toolkit;
 use sys::seccomp::Listener;
 use sys::traced::Traced;
 use verdict::filter::{Coverage, FilterSpec};
@@ -211,7 +212,15 @@ impl Host {
         privileges: Privileges,
     ) -> PathBuf {
         let (bundle, spec) = self.unedited(id, seccomp, args, privileges);
-        let closed = closed_to_driver(&spec, Some(id)).unwrap().unwrap();
+        let closed = closed_to_driver(&spec, Some(id), || OtherWays {
+            majors: Vec::new(),
+            toolkit: Toolkit {
+                reads_variable: true,
+                reads_mounts: false,
+            },
+        })
+        .unwrap()
+        .unwrap();
         fs::write(bundle.join("config.json"), closed.to_string()).unwrap();
         bundle
     }

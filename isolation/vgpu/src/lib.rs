@@ -6,7 +6,7 @@
 //! - `own_group`: the control group of a vGPU's own processes.
 //! - [`claims`]: what a cluster's scheduler gave, before there is a container.
 //! - `resize`: other quotas and terms for a running container.
-//! - [`plain`]: containers that ask for nothing.
+//! - [`plain`]: containers that ask for nothing; `other_ways`: how this host gives them the driver all the same.
 //! - [`events`]: what a frontend adds to the container's log; `names`: what people call the container.
 //! - [`sockets`]: where a frontend's server listens.
 //!
@@ -54,6 +54,7 @@ mod host_memory;
 mod lifecycle;
 mod mount;
 mod names;
+mod other_ways;
 mod own_group;
 pub mod plain;
 mod pod_record;

@@ -1,7 +1,8 @@
 //! Containers that ask for nothing: the driver's calls are closed to those that could be handed an open driver file ([`spec::edit::closed_to_driver`]).
 //!
 //! Nothing here stops a container. Which calls are closed is no matter of the host's configuration or driver: the rules are those of every
-//! release, a driver may be loaded while the container runs, and a broken `cgpu.toml` is no concern of a plain container. One whose profile
+//! release, a driver may be loaded while the container runs, and a broken `cgpu.toml` is no concern of a plain container. To which containers
+//! they stay open, which have the driver by others than cgpu, the host says (`other_ways`). One whose profile
 //! cannot be kept exactly beside the rules starts as it is, with a warning.
 
 use std::path::Path;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use spec::edit;
 
 use crate::bundle::Spec;
-use crate::{Error, host, runc};
+use crate::{Error, host, other_ways, runc};
 
 /// The spec that a container is to have which asks for nothing; `None`: its own. `id`: its name in its engine.
 #[must_use]
@@ -41,7 +42,7 @@ pub(crate) fn close_read(config: &Config, id: &str, spec: &Spec) {
 }
 
 fn closed(config: &Config, id: Option<&str>, spec: &Value) -> Result<Option<Value>, Error> {
-    let closed = edit::closed_to_driver(spec, id)?;
+    let closed = edit::closed_to_driver(spec, id, other_ways::of_this_host)?;
     // A rootless engine's containers are in no namespace of one with a quota: whoever made those is root.
     if closed.is_none() || host::require_root().is_err() {
         return Ok(None);

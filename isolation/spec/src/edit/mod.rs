@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 
 pub use self::error::Error;
 pub use self::mount::Mount;
-pub use self::plain::closed_to_driver;
+pub use self::plain::{OtherWays, closed_to_driver};
 pub use self::seccomp::Rules as SeccompRules;
 use crate::json::{self, ShapeError};
 use crate::nodes::Node;

@@ -8,33 +8,47 @@
 //! The driver's mappings need no rule: what is mapped was made ready by a call on the same file, and nvidia-uvm maps nothing for another
 //! address space than the one that was initialised, by a call.
 
-use std::path::Path;
-
-use host_config::walk::cleaned;
 use serde_json::{Map, Value};
 
 use super::Error;
 use super::seccomp::plain as profile;
 use crate::json;
 use crate::nodes::NVIDIA_MAJOR;
-use crate::request;
+use crate::request::{self, Toolkit};
 
 /// Namespaces in which a process can hand an open file to one of another container.
 const MEETING_PLACES: [&str; 3] = ["network", "pid", "ipc"];
 
+/// How containers of this host are given the driver by others than cgpu. All of it is the host's word: what a tenant chooses (the path of
+/// a node, a variable) opens nothing.
+#[derive(Debug, Clone)]
+pub struct OtherWays {
+    /// The majors of the driver's character devices that are chosen when its modules are loaded.
+    pub majors: Vec<u32>,
+    /// Whose word NVIDIA's hook takes.
+    pub toolkit: Toolkit,
+}
+
 /// The spec of a container that asks for nothing, with the driver's calls closed where that matters, and open again where an earlier start of
-/// the same bundle had closed them. `None`: it is right as it is. `id`: the container's name in its engine.
+/// the same bundle had closed them. `None`: it is right as it is. `id`: the container's name in its engine. `ways` is asked where it matters.
 ///
 /// # Errors
 /// A spec of another shape, or a seccomp profile that cannot be kept exactly.
-pub fn closed_to_driver(spec: &Value, id: Option<&str>) -> Result<Option<Value>, Error> {
+pub fn closed_to_driver(
+    spec: &Value,
+    id: Option<&str>,
+    ways: impl FnOnce() -> OtherWays,
+) -> Result<Option<Value>, Error> {
     // Engines write no spec without it.
     let Some(linux) = spec.get("linux").filter(|linux| !linux.is_null()) else {
         return Ok(None);
     };
     let linux = json::object(linux, "linux")?;
     let is_reached = request::is_in_company(&json::annotations(spec)?, id) || meets_others(linux)?;
-    let is_closed = is_reached && !has_driver(linux)? && !request::has_hook(spec)?;
+    let is_closed = is_reached && {
+        let ways = ways();
+        !has_driver(linux, &ways.majors)? && !request::has_hook(spec, ways.toolkit)?
+    };
     if !is_closed && linux.get("seccomp").is_none_or(Value::is_null) {
         return Ok(None);
     }
@@ -69,14 +83,18 @@ fn meets_others(linux: &Map<String, Value>) -> Result<bool, Error> {
 
 /// Whether a container is given the driver itself, by a node or by the device cgroup: its calls are its own affair then.
 ///
-/// What a mount is called proves nothing: it gives no device that the cgroup does not let open.
-fn has_driver(linux: &Map<String, Value>) -> Result<bool, Error> {
+/// What a mount or a node is called proves nothing: a mount gives no device that the cgroup does not let open, and engines let a pod's
+/// author choose what a harmless device is called (`io.kubernetes.cri-o.Devices`).
+fn has_driver(linux: &Map<String, Value>, majors: &[u32]) -> Result<bool, Error> {
+    let is_the_driver_s = |major: u64| {
+        let mut known = majors.iter().copied().chain([NVIDIA_MAJOR]);
+        known.any(|known| u64::from(known) == major)
+    };
     let is_node = |device: &Value| {
-        let path = device.get("path").and_then(Value::as_str).unwrap_or("");
-        let path = cleaned(Path::new(path));
-        let name = path.strip_prefix("/dev").ok().and_then(Path::to_str);
-        name.is_some_and(|name| name.starts_with("nvidia"))
-            || device.get("major").and_then(Value::as_u64) == Some(NVIDIA_MAJOR.into())
+        let kind = device.get("type").and_then(Value::as_str).unwrap_or("c");
+        let major = device.get("major").and_then(Value::as_u64);
+        // A block device's numbers are other drivers'.
+        !is_other_kind(kind) && major.is_some_and(is_the_driver_s)
     };
     if json::list(linux, "linux", "devices")?.iter().any(is_node) {
         return Ok(true);
@@ -89,6 +107,11 @@ fn has_driver(linux: &Map<String, Value>) -> Result<bool, Error> {
     Ok(rules.iter().fold(false, opens_driver))
 }
 
+/// Block devices and pipes: runtimes read the first letter alone.
+fn is_other_kind(kind: &str) -> bool {
+    matches!(kind.as_bytes().first(), Some(b'b' | b'p'))
+}
+
 /// Whether the driver's nodes can be opened after one more rule of the device cgroup; the last that is about all of them counts.
 fn opens_driver(before: bool, rule: &Value) -> bool {
     let is_allowed = rule.get("allow").and_then(Value::as_bool).unwrap_or(false);
@@ -96,7 +119,7 @@ fn opens_driver(before: bool, rule: &Value) -> bool {
     // -1 is every number, as is none.
     let number = |key| rule.get(key).and_then(Value::as_u64);
     let access = rule.get("access").and_then(Value::as_str).unwrap_or("rwm");
-    let is_about_it = !matches!(kind.as_bytes().first(), Some(b'b' | b'p'))
+    let is_about_it = !is_other_kind(kind)
         && number("major").is_none_or(|major| major == u64::from(NVIDIA_MAJOR))
         && access.contains(['r', 'w']);
     // A denial of one node leaves the others.

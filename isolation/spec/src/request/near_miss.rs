@@ -10,6 +10,7 @@ use std::path::Path;
 use cards::placement::MIB;
 use host_config::config::EnvironmentRule;
 use host_config::terms::{self, ALLOWED_KEYS, MEMORY_KEY, PREFIX};
+use host_config::walk::cleaned;
 use serde_json::Value;
 
 use super::Parts;
@@ -391,18 +392,56 @@ fn hook(parts: &Parts<'_>) -> Option<String> {
     ))
 }
 
+/// From whom the hook of NVIDIA's toolkit takes which cards a container gets: what its configuration on this host says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Toolkit {
+    /// From the environment of a container without CAP_SYS_ADMIN, which whoever writes a pod or an image chooses.
+    pub reads_variable: bool,
+    /// From mounts of `/dev/null` below `/var/run/nvidia-container-devices`.
+    pub reads_mounts: bool,
+}
+
 /// Whether a container gets whole cards by a hook of NVIDIA's. Engines may have it in every spec (CRI-O's `always: true`): one that reads
-/// the variable does nothing where that names no card.
-pub(crate) fn has_hook(spec: &Value) -> Result<bool, ShapeError> {
+/// the variable does nothing where that names no card, or where the toolkit does not take this container's word.
+pub(crate) fn has_hook(spec: &Value, toolkit: Toolkit) -> Result<bool, ShapeError> {
     let variables = json::environment(spec)?;
     let has = |variable: &str| variables.iter().any(|(name, _)| *name == variable);
     // Images of before the variable are given all cards: NVIDIA's toolkit tells them by these two.
     let is_legacy = has("CUDA_VERSION") && !has("NVIDIA_REQUIRE_CUDA");
-    if has(VISIBLE_CARDS) || is_legacy {
-        return Ok(hook_of(spec, &variables).is_some());
-    }
+    let is_named = has(VISIBLE_CARDS) || is_legacy;
+    let is_given = is_named
+        && (toolkit.reads_variable
+            || is_privileged(spec)
+            || toolkit.reads_mounts && mounts_name_cards(spec)?);
     let none = [(VISIBLE_CARDS, "void")];
-    Ok(hook_of(spec, &none).is_some())
+    let obeyed = if is_given { &variables[..] } else { &none };
+    Ok(hook_of(spec, obeyed).is_some())
+}
+
+/// As the toolkit tells it.
+fn is_privileged(spec: &Value) -> bool {
+    let bounding = spec.pointer("/process/capabilities/bounding");
+    bounding
+        .and_then(Value::as_array)
+        .is_some_and(|bounding| bounding.iter().any(|name| name == "CAP_SYS_ADMIN"))
+}
+
+/// How the device plugin names cards to a toolkit that takes no variable. That such a mount's source is `/dev/null` is what makes it the
+/// node's word: no volume of a pod has that one but a `hostPath`.
+fn mounts_name_cards(spec: &Value) -> Result<bool, ShapeError> {
+    let leads = |mount: &Value, end: &str| {
+        let path = mount.get(end).and_then(Value::as_str).unwrap_or_default();
+        cleaned(Path::new(path))
+    };
+    let names_a_card = |mount: &Value| {
+        let destination = leads(mount, "destination");
+        leads(mount, "source") == Path::new("/dev/null")
+            && destination
+                .strip_prefix("/var/run/nvidia-container-devices")
+                .is_ok_and(|name| !name.as_os_str().is_empty())
+    };
+    let mounts = json::list(json::object(spec, "")?, "", "mounts")?;
+    Ok(mounts.iter().any(names_a_card))
 }
 
 fn hook_of<'a>(spec: &'a Value, variables: &[(&str, &str)]) -> Option<(&'static str, &'a str)> {

@@ -4,7 +4,7 @@ use arch::Arch;
 use serde_json::{Value, json};
 use verdict::filter::{self, Action};
 
-use super::closed_to_driver;
+use super::{OtherWays, Toolkit};
 
 const ID: &str = "c1";
 const ALLOC: u64 = (48 << 16) | 0x2b;
@@ -35,8 +35,33 @@ fn in_pod() -> Value {
     spec
 }
 
+/// A host with nvidia-uvm, and a toolkit as it is shipped.
+fn ways() -> OtherWays {
+    OtherWays {
+        majors: vec![195, 511],
+        toolkit: Toolkit {
+            reads_variable: true,
+            reads_mounts: false,
+        },
+    }
+}
+
+fn closed_to_driver(spec: &Value, id: Option<&str>) -> Result<Option<Value>, super::Error> {
+    super::closed_to_driver(spec, id, ways)
+}
+
 fn closed(spec: &Value) -> Option<Value> {
     closed_to_driver(spec, Some(ID)).unwrap()
+}
+
+/// Where the toolkit takes no unprivileged container's word; `reads_mounts`: but the device plugin's.
+fn closed_by_hardened(spec: &Value, reads_mounts: bool) -> Option<Value> {
+    let toolkit = Toolkit {
+        reads_variable: false,
+        reads_mounts,
+    };
+    let ways = || OtherWays { toolkit, ..ways() };
+    super::closed_to_driver(spec, Some(ID), ways).unwrap()
 }
 
 /// The rules on ioctl that fail.
@@ -203,6 +228,7 @@ fn a_container_with_the_driver_itself_is_left_as_it_is() {
         node(device("/dev/nvidia0", 195)),
         node(device("/dev/nvidia-uvm", 511)),
         node(device("/dev/card", 195)),
+        node(device("/dev/managed", 511)),
         rule(json!({"allow": true, "type": "c", "major": 195, "minor": 255, "access": "rw"})),
         rule(json!({"allow": true, "type": "c", "major": 195, "access": "rwm"})),
         rule(json!({"allow": true, "access": "rwm"})),
@@ -225,6 +251,12 @@ fn a_container_with_the_driver_itself_is_left_as_it_is() {
         taken_back,
         named,
         node(device("/dev/fuse", 10)),
+        // CRI-O lets a pod's author choose the name of a device that the host allows to all.
+        node(device("/dev/nvidia-x", 10)),
+        node(device("/dev/nvidia0", 10)),
+        node(device("/dev/nvidia-uvm", 510)),
+        node(json!([{"path": "/dev/nvidia0", "type": "b", "major": 195, "minor": 0}])),
+        node(json!([{"path": "/dev/nvidia0", "type": "p"}])),
         rule(json!({"allow": true, "type": "b", "access": "rwm"})),
         rule(json!({"allow": true, "type": "c", "major": 195, "access": "m"})),
         hook("nvidia-container-runtime-hook", "void"),
@@ -375,4 +407,51 @@ fn a_hook_that_reads_a_variable_gives_the_driver_where_that_names_a_card() {
         assert_eq!(closed(&with(environment, toolkit)), None, "{environment:?}");
     }
     assert_eq!(closed(&with(&[], "nvidia-cdi-hook")), None, "it reads none");
+}
+
+#[test]
+fn a_variable_that_the_host_s_toolkit_ignores_opens_nothing() {
+    let toolkit = "nvidia-container-runtime-hook";
+    let with = |environment: &[&str], name: &str| {
+        let mut spec = in_pod();
+        spec["process"]["env"] = json!(environment);
+        spec["hooks"] = json!({"prestart": [{"path": format!("/usr/bin/{name}")}]});
+        spec
+    };
+    let named = with(&["NVIDIA_VISIBLE_DEVICES=all"], toolkit);
+    for spec in [&named, &with(&["CUDA_VERSION=8.0"], toolkit)] {
+        assert_eq!(closed(spec), None, "{spec}");
+        assert!(closed_by_hardened(spec, false).is_some(), "{spec}");
+        assert!(closed_by_hardened(spec, true).is_some(), "{spec}");
+    }
+    // The toolkit takes the word of who has this one, and the hook of CDI's asks nobody.
+    let mut privileged = named.clone();
+    privileged["process"]["capabilities"] =
+        json!({"bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"], "effective": []});
+    let mut ordinary = named.clone();
+    ordinary["process"]["capabilities"] =
+        json!({"bounding": ["CAP_CHOWN"], "ambient": ["CAP_SYS_ADMIN"]});
+    assert_eq!(closed_by_hardened(&privileged, false), None);
+    assert!(closed_by_hardened(&ordinary, false).is_some());
+    assert_eq!(closed_by_hardened(&with(&[], "nvidia-ctk"), false), None);
+    // The device plugin's word, where the toolkit takes that.
+    let mounted = |source: &str, destination: &str| {
+        let mut spec = named.clone();
+        spec["mounts"] = json!([{"source": source, "destination": destination}]);
+        spec
+    };
+    let plugin_s = mounted("/dev/null", "/var/run/nvidia-container-devices/GPU-1");
+    assert_eq!(closed_by_hardened(&plugin_s, true), None);
+    assert!(closed_by_hardened(&plugin_s, false).is_some());
+    for (source, destination) in [
+        (
+            "/var/lib/kubelet/empty",
+            "/var/run/nvidia-container-devices/all",
+        ),
+        ("/dev/null", "/var/run/nvidia-container-devices"),
+        ("/dev/null", "/var/run/nvidia-container-devices-x/all"),
+    ] {
+        let spec = mounted(source, destination);
+        assert!(closed_by_hardened(&spec, true).is_some(), "{spec}");
+    }
 }
