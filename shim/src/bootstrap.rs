@@ -5,7 +5,7 @@
 //! and `delete` for every container of a pod. The reply is all that is printed, on either stream: newer ones read both.
 
 use std::env;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -179,7 +179,7 @@ fn bind(dir: &Path, name: &str) -> Result<Option<UnixListener>> {
         .map_err(file("create", dir))?;
     let folder = Folder::lock(dir).map_err(file("lock", dir))?;
     let socket = dir.join(name);
-    if UnixStream::connect(&socket).is_ok() {
+    if vgpu::sockets::is_served(&socket) {
         return match folder.is_ours(name).map_err(file("stat", &socket))? {
             true => Ok(None),
             // Its shim would make our container a plain one.
@@ -198,13 +198,11 @@ pub(crate) fn remove_dead_socket(bundle: &Path) -> Result<()> {
     let Some(socket) = address.strip_prefix("unix://").map(Path::new) else {
         return Ok(());
     };
-    match UnixStream::connect(socket) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            vgpu::sockets::remove(socket).map_err(file("remove", socket))
-        }
-        // It lives and serves others of its group, or it is gone.
-        Ok(_) | Err(_) => Ok(()),
+    // Else it lives and serves others of its group, or it is gone.
+    if vgpu::sockets::is_dead(socket) {
+        vgpu::sockets::remove(socket).map_err(file("remove", socket))?;
     }
+    Ok(())
 }
 
 /// Starts this program as the server; the listening socket is its standard input, and a connection to us its standard

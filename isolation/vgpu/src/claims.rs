@@ -12,7 +12,7 @@ use cards::store::DiskStore;
 use host_config::Config;
 
 use crate::host::Host;
-use crate::lifecycle::reclaim_locked;
+use crate::lifecycle::{reclaim_locked, sweep_sockets};
 use crate::{Error, resize, state};
 
 /// Reserves what a claim was given on this host, durably. Reserved already, its pods are added.
@@ -24,6 +24,7 @@ pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
     let host = Host::find(config)?;
     state::prepare(&config.state_dir)?;
     let unsettled = resize::Unsettled::ask(config);
+    sweep_sockets();
     let lock = StateLock::take(&config.state_dir)?;
     reclaim_locked(&Arc::new(config.clone()), &lock)?;
     let store = DiskStore;

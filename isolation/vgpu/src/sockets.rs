@@ -6,14 +6,18 @@
 //! A program that is killed leaves the file of its socket behind, and whoever would remove it may have been killed with it.
 //! So [`sweep`] removes what nobody listens on; [`Folder`] keeps it from a socket that is being made. Until a socket is bound and
 //! has its second name, that is an empty file: whoever is killed in between has said whose the socket is.
+//!
+//! Whether anybody listens, a connection says, one for each server of ours: the kernel's table of sockets (`/proc/net/unix`) has also what
+//! any user makes, as much of it as that one likes and under the names of ours. A server accepts the connection, reads its end and forgets it.
 
-use std::collections::HashSet;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// Where containerd's shims keep theirs. Short, because a socket's path has at most 107 bytes.
 pub const DIR: &str = "/run/containerd/s";
@@ -40,6 +44,19 @@ impl Folder {
             dir: dir.to_owned(),
             _lock: folder,
         })
+    }
+
+    /// `None`: somebody holds it.
+    fn attempt(dir: &Path) -> io::Result<Option<Self>> {
+        let folder = File::open(dir)?;
+        match folder.try_lock() {
+            Ok(()) => Ok(Some(Self {
+                dir: dir.to_owned(),
+                _lock: folder,
+            })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
     }
 
     /// Binds a socket of ours, on whose name nobody listens, in the place of what a killed program has left there.
@@ -106,8 +123,22 @@ impl Folder {
 }
 
 /// Whether somebody was killed who listened there.
-fn is_dead(socket: &Path) -> bool {
-    UnixStream::connect(socket).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+#[must_use]
+pub fn is_dead(socket: &Path) -> bool {
+    connection(socket) == Err(Errno::CONNREFUSED)
+}
+
+/// Whether a server lives there, also one that has no room for a connection.
+#[must_use]
+pub fn is_served(socket: &Path) -> bool {
+    matches!(connection(socket), Ok(()) | Err(Errno::AGAIN))
+}
+
+/// Nobody is waited for: a server that is stopped accepts nothing, and its queue is full at last.
+fn connection(socket: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let ours = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&ours, &SocketAddrUnix::new(socket)?)
 }
 
 /// Removes a socket of ours by its path.
@@ -124,22 +155,18 @@ pub fn remove(socket: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the sockets of ours on which nobody listens; says how many. A folder that is not there has none.
+/// Removes the sockets of ours on which nobody listens; says how many. A folder that is not there has none, and one that somebody holds is
+/// left to the next sweep: a socket that is being made there refuses connections too, and a dead one is in nobody's way.
 ///
 /// # Errors
 /// The folder cannot be read or locked, or a socket cannot be removed.
 pub fn sweep(dir: &Path) -> io::Result<usize> {
-    let folder = match Folder::lock(dir) {
+    let folder = match Folder::attempt(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-        other => other?,
+        Ok(None) => return Ok(0),
+        Ok(Some(folder)) => folder,
+        Err(error) => return Err(error),
     };
-    // One read instead of one connection for every container of the host.
-    // Names in it are bytes, which any process of this network namespace chooses.
-    let table = fs::read("/proc/net/unix")?;
-    let known: HashSet<&[u8]> = table
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| line.split(|byte| *byte == b' ').next_back())
-        .collect();
     let mut removed = 0;
     for entry in fs::read_dir(dir)? {
         let link = entry?.path();
@@ -147,21 +174,15 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
         let Some(name) = name.and_then(|name| name.strip_prefix(PREFIX)) else {
             continue;
         };
-        let socket = dir.join(name);
         // Killed between both names: nobody makes a socket while the folder is held.
         if fs::symlink_metadata(&link)?.is_file() {
+            let socket = dir.join(name);
             if is_dead(&socket) {
                 fs::remove_file(&socket)?;
             }
             fs::remove_file(&link)?;
             removed += 1;
-            continue;
-        }
-        if known.contains(socket.as_os_str().as_bytes()) {
-            continue;
-        }
-        // The table is of this network namespace only; a connection is certain.
-        if is_dead(&link) {
+        } else if is_dead(&link) {
             folder.remove(name)?;
             removed += 1;
         }
@@ -169,10 +190,24 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
     Ok(removed)
 }
 
+/// Where this host's are. A test has a folder of its own, for its thread.
+pub(crate) fn dir() -> PathBuf {
+    #[cfg(test)]
+    if let Some(dir) = tests::DIR_OF_THIS_TEST.with_borrow(Clone::clone) {
+        return dir;
+    }
+    PathBuf::from(DIR)
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::cell::RefCell;
     use std::time::{Duration, Instant};
+
+    thread_local! {
+        pub(crate) static DIR_OF_THIS_TEST: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+    }
 
     /// A process that another test is just starting holds a copy of every socket until it executes its program.
     fn swept(dir: &Path, needed: usize) {
@@ -213,24 +248,58 @@ mod tests {
         assert_eq!(sweep(&dir.path().join("absent")).unwrap(), 0);
     }
 
-    /// The name is of the network namespace that this process is in.
+    /// As a user without privileges makes one, in a mount namespace where that path is the user's own.
     #[test]
-    fn a_socket_whose_name_is_no_text_stops_no_sweep() {
-        use std::os::linux::net::SocketAddrExt;
-        use std::os::unix::net::SocketAddr;
-        let name = [
-            b"cgpu-test-\xff-",
-            std::process::id().to_string().as_bytes(),
-        ]
-        .concat();
-        let address = SocketAddr::from_abstract_name(name).unwrap();
-        let foreign = UnixListener::bind_addr(&address).unwrap();
+    fn a_foreign_socket_of_the_same_path_keeps_no_dead_one_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let foreign = UnixListener::bind(&path).unwrap();
+        fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+        let table = fs::read("/proc/net/unix").unwrap();
+        let name = path.as_os_str().as_encoded_bytes();
+        assert!(table.windows(name.len()).any(|found| found == name));
+        drop(bound(dir.path(), "s"));
+        swept(dir.path(), 1);
+        assert_eq!(names(dir.path()), ["elsewhere"]);
+        drop(foreign);
+    }
+
+    #[test]
+    fn a_socket_that_does_not_listen_yet_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::lock(dir.path()).unwrap();
+        folder.announce("s").unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let path = dir.path().join("s");
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        assert!(is_dead(&path), "a connection does not tell it");
+        assert_eq!(sweep(dir.path()).unwrap(), 0);
+        rustix::net::listen(&socket, 1).unwrap();
+        folder.claim("s").unwrap();
+        drop(folder);
+        assert_eq!(sweep(dir.path()).unwrap(), 0);
+        assert_eq!(names(dir.path()), ["cgpu-s", "s"]);
+    }
+
+    #[test]
+    fn a_server_that_accepts_nothing_is_not_waited_for_and_stays() {
         let dir = tempfile::tempdir().unwrap();
         let live = bound(dir.path(), "live");
+        rustix::net::listen(&live, 0).unwrap();
+        let path = dir.path().join("live");
+        let connection = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let ours = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            connect(&ours, &SocketAddrUnix::new(&path).unwrap()).map(|()| ours)
+        };
+        let waiting: Vec<_> = std::iter::from_fn(|| connection().ok()).collect();
+        assert_eq!(super::connection(&path), Err(Errno::AGAIN));
+        assert!(is_served(&path) && !is_dead(&path));
         drop(bound(dir.path(), "dead"));
         swept(dir.path(), 1);
         assert_eq!(names(dir.path()), ["cgpu-live", "live"]);
-        drop((foreign, live));
+        drop((live, waiting));
     }
 
     /// `kill -9` between any two steps.

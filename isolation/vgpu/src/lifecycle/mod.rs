@@ -26,7 +26,7 @@ pub use create::{Create, Source, asks_for_nothing, create};
 pub use list::{BrokerState, Life, Listed, VgpuState, list, list_each, named, names_of};
 pub use prepared::{Created, Prepared, Rejected};
 pub use release::reclaim;
-pub(crate) use release::reclaim_locked;
+pub(crate) use release::{reclaim_locked, sweep_sockets};
 pub use running::{Ended, Running};
 
 #[cfg(test)]

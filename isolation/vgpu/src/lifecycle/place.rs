@@ -15,7 +15,7 @@ use spec::request;
 
 use super::making::{Making, Step};
 use super::pod;
-use super::release::reclaim_locked;
+use super::release::{reclaim_locked, sweep_sockets};
 use crate::{Error, backend, host_memory, names, pod_record, resize, slice_record};
 
 /// A durable grant and the lock that keeps it.
@@ -40,13 +40,14 @@ impl Making<'_> {
         uvm_major: Option<u32>,
     ) -> Result<Placed, Error> {
         let (container, config) = (self.container, self.container.config());
-        // All questions to brokers, and what is read of engines, come before the lock: none of them keeps other containers from starting.
+        // All questions to brokers and to servers of shims, and what is read of engines, come before the lock: none of them keeps other containers from starting.
         let names = self.names();
         let unsettled = resize::Unsettled::ask(config);
         let pod = pod::Taking::of(self.request);
         let pod = pod
             .map(|taking| Ok::<_, Error>((taking, pod::Neighbours::ask(container, &taking)?)))
             .transpose()?;
+        sweep_sockets();
         let lock = StateLock::take(&config.state_dir)?;
         self.watch.reached(Step::Locked)?;
         reclaim_locked(config, &lock)?;

@@ -45,26 +45,28 @@ pub fn reclaim(config: &Config) -> Result<Vec<ContainerKey>, Error> {
 
 /// [`reclaim`], with each failure by its container.
 pub(super) fn reclaim_each(config: &Config) -> Result<Reclaimed, Error> {
+    sweep_sockets();
     if !state::vgpus_dir(&config.state_dir).exists() && !config.state_dir.join("cards").exists() {
-        sweep_sockets();
         return Ok(Reclaimed::default());
     }
     let lock = StateLock::take(&config.state_dir)?;
     reclaim_locked(&Arc::new(config.clone()), &lock)
 }
 
-/// A dead socket is in nobody's way: who needs its name takes it.
-fn sweep_sockets() {
-    if let Err(error) = sockets::sweep(Path::new(sockets::DIR)) {
-        tracing::warn!(%error, "cannot remove dead sockets in {}", sockets::DIR);
+/// A dead socket is in nobody's way: who needs its name takes it. So this comes before the state lock, for which every start of the host waits.
+pub(crate) fn sweep_sockets() {
+    let dir = sockets::dir();
+    if let Err(error) = sockets::sweep(&dir) {
+        tracing::warn!(%error, "cannot remove dead sockets in {}", dir.display());
     }
 }
 
+/// Whoever calls it has swept sockets before the lock ([`sweep_sockets`]).
+///
 /// # Errors
 /// Vgpus or reservations cannot be read.
 pub(crate) fn reclaim_locked(config: &Arc<Config>, lock: &StateLock) -> Result<Reclaimed, Error> {
     let mut reclaimed = Reclaimed::default();
-    sweep_sockets();
     let containers = state::containers(&config.state_dir)?;
     own_group::sweep(config, &containers);
     for key in containers {

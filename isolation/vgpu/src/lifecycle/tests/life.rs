@@ -1,17 +1,21 @@
 //! Vgpus that come, go, and are killed half-way.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cards::FrontendKind;
 use cards::lock::FileLock;
 use serde_json::{Value, json};
 use spec::Request;
 
-use super::super::{BrokerState, list, reclaim};
+use super::super::{BrokerState, list, reclaim, reclaim_locked};
 use super::*;
 use crate::backend;
+use crate::sockets::tests::DIR_OF_THIS_TEST;
 use crate::state::ContainerDir;
 
 #[test]
@@ -274,9 +278,14 @@ fn a_frontend_killed_at_any_step_is_reclaimed_by_the_next_start() {
 
 /// A broker whose frontend was killed ends by itself; its lock says when.
 pub(super) fn await_no_broker(host: &TestHost) {
-    let lock = ContainerDir::of(&host.config.state_dir, &key("killed")).broker_lock();
+    let dir = ContainerDir::of(&host.config.state_dir, &key("killed"));
+    let lock = dir.broker_lock();
     if lock.exists() {
         drop(FileLock::take(&lock).unwrap());
+        // What another test is starting at this moment shares the lock until it executes its program.
+        while backend::is_live(&dir).unwrap() {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -302,19 +311,10 @@ fn reclaim_names_what_it_removed_and_leaves_the_living_alone() {
 
 #[test]
 fn a_vgpu_that_cannot_be_looked_at_or_undone_stops_no_other_s_start() {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixListener};
     let host = TestHost::new();
     // No lock can be opened there, so nobody knows whether it is held.
     let broken = ContainerDir::of(&host.config.state_dir, &key("broken"));
     fs::create_dir_all(broken.frontend_lock()).unwrap();
-    // Where there are sockets of containerd's, they are looked at with this one among them.
-    let name = [
-        b"cgpu-start-\xff-",
-        std::process::id().to_string().as_bytes(),
-    ]
-    .concat();
-    let foreign = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
     let vgpu = host.create("c1", "4Gi").unwrap().unwrap();
     assert_eq!(host.reserved_mib(), 4 << 10);
     reclaim(&host.config).unwrap_err();
@@ -323,7 +323,59 @@ fn a_vgpu_that_cannot_be_looked_at_or_undone_stops_no_other_s_start() {
     fs::remove_dir_all(broken.path()).unwrap();
     assert_eq!(reclaim(&host.config).unwrap(), []);
     release(&host.config, &key("c1")).unwrap();
-    drop((vgpu, foreign));
+    drop(vgpu);
+    host.assert_clean(&"released");
+}
+
+/// Leaves a mark of no socket's at every step, and says at which one the former was still there.
+struct Marks<'a> {
+    mark: &'a Path,
+    stayed: RefCell<Vec<(Step, bool)>>,
+}
+
+impl Watch for Marks<'_> {
+    fn reached(&self, step: Step) -> Result<(), Error> {
+        let stayed = self.mark.exists();
+        self.stayed.borrow_mut().push((step, stayed));
+        fs::write(self.mark, "").unwrap();
+        Ok(())
+    }
+}
+
+#[test]
+fn no_server_of_a_shim_is_asked_under_the_lock_that_every_start_needs() {
+    let host = TestHost::new();
+    let sockets = host.dir.path().join("s");
+    fs::create_dir(&sockets).unwrap();
+    DIR_OF_THIS_TEST.set(Some(sockets.clone()));
+    let mark = sockets.join("cgpu-killed");
+    // A process that another test is just starting holds a copy of the folder's lock: then a sweep leaves all to the next one.
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut swept = false;
+    while !swept && Instant::now() < until {
+        fs::write(&mark, "").unwrap();
+        let marks = Marks {
+            mark: &mark,
+            stayed: RefCell::default(),
+        };
+        let bundle = host.bundle("c1", json!({"cgpu.io/memory": "1Gi"}));
+        let created = create_watched(&host.config, &key("c1"), &bundle, &marks).unwrap();
+        let stayed = marks.stayed.borrow();
+        assert_eq!(stayed[0].0, Step::Locked);
+        assert!(stayed[1..].iter().all(|(_, stayed)| *stayed), "{stayed:?}");
+        swept = !stayed[0].1;
+        release(&host.config, &key("c1")).unwrap();
+        drop(created);
+    }
+    assert!(swept, "before the lock");
+    let lock = StateLock::take(&host.config.state_dir).unwrap();
+    reclaim_locked(&Arc::new(host.config.clone()), &lock).unwrap();
+    assert!(mark.exists(), "whoever calls it");
+    drop(lock);
+    while mark.exists() && Instant::now() < until {
+        reclaim(&host.config).unwrap();
+    }
+    assert!(!mark.exists());
     host.assert_clean(&"released");
 }
 
