@@ -13,7 +13,6 @@ use host_config::Config;
 use serde_json::{Value, json};
 use spec::request::{Reading, Whose};
 use sys::descriptors::Inherited;
-use sys::pidfd::PidFd;
 use vgpu::backend::Started;
 use vgpu::{Container, Create, Ended, Prepared, Running, Source};
 
@@ -307,11 +306,10 @@ impl Runtime {
         let status = self.child(kept)?;
         if status.success() {
             let process = read_pid(pid_file)?;
-            if let Err(error) = running.verify_exec(process) {
-                let killed =
-                    PidFd::open(process).and_then(|process| process.signal(nix::libc::SIGKILL));
+            if let Err(unheld) = running.verify_exec(process) {
+                let killed = unheld.kill();
                 killed.context("a process that is not held cannot be killed")?;
-                return Err(error.into());
+                return Err(unheld.error.into());
             }
         }
         Ok(child::exit_code(status))

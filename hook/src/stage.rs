@@ -273,8 +273,9 @@ fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
     );
     container.config().keep_in(&state.bundle)?;
     match grant.backend {
-        // Its filter is loaded between here and its first instruction: see `poststart`.
-        Backend::Broker => Ok(()),
+        // Its filter is loaded between here and its first instruction: see `poststart`. The number is its own here: the runtime, which
+        // has made the process, waits for this hook.
+        Backend::Broker => Ok(container.note_first_process(state.pid)?),
         Backend::Share | Backend::DriverLimit => {
             let prepared = container.reopen_prepared().with_context(no_vgpu)?;
             match prepared.verify_filter(state.pid) {
@@ -296,10 +297,14 @@ fn poststart(config: Config, state: &State) -> anyhow::Result<()> {
         Some(prepared) if is_ours => prepared,
         Some(_) | None => return Ok(()),
     };
-    // One that has ended meanwhile needs no holding. The number is its own: the runtime waits for this hook.
+    // One that has ended meanwhile needs no holding. conmon may have waited for it then, and its number be a stranger's: what is killed
+    // is what was opened before it was found to be the container's.
     let Ok(process) = PidFd::open(state.pid) else {
         return Ok(());
     };
+    if !container.is_first_process(state.pid) {
+        return Ok(());
+    }
     if let Err(rejected) = prepared.verify_filter(state.pid)
         && !process.wait_exit(0).context("cannot watch the container")?
     {

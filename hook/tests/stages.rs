@@ -96,7 +96,8 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
     // The engine writes what came out; a container of another name must not come with it.
     let bundle = host.bundle(ID, json!({}));
     fs::write(bundle.join("config.json"), &output.stdout).unwrap();
-    let created = call(&host, "createRuntime", &state(&host, ID, "creating", 1));
+    let me = std::process::id();
+    let created = call(&host, "createRuntime", &state(&host, ID, "creating", me));
     assert!(created.status.success(), "{}", reply(&created));
     let other = host.bundle("other", json!({}));
     fs::write(other.join("config.json"), &output.stdout).unwrap();
@@ -132,6 +133,30 @@ fn a_spec_goes_in_and_one_with_the_vgpu_comes_out_until_the_container_is_deleted
         reply(&forged).contains("cgpu alone writes this annotation"),
         "{forged:?}"
     );
+
+    // The first process has ended meanwhile, and its number is another process's.
+    let mut first = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let created = call(
+        &host,
+        "createRuntime",
+        &state(&host, ID, "creating", first.id()),
+    );
+    assert!(created.status.success(), "{}", reply(&created));
+    let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
+    let started = call(
+        &host,
+        "poststart",
+        &state(&host, ID, "running", stranger.id()),
+    );
+    let ended = stranger.try_wait().unwrap();
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert_eq!(ended, None, "{}", reply(&started));
+    assert!(started.status.success(), "{}", reply(&started));
+    // Its own process is looked at, and has no filter.
+    let started = call(&host, "poststart", &state(&host, ID, "running", first.id()));
+    assert_eq!(started.status.code(), Some(1), "{}", reply(&started));
+    assert!(!first.wait().unwrap().success(), "killed");
 
     let stopped = call(&host, "poststop", &state(&host, ID, "stopped", 0));
     assert!(stopped.status.success(), "{}", reply(&stopped));

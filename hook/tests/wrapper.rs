@@ -485,6 +485,44 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     host.assert_clean();
 }
 
+/// The exec's process has ended and conmon has waited for it: its number, which the runtime has written, is another process's.
+#[test]
+fn a_stranger_that_has_an_exec_s_number_is_neither_stopped_nor_killed() {
+    let Some(host) = Host::find() else { return };
+    let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid_file = host.dir.path().join("exec.pid");
+    let write = format!("echo {} > {}; exit 0", stranger.id(), pid_file.display());
+    host.play_runc("exec", &write);
+    let script = "exec busybox sleep 1000";
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), script);
+    let created = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "c1"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.runtime(&["start", "c1"]).code, Some(0));
+    // One that is stopped and goes on has been on a CPU in between.
+    let number = stranger.id();
+    let switches = || sys::proc::status_field(number, "voluntary_ctxt_switches").ok();
+    let before = switches();
+    let process = host.dir.path().join("process.json");
+    fs::write(&process, json!({"args": ["true"], "cwd": "/"}).to_string()).unwrap();
+    let exec = host.runtime(&[
+        "exec",
+        "--detach",
+        "--pid-file",
+        pid_file.to_str().unwrap(),
+        "--process",
+        process.to_str().unwrap(),
+        "c1",
+    ]);
+    let (ended, after) = (stranger.try_wait().unwrap(), switches());
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert_eq!(ended, None, "{exec:?}");
+    assert_eq!(after, before, "it was stopped");
+    assert_eq!(exec.code, Some(0), "{exec:?}");
+    assert_eq!(host.runtime(&["delete", "--force", "c1"]).code, Some(0));
+    host.assert_clean();
+}
+
 #[test]
 fn a_runc_that_fails_leaves_no_vgpu() {
     let Some(host) = Host::find() else { return };

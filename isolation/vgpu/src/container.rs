@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cards::{Backend, ContainerKey, FrontendKind, Grant};
 use host_config::{Config, chain};
 
+use crate::backend::process;
 use crate::error::Error;
 use crate::own_group::{Governor, OwnGroup};
 use crate::state::ContainerDir;
@@ -75,6 +76,21 @@ impl Container {
             older: self.dir.file(OLDER_LOG),
             current: self.dir.file(LOG),
         }
+    }
+
+    /// Notes the container's first process, for a frontend that looks at its filter only when it runs: until then nobody but the
+    /// runtime, which waits for the frontend, may take notice of its end.
+    ///
+    /// # Errors
+    /// It is gone, or cannot be noted.
+    pub fn note_first_process(&self, pid: i32) -> Result<(), Error> {
+        process::note(&self.dir, pid)
+    }
+
+    /// Whether this number is still the noted first process's. Where none is noted, nobody knows of another.
+    #[must_use]
+    pub fn is_first_process(&self, pid: i32) -> bool {
+        !process::is_another(&self.dir, pid)
     }
 
     pub(crate) fn dir(&self) -> &ContainerDir {

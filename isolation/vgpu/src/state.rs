@@ -18,7 +18,7 @@ pub(crate) const CPU_GROUP: &str = "cpu-group";
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 23] = [
+const FILES: [&str; 24] = [
     "broker.pid",
     "broker.pid.tmp",
     "broker.lock",
@@ -35,6 +35,7 @@ const FILES: [&str; 23] = [
     "slice.json",
     "filter.json",
     "filter.programs",
+    "first-process.json",
     "pod.json",
     "names.json",
     CPU_GROUP,

@@ -211,7 +211,9 @@ impl Running for vgpu::Running {
     }
 
     fn verify_exec(&self, process: Pid) -> GpuResult<()> {
-        Ok(vgpu::Running::verify_exec(self, process.as_nix().as_raw())?)
+        let found = vgpu::Running::verify_exec(self, process.as_nix().as_raw());
+        // The supervisor kills it: the number of its own child is that child's until it takes notice of its end.
+        found.map_err(|unheld| unheld.error.into())
     }
 
     fn follow(&self) -> GpuResult<()> {

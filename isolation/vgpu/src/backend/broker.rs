@@ -4,6 +4,7 @@ use cards::Grant;
 use host_config::Config;
 use host_config::config::Strength;
 
+use super::process::Process;
 use super::{Backend, Held, Kind, Runtime, StartWatch, filter, quota};
 use crate::error::WhyNot;
 use crate::host::Host;
@@ -63,7 +64,12 @@ impl Backend for Broker<'_> {
         filter::watch_start(dir, grant, init)
     }
 
-    fn verify_exec(&self, dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
+    fn verify_exec(
+        &self,
+        dir: &ContainerDir,
+        grant: &Grant,
+        process: &Process,
+    ) -> Result<(), Error> {
         filter::verify_exec(dir, grant, process)
     }
 

@@ -22,6 +22,7 @@ use sys::proc::status_field;
 use sys::traced::Traced;
 use verdict::filter_check;
 
+use super::process::{self, Process};
 use crate::state::ContainerDir;
 use crate::{Error, host};
 
@@ -71,8 +72,12 @@ enum Record {
 /// It does not hold the container, it cannot be read, or the broker has no listener.
 pub(super) fn hold(dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
     let unread = |source| Error::FilterUnread { pid: init, source };
+    if !process::is_noted(dir) {
+        process::note(dir, init)?;
+    }
     let programs = {
-        let traced = Traced::seize(init).map_err(unread)?;
+        let process = Process::first(dir, init).map_err(unread)?;
+        let traced = process.seize().map_err(unread)?;
         traced.stop(STOP_PATIENCE).map_err(unread)?;
         traced.filters().map_err(unread)?
     };
@@ -256,32 +261,32 @@ fn kill(init: i32) {
 ///
 /// # Errors
 /// It runs without the container's filter, or its programs cannot be read.
-pub(super) fn verify_exec(dir: &ContainerDir, grant: &Grant, process: i32) -> Result<(), Error> {
+pub(super) fn verify_exec(
+    dir: &ContainerDir,
+    grant: &Grant,
+    process: &Process,
+) -> Result<(), Error> {
     let open = || Error::ExecOpen {
         key: grant.key.clone(),
-        pid: process,
+        pid: process.number(),
     };
     let Some(Record::Checked { .. }) = recorded(dir) else {
         // Of a container whose start was not followed to its end nothing is known; its exec came too early.
         return Err(open());
     };
     let unread = |source| Error::FilterUnread {
-        pid: process,
+        pid: process.number(),
         source,
     };
-    let opened = match PidFd::open(process) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-        other => other.map_err(unread)?,
-    };
     let read = || {
-        let traced = Traced::seize(process)?;
+        let traced = process.seize()?;
         traced.stop(STOP_PATIENCE)?;
         traced.filters()
     };
     let found = match read() {
         Ok(found) => found,
         // Nobody traces the dead, of which somebody may not have taken notice yet.
-        Err(_ended) if opened.wait_exit(0).map_err(unread)? => return Ok(()),
+        Err(_ended) if process.has_ended().map_err(unread)? => return Ok(()),
         Err(source) => return Err(unread(source)),
     };
     let held = saved(dir);

@@ -21,6 +21,7 @@ mod driver_limit;
 mod filter;
 mod init;
 mod leaf;
+pub(crate) mod process;
 mod quota;
 mod share;
 mod survey;
@@ -36,6 +37,7 @@ use spec::request::Request;
 use self::broker::Broker;
 use self::driver_limit::DriverLimit;
 pub use self::filter::{StartWatch, Started};
+use self::process::Process;
 use self::share::Share;
 pub use self::survey::{Offer, Survey, survey};
 use crate::broker::Starting;
@@ -76,7 +78,12 @@ pub(crate) trait Backend {
     }
 
     /// While it runs: another process of it was started.
-    fn verify_exec(&self, _dir: &ContainerDir, _grant: &Grant, _process: i32) -> Result<(), Error> {
+    fn verify_exec(
+        &self,
+        _dir: &ContainerDir,
+        _grant: &Grant,
+        _process: &Process,
+    ) -> Result<(), Error> {
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use spec::edit;
 
 use super::exec::admit_exec;
+use crate::backend::process::Process;
 use crate::backend::{self, StartWatch};
 use crate::events::Log;
 use crate::{Container, Error};
@@ -27,6 +28,30 @@ pub struct Running {
 pub struct Ended {
     container: Container,
     frontend: Option<Arc<FileLock>>,
+}
+
+/// A process of a container that was not found to have its filter. Who kills it needs no number: the process comes along, as it was
+/// opened before it was looked at.
+#[derive(Debug)]
+#[must_use = "a process that is not held must be killed"]
+pub struct Unheld {
+    /// Why.
+    pub error: Error,
+    /// `None`: it could not be opened.
+    process: Option<Process>,
+}
+
+impl Unheld {
+    /// Kills it. One that has ended is fine.
+    ///
+    /// # Errors
+    /// The system's; a process that could not be opened.
+    pub fn kill(&self) -> std::io::Result<()> {
+        match &self.process {
+            Some(process) => process.kill(),
+            None => Err(std::io::ErrorKind::Unsupported.into()),
+        }
+    }
 }
 
 impl Running {
@@ -62,11 +87,32 @@ impl Running {
         backend.watch_start(self.container.dir(), &grant, init)
     }
 
-    /// Verifies the filter of a process that was just started in the running container; the frontend kills one that fails.
+    /// Verifies the filter of a process that was just started in the running container; the frontend kills one that fails
+    /// ([`Unheld::kill`]). A number that is no process of the container's any more counts as ended.
     ///
     /// # Errors
     /// The process does not have the container's filter.
-    pub fn verify_exec(&self, process: i32) -> Result<(), Error> {
+    pub fn verify_exec(&self, number: i32) -> Result<(), Box<Unheld>> {
+        let unread = |source| Unheld {
+            error: Error::FilterUnread {
+                pid: number,
+                source,
+            },
+            process: None,
+        };
+        let found = Process::of(self.container.dir(), number).map_err(unread)?;
+        let Some(process) = found else {
+            return Ok(());
+        };
+        self.look_at(&process).map_err(|error| {
+            Box::new(Unheld {
+                error,
+                process: Some(process),
+            })
+        })
+    }
+
+    fn look_at(&self, process: &Process) -> Result<(), Error> {
         let Some(grant) = self.container.granted()? else {
             return Ok(());
         };

@@ -247,22 +247,23 @@ fn an_exec_without_the_container_s_programs_is_found_out_and_one_that_has_ended_
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let pid = child.id().cast_signed();
     let is_open = |found| matches!(found, Err(Error::ExecOpen { .. }));
+    let opened = Process::of(&dir, pid).unwrap().unwrap();
     assert!(
-        is_open(verify_exec(&dir, &a_grant(), pid)),
+        is_open(verify_exec(&dir, &a_grant(), &opened)),
         "nobody has checked"
     );
     record(&dir, Record::Checked { programs: 0 }).unwrap();
     assert!(
-        is_open(verify_exec(&dir, &a_grant(), pid)),
+        is_open(verify_exec(&dir, &a_grant(), &opened)),
         "by what it lacks"
     );
     std::fs::write(dir.file(PROGRAMS), written(&[])).unwrap();
-    assert!(is_open(verify_exec(&dir, &a_grant(), pid)));
+    assert!(is_open(verify_exec(&dir, &a_grant(), &opened)));
     drop(child.stdin.take());
     let process = PidFd::open(pid).unwrap();
     assert!(process.wait_exit(20_000).unwrap());
     // Not yet waited for, and then gone.
-    verify_exec(&dir, &a_grant(), pid).unwrap();
+    verify_exec(&dir, &a_grant(), &opened).unwrap();
     child.wait().unwrap();
-    verify_exec(&dir, &a_grant(), pid).unwrap();
+    verify_exec(&dir, &a_grant(), &opened).unwrap();
 }
