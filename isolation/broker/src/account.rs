@@ -17,6 +17,7 @@ mod exports;
 mod names;
 mod page_tables;
 mod range_groups;
+mod registrations;
 mod repetition;
 mod reserve;
 mod translation;

@@ -37,11 +37,14 @@ impl Default for Orders {
 pub struct InOrder<'a> {
     _clients: Option<MutexGuard<'a, ()>>,
     _objects: Option<MutexGuard<'a, ()>>,
+    _file: Option<MutexGuard<'a, ()>>,
 }
 
 impl Orders {
     /// Waits until no other call that changes the same objects is under way.
     pub fn take<'a>(&'a self, effect: &Effect, file: &'a OpenFile) -> InOrder<'a> {
+        // What is registered is looked up by its handle twice, here and by the driver: it must be the same object.
+        let registers = matches!(effect, Effect::Register { .. }).then_some(&file.order);
         let (clients, objects) = match effect {
             Effect::None
             | Effect::View(_)
@@ -64,17 +67,20 @@ impl Orders {
             | Effect::Dup { client, .. }
             | Effect::MapDma { client, .. }
             | Effect::UnmapDma { client, .. }
-            | Effect::CpuMapping { client, .. } => (None, Some(self.of(*client))),
+            | Effect::CpuMapping { client, .. }
+            | Effect::Register { client, .. } => (None, Some(self.of(*client))),
             Effect::Range { .. }
             | Effect::RangeGroup(_)
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
+            | Effect::Unregister(_)
             | Effect::FreeRange { .. } => (None, Some(&file.order)),
         };
         InOrder {
             _clients: clients.map(sync::lock),
             _objects: objects.map(sync::lock),
+            _file: registers.map(sync::lock),
         }
     }
 

@@ -24,7 +24,7 @@ use log::{BYTES, Log, fatal};
 use sys::sync;
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
-pub const VERSION: u64 = 7;
+pub const VERSION: u64 = 8;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -247,7 +247,9 @@ impl Change<'_> {
                 let reservation = *token;
                 self.record(Operation::RollBack { reservation });
             }
-            Reservation::Duplicate { pin, .. } | Reservation::MapExternal { pin, .. } => {
+            Reservation::Duplicate { pin, .. }
+            | Reservation::MapExternal { pin, .. }
+            | Reservation::Register { pin, .. } => {
                 self.record(Operation::Unpin { pin: *pin });
             }
             Reservation::Exports { pins, .. } | Reservation::Imports { pins, .. } => {
@@ -259,6 +261,7 @@ impl Change<'_> {
             | Reservation::Free { .. }
             | Reservation::Range { .. }
             | Reservation::Unmap { .. }
+            | Reservation::Unregister { .. }
             | Reservation::FreeRange { .. } => {}
         }
     }

@@ -4,7 +4,7 @@ use ledger::{Counted, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
 /// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`.
-pub const OF_LEDGER: [(Counted, u64); 10] = [
+pub const OF_LEDGER: [(Counted, u64); 11] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
@@ -20,6 +20,8 @@ pub const OF_LEDGER: [(Counted, u64); 10] = [
     (Counted::Ranges, 1 << 16),
     // A place and the memory for it count one each.
     (Counted::Exports, 1 << 17),
+    // Of every channel and address space that there may be, and as many again for a process that registers them anew.
+    (Counted::Registrations, 1 << 14),
 ];
 
 /// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
@@ -47,6 +49,7 @@ mod tests {
             Counted::Mappings,
             Counted::Ranges,
             Counted::Exports,
+            Counted::Registrations,
         ] {
             let most = OF_LEDGER.iter().find(|(limited, _)| *limited == counted);
             assert!(

@@ -4,7 +4,7 @@
 //! part of the journal's record of the call: a successor commits it, or rolls it back, as its predecessor would have done.
 //! The broker's account makes and commits reservations.
 
-use ledger::{CardSlot, ObjectKind, PinToken, ReservationToken};
+use ledger::{CardSlot, ObjectKind, PinToken, Registered, ReservationToken, Unregistered};
 use serde::{Deserialize, Serialize};
 use verdict::Memory;
 
@@ -59,6 +59,20 @@ pub enum Reservation {
         cards: Vec<CardSlot>,
         /// The reference.
         pin: PinToken,
+    },
+    /// A registration with UVM.
+    Register {
+        /// On which card.
+        card: CardSlot,
+        /// What is registered.
+        registered: Registered,
+        /// The references.
+        pin: PinToken,
+    },
+    /// Registrations end.
+    Unregister {
+        /// Which; `None` for those on a card that is not the container's.
+        which: Option<Unregistered>,
     },
     /// Objects on their way into a file.
     Exports {

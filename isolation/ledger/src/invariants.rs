@@ -67,6 +67,8 @@ pub enum Discrepancy {
         /// How often.
         times: u64,
     },
+    /// What registrations hold is not what is recorded as held.
+    Registrations,
     /// Pieces of address space that overlap.
     Overlap {
         /// The uvm file.
@@ -85,6 +87,7 @@ impl Ledger {
         self.check_counts()?;
         self.check_edges()?;
         self.check_pieces()?;
+        self.check_registrations()?;
         match self.inconsistencies() {
             0 => Ok(()),
             times => Err(Discrepancy::Inconsistent { times }),
@@ -120,7 +123,13 @@ impl Ledger {
             *count = count.saturating_add(1);
         }
         let mut found: BTreeMap<AllocationId, u64> = BTreeMap::new();
-        for id in handles.chain(pieces).chain(exports).chain(pins) {
+        let registered = self.registrations.allocations();
+        for id in handles
+            .chain(pieces)
+            .chain(exports)
+            .chain(pins)
+            .chain(registered)
+        {
             let count = found.entry(id).or_default();
             *count = count.saturating_add(1);
         }
@@ -223,6 +232,11 @@ impl Ledger {
         for held in self.reservations.values() {
             record_kind(held.kind);
         }
+        for held in self.registrations.held.values() {
+            if held.name.is_none() {
+                record_kind(held.kind);
+            }
+        }
         for pinned in self.pins.values() {
             if pinned.purpose == PinFor::Duplicate {
                 record_kind(pinned.source.kind);
@@ -245,6 +259,12 @@ impl Ledger {
         for pinned in self.pins.values() {
             if pinned.purpose == PinFor::Export {
                 record(Counted::Exports, EXPORTS_OF_A_PLACE);
+            }
+        }
+        record(Counted::Registrations, self.registrations.count());
+        for pinned in self.pins.values() {
+            if pinned.purpose == PinFor::Register {
+                record(Counted::Registrations, 1);
             }
         }
         for ranges in self.ranges.values() {
@@ -293,6 +313,18 @@ impl Ledger {
         {
             Some((_, client)) => Err(Discrepancy::Edges { client: *client }),
             None => Ok(()),
+        }
+    }
+
+    fn check_registrations(&self) -> Result<(), Discrepancy> {
+        let by_pins = self.pins.values().flat_map(|it| &it.holds);
+        let found = self.registrations.references(by_pins);
+        let held = self.registrations.held.iter();
+        let recorded = held.map(|(id, held)| (*id, held.references));
+        let is_object = |(client, handle)| self.object(client, handle).is_some();
+        match recorded.eq(found) && self.registrations.is_named(is_object) {
+            true => Ok(()),
+            false => Err(Discrepancy::Registrations),
         }
     }
 

@@ -45,6 +45,8 @@ pub enum Counted {
     Ranges,
     /// What files have exported: places, and memory that is held for them, one each.
     Exports,
+    /// Registrations with nvidia-uvm: of channels and address spaces.
+    Registrations,
 }
 
 impl fmt::Display for Counted {
@@ -64,6 +66,7 @@ impl fmt::Display for Counted {
             Self::Mappings => "external mappings",
             Self::Ranges => "external ranges",
             Self::Exports => "exports",
+            Self::Registrations => "registrations",
         })
     }
 }

@@ -10,6 +10,7 @@ use crate::kinds::{Counted, ObjectKind};
 use crate::managed_pieces::ManagedPieces;
 use crate::mappings::Pieces;
 use crate::refusal::Refusal;
+use crate::registrations::{HeldId, Registrations};
 use crate::tree::Tree;
 
 /// The account of one container. One owner, behind the caller's lock; nothing in it waits.
@@ -24,6 +25,7 @@ pub struct Ledger {
     pub(crate) ranges: BTreeMap<FileId, BTreeMap<u64, u64>>,
     pub(crate) managed: BTreeMap<FileId, ManagedPieces>,
     pub(crate) exports: BTreeMap<FileId, Exports>,
+    pub(crate) registrations: Registrations,
     pub(crate) reservations: BTreeMap<u64, Held>,
     pub(crate) pins: BTreeMap<u64, Pinned>,
     next_token: u64,
@@ -73,10 +75,12 @@ pub(crate) struct Held {
     pub(crate) demand: Option<Demand>,
 }
 
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pinned {
     pub(crate) source: Source,
     pub(crate) purpose: PinFor,
+    /// What a registration will hold.
+    pub(crate) holds: Vec<HeldId>,
 }
 
 /// Bytes and one slot of a kind, held while the driver executes an allocation.
@@ -107,6 +111,8 @@ pub enum PinFor {
     },
     /// An exported file: a place in it, and what is held for that.
     Export,
+    /// A registration with nvidia-uvm.
+    Register,
 }
 
 /// What a free, a close or a replacement took out of the ledger.
@@ -125,6 +131,14 @@ impl Freed {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.objects == 0 && self.scheduled.is_empty() && self.bytes.is_empty()
+    }
+
+    /// Adds what another one uncharged.
+    pub(crate) fn add_bytes(&mut self, other: Self) {
+        for (card, more) in other.bytes {
+            let bytes = self.bytes.entry(card).or_default();
+            *bytes = bytes.saturating_add(more);
+        }
     }
 }
 
@@ -148,6 +162,7 @@ impl Ledger {
             ranges: BTreeMap::new(),
             managed: BTreeMap::new(),
             exports: BTreeMap::new(),
+            registrations: Registrations::default(),
             reservations: BTreeMap::new(),
             pins: BTreeMap::new(),
             next_token: 0,
@@ -268,7 +283,14 @@ impl Ledger {
             card: found.card,
             allocation: found.allocation,
         };
-        self.pin_source(source, purpose)
+        let pin = self.pin_source(source, purpose)?;
+        if purpose == PinFor::Register {
+            let holds = self.hold(client, object);
+            if let Some(pinned) = self.pins.get_mut(&pin.0) {
+                pinned.holds = holds;
+            }
+        }
+        Ok(pin)
     }
 
     /// [`Ledger::pin`] for what a file has exported at an index: the source of an import.
@@ -293,7 +315,7 @@ impl Ledger {
     /// Drops a pin: the driver made no reference. The memory goes if everything else let it go meanwhile.
     pub fn unpin(&mut self, pin: Pin) -> Freed {
         let mut freed = Freed::default();
-        if let Some(pinned) = self.settle_pin(pin) {
+        if let Some(pinned) = self.settle_pin(pin, &mut freed) {
             self.release(pinned.source.allocation, &mut freed);
         }
         freed
@@ -314,12 +336,24 @@ impl Ledger {
                 self.counts.check(Counted::Exports, EXPORTS_OF_A_PLACE)?;
                 self.counts.add(Counted::Exports, EXPORTS_OF_A_PLACE);
             }
+            PinFor::Register => {
+                self.counts.check(Counted::Registrations, 1)?;
+                self.counts.add(Counted::Registrations, 1);
+            }
         }
         if let Some(allocation) = source.allocation {
             self.accounts.retain(allocation);
         }
         let token = self.token();
-        self.pins.insert(token, Pinned { source, purpose });
+        let holds = Vec::new();
+        self.pins.insert(
+            token,
+            Pinned {
+                source,
+                purpose,
+                holds,
+            },
+        );
         Ok(Pin(token))
     }
 
@@ -336,15 +370,26 @@ impl Ledger {
         held
     }
 
-    /// Takes a pin back: its slots are free again, its reference passes to the caller.
-    pub(crate) fn settle_pin(&mut self, pin: Pin) -> Option<Pinned> {
+    /// Takes a pin back: its slots are free again, its reference passes to the caller. Nothing comes of what a registration would hold.
+    pub(crate) fn settle_pin(&mut self, pin: Pin, freed: &mut Freed) -> Option<Pinned> {
+        let mut pinned = self.take_pin(pin)?;
+        self.let_go(std::mem::take(&mut pinned.holds), freed);
+        Some(pinned)
+    }
+
+    /// [`Ledger::settle_pin`], with what a registration will hold.
+    pub(crate) fn take_pin(&mut self, pin: Pin) -> Option<Pinned> {
         let pinned = self.pins.remove(&pin.0);
         debug_assert!(pinned.is_some(), "a pin of another ledger");
-        if let Some(Pinned { source, purpose }) = pinned {
-            match purpose {
+        if let Some(Pinned {
+            source, purpose, ..
+        }) = &pinned
+        {
+            match *purpose {
                 PinFor::Duplicate => self.counts.subtract_object(source.kind),
                 PinFor::Map { cards } => self.counts.subtract(Counted::Mappings, u64::from(cards)),
                 PinFor::Export => self.counts.subtract(Counted::Exports, EXPORTS_OF_A_PLACE),
+                PinFor::Register => self.counts.subtract(Counted::Registrations, 1),
             }
         }
         pinned

@@ -12,12 +12,13 @@
 //! file (uvm) ──▶ external mappings ───────┼──reference──▶ allocation {card, bytes, references}
 //! file (uvm) ──▶ managed memory ──────────┤
 //! file ────────▶ exports ─────────────────┤
+//! file (uvm) ──▶ registrations ───────────┤
 //! broker ──────▶ pins (calls under way) ──┘
 //! broker ──────▶ reservations (calls under way) ──▶ bytes of a card, one slot of a kind
 //! ```
 //!
 //! Memory is charged once, when it is allocated, and released with its last reference: freeing the handle
-//! does not uncharge what a duplicate, a mapping or an export still holds. Context memory (what the driver
+//! does not uncharge what a duplicate, a mapping, an export or a registration still holds. Context memory (what the driver
 //! takes for a channel group, a channel or a VA space) is an allocation of a flat size and follows the same
 //! rule. All of it hangs on *files*, not on processes, because the driver frees when the last descriptor of
 //! a file goes; the allocating process is remembered for reports only.
@@ -81,6 +82,7 @@ mod objects;
 mod operations;
 mod references;
 mod refusal;
+mod registrations;
 mod snapshot;
 pub mod steps;
 mod tree;
@@ -99,6 +101,7 @@ pub use objects::{Actual, NewObject, Place, Recorded};
 pub use operations::{Applied, Operation, PinToken, ReservationToken};
 pub use references::{Adopted, Exported};
 pub use refusal::Refusal;
+pub use registrations::{Registered, Unregistered};
 pub use snapshot::{CardUsage, Snapshot};
 pub use tree::Object;
 pub use usage::ProcessUsage;

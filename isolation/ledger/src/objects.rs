@@ -114,7 +114,7 @@ impl Ledger {
             card: new.card,
             allocation: recorded.allocation,
         };
-        self.insert_object(new.place, source, new.depends_on);
+        self.insert_object(new.place, source, new.depends_on, &mut recorded.replaced);
         recorded
     }
 
@@ -156,7 +156,8 @@ impl Ledger {
                 card: new.card,
                 allocation: None,
             };
-            self.insert_object(new.place, source, new.depends_on);
+            // Without an allocation it takes nobody's place.
+            self.insert_object(new.place, source, new.depends_on, &mut Freed::default());
             return true;
         }
         false
@@ -184,10 +185,11 @@ impl Ledger {
         freed
     }
 
-    /// Records that the last descriptor of a file is closed: its clients, mappings, ranges and exports go.
+    /// Records that the last descriptor of a file is closed: its clients, mappings, ranges, exports and registrations go.
     /// No call may be under way on the file (the broker's own descriptor keeps it alive that long).
     pub fn close_file(&mut self, file: FileId) -> Freed {
         let mut freed = self.drop_address_space(file);
+        self.drop_all_registrations(file, &mut freed);
         let all = (file, ClientHandle(0))..=(file, ClientHandle(u32::MAX));
         let owned: Vec<ClientHandle> = self
             .clients_by_file
@@ -213,6 +215,7 @@ impl Ledger {
         place: Place,
         source: Source,
         depends_on: &[ObjectHandle],
+        freed: &mut Freed,
     ) {
         let Place {
             client,
@@ -252,6 +255,7 @@ impl Ledger {
             self.accounts.name(id);
         }
         self.counts.add_object(source.kind);
+        self.hold_context(client, parent, (source.kind, source.allocation), freed);
     }
 
     /// The driver has made `place.handle`: whatever the ledger has in its way is gone.
@@ -340,7 +344,10 @@ impl Ledger {
             if matches!(object.kind, ObjectKind::ChannelGroup | ObjectKind::Channel) {
                 freed.scheduled.insert((client, handle));
             }
-            self.counts.subtract_object(object.kind);
+            // What a registration holds counts on.
+            if !self.lose_name(client, handle) {
+                self.counts.subtract_object(object.kind);
+            }
             if let Some(id) = object.allocation {
                 self.accounts.unname(id);
                 self.release(Some(id), freed);

@@ -10,6 +10,7 @@ use crate::mappings::Span;
 use crate::objects::{Actual, NewObject, Place, Recorded};
 use crate::references::Adopted;
 use crate::refusal::Refusal;
+use crate::registrations::{Registered, Unregistered};
 
 /// A [`Reservation`] by its number. Unlike it, it can be written down; like it, it is handed back exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +140,18 @@ pub enum Operation {
         pin: PinToken,
         file: FileId,
         index: u32,
+    },
+    /// [`Ledger::register`]
+    Register {
+        pin: PinToken,
+        uvm_file: FileId,
+        card: CardSlot,
+        registered: Registered,
+    },
+    /// [`Ledger::unregister`]
+    Unregister {
+        uvm_file: FileId,
+        which: Unregistered,
     },
 }
 
@@ -312,6 +325,15 @@ impl Ledger {
             }
             Operation::Export { pin, file, index } => {
                 Applied::Freed(self.export(Pin(pin.0), file, index))
+            }
+            Operation::Register {
+                pin,
+                uvm_file,
+                card,
+                registered,
+            } => Applied::Freed(self.register(Pin(pin.0), uvm_file, card, registered)),
+            Operation::Unregister { uvm_file, which } => {
+                Applied::Freed(self.unregister(uvm_file, which))
             }
         })
     }

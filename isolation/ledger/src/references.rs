@@ -40,11 +40,13 @@ impl Ledger {
     /// pin's reference becomes the new handle's; class, kind and card are the source's. What is in the way
     /// is treated as in [`Ledger::add_object`].
     pub fn duplicate(&mut self, pin: Pin, place: Place, depends_on: &[ObjectHandle]) -> Recorded {
-        let Some(pinned) = self.settle_pin(pin) else {
+        let mut unheld = Freed::default();
+        let Some(pinned) = self.settle_pin(pin, &mut unheld) else {
             return Recorded::default();
         };
-        let replaced = self.vacate(place);
-        self.insert_object(place, pinned.source, depends_on);
+        let mut replaced = self.vacate(place);
+        replaced.add_bytes(unheld);
+        self.insert_object(place, pinned.source, depends_on, &mut replaced);
         Recorded {
             allocation: pinned.source.allocation,
             over_quota_bytes: None,
@@ -91,7 +93,7 @@ impl Ledger {
         cards: &[CardSlot],
     ) -> Freed {
         let mut freed = Freed::default();
-        let Some(pinned) = self.settle_pin(pin) else {
+        let Some(pinned) = self.settle_pin(pin, &mut freed) else {
             return freed;
         };
         let allocation = pinned.source.allocation;
@@ -174,7 +176,7 @@ impl Ledger {
     /// reference is held until the file is closed.
     pub fn export(&mut self, pin: Pin, file: FileId, index: u32) -> Freed {
         let mut freed = Freed::default();
-        let Some(pinned) = self.settle_pin(pin) else {
+        let Some(pinned) = self.settle_pin(pin, &mut freed) else {
             return freed;
         };
         let exports = self.exports.entry(file).or_default();

@@ -135,6 +135,11 @@ impl Tree {
         }
     }
 
+    /// The objects directly below one.
+    pub(crate) fn children_of(&self, handle: ObjectHandle) -> impl Iterator<Item = ObjectHandle> {
+        from(&self.children, handle)
+    }
+
     /// Whether an object has this handle, or another names it as its parent or as what it depends on.
     pub(crate) fn is_named(&self, handle: ObjectHandle) -> bool {
         self.objects.contains_key(&handle)

@@ -2,8 +2,8 @@
 
 use ledger::{
     Actual, Adopted, Applied, CardSlot, ClientHandle, Counted, Demand, FileId, Ledger, Limits,
-    ObjectHandle, ObjectKind, Operation, PinFor, PinToken, Place, ProcessId, Purpose,
-    ReservationToken, Span,
+    ObjectHandle, ObjectKind, Operation, PinFor, PinToken, Place, ProcessId, Purpose, Registered,
+    ReservationToken, Span, Unregistered,
 };
 use proptest::prelude::*;
 
@@ -28,6 +28,8 @@ enum Step {
     Free(u32, u32),
     Recharge(u32, u32, u64),
     Close(u64),
+    Register(usize, u32, u32),
+    Unregister,
     DropSpace,
     MapManaged(Span),
     FoundManaged(Span),
@@ -54,7 +56,8 @@ fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             Just(PinFor::Duplicate),
             Just(PinFor::Map { cards: 1 }),
-            Just(PinFor::Export)
+            Just(PinFor::Export),
+            Just(PinFor::Register)
         ]
     };
     let span = || {
@@ -80,6 +83,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0_u32..3, 3_u32..8).prop_map(|(c, h)| Step::Free(c, h)),
         2 => (0_u32..3, 3_u32..8, 0_u64..60).prop_map(|(c, h, b)| Step::Recharge(c, h, b)),
         1 => (0_u64..3).prop_map(Step::Close),
+        4 => (which(), 0_u32..3, 3_u32..8).prop_map(|(w, c, h)| Step::Register(w, c, h)),
+        1 => Just(Step::Unregister),
         1 => Just(Step::DropSpace),
         2 => span().prop_map(Step::MapManaged),
         1 => span().prop_map(Step::FoundManaged),
@@ -177,6 +182,19 @@ impl Tokens {
                 pin: take(&mut self.pins, which)?,
                 file: UVM,
                 index,
+            },
+            Step::Register(which, client, object) => Operation::Register {
+                pin: take(&mut self.pins, which)?,
+                uvm_file: UVM,
+                card: CARD,
+                registered: Registered::Channel {
+                    client: ClientHandle(client),
+                    channel: ObjectHandle(object),
+                },
+            },
+            Step::Unregister => Operation::Unregister {
+                uvm_file: UVM,
+                which: Unregistered::Card(CARD),
             },
             Step::Free(client, object) => Operation::Free {
                 client: ClientHandle(client),

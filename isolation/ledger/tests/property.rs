@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ledger::{
     Actual, CardSlot, ClientHandle, Counted, Demand, FileId, Freed, Ledger, Limits, NewObject,
-    ObjectHandle, ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Recorded, Reservation, Span,
+    ObjectHandle, ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Recorded, Registered,
+    Reservation, Span, Unregistered,
 };
 use model::{Model, SourceFact, narrow};
 use proptest::prelude::*;
@@ -50,6 +51,8 @@ enum Step {
     OpenClient(FileId, ClientHandle, ProcessId, usize),
     SeeClient(FileId, ClientHandle, ProcessId),
     Add(Object, usize, Actual),
+    /// Reserved and added.
+    Made(Object, Demand),
     AddUnconfirmed(Object),
     Pin(ClientHandle, ObjectHandle, PinFor),
     PinExport(FileId, u32, PinFor),
@@ -63,6 +66,8 @@ enum Step {
     Export(usize, FileId, u32),
     Free(ClientHandle, ObjectHandle),
     CloseFile(FileId),
+    Register(usize, FileId, CardSlot, Registered),
+    Unregister(FileId, Unregistered),
 }
 
 fn file() -> impl Strategy<Value = FileId> {
@@ -155,6 +160,81 @@ fn pin_for() -> impl Strategy<Value = PinFor> {
         Just(PinFor::Duplicate),
         (0_u32..3).prop_map(|cards| PinFor::Map { cards }),
         Just(PinFor::Export),
+        Just(PinFor::Register),
+    ]
+}
+
+fn registered() -> impl Strategy<Value = Registered> {
+    (any::<bool>(), 0_u32..2, 2_u32..5).prop_map(|(is_channel, client, handle)| {
+        let (client, handle) = (ClientHandle(client), ObjectHandle(handle));
+        match is_channel {
+            true => Registered::Channel {
+                client,
+                channel: handle,
+            },
+            false => Registered::Space {
+                client,
+                space: handle,
+            },
+        }
+    })
+}
+
+fn unregistered() -> impl Strategy<Value = Unregistered> {
+    prop_oneof![
+        card().prop_map(Unregistered::Card),
+        (0_u32..2, 2_u32..5).prop_map(|(client, channel)| Unregistered::Channel {
+            client: ClientHandle(client),
+            channel: ObjectHandle(channel),
+        }),
+    ]
+}
+
+/// Groups, channels in them and objects on these, which come and go while they are registered.
+fn registration_step() -> impl Strategy<Value = Step> {
+    let which = any::<usize>();
+    let name = || (0_u32..2, 2_u32..6);
+    let made = (0_u32..2, 0_usize..5, bytes()).prop_map(|(client, at, bytes)| {
+        let client = ClientHandle(client);
+        let (handle, parent, kind, needs) = [
+            (2, 0, ObjectKind::ChannelGroup, None),
+            (3, 2, ObjectKind::Channel, Some(5)),
+            (4, 3, ObjectKind::Other, None),
+            (5, 2, ObjectKind::ContextShare, None),
+            (3, 0, ObjectKind::VaSpace, None),
+        ][at];
+        let object = Object {
+            place: Place {
+                file: FileId(u64::from(client.0)),
+                client,
+                parent: match parent {
+                    0 => client.as_object(),
+                    parent => ObjectHandle(parent),
+                },
+                handle: ObjectHandle(handle),
+                process: ProcessId(1),
+            },
+            class: 1,
+            kind,
+            card: None,
+            depends_on: needs.map(ObjectHandle).into_iter().collect(),
+        };
+        let demand = Demand {
+            card: CARDS[0],
+            bytes: bytes % 8,
+            purpose: Purpose::Context,
+        };
+        (object, demand)
+    });
+    prop_oneof![
+        10 => made.prop_map(|(object, demand)| Step::Made(object, demand)),
+        6 => name().prop_map(|(c, h)| Step::Pin(ClientHandle(c), ObjectHandle(h), PinFor::Register)),
+        6 => (which, 1_u64..3, card(), registered())
+            .prop_map(|(w, f, c, r)| Step::Register(w, FileId(f), c, r)),
+        3 => (1_u64..3, unregistered()).prop_map(|(f, u)| Step::Unregister(FileId(f), u)),
+        5 => name().prop_map(|(c, h)| Step::Free(ClientHandle(c), ObjectHandle(h))),
+        1 => which.prop_map(Step::Unpin),
+        1 => (1_u64..3).prop_map(|f| Step::CloseFile(FileId(f))),
     ]
 }
 
@@ -191,6 +271,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (which, file(), 0_u32..2).prop_map(|(w, f, i)| Step::Export(w, f, i)),
         4 => (client(), handle()).prop_map(|(c, h)| Step::Free(c, h)),
         1 => file().prop_map(Step::CloseFile),
+        3 => (which, file(), card(), registered())
+            .prop_map(|(w, f, c, r)| Step::Register(w, f, c, r)),
+        1 => (file(), unregistered()).prop_map(|(f, u)| Step::Unregister(f, u)),
     ]
 }
 
@@ -261,7 +344,8 @@ fn limits() -> impl Strategy<Value = Limits> {
                 .with(Counted::Objects, all)
                 .with(Counted::Mappings, maps)
                 .with(Counted::Ranges, ranges)
-                .with(Counted::Exports, exports);
+                .with(Counted::Exports, exports)
+                .with(Counted::Registrations, ranges);
             KINDS
                 .iter()
                 .fold(limits, |limits, it| limits.with(Counted::Kind(*it), kind))
@@ -393,7 +477,7 @@ impl Pair {
                 None
             }
             Step::Unpin(which) => self.take_pin(*which).map(|(at, pin)| {
-                self.model.pins.remove(at);
+                self.model.unpin(at);
                 self.ledger.unpin(pin)
             }),
             Step::Duplicate(which, place, depends_on) => self.take_pin(*which).map(|(at, pin)| {
@@ -434,6 +518,17 @@ impl Pair {
                 self.model.free(*client, *handle);
                 Some(self.ledger.free(*client, *handle))
             }
+            Step::Made(..) => return self.make(step),
+            Step::Register(which, file, card, registered) => {
+                self.take_pin(*which).map(|(at, pin)| {
+                    self.model.register(at, *file, *card, *registered);
+                    self.ledger.register(pin, *file, *card, *registered)
+                })
+            }
+            Step::Unregister(file, which) => {
+                self.model.unregister(*file, *which);
+                Some(self.ledger.unregister(*file, *which))
+            }
             Step::CloseFile(file) => {
                 self.model.close_file(*file);
                 Some(self.ledger.close_file(*file))
@@ -458,6 +553,18 @@ impl Pair {
             prop_assert_eq!(freed, expected);
         }
         Ok(())
+    }
+
+    fn make(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        let Step::Made(object, demand) = step else {
+            return Ok(());
+        };
+        let before = self.reservations.len();
+        self.apply(&Step::Reserve(object.kind, Some(*demand)))?;
+        if self.reservations.len() == before {
+            return Ok(());
+        }
+        self.apply(&Step::Add(object.clone(), before, Actual::AsReserved))
     }
 
     /// 1 if a success at this place makes its client known (anew).
@@ -493,6 +600,7 @@ impl Pair {
             Counted::Mappings,
             Counted::Ranges,
             Counted::Exports,
+            Counted::Registrations,
         ]) {
             prop_assert_eq!(ledger.count(counted), model.count(counted), "{}", counted);
         }
@@ -619,6 +727,22 @@ proptest! {
     ) {
         let mut pair = Pair::new(Limits::none());
         for step in prelude().iter().chain(&steps) {
+            pair.apply(step)?;
+            pair.compare()?;
+        }
+        pair.wind_down()?;
+    }
+
+    #[test]
+    fn registrations_agree_with_the_naive_model_after_every_step(
+        steps in proptest::collection::vec(registration_step(), 1..120),
+    ) {
+        let mut pair = Pair::new(Limits::none());
+        for client in [0, 1] {
+            let (file, client) = (FileId(u64::from(client)), ClientHandle(client));
+            pair.apply(&Step::SeeClient(file, client, ProcessId(1)))?;
+        }
+        for step in &steps {
             pair.apply(step)?;
             pair.compare()?;
         }

@@ -55,14 +55,14 @@ uvms! {
     CreateRangeGroup UVM_CREATE_RANGE_GROUP = 23, [16], Notified, Any, status [8];
     /// Forgets a group.
     DestroyRangeGroup UVM_DESTROY_RANGE_GROUP = 24, [16], Notified, Any, status [8];
-    /// Registers a VA space of RM.
+    /// Registers a VA space of RM: takes a reference on it.
     RegisterGpuVaspace UVM_REGISTER_GPU_VASPACE = 25, [32], Notified, CallerInCompat, status [28];
     /// Forgets a VA space.
-    UnregisterGpuVaspace UVM_UNREGISTER_GPU_VASPACE = 26, [20], Native, Any, status [16];
-    /// Registers a channel.
+    UnregisterGpuVaspace UVM_UNREGISTER_GPU_VASPACE = 26, [20], Notified, Any, status [16];
+    /// Registers a channel: takes a reference on its group, its number and its instance memory.
     RegisterChannel UVM_REGISTER_CHANNEL = 27, [56], Notified, CallerInCompat, status [48];
     /// Forgets a channel.
-    UnregisterChannel UVM_UNREGISTER_CHANNEL = 28, [28, R590 12], Native, Any, status [24, R590 8];
+    UnregisterChannel UVM_UNREGISTER_CHANNEL = 28, [28, R590 12], Notified, Any, status [24, R590 8];
     /// Peer access between two cards.
     EnablePeerAccess UVM_ENABLE_PEER_ACCESS = 29, [36], Native, Any, status [32];
     /// Ends peer access.
@@ -76,7 +76,7 @@ uvms! {
     /// Registers a card.
     RegisterGpu UVM_REGISTER_GPU = 37, [40], Native, Any, status [36];
     /// Forgets a card.
-    UnregisterGpu UVM_UNREGISTER_GPU = 38, [20], Native, Any, status [16];
+    UnregisterGpu UVM_UNREGISTER_GPU = 38, [20], Notified, Any, status [16];
     /// Asks whether the cards can reach pageable memory.
     PageableMemAccess UVM_PAGEABLE_MEM_ACCESS = 39, [8], Native, Any, status [4];
     /// Where managed pages should stay.
@@ -153,6 +153,18 @@ pub mod map_external {
 
 /// Offset of `gpuUuid` in `UVM_UNMAP_EXTERNAL_PARAMS`.
 pub const UNMAP_EXTERNAL_UUID: usize = 16;
+
+/// Offset of `gpuUuid` in `UVM_REGISTER_CHANNEL_PARAMS`, `UVM_REGISTER_GPU_VASPACE_PARAMS`, `UVM_UNREGISTER_GPU_VASPACE_PARAMS` and
+/// `UVM_UNREGISTER_GPU_PARAMS`.
+pub const REGISTERED_UUID: usize = 0;
+/// Offset of `hClient` in `UVM_REGISTER_CHANNEL_PARAMS` and `UVM_REGISTER_GPU_VASPACE_PARAMS`.
+pub const REGISTERED_CLIENT: usize = 20;
+/// Offset of `hChannel` in `UVM_REGISTER_CHANNEL_PARAMS`, of `hVaSpace` in `UVM_REGISTER_GPU_VASPACE_PARAMS`.
+pub const REGISTERED_OBJECT: usize = 24;
+/// Offset of `hClient` in `UVM_UNREGISTER_CHANNEL_PARAMS`, which names no card since 590.
+pub const UNREGISTERED_CLIENT: PerRelease = per!(16, R590 0);
+/// Offset of `hChannel` in `UVM_UNREGISTER_CHANNEL_PARAMS`.
+pub const UNREGISTERED_CHANNEL: PerRelease = per!(20, R590 4);
 
 /// Offset of `gpuUuid` in `UVM_MAP_DYNAMIC_PARALLELISM_REGION_PARAMS`.
 pub const MAP_REGION_UUID: usize = 16;

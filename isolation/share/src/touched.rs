@@ -80,6 +80,8 @@ impl<'a> Touched<'a> {
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
+            | Effect::Register { .. }
+            | Effect::Unregister(_)
             | Effect::FreeRange { .. }
             | Effect::Export(_)
             | Effect::Import(_)

@@ -1,11 +1,17 @@
 //! What becomes of a call, as one value.
 
+mod exports;
+mod registrations;
+
 use nvabi::capability::Capabilities;
 use nvabi::class::Class;
 
 use crate::Refusal;
 use crate::blocks::Descriptor;
 use crate::policy::Policy;
+
+pub use exports::{Export, Import, Onto};
+pub use registrations::{Registered, Unregistered};
 
 /// What becomes of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +101,19 @@ pub enum Effect {
         /// The card, by UUID.
         card: [u8; 16],
     },
+    /// UVM takes references on what it registers, until that is unregistered or the file closed.
+    Register {
+        /// The card, by UUID.
+        card: [u8; 16],
+        /// Client.
+        client: u32,
+        /// The object.
+        object: u32,
+        /// As what it is registered.
+        what: Registered,
+    },
+    /// UVM lets go what it has registered.
+    Unregister(Unregistered),
     /// UVM frees the range that begins there, with all mappings in it.
     FreeRange {
         /// First GPU address.
@@ -403,6 +422,8 @@ impl Effect {
             | Self::RangeGroup(_)
             | Self::MapExternal { .. }
             | Self::Unmap { .. }
+            | Self::Register { .. }
+            | Self::Unregister(_)
             | Self::FreeRange { .. }
             | Self::Export(_)
             | Self::Managed { .. }
@@ -436,6 +457,8 @@ impl Effect {
             | Self::Pool { .. }
             | Self::MapExternal { .. }
             | Self::Unmap { .. }
+            | Self::Register { .. }
+            | Self::Unregister(_)
             | Self::FreeRange { .. }
             | Self::Export(_)
             | Self::Import(_)
@@ -447,52 +470,4 @@ impl Effect {
             | Self::Answered { .. } => None,
         }
     }
-}
-
-/// Objects put into a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Export {
-    /// Client of the objects.
-    pub client: u32,
-    /// Their device; 0: they belong to the client itself.
-    pub device: u32,
-    /// Where the number of the control file stands that will hold them.
-    pub file: Descriptor,
-    /// Whether the file may hold exports already: the call for one object fails then.
-    pub onto: Onto,
-    /// Slot of the first object in the file.
-    pub first: u16,
-    /// The objects, slot by slot; 0 empties a slot.
-    pub objects: Vec<u32>,
-}
-
-/// What an export finds in its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Onto {
-    /// The file must hold none.
-    Fresh,
-    /// A file that holds none gets this many slots; what is in the slots named is replaced.
-    Slots {
-        /// Slots of a fresh file.
-        capacity: u16,
-    },
-}
-
-/// Objects taken out of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Import {
-    /// Client that gets the new handles.
-    pub client: u32,
-    /// Their parent.
-    pub parent: u32,
-    /// Where the number of the file stands that holds the exports.
-    pub file: Descriptor,
-    /// Slot of the first object in the file.
-    pub first: u16,
-    /// How many slots.
-    pub count: u16,
-    /// Offset in the parameters of the first new handle, four bytes each: 0 on entry lets the driver choose; read after success.
-    pub handles_at: usize,
-    /// Offset in the parameters of the first object's type, one byte each, out: 0 says that the slot was empty.
-    pub types_at: Option<usize>,
 }

@@ -36,7 +36,10 @@ pub mod unknown;
 pub mod view;
 
 pub use decide::{REGISTERED_FOR_A_BYTE, decide, decide_under};
-pub use effect::{Effect, Export, Import, Memory, Schedule, Switch, TakenOut, Verdict, Whose};
+pub use effect::{
+    Effect, Export, Import, Memory, Registered, Schedule, Switch, TakenOut, Unregistered, Verdict,
+    Whose,
+};
 pub use op::{Op, Surface, op};
 pub use policy::Policy;
 pub use share::{cleared, narrow, own_space};

@@ -95,6 +95,8 @@ pub const ALL: &[Path] = &[
         "one reference for each card that maps it, until it is unmapped, replaced or its file closed"),
     path("10a", "external mapping of nothing", "UVM_MAP_EXTERNAL_SPARSE", Outcome::Refused,
         "page tables for a range of any length, which no sum has"),
+    path("10b", "registration with nvidia-uvm", "UVM_REGISTER_CHANNEL, UVM_REGISTER_GPU_VASPACE", Outcome::Referenced,
+        "a reference on the object, and on a channel's group, until it is unregistered, its card is, or the file is closed"),
     path("11", "managed memory", "mmap of /dev/nvidia-uvm", Outcome::Charged,
         "by address space, as if all of it were on the card; the other policies are deny and allow"),
     path("11a", "moving managed memory", "UVM_MIGRATE, UVM_MIGRATE_RANGE_GROUP, UVM_SET_PREFERRED_LOCATION, UVM_SET_ACCESSED_BY and the like", Outcome::NoCardMemory,

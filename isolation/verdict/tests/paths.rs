@@ -156,6 +156,10 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
         "8a" => vec![ctl(0x3d08, &[], release)],
         "9" => vec![simple(&escape::NV_ESC_EXPORT_TO_DMABUF_FD, release)],
         "10" => vec![uvm_call(&uvm::UVM_MAP_EXTERNAL_ALLOCATION, release)],
+        "10b" => vec![
+            uvm_call(&uvm::UVM_REGISTER_CHANNEL, release),
+            uvm_call(&uvm::UVM_REGISTER_GPU_VASPACE, release),
+        ],
         "10a" => vec![uvm_call(&uvm::UVM_MAP_EXTERNAL_SPARSE, release)],
         "11" => vec![managed::map(
             Mapping {
@@ -246,6 +250,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
             },
             Effect::Dup { .. }
             | Effect::MapExternal { .. }
+            | Effect::Register { .. }
             | Effect::Export(_)
             | Effect::Import(_) => Outcome::Referenced,
             Effect::None
@@ -257,6 +262,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
             | Effect::Range { .. }
             | Effect::RangeGroup(_)
             | Effect::Unmap { .. }
+            | Effect::Unregister(_)
             | Effect::FreeRange { .. }
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)

@@ -213,6 +213,23 @@ fn references_count(observed: &Observed) -> Result<()> {
     Ok(())
 }
 
+/// Groups that were freed while a channel of theirs was registered are held by the card, and charged: their contexts fit the slice, and no more
+/// were given.
+fn registrations_count(observed: &Observed) -> Result<()> {
+    let facts = &observed.facts;
+    ensure!(observed.number("/channels/done")? > 0, "{facts}");
+    ensure!(
+        observed.number("/channels/others/status 0x51")? > 0,
+        "everything was given: {facts}"
+    );
+    ensure!(
+        observed.card_bytes <= QUOTA_BYTES,
+        "{} bytes are held: {facts}",
+        observed.card_bytes
+    );
+    Ok(())
+}
+
 fn counts_are_limited(observed: &Observed, pointer: &str, most: u64) -> Result<()> {
     let done = observed.number(&format!("{pointer}/done"))?;
     ensure!((1..=most).contains(&done), "{done}: {}", observed.facts);
@@ -456,6 +473,7 @@ attacks! {
     serialised_parameters => flags_are_refused,
     bad_pointers => edges_are_met,
     reference_then_free => references_count,
+    register_then_free => registrations_count,
     map_then_free => reported_and_full,
     export_then_free => reported,
     channel_groups => channel_groups_are_limited,

@@ -11,6 +11,7 @@ use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class;
 use verdict::{Memory, Whose, page_size};
 
+use super::registrations;
 use super::reserve::{card_of, card_of_object};
 use super::translation::dependencies;
 use super::{Account, JudgedCall};
@@ -90,6 +91,9 @@ impl Account {
                         card: *card,
                     });
                 }
+            }
+            Reservation::Register { .. } | Reservation::Unregister { .. } => {
+                registrations::commit(reservation, change, file);
             }
             Reservation::FreeRange { base } => {
                 let (uvm_file, base) = (file, *base);

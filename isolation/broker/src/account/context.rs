@@ -87,14 +87,17 @@ impl Account {
 
     fn unknown_context_bytes(&self, state: &State, card: CardSlot) -> u64 {
         let objects = state.scheduling().objects(&state.ledger, card);
-        let mut contexts = objects
+        let contexts = objects
             .groups
             .iter()
             .filter(|group| group.engine == Engine::Graphics);
         let declared = self.implicit.channel_group;
-        match contexts.nth(CONTEXTS_AS_DECLARED - 1) {
-            None => declared,
-            Some(_) => declared.saturating_mul(UNKNOWN_CONTEXT_FACTOR),
+        // Those that have lost their names count: whoever frees what is registered has it still.
+        let nameless = state.ledger.nameless(card, declared);
+        let named = contexts.take(CONTEXTS_AS_DECLARED).count();
+        match named.saturating_add(nameless) < CONTEXTS_AS_DECLARED {
+            true => declared,
+            false => declared.saturating_mul(UNKNOWN_CONTEXT_FACTOR),
         }
     }
 

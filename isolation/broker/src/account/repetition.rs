@@ -3,9 +3,9 @@
 use journal::state::State;
 use ledger::{ClientHandle, ObjectHandle};
 use nvabi::bytes::u32_at;
-use verdict::{Effect, Export, Import, Switch};
+use verdict::{Effect, Export, Import, Registered, Switch, Unregistered};
 
-use super::JudgedCall;
+use super::{JudgedCall, registrations};
 
 impl JudgedCall<'_> {
     /// Whether what the call made, or undid, is still so; it has its answer's blocks.
@@ -33,6 +33,20 @@ impl JudgedCall<'_> {
             Effect::Free { client, object } => !has(*client, Some(*object)),
             Effect::Range { base, .. } => ledger.has_range(ledger::FileId(file.0), *base),
             Effect::FreeRange { base } => !ledger.has_range(ledger::FileId(file.0), *base),
+            Effect::Register {
+                client,
+                object,
+                what,
+                ..
+            } => {
+                let file = ledger::FileId(file.0);
+                registrations::is_registered(state, file, *what, (*client, *object))
+            }
+            Effect::Unregister(Unregistered::Channel { client, channel }) => {
+                let file = ledger::FileId(file.0);
+                let name = (*client, *channel);
+                !registrations::is_registered(state, file, Registered::Channel, name)
+            }
             Effect::Pool { base, length } => state.has_pool(file, (*base, *length)),
             Effect::OsEvent {
                 client,
@@ -49,6 +63,8 @@ impl JudgedCall<'_> {
             | Effect::CpuMapping { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
+            // A card's address space is unregistered when the card is.
+            | Effect::Unregister(Unregistered::Card { .. })
             | Effect::ExportInfo { .. }
             | Effect::Managed { .. }
             | Effect::Schedule(_)

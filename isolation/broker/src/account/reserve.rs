@@ -20,6 +20,10 @@ impl Account {
     ///
     /// # Errors
     /// The driver's own refusal: no memory for what is over quota, an invalid client for another tenant's.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table: one arm for each effect, and what it needs"
+    )]
     pub fn reserve(
         &self,
         change: &mut Change<'_>,
@@ -83,6 +87,18 @@ impl Account {
                 base: *base,
                 length: *length,
                 card: self.slot_of_uuid(card),
+            }),
+            Effect::Register {
+                card,
+                client,
+                object,
+                what,
+            } => {
+                let object = (ClientHandle(*client), ObjectHandle(*object));
+                self.reserve_registration(change, call, (card, *what), object)
+            }
+            Effect::Unregister(which) => Ok(Reservation::Unregister {
+                which: self.unregistered(*which),
             }),
             Effect::FreeRange { base } => Ok(Reservation::FreeRange { base: *base }),
             Effect::Pool { base, length } => self.reserve_pool(change, call, (*base, *length)),

@@ -38,6 +38,8 @@ pub fn changes_account(effect: &Effect) -> ChangesAccount {
         | Effect::Range { .. }
         | Effect::MapExternal { .. }
         | Effect::Unmap { .. }
+        | Effect::Register { .. }
+        | Effect::Unregister(_)
         | Effect::FreeRange { .. } => ChangesAccount::Yes,
     }
 }

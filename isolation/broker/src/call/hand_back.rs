@@ -65,6 +65,8 @@ impl NotifiedCall<'_> {
                 let made = (call.effect, call.origin.file);
                 account.end_mapping(&change, made, &[], container.driver.release);
             }
+            // Held although the call may yet fail: nobody sees its end. Unregistering it fails then as well, and it is held until its file is closed.
+            Reservation::Register { .. } => account.commit(&reservation, &mut change, call),
             Reservation::Memory { .. } => {
                 if !call.can_be_charged_unseen(&change, &reservation) {
                     change.roll_back(&reservation);
@@ -86,6 +88,7 @@ impl NotifiedCall<'_> {
             | Reservation::Free { .. }
             | Reservation::Range { .. }
             | Reservation::Unmap { .. }
+            | Reservation::Unregister { .. }
             | Reservation::FreeRange { .. } => change.roll_back(&reservation),
         }
         Reply::Proceed

@@ -256,6 +256,25 @@ fn beyond_each_maximum() {
     assert_eq!(export(), FULL);
     pins.into_iter().for_each(record);
     assert_eq!(export(), rm::OK);
+    // Registrations with UVM.
+    let register = || {
+        let row = uvm::UVM_REGISTER_CHANNEL;
+        let mut arg = vec![0; row.size.of(R) as usize];
+        let uuid = broker::account::uuid_bytes(crate::fake::UUID).unwrap();
+        put(&mut arg, uvm::REGISTERED_UUID, &uuid);
+        put_u32(&mut arg, uvm::REGISTERED_CLIENT, client);
+        put_u32(&mut arg, uvm::REGISTERED_OBJECT, 5);
+        let called = tenant.call(uvm_file, row.cmd, &arg, &[]);
+        assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, row.status.of(R) as usize).unwrap()
+    };
+    let mut pins = Vec::new();
+    while let Ok(unpin) = pin(PinFor::Register) {
+        pins.push(unpin);
+    }
+    assert_eq!((pins.len(), register()), (1 << 14, FULL));
+    pins.into_iter().for_each(record);
+    assert_eq!(register(), rm::OK);
     // Semaphore pools.
     let pool = |base: u64| {
         let row = uvm::UVM_ALLOC_SEMAPHORE_POOL;

@@ -17,6 +17,7 @@ use nvabi::layout::{
     card_info, disable_channels, import_object, memory_params, nvos00, nvos21, nvos46, nvos54,
     nvos55, virtual_params,
 };
+use nvabi::uvm;
 use nvabi::{control, status};
 
 use crate::rm;
@@ -552,6 +553,7 @@ impl Driver for Handle {
         let requested = match call.cmd & 0xff {
             0x2b => class,
             0x2a => u32_at(&first, nvos54::CMD),
+            _ if call.cmd == uvm::UVM_REGISTER_CHANNEL.cmd => Some(call.cmd),
             _ => None,
         };
         let refused =
@@ -591,6 +593,8 @@ impl Driver for Handle {
             16 => nvos00::STATUS,
             28 => nvos55::STATUS,
             48 => 40,
+            // UVM_REGISTER_CHANNEL's.
+            56 => 48,
             _ => nvos21::STATUS,
         };
         put_u32(arg, at, status);

@@ -31,6 +31,7 @@ mod neighbours;
 mod pages;
 mod provoked;
 mod quota;
+mod registered;
 mod replace;
 mod rm;
 mod share;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         loss::TESTS,
         managed::TESTS,
         mapped::TESTS,
+        registered::TESTS,
         exits::TESTS,
         events::TESTS,
         exports::TESTS,

@@ -238,6 +238,23 @@ fn at_all_limits(part: u64) -> State {
             span: span(number),
         });
     }
+    for number in 0..most(Counted::Registrations) {
+        let client = ClientHandle(u32::MAX - number % clients);
+        let channel = ObjectHandle(HIGH + 1 + number);
+        let Applied::Pinned(pin) = make(Operation::Pin {
+            client,
+            object: channel,
+            purpose: ledger::PinFor::Register,
+        }) else {
+            panic!("{number} registrations are too many")
+        };
+        make(Operation::Register {
+            pin,
+            uvm_file: file,
+            card: CardSlot(0),
+            registered: ledger::Registered::Channel { client, channel },
+        });
+    }
     for number in 0..most(Counted::Exports) / 2 {
         make(Operation::AdoptExport {
             file: ledger::FileId(u64::MAX - u64::from(number >> 8)),

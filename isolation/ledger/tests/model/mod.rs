@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ledger::{
     Actual, CardSlot, ClientHandle, Counted, Demand, FileId, Freed, Limits, ObjectHandle,
-    ObjectKind, PinFor, Place, ProcessId, Purpose, Refusal,
+    ObjectKind, PinFor, Place, ProcessId, Purpose, Refusal, Registered, Unregistered,
 };
 
 /// An allocation by the order in which it was made.
@@ -35,6 +35,25 @@ pub(crate) struct ObjectFact {
     pub(crate) depends_on: Vec<ObjectHandle>,
     pub(crate) process: ProcessId,
     pub(crate) source: SourceFact,
+    /// Which it is, by the order in which they were made. What is only a name is none.
+    pub(crate) serial: Option<usize>,
+}
+
+/// An object that a registration holds, whatever its handle names now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldFact {
+    pub(crate) serial: usize,
+    kind: ObjectKind,
+    alloc: Option<Alloc>,
+}
+
+/// One registration.
+#[derive(Clone, Debug)]
+pub(crate) struct RegisteredFact {
+    file: FileId,
+    card: CardSlot,
+    registered: Registered,
+    holds: Vec<HeldFact>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,6 +89,12 @@ pub(crate) struct Model {
     pub(crate) exports: Vec<(FileId, u32, SourceFact)>,
     pub(crate) reservations: Vec<(ObjectKind, Option<Demand>)>,
     pub(crate) pins: Vec<(SourceFact, PinFor)>,
+    /// What the pins for registrations hold, in the same order.
+    holds: Vec<Vec<HeldFact>>,
+    registrations: Vec<RegisteredFact>,
+    /// What the context of a held object was charged to an object below it.
+    contexts: BTreeMap<usize, Alloc>,
+    serials: usize,
     calls: usize,
 }
 
@@ -87,6 +112,10 @@ impl Model {
             exports: Vec::new(),
             reservations: Vec::new(),
             pins: Vec::new(),
+            holds: Vec::new(),
+            registrations: Vec::new(),
+            contexts: BTreeMap::new(),
+            serials: 0,
             calls: 0,
         }
     }
@@ -98,7 +127,27 @@ impl Model {
         let mapped = self.mapped.iter().filter_map(|it| it.alloc);
         let exports = self.exports.iter().filter_map(|(_, _, it)| it.alloc);
         let pins = self.pins.iter().filter_map(|(it, _)| it.alloc);
-        objects.chain(mapped).chain(exports).chain(pins).collect()
+        let held = self.held_objects();
+        let contexts = self.contexts.iter();
+        let contexts = contexts.filter(|(serial, _)| held.iter().any(|it| it.serial == **serial));
+        let contexts = contexts.map(|(_, alloc)| *alloc);
+        let held = held.iter().filter_map(|it| it.alloc);
+        let living = objects.chain(mapped).chain(exports).chain(pins);
+        living.chain(held).chain(contexts).collect()
+    }
+
+    /// Every object that a registration holds, or a call under way, each once.
+    fn held_objects(&self) -> Vec<HeldFact> {
+        let registered = self.registrations.iter().flat_map(|it| &it.holds);
+        let all = registered.chain(self.holds.iter().flatten());
+        let by_serial: BTreeMap<usize, HeldFact> = all.map(|it| (it.serial, *it)).collect();
+        by_serial.into_values().collect()
+    }
+
+    /// Those that no handle names.
+    fn nameless(&self) -> impl Iterator<Item = HeldFact> + '_ {
+        let held = self.held_objects().into_iter();
+        held.filter(|it| !self.objects.iter().any(|o| o.serial == Some(it.serial)))
     }
 
     pub(crate) fn held(&self, card: CardSlot) -> u128 {
@@ -153,7 +202,9 @@ impl Model {
             .iter()
             .filter(|(_, purpose)| *purpose == PinFor::Duplicate)
             .map(|(source, _)| source.kind);
+        let nameless = self.nameless().map(|it| it.kind);
         let all = clients.chain(objects).chain(reserved).chain(pinned);
+        let all = all.chain(nameless);
         all.filter(|kind| is(*kind)).count() as u64
     }
 
@@ -181,7 +232,7 @@ impl Model {
                     .iter()
                     .map(|(_, purpose)| match purpose {
                         PinFor::Map { cards } => u64::from(*cards),
-                        PinFor::Duplicate | PinFor::Export => 0,
+                        PinFor::Duplicate | PinFor::Export | PinFor::Register => 0,
                     })
                     .sum();
                 self.pieces() + under_way
@@ -194,6 +245,10 @@ impl Model {
                     .collect();
                 let under_way = self.pins.iter().filter(|(_, it)| *it == PinFor::Export);
                 (places.len() + held.len() + 2 * under_way.count()) as u64
+            }
+            Counted::Registrations => {
+                let under_way = self.pins.iter().filter(|(_, it)| *it == PinFor::Register);
+                (self.registrations.len() + under_way.count()) as u64
             }
         }
     }
@@ -282,7 +337,122 @@ impl Model {
             Some(found) if found.source.kind != ObjectKind::Invalidated => found.source.clone(),
             Some(_) | None => return Err(Refusal::UnknownObject { client, object }),
         };
-        self.pin_source(source, purpose)
+        self.pin_source(source, purpose)?;
+        if purpose == PinFor::Register {
+            let holds = self.held_by(client, object);
+            *self.holds.last_mut().expect("of the pin just made") = holds;
+        }
+        Ok(())
+    }
+
+    /// What UVM would hold: the object, its group, the context shares that it needs.
+    fn held_by(&mut self, client: ClientHandle, object: ObjectHandle) -> Vec<HeldFact> {
+        let Some(found) = self.object(client, object).cloned() else {
+            return Vec::new();
+        };
+        let mut all = vec![found.clone()];
+        let of = |handle: ObjectHandle, kind: ObjectKind| {
+            let other = self.object(client, handle);
+            other
+                .filter(|it| it.source.kind == kind && is_another(&found, handle))
+                .cloned()
+        };
+        all.extend(of(found.parent, ObjectKind::ChannelGroup));
+        let needs: BTreeSet<_> = found.depends_on.iter().copied().collect();
+        all.extend(
+            needs
+                .into_iter()
+                .filter_map(|it| of(it, ObjectKind::ContextShare)),
+        );
+        for object in &all {
+            self.find_context(object);
+        }
+        let held = all.iter().filter_map(|it| {
+            Some(HeldFact {
+                serial: it.serial?,
+                kind: it.source.kind,
+                alloc: it.source.alloc,
+            })
+        });
+        held.collect()
+    }
+
+    /// The greatest charge for a context below an object that is held from now on. One that is held already has it.
+    fn find_context(&mut self, object: &ObjectFact) {
+        let Some(serial) = object.serial else {
+            return;
+        };
+        if self.held_objects().iter().any(|it| it.serial == serial) {
+            return;
+        }
+        self.contexts.remove(&serial);
+        let below = |parent: &ObjectFact| -> Vec<ObjectFact> {
+            let all = self.objects.iter();
+            let below = all.filter(|it| it.client == parent.client && is_below(it, parent.handle));
+            let mut below: Vec<_> = below.cloned().collect();
+            below.sort_by_key(|it| it.handle);
+            below
+        };
+        let candidates = match object.source.kind {
+            ObjectKind::Channel => below(object),
+            ObjectKind::ChannelGroup => below(object).iter().flat_map(below).collect(),
+            _ => return,
+        };
+        let charged = candidates.iter().filter_map(|it| self.context_of(it));
+        if let Some(alloc) = charged.max_by_key(|it| self.made[*it].demand.bytes) {
+            self.contexts.insert(serial, alloc);
+        }
+    }
+
+    fn context_of(&self, object: &ObjectFact) -> Option<Alloc> {
+        let alloc = object.source.alloc?;
+        let is_context = self.made[alloc].demand.purpose == Purpose::Context;
+        (is_context && object.source.kind == ObjectKind::Other).then_some(alloc)
+    }
+
+    pub(crate) fn unpin(&mut self, pin: usize) {
+        self.take_pin(pin);
+    }
+
+    fn take_pin(&mut self, pin: usize) -> (SourceFact, Vec<HeldFact>) {
+        let (source, _) = self.pins.remove(pin);
+        (source, self.holds.remove(pin))
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        pin: usize,
+        file: FileId,
+        card: CardSlot,
+        registered: Registered,
+    ) {
+        let (_, holds) = self.take_pin(pin);
+        if !holds.is_empty() {
+            self.registrations.push(RegisteredFact {
+                file,
+                card,
+                registered,
+                holds,
+            });
+        }
+    }
+
+    pub(crate) fn unregister(&mut self, file: FileId, which: Unregistered) {
+        match which {
+            Unregistered::Card(card) => {
+                self.registrations
+                    .retain(|it| (it.file, it.card) != (file, card));
+            }
+            Unregistered::Channel { client, channel } => {
+                let key = Registered::Channel { client, channel };
+                let of_file = self.registrations.iter().enumerate();
+                let matching = of_file.filter(|(_, it)| it.file == file && it.registered == key);
+                // Of the first card, the oldest.
+                if let Some((at, _)) = matching.min_by_key(|(at, it)| (it.card, *at)) {
+                    self.registrations.remove(at);
+                }
+            }
+        }
     }
 
     pub(crate) fn pin_export(
@@ -307,8 +477,10 @@ impl Model {
             PinFor::Duplicate => self.object_allowed(source.kind)?,
             PinFor::Map { cards } => self.allowed(Counted::Mappings, u64::from(cards))?,
             PinFor::Export => self.allowed(Counted::Exports, 2)?,
+            PinFor::Register => self.allowed(Counted::Registrations, 1)?,
         }
         self.pins.push((source, purpose));
+        self.holds.push(Vec::new());
         Ok(())
     }
 
@@ -409,12 +581,17 @@ impl Model {
     pub(crate) fn duplicate(&mut self, pin: usize, place: Place, depends_on: &[ObjectHandle]) {
         // Room is made while the pin still holds, so it keeps its memory through a replacement.
         self.vacate(place);
-        let (source, _) = self.pins.remove(pin);
+        let (source, _) = self.take_pin(pin);
         self.put(place, source, depends_on);
     }
 
     fn put(&mut self, place: Place, source: SourceFact, depends_on: &[ObjectHandle]) {
+        self.serials += 1;
+        let parent = self.object(place.client, place.parent).cloned();
+        let above = parent.as_ref().map(|it| it.parent);
+        let above = above.and_then(|it| self.object(place.client, it).cloned());
         self.objects.push(ObjectFact {
+            serial: Some(self.serials),
             client: place.client,
             handle: place.handle,
             parent: place.parent,
@@ -422,6 +599,33 @@ impl Model {
             process: place.process,
             source,
         });
+        let made = self.objects.last().cloned().expect("just put");
+        let Some(alloc) = self.context_of(&made) else {
+            return;
+        };
+        // The one that gives way is there until the new one is.
+        self.record_peaks();
+        // Below a held channel, and below a channel of a held group.
+        let held = self.held_objects();
+        let is_edge = |it: &&ObjectFact, below: &ObjectFact| is_below(below, it.handle);
+        let parent = parent.as_ref().filter(|it| is_edge(it, &made));
+        let above = above
+            .as_ref()
+            .filter(|it| parent.is_some_and(|of| is_edge(it, of)));
+        for serial in [parent, above]
+            .into_iter()
+            .flatten()
+            .filter_map(|it| it.serial)
+        {
+            let before = self
+                .contexts
+                .get(&serial)
+                .map(|it| self.made[*it].demand.bytes);
+            let more = before.is_none_or(|before| before < self.made[alloc].demand.bytes);
+            if held.iter().any(|it| it.serial == serial) && more {
+                self.contexts.insert(serial, alloc);
+            }
+        }
     }
 
     fn vacate(&mut self, place: Place) {
@@ -462,6 +666,7 @@ impl Model {
                 object.source.kind = ObjectKind::Invalidated;
                 object.source.alloc = None;
                 object.source.card = None;
+                object.serial = None;
                 object.depends_on.clear();
             }
         }
@@ -501,6 +706,7 @@ impl Model {
         self.objects.retain(|it| !owned.contains(&it.client));
         self.drop_address_space(file);
         self.exports.retain(|(exporting, _, _)| *exporting != file);
+        self.registrations.retain(|it| it.file != file);
     }
 
     pub(crate) fn drop_address_space(&mut self, file: FileId) {
@@ -534,7 +740,7 @@ impl Model {
                 alloc,
             }));
         }
-        self.pins.remove(pin);
+        self.take_pin(pin);
     }
 
     pub(crate) fn unmap(&mut self, file: FileId, base: u64, last: u64, card: Option<CardSlot>) {
@@ -577,7 +783,7 @@ impl Model {
     }
 
     pub(crate) fn export(&mut self, pin: usize, file: FileId, index: u32) {
-        let (source, _) = self.pins.remove(pin);
+        let (source, _) = self.take_pin(pin);
         self.exports.push((file, index, source));
     }
 

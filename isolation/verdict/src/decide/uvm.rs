@@ -6,6 +6,7 @@ use nvabi::{Release, status};
 
 use super::{Effect, Switch, word};
 use crate::Refusal;
+use crate::effect::{Registered, Unregistered};
 use crate::policy::Managed;
 use nvabi::errno::EFAULT;
 
@@ -57,6 +58,16 @@ pub(super) fn call(
         // A context has one, whether there is managed memory or not.
         Id::CreateRangeGroup => Ok(Effect::RangeGroup(Switch::On)),
         Id::DestroyRangeGroup => Ok(Effect::RangeGroup(Switch::Off)),
+        Id::RegisterGpuVaspace => register(arg, Registered::Space),
+        Id::RegisterChannel => register(arg, Registered::Channel),
+        Id::UnregisterChannel => Ok(Effect::Unregister(Unregistered::Channel {
+            client: word(arg, uvm::UNREGISTERED_CLIENT.of(release) as usize)?,
+            channel: word(arg, uvm::UNREGISTERED_CHANNEL.of(release) as usize)?,
+        })),
+        Id::UnregisterGpuVaspace | Id::UnregisterGpu => {
+            let card = array_at(arg, uvm::REGISTERED_UUID).ok_or(Refusal::Errno(EFAULT))?;
+            Ok(Effect::Unregister(Unregistered::Card { card }))
+        }
         // All of it is charged when it is mapped, or none is: where its pages lie makes no difference to the account.
         Id::Migrate
         | Id::MigrateRangeGroup
@@ -78,17 +89,21 @@ pub(super) fn call(
         Id::Initialize
         | Id::MmInitialize
         | Id::RegisterGpu
-        | Id::UnregisterGpu
-        | Id::RegisterGpuVaspace
-        | Id::UnregisterGpuVaspace
-        | Id::RegisterChannel
-        | Id::UnregisterChannel
         | Id::EnablePeerAccess
         | Id::DisablePeerAccess
         | Id::PageableMemAccess
         | Id::PageableMemAccessOnGpu
         | Id::ValidateVaRange => Ok(Effect::None),
     }
+}
+
+fn register(arg: &[u8], what: Registered) -> Result<Effect, Refusal> {
+    Ok(Effect::Register {
+        card: array_at(arg, uvm::REGISTERED_UUID).ok_or(Refusal::Errno(EFAULT))?,
+        client: word(arg, uvm::REGISTERED_CLIENT)?,
+        object: word(arg, uvm::REGISTERED_OBJECT)?,
+        what,
+    })
 }
 
 /// The UUIDs of `perGpuAttributes`; `None` when the count is beyond the array.

@@ -126,6 +126,8 @@ impl Call {
                     | Effect::Dup { .. }
                     | Effect::MapExternal { .. }
                     | Effect::Unmap { .. }
+                    | Effect::Register { .. }
+                    | Effect::Unregister(_)
                     | Effect::FreeRange { .. }
                     | Effect::ChannelClients { .. }
                     | Effect::Export(_)

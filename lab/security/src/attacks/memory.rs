@@ -111,6 +111,61 @@ pub(super) fn export_then_free(fixture: &mut Fixture) -> Result<Value> {
     Ok(json!({"tally": tally.json()}))
 }
 
+/// Registers a channel with nvidia-uvm, which holds its group, and frees the group; then the same with an address space.
+pub(super) fn register_then_free(fixture: &mut Fixture) -> Result<Value> {
+    const AMPERE_CHANNEL: u32 = 0xc56f;
+    let client = client()?;
+    let cards = client.cards()?;
+    let card = cards.first().context("no card is granted")?;
+    let uuid = card.uuid()?;
+    let (mut channels, mut spaces) = (Tally::default(), Tally::default());
+    let uvm = client.uvm()?;
+    uvm.register(uuid)?;
+    let space = card.va_space()?;
+    uvm.register_va_space(uuid, space)?;
+    for _group in 0..2 * fixture.quota_bytes / PIECE_BYTES {
+        let mut params = [0; 20];
+        bytes::put_u32(&mut params, channel_group_params::ENGINE_TYPE, 1);
+        let class = class::KEPLER_CHANNEL_GROUP_A;
+        let Ok(group) = client.allocate(Form::Short, card.device(), class, &mut params) else {
+            channels.count(Answer::Status(nvabi::status::NV_ERR_NO_MEMORY), 0);
+            continue;
+        };
+        let mut params = [0; 368];
+        bytes::put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, 64);
+        bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, 1 << 20);
+        bytes::put_u32(&mut params, channel_params::H_VA_SPACE, space.0);
+        bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, 1);
+        let channel = client.allocate(Form::Short, group, AMPERE_CHANNEL, &mut params);
+        let registered = channel.and_then(|channel| uvm.register_channel(uuid, channel));
+        client.free(card.device(), group)?;
+        channels.count(answer_of(registered), 0);
+    }
+    let mut files = vec![uvm];
+    for _space in 0..16 {
+        let uvm = client.uvm()?;
+        uvm.register(uuid)?;
+        let Ok(space) = card.va_space() else {
+            spaces.count(Answer::Status(nvabi::status::NV_ERR_NO_MEMORY), 0);
+            continue;
+        };
+        let registered = uvm.register_va_space(uuid, space);
+        client.free(card.device(), space)?;
+        spaces.count(answer_of(registered), 0);
+        files.push(uvm);
+    }
+    hold(files);
+    hold(cards);
+    Ok(json!({"channels": channels.json(), "spaces": spaces.json()}))
+}
+
+fn answer_of(result: Result<(), rmclient::Error>) -> Answer {
+    result.map_or_else(
+        |error| Answer::Status(error.status().map_or(0, |status| status.0)),
+        |()| Answer::Done(0),
+    )
+}
+
 /// Channel groups by the thousand, and channels in them: none has a size that could be counted.
 pub(super) fn channel_groups(fixture: &mut Fixture) -> Result<Value> {
     const AMPERE_CHANNEL: u32 = 0xc56f;

@@ -40,7 +40,7 @@ attacks! {
     processes: process_storm exit_in_mid_call sigstop_of_the_caller ptrace_sibling kill_around;
     spelling: wrong_type_byte high_bits direction_bits xfer_tunnel compat_ioctl compat_mmap x32_ioctl serialised_parameters
         bad_pointers;
-    memory: reference_then_free map_then_free export_then_free channel_groups va_spaces managed_memory heap_and_old_calls
+    memory: reference_then_free register_then_free map_then_free export_then_free channel_groups va_spaces managed_memory heap_and_old_calls
         privileged_classes absurd_sizes;
     capabilities: ungranted_capabilities;
     pages: huge_pages page_tables;

@@ -334,8 +334,9 @@ impl World {
 
     /// Every attacker takes what it can and holds it: ledgers, the cards' account and the processes' own tables agree.
     pub(crate) fn account_is_right_while_held(&self) -> Result<()> {
-        const HOLDING: [&str; 5] = [
+        const HOLDING: [&str; 6] = [
             "reference_then_free",
+            "register_then_free",
             "map_then_free",
             "managed_memory",
             "channel_groups",

@@ -10,9 +10,9 @@ use driver::wire::Replaces;
 use nvabi::bytes::{array_at, put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::status::{
     NV_ERR_GPU_UUID_NOT_FOUND, NV_ERR_ILLEGAL_ACTION, NV_ERR_INVALID_ADDRESS,
-    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_LIMIT,
-    NV_ERR_INVALID_STATE, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
-    NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_OK,
+    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_DEVICE,
+    NV_ERR_INVALID_LIMIT, NV_ERR_INVALID_STATE, NV_ERR_NO_MEMORY, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_OBJECT_NOT_FOUND, NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_OK,
 };
 use nvabi::uvm::{self, Id, map_external};
 
@@ -134,7 +134,7 @@ fn run(
             file.require_card(card_at(context, block, 0)?)?;
             file.require_card(card_at(context, block, 16)?)
         }
-        Id::UnregisterChannel => Ok(()),
+        Id::UnregisterChannel => unregister_channel(file, context, block),
         Id::PageableMemAccess => {
             put(block, 0, &[0]);
             Ok(())
@@ -218,6 +218,7 @@ fn unregister_card(file: &mut UvmFile, context: &Context<'_>, block: &[u8]) -> R
         .cards
         .remove(&card.index)
         .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+    file.let_go(card.index);
     if let Some(space) = space {
         file.leave(&space, context.file);
     }
@@ -235,6 +236,7 @@ fn unregister_space(
         .get_mut(&card.index)
         .and_then(Option::take)
         .ok_or(Refusal(NV_ERR_INVALID_DEVICE))?;
+    file.let_go(card.index);
     file.leave(&space, context.file);
     Ok(())
 }
@@ -399,6 +401,7 @@ fn register_space(state: &mut State, context: &Context<'_>, block: &[u8]) -> Res
         .card
         .as_ref()
         .is_some_and(|of| of.index == card.index);
+    let implicit = object.implicit.clone();
     let space = match &object.resource {
         Resource::VaSpace(space) if on_card => space.clone(),
         Resource::VaSpace(_)
@@ -423,6 +426,8 @@ fn register_space(state: &mut State, context: &Context<'_>, block: &[u8]) -> Res
         Some(slot @ None) => {
             space.manage(file.managed.clone());
             *slot = Some(space);
+            file.space_charges
+                .extend(implicit.map(|it| (card.index, it)));
             Ok(())
         }
         Some(Some(_registered)) => Err(Refusal(NV_ERR_INVALID_STATE)),
@@ -430,16 +435,18 @@ fn register_space(state: &mut State, context: &Context<'_>, block: &[u8]) -> Res
     }
 }
 
-/// `{uuid 0:16, rmCtrlFd 16, hClient 20, hChannel 24, base 32:8, length 40:8}`: the channel must exist on the card.
-fn register_channel(state: &State, context: &Context<'_>, block: &[u8]) -> Result<(), Refusal> {
+/// `{uuid 0:16, rmCtrlFd 16, hClient 20, hChannel 24, base 32:8, length 40:8}`: the channel must exist on the card. It is
+/// found again by client and handle, whatever they name then; until it is unregistered the driver keeps it and its group (`nvGpuOpsRetainChannel`,
+/// nv_gpu_ops.c).
+fn register_channel(state: &mut State, context: &Context<'_>, block: &[u8]) -> Result<(), Refusal> {
     let card = card_at(context, block, 0)?;
     let client = u32_at(block, 20).ok_or(INVALID)?;
     let handle = u32_at(block, 24).ok_or(INVALID)?;
-    let object = state
+    let of_client = state
         .clients
         .get(&client)
-        .ok_or(Refusal(NV_ERR_INVALID_CLIENT))?
-        .object(handle)?;
+        .ok_or(Refusal(NV_ERR_INVALID_CLIENT))?;
+    let object = of_client.object(handle)?;
     let on_card = object
         .card
         .as_ref()
@@ -453,7 +460,7 @@ fn register_channel(state: &State, context: &Context<'_>, block: &[u8]) -> Resul
         return Err(Refusal(NV_ERR_INVALID_STATE));
     }
     match &object.resource {
-        Resource::Channel(channel) if on_card => channel.alive(),
+        Resource::Channel(channel) if on_card => channel.alive()?,
         Resource::Channel(_)
         | Resource::Client
         | Resource::Device(_)
@@ -464,7 +471,40 @@ fn register_channel(state: &State, context: &Context<'_>, block: &[u8]) -> Resul
         | Resource::ChannelGroup(..)
         | Resource::ContextShare(_)
         | Resource::Plain
-        | Resource::Invalidated => Err(Refusal(NV_ERR_OBJECT_NOT_FOUND)),
+        | Resource::Invalidated => return Err(Refusal(NV_ERR_OBJECT_NOT_FOUND)),
+    }
+    let above = of_client.object(object.parent).ok();
+    let charges = [Some(object), above].into_iter().flatten();
+    let charges = charges.filter_map(|it| it.implicit.clone()).collect();
+    let file = state
+        .uvm
+        .get_mut(context.file)
+        .ok_or(Refusal(NV_ERR_ILLEGAL_ACTION))?;
+    file.space_of(card)?;
+    if file.channels.contains_key(&(client, handle)) {
+        return Err(Refusal(NV_ERR_INVALID_CHANNEL));
+    }
+    let kept = (card.index, charges);
+    file.channels.insert((client, handle), kept);
+    Ok(())
+}
+
+/// `{hClient, hChannel}`, before 590 behind a UUID that the driver does not look at.
+fn unregister_channel(
+    file: &mut UvmFile,
+    context: &Context<'_>,
+    block: &[u8],
+) -> Result<(), Refusal> {
+    let release = context.hardware.release;
+    let word = |at: nvabi::PerRelease| {
+        let at = usize::try_from(at.of(release)).unwrap_or(usize::MAX);
+        u32_at(block, at).ok_or(INVALID)
+    };
+    let client = word(uvm::UNREGISTERED_CLIENT)?;
+    let channel = word(uvm::UNREGISTERED_CHANNEL)?;
+    match file.channels.remove(&(client, channel)) {
+        Some(_let_go) => Ok(()),
+        None => Err(Refusal(NV_ERR_INVALID_CHANNEL)),
     }
 }
 

@@ -43,7 +43,14 @@ pub(super) struct UvmFile {
     pub(super) groups_made: u64,
     /// Registered cards, by index, each with its address space once that is registered.
     pub(super) cards: HashMap<u32, Option<Arc<VaSpace>>>,
+    /// What the registered address spaces are charged, by the card's index: kept while they are registered.
+    pub(super) space_charges: HashMap<u32, Arc<Charge>>,
+    /// Registered channels by client and handle: the card's index, and what they and their groups are charged.
+    pub(super) channels: HashMap<(u32, u32), Kept>,
 }
+
+/// What a registered channel keeps of a card, by its index: its own charge, and its group's.
+type Kept = (u32, Vec<Arc<Charge>>);
 
 /// Whether a second file keeps the memory of the process whose address space it is (uvm_va_space_mm.c, `uvm_va_space_mm_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +131,8 @@ impl UvmFiles {
             groups: BTreeSet::new(),
             groups_made: 0,
             cards: HashMap::new(),
+            space_charges: HashMap::new(),
+            channels: HashMap::new(),
         })
     }
 
@@ -199,7 +208,15 @@ impl UvmFile {
         self.unregister_all(key);
     }
 
+    /// A card's address space is unregistered, and with it the channels in it.
+    pub(super) fn let_go(&mut self, card: u32) {
+        self.space_charges.remove(&card);
+        self.channels.retain(|_name, (on, _charges)| *on != card);
+    }
+
     fn unregister_all(&mut self, key: FileId) {
+        self.space_charges.clear();
+        self.channels.clear();
         for space in std::mem::take(&mut self.cards).values().flatten() {
             self.leave(space, key);
         }

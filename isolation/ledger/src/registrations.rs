@@ -1,0 +1,408 @@
+//! What nvidia-uvm has registered: it holds objects that their handles no longer name.
+//!
+//! UVM_REGISTER_CHANNEL takes a reference on the channel's group (a duplicate in UVM's own client), on its context share, and on the
+//! channel's number and instance memory (`nvGpuOpsRetainChannel`, nv_gpu_ops.c). UVM_REGISTER_GPU_VASPACE duplicates the address space
+//! (`nvGpuOpsDupAddressSpace`). RM_FREE takes the names away, and the driver frees nothing before the registration ends. So what is
+//! registered stays charged, and takes its place among the groups and channels of the container, until both are gone: once, however
+//! many registrations hold it.
+//!
+//! The driver finds a registration by client and handle, whatever that handle names meanwhile (uvm_user_channel.h). So does this account:
+//! a registration keeps what its handle named when it was made.
+
+use std::collections::BTreeMap;
+
+use crate::charge::Purpose;
+use crate::counts::wide;
+use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle};
+use crate::kinds::{Counted, ObjectKind};
+use crate::ledger::{Freed, Ledger, Pin};
+use crate::steps::Stepped;
+
+/// The number of an object that a registration holds, never given again.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+pub(crate) struct HeldId(u64);
+
+/// What is registered, as the driver finds it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+pub enum Registered {
+    /// The address space of a card.
+    Space {
+        /// Its client.
+        client: ClientHandle,
+        /// Its handle when it was registered.
+        space: ObjectHandle,
+    },
+    /// A channel.
+    Channel {
+        /// Its client.
+        client: ClientHandle,
+        /// Its handle when it was registered.
+        channel: ObjectHandle,
+    },
+}
+
+impl Registered {
+    /// Client and handle.
+    #[must_use]
+    pub fn name(self) -> (ClientHandle, ObjectHandle) {
+        match self {
+            Self::Space { client, space } => (client, space),
+            Self::Channel { client, channel } => (client, channel),
+        }
+    }
+}
+
+/// Which registrations of a uvm file end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Unregistered {
+    /// A channel's, on whichever card.
+    Channel {
+        /// The client that it was registered with.
+        client: ClientHandle,
+        /// The handle that it was registered with.
+        channel: ObjectHandle,
+    },
+    /// A card's: its address space and every channel in it.
+    Card(CardSlot),
+}
+
+/// An object that registrations hold.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Held {
+    pub(crate) kind: ObjectKind,
+    /// Where the object is, as long as it has its name. After that it is counted here.
+    pub(crate) name: Option<(ClientHandle, ObjectHandle)>,
+    /// What it is charged.
+    pub(crate) allocation: Option<AllocationId>,
+    /// What a graphics object below it was charged for the context, which is the group's and ends with it.
+    pub(crate) context: Option<AllocationId>,
+    /// Registrations, and calls under way, that hold it.
+    pub(crate) references: u64,
+}
+
+/// All objects that each registration of one key holds, oldest first. There is one at a time where the broker sees the driver's answers.
+type OfKey = Vec<Vec<HeldId>>;
+
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Registrations {
+    pub(crate) held: BTreeMap<HeldId, Held>,
+    /// Of those that still have a name.
+    pub(crate) by_name: BTreeMap<(ClientHandle, ObjectHandle), HeldId>,
+    pub(crate) by_file: BTreeMap<(FileId, CardSlot), BTreeMap<Registered, OfKey>>,
+    last: u64,
+}
+
+impl Ledger {
+    /// Records that UVM has registered what is pinned ([`crate::PinFor::Register`]) on a card. What is registered under the same name already
+    /// stays: only the end of a registration lets go.
+    pub fn register(
+        &mut self,
+        pin: Pin,
+        uvm_file: FileId,
+        card: CardSlot,
+        registered: Registered,
+    ) -> Freed {
+        let mut freed = Freed::default();
+        let Some(pinned) = self.take_pin(pin) else {
+            return freed;
+        };
+        self.release(pinned.source.allocation, &mut freed);
+        if !pinned.holds.is_empty() {
+            let of_card = self.registrations.by_file.entry((uvm_file, card));
+            let of_key = of_card.or_default().entry(registered).or_default();
+            of_key.push(pinned.holds);
+            self.counts.add(Counted::Registrations, 1);
+        }
+        freed
+    }
+
+    /// Records that UVM has ended registrations of a file. Of several of one channel the oldest ends: the driver has one at most, and the others
+    /// are of calls whose answers were not seen.
+    pub fn unregister(&mut self, uvm_file: FileId, which: Unregistered) -> Freed {
+        let mut freed = Freed::default();
+        match which {
+            Unregistered::Card(card) => self.drop_registrations(uvm_file, card, &mut freed),
+            Unregistered::Channel { client, channel } => {
+                let key = Registered::Channel { client, channel };
+                for card in self.cards_registered_by(uvm_file) {
+                    if let Some(ended) = self.take_oldest((uvm_file, card), key) {
+                        self.let_go(ended, &mut freed);
+                        break;
+                    }
+                }
+            }
+        }
+        freed
+    }
+
+    /// Whether a uvm file has such a registration on a card.
+    #[must_use]
+    pub fn has_registration(
+        &self,
+        uvm_file: FileId,
+        card: CardSlot,
+        registered: Registered,
+    ) -> bool {
+        let of_card = self.registrations.by_file.get(&(uvm_file, card));
+        of_card.is_some_and(|of_card| of_card.contains_key(&registered))
+    }
+
+    /// How many objects have no name any more, are held by registrations, and are charged so much of a card or more.
+    #[must_use]
+    pub fn nameless(&self, card: CardSlot, least_bytes: u64) -> usize {
+        let nameless = self.registrations.held.values().stepped();
+        let is_charged = |id: AllocationId| {
+            let allocation = self.accounts.allocation(id);
+            allocation.is_some_and(|it| it.card == card && it.bytes >= least_bytes)
+        };
+        nameless
+            .filter(|held| held.name.is_none())
+            .filter(|held| {
+                let mut charges = held.allocation.into_iter().chain(held.context);
+                charges.any(is_charged)
+            })
+            .count()
+    }
+
+    /// Ends all registrations of a file that is closed.
+    pub(crate) fn drop_all_registrations(&mut self, uvm_file: FileId, freed: &mut Freed) {
+        for card in self.cards_registered_by(uvm_file) {
+            self.drop_registrations(uvm_file, card, freed);
+        }
+    }
+
+    /// One more reference on all that the driver holds of an object while it is registered: itself, and of a channel its group and context
+    /// shares.
+    pub(crate) fn hold(&mut self, client: ClientHandle, object: ObjectHandle) -> Vec<HeldId> {
+        let mut handles = vec![object];
+        if let Some(owner) = self.clients.get(&client) {
+            let is = |handle: &ObjectHandle, kind: ObjectKind| {
+                let found = owner.tree.objects.get(handle);
+                found.is_some_and(|found| found.kind == kind)
+            };
+            let parent = owner.tree.objects.get(&object).and_then(|it| it.parent);
+            handles.extend(parent.filter(|parent| is(parent, ObjectKind::ChannelGroup)));
+            let needs = owner
+                .tree
+                .needs
+                .range((object, ObjectHandle(0))..=(object, ObjectHandle(u32::MAX)));
+            let needed = needs.map(|(_, needed)| *needed).stepped();
+            handles.extend(needed.filter(|needed| is(needed, ObjectKind::ContextShare)));
+        }
+        let holds = handles.into_iter();
+        holds
+            .filter_map(|handle| self.hold_one(client, handle))
+            .collect()
+    }
+
+    fn hold_one(&mut self, client: ClientHandle, handle: ObjectHandle) -> Option<HeldId> {
+        let name = (client, handle);
+        if let Some(id) = self.registrations.by_name.get(&name) {
+            let held = self.registrations.held.get_mut(id)?;
+            held.references = held.references.saturating_add(1);
+            return Some(*id);
+        }
+        let object = self.object(client, handle)?;
+        let (kind, allocation) = (object.kind, object.allocation);
+        let context = self.context_below(client, handle);
+        for id in allocation.into_iter().chain(context) {
+            self.accounts.retain(id);
+        }
+        let registrations = &mut self.registrations;
+        registrations.last = registrations.last.saturating_add(1);
+        let id = HeldId(registrations.last);
+        registrations.by_name.insert(name, id);
+        registrations.held.insert(
+            id,
+            Held {
+                kind,
+                name: Some(name),
+                allocation,
+                context,
+                references: 1,
+            },
+        );
+        Some(id)
+    }
+
+    /// The largest charge for a context among the objects below a channel, or below the channels of a group.
+    fn context_below(&self, client: ClientHandle, handle: ObjectHandle) -> Option<AllocationId> {
+        let tree = &self.clients.get(&client)?.tree;
+        let kind = tree.objects.get(&handle)?.kind;
+        let below = |of: ObjectHandle| tree.children_of(of).stepped();
+        let is_context = |of: ObjectHandle| {
+            let object = tree.objects.get(&of)?;
+            self.charged_for_a_context(object.kind, object.allocation)
+        };
+        let found: Vec<AllocationId> = match kind {
+            ObjectKind::Channel => below(handle).filter_map(is_context).collect(),
+            ObjectKind::ChannelGroup => below(handle)
+                .flat_map(below)
+                .filter_map(is_context)
+                .collect(),
+            ObjectKind::Client
+            | ObjectKind::Device
+            | ObjectKind::Subdevice
+            | ObjectKind::Memory
+            | ObjectKind::VaSpace
+            | ObjectKind::ContextShare
+            | ObjectKind::Invalidated
+            | ObjectKind::Other => Vec::new(),
+        };
+        found.into_iter().max_by_key(|id| self.bytes_of(*id))
+    }
+
+    /// The allocation of an object of an engine that is charged for what its group gets.
+    fn charged_for_a_context(
+        &self,
+        kind: ObjectKind,
+        allocation: Option<AllocationId>,
+    ) -> Option<AllocationId> {
+        let id = allocation.filter(|_| kind == ObjectKind::Other)?;
+        let purpose = self.accounts.allocation(id)?.purpose;
+        (purpose == Purpose::Context).then_some(id)
+    }
+
+    fn bytes_of(&self, id: AllocationId) -> u64 {
+        self.accounts.allocation(id).map_or(0, |it| it.bytes)
+    }
+
+    /// An object was made below one that is held: what it is charged for the context is held as well, once.
+    pub(crate) fn hold_context(
+        &mut self,
+        client: ClientHandle,
+        parent: Option<ObjectHandle>,
+        (kind, allocation): (ObjectKind, Option<AllocationId>),
+        freed: &mut Freed,
+    ) {
+        let Some(id) = self.charged_for_a_context(kind, allocation) else {
+            return;
+        };
+        let above = parent.and_then(|parent| self.object(client, parent)?.parent);
+        for name in [above, parent].into_iter().flatten() {
+            let held = self.registrations.by_name.get(&(client, name)).copied();
+            let Some(held) = held.and_then(|held| self.registrations.held.get_mut(&held)) else {
+                continue;
+            };
+            let before = held.context;
+            let bytes = |id| self.accounts.allocation(id).map_or(0, |it| it.bytes);
+            if before.is_some_and(|before| bytes(before) >= bytes(id)) {
+                continue;
+            }
+            held.context = Some(id);
+            self.accounts.retain(id);
+            self.release(before, freed);
+        }
+    }
+
+    /// An object has lost its name: whether it is held, and counts on.
+    pub(crate) fn lose_name(&mut self, client: ClientHandle, handle: ObjectHandle) -> bool {
+        let registrations = &mut self.registrations;
+        let Some(id) = registrations.by_name.remove(&(client, handle)) else {
+            return false;
+        };
+        let Some(held) = registrations.held.get_mut(&id) else {
+            self.accounts.record_inconsistency();
+            return false;
+        };
+        held.name = None;
+        true
+    }
+
+    pub(crate) fn let_go(&mut self, holds: Vec<HeldId>, freed: &mut Freed) {
+        for id in holds.into_iter().stepped() {
+            let Some(held) = self.registrations.held.get_mut(&id) else {
+                self.accounts.record_inconsistency();
+                continue;
+            };
+            held.references = held.references.saturating_sub(1);
+            if held.references > 0 {
+                continue;
+            }
+            let held = *held;
+            self.registrations.held.remove(&id);
+            match held.name {
+                Some(name) => {
+                    self.registrations.by_name.remove(&name);
+                }
+                None => self.counts.subtract_object(held.kind),
+            }
+            self.release(held.allocation, freed);
+            self.release(held.context, freed);
+        }
+    }
+
+    fn cards_registered_by(&self, uvm_file: FileId) -> Vec<CardSlot> {
+        let all = (uvm_file, CardSlot(0))..=(uvm_file, CardSlot(u8::MAX));
+        let of_file = self.registrations.by_file.range(all);
+        of_file.map(|((_, card), _)| *card).stepped().collect()
+    }
+
+    fn take_oldest(&mut self, at: (FileId, CardSlot), key: Registered) -> Option<Vec<HeldId>> {
+        let of_card = self.registrations.by_file.get_mut(&at)?;
+        let of_key = of_card.get_mut(&key)?;
+        let ended = (!of_key.is_empty()).then(|| of_key.remove(0));
+        if of_key.is_empty() {
+            of_card.remove(&key);
+        }
+        if of_card.is_empty() {
+            self.registrations.by_file.remove(&at);
+        }
+        if ended.is_some() {
+            self.counts.subtract(Counted::Registrations, 1);
+        }
+        ended
+    }
+
+    fn drop_registrations(&mut self, uvm_file: FileId, card: CardSlot, freed: &mut Freed) {
+        let Some(of_card) = self.registrations.by_file.remove(&(uvm_file, card)) else {
+            return;
+        };
+        for ended in of_card.into_values().flatten().stepped() {
+            self.counts.subtract(Counted::Registrations, 1);
+            self.let_go(ended, freed);
+        }
+    }
+}
+
+impl Registrations {
+    pub(crate) fn count(&self) -> u64 {
+        let keys = self.by_file.values().flat_map(BTreeMap::values);
+        keys.map(|of_key| wide(of_key.len())).sum()
+    }
+
+    /// The allocations that are held, one for each reference.
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = AllocationId> + '_ {
+        let held = self.held.values();
+        held.flat_map(|held| held.allocation.into_iter().chain(held.context))
+    }
+
+    /// How often each object is held.
+    pub(crate) fn references<'a>(
+        &'a self,
+        by_pins: impl Iterator<Item = &'a HeldId>,
+    ) -> BTreeMap<HeldId, u64> {
+        let mut found: BTreeMap<HeldId, u64> = BTreeMap::new();
+        let keys = self.by_file.values().flat_map(BTreeMap::values);
+        for id in keys.flatten().flatten().chain(by_pins) {
+            let count = found.entry(*id).or_default();
+            *count = count.saturating_add(1);
+        }
+        found
+    }
+
+    /// Whether a name leads to what has it, and nothing else does.
+    pub(crate) fn is_named(&self, object: impl Fn((ClientHandle, ObjectHandle)) -> bool) -> bool {
+        let names = self.by_name.iter();
+        let named = self.held.values().filter(|it| it.name.is_some()).count();
+        named == self.by_name.len()
+            && names.into_iter().all(|(name, id)| {
+                let held = self.held.get(id);
+                held.is_some_and(|held| held.name == Some(*name)) && object(*name)
+            })
+    }
+}
