@@ -244,7 +244,7 @@ fn at_all_limits(part: u64) -> State {
         let Applied::Pinned(pin) = make(Operation::Pin {
             client,
             object: channel,
-            purpose: ledger::PinFor::Register,
+            purpose: PinFor::Register,
         }) else {
             panic!("{number} registrations are too many")
         };

@@ -426,6 +426,8 @@ impl Call {
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
             | Effect::CpuMapping { .. }
+            | Effect::Register { .. }
+            | Effect::Unregister(_)
             | Effect::Schedule(_)
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }

@@ -3,7 +3,7 @@
 use arbitrary::Unstructured;
 use ledger::{
     Actual, CardSlot, ClientHandle, Counted, Demand, FileId, Limits, ObjectHandle, ObjectKind,
-    PinFor, Place, ProcessId, Purpose, Span,
+    PinFor, Place, ProcessId, Purpose, Registered, Span, Unregistered,
 };
 
 use super::model::SourceFact;
@@ -16,6 +16,7 @@ pub(super) fn limits(input: &mut Unstructured<'_>) -> arbitrary::Result<Limits> 
     let limits = Limits::none()
         .with(Counted::Objects, input.int_in_range(3..=15)?)
         .with(Counted::Mappings, input.int_in_range(1..=5)?)
+        .with(Counted::Registrations, input.int_in_range(1..=3)?)
         .with(Counted::Ranges, input.int_in_range(1..=3)?);
     let kind = input.int_in_range(1..=4)?;
     Ok(KINDS
@@ -101,12 +102,37 @@ pub(super) fn span(input: &mut Unstructured<'_>) -> arbitrary::Result<Span> {
 }
 
 pub(super) fn pin_for(input: &mut Unstructured<'_>) -> arbitrary::Result<PinFor> {
-    Ok(match input.int_in_range(0..=2_u8)? {
+    Ok(match input.int_in_range(0..=3_u8)? {
         0 => PinFor::Duplicate,
+        3 => PinFor::Register,
         1 => PinFor::Map {
             cards: input.int_in_range(0..=2)?,
         },
         _ => PinFor::Export,
+    })
+}
+
+pub(super) fn registered(input: &mut Unstructured<'_>) -> arbitrary::Result<Registered> {
+    let (client, handle) = (client(input)?, handle(input)?);
+    Ok(match input.arbitrary()? {
+        true => Registered::Channel {
+            client,
+            channel: handle,
+        },
+        false => Registered::Space {
+            client,
+            space: handle,
+        },
+    })
+}
+
+pub(super) fn unregistered(input: &mut Unstructured<'_>) -> arbitrary::Result<Unregistered> {
+    Ok(match input.arbitrary()? {
+        true => Unregistered::Card(card(input)?),
+        false => Unregistered::Channel {
+            client: client(input)?,
+            channel: handle(input)?,
+        },
     })
 }
 

@@ -14,7 +14,8 @@ use ledger::{
 };
 
 use self::input::{
-    Object, actual, card, client, demand, file, handle, kind, limits, pin_for, place, process, span,
+    Object, actual, card, client, demand, file, handle, kind, limits, pin_for, place, process,
+    registered, span, unregistered,
 };
 use self::model::{Model, narrow};
 
@@ -173,7 +174,7 @@ impl Pair {
 
     /// Reservations, clients and objects.
     fn objects(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
-        Ok(match input.int_in_range(0..=24_u8)? {
+        Ok(match input.int_in_range(0..=28_u8)? {
             0 => {
                 let (card, quota_bytes) = (card(input)?, input.int_in_range(0..=149)?);
                 self.done(Operation::SetQuota { card, quota_bytes });
@@ -302,7 +303,7 @@ impl Pair {
             0..=7 => self.pin_object(input)?,
             8 | 9 => self.pin_export(input)?,
             10 => self.pin(input)?.map(|(at, pin)| {
-                self.model.pins.remove(at);
+                self.model.unpin(at);
                 (self.freed(Operation::Unpin { pin }), 0)
             }),
             11..=13 => {
@@ -340,6 +341,25 @@ impl Pair {
                 let file = file(input)?;
                 self.model.drop_address_space(file);
                 let operation = Operation::DropAddressSpace { uvm_file: file };
+                Some((self.freed(operation), 0))
+            }
+            23 | 24 => {
+                let (uvm_file, card, registered) = (file(input)?, card(input)?, registered(input)?);
+                self.pin(input)?.map(|(at, pin)| {
+                    self.model.register(at, uvm_file, card, registered);
+                    let operation = Operation::Register {
+                        pin,
+                        uvm_file,
+                        card,
+                        registered,
+                    };
+                    (self.freed(operation), 0)
+                })
+            }
+            25 => {
+                let (uvm_file, which) = (file(input)?, unregistered(input)?);
+                self.model.unregister(uvm_file, which);
+                let operation = Operation::Unregister { uvm_file, which };
                 Some((self.freed(operation), 0))
             }
             _ => {
