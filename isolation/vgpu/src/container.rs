@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cards::{Backend, ContainerKey, FrontendKind, Grant};
 use host_config::{Config, chain};
 
-use crate::backend::process;
 use crate::error::Error;
 use crate::own_group::{Governor, OwnGroup};
+use crate::process;
 use crate::state::ContainerDir;
 
 /// The log of a container's supervisor and brokers.

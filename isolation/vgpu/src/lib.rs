@@ -58,6 +58,7 @@ mod other_ways;
 mod own_group;
 pub mod plain;
 mod pod_record;
+mod process;
 mod resize;
 pub mod runc;
 pub mod slice_record;

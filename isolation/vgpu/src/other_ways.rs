@@ -105,9 +105,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_toolkit_s_configuration_says_whether_a_variable_counts_and_an_unreadable_one_says_no() {
+    fn whether_a_variable_counts_is_the_toolkit_s_configuration_and_an_unreadable_one_takes_none() {
         let dir = tempfile::tempdir().unwrap();
-        let said = |text: &[u8]| {
+        let read_from = |text: &[u8]| {
             let path = dir.path().join("config.toml");
             std::fs::write(&path, text).unwrap();
             let found = toolkit(&[&path]);
@@ -116,19 +116,19 @@ mod tests {
         let variable = "accept-nvidia-visible-devices-envvar-when-unprivileged";
         let mounts = "accept-nvidia-visible-devices-as-volume-mounts";
         let shipped = "disable-require = false\n#swarm-resource = \"DOCKER_RESOURCE_GPU\"\n\n[nvidia-container-cli]\nenvironment = []\nload-kmods = true\n";
-        assert_eq!(said(b""), (true, false));
-        assert_eq!(said(shipped.as_bytes()), (true, false));
+        assert_eq!(read_from(b""), (true, false));
+        assert_eq!(read_from(shipped.as_bytes()), (true, false));
         assert_eq!(
-            said(format!("{variable} = true\n{shipped}").as_bytes()),
+            read_from(format!("{variable} = true\n{shipped}").as_bytes()),
             (true, false)
         );
         assert_eq!(
-            said(format!("{variable} = false\n{mounts} = true\n{shipped}").as_bytes()),
+            read_from(format!("{variable} = false\n{mounts} = true\n{shipped}").as_bytes()),
             (false, true)
         );
         // A key of a table is another one.
         assert_eq!(
-            said(format!("{shipped}{variable} = false\n").as_bytes()),
+            read_from(format!("{shipped}{variable} = false\n").as_bytes()),
             (true, false)
         );
         let long = format!("{variable} = true\n#{}", "x".repeat(CONFIG_BYTES_MAX));
@@ -139,7 +139,7 @@ mod tests {
             wrong.as_bytes(),
             long.as_bytes(),
         ] {
-            assert_eq!(said(text), (false, false));
+            assert_eq!(read_from(text), (false, false));
         }
         let folder = toolkit(&[dir.path()]);
         assert!(!folder.reads_variable && !folder.reads_mounts);

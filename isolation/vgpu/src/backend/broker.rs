@@ -4,11 +4,11 @@ use cards::Grant;
 use host_config::Config;
 use host_config::config::Strength;
 
-use super::process::Process;
 use super::{Backend, Held, Kind, Runtime, StartWatch, filter, quota};
 use crate::error::WhyNot;
 use crate::host::Host;
 use crate::own_group::OwnGroup;
+use crate::process::Process;
 use crate::state::ContainerDir;
 use crate::{Error, broker, runc};
 

@@ -22,7 +22,7 @@ use sys::proc::status_field;
 use sys::traced::Traced;
 use verdict::filter_check;
 
-use super::process::{self, Process};
+use crate::process::{self, Process};
 use crate::state::ContainerDir;
 use crate::{Error, host};
 

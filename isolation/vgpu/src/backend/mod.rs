@@ -21,7 +21,6 @@ mod driver_limit;
 mod filter;
 mod init;
 mod leaf;
-pub(crate) mod process;
 mod quota;
 mod share;
 mod survey;
@@ -37,12 +36,13 @@ use spec::request::Request;
 use self::broker::Broker;
 use self::driver_limit::DriverLimit;
 pub use self::filter::{StartWatch, Started};
-use self::process::Process;
+
 use self::share::Share;
 pub use self::survey::{Offer, Survey, survey};
 use crate::broker::Starting;
 use crate::error::{Error, WhyNot};
 use crate::host::Host;
+use crate::process::Process;
 use crate::state::ContainerDir;
 
 /// One way of holding a container.

@@ -8,9 +8,9 @@ use serde_json::Value;
 use spec::edit;
 
 use super::exec::admit_exec;
-use crate::backend::process::Process;
 use crate::backend::{self, StartWatch};
 use crate::events::Log;
+use crate::process::Process;
 use crate::{Container, Error};
 
 /// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the

@@ -327,40 +327,40 @@ fn a_vgpu_that_cannot_be_looked_at_or_undone_stops_no_other_s_start() {
     host.assert_clean(&"released");
 }
 
-/// Leaves a mark of no socket's at every step, and says at which one the former was still there.
-struct Marks<'a> {
-    mark: &'a Path,
+/// Leaves the name of no socket at every step, as a killed frontend does, and records at which one the former was still there.
+struct Leftovers<'a> {
+    leftover: &'a Path,
     stayed: RefCell<Vec<(Step, bool)>>,
 }
 
-impl Watch for Marks<'_> {
+impl Watch for Leftovers<'_> {
     fn reached(&self, step: Step) -> Result<(), Error> {
-        let stayed = self.mark.exists();
+        let stayed = self.leftover.exists();
         self.stayed.borrow_mut().push((step, stayed));
-        fs::write(self.mark, "").unwrap();
+        fs::write(self.leftover, "").unwrap();
         Ok(())
     }
 }
 
 #[test]
-fn no_server_of_a_shim_is_asked_under_the_lock_that_every_start_needs() {
+fn no_connection_is_made_to_a_shim_under_the_lock_that_every_start_needs() {
     let host = TestHost::new();
     let sockets = host.dir.path().join("s");
     fs::create_dir(&sockets).unwrap();
     DIR_OF_THIS_TEST.set(Some(sockets.clone()));
-    let mark = sockets.join("cgpu-killed");
+    let leftover = sockets.join("cgpu-killed");
     // A process that another test is just starting holds a copy of the folder's lock: then a sweep leaves all to the next one.
     let until = Instant::now() + Duration::from_secs(10);
     let mut swept = false;
     while !swept && Instant::now() < until {
-        fs::write(&mark, "").unwrap();
-        let marks = Marks {
-            mark: &mark,
+        fs::write(&leftover, "").unwrap();
+        let leftovers = Leftovers {
+            leftover: &leftover,
             stayed: RefCell::default(),
         };
         let bundle = host.bundle("c1", json!({"cgpu.io/memory": "1Gi"}));
-        let created = create_watched(&host.config, &key("c1"), &bundle, &marks).unwrap();
-        let stayed = marks.stayed.borrow();
+        let created = create_watched(&host.config, &key("c1"), &bundle, &leftovers).unwrap();
+        let stayed = leftovers.stayed.borrow();
         assert_eq!(stayed[0].0, Step::Locked);
         assert!(stayed[1..].iter().all(|(_, stayed)| *stayed), "{stayed:?}");
         swept = !stayed[0].1;
@@ -370,12 +370,12 @@ fn no_server_of_a_shim_is_asked_under_the_lock_that_every_start_needs() {
     assert!(swept, "before the lock");
     let lock = StateLock::take(&host.config.state_dir).unwrap();
     reclaim_locked(&Arc::new(host.config.clone()), &lock).unwrap();
-    assert!(mark.exists(), "whoever calls it");
+    assert!(leftover.exists(), "whoever calls it");
     drop(lock);
-    while mark.exists() && Instant::now() < until {
+    while leftover.exists() && Instant::now() < until {
         reclaim(&host.config).unwrap();
     }
-    assert!(!mark.exists());
+    assert!(!leftover.exists());
     host.assert_clean(&"released");
 }
 
