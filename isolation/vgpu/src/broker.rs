@@ -237,15 +237,19 @@ fn last_line(log: &Path) -> String {
 }
 
 /// Ends the container's broker if it lives: SIGTERM, and SIGKILL after the configured time. A killed supervisor leaves a broker that
-/// serves alone; that is ended as well.
+/// serves alone; that is ended as well. Nothing is done to the next vGPU of this name, which may be there as soon as `is_still` says no.
 ///
 /// # Errors
 /// It does not end, or a broker lives that this program cannot name.
-pub(crate) fn stop(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
+pub(crate) fn stop(
+    config: &Config,
+    dir: &ContainerDir,
+    is_still: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     let until = Instant::now() + SUCCESSION;
     loop {
-        stop_recorded(config, dir)?;
-        if !dir.has_broker()? {
+        stop_recorded(config, dir, is_still)?;
+        if !dir.has_broker()? || !is_still() {
             return Ok(());
         }
         if Instant::now() > until {
@@ -258,9 +262,14 @@ pub(crate) fn stop(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
     }
 }
 
-fn stop_recorded(config: &Config, dir: &ContainerDir) -> Result<(), Error> {
+fn stop_recorded(
+    config: &Config,
+    dir: &ContainerDir,
+    is_still: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     let patience_ms = u16::try_from(config.broker.stop_timeout_ms).unwrap_or(u16::MAX);
-    if let Some(process) = recorded(dir)? {
+    // Asked after it is open: the next vGPU's broker is recorded later than its grant.
+    if let Some(process) = recorded(dir)?.filter(|_| is_still()) {
         let stuck = |source| Error::BrokerStop {
             path: dir.path().to_owned(),
             source,

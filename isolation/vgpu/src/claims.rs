@@ -26,7 +26,7 @@ pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
     let unsettled = resize::Unsettled::ask(config);
     sweep_sockets();
     let lock = StateLock::take(&config.state_dir)?;
-    reclaim_locked(&Arc::new(config.clone()), &lock)?;
+    let (lock, _reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
     let store = DiskStore;
     let reservations = Reservations::open(&lock, &config.state_dir, &store);
     unsettled.settle(&reservations, &host.inventory)?;

@@ -47,10 +47,30 @@ const MEMORY_BYTES: u64 = 2 * (BASE_BYTES + OBJECT_BYTES * MOST_OBJECTS) + JOURN
 /// Threads: two brokers during a replacement, each with 256 at work and those that wait on listeners, and the executor's 1024.
 const MOST_THREADS: u64 = 8192;
 
-/// How long processes may take to be gone once they were told to end, before they are killed, and in all.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
-/// What was left is killed at once. The lock of the node is held meanwhile; what hangs in a driver is tried again.
-const SWEEP: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(100));
+/// How long processes may take to be gone once they were told to end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Before they are killed.
+    unharmed: Duration,
+    /// In all.
+    in_all: Duration,
+}
+
+/// Of the frontend whose container has ended.
+pub(crate) const OF_ITS_FRONTEND: Patience = Patience {
+    unharmed: Duration::from_millis(500),
+    in_all: Duration::from_secs(2),
+};
+/// Of a start that takes back what another one left. What hangs in a driver is left to a later sweep.
+pub(crate) const OF_A_START: Patience = Patience {
+    unharmed: Duration::ZERO,
+    in_all: Duration::from_millis(100),
+};
+/// The lock of the node is held meanwhile: what was left is killed at once, and waited for by nobody. A later sweep finds it gone.
+const SWEEP: Patience = Patience {
+    unharmed: Duration::ZERO,
+    in_all: Duration::ZERO,
+};
 
 /// One vGPU's group: a folder in each tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,28 +241,32 @@ impl OwnGroup {
         })
     }
 
-    /// Removes the group once its processes are gone. They end with the supervisor; what has not ended soon is killed.
+    /// Removes the group once its processes are gone. They end with the supervisor; what has not ended soon is killed. The group may be
+    /// the next vGPU's of this name as soon as `is_still` says no, and is left alone then.
     ///
     /// # Errors
     /// [`Error::OwnGroup`]: a process that cannot be killed is in it. [`sweep`] tries again.
-    pub(crate) fn remove(&self) -> Result<(), Error> {
-        self.remove_within(PATIENCE)
-    }
-
-    fn remove_within(&self, (ends, all): (Duration, Duration)) -> Result<(), Error> {
+    pub(crate) fn remove(
+        &self,
+        patience: Patience,
+        is_still: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
         let begun = Instant::now();
         for folder in self.folders() {
             loop {
+                if !is_still() {
+                    return Ok(());
+                }
                 let error = match fs::remove_dir(&folder) {
                     Ok(()) => break,
                     Err(error) if error.kind() == ErrorKind::NotFound => break,
                     Err(error) => error,
                 };
-                if error.kind() != ErrorKind::ResourceBusy || begun.elapsed() > all {
-                    return Err(failed(&folder)(error));
+                if error.kind() == ErrorKind::ResourceBusy && begun.elapsed() >= patience.unharmed {
+                    kill_all_in(&folder, is_still);
                 }
-                if begun.elapsed() > ends {
-                    kill_all_in(&folder);
+                if error.kind() != ErrorKind::ResourceBusy || begun.elapsed() >= patience.in_all {
+                    return Err(failed(&folder)(error));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -267,7 +291,8 @@ pub(crate) fn tree_of(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the groups of this state folder whose container has none there: a killed frontend may leave one.
+/// Removes the groups of this state folder whose container has none there: a killed frontend may leave one. The state lock is held, so
+/// that no group is a new container's; nothing is waited for.
 pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
     let tree = Tree::at(&config.broker.cgroup_root);
     let suffix = suffix_of(&config.state_dir);
@@ -287,7 +312,7 @@ pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
                 continue;
             }
             let tree = tree.clone();
-            match (OwnGroup { tree, name }).remove_within(SWEEP) {
+            match (OwnGroup { tree, name }).remove(SWEEP, &|| true) {
                 Ok(()) => {
                     tracing::info!(group = %entry.path().display(), "removed a control group that was left")
                 }
@@ -312,7 +337,7 @@ pub(crate) fn all(config: &Config) -> Vec<PathBuf> {
 }
 
 /// They are a vGPU's own: nobody else is let in.
-fn kill_all_in(folder: &Path) {
+fn kill_all_in(folder: &Path, is_still: &dyn Fn() -> bool) {
     let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     for pid in text.lines().filter_map(|line| line.parse::<i32>().ok()) {
         let Ok(process) = sys::pidfd::PidFd::open(pid) else {
@@ -320,7 +345,7 @@ fn kill_all_in(folder: &Path) {
         };
         // Read again after it was opened: from then on the number cannot change hands.
         let still = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-        if still.lines().any(|line| line.parse() == Ok(pid)) {
+        if still.lines().any(|line| line.parse() == Ok(pid)) && is_still() {
             // It may be gone by itself.
             drop(process.signal(libc::SIGKILL));
         }

@@ -3,15 +3,24 @@
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use cards::ContainerKey;
 use cards::lock::FileLock;
 use cards::sockets;
+use cards::{ContainerKey, Grant};
 
 use crate::error::Error;
 
 /// A container's folder, `<state_dir>/vgpus/<namespace>/<container>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContainerDir(PathBuf);
+
+/// Which vGPU of its name a folder has. A name is used again: what was decided about one vGPU must not be done to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Which {
+    /// The folder's.
+    inode: u64,
+    /// The grant's; `None`: it cannot be read, or is not there.
+    created_at_unix_ms: Option<u64>,
+}
 
 /// Where the container's own control group in the tree that divides CPU time is recorded.
 pub(crate) const CPU_GROUP: &str = "cpu-group";
@@ -72,6 +81,27 @@ impl ContainerDir {
 
     pub(crate) fn exists(&self) -> bool {
         self.0.is_dir()
+    }
+
+    /// Which vGPU is there; `None`: there is none.
+    pub(crate) fn which(&self) -> Option<Which> {
+        let inode = std::fs::metadata(&self.0).ok()?.ino();
+        let created_at_unix_ms = Grant::read(&self.0)
+            .ok()
+            .map(|grant| grant.created_at_unix_ms);
+        Some(Which {
+            inode,
+            created_at_unix_ms,
+        })
+    }
+
+    /// Whether that vGPU is still there, or what was left of it when its grant was removed.
+    pub(crate) fn is_still(&self, which: Which) -> bool {
+        self.which().is_some_and(|now| {
+            now.inode == which.inode
+                && (now.created_at_unix_ms.is_none()
+                    || now.created_at_unix_ms == which.created_at_unix_ms)
+        })
     }
 
     pub(crate) fn notify_socket(&self) -> PathBuf {

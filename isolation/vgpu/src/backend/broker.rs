@@ -4,7 +4,7 @@ use cards::Grant;
 use host_config::Config;
 use host_config::config::Strength;
 
-use super::{Backend, Held, Kind, Runtime, StartWatch, filter, quota};
+use super::{Backend, Ending, Held, Kind, Runtime, StartWatch, filter, quota};
 use crate::error::WhyNot;
 use crate::host::Host;
 use crate::own_group::OwnGroup;
@@ -81,13 +81,14 @@ impl Backend for Broker<'_> {
         Ok(())
     }
 
-    fn end(&self, dir: &ContainerDir) -> Result<(), Error> {
-        broker::stop(self.config, dir)?;
+    fn end(&self, dir: &ContainerDir, ending: &Ending<'_>) -> Result<(), Error> {
+        broker::stop(self.config, dir, ending.is_still)?;
         let Some(key) = dir.key() else {
             return Ok(());
         };
         // The container's end must not fail by it: the next reclaim finds the group.
-        if let Err(error) = OwnGroup::of(self.config, &key).remove() {
+        if let Err(error) = OwnGroup::of(self.config, &key).remove(ending.patience, ending.is_still)
+        {
             tracing::warn!(%key, error = %host_config::chain(&error), "a control group stays");
         }
         Ok(())

@@ -24,7 +24,7 @@ use limits::{Answer, CardLimit, Question, What, ask};
 use serde::{Deserialize, Serialize};
 
 use super::leaf::{Leaf, is_v2};
-use super::{Backend, Held, Kind, init};
+use super::{Backend, Ending, Held, Kind, init};
 use crate::Error;
 use crate::broker::Starting;
 use crate::error::WhyNot;
@@ -159,7 +159,10 @@ impl Backend for DriverLimit<'_> {
     }
 
     /// A grant must come back whatever NVML says: what is left is a reservation, and the log names it.
-    fn end(&self, dir: &ContainerDir) -> Result<(), Error> {
+    fn end(&self, dir: &ContainerDir, ending: &Ending<'_>) -> Result<(), Error> {
+        if !(ending.is_still)() {
+            return Ok(());
+        }
         if let Err(error) = self.teardown(dir) {
             tracing::warn!(
                 dir = %dir.path().display(),

@@ -42,6 +42,7 @@ pub use self::survey::{Offer, Survey, survey};
 use crate::broker::Starting;
 use crate::error::{Error, WhyNot};
 use crate::host::Host;
+use crate::own_group::Patience;
 use crate::process::Process;
 use crate::state::ContainerDir;
 
@@ -93,8 +94,16 @@ pub(crate) trait Backend {
     /// Before the container's control group goes. Does nothing for a container of another backend.
     fn teardown(&self, dir: &ContainerDir) -> Result<(), Error>;
 
-    /// When the grant ends. Does nothing for a container of another backend.
-    fn end(&self, dir: &ContainerDir) -> Result<(), Error>;
+    /// When the grant ends; the state lock is not held, since this may wait. Does nothing for a container of another backend.
+    fn end(&self, dir: &ContainerDir, ending: &Ending<'_>) -> Result<(), Error>;
+}
+
+/// How a vGPU is ended.
+pub(crate) struct Ending<'a> {
+    /// Whether it is still that vGPU: somebody else may have undone it meanwhile, and the name be the next one's.
+    pub(crate) is_still: &'a dyn Fn() -> bool,
+    /// With the control group of its own processes.
+    pub(crate) patience: Patience,
 }
 
 /// What a container holds of a card.

@@ -3,7 +3,7 @@
 use cards::{DriverSpec, Grant};
 use host_config::config::Strength;
 
-use super::{Backend, Held, Kind, init};
+use super::{Backend, Ending, Held, Kind, init};
 use crate::Error;
 use crate::broker::Starting;
 use crate::error::WhyNot;
@@ -49,7 +49,7 @@ impl Backend for Share {
         Ok(())
     }
 
-    fn end(&self, _dir: &ContainerDir) -> Result<(), Error> {
+    fn end(&self, _dir: &ContainerDir, _ending: &Ending<'_>) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -44,7 +44,7 @@ impl Backend for Fake {
     fn teardown(&self, _dir: &ContainerDir) -> Result<(), Error> {
         Ok(())
     }
-    fn end(&self, _dir: &ContainerDir) -> Result<(), Error> {
+    fn end(&self, _dir: &ContainerDir, _ending: &Ending<'_>) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -219,7 +219,7 @@ impl Create<'_> {
         match ready.and_then(|()| self.watch.reached(Step::BrokerReady)) {
             Ok(()) => Ok(created),
             Err(error) => {
-                let undone = self.container.release();
+                let undone = self.container.release(self.container.dir().which());
                 self.container.report_failed_undo(undone);
                 Err(error)
             }
@@ -250,7 +250,7 @@ impl Making<'_> {
             }),
             Err(error) => {
                 // The frontend's lock is given up last.
-                let undone = self.container.release();
+                let undone = self.container.release(self.container.dir().which());
                 self.container.report_failed_undo(undone);
                 drop(placed);
                 Err(error)

@@ -50,13 +50,13 @@ impl Making<'_> {
         sweep_sockets();
         let lock = StateLock::take(&config.state_dir)?;
         self.watch.reached(Step::Locked)?;
-        reclaim_locked(config, &lock)?;
+        let (mut lock, _reclaimed) = reclaim_locked(config, lock)?;
         self.watch.reached(Step::Reclaimed)?;
-        if container.dir().exists() {
-            return Err(self.exists());
-        }
+        self.refuse_second()?;
         if let Some((taking, neighbours)) = &pod {
-            pod::take_back_ended(container, &lock, taking, neighbours)?;
+            lock = pod::take_back_ended(container, lock, taking, neighbours)?;
+            // The lock may have been let go.
+            self.refuse_second()?;
         }
         self.refuse_deep_state_dir()?;
         let store = DiskStore;
@@ -115,6 +115,13 @@ impl Making<'_> {
         let key = self.container.key();
         let found = |spec| names::find(key, spec, self.input.bundle());
         self.input.spec().map(found).unwrap_or_default()
+    }
+
+    fn refuse_second(&self) -> Result<(), Error> {
+        match self.container.dir().exists() {
+            true => Err(self.exists()),
+            false => Ok(()),
+        }
     }
 
     fn exists(&self) -> Error {

@@ -14,6 +14,7 @@ use control::client;
 use spec::Request;
 use spec::request::{AmountOf, PodPlace};
 
+use super::release::{Left, Taken, take_back};
 use crate::pod_record::{self, Record};
 use crate::state;
 use crate::{Container, Error, backend};
@@ -138,31 +139,39 @@ fn others(container: &Container, place: &PodPlace) -> Result<Vec<(Container, Rec
     Ok(others)
 }
 
-/// Gives back what has ended in this container's pod, and refuses the pod's own amount to it while another container has it.
+/// Gives back what has ended in this container's pod, as [`take_back`] does, and refuses the pod's own amount to it while another
+/// container has it.
 ///
 /// # Errors
 /// Another container of the pod has the pod's amount; what has ended cannot be undone.
 pub(super) fn take_back_ended(
     container: &Container,
-    lock: &StateLock,
+    lock: StateLock,
     taking: &Taking<'_>,
     neighbours: &Neighbours,
-) -> Result<(), Error> {
-    for (other, record) in others(container, taking.place)? {
+) -> Result<StateLock, Error> {
+    let mut left = Vec::new();
+    for (other, _record) in others(container, taking.place)? {
         if has_ended(&other, neighbours)? {
-            other.take_back(
-                lock,
+            left.extend(Left::of(
+                &other,
                 "it had ended, and another container of its pod started: its vGPU was given back",
-            )?;
-            tracing::info!(key = %other.key(), "given back: it has ended, and another of its pod starts");
-        } else if taking.takes_pod_amount_of(&record) {
+            ));
+        }
+    }
+    let (lock, taken) = take_back(container.config(), lock, &left)?;
+    let all_taken: Result<Vec<Taken>, Error> = taken.into_iter().collect();
+    tracing::debug!(taken = ?all_taken?, "another container of their pod starts");
+    // As it is now: the lock may have been let go, and another container of the pod have started.
+    for (_other, record) in others(container, taking.place)? {
+        if taking.takes_pod_amount_of(&record) {
             return Err(Error::PodAmountTaken {
                 container: taking.place.container.clone(),
                 holder: record.container,
             });
         }
     }
-    Ok(())
+    Ok(lock)
 }
 
 /// Whether no frontend holds it and no process has its filter any more: what the broker itself ends for, a moment later. It may have

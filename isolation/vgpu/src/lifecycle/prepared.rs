@@ -14,6 +14,7 @@ use super::running::{Ended, Running};
 use crate::broker::Starting;
 use crate::events::Log;
 use crate::own_group::Governor;
+use crate::state::Which;
 use crate::{Container, Error, backend};
 
 /// What [`create`](super::create) has made.
@@ -38,6 +39,7 @@ pub struct Created {
 #[must_use = "a container that is not verified must not start"]
 pub struct Prepared {
     container: Container,
+    which: Option<Which>,
     frontend: Option<Arc<FileLock>>,
     pending: Option<Pending>,
 }
@@ -76,14 +78,16 @@ impl Prepared {
     pub(super) fn new(container: &Container, frontend: FileLock, pending: Pending) -> Self {
         Self {
             container: container.clone(),
+            which: container.dir().which(),
             frontend: Some(Arc::new(frontend)),
             pending: Some(pending),
         }
     }
 
-    pub(super) fn reopened(container: &Container) -> Self {
+    pub(super) fn reopened(container: &Container, which: Which) -> Self {
         Self {
             container: container.clone(),
+            which: Some(which),
             frontend: None,
             pending: None,
         }
@@ -119,7 +123,7 @@ impl Prepared {
                 .inspect_err(|error| Log::of(&self.container).refused(error))
         });
         match verified {
-            Ok(()) => Ok(Running::new(&self.container, self.frontend)),
+            Ok(()) => Ok(Running::new(&self.container, self.which, self.frontend)),
             Err(error) => Err(Box::new(Rejected {
                 error,
                 ended: self.ended(),
@@ -137,6 +141,6 @@ impl Prepared {
 
     /// The container has ended, or was never made.
     pub fn ended(self) -> Ended {
-        Ended::new(&self.container, self.frontend)
+        Ended::new(&self.container, self.which, self.frontend)
     }
 }

@@ -11,8 +11,10 @@ use cards::store::DiskStore;
 use cards::{Backend, ContainerKey, Grant};
 use host_config::{Config, chain};
 
+use crate::backend::Ending;
 use crate::events::Log;
-use crate::state::{self, ContainerDir};
+use crate::own_group::{OF_A_START, OF_ITS_FRONTEND, Patience};
+use crate::state::{self, ContainerDir, Which};
 use crate::{Container, Error, backend, bundle, own_group, sockets};
 
 /// What became of what killed frontends and brokers left behind.
@@ -50,7 +52,8 @@ pub(super) fn reclaim_each(config: &Config) -> Result<Reclaimed, Error> {
         return Ok(Reclaimed::default());
     }
     let lock = StateLock::take(&config.state_dir)?;
-    reclaim_locked(&Arc::new(config.clone()), &lock)
+    let (_lock, reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
+    Ok(reclaimed)
 }
 
 /// A dead socket is in nobody's way: who needs its name takes it. So this comes before the state lock, for which every start of the host waits.
@@ -61,24 +64,43 @@ pub(crate) fn sweep_sockets() {
     }
 }
 
-/// Whoever calls it has swept sockets before the lock ([`sweep_sockets`]).
+/// Whoever calls it has swept sockets before the lock ([`sweep_sockets`]). It gives the lock back as it was taken; in between it may have
+/// been let go, see [`take_back`].
 ///
 /// # Errors
 /// Vgpus or reservations cannot be read.
-pub(crate) fn reclaim_locked(config: &Arc<Config>, lock: &StateLock) -> Result<Reclaimed, Error> {
+pub(crate) fn reclaim_locked(
+    config: &Arc<Config>,
+    lock: StateLock,
+) -> Result<(StateLock, Reclaimed), Error> {
     let mut reclaimed = Reclaimed::default();
-    let containers = state::containers(&config.state_dir)?;
-    own_group::sweep(config, &containers);
-    for key in containers {
+    let mut left = Vec::new();
+    for key in state::containers(&config.state_dir)? {
         let container = Container::new(Arc::clone(config), key);
-        match container.take_back_stale(lock) {
-            Ok(true) => reclaimed.keys.push(container.key().clone()),
-            Ok(false) => {}
+        match backend::is_live(container.dir()) {
+            Ok(true) => {}
+            Ok(false) => left.extend(Left::of(
+                &container,
+                "neither frontend nor broker lived any more: its vGPU was taken back",
+            )),
             Err(error) => reclaimed.fail(container.key(), error),
         }
     }
+    let (lock, taken) = take_back(config, lock, &left)?;
+    for (left, result) in left.iter().zip(taken) {
+        let key = left.container.key();
+        match result {
+            Ok(Taken::Back) => {
+                tracing::info!(%key, "reclaimed a stale vGPU");
+                reclaimed.keys.push(key.clone());
+            }
+            Ok(Taken::ByOthers) => {}
+            Err(error) => reclaimed.fail(key, error),
+        }
+    }
+    own_group::sweep(config, &state::containers(&config.state_dir)?);
     let store = DiskStore;
-    let reservations = Reservations::open(lock, &config.state_dir, &store);
+    let reservations = Reservations::open(&lock, &config.state_dir, &store);
     for entry in reservations
         .all()?
         .into_iter()
@@ -93,56 +115,112 @@ pub(crate) fn reclaim_locked(config: &Arc<Config>, lock: &StateLock) -> Result<R
             Err(error) => reclaimed.fail(&entry.key, error.into()),
         }
     }
-    Ok(reclaimed)
+    Ok((lock, reclaimed))
+}
+
+/// A vGPU that nobody holds any more, as it was found under the state lock: the lock of a frontend that was killed before its broker
+/// took its own, or a reservation that it has left, may be all that is there.
+pub(super) struct Left {
+    container: Container,
+    which: Which,
+    /// For the record.
+    why: &'static str,
+}
+
+impl Left {
+    /// `None`: there is none.
+    pub(super) fn of(container: &Container, why: &'static str) -> Option<Self> {
+        Some(Self {
+            container: container.clone(),
+            which: container.dir().which()?,
+            why,
+        })
+    }
+
+    /// Under the lock, after its processes were ended without it.
+    fn undo(&self, lock: &StateLock) -> Result<Taken, Error> {
+        let dir = self.container.dir();
+        if !dir.is_still(self.which) || backend::is_live(dir)? {
+            return Ok(Taken::ByOthers);
+        }
+        let log = Log::of(&self.container);
+        self.container.undo(lock)?;
+        log.ended(self.why);
+        Ok(Taken::Back)
+    }
+}
+
+/// What became of a vGPU that was to be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Its memory is free.
+    Back,
+    /// It was gone when the lock was taken again, or is somebody's.
+    ByOthers,
+}
+
+/// Takes back what nobody holds. The lock is let go while processes are ended: a start waits for them, since it may need what they hold,
+/// but nobody waits for that start. What was seen under the lock before is to be looked at again. With nothing to take back it is kept.
+///
+/// # Errors
+/// The lock cannot be had again.
+pub(super) fn take_back(
+    config: &Config,
+    lock: StateLock,
+    all: &[Left],
+) -> Result<(StateLock, Vec<Result<Taken, Error>>), Error> {
+    if all.is_empty() {
+        return Ok((lock, Vec::new()));
+    }
+    drop(lock);
+    let ended: Vec<Result<(), Error>> = all
+        .iter()
+        .map(|left| left.container.end_backends(left.which, OF_A_START))
+        .collect();
+    let lock = StateLock::take(&config.state_dir)?;
+    let taken = all.iter().zip(ended);
+    let taken = taken
+        .map(|(left, ended)| ended.and_then(|()| left.undo(&lock)))
+        .collect();
+    Ok((lock, taken))
 }
 
 impl Container {
-    /// Ends its vGPU: broker stopped, spec put back, grant and folder gone. A container without one is fine.
+    /// Ends this vGPU: broker stopped, spec put back, grant and folder gone. One that is gone is fine: the name may be another's.
     ///
     /// # Errors
     /// What could not be undone; a later call, or [`reclaim`], tries again.
-    pub(super) fn release(&self) -> Result<(), Error> {
-        if !self.dir().exists() {
+    pub(super) fn release(&self, which: Option<Which>) -> Result<(), Error> {
+        let Some(which) = which.filter(|which| self.dir().is_still(*which)) else {
+            return Ok(());
+        };
+        // Outside the lock: a broker may take a second to end, and other containers start meanwhile.
+        self.end_backends(which, OF_ITS_FRONTEND)?;
+        self.undo_ended(which)
+    }
+
+    /// Meanwhile another one may have taken the vGPU back, and the engine have made the next container of this name.
+    pub(super) fn undo_ended(&self, which: Which) -> Result<(), Error> {
+        let lock = StateLock::take(&self.config().state_dir)?;
+        if !self.dir().is_still(which) {
             return Ok(());
         }
         let log = Log::of(self);
-        // Outside the lock: a broker may take a second to end, and other containers start meanwhile.
-        self.end_backends()?;
-        let lock = StateLock::take(&self.config().state_dir)?;
         self.undo(&lock)?;
         drop(lock);
         log.ended("the container has ended; its vGPU was released");
         Ok(())
     }
 
-    /// [`Container::release`] under the lock, for a container that nobody holds any more: the lock of a frontend that was killed
-    /// before its broker took its own, or a reservation that it has left, may be all that is there.
-    pub(super) fn take_back(&self, lock: &StateLock, why: &str) -> Result<(), Error> {
-        let log = Log::of(self);
-        self.end_backends()?;
-        self.undo(lock)?;
-        log.ended(why);
-        Ok(())
-    }
-
-    /// [`Container::take_back`] where neither frontend nor broker lives; whether it was so.
-    fn take_back_stale(&self, lock: &StateLock) -> Result<bool, Error> {
-        if backend::is_live(self.dir())? {
-            return Ok(false);
-        }
-        self.take_back(
-            lock,
-            "neither frontend nor broker lived any more: its vGPU was taken back",
-        )?;
-        tracing::info!(key = %self.key(), "reclaimed a stale vGPU");
-        Ok(true)
-    }
-
     /// Ends whatever backend's work is in the folder, of which the grant may be unreadable.
-    fn end_backends(&self) -> Result<(), Error> {
+    pub(super) fn end_backends(&self, which: Which, patience: Patience) -> Result<(), Error> {
+        let ending = Ending {
+            is_still: &|| self.dir().is_still(which),
+            patience,
+        };
         [Backend::DriverLimit, Backend::Broker]
             .into_iter()
-            .try_for_each(|kind| backend::of(self.config(), kind).end(self.dir()))
+            .try_for_each(|kind| backend::of(self.config(), kind).end(self.dir(), &ending))
     }
 
     /// Removes all traces of a container whose broker is dead, in the reverse order of their making. Safe to repeat.

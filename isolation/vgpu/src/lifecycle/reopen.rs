@@ -12,7 +12,9 @@ impl Container {
     /// The vGPU that another process has made, verified and left to this one. `None`: the container has none.
     #[must_use]
     pub fn reopen(&self) -> Option<Running> {
-        self.dir().exists().then(|| Running::new(self, None))
+        self.dir()
+            .which()
+            .map(|which| Running::new(self, Some(which), None))
     }
 
     /// [`Container::reopen`], but not for a vGPU that another kind of frontend has made: a runtime wrapper below a shim must leave
@@ -28,7 +30,9 @@ impl Container {
     /// The vGPU of a container that another process has made, and whose filter is not verified yet. `None`: the container has none.
     #[must_use]
     pub fn reopen_prepared(&self) -> Option<Prepared> {
-        self.dir().exists().then(|| Prepared::reopened(self))
+        self.dir()
+            .which()
+            .map(|which| Prepared::reopened(self, which))
     }
 
     /// [`Running::edit_exec`] on the file that an engine hands to its runtime, for any container; unchanged files are not written.

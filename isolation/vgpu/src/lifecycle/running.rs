@@ -11,6 +11,7 @@ use super::exec::admit_exec;
 use crate::backend::{self, StartWatch};
 use crate::events::Log;
 use crate::process::Process;
+use crate::state::Which;
 use crate::{Container, Error};
 
 /// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the
@@ -19,6 +20,8 @@ use crate::{Container, Error};
 #[must_use = "a vGPU is to be released when its container has ended"]
 pub struct Running {
     container: Container,
+    /// The vGPU, of all that this name has had; `None`: it was gone already.
+    which: Option<Which>,
     frontend: Option<Arc<FileLock>>,
 }
 
@@ -27,6 +30,8 @@ pub struct Running {
 #[must_use = "the vGPU is to be released"]
 pub struct Ended {
     container: Container,
+    /// The vGPU, of all that this name has had; `None`: it was gone already.
+    which: Option<Which>,
     frontend: Option<Arc<FileLock>>,
 }
 
@@ -55,9 +60,14 @@ impl Unheld {
 }
 
 impl Running {
-    pub(super) fn new(container: &Container, frontend: Option<Arc<FileLock>>) -> Self {
+    pub(super) fn new(
+        container: &Container,
+        which: Option<Which>,
+        frontend: Option<Arc<FileLock>>,
+    ) -> Self {
         Self {
             container: container.clone(),
+            which,
             frontend,
         }
     }
@@ -159,14 +169,19 @@ impl Running {
 
     /// The container has ended.
     pub fn ended(self) -> Ended {
-        Ended::new(&self.container, self.frontend)
+        Ended::new(&self.container, self.which, self.frontend)
     }
 }
 
 impl Ended {
-    pub(super) fn new(container: &Container, frontend: Option<Arc<FileLock>>) -> Self {
+    pub(super) fn new(
+        container: &Container,
+        which: Option<Which>,
+        frontend: Option<Arc<FileLock>>,
+    ) -> Self {
         Self {
             container: container.clone(),
+            which,
             frontend,
         }
     }
@@ -186,7 +201,7 @@ impl Ended {
     /// What could not be undone; another call, or [`reclaim`](super::reclaim), tries again.
     pub fn release(&mut self) -> Result<(), Error> {
         self.frontend = None;
-        self.container.release()
+        self.container.release(self.which)
     }
 }
 

@@ -8,6 +8,7 @@ mod life;
 mod pod;
 mod real_cards;
 mod refused;
+mod release;
 mod terms;
 
 use std::fs;
