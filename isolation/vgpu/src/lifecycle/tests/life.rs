@@ -369,7 +369,7 @@ fn no_connection_is_made_to_a_shim_under_the_lock_that_every_start_needs() {
     }
     assert!(swept, "before the lock");
     let lock = StateLock::take(&host.config.state_dir).unwrap();
-    reclaim_locked(&Arc::new(host.config.clone()), lock).unwrap();
+    let (lock, _reclaimed) = reclaim_locked(&Arc::new(host.config.clone()), lock).unwrap();
     assert!(leftover.exists(), "whoever calls it");
     drop(lock);
     while leftover.exists() && Instant::now() < until {
