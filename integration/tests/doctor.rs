@@ -127,7 +127,9 @@ mod bodies {
             .args(["fault", "--state-dir"])
             .arg(rig.node.state_dir());
         capture(fault.arg("clear"), LIMIT)?.success()?;
-        rig.node.cgpu(&["doctor", "--repair"])?.success()?;
+        rig.node
+            .cgpu(&["doctor", "--repair", "--card", card])?
+            .success()?;
         well(rig)
     }
 

@@ -201,7 +201,9 @@ mod bodies {
         reported(rig, "lost", "card_lost")?;
         rig.containerd.remove("lost")?;
         fault(rig, &["clear"])?;
-        rig.node.cgpu(&["doctor", "--repair"])?.success()?;
+        rig.node
+            .cgpu(&["doctor", "--repair", "--card", &index])?
+            .success()?;
         let last = events(rig, &[])?.pop().context("no event")?;
         ensure!(
             last["kind"] == "card_repaired" && last["card"] == card.as_str(),

@@ -237,7 +237,18 @@ mod bodies {
         let cards = rig.node.cgpu(&["cards"])?.success()?.stdout;
         assert!(cards.contains("the card was lost"), "{cards}");
         fault(rig, &["clear"])?;
-        rig.node.cgpu(&["doctor", "--repair"])?.success()?;
+        // Who takes leftovers back says nothing of a card.
+        rig.node.cgpu(&["doctor", "--repair"])?;
+        let cards = rig.node.cgpu(&["cards"])?.success()?.stdout;
+        assert!(cards.contains("the card was lost"), "{cards}");
+        let unknown = rig.node.cgpu(&["doctor", "--repair", "--card", "99"])?;
+        assert!(
+            unknown.stderr.contains("no card 99") && unknown.stderr.contains(&lost),
+            "{unknown:?}"
+        );
+        rig.node
+            .cgpu(&["doctor", "--repair", "--card", &lost])?
+            .success()?;
         rig.hold("e", &["cgpu.io/memory=1Gi", &named])?.success()?;
         for id in ["a", "b", "c", "e"] {
             rig.containerd.remove(id)?;

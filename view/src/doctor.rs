@@ -38,7 +38,7 @@ pub struct Doctor {
     pub checks: Vec<Check>,
     /// Containers whose leftovers were taken back; absent without `--repair`.
     pub reclaimed: Option<Vec<String>>,
-    /// Cards whose report of bad health was taken back: containers are placed on them again; absent without `--repair`.
+    /// Cards whose report of bad health was taken back: containers are placed on them again; absent without `--repair`, empty without its `--card`.
     pub cleared_cards: Option<Vec<String>>,
 }
 

@@ -123,7 +123,7 @@ fn in_words(outcome: &Outcome, policy: Policy, is_placed: bool) -> (OutcomeKind,
         ),
         Outcome::Unusable(Unusable::Unhealthy(why)) => (
             OutcomeKind::Unhealthy,
-            format!("unhealthy: {why}; `cgpu doctor --repair` clears it"),
+            format!("unhealthy: {why}; `cgpu doctor --repair --card CARD` clears it"),
         ),
         Outcome::Unusable(Unusable::Unshareable(why)) => {
             (OutcomeKind::Unshareable, format!("it {why}"))

@@ -94,9 +94,12 @@ enum Command {
     Doctor {
         #[command(flatten)]
         form: Form,
-        /// Also clean up: release what killed containers still hold, and use cards again that were marked unhealthy.
+        /// Also clean up: release what killed containers still hold. What runs is left alone, and so are unhealthy cards.
         #[arg(long)]
         repair: bool,
+        /// With --repair: also use this card again, which was marked unhealthy: its UUID or index. Nothing checks the card.
+        #[arg(long, value_name = "CARD", requires = "repair")]
+        card: Option<String>,
     },
     /// Check whether GPU containers can run on this host.
     #[cfg(not(feature = "host"))]
@@ -260,12 +263,12 @@ fn host(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
         Command::Smi(options) => smi::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Cards(options) => cards::run(&options),
-        Command::Doctor { form, repair } => doctor::run(
+        Command::Doctor { form, repair, card } => doctor::run(
             form,
-            if repair {
-                doctor::Repair::Yes
-            } else {
-                doctor::Repair::No
+            &match (repair, card) {
+                (false, _) => doctor::Repair::No,
+                (true, None) => doctor::Repair::Leftovers,
+                (true, Some(card)) => doctor::Repair::Card(card),
             },
         ),
         Command::Events(options) => events::run(&options),

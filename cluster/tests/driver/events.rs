@@ -222,7 +222,7 @@ fn shown(plane: &ControlPlane) -> Result<()> {
             .is_some_and(|text| text.contains("Xid 79")),
         "{unhealthy}"
     );
-    cards::health::clear(&state)?;
+    cards::health::clear(&state, &health.uuid)?;
     wait(kubectl, "default", "GpuHealthy")?;
     kubectl
         .run(&["label", "node", "n1", "ack.node.gpu.schedule=default"])?

@@ -1,7 +1,7 @@
 //! Cards that nothing may be placed on: `cards/<uuid>/health.json`, absent for a card that is well.
 //!
 //! ```text
-//!   (well) ──a broker sees the card lost, or an Xid that means so──▶ unhealthy ──cgpu doctor --repair──▶ (well)
+//!   (well) ──a broker sees the card lost, or an Xid that means so──▶ unhealthy ──cgpu doctor --repair --card──▶ (well)
 //! ```
 //!
 //! Brokers write it without the state lock, which a start can hold for long: the first report stays, later ones are no news.
@@ -112,30 +112,41 @@ pub(crate) fn of_card(cards_dir: &Path, uuid: &GpuUuid) -> Result<Option<CardHea
     store::parse_versioned("health of a card", &path, &bytes, VERSION).map(Some)
 }
 
-/// Takes every report back; says of which cards there was one.
+/// The cards that there is a report of.
 ///
 /// # Errors
-/// A failed file operation.
-pub fn clear(state_dir: &Path) -> Result<Vec<GpuUuid>, Error> {
+/// A failed file operation; a folder whose name is no card's.
+pub fn reported(state_dir: &Path) -> Result<Vec<GpuUuid>, Error> {
     let cards_dir = state_dir.join("cards");
     let entries = match fs::read_dir(&cards_dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::io("read", &cards_dir)(error)),
     };
-    let mut cleared = Vec::new();
+    let mut reported = Vec::new();
     for entry in entries {
         let entry = entry.map_err(Error::io("read", &cards_dir))?;
         let uuid = GpuUuid::new(entry.file_name().to_string_lossy())?;
         let path = path_of(&cards_dir, &uuid);
-        match fs::remove_file(&path) {
-            Ok(()) => cleared.push(uuid),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io("remove", &path)(error)),
+        if path.try_exists().map_err(Error::io("look at", &path))? {
+            reported.push(uuid);
         }
     }
-    cleared.sort();
-    Ok(cleared)
+    reported.sort();
+    Ok(reported)
+}
+
+/// Takes the report of a card back; whether there was one.
+///
+/// # Errors
+/// A failed file operation.
+pub fn clear(state_dir: &Path, uuid: &GpuUuid) -> Result<bool, Error> {
+    let path = path_of(&state_dir.join("cards"), uuid);
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("remove", &path)(error)),
+    }
 }
 
 fn path_of(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {
@@ -167,9 +178,16 @@ mod tests {
             .unwrap()
             .collect();
         assert_eq!(left.len(), 1);
-        assert_eq!(clear(folder.path()).unwrap(), std::slice::from_ref(&uuid));
+        let other = GpuUuid::new("GPU-2").unwrap();
+        assert!(!clear(folder.path(), &other).unwrap());
+        assert_eq!(
+            reported(folder.path()).unwrap(),
+            std::slice::from_ref(&uuid)
+        );
+        assert!(clear(folder.path(), &uuid).unwrap());
         assert_eq!(of(folder.path(), &uuid).unwrap(), None);
-        assert_eq!(clear(folder.path()).unwrap(), []);
+        assert_eq!(reported(folder.path()).unwrap(), []);
+        assert!(!clear(folder.path(), &uuid).unwrap());
     }
 
     #[test]
@@ -182,6 +200,23 @@ mod tests {
             fs::write(&path, text).unwrap();
             assert!(of(folder.path(), &uuid).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_page_on_operations_has_the_xids_that_take_a_card_out() {
+        let page = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/guide/operations.md"
+        );
+        let page = fs::read_to_string(page).unwrap();
+        let (_, table) = page.split_once("| Xid | NVIDIA's list says |\n").unwrap();
+        let (table, _) = table.split_once("\n\n").unwrap();
+        let listed: Vec<u32> = table
+            .lines()
+            .skip(1)
+            .map(|row| row.split('|').nth(1).unwrap().trim().parse().unwrap())
+            .collect();
+        assert_eq!(listed, FATAL_XIDS);
     }
 
     #[test]

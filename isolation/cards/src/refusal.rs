@@ -82,7 +82,7 @@ pub enum Refusal {
     },
     /// A named card that is not well.
     #[error(
-        "card {name} is unhealthy: {reason}; nothing is placed on it until `cgpu doctor --repair` clears it"
+        "card {name} is unhealthy: {reason}; nothing is placed on it until `cgpu doctor --repair --card {name}` clears it"
     )]
     Unhealthy {
         /// The card.

@@ -128,7 +128,7 @@ pub(super) fn cards(
     count: usize,
     unhealthy: &Result<Vec<(String, String)>, String>,
 ) -> Check {
-    const REMEDY: &str = "restart its containers, reset or replace the card, then run `cgpu doctor --repair` to use it for new containers again";
+    const REMEDY: &str = "restart its containers, reset or replace the card, then run `cgpu doctor --repair --card CARD` to use it for new containers again";
     match unhealthy {
         Ok(none) if none.is_empty() => Check::ok(name, format!("{count} cards")),
         Ok(unhealthy) => {
@@ -150,7 +150,7 @@ pub(super) fn cards(
         Err(why) => Check::missing(
             name,
             why,
-            "no container is placed on a card whose health.json cannot be read: `cgpu doctor --repair` removes the file",
+            "no container is placed on a card whose health.json cannot be read: `cgpu doctor --repair --card CARD` removes the file",
         ),
     }
 }
@@ -337,7 +337,11 @@ mod tests {
     fn a_lost_card_is_broken_and_the_last_one_stops_all_starts() {
         let lost = |uuid: &str| (uuid.to_owned(), "the card was lost".to_owned());
         one(&cards("cards", 2, &Ok(Vec::new())), Level::Ok, &["2 cards"]);
-        let parts = ["1 of 2", "GPU-1: the card was lost", "cgpu doctor --repair"];
+        let parts = [
+            "1 of 2",
+            "GPU-1: the card was lost",
+            "cgpu doctor --repair --card",
+        ];
         one(
             &cards("cards", 2, &Ok(vec![lost("GPU-1")])),
             Level::Broken,

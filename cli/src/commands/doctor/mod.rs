@@ -7,6 +7,7 @@ mod standing;
 use std::process::ExitCode;
 
 use cards::FrontendKind;
+use cards::GpuUuid;
 use cards::lock::FileLock;
 use host_config::Config;
 use sys::pidfd::PidFd;
@@ -15,6 +16,7 @@ pub(super) use self::standing::standing_of;
 use super::Form;
 use crate::render;
 use view::doctor::{Doctor, assess};
+use view::host_driver::HostDriver;
 use view::ps;
 
 /// Below the help of `cgpu doctor`.
@@ -23,15 +25,18 @@ Exit code: 0 if nothing is missing or broken, else 1.
 
 Examples:
   cgpu doctor
-  cgpu doctor --repair";
+  cgpu doctor --repair
+  cgpu doctor --repair --card 0                   Also use card 0 again, which was marked unhealthy";
 
 /// Whether leftovers are taken back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Repair {
     /// They are only listed.
     No,
     /// They are taken back first.
-    Yes,
+    Leftovers,
+    /// They are, and the bad health of this card, which its mender names: nobody else can say that it is well.
+    Card(String),
 }
 
 /// How long a broker may take to see that its slice's last process has ended.
@@ -63,35 +68,74 @@ pub(super) fn assessed(loaded: &Result<Config, host_config::config::Error>) -> D
     assess(&probe::look(loaded))
 }
 
-pub(super) fn run(form: Form, repair: Repair) -> anyhow::Result<ExitCode> {
-    if repair == Repair::Yes && !nix::unistd::geteuid().is_root() {
+/// Takes back what ended containers have left; says of whom.
+fn take_leftovers(config: &Config) -> anyhow::Result<Vec<String>> {
+    if !config.state_dir.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut reclaimed = super::run::sweep(config)?;
+    if !reclaimed.is_empty() {
+        await_abandoned_brokers(config)?;
+    }
+    let keys = vgpu::reclaim(config)?;
+    reclaimed.extend(keys.iter().map(ToString::to_string));
+    Ok(reclaimed)
+}
+
+/// The card that is meant. One that the driver does not show any more is known by its report.
+fn named_card(config: &Config, name: &str) -> anyhow::Result<GpuUuid> {
+    let reported = cards::health::reported(&config.state_dir)?;
+    if let Some(uuid) = reported.iter().find(|uuid| uuid.as_str() == name) {
+        return Ok(uuid.clone());
+    }
+    let shown = match HostDriver::of(config).inventory(config) {
+        Ok(inventory) => inventory.map_or_else(Vec::new, |inventory| inventory.cards),
+        Err(error) if reported.is_empty() => return Err(error.context("look for the card")),
+        Err(_) => Vec::new(),
+    };
+    let is_meant = |card: &&cards::Card| {
+        card.uuid.as_str() == name || name.parse().is_ok_and(|index: u32| index == card.index)
+    };
+    if let Some(card) = shown.iter().find(is_meant) {
+        return Ok(card.uuid.clone());
+    }
+    let gone = reported
+        .iter()
+        .filter(|uuid| shown.iter().all(|card| card.uuid != **uuid));
+    let present: Vec<String> = shown
+        .iter()
+        .map(|card| format!("{} ({})", card.index, card.uuid))
+        .chain(gone.map(|uuid| format!("{uuid} (marked unhealthy, and not shown by the driver)")))
+        .collect();
+    let present = match present.as_slice() {
+        [] => "none".to_owned(),
+        present => present.join(", "),
+    };
+    anyhow::bail!("no card {name} on this host, which has: {present}")
+}
+
+pub(super) fn run(form: Form, repair: &Repair) -> anyhow::Result<ExitCode> {
+    if *repair != Repair::No && !nix::unistd::geteuid().is_root() {
         anyhow::bail!("`cgpu doctor --repair` needs root: it changes the state folder");
     }
     let loaded = Config::load();
+    // A wrong name is an error before anything is changed.
+    let card = match (&loaded, repair) {
+        (Ok(config), Repair::Card(name)) => Some((config, named_card(config, name)?)),
+        _ => None,
+    };
     let reclaimed = match (&loaded, repair) {
-        (Ok(config), Repair::Yes) if config.state_dir.is_dir() => {
-            let mut reclaimed = super::run::sweep(config)?;
-            if !reclaimed.is_empty() {
-                await_abandoned_brokers(config)?;
-            }
-            let keys = vgpu::reclaim(config)?;
-            reclaimed.extend(keys.iter().map(ToString::to_string));
-            Some(reclaimed)
-        }
-        (_, Repair::Yes) => Some(Vec::new()),
         (_, Repair::No) => None,
+        (Ok(config), _) => Some(take_leftovers(config)?),
+        (Err(_), _) => Some(Vec::new()),
     };
-    let cleared_cards = match (&loaded, repair) {
-        (Ok(config), Repair::Yes) => {
-            let cleared = cards::health::clear(&config.state_dir)?;
-            for uuid in &cleared {
-                vgpu::events::card_repaired(config, uuid);
-            }
-            Some(cleared.iter().map(ToString::to_string).collect())
-        }
-        (_, Repair::Yes) => Some(Vec::new()),
-        (_, Repair::No) => None,
-    };
+    let mut cleared_cards = (*repair != Repair::No).then(Vec::new);
+    if let Some((config, uuid)) = card
+        && cards::health::clear(&config.state_dir, &uuid)?
+    {
+        vgpu::events::card_repaired(config, &uuid);
+        cleared_cards.get_or_insert_default().push(uuid.to_string());
+    }
     let mut doctor = assessed(&loaded);
     doctor.reclaimed = reclaimed;
     doctor.cleared_cards = cleared_cards;
