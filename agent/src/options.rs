@@ -10,6 +10,10 @@ use clap::Parser;
 use host_config::config::{DEFAULT_PATH, MetricsConfig, PATH_VARIABLE};
 use view::metrics::text::Dialect;
 
+/// With these the agent serves no node, so what only a node's agent reads would be ignored. (`requires` alone does not refuse it: clap
+/// takes a required option for met where one that excludes it is there.)
+const CONTROLLERS: [&str; 2] = ["classic_templates", "evict_for_priority"];
+
 /// Below the help.
 const PATHS: &str = "\
 Paths:
@@ -25,16 +29,16 @@ Paths:
 #[command(name = "cgpu-agent", version, after_help = PATHS)]
 pub struct Options {
     /// Where to listen: an address and port, or `unix:` and a path. Default: `metrics.listen` of cgpu.toml, 127.0.0.1:9402 without it.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = CONTROLLERS)]
     pub listen: Option<Listen>,
     /// Whose names the metrics have: `cgpu`'s own, `ack`, `dcgm`, `hami`. Default: `metrics.dialects` of cgpu.toml, cgpu and ack without it.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = CONTROLLERS)]
     pub dialects: Option<Vec<Dialect>>,
     /// The folder to which events are copied: those in the state folder are gone after a reboot.
-    #[arg(long, value_name = "DIR", default_value = history::DIR)]
+    #[arg(long, value_name = "DIR", default_value = history::DIR, conflicts_with_all = CONTROLLERS)]
     pub history_dir: PathBuf,
     /// The folder of the agent's lock. Only one agent runs for each.
-    #[arg(long, value_name = "DIR", default_value = "/run/cgpu-agent")]
+    #[arg(long, value_name = "DIR", default_value = "/run/cgpu-agent", conflicts_with_all = CONTROLLERS)]
     pub runtime_dir: PathBuf,
     /// What concerns a cluster.
     #[command(flatten)]
@@ -55,14 +59,15 @@ pub struct ClusterOptions {
     #[arg(long, group = "role")]
     pub evict_for_priority: bool,
     /// This node's name in the cluster. Default: $NODE_NAME.
-    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    #[arg(long, value_name = "NAME", requires = "kubernetes", conflicts_with_all = CONTROLLERS)]
     pub node_name: Option<String>,
     /// The kubelet's folder, in which its plugins have their sockets.
     #[arg(
         long,
         value_name = "DIR",
         default_value = "/var/lib/kubelet",
-        requires = "kubernetes"
+        requires = "kubernetes",
+        conflicts_with_all = CONTROLLERS
     )]
     pub kubelet_dir: PathBuf,
     /// The folder of CDI files that the container engine reads.
@@ -70,17 +75,19 @@ pub struct ClusterOptions {
         long,
         value_name = "DIR",
         default_value = "/var/run/cdi",
-        requires = "kubernetes"
+        requires = "kubernetes",
+        conflicts_with_all = CONTROLLERS
     )]
     pub cdi_dir: PathBuf,
     /// The uid of the agent's own pod. With it, a second agent serves claims at once during a rolling update, and all else when the first has ended.
-    #[arg(long, value_name = "UID", requires = "kubernetes")]
+    #[arg(long, value_name = "UID", requires = "kubernetes", conflicts_with_all = CONTROLLERS)]
     pub pod_uid: Option<String>,
     /// Serves the kubelet as a device plugin of this resource instead, a unit for each GiB: for clusters below Kubernetes 1.34.
     #[arg(
         long,
         value_name = "RESOURCE",
         requires = "kubernetes",
+        conflicts_with_all = CONTROLLERS,
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "aliyun.com/gpu-mem"
@@ -182,6 +189,27 @@ mod tests {
         assert!(matches!("[::1]:9402".parse(), Ok(Listen::Tcp(_))));
         for wrong in ["9402", "localhost:9402", "unix:metrics.sock", "unix:", ""] {
             wrong.parse::<Listen>().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_a_controller_would_ignore_is_refused() {
+        for role in ["--classic-templates", "--evict-for-priority"] {
+            Options::try_parse_from(["cgpu-agent", role, "--api-server=https://a"]).unwrap();
+            for option in [
+                "--listen=127.0.0.1:1",
+                "--dialects=cgpu",
+                "--history-dir=/a",
+                "--runtime-dir=/a",
+                "--node-name=n1",
+                "--kubelet-dir=/a",
+                "--cdi-dir=/a",
+                "--pod-uid=1",
+                "--device-plugin",
+            ] {
+                let error = Options::try_parse_from(["cgpu-agent", role, option]).unwrap_err();
+                assert!(error.to_string().contains(role), "{option}: {error}");
+            }
         }
     }
 

@@ -95,6 +95,7 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
     );
     preempting(&chart)?;
     installing(&chart)?;
+    with_nvml(&chart)?;
     // Accounts and policy are of the namespace that it is installed in.
     let elsewhere = chart.render(&["--namespace", "gpus"])?.success()?.stdout;
     ensure!(
@@ -104,6 +105,31 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
     ensure!(
         !elsewhere.contains(CHART_NAMESPACE),
         "a namespace that is another one"
+    );
+    Ok(())
+}
+
+/// Of the host's libraries the agent has NVML alone, where its loader looks.
+fn with_nvml(chart: &Chart) -> Result<()> {
+    let there = "/usr/lib64/libnvidia-ml.so.1";
+    let rendered = chart.render(&["--set", &format!("agent.nvml={there}")])?;
+    let rendered = objects(&rendered.success()?.stdout)?;
+    let pod = &find(&rendered, "DaemonSet")?["spec"]["template"]["spec"];
+    let named = |list: &Value| -> Result<Value> {
+        let found = list.as_array().into_iter().flatten();
+        let mut found = found.filter(|one| one["name"] == "nvml");
+        found.next().cloned().context("nvml")
+    };
+    let volume = named(&pod["volumes"])?;
+    ensure!(
+        volume["hostPath"]["path"] == there && volume["hostPath"]["type"] == "File",
+        "{volume}"
+    );
+    let mount = named(&pod["containers"][0]["volumeMounts"])?;
+    ensure!(
+        mount["mountPath"] == "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+            && mount["readOnly"] == true,
+        "{mount}"
     );
     Ok(())
 }
@@ -163,6 +189,10 @@ fn installing(chart: &Chart) -> Result<()> {
             "{init}"
         );
         ensure!(init["securityContext"]["privileged"] == false, "{init}");
+        ensure!(
+            init["args"].to_string().contains("--restart=signal"),
+            "{init}"
+        );
         let agent = &pod["containers"][0];
         ensure!(agent["command"][0] == program, "{agent}");
         ensure!(
@@ -198,6 +228,7 @@ fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
         ("install.programs=/opt/../cgpu", "programs"),
         ("install.engine=docker", "engine"),
         ("install.restart=yes", "restart"),
+        ("agent.nvml=/usr/lib64", "nvml"),
     ] {
         let refused = chart.render(&["--set", value])?;
         ensure!(
@@ -205,11 +236,33 @@ fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
             "{value}: {refused:?}"
         );
     }
+    // Claims need a later cluster than the device plugin does.
     let old = chart.render(&["--kube-version", "1.35.0"])?;
     ensure!(
-        old.code != Some(0) && old.stderr.contains("1.36.0"),
+        old.code != Some(0)
+            && old.stderr.contains("1.36.0")
+            && old.stderr.contains("agent.devicePlugin"),
         "{old:?}"
     );
+    let plugin = ["--set", "agent.devicePlugin=aliyun.com/gpu-mem"];
+    for (version, is_taken) in [("1.30.0", true), ("v1.33.4-eks-1", true), ("1.29.9", false)] {
+        let old = chart.render(&[&["--kube-version", version], &plugin[..]].concat())?;
+        ensure!((old.code == Some(0)) == is_taken, "{version}: {old:?}");
+    }
+    // A signal is for containerd: a node would be changed, and its engine not restarted.
+    let crio = |restart: &str| {
+        let values = format!("install.mode=install,install.engine=crio,install.restart={restart}");
+        chart.render(&["--set", &values])
+    };
+    let refused = crio("signal")?;
+    ensure!(
+        refused.code != Some(0) && refused.stderr.contains("install.restart"),
+        "{refused:?}"
+    );
+    for restart in ["", "systemd"] {
+        let rendered = crio(restart)?.success()?.stdout;
+        ensure!(rendered.contains("- --restart=systemd"), "{restart}");
+    }
     Ok(())
 }
 

@@ -6,6 +6,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{- /* Values that cannot be together, before any object is made. */ -}}
+{{- define "cgpu.refusals" -}}
+{{- if and (not .Values.agent.devicePlugin) (semverCompare "< 1.36.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "Kubernetes %s: claims of parts of a GPU need 1.36.0 or later. For older clusters set agent.devicePlugin=aliyun.com/gpu-mem: docs/guide/kubernetes.md, Clusters whose scheduler can only count" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and (eq .Values.install.engine "crio") (eq .Values.install.restart "signal") }}
+{{- fail "install.restart=signal is for containerd: with install.engine=crio leave install.restart empty, or set it to systemd or none" }}
+{{- end }}
+{{- end }}
+
+{{- define "cgpu.restart" -}}
+{{- with .Values.install -}}
+{{- .restart | default (ternary "systemd" "signal" (eq .engine "crio")) -}}
+{{- end -}}
+{{- end }}
+
 {{- define "cgpu.image" -}}
 {{- with .Values.image -}}
 {{- if .digest }}{{ printf "%s@%s" .repository .digest }}{{ else }}{{ printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) }}{{ end -}}

@@ -289,5 +289,6 @@ fn site(common: &Common) -> anyhow::Result<Site> {
     if let Some([twice, _]) = engines.windows(2).find(|pair| pair.first() == pair.last()) {
         bail!("--engine names {twice} twice");
     }
+    restart::is_for(common.restart, engines)?;
     Ok(Site { root })
 }

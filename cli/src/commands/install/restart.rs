@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::change::{Document, Format};
 use super::engine::{self, Engine};
-use super::report::EngineReport;
+use super::report::{EngineReport, reload};
 
 /// Who starts the engine again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,6 +31,25 @@ const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// How long an engine may take to come back. The units of containerd and of distributions wait 5 s.
 const LIMIT: Duration = Duration::from_secs(90);
 const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Whether these engines can be made to read their files so: asked before any file is written.
+///
+/// # Errors
+/// One cannot.
+pub(super) fn is_for(
+    how: Restart,
+    engines: impl IntoIterator<Item = Engine>,
+) -> anyhow::Result<()> {
+    let mut others = engines
+        .into_iter()
+        .filter(|engine| *engine != Engine::Containerd && reload(*engine).is_some());
+    match others.next() {
+        Some(engine) if how == Restart::Signal => {
+            bail!("a signal is for containerd; use --restart=systemd for {engine}")
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Makes the engine read its files; whether that went well. What did not is among the report's remarks.
 pub(super) fn restart(engine: &mut EngineReport, how: Restart) -> anyhow::Result<bool> {
@@ -68,9 +87,7 @@ fn by_systemd(line: &str) -> anyhow::Result<String> {
 }
 
 fn by_signal(engine: Engine) -> anyhow::Result<String> {
-    if engine != Engine::Containerd {
-        bail!("a signal is for containerd; use --restart=systemd for {engine}");
-    }
+    is_for(Restart::Signal, [engine])?;
     let program = engine::find(Path::new("/"), engine.program());
     let socket = program.as_deref().and_then(socket_of);
     let socket = socket.unwrap_or_else(|| PathBuf::from(CONTAINERD_SOCKET));
@@ -148,6 +165,17 @@ mod tests {
         );
         assert_eq!(of("[grpc]\naddress = ''\n"), None);
         assert_eq!(of("version = 3\n"), None);
+    }
+
+    #[test]
+    fn a_signal_is_refused_where_an_engine_would_not_read_its_files_by_it() {
+        for engine in [Engine::Crio, Engine::Docker] {
+            let error = is_for(Restart::Signal, [Engine::Containerd, engine]).unwrap_err();
+            assert!(error.to_string().contains("--restart=systemd"), "{error}");
+            is_for(Restart::Systemd, [engine]).unwrap();
+            is_for(Restart::None, [engine]).unwrap();
+        }
+        is_for(Restart::Signal, [Engine::Containerd, Engine::Podman]).unwrap();
     }
 
     #[test]

@@ -154,6 +154,7 @@ impl Run<'_> {
         plan: impl Fn(&Journal) -> anyhow::Result<Vec<Work>>,
     ) -> anyhow::Result<Report> {
         let works = plan(journal)?;
+        self.can_restart(&works)?;
         let mut next = journal.clone();
         if self.common.restart != Restart::None {
             let changed = works.iter().filter(|work| work.changes());
@@ -174,6 +175,13 @@ impl Run<'_> {
         Ok(report)
     }
 
+    /// # Errors
+    /// An engine whose files would change cannot be restarted as requested.
+    fn can_restart(&self, works: &[Work]) -> anyhow::Result<()> {
+        let changed = works.iter().filter(|work| work.changes());
+        restart::is_for(self.common.restart, changed.map(|work| work.engine))
+    }
+
     fn uninstall(
         &self,
         writer: &Writer<'_>,
@@ -183,6 +191,7 @@ impl Run<'_> {
         let site = self.site;
         let journal = Journal::read(&site.state())?;
         let works = plan(&journal)?;
+        self.can_restart(&works)?;
         // With the last engine the programs go too.
         let named = |engine| works.iter().any(|work: &Work| work.engine == engine);
         let last = journal.files.iter().all(|entry| named(entry.engine));
