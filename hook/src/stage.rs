@@ -275,7 +275,7 @@ fn create_runtime(config: Config, state: &State) -> anyhow::Result<()> {
     match grant.backend {
         // Its filter is loaded between here and its first instruction: see `poststart`. The number is its own here: the runtime, which
         // has made the process, waits for this hook.
-        Backend::Broker => Ok(container.note_first_process(state.pid)?),
+        Backend::Broker => Ok(container.record_first_process(state.pid)?),
         Backend::Share | Backend::DriverLimit => {
             let prepared = container.reopen_prepared().with_context(no_vgpu)?;
             match prepared.verify_filter(state.pid) {

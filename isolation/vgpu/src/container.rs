@@ -83,8 +83,8 @@ impl Container {
     ///
     /// # Errors
     /// It is gone, or cannot be noted.
-    pub fn note_first_process(&self, pid: i32) -> Result<(), Error> {
-        process::note(&self.dir, pid)
+    pub fn record_first_process(&self, pid: i32) -> Result<(), Error> {
+        process::record(&self.dir, pid)
     }
 
     /// Whether this number is still the noted first process's. Where none is noted, nobody knows of another.

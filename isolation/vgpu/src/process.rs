@@ -46,7 +46,7 @@ pub(crate) struct Process {
 ///
 /// # Errors
 /// The process is gone, or the note cannot be written.
-pub(crate) fn note(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
+pub(crate) fn record(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
     let unread = |source| Error::FilterUnread { pid, source };
     let process = PidFd::open(pid).map_err(unread)?;
     let first = First::of(pid).map_err(unread)?;
@@ -64,15 +64,16 @@ pub(crate) fn note(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
 
 /// Whether this is another process than the noted first one. Where nothing is noted, nobody knows of another.
 pub(crate) fn is_another(dir: &ContainerDir, pid: i32) -> bool {
-    noted(dir).is_some_and(|first| first.pid != pid || start_ticks(pid) != Some(first.start_ticks))
+    recorded(dir)
+        .is_some_and(|first| first.pid != pid || start_ticks(pid) != Some(first.start_ticks))
 }
 
 /// Whether the first process is noted.
-pub(crate) fn is_noted(dir: &ContainerDir) -> bool {
-    noted(dir).is_some()
+pub(crate) fn is_recorded(dir: &ContainerDir) -> bool {
+    recorded(dir).is_some()
 }
 
-fn noted(dir: &ContainerDir) -> Option<First> {
+fn recorded(dir: &ContainerDir) -> Option<First> {
     let text = cards::store::read_capped("first process", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
     serde_json::from_slice(&text).ok()
 }
@@ -149,7 +150,7 @@ impl Process {
             Err(error) => return Err(error),
         };
         let process = Self { number, opened };
-        let is_member = match noted(dir) {
+        let is_member = match recorded(dir) {
             Some(first) => first.has(number),
             // It was made before anything was noted: the frontend's word is all there is.
             None => Ok(true),
@@ -262,7 +263,7 @@ mod tests {
         let dir = ContainerDir::at(folder.path());
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id().cast_signed();
-        note(&dir, pid).unwrap();
+        record(&dir, pid).unwrap();
         assert!(!is_another(&dir, pid));
         assert!(Process::of(&dir, pid).unwrap().is_some());
         let other = First {

@@ -72,8 +72,8 @@ enum Record {
 /// It does not hold the container, it cannot be read, or the broker has no listener.
 pub(super) fn hold(dir: &ContainerDir, grant: &Grant, init: i32) -> Result<(), Error> {
     let unread = |source| Error::FilterUnread { pid: init, source };
-    if !process::is_noted(dir) {
-        process::note(dir, init)?;
+    if !process::is_recorded(dir) {
+        process::record(dir, init)?;
     }
     let programs = {
         let process = Process::first(dir, init).map_err(unread)?;

@@ -16,10 +16,10 @@ use crate::state::ContainerDir;
 fn nobody_waits_for_the_lock_while_another_container_s_broker_ends() {
     let mut host = TestHost::new();
     host.config.broker.stop_timeout_ms = 60_000;
-    let told = host.dir.path().join("told");
+    let sigterm = host.dir.path().join("sigterm");
     let body = format!(
         "trap 'echo $$ > {0}.tmp; mv {0}.tmp {0}' TERM; echo ready; exec >&-; while :; do sleep 0.1; done",
-        told.display()
+        sigterm.display()
     );
     program(&host.dir.path().join("broker"), &body);
     // It holds no lock, so that its container is stale as soon as its frontend is gone.
@@ -32,13 +32,17 @@ fn nobody_waits_for_the_lock_while_another_container_s_broker_ends() {
     }
     let config = host.config.clone();
     let reclaiming = std::thread::spawn(move || reclaim(&config));
-    while !told.exists() {
+    while !sigterm.exists() {
         std::thread::yield_now();
     }
     let lock = FileLock::attempt(&host.config.state_dir.join("lock"));
     let is_free = matches!(lock, Ok(Attempt::Taken(_)));
     drop(lock);
-    let pid = fs::read_to_string(&told).unwrap().trim().parse().unwrap();
+    let pid = fs::read_to_string(&sigterm)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
     assert_eq!(reclaiming.join().unwrap().unwrap(), [key("slow")]);
     assert!(is_free);
