@@ -3,9 +3,8 @@
 //!
 //! Whoever has a client says how its calls are executed ([`Execute`]). It goes with its control file.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use nvabi::bytes::{put, put_u32, u32_at};
@@ -16,7 +15,11 @@ use nvabi::layout::{
 };
 use nvabi::{Release, class, control, status};
 
-use crate::{Call, Caller, Driver, Error, FdSlot, FileId, FileKind, FileRef, Ticket};
+use crate::{Call, Caller, Driver, Error, FileRef, Ticket};
+
+mod file;
+
+pub use file::OwnFile;
 
 /// Why a call of cgpu's own has no result.
 #[derive(Debug, thiserror::Error)]
@@ -66,71 +69,6 @@ pub enum OwnCallError {
         /// What was wrong.
         what: &'static str,
     },
-}
-
-/// A file of cgpu's own, here and by its name with whoever makes the calls.
-#[derive(Debug)]
-pub struct OwnFile {
-    id: FileId,
-    kind: FileKind,
-    fd: OwnedFd,
-    path: PathBuf,
-}
-
-impl OwnFile {
-    /// Opens a node, which must be what its name says.
-    ///
-    /// # Errors
-    /// [`OwnCallError::Node`] and [`OwnCallError::NotTheDrivers`].
-    pub fn open(
-        path: PathBuf,
-        (id, kind): (FileId, FileKind),
-        classify: impl FnOnce(BorrowedFd<'_>) -> Option<FileKind>,
-    ) -> Result<Self, OwnCallError> {
-        let opened = File::options().read(true).write(true).open(&path);
-        let fd = match opened {
-            Ok(file) => OwnedFd::from(file),
-            Err(source) => return Err(OwnCallError::Node { path, source }),
-        };
-        match classify(fd.as_fd()) {
-            Some(found) if found == kind => Ok(Self { id, kind, fd, path }),
-            _ => Err(OwnCallError::NotTheDrivers { path }),
-        }
-    }
-
-    /// A tenant's file, for calls of cgpu's own on it.
-    ///
-    /// # Errors
-    /// [`OwnCallError::Node`]: the system has no descriptor for it.
-    pub fn duplicate(file: FileRef<'_>) -> Result<Self, OwnCallError> {
-        let path = PathBuf::from("a tenant's file");
-        match file.fd.try_clone_to_owned() {
-            Ok(fd) => Ok(Self {
-                id: file.id,
-                kind: file.kind,
-                fd,
-                path,
-            }),
-            Err(source) => Err(OwnCallError::Node { path, source }),
-        }
-    }
-
-    /// It, in the place of a descriptor's number.
-    fn slot(&self, (segment, at): (u8, usize)) -> Result<FdSlot, OwnCallError> {
-        let fd = self.fd.try_clone();
-        let fd = fd.map_err(|source| OwnCallError::Node {
-            path: self.path.clone(),
-            source,
-        })?;
-        Ok(FdSlot {
-            segment,
-            // No struct is as long: whoever makes the call refuses it.
-            at: u32::try_from(at).unwrap_or(u32::MAX),
-            number: 0,
-            file: Some((self.id, self.kind)),
-            fd,
-        })
-    }
 }
 
 /// How calls are executed.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::accounts::Accounts;
 use crate::charge::{Demand, narrow};
 use crate::counts::{Counts, Limits, wide};
+use crate::held::{HeldId, Registrations};
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::kinds::{Counted, ObjectKind};
 use crate::managed_pieces::ManagedPieces;
 use crate::mappings::Pieces;
 use crate::refusal::Refusal;
-use crate::registrations::{HeldId, Registrations};
 use crate::tree::Tree;
 
 /// The account of one container. One owner, behind the caller's lock; nothing in it waits.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::charge::Demand;
+use crate::held::{Registered, Unregistered};
 use crate::identity::{CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::kinds::ObjectKind;
 use crate::ledger::{Freed, Ledger, Pin, PinFor, Reservation};
@@ -10,7 +11,6 @@ use crate::mappings::Span;
 use crate::objects::{Actual, NewObject, Place, Recorded};
 use crate::references::Adopted;
 use crate::refusal::Refusal;
-use crate::registrations::{Registered, Unregistered};
 
 /// A [`Reservation`] by its number. Unlike it, it can be written down; like it, it is handed back exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
