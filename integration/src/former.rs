@@ -90,7 +90,8 @@ fn unpack(into: &Path) -> Result<()> {
         .with_context(|| format!("starting `{}`", line(&archive)))?;
     let tar = git.stdout.take().context("git's output")?;
     let mut unpacking = Command::new("tar");
-    unpacking.arg("-x").arg("-C").arg(into).stdin(tar);
+    // With the times of now: by those of the commit cargo takes what an older former version has left for this one's.
+    unpacking.arg("-xm").arg("-C").arg(into).stdin(tar);
     let unpacked = unpacking.status().context("starting tar")?;
     if !git.wait()?.success() || !unpacked.success() {
         bail!("the repository's history does not have {COMMIT}");
