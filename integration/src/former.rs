@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cache;
 use crate::command::{capture, line, progress};
-use crate::programs::{Programs, target_folder};
+use crate::programs::Programs;
 
 /// The former version: the first commit whose tests passed with the journal's version 8, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
@@ -90,8 +90,7 @@ fn unpack(into: &Path) -> Result<()> {
         .with_context(|| format!("starting `{}`", line(&archive)))?;
     let tar = git.stdout.take().context("git's output")?;
     let mut unpacking = Command::new("tar");
-    // With the times of now: by those of the commit cargo takes what an older former version has left for this one's.
-    unpacking.arg("-xm").arg("-C").arg(into).stdin(tar);
+    unpacking.arg("-x").arg("-C").arg(into).stdin(tar);
     let unpacked = unpacking.status().context("starting tar")?;
     if !git.wait()?.success() || !unpacked.success() {
         bail!("the repository's history does not have {COMMIT}");
@@ -106,8 +105,8 @@ fn build(source: &Path, target: &Path) -> Result<()> {
         .arg("build")
         .current_dir(source)
         .env("CARGO_TARGET_DIR", target)
-        // Two thirds of what it is made of is there already; what comes to it lies beside, under names of its own.
-        .env("CARGO_BUILD_BUILD_DIR", target_folder())
+        // Of its own: cargo gives crates of both versions the same names, and takes one's for the other's.
+        .env_remove("CARGO_BUILD_BUILD_DIR")
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_PROFILE_DEV_DEBUG", "false");
     for (package, program) in PROGRAMS {

@@ -292,8 +292,8 @@ pub(crate) fn tree_of(config: &Config) -> Result<(), Error> {
 }
 
 /// Removes the groups of this state folder whose container has none there: a killed frontend may leave one. The state lock is held, so
-/// that no group is a new container's; nothing is waited for.
-pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
+/// that no group is a new container's; nothing is waited for. Whether all are gone.
+pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) -> bool {
     let tree = Tree::at(&config.broker.cgroup_root);
     let suffix = suffix_of(&config.state_dir);
     let is_of_ours = |name: &str| match suffix.as_str() {
@@ -304,6 +304,7 @@ pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
         .iter()
         .map(|key| name_of(&config.state_dir, key))
         .collect();
+    let mut all_gone = true;
     for parent in tree.parents() {
         for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -317,11 +318,13 @@ pub(crate) fn sweep(config: &Config, containers: &[ContainerKey]) {
                     tracing::info!(group = %entry.path().display(), "removed a control group that was left")
                 }
                 Err(error) => {
+                    all_gone = false;
                     tracing::warn!(error = %chain(&error), "a control group that was left stays");
                 }
             }
         }
     }
+    all_gone
 }
 
 /// The groups of a state folder's vGPUs.

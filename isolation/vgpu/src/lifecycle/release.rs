@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cards::lock::StateLock;
 use cards::reservations::Reservations;
@@ -17,6 +18,10 @@ use crate::own_group::{OF_A_START, OF_ITS_FRONTEND, Patience};
 use crate::state::{self, ContainerDir, Which};
 use crate::{Container, Error, backend, bundle, own_group, sockets};
 
+/// Groups whose processes were killed are looked at again so often.
+const GROUP_TRIES: u32 = 10;
+const GROUP_PAUSE: Duration = Duration::from_millis(100);
+
 /// What became of what killed frontends and brokers left behind.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaimed {
@@ -24,6 +29,8 @@ pub(crate) struct Reclaimed {
     pub(crate) keys: Vec<ContainerKey>,
     /// What could not be undone, or looked at. It keeps its reservation, and no other container from its start.
     pub(crate) failed: Vec<(ContainerKey, Error)>,
+    /// Control groups that nobody has, and whose processes have not left them yet.
+    groups_stay: bool,
 }
 
 impl Reclaimed {
@@ -52,7 +59,18 @@ pub(super) fn reclaim_each(config: &Config) -> Result<Reclaimed, Error> {
         return Ok(Reclaimed::default());
     }
     let lock = StateLock::take(&config.state_dir)?;
-    let (_lock, reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
+    let (lock, reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
+    drop(lock);
+    // What was killed leaves its group a moment later, and nobody waits for the lock until then.
+    let mut groups_stay = reclaimed.groups_stay;
+    for _ in 0..GROUP_TRIES {
+        if !groups_stay {
+            break;
+        }
+        std::thread::sleep(GROUP_PAUSE);
+        let _lock = StateLock::take(&config.state_dir)?;
+        groups_stay = !own_group::sweep(config, &state::containers(&config.state_dir)?);
+    }
     Ok(reclaimed)
 }
 
@@ -98,7 +116,7 @@ pub(crate) fn reclaim_locked(
             Err(error) => reclaimed.fail(key, error),
         }
     }
-    own_group::sweep(config, &state::containers(&config.state_dir)?);
+    reclaimed.groups_stay = !own_group::sweep(config, &state::containers(&config.state_dir)?);
     let store = DiskStore;
     let reservations = Reservations::open(&lock, &config.state_dir, &store);
     for entry in reservations
