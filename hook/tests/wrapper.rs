@@ -452,15 +452,7 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     let spec = json!({"args": ["/bin/busybox", "sleep", "1000"], "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["PATH=/bin"]});
     fs::write(&process, spec.to_string()).unwrap();
     let pid_file = host.dir.path().join("exec.pid");
-    let arguments = [
-        "exec",
-        "--detach",
-        "--pid-file",
-        pid_file.to_str().unwrap(),
-        "--process",
-        process.to_str().unwrap(),
-        "c1",
-    ];
+    let arguments = detached_exec(&pid_file, &process);
     let held = host.runtime(&arguments);
     assert_eq!(held.code, Some(0), "{held:?}");
     fs::write(host.dir.path().join("unfiltered"), "").unwrap();
@@ -485,6 +477,19 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     host.assert_clean();
 }
 
+fn detached_exec<'a>(pid_file: &'a Path, process: &'a Path) -> [&'a str; 7] {
+    let (pid_file, process) = (pid_file.to_str().unwrap(), process.to_str().unwrap());
+    [
+        "exec",
+        "--detach",
+        "--pid-file",
+        pid_file,
+        "--process",
+        process,
+        "c1",
+    ]
+}
+
 /// The exec's process has ended and conmon has waited for it: its number, which the runtime has written, is another process's.
 #[test]
 fn a_stranger_that_has_an_exec_s_number_is_neither_stopped_nor_killed() {
@@ -504,15 +509,7 @@ fn a_stranger_that_has_an_exec_s_number_is_neither_stopped_nor_killed() {
     let before = switches();
     let process = host.dir.path().join("process.json");
     fs::write(&process, json!({"args": ["true"], "cwd": "/"}).to_string()).unwrap();
-    let exec = host.runtime(&[
-        "exec",
-        "--detach",
-        "--pid-file",
-        pid_file.to_str().unwrap(),
-        "--process",
-        process.to_str().unwrap(),
-        "c1",
-    ]);
+    let exec = host.runtime(&detached_exec(&pid_file, &process));
     let (ended, after) = (stranger.try_wait().unwrap(), switches());
     stranger.kill().unwrap();
     stranger.wait().unwrap();

@@ -47,7 +47,7 @@ const MEMORY_BYTES: u64 = 2 * (BASE_BYTES + OBJECT_BYTES * MOST_OBJECTS) + JOURN
 /// Threads: two brokers during a replacement, each with 256 at work and those that wait on listeners, and the executor's 1024.
 const MOST_THREADS: u64 = 8192;
 
-/// How long processes may take to be gone once they were told to end.
+/// How long processes may take to be gone once they have been signalled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     /// Before they are killed.

@@ -11,7 +11,7 @@ use super::*;
 use crate::backend;
 use crate::state::ContainerDir;
 
-/// A broker that is told to end, and takes its time.
+/// A broker that ends late after SIGTERM.
 #[test]
 fn nobody_waits_for_the_lock_while_another_container_s_broker_ends() {
     let mut host = TestHost::new();
