@@ -1,6 +1,6 @@
 //! A verdict's effect on the container's account: what is reserved before the driver executes, and what is committed after.
 
-use driver::{CardIdentity, FileId, ImplicitBytes, Segment};
+use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
 use ledger::{CardSlot, Ledger, Limits, Operation};
 use nvabi::Release;
 use verdict::{Effect, Op, Refusal};
@@ -14,6 +14,7 @@ mod commit;
 mod context;
 mod cpu_mappings;
 mod exports;
+mod host_mappings;
 mod names;
 mod page_tables;
 mod range_groups;
@@ -63,6 +64,7 @@ pub struct Account {
     /// What the driver may take of the host's memory for the container, bytes.
     host_memory_bytes: u64,
     cpu_mappings: cpu_mappings::CpuMappings,
+    host_mappings: host_mappings::HostMappings,
     page_tables: page_tables::PageTables,
     range_groups: range_groups::RangeGroups,
 }
@@ -156,6 +158,7 @@ impl Account {
             numbering,
             host_memory_bytes: u64::MAX,
             cpu_mappings: cpu_mappings::CpuMappings::default(),
+            host_mappings: host_mappings::HostMappings::default(),
             page_tables: page_tables::PageTables::default(),
             range_groups: range_groups::RangeGroups::default(),
         }
@@ -219,34 +222,38 @@ impl Account {
     /// Before the driver has a call: whether what it makes beside the ledger's objects may be there.
     ///
     /// # Errors
-    /// As [`Self::begin_mapping`], [`Self::begin_range_group`] and [`Self::begin_cpu_mapping`].
+    /// As [`Self::begin_mapping`], [`Self::begin_range_group`], [`Self::begin_cpu_mapping`] and [`Self::begin_host_mapping`].
     pub(crate) fn begin_in_driver(
         &self,
-        state: &State,
+        change: &mut Change<'_>,
         call: &JudgedCall<'_>,
+        fds: &[FdSlot],
     ) -> Result<InDriver<'_>, Denied> {
-        Ok(InDriver {
-            _page_tables: self.begin_mapping(state, call)?,
+        let in_driver = InDriver {
+            _page_tables: self.begin_mapping(change, call)?,
             _range_group: self.begin_range_group(call)?,
-            cpu_mapping: self.begin_cpu_mapping(state, call)?,
-        })
+            cpu_mapping: self.begin_cpu_mapping(change, call)?,
+        };
+        self.begin_host_mapping(change, call, fds)?;
+        Ok(in_driver)
     }
 
     /// The driver has executed a call with success; the call has its answer's blocks.
     pub(crate) fn end_in_driver(
         &self,
-        state: &State,
+        change: &mut Change<'_>,
         call: &JudgedCall<'_>,
-        made: &mut InDriver<'_>,
+        (made, fds): (&mut InDriver<'_>, &[FdSlot]),
     ) {
         self.end_range_group(call);
-        self.end_cpu_mapping(state, call.effect);
+        self.end_cpu_mapping(change, call.effect);
+        self.end_host_mapping(change, call, fds);
         if let Some(mapping) = &mut made.cpu_mapping {
             mapping.keep();
         }
         if let Some(answer) = call.segments.first() {
             let made = (call.effect, call.origin.file);
-            self.end_mapping(state, made, &answer.bytes, self.release);
+            self.end_mapping(change, made, &answer.bytes, self.release);
         }
     }
 

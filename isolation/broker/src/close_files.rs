@@ -7,10 +7,11 @@
 //! pages are moved to the host and whose mappings end with the memory that they hold.
 //!
 //! What was exported *into* a file is taken back too, by a client of the broker's own: the file may be open where no table of descriptors
-//! shows it, as in a `poll` that never ends. In a share group it may be another container's by now, and is left to that.
+//! shows it, as in a `poll` that never ends. Another container of a share group finds none of it from then on: its broker asks this one about a
+//! file that is open here.
 //!
-//! Not reached: in compat mode control files, since a client obeys its own process alone. A simulated card's files have no driver behind them that
-//! could keep anything.
+//! Not reached: in compat mode control files, since a client obeys its own process alone. They stay charged until the file is gone ([`crate::last_reference`]). A simulated card's files have no driver behind
+//! them that could keep anything.
 //!
 //! Sources: `Nv04Free` takes a client's own handle as the object (rmapi/deprecated); `uvm_va_space_unregister_gpu` takes the address
 //! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
@@ -24,41 +25,47 @@ use nvabi::layout::nvos00;
 use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 
-use crate::account::Account;
+use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
 
-/// Has the driver free what a file holds that its container has closed. What cannot be freed ends with the file, as far as nobody
-/// else has it open.
-pub(crate) fn free_all(driver: &DriverSide, account: &Account, journal: &Journal, file: &OpenFile) {
+/// Has the driver free what a file holds that its container has closed; says whether the driver keeps any of it as long as anybody has the
+/// file open.
+pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
+    let (driver, journal) = (&container.driver, &container.journal);
     let release = driver.release;
+    let clients = match driver.binding() {
+        Binding::None => return false,
+        Binding::Caller | Binding::Executor => clients_of(journal, file),
+    };
+    let mut keeps_clients = false;
     match (driver.binding(), file.kind) {
         (Binding::Executor, FileKind::Ctl) => {
-            for (client, process) in clients_of(journal, file) {
-                let mut arg = zeroed(escape::NV_ESC_RM_FREE.size.of(release));
-                put_u32(&mut arg, nvos00::H_ROOT, client);
-                put_u32(&mut arg, nvos00::H_OLD, client);
-                let cmd = escape::NV_ESC_RM_FREE.cmd(release);
-                call(driver, file, process, (cmd, arg));
+            for (client, process) in clients {
+                let caller = caller(process);
+                keeps_clients |= !free_object(driver, file, caller, (client, client));
             }
         }
         (Binding::Executor | Binding::Caller, FileKind::Uvm) => {
-            for group in account.range_groups_of(file.id) {
+            for group in container.account.range_groups_of(file.id) {
                 let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(release));
                 put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
-                call(driver, file, 0, (uvm::UVM_DESTROY_RANGE_GROUP.cmd, arg));
+                call(driver, file, (uvm::UVM_DESTROY_RANGE_GROUP.cmd, arg));
             }
-            for card in account.slots() {
+            for card in container.account.slots() {
                 // The struct begins with the card's UUID.
                 let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));
                 put(&mut arg, 0, &card.uuid_bytes);
-                call(driver, file, 0, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
+                call(driver, file, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
             }
         }
-        (Binding::Caller, FileKind::Ctl)
-        | (Binding::None, FileKind::Ctl | FileKind::Uvm)
+        (Binding::Caller, FileKind::Ctl) => keeps_clients = !clients.is_empty(),
+        (Binding::None, FileKind::Ctl | FileKind::Uvm)
         | (_, FileKind::Card { .. } | FileKind::UvmTools) => {}
     }
+    let exports = exports_of(journal, file);
+    let keeps_exports = !exports.is_empty() && !take_back_exports(driver, file, &exports);
+    keeps_clients || keeps_exports
 }
 
 /// Why exports stay with a file.
@@ -76,22 +83,19 @@ enum TakeBackError {
     Call(#[from] OwnCallError),
 }
 
-/// Has the driver free what the container has exported into a control file that it has closed.
-pub(crate) fn take_back_exports(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
-    if matches!(driver.binding(), Binding::None) {
-        return;
-    }
-    let indices: Vec<u32> = {
-        let state = journal.change();
-        let exported = state.ledger.exported_by(ledger::FileId(file.id.0));
-        exported.map(|it| it.index).collect()
-    };
-    if indices.is_empty() {
-        return;
-    }
-    if let Err(error) = take_back(driver, file, &indices) {
+/// Has the driver free what the container has exported into a control file that it has closed; says whether it has.
+fn take_back_exports(driver: &DriverSide, file: &OpenFile, indices: &[u32]) -> bool {
+    let taken = take_back(driver, file, indices);
+    if let Err(error) = &taken {
         tracing::warn!(%error, exports = indices.len(), "exports of a closed file were not taken back");
     }
+    taken.is_ok()
+}
+
+fn exports_of(journal: &Journal, file: &OpenFile) -> Vec<u32> {
+    let state = journal.change();
+    let exported = state.ledger.exported_by(ledger::FileId(file.id.0));
+    exported.map(|it| it.index).collect()
 }
 
 fn take_back(driver: &DriverSide, file: &OpenFile, indices: &[u32]) -> Result<(), TakeBackError> {
@@ -138,12 +142,15 @@ pub(crate) fn free_object(
     matches!(status, Some(NV_OK | NV_ERR_OBJECT_NOT_FOUND))
 }
 
-fn call(driver: &DriverSide, file: &OpenFile, process: i32, named: (u32, Vec<u8>)) {
-    let caller = Caller {
+fn call(driver: &DriverSide, file: &OpenFile, named: (u32, Vec<u8>)) {
+    let _answered = execute(driver, file, caller(0), named);
+}
+
+fn caller(process: i32) -> Caller {
+    Caller {
         tgid: process,
         tid: process,
-    };
-    let _answered = execute(driver, file, caller, named);
+    }
 }
 
 fn execute(

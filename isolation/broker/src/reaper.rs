@@ -2,7 +2,7 @@
 //!
 //! Neither `close` nor `exit` is seen by the filter, and RM's objects live as long as their *file*. So whenever
 //! processes of the container exit, at a slow interval, and before memory is refused, every held file is looked for among the
-//! container's processes ([`crate::open_file_scan`]). What nobody holds is closed: at the driver, in the ledger, and here.
+//! container's processes ([`crate::open_file_scan`]). What nobody holds is given up ([`crate::given_up`]).
 //!
 //! A descriptor that moves between two processes while they are looked at is met by looking twice, the second time in
 //! the opposite order.
@@ -12,16 +12,15 @@
 //! calls ask for are shared and have an allowance of their own ([`crate::pace`]), for which the call waits. [`MOST_WATCHED`]
 //! processes are watched; the exit of any other is found at the next interval.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Memory};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use driver::{Driver, FileId, FileKind};
+use driver::FileId;
 use journal::Journal;
 use journal::state::Op;
 use nix::errno::Errno;
@@ -30,15 +29,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
-use supervisor::link::Stored;
 use sys::pidfd::PidFd;
 use sys::sync;
 
-use crate::close_files;
 use crate::container::Container;
-use crate::files::OpenFile;
+use crate::given_up::GivenUp;
 use crate::managed::Reason;
-use crate::open_file_scan::{Look, without_holder};
 use crate::pace::Requested;
 use crate::processes::Processes;
 use crate::watch;
@@ -66,6 +62,7 @@ pub struct Reaper {
     state: Mutex<State>,
     /// How many rounds have begun.
     begun: AtomicU64,
+    given_up: GivenUp,
     /// Held for a whole round, which alone has further references to held files; until when exits begin no other.
     round: Mutex<Option<Instant>>,
     /// Rounds that calls have asked for.
@@ -104,6 +101,7 @@ impl Reaper {
                 most,
             }),
             begun: AtomicU64::new(0),
+            given_up: GivenUp::default(),
             round: Mutex::default(),
             requested: Requested::default(),
         })
@@ -160,7 +158,7 @@ impl Reaper {
     /// How many rounds there have been.
     #[must_use]
     pub fn rounds(&self) -> u64 {
-        self.begun.load(Memory::SeqCst)
+        self.begun.load(Ordering::SeqCst)
     }
 
     /// Looks for files that nobody holds, at the cost of the call that asks; says whether any was found since it asked. One round
@@ -168,7 +166,7 @@ impl Reaper {
     pub fn reap_now(&self, container: &Container) -> bool {
         self.take_exits(&container.processes);
         self.requested
-            .share(|| self.round(Duration::ZERO, || close_unheld(container)))
+            .share(|| self.round(Duration::ZERO, || self.given_up.look(container)))
     }
 
     /// What is done at each interval.
@@ -184,24 +182,24 @@ impl Reaper {
             .retain_those_of(&container.journal.change());
         self.rest();
         let spent = cpu_time().saturating_sub(before);
-        self.round(spent, || close_unheld(container));
+        self.round(spent, || self.given_up.look(container));
     }
 
     /// Has [`Reaper::watch_over`] look once, soon.
     pub fn ask_for_look(&self) {
-        self.is_look_due.store(true, Memory::SeqCst);
+        self.is_look_due.store(true, Ordering::SeqCst);
         self.wake();
     }
 
     /// Has [`Reaper::watch_over`] reconcile soon.
     pub fn ask_to_reconcile(&self) {
-        self.is_reconcile_due.store(true, Memory::SeqCst);
+        self.is_reconcile_due.store(true, Ordering::SeqCst);
         self.wake();
     }
 
     /// Ends [`Reaper::watch_over`].
     pub fn end(&self) {
-        self.is_over.store(true, Memory::SeqCst);
+        self.is_over.store(true, Ordering::SeqCst);
         self.wake();
     }
 
@@ -224,17 +222,17 @@ impl Reaper {
             // Before what it announces is looked at; nothing to read means that nobody has asked.
             let _requested = self.woken.read();
             let have_exited = self.take_exits(&container.processes);
-            let is_over = || self.is_over.load(Memory::SeqCst);
+            let is_over = || self.is_over.load(Ordering::SeqCst);
             container.cpu_time.wait(LONGEST_WAIT, || !is_over());
             if is_over() {
                 return;
             }
-            let is_look_due = self.is_look_due.swap(false, Memory::SeqCst);
-            if self.is_reconcile_due.swap(false, Memory::SeqCst) {
+            let is_look_due = self.is_look_due.swap(false, Ordering::SeqCst);
+            if self.is_reconcile_due.swap(false, Ordering::SeqCst) {
                 self.reconcile(container);
             } else if have_exited || is_look_due {
                 self.rest();
-                self.round(Duration::ZERO, || close_unheld(container));
+                self.round(Duration::ZERO, || self.given_up.look(container));
             }
         }
     }
@@ -286,7 +284,7 @@ impl Reaper {
     /// Whether a file was closed; what the caller has spent already is rested from as well.
     fn round(&self, spent: Duration, close_unheld: impl FnOnce() -> bool) -> bool {
         let mut rests_until = self.in_round();
-        self.begun.fetch_add(1, Memory::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
         let before = cpu_time();
         let has_closed = close_unheld();
         let cost = cpu_time().saturating_sub(before).saturating_add(spent);
@@ -310,7 +308,7 @@ impl Reaper {
         let held: HashSet<FileId> = container.files.held().iter().map(|file| file.id).collect();
         for (id, is_closing) in recorded {
             if is_closing || !held.contains(&id) {
-                close(container, id, None);
+                self.given_up.close(container, id, None);
             }
         }
     }
@@ -323,77 +321,6 @@ impl Reaper {
 /// Of the calling thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-}
-
-fn close_unheld(container: &Container) -> bool {
-    let cgroup = container.processes.cgroup();
-    let native = container.driver.native.as_ref();
-    let mut held = container.files.held();
-    if let Some(native) = native {
-        held.extend(native.held_beside(&held));
-        // Own descriptors can always be compared.
-        held.sort_by(|one, other| {
-            sys::kcmp::own_files(one.fd.as_fd(), other.fd.as_fd()).unwrap_or(Ordering::Equal)
-        });
-    }
-    // The supervisor holds every file that is held here.
-    let supervisor = Some(container.supervisor.pid()).filter(|pid| *pid != 0);
-    let others: Vec<i32> = supervisor
-        .into_iter()
-        .chain(container.driver.process())
-        .collect();
-    let without = |look| without_holder(held.clone(), cgroup.as_deref(), look, &others);
-    let mut orphans = without(Look::Forth);
-    if orphans.is_empty() {
-        return false;
-    }
-    // Among all files again: what a process has open says what it has mapped.
-    let again: HashSet<FileId> = without(Look::Back).iter().map(|file| file.id).collect();
-    orphans.retain(|file| again.contains(&file.id));
-    // Device files first: the driver holds the control file that one is registered with.
-    orphans.sort_by_key(|file| file.kind == FileKind::Ctl);
-    let orphans: Vec<FileId> = orphans.into_iter().map(|file| file.id).collect();
-    let mut found = false;
-    for id in orphans {
-        if native.is_some_and(|native| native.take_idle(id)) {
-            tell_driver(&*container.driver, id);
-            continue;
-        }
-        // A call under way keeps its file; it is looked at again at the next interval.
-        let Some(file) = container.files.take_idle(id) else {
-            continue;
-        };
-        found = true;
-        close(container, id, Some(file));
-    }
-    found
-}
-
-/// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is room. The last
-/// duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
-fn close(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
-    if let Some(file) = &file {
-        let (account, journal) = (&container.account, &container.journal);
-        close_files::free_all(&container.driver, account, journal, file);
-        if container.call_rules.peers.is_none() {
-            close_files::take_back_exports(&container.driver, journal, file);
-        }
-    }
-    let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
-    if let Err(error) = container.supervisor.release(vec![Stored::File(id, kind)]) {
-        tracing::error!(error = %error, "the supervisor was not told of a closed file");
-    }
-    drop(file);
-    tell_driver(&*container.driver, id);
-    container
-        .account
-        .close_file(&mut container.journal.change(), id);
-}
-
-fn tell_driver(driver: &dyn Driver, closed: FileId) {
-    if let Err(error) = driver.closed(closed) {
-        tracing::error!(error = %error, "a closed file could not be reported");
-    }
 }
 
 /// The folder of a process's cgroup: the unified hierarchy's, or on older hosts the `pids` controller's, which every
@@ -458,7 +385,7 @@ mod tests {
         ended(&mut former);
         reaper.lock().processes.insert(latter.1, former_process);
         reaper.watch(latter.1);
-        let requested = reaper.is_look_due.load(Memory::SeqCst);
+        let requested = reaper.is_look_due.load(Ordering::SeqCst);
         assert!(requested, "the former's files are looked for");
         ended(&mut latter);
         assert_eq!(reaper.exited(), HashSet::from([latter.1]));

@@ -40,6 +40,7 @@ use crate::workers::Session;
 /// # Errors
 /// A thread cannot be started. Calls that were not taken up stay in the shared state, for the next broker.
 pub fn resume(container: &Arc<Container>, sessions: &[Arc<Session>]) -> io::Result<()> {
+    container.journal.change().unpin_all_but_of_open_calls();
     let is_open = |call_slot| container.journal.change().open_in(call_slot).is_some();
     let (mut begun, mut others) = (Vec::new(), Vec::new());
     for call_slot in container.shared_state.left_behind(is_open) {
@@ -191,7 +192,7 @@ fn ask_again(
         caller: begun.caller,
         file: &file,
     };
-    let in_order = container.orders.take(&request.effect, &file);
+    let in_order = container.orders.take_again(&request.effect, &file);
     in_place();
     // It was let through before; gates that have closed since are not passed by it.
     let passage = container.share.pass_again(&request.effect);

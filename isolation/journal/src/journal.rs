@@ -4,6 +4,7 @@
 //!
 //! One lock guards state and log together. It is the innermost: nobody waits for anything while a `Change` lives.
 
+use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -247,15 +248,12 @@ impl Change<'_> {
                 let reservation = *token;
                 self.record(Operation::RollBack { reservation });
             }
-            Reservation::Duplicate { pin, .. }
-            | Reservation::MapExternal { pin, .. }
-            | Reservation::Register { pin, .. } => {
-                self.record(Operation::Unpin { pin: *pin });
-            }
-            Reservation::Exports { pins, .. } | Reservation::Imports { pins, .. } => {
-                self.unpin_all(pins);
-            }
-            Reservation::Nothing
+            Reservation::Duplicate { .. }
+            | Reservation::MapExternal { .. }
+            | Reservation::Register { .. }
+            | Reservation::Exports { .. }
+            | Reservation::Imports { .. }
+            | Reservation::Nothing
             | Reservation::OsEvent { .. }
             | Reservation::FreeOsEvent { .. }
             | Reservation::Free { .. }
@@ -263,6 +261,21 @@ impl Change<'_> {
             | Reservation::Unmap { .. }
             | Reservation::Unregister { .. }
             | Reservation::FreeRange { .. } => {}
+        }
+        for pin in reservation.pins() {
+            self.record(Operation::Unpin { pin });
+        }
+    }
+
+    /// Drops references that no call under way has: a former broker held them for what its successor does not know.
+    pub fn unpin_all_but_of_open_calls(&mut self) {
+        let of_calls = self
+            .open()
+            .flat_map(|(_, open)| open.begun.reservation.pins());
+        let of_calls: HashSet<PinToken> = of_calls.collect();
+        let strays = self.ledger.pins().filter(|pin| !of_calls.contains(pin));
+        for pin in strays.collect::<Vec<_>>() {
+            self.record(Operation::Unpin { pin });
         }
     }
 

@@ -31,6 +31,9 @@ pub const MOST_OS_EVENTS: usize = 4096;
 /// Semaphore pools of a container.
 pub const MOST_POOLS: usize = 4096;
 
+/// Files with which memory of the host's is mapped, each with a reference in the ledger, and mappings with them that the driver has refused.
+pub const MOST_HOST_MAPPINGS: usize = 1 << 16;
+
 /// Files of the driver that a container may have open; a call on any further one gets `EMFILE`. An executor may have 16 384
 /// descriptors, for these files and the calls under way.
 pub const MOST_FILES: usize = 12_288;

@@ -146,3 +146,30 @@ pub enum Reservation {
         base: u64,
     },
 }
+
+impl Reservation {
+    /// The references that it holds.
+    #[must_use]
+    pub fn pins(&self) -> Vec<PinToken> {
+        match self {
+            Self::Duplicate { pin, .. }
+            | Self::MapExternal { pin, .. }
+            | Self::Register { pin, .. } => vec![*pin],
+            Self::Exports { pins, .. } | Self::Imports { pins, .. } => {
+                pins.iter().flatten().copied().collect()
+            }
+            Self::Nothing
+            | Self::Client { .. }
+            | Self::Object { .. }
+            | Self::Memory { .. }
+            | Self::Pool { .. }
+            | Self::OsEvent { .. }
+            | Self::FreeOsEvent { .. }
+            | Self::Free { .. }
+            | Self::Range { .. }
+            | Self::Unmap { .. }
+            | Self::Unregister { .. }
+            | Self::FreeRange { .. } => Vec::new(),
+        }
+    }
+}

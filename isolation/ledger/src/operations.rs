@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 pub struct ReservationToken(u64);
 
 /// A [`Pin`] by its number, as [`ReservationToken`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PinToken(u64);
 
 /// One change of a ledger; each variant is the method of its name.
@@ -187,6 +187,11 @@ impl Pin {
 }
 
 impl Ledger {
+    /// The references that calls under way have, and what else holds one.
+    pub fn pins(&self) -> impl Iterator<Item = PinToken> + '_ {
+        self.pins.keys().copied().map(PinToken)
+    }
+
     /// Makes a change.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Why a call was refused.
 
-use journal::limits::{MOST_OS_EVENTS, MOST_POOLS};
+use journal::limits::{MOST_HOST_MAPPINGS, MOST_OS_EVENTS, MOST_POOLS};
 
 use super::cpu_mappings::MOST_CPU_MAPPINGS;
 use super::page_tables::MOST_DMA_MAPPINGS;
@@ -95,6 +95,9 @@ pub enum Why {
     /// See [`MOST_CPU_MAPPINGS`].
     #[error("more than {MOST_CPU_MAPPINGS} mappings for the CPU")]
     TooManyCpuMappings,
+    /// See [`MOST_HOST_MAPPINGS`].
+    #[error("more than {MOST_HOST_MAPPINGS} files with mappings of the host's memory")]
+    TooManyHostMappings,
     /// What is mapped for the CPU of a card is bounded by the quota.
     #[error(
         "{bytes} bytes more of the card would be mapped for the CPU than the {most_bytes} that the quota allows"

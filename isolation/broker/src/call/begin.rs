@@ -159,7 +159,7 @@ impl<'c> NotifiedCall<'c> {
                 return Err(deny(denied));
             }
         };
-        let in_driver = match container.account.begin_in_driver(&change, &call) {
+        let in_driver = match container.account.begin_in_driver(&mut change, &call, &fds) {
             Ok(in_driver) => in_driver,
             Err(denied) => {
                 change.roll_back(&reservation);

@@ -98,7 +98,7 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
-        account.end_in_driver(change, &call, &mut self.held.in_driver);
+        account.end_in_driver(change, &call, (&mut self.held.in_driver, &self.fds));
         container.share.learn(change, effect, after);
         container.share.rewrite(change, effect, after);
         self.learn(account, container.driver.binding(), change);

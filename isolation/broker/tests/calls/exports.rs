@@ -1,6 +1,7 @@
 //! Objects put into control files, and taken out again.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvabi::bytes::{put, put_u32, u32_at};
@@ -26,6 +27,14 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "exports::what_a_closed_file_has_exported_is_taken_back",
         what_a_closed_file_has_exported_is_taken_back,
+    ),
+    (
+        "exports::what_is_not_taken_back_stays_charged_as_long_as_its_file",
+        what_is_not_taken_back_stays_charged_as_long_as_its_file,
+    ),
+    (
+        "exports::what_is_imported_is_what_was_charged",
+        what_is_imported_is_what_was_charged,
     ),
     ("exports::what_is_not_ours_is_not_exported", not_ours),
     (
@@ -158,6 +167,83 @@ fn what_a_closed_file_has_exported_is_taken_back() {
     );
     assert_eq!(fixture.fake.client_count(), 1, "it has ended");
     assert_eq!(fixture.used_bytes(), 0);
+}
+
+/// As in compat mode what a control file has made.
+fn what_is_not_taken_back_stays_charged_as_long_as_its_file() {
+    const TAKE_BACK: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
+    let fixture = Fixture::new(4 * MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let refused = status::NV_ERR_INVALID_STATE;
+    fixture
+        .fake
+        .refused
+        .lock()
+        .unwrap()
+        .insert(TAKE_BACK, refused);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let ours = Device { fd, client, device };
+    let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
+    assert_eq!(memory.status(), rm::OK);
+    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
+    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
+    assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
+    let elsewhere = fixture.elsewhere(&tenant, transfer_file);
+    tenant.close(transfer_file);
+    let used = || {
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.used_bytes()
+    };
+    until("the file is given up", || {
+        used();
+        fixture.fake.closed.load(Ordering::SeqCst) == 1
+    });
+    for _ in 0..3 {
+        assert_eq!(used(), 3 * MIB, "somebody has the file");
+    }
+    assert_eq!(
+        tenant.memory(fd, client, device, 6, 2 * MIB).status(),
+        rm::NO_MEMORY
+    );
+    drop(elsewhere);
+    // The driver may still be at it when the kernel has forgotten the file.
+    assert_eq!((used(), used()), (3 * MIB, 0));
+    assert_eq!(fixture.container.journal.change().files().count(), 1);
+}
+
+/// What is exported anew at an index on the way would be other memory to the driver than to the ledger.
+fn what_is_imported_is_what_was_charged() {
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let ours = Device { fd, client, device };
+    let client = tenant.client(fd);
+    let theirs = Device {
+        fd,
+        client,
+        device: tenant.device(fd, client),
+    };
+    for (handle, bytes) in [(5, MIB), (6, 2 * MIB)] {
+        let memory = tenant.memory(fd, ours.client, device, handle, bytes);
+        assert_eq!(memory.status(), rm::OK);
+    }
+    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
+    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
+    let (importer, exporter) = (tenant.thread(), tenant.thread());
+    fixture.fake.hold_back(rm::CONTROL, None);
+    std::thread::scope(|scope| {
+        let imported = scope.spawn(|| import(&importer, &theirs, 9, transfer_file));
+        fixture.fake.wait_for_held(1);
+        let heard = fixture.fake.seen().len();
+        let anew = scope.spawn(|| export(&exporter, &ours, 6, transfer_file));
+        // Long enough for an export that nobody holds up.
+        std::thread::sleep(Duration::from_millis(300));
+        let heard_meanwhile = fixture.fake.seen().len() - heard;
+        fixture.fake.let_go();
+        assert_eq!(heard_meanwhile, 0);
+        assert_eq!(imported.join().unwrap(), rm::OK);
+        assert_eq!(anew.join().unwrap(), rm::OK);
+    });
+    fixture.assert_exact(3 * MIB);
 }
 
 fn foreign_files() {

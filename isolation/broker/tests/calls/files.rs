@@ -7,7 +7,7 @@ use nvabi::{Release, uvm};
 
 use crate::Test;
 use crate::agent::Ask;
-use crate::fixture::{Fixture, until};
+use crate::fixture::{Fixture, MAPPABLE_CTL, until};
 use crate::quota::with_device;
 use crate::rm;
 
@@ -201,12 +201,15 @@ fn a_duplicate_is_the_same_file() {
 /// Every CUDA program maps the control node as long as it lives.
 fn a_closed_file_ends() {
     let fixture = Fixture::new(4 * MIB);
-    let (tenant, mapped, ..) = with_device(&fixture);
+    let (tenant, other) = (fixture.tenant(), fixture.tenant());
+    let [mapped, fd] = [&tenant, &other].map(|it| it.open(&fixture.path(MAPPABLE_CTL)));
+    tenant.client(mapped);
     tenant.ok(&Ask::MapManaged {
         fd: mapped,
         bytes: 4096,
     });
-    let (other, fd, client, device) = with_device(&fixture);
+    let client = other.client(fd);
+    let device = other.device(fd, client);
     assert_eq!(other.memory(fd, client, device, 0, MIB).status(), rm::OK);
     other.close(fd);
     reconcile_until(&fixture, "the closed file is given up", || {

@@ -16,13 +16,19 @@ use cards::ComputeTerms;
 use driver::{FileKind, ImplicitBytes};
 use journal::counters::Counter;
 use ledger::CardSlot;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use nvabi::Release;
 use nvabi::capability::Capabilities;
+use sys::pidfd::PidFd;
 use verdict::policy::{Managed, Policy, RegisteredMemory};
 
 use crate::fake::{Fake, Handle, UUID};
 use crate::launch::{self, WITH_FILTER};
 use crate::tenant::{Process, Tenant};
+
+/// A second node of control files, that can be mapped.
+pub(crate) const MAPPABLE_CTL: &str = "nvidiactl-mappable";
 
 /// One container's broker.
 pub(crate) struct Fixture {
@@ -110,12 +116,17 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         for (name, kind) in [
             ("nvidiactl", Some(FileKind::Ctl)),
+            (MAPPABLE_CTL, Some(FileKind::Ctl)),
             ("nvidia0", Some(FileKind::Card { minor: 0 })),
             ("nvidia-uvm", Some(FileKind::Uvm)),
             ("plain", None),
         ] {
             let path = folder.path().join(name);
-            std::fs::write(&path, [0; 64]).unwrap();
+            // A real control file has a `poll`, as a FIFO has, which cannot be mapped.
+            match name {
+                "nvidiactl" => mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap(),
+                _ => std::fs::write(&path, [0; 64]).unwrap(),
+            }
             if let Some(kind) = kind {
                 fake.add_node(&path, kind);
             }
@@ -188,6 +199,21 @@ impl Fixture {
 
     pub(crate) fn used_bytes(&self) -> u64 {
         self.container.journal.change().ledger.used(CardSlot(0))
+    }
+
+    pub(crate) fn used_bytes_of_the_host(&self) -> u64 {
+        self.container.journal.change().ledger.used(CardSlot::HOST)
+    }
+
+    /// References in the ledger that calls, or mappings of the host's memory, have.
+    pub(crate) fn pins(&self) -> usize {
+        self.container.journal.change().ledger.pins().count()
+    }
+
+    /// Another reference to a file of a tenant's, where the broker does not look: in this process.
+    pub(crate) fn elsewhere(&self, tenant: &Confined, number: i32) -> OwnedFd {
+        let pid = tenant.process.0.id().cast_signed();
+        PidFd::open(pid).unwrap().duplicate(number).unwrap()
     }
 
     pub(crate) fn replayed(&self) -> u64 {

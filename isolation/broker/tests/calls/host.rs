@@ -27,6 +27,10 @@ pub(crate) const TESTS: &[Test] = &[
         contiguous_memory_is_charged_as_the_kernel_gives_it,
     ),
     (
+        "host::what_the_old_call_maps_is_charged_as_long_as_it_may_be_mapped",
+        what_the_old_call_maps_is_charged_as_long_as_it_may_be_mapped,
+    ),
+    (
         "host::each_registration_of_the_same_pages_is_charged",
         each_registration_of_the_same_pages_is_charged,
     ),
@@ -48,15 +52,6 @@ fn limited() -> Fixture {
     });
     drop(change);
     fixture
-}
-
-fn held(fixture: &Fixture) -> u64 {
-    fixture
-        .container
-        .journal
-        .change()
-        .ledger
-        .used(CardSlot::HOST)
 }
 
 struct Seat {
@@ -129,13 +124,18 @@ impl Seat {
 
     /// The status, or the errno of a call that the kernel executes itself.
     fn old_call(&self, class: u32, handle: u32, bytes: u64) -> Result<u32, i32> {
+        self.old_call_with(-1, class, handle, bytes)
+    }
+
+    /// With a file to map the memory with.
+    fn old_call_with(&self, file: i32, class: u32, handle: u32, bytes: u64) -> Result<u32, i32> {
         let mut arg = vec![0; 56];
         for (at, word) in [
             (nvos02::H_ROOT, self.client),
             (nvos02::H_PARENT, self.device),
             (nvos02::H_NEW, handle),
             (nvos02::H_CLASS, class),
-            (nvos02::FD, u32::MAX),
+            (nvos02::FD, file.cast_unsigned()),
         ] {
             put_u32(&mut arg, at, word);
         }
@@ -179,20 +179,20 @@ fn every_way_to_it_is_counted() {
         assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
         assert_eq!(way(number, 2 * MIB), rm::OK, "{number}");
     }
-    assert_eq!(held(&fixture), 6 * MIB);
+    assert_eq!(fixture.used_bytes_of_the_host(), 6 * MIB);
     assert_eq!(seat.pool(1 << 36, 4 * MIB), rm::NO_MEMORY);
     assert_eq!(seat.pool(1 << 36, 2 * MIB), rm::OK);
-    assert_eq!(held(&fixture), LIMIT);
+    assert_eq!(fixture.used_bytes_of_the_host(), LIMIT);
     for (number, way) in (20..).zip(ways) {
         assert_eq!(way(number, 1), rm::NO_MEMORY, "{number}");
     }
     seat.tenant.free_range(seat.uvm, 1 << 36);
-    assert_eq!(held(&fixture), 6 * MIB);
+    assert_eq!(fixture.used_bytes_of_the_host(), 6 * MIB);
     seat.free(10);
-    assert_eq!(held(&fixture), 4 * MIB);
+    assert_eq!(fixture.used_bytes_of_the_host(), 4 * MIB);
     // A page is the least.
     assert_eq!(seat.by_class(30, 1), rm::OK);
-    assert_eq!(held(&fixture), 4 * MIB + PAGE);
+    assert_eq!(fixture.used_bytes_of_the_host(), 4 * MIB + PAGE);
     assert_eq!(fixture.used_bytes(), 0, "no card memory");
 }
 
@@ -236,9 +236,13 @@ fn contiguous_memory_is_charged_as_the_kernel_gives_it() {
         let fixture = limited();
         let seat = Seat::take(&fixture);
         assert_eq!(way(&seat, 10), rm::OK, "{number}");
-        assert_eq!(held(&fixture), LIMIT / 2, "{number}");
+        assert_eq!(fixture.used_bytes_of_the_host(), LIMIT / 2, "{number}");
         assert_eq!(seat.by_class(11, ODD), rm::OK, "{number}: in pieces");
-        assert_eq!(held(&fixture), LIMIT / 2 + ODD, "{number}");
+        assert_eq!(
+            fixture.used_bytes_of_the_host(),
+            LIMIT / 2 + ODD,
+            "{number}"
+        );
         assert_eq!(way(&seat, 12), rm::NO_MEMORY, "{number}");
     }
 }
@@ -261,9 +265,13 @@ fn a_second_handle_keeps_it() {
     let called = seat.tenant.call(seat.fd, cmd, &arg, &[]);
     assert_eq!(u32_at(&called.arg, 24), Some(rm::OK));
     seat.free(10);
-    assert_eq!(held(&fixture), 3 * MIB, "the second handle holds it");
+    assert_eq!(
+        fixture.used_bytes_of_the_host(),
+        3 * MIB,
+        "the second handle holds it"
+    );
     seat.free(11);
-    assert_eq!(held(&fixture), 0);
+    assert_eq!(fixture.used_bytes_of_the_host(), 0);
 }
 
 /// What the kernel keeps of registered pages no control group counts. In strict mode the call goes back to the caller: here to a file that
@@ -278,12 +286,34 @@ fn each_registration_of_the_same_pages_is_charged() {
         let register = |handle, bytes| seat.old_call(0x71, handle, bytes);
         assert_eq!(register(10, LIMIT * 64 + 1), Ok(rm::NO_MEMORY));
         assert_eq!(register(10, REGISTERED), executed);
-        assert_eq!(held(&fixture), REGISTERED / 64);
+        assert_eq!(fixture.used_bytes_of_the_host(), REGISTERED / 64);
         assert_eq!(register(11, REGISTERED), executed);
         assert_eq!(register(12, REGISTERED), Ok(rm::NO_MEMORY));
-        assert_eq!(held(&fixture), LIMIT);
+        assert_eq!(fixture.used_bytes_of_the_host(), LIMIT);
         assert_eq!(seat.by_class(13, 1), rm::NO_MEMORY);
         let freed = seat.tenant.free(seat.fd, seat.client, 0, seat.client);
-        assert_eq!((freed, held(&fixture)), (rm::OK, 0));
+        assert_eq!((freed, fixture.used_bytes_of_the_host()), (rm::OK, 0));
     }
+}
+
+/// It maps what it makes, with the file that it names.
+fn what_the_old_call_maps_is_charged_as_long_as_it_may_be_mapped() {
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
+    let file = seat.tenant.open(&fixture.path("nvidiactl"));
+    let called = seat.old_call_with(file, SYSTEM, 5, 2 * MIB);
+    assert_eq!(called, Ok(rm::OK));
+    let mapping = fixture.elsewhere(&seat.tenant, file);
+    seat.tenant.close(file);
+    let client = seat.client;
+    assert_eq!(seat.tenant.free(seat.fd, client, client, client), rm::OK);
+    let used = || {
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.used_bytes_of_the_host()
+    };
+    for _ in 0..3 {
+        assert_eq!(used(), 2 * MIB, "it may be mapped");
+    }
+    drop(mapping);
+    assert_eq!(used(), 0);
 }

@@ -38,6 +38,10 @@ pub(crate) const TESTS: &[Test] = &[
         what_is_mapped_for_the_cpu_is_bounded_by_the_quota,
     ),
     (
+        "mapped::host_memory_is_charged_as_long_as_it_may_be_mapped",
+        host_memory_is_charged_as_long_as_it_may_be_mapped,
+    ),
+    (
         "mapped::what_is_mapped_once_is_free",
         what_is_mapped_once_is_free,
     ),
@@ -87,11 +91,15 @@ impl<'f> Seat<'f> {
             fixture,
         };
         assert_eq!(seat.memory(MEMORY, 2 * MIB), rm::OK);
-        let arg = rm::alloc(client, device, HOST, SYSTEM, seat.tenant.params_address());
-        let params = rm::memory_params(LENGTH);
-        let called = seat.tenant.call(fd, rm::ALLOC, &arg, &params);
-        assert_eq!(called.status(), rm::OK);
+        assert_eq!(seat.host_memory(), rm::OK);
         seat
+    }
+
+    fn host_memory(&self) -> u32 {
+        let params_at = self.tenant.params_address();
+        let arg = rm::alloc(self.client, self.device, HOST, SYSTEM, params_at);
+        let params = rm::memory_params(LENGTH);
+        self.tenant.call(self.fd, rm::ALLOC, &arg, &params).status()
     }
 
     fn memory(&self, handle: u32, bytes: u64) -> u32 {
@@ -138,13 +146,17 @@ impl<'f> Seat<'f> {
     }
 
     fn map_for_cpu(&self, memory: u32) -> u32 {
+        self.map_for_cpu_with(memory, self.fd)
+    }
+
+    fn map_for_cpu_with(&self, memory: u32, file: i32) -> u32 {
         let row = &escape::NV_ESC_RM_MAP_MEMORY;
         let mut arg = vec![0; row.size.of(R) as usize];
         put_u32(&mut arg, nvos33::H_CLIENT, self.client);
         put_u32(&mut arg, nvos33::H_DEVICE, self.device);
         put_u32(&mut arg, nvos33::H_MEMORY, memory);
         put_u64(&mut arg, nvos33::LENGTH, 4096);
-        put_u32(&mut arg, nvos33::FD, self.fd.cast_unsigned());
+        put_u32(&mut arg, nvos33::FD, file.cast_unsigned());
         let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
         assert_eq!(called.ret, Ok(0));
         u32_at(&called.arg, nvos33::STATUS).unwrap()
@@ -361,4 +373,40 @@ fn what_is_mapped_for_the_cpu_is_bounded_by_the_quota() {
         }
     }
     assert_ne!(seat.map_for_cpu(OTHER), rm::OK);
+}
+
+/// RM_FREE ends no mapping, and the driver keeps the pages for it.
+fn host_memory_is_charged_as_long_as_it_may_be_mapped() {
+    let fixture = Fixture::new(QUOTA);
+    let seat = Seat::take(&fixture);
+    let used = || {
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.used_bytes_of_the_host()
+    };
+    let without = used() - LENGTH;
+    let control = || seat.tenant.open(&fixture.path("nvidiactl"));
+    // A mapping keeps its file open, as any reference does.
+    let [one, other] = [control(), control()];
+    assert_eq!(seat.map_for_cpu_with(HOST, one), rm::OK);
+    assert_eq!(seat.map_for_cpu_with(HOST, other), rm::OK);
+    let mapping = fixture.elsewhere(&seat.tenant, one);
+    for file in [one, other] {
+        seat.tenant.close(file);
+    }
+    seat.unmap_for_cpu(HOST);
+    seat.free(HOST);
+    for _ in 0..3 {
+        assert_eq!(used(), without + LENGTH, "it may be mapped");
+    }
+    drop(mapping);
+    assert_eq!(used(), without);
+    // What its program has unmapped before costs nothing once it is freed.
+    assert_eq!(seat.host_memory(), rm::OK);
+    let file = control();
+    assert_eq!(seat.map_for_cpu_with(HOST, file), rm::OK);
+    seat.tenant.close(file);
+    assert_eq!(used(), without + LENGTH);
+    assert_eq!(fixture.pins(), 0);
+    seat.free(HOST);
+    assert_eq!(fixture.used_bytes_of_the_host(), without);
 }

@@ -4,17 +4,20 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use broker::account::uuid_bytes;
 use ledger::Counted;
-use nvabi::bytes::{put_u32, put_u64, u32_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::class::{FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_VIRTUAL};
 use nvabi::layout::{event_params, memory_params, nvos32, nvos33, nvos46, nvos55, virtual_params};
 use nvabi::status::{
     NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT,
     NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_RESOURCE_LOST,
 };
-use nvabi::{Release, escape};
+use nvabi::uvm::map_external;
+use nvabi::{Release, escape, uvm};
 
 use crate::Test;
+use crate::fake::UUID;
 use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
@@ -52,6 +55,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "named::nothing_is_mapped_by_what_goes_meanwhile",
         nothing_is_mapped_by_what_goes_meanwhile,
+    ),
+    (
+        "named::what_a_reference_is_taken_of_is_what_was_charged",
+        what_a_reference_is_taken_of_is_what_was_charged,
     ),
     (
         "named::no_call_names_what_is_not_there",
@@ -328,6 +335,58 @@ fn nothing_is_mapped_by_what_goes_meanwhile() {
     });
     assert!(!fixture.fake.is_wedged());
     assert_eq!(map_dma(&tenant, fd, below, by, 5), NV_ERR_RESOURCE_LOST);
+}
+
+/// A handle that is freed and made anew on the way would name larger memory to the driver than to the ledger.
+fn what_a_reference_is_taken_of_is_what_was_charged() {
+    const UVM_MAP: u32 = uvm::UVM_MAP_EXTERNAL_ALLOCATION.cmd;
+    for held_back in [escape::NV_ESC_RM_DUP_OBJECT.cmd(R), UVM_MAP] {
+        let fixture = Fixture::new(4 * MIB);
+        let (tenant, fd, client, device) = with_device(&fixture);
+        let other = tenant.client(fd);
+        let below = (other, tenant.device(fd, other));
+        let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+        assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+        let (taker, freer) = (tenant.thread(), tenant.thread());
+        fixture.fake.hold_back(held_back, None);
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| match held_back {
+                UVM_MAP => map_externally(&taker, uvm, (client, 5)),
+                _ => dup(&taker, fd, below, 9, (client, 5)),
+            });
+            fixture.fake.wait_for_held(1);
+            let heard = fixture.fake.seen().len();
+            let (freed, is_freed) = mpsc::channel();
+            let made_anew = scope.spawn(move || {
+                let free = freer.free(fd, client, device, 5);
+                freed.send(()).unwrap();
+                (free, freer.memory(fd, client, device, 5, 2 * MIB).status())
+            });
+            // Long enough for a free that nobody holds up.
+            let _held_up = is_freed.recv_timeout(Duration::from_millis(300));
+            let heard_meanwhile = fixture.fake.seen().len() - heard;
+            fixture.fake.let_go();
+            assert_eq!(heard_meanwhile, 0, "{held_back:#x}");
+            assert_eq!(taken.join().unwrap(), rm::OK, "{held_back:#x}");
+            assert_eq!(made_anew.join().unwrap(), (rm::OK, rm::OK));
+        });
+        assert_eq!(fixture.used_bytes(), 3 * MIB, "{held_back:#x}");
+    }
+}
+
+fn map_externally(tenant: &Tenant, uvm: i32, memory: (u32, u32)) -> u32 {
+    let row = uvm::UVM_MAP_EXTERNAL_ALLOCATION;
+    let at = |offset: nvabi::PerRelease| offset.of(R) as usize;
+    let mut arg = vec![0; at(row.size)];
+    put_u64(&mut arg, map_external::BASE, 1 << 40);
+    put_u64(&mut arg, map_external::LENGTH, MIB);
+    put(&mut arg, map_external::PER_GPU, &uuid_bytes(UUID).unwrap());
+    put_u64(&mut arg, at(map_external::COUNT), 1);
+    put_u32(&mut arg, at(map_external::H_CLIENT), memory.0);
+    put_u32(&mut arg, at(map_external::H_MEMORY), memory.1);
+    let called = tenant.call(uvm, row.cmd, &arg, &[]);
+    assert_eq!(called.ret, Ok(0));
+    u32_at(&called.arg, at(row.status)).unwrap()
 }
 
 fn no_call_names_what_is_not_there() {

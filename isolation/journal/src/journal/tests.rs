@@ -4,15 +4,20 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use driver::{FileId, FileKind};
-use ledger::{CardSlot, Demand, Ledger, ObjectKind, Purpose};
+use std::sync::Arc;
+
+use driver::{Caller, FileId, FileKind};
+use ledger::{
+    Actual, Applied, CardSlot, ClientHandle, Demand, Ledger, ObjectHandle, ObjectKind, PinFor,
+    Place, ProcessId, Purpose,
+};
 
 use super::log::{
     COMPACT_BYTES, HALF_BYTES, MOST_FRAME_BYTES, REPORTED_BYTES, VERSION_AT, longest_log,
 };
 use super::*;
 use crate::limits;
-use crate::state::Numbering;
+use crate::state::{Begun, CallKey, Numbering};
 
 fn fresh() -> State {
     State::new(Ledger::new(&[(CardSlot(0), 1 << 30)]), Numbering::default())
@@ -54,6 +59,78 @@ fn a_successor_has_what_was_committed() {
     assert_eq!(image(&second), before);
     assert_eq!(second.change().ledger.used(CardSlot(0)), 1 << 20);
     assert_eq!(second.change().next_file(), FileId(4));
+}
+
+#[test]
+fn a_successor_lets_go_of_references_that_no_open_call_has() {
+    const CARD: CardSlot = CardSlot(0);
+    let file = Journal::memfd().unwrap();
+    let first = open(&file);
+    let of_call = {
+        let mut change = first.change();
+        let (client, process) = (ClientHandle(7), ProcessId(8));
+        let owner = ledger::FileId(3);
+        change.record(Operation::SeeClient {
+            file: owner,
+            client,
+            process,
+        });
+        let pins = [5, 6].map(|handle| {
+            let place = Place {
+                file: owner,
+                client,
+                parent: ObjectHandle(7),
+                handle: ObjectHandle(handle),
+                process,
+            };
+            let Ok(Applied::Reserved(reservation)) = change.ledger(reserve(1 << 20)) else {
+                panic!("there is room")
+            };
+            change.record(Operation::AddObject {
+                place,
+                class: 0x40,
+                kind: ObjectKind::Memory,
+                card: None,
+                depends_on: Vec::new(),
+                reservation,
+                actual: Actual::AsReserved,
+            });
+            let pin = change.pin((client, place.handle), PinFor::Map { cards: 1 });
+            change.record(Operation::Free {
+                client,
+                object: place.handle,
+            });
+            pin.unwrap()
+        });
+        let begun = begun(Reservation::Duplicate {
+            client: 7,
+            parent: 7,
+            pin: pins[0],
+        });
+        change.record_op(Op::Begin(0, Box::new(begun)));
+        assert_eq!(change.ledger.used(CARD), 2 << 20);
+        pins[0]
+    };
+    drop(first);
+    let second = open(&file);
+    let mut change = second.change();
+    change.unpin_all_but_of_open_calls();
+    assert_eq!(change.ledger.pins().collect::<Vec<_>>(), [of_call]);
+    assert_eq!(change.ledger.used(CARD), 1 << 20);
+}
+
+fn begun(reservation: Reservation) -> Begun {
+    Begun {
+        number: 1,
+        key: CallKey::new(1, 16, [3, 4, 5]),
+        caller: Caller { tgid: 1, tid: 1 },
+        file: FileId(1),
+        kind: FileKind::Ctl,
+        cmd: 4,
+        before: Arc::default(),
+        fds: Vec::new(),
+        reservation,
+    }
 }
 
 #[test]
@@ -302,10 +379,11 @@ fn the_state_at_all_limits_fits() {
     let state = at_all_limits(PART.into());
     let bytes = postcard::to_stdvec(&state).unwrap().len() * PART as usize;
     let pools = limits::MOST_POOLS * 64;
+    let host_mappings = limits::MOST_HOST_MAPPINGS * 64;
     // Calls under way, each with its blocks before and after.
     let calls = limits::MOST_CALLS * 2 * CALL_BYTES;
     let records = crate::state::MOST_RECORD_BYTES + crate::state::MOST_RECORDS * 128;
-    let sum = bytes + pools + calls + records;
+    let sum = bytes + pools + host_mappings + calls + records;
     // Not only the state, but a log behind it that is not compacted all the time.
     let free = longest_log(sum).saturating_sub(sum);
     assert!(
