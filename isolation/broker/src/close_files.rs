@@ -68,21 +68,6 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
     keeps_clients || keeps_exports
 }
 
-/// Why exports stay with a file.
-#[derive(Debug, thiserror::Error)]
-enum TakeBackError {
-    /// A call did not reach the driver.
-    #[error("{call} did not reach the driver")]
-    Driver {
-        call: &'static str,
-        #[source]
-        source: driver::Error,
-    },
-    /// A call has no result.
-    #[error(transparent)]
-    Call(#[from] OwnCallError),
-}
-
 /// Has the driver free what the container has exported into a control file that it has closed; says whether it has.
 fn take_back_exports(driver: &DriverSide, file: &OpenFile, indices: &[u32]) -> bool {
     let taken = take_back(driver, file, indices);
@@ -98,13 +83,9 @@ fn exports_of(journal: &Journal, file: &OpenFile) -> Vec<u32> {
     exported.map(|it| it.index).collect()
 }
 
-fn take_back(driver: &DriverSide, file: &OpenFile, indices: &[u32]) -> Result<(), TakeBackError> {
-    let execute = AsThisProcess::new(&**driver, |call, source| TakeBackError::Driver {
-        call,
-        source,
-    });
+fn take_back(driver: &DriverSide, file: &OpenFile, indices: &[u32]) -> Result<(), OwnCallError> {
     let ctl = OwnFile::duplicate(file.for_driver())?;
-    let mut client = OwnClient::new(execute, driver.release, ctl);
+    let mut client = OwnClient::new(AsThisProcess(&**driver), driver.release, ctl);
     client.begin()?;
     let taken = indices
         .iter()

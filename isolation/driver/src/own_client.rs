@@ -39,6 +39,15 @@ pub enum OwnCallError {
         /// Which.
         path: PathBuf,
     },
+    /// A call did not reach the driver.
+    #[error("{call} did not reach the driver")]
+    Lost {
+        /// Which.
+        call: &'static str,
+        /// Why.
+        #[source]
+        source: Box<Error>,
+    },
     /// A call failed.
     #[error("{call} failed with errno {errno}")]
     Failed {
@@ -89,36 +98,31 @@ pub trait Execute {
 }
 
 /// Calls that are made as this process's own, whoever carries them to the driver.
-pub struct AsThisProcess<'a, E> {
-    driver: &'a dyn Driver,
-    lost: fn(&'static str, Error) -> E,
-}
+pub struct AsThisProcess<'a>(
+    /// Who carries them.
+    pub &'a dyn Driver,
+);
 
-impl<'a, E> AsThisProcess<'a, E> {
-    /// `lost` says of a call by name why it did not reach the driver.
-    pub fn new(driver: &'a dyn Driver, lost: fn(&'static str, Error) -> E) -> Self {
-        Self { driver, lost }
-    }
-}
-
-impl<E: From<OwnCallError>> Execute for AsThisProcess<'_, E> {
-    type Error = E;
+impl Execute for AsThisProcess<'_> {
+    type Error = OwnCallError;
 
     fn execute(
         &mut self,
         name: &'static str,
         file: FileRef<'_>,
         call: &mut Call,
-    ) -> Result<i32, E> {
+    ) -> Result<i32, OwnCallError> {
         let own = std::process::id().cast_signed();
         let caller = Caller {
             tgid: own,
             tid: own,
         };
-        let done = self
-            .driver
-            .execute(file, caller, Ticket::UNREMEMBERED, call);
-        Ok(done.map_err(|source| (self.lost)(name, source))?.ret)
+        let done = self.0.execute(file, caller, Ticket::UNREMEMBERED, call);
+        let lost = |source| OwnCallError::Lost {
+            call: name,
+            source: Box::new(source),
+        };
+        Ok(done.map_err(lost)?.ret)
     }
 }
 

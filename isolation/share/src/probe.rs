@@ -82,15 +82,6 @@ pub enum ProbeError {
     /// Another start has it for too long.
     #[error("another start has been trying them for more than {} ms", TURN.as_millis())]
     Busy,
-    /// A call did not reach the driver.
-    #[error("{call} did not reach the driver")]
-    Driver {
-        /// Which.
-        call: &'static str,
-        /// Why.
-        #[source]
-        source: driver::Error,
-    },
     /// A call has no result.
     #[error(transparent)]
     Call(#[from] OwnCallError),
@@ -125,8 +116,7 @@ impl ProbeError {
             Self::Call(OwnCallError::Refused { status, .. }) => PASSES.contains(status),
             Self::Lock { .. }
             | Self::Busy
-            | Self::Driver { .. }
-            | Self::Call(OwnCallError::Failed { .. })
+            | Self::Call(OwnCallError::Failed { .. } | OwnCallError::Lost { .. })
             | Self::Knob(_)
             | Self::Silent
             | Self::Thread(_) => true,
@@ -223,8 +213,7 @@ fn ask(share: &Share, card: usize) -> Result<Found, ProbeError> {
     let node = open(&format!("nvidia{minor}"), (CARD_FILE, kind))?;
     let ctl = open("nvidiactl", (CONTROL_FILE, FileKind::Ctl))?;
     let driver = &*context.driver;
-    let execute = AsThisProcess::new(driver, |call, source| ProbeError::Driver { call, source });
-    let client = OwnClient::new(execute, context.release, ctl);
+    let client = OwnClient::new(AsThisProcess(driver), context.release, ctl);
     let mut asking = Asking { client, driver };
     let found = asking.knobs(&node, &card.uuid);
     asking.end();
@@ -232,7 +221,7 @@ fn ask(share: &Share, card: usize) -> Result<Found, ProbeError> {
 }
 
 struct Asking<'a> {
-    client: OwnClient<AsThisProcess<'a, ProbeError>>,
+    client: OwnClient<AsThisProcess<'a>>,
     driver: &'a dyn Driver,
 }
 
@@ -267,8 +256,8 @@ impl Asking<'_> {
         self.channel()?;
         match self.enlist(1) {
             // The questions show what that leaves.
-            Ok(()) | Err(ProbeError::Call(OwnCallError::Refused { .. })) => {}
-            Err(error) => return Err(error),
+            Ok(()) | Err(OwnCallError::Refused { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
         Ok(Group {
             client: self.client.root(),
@@ -294,11 +283,11 @@ impl Asking<'_> {
             put_u32(&mut params, channel_params::ENGINE_TYPE, engine_type::GR0);
             match self.client.allocate((GROUP, CHANNEL), class.number, params) {
                 Ok(_handle) => return Ok(()),
-                Err(ProbeError::Call(OwnCallError::Refused {
+                Err(OwnCallError::Refused {
                     status: status::NV_ERR_INVALID_CLASS,
                     ..
-                })) => {}
-                Err(error) => return Err(error),
+                }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Err(ProbeError::NoChannel)
@@ -312,7 +301,7 @@ impl Asking<'_> {
         }
         for gpu_id in self.client.initialised()? {
             if self.client.uuid_of(gpu_id)?.as_deref() == Some(uuid) {
-                return self.client.instances_of(gpu_id);
+                return Ok(self.client.instances_of(gpu_id)?);
             }
         }
         Err(ProbeError::NoCard)
@@ -341,7 +330,7 @@ impl Asking<'_> {
             }
         };
         answer.map_err(|error| {
-            if let ProbeError::Call(OwnCallError::Refused { status, .. }) = &error
+            if let OwnCallError::Refused { status, .. } = &error
                 && !PASSES.contains(status)
             {
                 KnobError::Status(*status)
@@ -351,7 +340,7 @@ impl Asking<'_> {
         })
     }
 
-    fn switch(&mut self, disable: u8, only_scheduling: u8) -> Result<(), ProbeError> {
+    fn switch(&mut self, disable: u8, only_scheduling: u8) -> Result<(), OwnCallError> {
         let cmd = control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
         let root = self.client.root();
         self.client
@@ -369,7 +358,7 @@ impl Asking<'_> {
             .map(drop)
     }
 
-    fn enlist(&mut self, enable: u8) -> Result<(), ProbeError> {
+    fn enlist(&mut self, enable: u8) -> Result<(), OwnCallError> {
         let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
         self.client
             .control(GROUP, cmd, |params| {

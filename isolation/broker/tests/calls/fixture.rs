@@ -194,6 +194,15 @@ impl Fixture {
         let token = sessions.len() as u64 + 1;
         let session = Session::start(listener, token, container, reaper).unwrap();
         sessions.push(Arc::clone(&session));
+        // As a broker does: on a machine that is full of processes a thread could not be started.
+        let revived = Arc::downgrade(&session);
+        std::thread::spawn(move || {
+            while let Some(session) = revived.upgrade() {
+                session.revive();
+                drop(session);
+                std::thread::sleep(Duration::from_millis(250));
+            }
+        });
         session
     }
 
