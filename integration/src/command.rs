@@ -153,22 +153,26 @@ pub fn capture(command: &mut Command, limit: Duration) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Every process with a number above this one's, and what each of its threads waits for in the kernel: it tells which of a
-/// client, an engine, a shim and runc does not go on.
-fn waiting_processes() -> String {
-    const LINES: usize = 60;
+/// Every process with a command line, and what each of its threads waits for in the kernel: it tells which of a
+/// client, an engine, a shim and runc does not go on. The youngest of many may be missing.
+pub fn waiting_processes() -> String {
+    const LINES: usize = 150;
     const LINE_CHARACTERS: usize = 240;
     let numbers = |folder: &str| -> Vec<i32> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let name = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
         entries.filter_map(name).collect()
     };
-    let own = std::process::id().cast_signed();
     let mut lines = Vec::new();
-    for pid in numbers("/proc").into_iter().filter(|pid| *pid > own) {
+    for pid in numbers("/proc") {
         // One that has just ended has nothing to tell.
         let read =
             |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let command = read("cmdline").replace('\0', " ");
+        // The kernel's own, and what has ended.
+        if command.is_empty() {
+            continue;
+        }
         let threads = numbers(&format!("/proc/{pid}/task")).into_iter();
         let mut waits: Vec<String> = threads
             .map(|thread| read(&format!("task/{thread}/wchan")))
@@ -179,7 +183,7 @@ fn waiting_processes() -> String {
             "{pid} {} [{}] {}",
             read("comm").trim_end(),
             waits.join(" "),
-            read("cmdline").replace('\0', " ")
+            command
         );
         lines.push(line.chars().take(LINE_CHARACTERS).collect::<String>());
     }

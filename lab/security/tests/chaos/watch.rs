@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use integration::command::waiting_processes;
+use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 
-use crate::world::World;
+use crate::world::{Guest, World};
 
 /// A neighbour whose broker is being replaced waits; one that waits for longer is not served.
 const NEIGHBOUR_PATIENCE: Duration = Duration::from_secs(30);
@@ -55,8 +57,9 @@ pub(crate) fn watch(world: &World) -> Result<()> {
                 (*before, *since) = (rounds, Instant::now());
             } else if since.elapsed() > NEIGHBOUR_PATIENCE {
                 world.is_wrong(format!(
-                    "{} has stood still after {rounds} rounds",
-                    guest.id
+                    "{} has stood still after {rounds} rounds\n{}",
+                    guest.id,
+                    circumstances(world, guest)
                 ));
                 *since = Instant::now();
             }
@@ -64,4 +67,16 @@ pub(crate) fn watch(world: &World) -> Result<()> {
         std::thread::sleep(Duration::from_millis(250));
     }
     Ok(())
+}
+
+/// What else stands still: the broker's last words, the room in the state folder, and every process.
+fn circumstances(world: &World, guest: &Guest) -> String {
+    let log = std::fs::read_to_string(world.vgpu(guest).join("broker.log")).unwrap_or_default();
+    let last = log.lines().rev().take(12).collect::<Vec<_>>();
+    let free = statvfs(&world.rig.node.state_dir()).map(|state| state.blocks_free());
+    let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+    let processes = waiting_processes();
+    format!(
+        "--- its broker.log\n{last}\n--- free blocks of the state folder: {free:?}\n--- processes\n{processes}"
+    )
 }
