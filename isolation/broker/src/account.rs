@@ -25,6 +25,7 @@ mod translation;
 mod why;
 
 pub use answers::Numbers;
+pub use commit::Met;
 use cpu_mappings::CpuMappingUnderWay;
 pub use exports::TransferFile;
 use page_tables::UnderWay;
@@ -122,10 +123,31 @@ pub struct Denied {
 }
 
 impl Denied {
-    /// Whether there is no memory for it.
+    /// Whether what it lacks may be had by something that the container has given up and nobody has noticed.
     #[must_use]
-    pub fn is_over_quota(&self) -> bool {
-        matches!(&self.why, Why::Ledger(ledger::Refusal::OverQuota { .. }))
+    pub fn may_be_given_up(&self) -> bool {
+        use ledger::Refusal::{OverQuota, TooMany};
+        use share::Why::{
+            TooManyChannels, TooManyClients, TooManyGroups, TooManyOtherChannels, TooManyScheduled,
+        };
+        matches!(
+            &self.why,
+            Why::Ledger(OverQuota { .. } | TooMany { .. })
+                | Why::Share(
+                    TooManyChannels
+                        | TooManyClients
+                        | TooManyGroups
+                        | TooManyOtherChannels
+                        | TooManyScheduled
+                )
+                | Why::TooManyEvents
+                | Why::TooManyPools
+                | Why::TooManyRangeGroups
+                | Why::TooManyMappings
+                | Why::TooManyCpuMappings
+                | Why::TooManyHostMappings
+                | Why::WindowIsFull { .. }
+        )
     }
 }
 

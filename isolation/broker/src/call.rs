@@ -174,7 +174,11 @@ impl ReceivedCall<'_> {
         if number < 0 {
             return Err(Reply::Errno(EBADF));
         }
-        let lookup = self.look_up(number);
+        let mut lookup = self.look_up(number);
+        // Files that are closed, and were not looked for yet, take their place.
+        if matches!(lookup, Lookup::TooMany) && self.call.give_up_what_is_gone() {
+            lookup = self.look_up(number);
+        }
         if notification.nr == SYS_MMAP {
             return Err(self.map(&lookup));
         }

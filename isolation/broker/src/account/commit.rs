@@ -141,6 +141,20 @@ impl Account {
     }
 }
 
+/// What has the handle of memory that the kernel is about to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Met {
+    /// Nothing has it.
+    Nothing,
+    /// Memory whose call the kernel has executed, and may have refused: it is charged, and may not be there.
+    Unseen {
+        /// Whether it is charged as much as the new one.
+        is_covered: bool,
+    },
+    /// Something that is there; or no client of the container's was named, or no handle.
+    Another,
+}
+
 impl JudgedCall<'_> {
     /// The client and handle of memory of which the driver has taken more than was reserved, and more than the quota has room for.
     #[must_use]
@@ -155,19 +169,30 @@ impl JudgedCall<'_> {
         (more > state.ledger.available(card)).then_some((memory.client, handle))
     }
 
-    /// Whether memory whose call the kernel will execute after our answer can be committed before: its client is the container's, and
+    /// What memory whose call the kernel will execute after our answer meets in the account: its client is the container's, and
     /// its handle is the caller's choice and free, so that nothing that is held gives way to it.
     #[must_use]
-    pub fn can_be_charged_unseen(&self, state: &State, reservation: &Reservation) -> bool {
+    pub fn meets(&self, state: &State, reservation: &Reservation) -> Met {
         let Reservation::Memory { memory, .. } = reservation else {
-            return false;
+            return Met::Another;
         };
         let client = ClientHandle(memory.client);
         let handle = self.new_handle().unwrap_or_default();
-        handle != 0
-            && handle != memory.client
-            && state.ledger.owner_file(client).is_some()
-            && state.ledger.object(client, ObjectHandle(handle)).is_none()
+        if handle == 0 || handle == memory.client || state.ledger.owner_file(client).is_none() {
+            return Met::Another;
+        }
+        let Some(there) = state.ledger.object(client, ObjectHandle(handle)) else {
+            return Met::Nothing;
+        };
+        let is_unseen =
+            there.class == memory.class && memory.class == class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
+        let allocation = there.allocation.filter(|_| is_unseen);
+        match allocation.and_then(|id| state.ledger.allocation(id)) {
+            Some(there) => Met::Unseen {
+                is_covered: there.bytes >= memory.reserve_bytes,
+            },
+            None => Met::Another,
+        }
     }
 
     /// Gives back what is held for an object whose call the kernel will execute after our answer, and records the object: uncharged,

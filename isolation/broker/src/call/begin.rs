@@ -4,9 +4,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use driver::{FdSlot, FileKind, Segment, Ticket};
+use journal::Change;
 use journal::counters::Counter;
 use journal::reservation::Reservation;
 use journal::state::{self, Begun, Finished, NamedFd, State};
+use nvabi::errno::EMFILE;
 use share::Passage;
 use verdict::{Effect, Refusal, TakenOut};
 
@@ -118,6 +120,12 @@ struct Reserved<'a> {
     in_driver: InDriver<'a>,
 }
 
+/// What a call has of the account.
+struct Taken<'a> {
+    reservation: Reservation,
+    in_driver: InDriver<'a>,
+}
+
 impl<'c> NotifiedCall<'c> {
     fn reserve<'a>(
         &self,
@@ -130,43 +138,34 @@ impl<'c> NotifiedCall<'c> {
         let container = self.container;
         let deny = |denied| record(&container.health, request.op.name(), denied);
         let (caller, binding) = (request.caller, container.driver.binding());
-        let mut fds = descriptors(&container.files, binding, caller, &request.op, before)?;
+        let named = || descriptors(&container.files, binding, caller, &request.op, before);
+        let mut fds = match named() {
+            Err(Refusal::Errno(EMFILE)) if self.give_up_what_is_gone() => named()?,
+            found => found?,
+        };
         let card_file = match self.card_of(&request.effect) {
             Some(card) => card_file(&container.files, caller, card, &mut fds)?,
             None => None,
         };
         let call = request.judged(before, transfer_file_of(&fds));
         self.check_imports(&call, &fds).map_err(deny)?;
-        let in_order = container.orders.take(&request.effect, request.file);
-        let mut change = container.journal.change();
-        if let Err(denied) = self.check(&change, &call) {
-            drop(change);
-            return Err(deny(denied));
-        }
-        let mut reserved = container.account.reserve(&mut change, &call);
-        if reserved.as_ref().is_err_and(Denied::is_over_quota) {
-            drop(change);
-            let found = self.give_up_what_is_gone();
-            change = container.journal.change();
-            if found {
-                reserved = container.account.reserve(&mut change, &call);
-            }
-        }
-        let reservation = match reserved {
-            Ok(reservation) => reservation,
-            Err(denied) => {
-                drop(change);
+        let (in_order, mut change, taken) = loop {
+            let in_order = container.orders.take(&request.effect, request.file);
+            let mut change = container.journal.change();
+            let denied = match self.take(&mut change, &call, &fds) {
+                Ok(taken) => break (in_order, change, taken),
+                Err(denied) => denied,
+            };
+            // Nobody waits for the look but this call: the one that gives up what is lacking may be of the same client.
+            drop((change, in_order));
+            if !denied.may_be_given_up() || !self.give_up_what_is_gone() {
                 return Err(deny(denied));
             }
         };
-        let in_driver = match container.account.begin_in_driver(&mut change, &call, &fds) {
-            Ok(in_driver) => in_driver,
-            Err(denied) => {
-                change.roll_back(&reservation);
-                drop(change);
-                return Err(deny(denied));
-            }
-        };
+        let Taken {
+            reservation,
+            in_driver,
+        } = taken;
         let number = change.next_call();
         let begun = Begun {
             number,
@@ -176,7 +175,7 @@ impl<'c> NotifiedCall<'c> {
             kind: request.file.kind,
             cmd: request.cmd,
             before: Arc::clone(before),
-            fds: fds.iter().map(named).collect(),
+            fds: fds.iter().map(named_fd).collect(),
             reservation: reservation.clone(),
         };
         change.record_op(state::Op::Begin(self.call_slot.number(), Box::new(begun)));
@@ -188,6 +187,31 @@ impl<'c> NotifiedCall<'c> {
             card_file,
             in_driver,
         })
+    }
+
+    /// What a call needs, if all of it is there.
+    fn take<'a>(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        fds: &[FdSlot],
+    ) -> Result<Taken<'a>, Denied>
+    where
+        'c: 'a,
+    {
+        let account = &self.container.account;
+        self.check(change, call)?;
+        let reservation = account.reserve(change, call)?;
+        match account.begin_in_driver(change, call, fds) {
+            Ok(in_driver) => Ok(Taken {
+                reservation,
+                in_driver,
+            }),
+            Err(denied) => {
+                change.roll_back(&reservation);
+                Err(denied)
+            }
+        }
     }
 
     /// The card that a call makes a device of.
@@ -257,7 +281,7 @@ impl<'c> NotifiedCall<'c> {
 }
 
 /// A descriptor as the journal has it.
-fn named(slot: &FdSlot) -> NamedFd {
+fn named_fd(slot: &FdSlot) -> NamedFd {
     NamedFd {
         segment: slot.segment,
         at: slot.at,

@@ -4,6 +4,7 @@ use driver::Binding;
 use journal::reservation::Reservation;
 use nvabi::bytes::u32_at;
 use nvabi::call::Affinity;
+use nvabi::class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
 use nvabi::escape;
 use nvabi::layout::nvos02;
 use nvabi::status::NV_ERR_INVALID_OBJECT_HANDLE;
@@ -11,10 +12,7 @@ use verdict::Effect;
 
 use super::NotifiedCall;
 use super::reply::Reply;
-use crate::account::JudgedCall;
-
-/// Pins pages of whoever makes the call.
-const NV01_MEMORY_SYSTEM_OS_DESCRIPTOR: u32 = 0x71;
+use crate::account::{JudgedCall, Met};
 
 /// Calls that a real driver binds to the calling process and that the broker therefore hands back, by mode ([`Affinity`]).
 /// REGISTER_FD resolves its descriptor in whoever executes it, and the duplicate does as well.
@@ -67,15 +65,19 @@ impl NotifiedCall<'_> {
             }
             // Held although the call may yet fail: nobody sees its end. Unregistering it fails then as well, and it is held until its file is closed.
             Reservation::Register { .. } => account.commit(&reservation, &mut change, call),
-            Reservation::Memory { .. } => {
-                if !call.can_be_charged_unseen(&change, &reservation) {
+            Reservation::Memory { .. } => match call.meets(&change, &reservation) {
+                Met::Nothing => account.commit(&reservation, &mut change, call),
+                // A program whose registration has failed tries again, and its allocator of handles gives the same one. Whichever of the two is
+                // there, both stay charged as long as the first one, or the larger one to the container's end.
+                Met::Unseen { is_covered: true } => change.roll_back(&reservation),
+                Met::Unseen { is_covered: false } => {}
+                Met::Another => {
                     change.roll_back(&reservation);
                     let status = NV_ERR_INVALID_OBJECT_HANDLE;
                     let refusal = call.op.refuse(status, container.driver.release);
                     return Reply::refused(refusal, argument);
                 }
-                account.commit(&reservation, &mut change, call);
-            }
+            },
             Reservation::Object { .. } => call.leave_unconfirmed(&mut change, &reservation),
             Reservation::Nothing
             | Reservation::Client { .. }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use ledger::{CardSlot, Operation};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
 use nvabi::layout::{memory_params, nvos02, nvos32};
-use nvabi::{Release, escape, uvm};
+use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
 use crate::fixture::{Confined, Fixture};
@@ -25,6 +25,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "host::contiguous_memory_is_charged_as_the_kernel_gives_it",
         contiguous_memory_is_charged_as_the_kernel_gives_it,
+    ),
+    (
+        "host::a_registration_that_may_have_failed_keeps_no_other_out",
+        a_registration_that_may_have_failed_keeps_no_other_out,
     ),
     (
         "host::what_the_old_call_maps_is_charged_as_long_as_it_may_be_mapped",
@@ -294,6 +298,27 @@ fn each_registration_of_the_same_pages_is_charged() {
         let freed = seat.tenant.free(seat.fd, seat.client, 0, seat.client);
         assert_eq!((freed, fixture.used_bytes_of_the_host()), (rm::OK, 0));
     }
+}
+
+/// Whether the kernel has registered anything nobody sees. A failed registration's handle is free for the driver, and given again.
+fn a_registration_that_may_have_failed_keeps_no_other_out() {
+    const NO_SUCH_CALL: Result<u32, i32> = Err(25);
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let register = |handle, bytes| seat.old_call(0x71, handle, bytes);
+    for bytes in [256 * MIB, 128 * MIB, 256 * MIB] {
+        assert_eq!(register(10, bytes), NO_SUCH_CALL);
+        assert_eq!(fixture.used_bytes_of_the_host(), 4 * MIB, "the first one's");
+    }
+    // One of 6 MiB does not fit beside it.
+    assert_eq!(register(10, 384 * MIB), Ok(rm::NO_MEMORY));
+    assert_eq!(register(11, 64 * MIB), NO_SUCH_CALL);
+    assert_eq!(register(11, 128 * MIB), NO_SUCH_CALL);
+    assert_eq!(fixture.used_bytes_of_the_host(), (4 + 1 + 2) * MIB);
+    // What is there for sure keeps its handle.
+    assert_eq!(seat.by_class(12, 1), rm::OK);
+    assert_eq!(register(12, MIB), Ok(status::NV_ERR_INVALID_OBJECT_HANDLE));
 }
 
 /// It maps what it makes, with the file that it names.

@@ -1,4 +1,4 @@
-//! What procfs shows of cards that are not the container's, and what drivers take there from root.
+//! What procfs and sysfs show of cards that are not the container's and of what they cannot do for it, and what drivers take there from root.
 
 use std::path::Path;
 
@@ -10,16 +10,30 @@ use super::Error;
 use super::Plan;
 use crate::json;
 
+/// By these NCCL and UCX decide whether a card's memory can be registered with InfiniBand, which fails in a container with a quota
+/// ([`crate::rdma`]) and is no reason for them to send through the host's. Folders: a file that is masked is still there.
+const OF_PEER_MEMORY: [&str; 3] = [
+    "/sys/module/nvidia_peermem",
+    "/sys/module/nv_peer_mem",
+    "/sys/kernel/mm/memory_peers",
+];
+
 /// runc puts nothing over what is not there.
 pub(super) fn mask(root: &mut Map<String, Value>, plan: &Plan<'_>) -> Result<(), Error> {
-    if plan.additions.masked_paths.is_empty() {
+    let of_peer_memory: &[&str] = match plan.grant.driver {
+        DriverSpec::Sim { .. } => &[],
+        DriverSpec::Kernel => &OF_PEER_MEMORY,
+    };
+    let of_cards = plan.additions.masked_paths.iter().map(String::as_str);
+    let mut hidden = of_peer_memory.iter().copied().chain(of_cards).peekable();
+    if hidden.peek().is_none() {
         return Ok(());
     }
     let linux = json::child_object(root, "linux")?;
     let masked = json::child_array(linux, "maskedPaths")?;
-    for path in &plan.additions.masked_paths {
+    for path in hidden {
         if !masked.iter().any(|other| other.as_str() == Some(path)) {
-            masked.push(Value::String(path.clone()));
+            masked.push(Value::String(path.to_owned()));
         }
     }
     Ok(())

@@ -302,6 +302,22 @@ fn a_container_that_is_not_held_reports_so() {
 }
 
 #[test]
+fn what_says_that_infiniband_reaches_card_memory_is_hidden() {
+    let given = json!({"linux": {"maskedPaths": ["/proc/kcore", "/sys/module/nvidia_peermem"]}});
+    let masked =
+        |driver| edited_for(&a_grant(driver), &given).unwrap()["linux"]["maskedPaths"].clone();
+    assert_eq!(
+        masked(DriverSpec::Kernel),
+        json!([
+            "/proc/kcore",
+            "/sys/module/nvidia_peermem",
+            "/sys/module/nv_peer_mem",
+            "/sys/kernel/mm/memory_peers"
+        ])
+    );
+}
+
+#[test]
 fn what_drivers_take_from_root_by_procfs_is_not_the_container_s_to_write() {
     let given = json!({
         "mounts": [
