@@ -131,11 +131,14 @@ impl Account {
             let unmapped = held.extract_if(|(file, _), _| gone.contains(file));
             unmapped.map(|(_, pin)| pin).collect()
         };
-        let mut change = journal.change();
-        for pin in &unmapped {
-            change.record(Operation::Unpin { pin: *pin });
+        if unmapped.is_empty() {
+            return false;
         }
-        !unmapped.is_empty()
+        let mut change = journal.change();
+        for pin in unmapped {
+            change.record(Operation::Unpin { pin });
+        }
+        true
     }
 }
 

@@ -302,7 +302,7 @@ fn a_container_that_is_not_held_reports_so() {
 }
 
 #[test]
-fn what_says_that_infiniband_reaches_card_memory_is_hidden() {
+fn what_shows_that_infiniband_reaches_card_memory_is_hidden() {
     let given = json!({"linux": {"maskedPaths": ["/proc/kcore", "/sys/module/nvidia_peermem"]}});
     let masked =
         |driver| edited_for(&a_grant(driver), &given).unwrap()["linux"]["maskedPaths"].clone();
