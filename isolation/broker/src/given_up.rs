@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use driver::{Driver, FileId, FileKind};
 use supervisor::link::Stored;
@@ -18,30 +19,44 @@ use crate::files::OpenFile;
 use crate::last_reference::{LastReferences, Watching};
 use crate::open_file_scan::{Look, without_holder};
 
+/// In which time a driver has cleaned up after a file that somebody else has closed, on a machine that is not overloaded.
+const LONGEST_CLEAN_UP: Duration = Duration::from_secs(1);
+
 /// What a container has closed.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {
     /// Files that somebody else had when they were closed here.
     elsewhere: LastReferences,
-    /// Those of them that the last look has found gone: the kernel forgets a file before the driver cleans up after it.
-    ending: Mutex<Vec<FileId>>,
+    /// Those of them that are gone, and since when: the kernel forgets a file before the driver cleans up after it.
+    ending: Mutex<Vec<(FileId, Instant)>>,
 }
 
 impl GivenUp {
     /// Closes what nobody of the container holds, and lets go of what nobody at all has any more; says whether there was any.
     pub(crate) fn look(&self, container: &Container) -> bool {
-        let ended = self.take_ended();
-        for id in &ended {
+        let mut uncharged = self.take_ended();
+        let closed = self.close_unheld(container);
+        // Once for all of them: of what nobody has now the last duplicate was closed here, and the driver has cleaned up.
+        let staying = closed.iter().filter(|(_, stays)| *stays);
+        let staying: HashSet<FileId> = staying.map(|(id, _)| *id).collect();
+        for id in self.take_gone() {
+            match staying.contains(&id) {
+                true => uncharged.push(id),
+                false => lock(&self.ending).push((id, Instant::now())),
+            }
+        }
+        for id in &uncharged {
             let mut change = container.journal.change();
             container.account.close_file(&mut change, *id);
         }
-        let is_closed = self.close_unheld(container);
-        container.account.let_unmapped_go(&container.journal) || is_closed || !ended.is_empty()
+        let is_unmapped = container.account.let_unmapped_go(&container.journal);
+        is_unmapped || !closed.is_empty() || !uncharged.is_empty()
     }
 
-    fn close_unheld(&self, container: &Container) -> bool {
+    /// The files that were closed, each with whether what it has stays charged.
+    fn close_unheld(&self, container: &Container) -> Vec<(FileId, bool)> {
         let native = container.driver.native.as_ref();
-        let mut found = false;
+        let mut closed = Vec::new();
         for id in unheld(container) {
             if native.is_some_and(|native| native.take_idle(id)) {
                 tell_driver(&*container.driver, id);
@@ -51,15 +66,20 @@ impl GivenUp {
             let Some(file) = container.files.take_idle(id) else {
                 continue;
             };
-            found = true;
-            self.close(container, id, Some(file));
+            closed.push((id, self.close(container, id, Some(file))));
         }
-        found
+        closed
     }
 
     /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is
-    /// room. The last duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
-    pub(crate) fn close(&self, container: &Container, id: FileId, file: Option<Arc<OpenFile>>) {
+    /// room. The last duplicate to close is ours, since a real driver's clean-up is done by whoever closes last. Says whether what the file has
+    /// stays charged.
+    pub(crate) fn close(
+        &self,
+        container: &Container,
+        id: FileId,
+        file: Option<Arc<OpenFile>>,
+    ) -> bool {
         let stays = file.as_ref().is_some_and(|file| {
             let keeps = close_files::free_all(container, file);
             keeps && self.watch_elsewhere(file)
@@ -70,27 +90,29 @@ impl GivenUp {
         }
         drop(file);
         tell_driver(&*container.driver, id);
-        if !stays || self.is_gone(id) {
+        if !stays {
             let mut change = container.journal.change();
             container.account.close_file(&mut change, id);
         }
+        stays
     }
 
-    /// Whether a file is gone whose last duplicate was closed here: the driver has cleaned up then.
-    fn is_gone(&self, id: FileId) -> bool {
-        self.elsewhere.take_if_gone(id).unwrap_or_else(|error| {
-            tracing::warn!(%error, "what a closed file held stays charged");
-            false
+    fn take_gone(&self) -> Vec<FileId> {
+        self.elsewhere.take_gone().unwrap_or_else(|error| {
+            tracing::warn!(%error, "what was open elsewhere stays charged");
+            Vec::new()
         })
     }
 
-    /// Files of others that were gone at the look before this one.
+    /// Files of others that have been gone for long enough.
     fn take_ended(&self) -> Vec<FileId> {
-        let gone = self.elsewhere.take_gone().unwrap_or_else(|error| {
-            tracing::warn!(%error, "what was open elsewhere stays charged");
-            Vec::new()
+        let mut ended = Vec::new();
+        lock(&self.ending).retain(|(id, since)| {
+            let is_over = since.elapsed() >= LONGEST_CLEAN_UP;
+            ended.extend(is_over.then_some(*id));
+            !is_over
         });
-        std::mem::replace(&mut *lock(&self.ending), gone)
+        ended
     }
 
     /// Whether what the file has stays charged.

@@ -71,32 +71,20 @@ impl LastReferences {
         Ok(Watching::Yes)
     }
 
-    /// The files that nobody has any more. They are watched no longer.
+    /// The files that nobody has any more. They are watched no longer. The driver's own clean-up after them may still be under way.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn take_gone(&self) -> io::Result<Vec<FileId>> {
-        // Before the kernel is asked, and without the lock while it answers: what is watched from now on is not judged.
-        let watched = lock(&self.0).watched.clone();
-        self.take_gone_of(watched)
-    }
-
-    /// Whether nobody has a watched file any more, which is watched no longer then.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(crate) fn take_if_gone(&self, id: FileId) -> io::Result<bool> {
-        Ok(!self.take_gone_of(HashSet::from([id]))?.is_empty())
-    }
-
-    fn take_gone_of(&self, watched: HashSet<FileId>) -> io::Result<Vec<FileId>> {
-        let number = {
+        // What is watched from now on is not judged. Nobody waits for the lock while the kernel answers; one more file does, in the kernel.
+        let (number, watched) = {
             let inner = lock(&self.0);
-            let epoll = inner.epoll.as_ref();
-            epoll.map(|epoll| epoll.0.as_fd().as_raw_fd())
-        };
-        let (Some(number), false) = (number, watched.is_empty()) else {
-            return Ok(Vec::new());
+            match &inner.epoll {
+                Some(epoll) if !inner.watched.is_empty() => {
+                    (epoll.0.as_fd().as_raw_fd(), inner.watched.clone())
+                }
+                Some(_) | None => return Ok(Vec::new()),
+            }
         };
         let listed = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
         let alive = listed.lines().filter_map(file_of);

@@ -308,7 +308,7 @@ impl Reaper {
         let held: HashSet<FileId> = container.files.held().iter().map(|file| file.id).collect();
         for (id, is_closing) in recorded {
             if is_closing || !held.contains(&id) {
-                self.given_up.close(container, id, None);
+                let _nothing_stays = self.given_up.close(container, id, None);
             }
         }
     }

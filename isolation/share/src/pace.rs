@@ -89,7 +89,7 @@ impl Pace {
 }
 
 impl Paced<'_> {
-    /// What it has waited for until now was a gate, and none of the driver's time.
+    /// What it has waited for until now was none of the driver's time.
     pub(crate) fn begins_now(self) -> Self {
         let mut paced = self;
         paced.since = Instant::now();

@@ -38,11 +38,19 @@ pub enum Disposition<'a> {
 pub struct Passage<'a> {
     #[expect(dead_code, reason = "gates know of the call for as long as this lives")]
     gates: Vec<Permit<'a>>,
-    #[expect(
-        dead_code,
-        reason = "what the call takes is counted when this is dropped"
-    )]
+    /// What the call takes is counted when this is dropped.
     paced: Option<Paced<'a>>,
+}
+
+impl Passage<'_> {
+    /// What it has waited for until now was none of the driver's time.
+    #[must_use]
+    pub fn begins_now(self) -> Self {
+        Self {
+            paced: self.paced.map(Paced::begins_now),
+            ..self
+        }
+    }
 }
 
 impl<'a> Disposition<'a> {
@@ -54,10 +62,7 @@ impl<'a> Disposition<'a> {
     /// With what it takes of the driver counted.
     fn paced(self, paced: Option<Paced<'a>>) -> Self {
         match self {
-            Self::Goes(passage) => Self::Goes(Passage {
-                paced: paced.map(Paced::begins_now),
-                ..passage
-            }),
+            Self::Goes(passage) => Self::Goes(Passage { paced, ..passage }.begins_now()),
             Self::Answered | Self::Refused(_) | Self::GivenUp => self,
         }
     }

@@ -147,10 +147,7 @@ pub enum Met {
     /// Nothing has it.
     Nothing,
     /// Memory whose call the kernel has executed, and may have refused: it is charged, and may not be there.
-    Unseen {
-        /// Whether it is charged as much as the new one.
-        is_covered: bool,
-    },
+    Unseen,
     /// Something that is there; or no client of the container's was named, or no handle.
     Another,
 }
@@ -184,14 +181,10 @@ impl JudgedCall<'_> {
         let Some(there) = state.ledger.object(client, ObjectHandle(handle)) else {
             return Met::Nothing;
         };
-        let is_unseen =
-            there.class == memory.class && memory.class == class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
-        let allocation = there.allocation.filter(|_| is_unseen);
-        match allocation.and_then(|id| state.ledger.allocation(id)) {
-            Some(there) => Met::Unseen {
-                is_covered: there.bytes >= memory.reserve_bytes,
-            },
-            None => Met::Another,
+        let registered = class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
+        match there.allocation {
+            Some(_) if [there.class, memory.class] == [registered; 2] => Met::Unseen,
+            Some(_) | None => Met::Another,
         }
     }
 

@@ -3,7 +3,8 @@
 //! RM_FREE ends no mapping: the driver keeps the pages until the file that they are mapped with is closed (`nv_alloc_release` and
 //! `nvidia_close`, kernel-open/nvidia), and no control group counts them. A control file has one piece of memory to map for all its life
 //! (`nv_add_mapping_context_to_file`: a second one is NV_ERR_STATE_IN_USE), and its mappings keep it open. So what such a file was named for
-//! stays charged until nobody has the file any more ([`crate::last_reference`]).
+//! stays charged until nobody has the file any more ([`crate::last_reference`]). The driver may free the pages a moment later: for that moment
+//! a program that unmaps in one thread and maps in another has more.
 //!
 //! In strict mode. A successor knows only what is mapped with itself in place: it lets go of what its predecessor held. No tenant can replace
 //! its broker. In compat mode the caller executes these calls, and may name another file than the broker has read.
@@ -38,7 +39,7 @@ impl HostMappings {
         change: &mut Change<'_>,
         object: (ClientHandle, ObjectHandle),
         (slot, file): (&FdSlot, FileId),
-    ) -> Result<(), ledger::Refusal> {
+    ) -> Result<(), Why> {
         let allocation = change.ledger.object(object.0, object.1);
         let allocation = allocation.and_then(|object| object.allocation);
         let is_hosts = change.ledger.card_of(object.0, object.1) == Some(CardSlot::HOST);
@@ -49,7 +50,12 @@ impl HostMappings {
         if held.contains_key(&(file, allocation)) {
             return Ok(());
         }
-        let pin = change.pin(object, PinFor::Map { cards: 0 })?;
+        if held.len() >= MOST_HOST_MAPPINGS {
+            return Err(Why::TooManyHostMappings);
+        }
+        let pin = change
+            .pin(object, PinFor::Map { cards: 0 })
+            .map_err(Why::Ledger)?;
         match self.watched.watch(slot.fd.as_fd(), file) {
             Ok(Watching::Yes) => {}
             // A simulated card's: there is no driver behind it that could keep anything.
@@ -86,17 +92,13 @@ impl Account {
         let (Some(mapped), Some(file)) = (mapped_by(call), file_of(fds)) else {
             return Ok(());
         };
-        if lock(&self.host_mappings.held).len() >= MOST_HOST_MAPPINGS {
-            let status = status::NV_ERR_INSUFFICIENT_RESOURCES;
-            return Err(self.denied(call, status, Why::TooManyHostMappings));
-        }
-        match mapped {
-            Mapped::Object(object) => self
-                .host_mappings
-                .hold(change, object, file)
-                .map_err(|refusal| self.denied_by_ledger(call, refusal)),
-            Mapped::New(_) => Ok(()),
-        }
+        let held = match mapped {
+            Mapped::Object(object) => self.host_mappings.hold(change, object, file),
+            // Calls under way may pass the limit by their number.
+            Mapped::New(_) if lock(&self.host_mappings.held).len() < MOST_HOST_MAPPINGS => Ok(()),
+            Mapped::New(_) => Err(Why::TooManyHostMappings),
+        };
+        held.map_err(|why| self.denied(call, status::NV_ERR_INSUFFICIENT_RESOURCES, why))
     }
 
     /// The driver has made memory of the host's, and mapped it in the same call.
@@ -108,11 +110,11 @@ impl Account {
     ) {
         if let (Some(Mapped::New(client)), Some(file)) = (mapped_by(call), file_of(fds))
             && let Some(made) = call.new_handle()
-            && let Err(refusal) =
-                self.host_mappings
-                    .hold(change, (client, ObjectHandle(made)), file)
+            && let Err(why) = self
+                .host_mappings
+                .hold(change, (client, ObjectHandle(made)), file)
         {
-            tracing::error!(%refusal, "what was mapped is not there");
+            tracing::error!(%why, "what was mapped for the CPU is not held");
         }
     }
 

@@ -160,7 +160,7 @@ impl NotifiedCall<'_> {
             });
         }
         super::hand_back::stays_in_the_caller(container.driver.binding(), &judged)
-            .then(|| self.hand_back(&judged))
+            .then(|| self.hand_back(&judged, request.file))
     }
 
     /// Logs a refusal, which is the call's reply.

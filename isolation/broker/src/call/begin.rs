@@ -62,7 +62,10 @@ impl<'c> ReceivedCall<'c> {
             passage,
         } = admitted;
         let before = Arc::new(segments);
-        match self.call.reserve(&request, &before) {
+        let reserved = self.call.reserve(&request, &before);
+        // It may have looked for what is given up.
+        let passage = passage.begins_now();
+        match reserved {
             Ok(reserved) => {
                 let Reserved {
                     number,

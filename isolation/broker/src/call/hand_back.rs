@@ -13,6 +13,7 @@ use verdict::Effect;
 use super::NotifiedCall;
 use super::reply::Reply;
 use crate::account::{JudgedCall, Met};
+use crate::files::OpenFile;
 
 /// Calls that a real driver binds to the calling process and that the broker therefore hands back, by mode ([`Affinity`]).
 /// REGISTER_FD resolves its descriptor in whoever executes it, and the duplicate does as well.
@@ -37,18 +38,23 @@ pub(super) fn stays_in_the_caller(binding: Binding, call: &JudgedCall<'_>) -> bo
 impl NotifiedCall<'_> {
     /// Commits what a handed-back call will do, on the side that charges: a reference is taken, and memory charged, although the call may yet
     /// fail.
-    pub(super) fn hand_back(&self, call: &JudgedCall<'_>) -> Reply {
+    pub(super) fn hand_back(&self, call: &JudgedCall<'_>, file: &OpenFile) -> Reply {
         let container = self.container;
         let (account, binding) = (&container.account, container.driver.binding());
         let argument = call.segments.first().cloned();
-        let mut change = container.journal.change();
-        let reserved = account
-            .find_named(&change, binding, call)
-            .and_then(|()| account.reserve(&mut change, call));
-        let reservation = match reserved {
-            Ok(reservation) => reservation,
-            Err(denied) => {
-                drop(change);
+        let (_in_order, mut change, reservation) = loop {
+            // The end of what has its handle is committed before.
+            let in_order = container.orders.take(call.effect, file);
+            let mut change = container.journal.change();
+            let reserved = account
+                .find_named(&change, binding, call)
+                .and_then(|()| account.reserve(&mut change, call));
+            let denied = match reserved {
+                Ok(reservation) => break (in_order, change, reservation),
+                Err(denied) => denied,
+            };
+            drop((change, in_order));
+            if !denied.may_be_given_up() || !self.give_up_what_is_gone() {
                 return self.deny(call.op, denied, argument);
             }
         };
@@ -67,10 +73,9 @@ impl NotifiedCall<'_> {
             Reservation::Register { .. } => account.commit(&reservation, &mut change, call),
             Reservation::Memory { .. } => match call.meets(&change, &reservation) {
                 Met::Nothing => account.commit(&reservation, &mut change, call),
-                // A program whose registration has failed tries again, and its allocator of handles gives the same one. Whichever of the two is
-                // there, both stay charged as long as the first one, or the larger one to the container's end.
-                Met::Unseen { is_covered: true } => change.roll_back(&reservation),
-                Met::Unseen { is_covered: false } => {}
+                // A program whose registration has failed tries again, and its allocator of handles gives the same one. Either may be there,
+                // and the other's end may come before: what the second takes stays reserved to the container's end.
+                Met::Unseen => {}
                 Met::Another => {
                     change.roll_back(&reservation);
                     let status = NV_ERR_INVALID_OBJECT_HANDLE;

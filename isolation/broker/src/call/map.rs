@@ -80,7 +80,9 @@ impl NotifiedCall<'_> {
         let container = self.container;
         let mut remembered = remember();
         match &remembered {
-            Err(managed::Refused::Ledger(ledger::Refusal::OverQuota { .. })) => {
+            Err(managed::Refused::Ledger(
+                ledger::Refusal::OverQuota { .. } | ledger::Refusal::TooMany { .. },
+            )) => {
                 if self.give_up_what_is_gone() {
                     remembered = remember();
                 }
