@@ -276,6 +276,11 @@ pub(super) fn without_ours(spec: &Value) -> Value {
         list(linux, "readonlyPaths", |path| {
             !path.as_str().is_some_and(|path| path.ends_with("/driver"))
         });
+        list(linux, "maskedPaths", |path| {
+            !path
+                .as_str()
+                .is_some_and(|path| OF_PEER_MEMORY.contains(&path))
+        });
         list(linux, "devices", |it| !is_node(it, "path") && !is_ours(it));
         within(linux, "resources", |resources| {
             list(resources, "devices", |it| !is_ours(it));
@@ -283,6 +288,13 @@ pub(super) fn without_ours(spec: &Value) -> Value {
     });
     spec
 }
+
+/// What sysfs has of peer memory on a host, hidden from a container of a real card.
+const OF_PEER_MEMORY: [&str; 3] = [
+    "/sys/module/nvidia_peermem",
+    "/sys/module/nv_peer_mem",
+    "/sys/kernel/mm/memory_peers",
+];
 
 /// Changes the object at a key; takes it away when nothing is left.
 fn within(
