@@ -1,5 +1,6 @@
 //! Objects put into control files, and taken out again.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub(crate) const TESTS: &[Test] = &[
 const MIB: u64 = 1 << 20;
 const EXPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
 const IMPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD;
+/// With handle 0 at the first place.
+const TAKE_BACK: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
 const INFO: u32 = control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO;
 
 struct Device {
@@ -79,6 +82,15 @@ fn import(tenant: &Tenant, on: &Device, handle: u32, transfer_file: i32) -> u32 
     control(tenant, on, IMPORT, &params)
 }
 
+/// Memory of 3 MiB, in a file of which nothing else is known: its descriptor.
+fn exported(tenant: &Tenant, on: &Device, path: &Path) -> i32 {
+    let memory = tenant.memory(on.fd, on.client, on.device, 5, 3 * MIB);
+    assert_eq!(memory.status(), rm::OK);
+    let transfer_file = tenant.open(path);
+    assert_eq!(export(tenant, on, 5, transfer_file), rm::OK);
+    transfer_file
+}
+
 fn info(tenant: &Tenant, on: &Device, transfer_file: i32) -> u32 {
     let mut params = vec![0; 80];
     put(&mut params, 0, &transfer_file.to_le_bytes());
@@ -89,10 +101,7 @@ fn is_counted_once() {
     let fixture = Fixture::new(4 * MIB);
     let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
-    assert_eq!(memory.status(), rm::OK);
-    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
-    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
+    let transfer_file = exported(&tenant, &ours, &fixture.path("nvidiactl"));
     assert_eq!(info(&tenant, &ours, transfer_file), rm::OK);
     assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
     assert_eq!(fixture.used_bytes(), 3 * MIB, "the file holds it");
@@ -133,17 +142,13 @@ fn is_counted_once() {
 
 /// A `poll` that never ends has the file open in no table: the driver would keep what is in it, and nobody would be charged for it.
 fn what_a_closed_file_has_exported_is_taken_back() {
-    const TAKE_BACK: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
     let fixture = Fixture::new(4 * MIB);
     fixture.fake.is_bound.store(true, Ordering::Relaxed);
     let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
-    assert_eq!(memory.status(), rm::OK);
-    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
+    let transfer_file = exported(&tenant, &ours, &fixture.path("nvidiactl"));
     let without = tenant.open(&fixture.path("nvidiactl"));
     tenant.client(without);
-    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
     let of = fixture.fake.controls(EXPORT).len();
     assert_eq!(of, 1);
     assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
@@ -171,7 +176,6 @@ fn what_a_closed_file_has_exported_is_taken_back() {
 
 /// As in compat mode what a control file has made.
 fn what_is_not_taken_back_stays_charged_as_long_as_its_file() {
-    const TAKE_BACK: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
     let fixture = Fixture::new(4 * MIB);
     fixture.fake.is_bound.store(true, Ordering::Relaxed);
     let refused = status::NV_ERR_INVALID_STATE;
@@ -183,10 +187,7 @@ fn what_is_not_taken_back_stays_charged_as_long_as_its_file() {
         .insert(TAKE_BACK, refused);
     let (tenant, fd, client, device) = with_device(&fixture);
     let ours = Device { fd, client, device };
-    let memory = tenant.memory(fd, client, device, 5, 3 * MIB);
-    assert_eq!(memory.status(), rm::OK);
-    let transfer_file = tenant.open(&fixture.path("nvidiactl"));
-    assert_eq!(export(&tenant, &ours, 5, transfer_file), rm::OK);
+    let transfer_file = exported(&tenant, &ours, &fixture.path("nvidiactl"));
     assert_eq!(tenant.free(fd, client, device, 5), rm::OK);
     let elsewhere = fixture.elsewhere(&tenant, transfer_file);
     tenant.close(transfer_file);
