@@ -172,8 +172,12 @@ kind = "sim"
 
     /// Rewrites the configuration file, for tests of bad ones.
     pub fn edit_config(&self, edit: impl FnOnce(String) -> String) -> Result<()> {
-        let text = fs::read_to_string(self.config())?;
-        fs::write(self.config(), edit(text))?;
+        let (path, new) = (self.config(), self.config().with_extension("new"));
+        let text = fs::read_to_string(&path)?;
+        fs::write(&new, edit(text))?;
+        fs::set_permissions(&new, fs::metadata(&path)?.permissions())?;
+        // In place it would be empty for a moment, in which containers start.
+        fs::rename(&new, &path)?;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use driver::wire::{CardAccount, Fault, Greeting, Replaces};
@@ -25,12 +25,15 @@ pub struct Machine {
     hardware: Arc<Hardware>,
     started_unix_ns: u64,
     sessions: Mutex<BTreeMap<String, Joined>>,
+    /// A session has ended.
+    ended: Condvar,
 }
 
 #[derive(Debug)]
 struct Joined {
     session: Arc<Session>,
     call_slots: Arc<CallSlots<Arc<Sealed>>>,
+    /// None while it ends, which nobody joins.
     handles: u32,
 }
 
@@ -57,6 +60,7 @@ impl Machine {
             hardware: Arc::new(Hardware::new(profile, processes)),
             started_unix_ns: now_unix_ns(),
             sessions: Mutex::default(),
+            ended: Condvar::new(),
         })
     }
 
@@ -100,10 +104,15 @@ impl Machine {
             .collect()
     }
 
-    /// Opens a session, or joins it where it is open. It ends, with all that it holds, when the last handle is dropped.
+    /// Opens a session, or joins it where it is open. It ends, with all that it holds, when the last handle is dropped: whoever joins
+    /// anew waits for that, and finds the cards free of what the former session held. Nobody waits for another one's end.
     #[must_use]
     pub fn join(self: &Arc<Self>, name: &str) -> SessionHandle {
-        let mut sessions = locked(&self.sessions);
+        let ends = |sessions: &mut BTreeMap<String, Joined>| {
+            sessions.get(name).is_some_and(|joined| joined.handles == 0)
+        };
+        let sessions = self.ended.wait_while(locked(&self.sessions), ends);
+        let mut sessions = sessions.unwrap_or_else(PoisonError::into_inner);
         let joined = sessions.entry(name.to_owned()).or_insert_with(|| Joined {
             session: Session::new(name, self.hardware.clone()),
             call_slots: Arc::default(),
@@ -304,10 +313,23 @@ impl SessionHandle {
         };
         joined.handles -= 1;
         if joined.handles == 0 {
-            sessions.remove(&*self.session.name);
-            // Under the lock: whoever joins anew finds the cards free of what the former session held.
+            drop(sessions);
+            let _gone = Ending(self);
             self.session.end();
         }
+    }
+}
+
+/// Dropped, the name is free for a new session.
+struct Ending<'a>(&'a SessionHandle);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let SessionHandle {
+            machine, session, ..
+        } = self.0;
+        locked(&machine.sessions).remove(&*session.name);
+        machine.ended.notify_all();
     }
 }
 

@@ -71,6 +71,10 @@ fn nothing_is_above_a_quota_and_nothing_is_left_after_chaos() -> Result<()> {
         failed.extend(world.account_is_right_while_held().err());
         world.stop();
         failed.extend(joined(watching));
+        // The cause is not always the first that is heard of.
+        for error in failed.iter().skip(1) {
+            eprintln!("another failure: {error:#}");
+        }
         match failed.into_iter().next() {
             Some(error) => Err(error),
             None => Ok(()),

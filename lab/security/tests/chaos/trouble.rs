@@ -53,8 +53,14 @@ impl Role {
     }
 }
 
-/// Makes trouble until then, and leaves the node in order.
+/// Makes trouble until then, and leaves the node in order, whatever has failed.
 pub(crate) fn make(world: &World, until: Instant) -> Result<()> {
+    let made = disturb(world, until);
+    let restored = resize_state(world, None);
+    made.and(restored)
+}
+
+fn disturb(world: &World, until: Instant) -> Result<()> {
     let mut draws = world.draws(1);
     let mut next_disk = Instant::now() + Duration::from_secs(10);
     let mut next_edit = Instant::now() + Duration::from_secs(5);
@@ -79,7 +85,7 @@ pub(crate) fn make(world: &World, until: Instant) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(100 + draws.below(900)));
     }
-    resize_state(world, None)
+    Ok(())
 }
 
 /// SIGKILL to a process of ours, by chance. Neighbours lose brokers only: what a killed shim or supervisor costs is theirs to
