@@ -13,6 +13,7 @@ use control::{
 use journal::Journal;
 use journal::counters::{Counter, Counters, DURATIONS_US};
 use ledger::{CardSlot, Operation};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use supervisor::link::FromBroker;
 use supervisor::scarce;
 
@@ -54,12 +55,17 @@ pub fn serve(
     while reader.read_line(&mut line)? > 0 {
         let mut answer = match serde_json::from_str::<Request>(&line) {
             Ok(Request::Status) => serde_json::to_vec(&status(container, serving))?,
-            Ok(Request::SetQuota { cards }) => match set_quota(account, journal, health, &cards) {
-                Ok(quotas) => serde_json::to_vec(&quotas)?,
-                Err(uuid) => serde_json::to_vec(&serde_json::json!({
-                    "error": format!("the container has no share of card {uuid}")
-                }))?,
-            },
+            Ok(Request::SetQuota { cards }) => {
+                let is_given_up = || is_given_up(&writer);
+                match set_quota(account, journal, health, (&cards, &is_given_up)) {
+                    Ok(Some(quotas)) => serde_json::to_vec(&quotas)?,
+                    Ok(None) => return Ok(()),
+                    Err(uuid) => serde_json::to_vec(&serde_json::json!({
+                        "error": format!("the container has no share of card {uuid}")
+                    }))?,
+                }
+            }
+            Ok(Request::SetCompute { .. }) if is_given_up(&writer) => return Ok(()),
             Ok(Request::SetCompute { cards }) => match container.share.set(&cards) {
                 Ok(cards) => serde_json::to_vec(&NewShares { cards })?,
                 Err(refused) => {
@@ -92,13 +98,24 @@ pub fn serve(
     Ok(())
 }
 
-/// All of them or none: `Err` names a card that the container has no share of.
+/// Whether whoever asked waits no more. While brokers are replaced a request may lie in the socket's queue for longer than that, and the
+/// same container may have been given something else since.
+fn is_given_up(asked: &UnixStream) -> bool {
+    let mut asked = [PollFd::new(asked.as_fd(), PollFlags::empty())];
+    let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR;
+    poll(&mut asked, PollTimeout::ZERO).is_ok()
+        && asked[0]
+            .revents()
+            .is_some_and(|events| events.intersects(hung_up))
+}
+
+/// All of them or none: `Err` names a card that the container has no share of. Nothing, and `None`, where the request is given up by then.
 fn set_quota<'a>(
     account: &Account,
     journal: &Journal,
     health: &Health,
-    cards: &'a [NewQuota],
-) -> Result<Quotas, &'a str> {
+    (cards, is_given_up): (&'a [NewQuota], &dyn Fn() -> bool),
+) -> Result<Option<Quotas>, &'a str> {
     let slots = account.slots();
     let mut named = Vec::new();
     for card in cards {
@@ -107,6 +124,10 @@ fn set_quota<'a>(
         named.push((CardSlot(slot.ok_or(card.uuid.as_str())?), card));
     }
     let mut change = journal.change();
+    // Behind this one's lock whatever comes later is applied later.
+    if is_given_up() {
+        return Ok(None);
+    }
     let mut reported = Vec::new();
     for (slot, card) in &named {
         let before = change.ledger.quota(*slot);
@@ -137,7 +158,7 @@ fn set_quota<'a>(
         let text = reported.join("; ");
         health.tell(EventKind::QuotaChanged, text);
     }
-    Ok(quotas)
+    Ok(Some(quotas))
 }
 
 /// A card's part of the account.

@@ -198,6 +198,34 @@ impl<'a> Reservations<'a> {
         quota_bytes: u64,
         retained_bytes: Option<u64>,
     ) -> Result<(), Error> {
+        self.change(key, card, |entry| {
+            entry.quota_bytes = quota_bytes;
+            entry.retained_bytes = retained_bytes.filter(|reserved| *reserved > quota_bytes);
+        })
+    }
+
+    /// Reserves no less than this quota for a container on one card, and no less than before: neither a larger quota, of which nobody
+    /// knows whether its broker has it, nor what it holds above its quota.
+    ///
+    /// # Errors
+    /// As [`Reservations::resize`].
+    pub fn reserve_at_least(
+        &self,
+        key: &ContainerKey,
+        card: &Card,
+        quota_bytes: u64,
+    ) -> Result<(), Error> {
+        self.change(key, card, |entry| {
+            entry.quota_bytes = entry.quota_bytes.max(quota_bytes);
+        })
+    }
+
+    fn change(
+        &self,
+        key: &ContainerKey,
+        card: &Card,
+        change: impl FnOnce(&mut Entry),
+    ) -> Result<(), Error> {
         let mut of_card = self.read(&card.uuid)?;
         let Some(entry) = of_card.grants.iter_mut().find(|entry| entry.key == *key) else {
             return Err(Error::NotReserved {
@@ -206,6 +234,8 @@ impl<'a> Reservations<'a> {
             });
         };
         let before_bytes = entry.reserved_bytes();
+        change(entry);
+        let quota_bytes = entry.quota_bytes;
         if let Some(most_bytes) = entry.claimed_bytes.filter(|most| quota_bytes > *most) {
             return Err(Error::AboveClaim {
                 uuid: card.uuid.clone(),
@@ -213,8 +243,6 @@ impl<'a> Reservations<'a> {
                 most: Bytes(most_bytes).to_string(),
             });
         }
-        entry.quota_bytes = quota_bytes;
-        entry.retained_bytes = retained_bytes.filter(|reserved| *reserved > quota_bytes);
         let after_bytes = entry.reserved_bytes();
         let claimed = self.claimed_by_none(|_| true)?;
         let reserved_bytes = of_card

@@ -316,32 +316,23 @@ impl Change<'_> {
             .collect()
     }
 
-    fn set(
-        &self,
-        key: &ContainerKey,
-        slice: &cards::CardGrant,
-        quota_bytes: u64,
-        retained_bytes: Option<u64>,
-    ) -> Result<(), Error> {
-        let card = self
-            .inventory
-            .cards
-            .iter()
+    fn card(&self, key: &ContainerKey, slice: &cards::CardGrant) -> Result<&cards::Card, Error> {
+        let mut cards = self.inventory.cards.iter();
+        cards
             .find(|card| card.uuid == slice.uuid)
             .ok_or_else(|| Error::CardGone {
                 key: key.clone(),
                 uuid: slice.uuid.clone(),
-            })?;
-        Ok(self
-            .reservations
-            .resize(key, card, quota_bytes, retained_bytes)?)
+            })
     }
 
     /// The larger of both, so that neither side of the change is anybody else's.
     fn reserve_both(&self, before: &Grant, after: &Grant) -> Result<(), Error> {
         for (old, new) in before.cards.iter().zip(&after.cards) {
-            let reserved = old.quota_bytes.max(new.quota_bytes);
-            self.set(&before.key, old, reserved, None)?;
+            let larger = old.quota_bytes.max(new.quota_bytes);
+            let card = self.card(&before.key, old)?;
+            self.reservations
+                .reserve_at_least(&before.key, card, larger)?;
         }
         Ok(())
     }
@@ -358,7 +349,12 @@ impl Change<'_> {
                 .iter()
                 .find(|held| held.uuid == new.uuid.as_str())
                 .map_or(new.quota_bytes, |held| held.used_bytes);
-            self.set(&after.key, new, new.quota_bytes, Some(used_bytes))?;
+            self.reservations.resize(
+                &after.key,
+                self.card(&after.key, new)?,
+                new.quota_bytes,
+                Some(used_bytes),
+            )?;
             resized.push(Resized {
                 uuid: new.uuid.to_string(),
                 before_bytes: old.quota_bytes,
@@ -379,11 +375,8 @@ impl Change<'_> {
             Ok(())
         };
         let undo_quota = || -> Result<(), Error> {
-            self.backend.resize(self.dir, before)?;
-            for slice in &before.cards {
-                self.set(&before.key, slice, slice.quota_bytes, None)?;
-            }
-            Ok(())
+            let held = self.backend.resize(self.dir, before)?;
+            self.reserve_new(before, before, &held).map(drop)
         };
         // Each is tried whatever becomes of the others.
         let mut undone = vec![

@@ -1,13 +1,18 @@
 //! What is granted, refused, given back, and shown.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
+use broker::control_socket::{Serving, serve};
+use control::{BrokerStatus, NewQuota, Request};
+use ledger::CardSlot;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::control::{NV2080_CTRL_CMD_FB_GET_INFO_V2, fb_info};
 use nvabi::layout::card_info;
 
 use crate::Test;
-use crate::fake::GRANULE;
+use crate::fake::{GRANULE, UUID};
 use crate::fixture::{Confined, Fixture};
 use crate::rm;
 
@@ -38,6 +43,10 @@ pub(crate) const TESTS: &[Test] = &[
         "quota::unknown_calls_are_refused_as_the_driver_would",
         unknown_calls_are_refused,
     ),
+    (
+        "quota::a_change_that_nobody_waits_for_is_not_made",
+        a_change_that_nobody_waits_for_is_not_made,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -49,6 +58,46 @@ pub(crate) fn with_device(fixture: &Fixture) -> (Confined, i32, u32, u32) {
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
     (tenant, fd, client, device)
+}
+
+/// A request may lie in the control socket while brokers are replaced, for longer than whoever made it waits.
+fn a_change_that_nobody_waits_for_is_not_made() {
+    let fixture = Fixture::new(4 * MIB);
+    let quota = || {
+        let journal = fixture.container.journal.change();
+        journal.ledger.quota(CardSlot(0))
+    };
+    let asked = |quota_bytes: u64, waits: bool| {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let request = Request::SetQuota {
+            cards: vec![NewQuota {
+                uuid: UUID.to_owned(),
+                quota_bytes,
+            }],
+        };
+        let line = serde_json::to_string(&request).unwrap() + "\n";
+        ours.write_all(line.as_bytes()).unwrap();
+        let waiting = waits.then_some(ours);
+        let serving = Serving {
+            listeners: 0,
+            broker: BrokerStatus::default(),
+        };
+        let served = std::thread::scope(|scope| {
+            let served = scope.spawn(|| serve(theirs, &fixture.container, &serving));
+            let answer = waiting.map(|stream| {
+                let mut line = String::new();
+                BufReader::new(stream).read_line(&mut line).unwrap();
+                line
+            });
+            served.join().unwrap().unwrap();
+            answer
+        });
+        served.unwrap_or_default()
+    };
+    assert_eq!(asked(3 * MIB, false), "");
+    assert_eq!(quota(), 4 * MIB);
+    assert!(asked(2 * MIB, true).contains("2097152"));
+    assert_eq!(quota(), 2 * MIB);
 }
 
 fn is_exact() {
@@ -162,12 +211,7 @@ fn racing_threads_never_pass_it() {
     });
     assert_eq!(granted, PIECES);
     fixture.assert_exact(PIECES * GRANULE);
-    let peak = fixture
-        .container
-        .journal
-        .change()
-        .ledger
-        .peak(ledger::CardSlot(0));
+    let peak = fixture.container.journal.change().ledger.peak(CardSlot(0));
     assert_eq!(peak, PIECES * GRANULE);
 }
 

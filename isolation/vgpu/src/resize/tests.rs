@@ -283,6 +283,55 @@ fn what_is_held_above_a_shrunken_quota_stays_reserved_until_it_is_given_up() {
 }
 
 #[test]
+fn what_is_held_above_a_shrunken_quota_stays_reserved_through_failures() {
+    let shrunk = || {
+        let fixture = Fixture::new();
+        *fixture.used_bytes.lock().unwrap() = 3 * GIB;
+        fixture.resize("2Gi").unwrap();
+        assert_eq!(fixture.granted_and_reserved(), (1, 3));
+        fixture
+    };
+    // Too large for the card.
+    let fixture = shrunk();
+    fixture.resize("50Gi").unwrap_err();
+    assert_eq!(fixture.granted_and_reserved(), (1, 3));
+    // The broker's refusal, and its silence.
+    for mood in [Mood::Refuses, Mood::Hangs] {
+        let fixture = shrunk();
+        *fixture.mood.lock().unwrap() = mood;
+        fixture.resize("4Gi").unwrap_err();
+        assert_eq!(fixture.granted_and_reserved(), (1, 3), "{mood:?}");
+    }
+    // Terms that do not fit beside a quota that does.
+    let fixture = shrunk();
+    let requested = Requested {
+        memory: Some("4Gi"),
+        compute: Some("40%"),
+        ..Requested::default()
+    };
+    // A neighbour without terms lets nobody have any.
+    let other = fixture.join("c2", &ComputeTerms::default(), 2);
+    change(&container(&fixture.config, &fixture.key), &requested).unwrap_err();
+    let others_gib = 4;
+    assert_eq!(fixture.granted_and_reserved(), (1, 3 + others_gib));
+    drop(other);
+}
+
+#[test]
+fn a_quota_that_a_silent_broker_may_have_stays_reserved_beside_the_next_change() {
+    let fixture = Fixture::new();
+    let set = |mood| *fixture.mood.lock().unwrap() = mood;
+    set(Mood::Hangs);
+    fixture.resize("12Gi").unwrap_err();
+    assert_eq!(fixture.granted_and_reserved(), (4, 6));
+    fixture.resize("10Gi").unwrap_err();
+    assert_eq!(fixture.granted_and_reserved(), (4, 6));
+    set(Mood::Obeys);
+    fixture.resize("10Gi").unwrap();
+    assert_eq!(fixture.granted_and_reserved(), (5, 5));
+}
+
+#[test]
 fn no_status_is_fetched_under_the_lock_that_every_start_needs() {
     let fixture = Fixture::new();
     *fixture.used_bytes.lock().unwrap() = 3 * GIB;
