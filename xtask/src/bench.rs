@@ -132,7 +132,7 @@ const TABLES: [(&str, &str, &str); 10] = [
         "MiB",
     ),
     (
-        "broker's tables, private memory: 2^18 objects",
+        "broker's tables, private memory: 2^20 objects",
         "private memory, objects at their maximum",
         "MiB",
     ),
@@ -142,7 +142,7 @@ const TABLES: [(&str, &str, &str); 10] = [
         "MiB",
     ),
     (
-        "broker's tables, private memory: 2^18 pieces of managed memory",
+        "broker's tables, private memory: 2^20 pieces of managed memory",
         "private memory, managed memory at its maximum",
         "MiB",
     ),

@@ -17,6 +17,7 @@ use std::time::Instant;
 use broker::account::{Account, Slot, uuid_bytes};
 use driver::{CardIdentity, FileId, FileKind, ImplicitBytes};
 use journal::Journal;
+use journal::limits::MOST_CARDS;
 use journal::state::Op;
 use ledger::{
     Actual, Adopted, Applied, CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, Operation,
@@ -25,7 +26,6 @@ use ledger::{
 use nvabi::Release;
 use serde::{Deserialize, Serialize};
 
-const UUID: &str = "GPU-00000000-0000-0000-0000-0000000000a1";
 /// Which state a child is to fill, or take over.
 const STATE: &str = "CGPU_BENCH_STATE";
 const SUCCESSOR: &str = "CGPU_BENCH_SUCCESSOR";
@@ -172,21 +172,28 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Of a container with as many cards as its maxima go by.
 fn account() -> Account {
-    let slot = Slot {
-        uuid: UUID.to_owned(),
-        uuid_bytes: uuid_bytes(UUID).unwrap(),
-        minor: 0,
-        quota_bytes: u64::MAX,
-    };
-    let card = CardIdentity {
-        uuid: UUID.to_owned(),
-        minor: 0,
-        gpu_id: 0x100,
-        device_instance: 0,
-        memory_bytes: 1 << 40,
-    };
-    Account::new(Release::R570, vec![slot], &[card], ImplicitBytes::default())
+    let (slots, cards): (Vec<Slot>, Vec<CardIdentity>) = (0..MOST_CARDS.into())
+        .map(|minor: u32| {
+            let uuid = format!("GPU-00000000-0000-0000-0000-0000000000a{minor}");
+            let slot = Slot {
+                uuid_bytes: uuid_bytes(&uuid).unwrap(),
+                uuid: uuid.clone(),
+                minor,
+                quota_bytes: u64::MAX,
+            };
+            let card = CardIdentity {
+                uuid,
+                minor,
+                gpu_id: 0x100 + minor,
+                device_instance: minor,
+                memory_bytes: 1 << 40,
+            };
+            (slot, card)
+        })
+        .unzip();
+    Account::new(Release::R570, slots, &cards, ImplicitBytes::default())
 }
 
 fn fill(name: &str) -> ExitCode {

@@ -1,7 +1,7 @@
 //! A verdict's effect on the container's account: what is reserved before the driver executes, and what is committed after.
 
 use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
-use ledger::{CardSlot, Ledger, Limits, Operation};
+use ledger::{CardSlot, Ledger, Operation};
 use nvabi::Release;
 use verdict::{Effect, Op, Refusal};
 
@@ -221,11 +221,7 @@ impl Account {
             .map(|(slot, card)| (CardSlot(slot), card.quota_bytes))
             .chain([(CardSlot::HOST, self.host_memory_bytes)])
             .collect();
-        let limits = limits::OF_LEDGER
-            .iter()
-            .fold(Limits::none(), |limits, (counted, most)| {
-                limits.with(*counted, *most)
-            });
+        let limits = limits::of_ledger(self.slots.len());
         State::new(Ledger::with_limits(&quotas, limits), self.numbering.clone())
     }
 

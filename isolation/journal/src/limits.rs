@@ -1,10 +1,10 @@
 //! How much of anything a container may have that has no size of its own. The state at all of these limits fits into the journal.
 
-use ledger::{Counted, ObjectKind};
+use ledger::{Counted, Limits, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
-/// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`.
-pub const OF_LEDGER: [(Counted, u64); 11] = [
+/// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`. Of a container with one card: see [`of_ledger`].
+const OF_LEDGER: [(Counted, u64); 11] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
@@ -14,6 +14,7 @@ pub const OF_LEDGER: [(Counted, u64); 11] = [
     // Engine objects, events, a debugger's sessions and the like: most of them the driver hands to the firmware (`RS_FLAGS_ALLOC_RPC_TO_PHYS_RM`,
     // resource_list.h), whose heap is small and the same for all. A CUDA context has some hundreds.
     (Counted::Kind(ObjectKind::Other), 1 << 14),
+    // In pieces of 2 MiB, which is what `cuMemCreate` makes at least, 512 GiB.
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.
     (Counted::Mappings, 1 << 18),
@@ -23,6 +24,26 @@ pub const OF_LEDGER: [(Counted, u64); 11] = [
     // Of every channel and address space that there may be, and as many again for a process that registers them anew.
     (Counted::Registrations, 1 << 14),
 ];
+
+/// Beyond so many cards a container has no more of anything: what a broker keeps of it fits its control group and the journal.
+pub const MOST_CARDS: u8 = 4;
+
+/// What the ledger of a container with so many cards is limited to: pieces of memory and their mappings by cards, all else whatever its cards.
+#[must_use]
+pub fn of_ledger(cards: usize) -> Limits {
+    let cards = u8::try_from(cards)
+        .unwrap_or(MOST_CARDS)
+        .clamp(1, MOST_CARDS);
+    OF_LEDGER
+        .iter()
+        .fold(Limits::none(), |limits, (counted, of_one)| {
+            let times = match counted {
+                Counted::Objects | Counted::Mappings => cards,
+                Counted::Kind(_) | Counted::Ranges | Counted::Exports | Counted::Registrations => 1,
+            };
+            limits.with(*counted, of_one.saturating_mul(times.into()))
+        })
+}
 
 /// Events of a container. The driver keeps each in the kernel's memory, in one list for the whole host that every call walks, and their
 /// numbers are looked up nowhere: nothing but this bounds them.
@@ -54,11 +75,23 @@ mod tests {
             Counted::Exports,
             Counted::Registrations,
         ] {
-            let most = OF_LEDGER.iter().find(|(limited, _)| *limited == counted);
-            assert!(
-                most.is_some_and(|(_, most)| *most <= 1 << 20),
-                "{counted} has no limit"
-            );
+            for cards in [0, 1, 4, 64] {
+                let most = of_ledger(cards).most(counted);
+                assert!(
+                    most.is_some_and(|most| most <= 1 << 20),
+                    "{counted} has no limit"
+                );
+            }
         }
+    }
+
+    #[test]
+    fn pieces_of_memory_are_limited_by_cards_up_to_four() {
+        for counted in [Counted::Objects, Counted::Mappings] {
+            let most = [0, 1, 2, 4, 8].map(|cards| of_ledger(cards).most(counted));
+            assert_eq!(most, [18, 18, 19, 20, 20].map(|bits| Some(1 << bits)));
+        }
+        let devices = Counted::Kind(ObjectKind::Device);
+        assert_eq!(of_ledger(1).most(devices), of_ledger(8).most(devices));
     }
 }

@@ -37,9 +37,9 @@ use crate::error::Error;
 
 /// What a broker needs without any object of its tenant's.
 const BASE_BYTES: u64 = 16 << 20;
-/// For each of the objects and mappings that a container may have.
+/// For each of the objects, mappings and the like that a container may have (`journal::limits`): some 2.3 million with four cards.
 const OBJECT_BYTES: u64 = 256;
-const MOST_OBJECTS: u64 = 2 << 20;
+const MOST_OBJECTS: u64 = 3 << 20;
 /// Both halves of the journal, which are counted with the broker that writes them.
 const JOURNAL_BYTES: u64 = 512 << 20;
 /// Twice the broker's own maxima: during a replacement there are two.

@@ -252,22 +252,13 @@ const HIGH: u32 = 0xf000_0000;
 /// A part of all that a container may have at most is made, of things that are all alike.
 fn at_all_limits(part: u64) -> State {
     use ledger::{
-        Actual, Adopted, Applied, ClientHandle, Counted, Limits, ObjectHandle, Place, ProcessId,
-        Span,
+        Actual, Adopted, Applied, ClientHandle, Counted, ObjectHandle, Place, ProcessId, Span,
     };
-    let of_ledger = limits::OF_LEDGER;
+    let of_ledger = limits::of_ledger(limits::MOST_CARDS.into());
     let small = |most: usize| u32::try_from(most as u64 / part).unwrap();
-    let most = |counted| {
-        let limit = of_ledger.iter().find(|(of, _)| *of == counted);
-        u32::try_from(limit.unwrap().1 / part).unwrap()
-    };
-    let all = of_ledger
-        .iter()
-        .fold(Limits::none(), |all, (counted, most)| {
-            all.with(*counted, most / part)
-        });
+    let most = |counted| u32::try_from(of_ledger.most(counted).unwrap() / part).unwrap();
     let quota = [(CardSlot(0), u64::MAX)];
-    let ledger = Ledger::with_limits(&quota, all);
+    let ledger = Ledger::with_limits(&quota, of_ledger.clone());
     let mut state = State::new(ledger, Numbering::default());
     let mut make = |operation| state.apply(Op::Ledger(operation)).unwrap();
     let file = ledger::FileId(u64::MAX);
@@ -387,7 +378,7 @@ fn the_state_at_all_limits_fits() {
     // Not only the state, but a log behind it that is not compacted all the time.
     let free = longest_log(sum).saturating_sub(sum);
     assert!(
-        free >= HALF_BYTES / 4,
+        free >= HALF_BYTES / 8,
         "{bytes} of tables, {calls} of calls, {records} of records"
     );
     // What `vgpu::own_group` lets a broker write.
