@@ -55,6 +55,8 @@ const TICK_MS: u16 = 100;
 const HANG: Duration = Duration::from_secs(2);
 /// A broker that takes this long for a step of its start, and could have run, is replaced.
 const START: Duration = Duration::from_secs(10);
+/// The serving broker has ended: so long calls wait for a next one of another program, and then the former program serves again.
+const UPGRADE_STARTS: Duration = Duration::from_secs(1);
 /// A broker that was told to hand over is killed after this: all that it has not finished is in the shared state.
 const HAND_OVER: Duration = Duration::from_millis(25);
 const TOKEN_SIGNAL: u64 = u64::MAX;
@@ -173,6 +175,10 @@ impl Supervisor {
     fn start_what_is_due(&mut self) -> Result<(), Error> {
         if self.broker.is_some() || self.start_at.is_none_or(|at| at > Instant::now()) {
             return Ok(());
+        }
+        if let Some(upgrade) = self.upgrade.take() {
+            let problem = "the broker that serves has ended, and the new one had not started by then: try again";
+            self.upgrade_failed(upgrade, problem);
         }
         self.start_at = None;
         match self.spawn(|supervisor| supervisor.program.try_clone()) {
@@ -391,6 +397,9 @@ impl Supervisor {
         }
         self.paused_at.get_or_insert_with(Instant::now);
         match &self.upgrade {
+            Some(upgrade) if upgrade.child.step() == Step::Starting => {
+                self.start_at = Some(Instant::now() + UPGRADE_STARTS);
+            }
             Some(_) => self.promote(),
             None => {
                 tracing::warn!(

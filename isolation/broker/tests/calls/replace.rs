@@ -35,6 +35,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("replace::upgraded_under_load", upgraded),
     ("replace::what_cannot_serve_does_not_replace", not_upgraded),
     (
+        "replace::what_hangs_keeps_no_broker_s_place",
+        killed_beside_one_that_hangs,
+    ),
+    (
         "replace::a_killed_supervisor_fails_no_call",
         supervisor_killed,
     ),
@@ -379,6 +383,37 @@ fn not_upgraded() {
     }
     assert_eq!(tenant.storm(50, Signals::None, true).failures, []);
     assert_eq!(kept.broker_pid(), Some(before));
+}
+
+/// The serving broker ends while the next one's program hangs at its start: the former program serves again.
+fn killed_beside_one_that_hangs() {
+    let kept = Kept::new(GRANULE * 4);
+    let tenant = loaded(&kept);
+    let before = kept.broker_pid().unwrap();
+    let hanging = std::env::current_exe().unwrap();
+    let request = json!({"op": "upgrade", "program": &hanging});
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| kept.ask(&request).unwrap());
+        let supervisor = kept.supervisor_pid();
+        let hangs = || {
+            let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+            let children = std::fs::read_to_string(children).unwrap();
+            children.split_whitespace().any(|pid| {
+                let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+                program.is_ok_and(|program| program == hanging)
+            })
+        };
+        until("the next one hangs", hangs);
+        kept.signal(before, Signal::SIGKILL);
+        assert_eq!(tenant.storm(50, Signals::None, true).failures, []);
+        let answer = asked.join().unwrap();
+        let error = answer["error"].as_str().unwrap();
+        assert!(error.contains("had not started by then"), "{error}");
+    });
+    let next = kept.broker_pid().unwrap();
+    let exe = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    assert_ne!(next, before);
+    assert_eq!(exe(next), program());
 }
 
 fn supervisor_killed() {
