@@ -236,7 +236,10 @@ impl Broker {
                 Ok(Heard::Listener)
             }
             Some((
-                FromSupervisor::Take { .. } | FromSupervisor::Stored(_) | FromSupervisor::Start,
+                FromSupervisor::Take { .. }
+                | FromSupervisor::Stored(_)
+                | FromSupervisor::Start
+                | FromSupervisor::Reads,
                 _,
             )) => Ok(Heard::Listener),
             None => {

@@ -108,6 +108,8 @@ pub enum FromSupervisor {
     HandOver,
     /// It watches over the broker that has started it, and is named in `broker.pid`.
     Adopted,
+    /// It has been started by this broker, and reads what that hands over.
+    Reads,
 }
 
 /// From the broker.

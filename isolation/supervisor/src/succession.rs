@@ -10,15 +10,18 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
 use nix::sys::time::{TimeVal, TimeValLike};
 use sys::pidfd::PidFd;
 
-use crate::link::{self, Estate, FromBroker};
+use crate::link::{self, Estate, FromBroker, FromSupervisor};
 use crate::supervisor::delay;
 
-/// A supervisor that does not read for so long is stuck. New files of the tenant's wait meanwhile.
+/// So long a supervisor may take until it reads. Calls go on meanwhile.
+const READS_MS: u16 = 5000;
+/// A supervisor that reads no further for so long is stuck. Calls wait meanwhile.
 const SEND_SECONDS: i64 = 1;
 /// So long it may take from its start until it watches.
 const START: Duration = Duration::from_secs(10);
@@ -107,6 +110,7 @@ impl Succession {
         };
         let this = PidFd::open(pid)?;
         self.process = Some(execute(dir, theirs)?);
+        await_reader(ours.as_fd())?;
         let first = |socket: BorrowedFd<'_>| {
             let [shared_state, journal, control, notify, lock] = estate.fds();
             let fds = [shared_state, journal, control, notify, lock, this.as_fd()];
@@ -118,6 +122,20 @@ impl Succession {
             Ok(())
         };
         hand_over(ours, Box::new(first))
+    }
+}
+
+fn await_reader(supervisor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut sockets = [PollFd::new(supervisor, PollFlags::POLLIN)];
+    if poll(&mut sockets, READS_MS)? == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the supervisor that was started does not come to read",
+        ));
+    }
+    match link::receive::<FromSupervisor>(supervisor)? {
+        Some((FromSupervisor::Reads, _)) => Ok(()),
+        Some(_) | None => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

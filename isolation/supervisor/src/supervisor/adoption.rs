@@ -7,7 +7,7 @@ use sys::pidfd::PidFd;
 
 use super::Error;
 use super::fd_store::FdStore;
-use crate::link::{self, Estate, FromBroker};
+use crate::link::{self, Estate, FromBroker, FromSupervisor};
 
 /// All of it.
 pub(super) struct Handed {
@@ -28,6 +28,9 @@ pub(super) fn receive(broker: BorrowedFd<'_>, dir: &Path) -> Result<Handed, Erro
             .map_err(Error::io("hearing the broker of", dir))?
             .ok_or(Error::NotHandedOver)
     };
+    // Calls wait while everything goes over: not for a process that has no processor yet.
+    link::send(broker, &FromSupervisor::Reads, &[])
+        .map_err(Error::io("answering the broker of", dir))?;
     let (first, fds) = next()?;
     let FromBroker::Adopt {
         pid,
