@@ -100,11 +100,11 @@ pub fn serve(
 
 /// Whether whoever asked waits no more. While brokers are replaced a request may lie in the socket's queue for longer than that, and the
 /// same container may have been given something else since.
-fn is_given_up(asked: &UnixStream) -> bool {
-    let mut asked = [PollFd::new(asked.as_fd(), PollFlags::empty())];
+fn is_given_up(requester: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(requester.as_fd(), PollFlags::empty())];
     let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR;
-    poll(&mut asked, PollTimeout::ZERO).is_ok()
-        && asked[0]
+    poll(&mut fds, PollTimeout::ZERO).is_ok()
+        && fds[0]
             .revents()
             .is_some_and(|events| events.intersects(hung_up))
 }

@@ -47,7 +47,7 @@ pub use error::Error;
 use fd_store::FdStore;
 use host_environment::FirstListener;
 pub use host_environment::{Abandonment, accept_listener, name_of, record_identity};
-use upgrade::{Upgrade, micros};
+use upgrade::{UPGRADE_STARTS, Upgrade, micros};
 
 /// How often the heartbeat is looked at.
 const TICK_MS: u16 = 100;
@@ -55,8 +55,6 @@ const TICK_MS: u16 = 100;
 const HANG: Duration = Duration::from_secs(2);
 /// A broker that takes this long for a step of its start, and could have run, is replaced.
 const START: Duration = Duration::from_secs(10);
-/// The serving broker has ended: so long calls wait for a next one of another program, and then the former program serves again.
-const UPGRADE_STARTS: Duration = Duration::from_secs(1);
 /// A broker that was told to hand over is killed after this: all that it has not finished is in the shared state.
 const HAND_OVER: Duration = Duration::from_millis(25);
 const TOKEN_SIGNAL: u64 = u64::MAX;
@@ -176,10 +174,7 @@ impl Supervisor {
         if self.broker.is_some() || self.start_at.is_none_or(|at| at > Instant::now()) {
             return Ok(());
         }
-        if let Some(upgrade) = self.upgrade.take() {
-            let problem = "the broker that serves has ended, and the new one had not started by then: try again";
-            self.upgrade_failed(upgrade, problem);
-        }
+        self.give_up_the_late_upgrade();
         self.start_at = None;
         match self.spawn(|supervisor| supervisor.program.try_clone()) {
             Ok((child, _)) => self.broker = Some(child),

@@ -16,7 +16,7 @@ use super::executables::Executable;
 use super::reader::{Counts, Reader};
 
 /// Executables at a time.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 /// Tests of how much of a card each tenant gets: one that has no processor asks for less than its share. `card` measures that as its bundle does.
 const ALONE: [&str; 2] = ["shares", "card"];
 /// Tests at a time in one: each may start daemons of its own.

@@ -67,7 +67,7 @@ fn a_change_that_nobody_waits_for_is_not_made() {
         let journal = fixture.container.journal.change();
         journal.ledger.quota(CardSlot(0))
     };
-    let asked = |quota_bytes: u64, waits: bool| {
+    let set = |quota_bytes: u64, waits: bool| {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let request = Request::SetQuota {
             cards: vec![NewQuota {
@@ -94,9 +94,9 @@ fn a_change_that_nobody_waits_for_is_not_made() {
         });
         served.unwrap_or_default()
     };
-    assert_eq!(asked(3 * MIB, false), "");
+    assert_eq!(set(3 * MIB, false), "");
     assert_eq!(quota(), 4 * MIB);
-    assert!(asked(2 * MIB, true).contains("2097152"));
+    assert!(set(2 * MIB, true).contains("2097152"));
     assert_eq!(quota(), 2 * MIB);
 }
 

@@ -393,7 +393,7 @@ fn killed_beside_one_that_hangs() {
     let hanging = std::env::current_exe().unwrap();
     let request = json!({"op": "upgrade", "program": &hanging});
     std::thread::scope(|scope| {
-        let asked = scope.spawn(|| kept.ask(&request).unwrap());
+        let requested = scope.spawn(|| kept.ask(&request).unwrap());
         let supervisor = kept.supervisor_pid();
         let hangs = || {
             let children = format!("/proc/{supervisor}/task/{supervisor}/children");
@@ -406,7 +406,7 @@ fn killed_beside_one_that_hangs() {
         until("the next one hangs", hangs);
         kept.signal(before, Signal::SIGKILL);
         assert_eq!(tenant.storm(50, Signals::None, true).failures, []);
-        let answer = asked.join().unwrap();
+        let answer = requested.join().unwrap();
         let error = answer["error"].as_str().unwrap();
         assert!(error.contains("had not started by then"), "{error}");
     });

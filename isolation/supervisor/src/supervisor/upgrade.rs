@@ -10,6 +10,9 @@ use control::Upgraded;
 use super::Supervisor;
 use super::child::{Child, Program};
 
+/// The serving broker has ended: so long calls wait for a next one of another program, and then the former program serves again.
+pub(super) const UPGRADE_STARTS: Duration = Duration::from_secs(1);
+
 /// A broker that is to follow the serving one.
 pub(super) struct Upgrade {
     pub(super) child: Child,
@@ -58,6 +61,14 @@ impl Supervisor {
             self.upgrade_failed(upgrade, problem);
         } else if let Some(child) = self.child(number) {
             child.kill();
+        }
+    }
+
+    /// The broker that served has ended, and the next one has not started.
+    pub(super) fn give_up_the_late_upgrade(&mut self) {
+        if let Some(upgrade) = self.upgrade.take() {
+            let problem = "the broker that served has ended, and the new one had not started by then: try again";
+            self.upgrade_failed(upgrade, problem);
         }
     }
 
