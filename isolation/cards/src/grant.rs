@@ -227,7 +227,7 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ManagedMemory {
-    /// Its whole address range is charged, as if it were resident on the card.
+    /// Its whole address range is charged on each of the container's cards, as if it were resident there.
     #[default]
     Charge,
     /// It is refused.

@@ -18,7 +18,8 @@ const OF_LEDGER: [(Counted, u64); 11] = [
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.
     (Counted::Mappings, 1 << 18),
-    (Counted::Ranges, 1 << 16),
+    // One for what `cudaMalloc` takes at a time, which may be 2 MiB: 256 GiB.
+    (Counted::Ranges, 1 << 17),
     // A place and the memory for it count one each.
     (Counted::Exports, 1 << 17),
     // Of every channel and address space that there may be, and as many again for a process that registers them anew.
@@ -28,7 +29,8 @@ const OF_LEDGER: [(Counted, u64); 11] = [
 /// Beyond so many cards a container has no more of anything: what a broker keeps of it fits its control group and the journal.
 pub const MOST_CARDS: u8 = 4;
 
-/// What the ledger of a container with so many cards is limited to: pieces of memory and their mappings by cards, all else whatever its cards.
+/// What the ledger of a container with so many cards is limited to. Pieces of memory, their mappings and ranges go by cards. All else may be
+/// on one of them, whose firmware and whose reserve of memory it takes: it has one limit whatever the cards.
 #[must_use]
 pub fn of_ledger(cards: usize) -> Limits {
     let cards = u8::try_from(cards)
@@ -38,8 +40,8 @@ pub fn of_ledger(cards: usize) -> Limits {
         .iter()
         .fold(Limits::none(), |limits, (counted, of_one)| {
             let times = match counted {
-                Counted::Objects | Counted::Mappings => cards,
-                Counted::Kind(_) | Counted::Ranges | Counted::Exports | Counted::Registrations => 1,
+                Counted::Objects | Counted::Mappings | Counted::Ranges => cards,
+                Counted::Kind(_) | Counted::Exports | Counted::Registrations => 1,
             };
             limits.with(*counted, of_one.saturating_mul(times.into()))
         })
@@ -91,6 +93,8 @@ mod tests {
             let most = [0, 1, 2, 4, 8].map(|cards| of_ledger(cards).most(counted));
             assert_eq!(most, [18, 18, 19, 20, 20].map(|bits| Some(1 << bits)));
         }
+        let ranges = [0, 1, 2, 4, 8].map(|cards| of_ledger(cards).most(Counted::Ranges));
+        assert_eq!(ranges, [17, 17, 18, 19, 19].map(|bits| Some(1 << bits)));
         let devices = Counted::Kind(ObjectKind::Device);
         assert_eq!(of_ledger(1).most(devices), of_ledger(8).most(devices));
     }

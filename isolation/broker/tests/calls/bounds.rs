@@ -224,7 +224,7 @@ fn beyond_each_maximum() {
         assert_eq!(called.ret, Ok(0));
         u32_at(&called.arg, row.status.of(R) as usize).unwrap()
     };
-    for chunk in 0..64 {
+    for chunk in 0..128 {
         let mut change = fixture.container.journal.change();
         for number in 0..1024 {
             let number = chunk * 1024 + number;
