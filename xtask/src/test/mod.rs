@@ -142,7 +142,9 @@ fn chosen(executables: Vec<Executable>, which: Which) -> Vec<Executable> {
 }
 
 /// Tests that take minutes.
-const LONGEST: [&str; 6] = ["attacks", "walk", "slices", "shares", "engines", "calls"];
+const LONGEST: [&str; 8] = [
+    "attacks", "walk", "slices", "shares", "engines", "calls", "matrix", "upgrade",
+];
 
 fn test(
     executables: Vec<Executable>,
