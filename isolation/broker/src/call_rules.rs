@@ -32,10 +32,11 @@ impl CallRules {
         Self {
             policy: Policy {
                 managed,
-                // One process stands for all of the container: what is shared with a user can be shared with that alone.
+                // What is shared with a user is shared with one process: the executor, which stands for all of the container, or the caller's
+                // own in compat mode. cuInit asks for it. On a simulated driver nobody makes it narrower.
                 same_user: match binding {
-                    Binding::Executor => SameUser::Narrow,
-                    Binding::Caller | Binding::None => SameUser::Refuse,
+                    Binding::Executor | Binding::Caller => SameUser::Narrow,
+                    Binding::None => SameUser::Refuse,
                 },
                 card_figures: match isolation.card_figures {
                     CardFigures::Show => verdict::policy::CardFigures::Show,
@@ -60,6 +61,19 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn a_policy_by_user_is_admitted_where_it_is_made_narrower() {
+        for (binding, expected) in [
+            (Binding::Executor, SameUser::Narrow),
+            (Binding::Caller, SameUser::Narrow),
+            (Binding::None, SameUser::Refuse),
+        ] {
+            let dir = Path::new("/run/cgpu/vgpus/k8s/c1");
+            let rules = CallRules::of(&Isolation::default(), dir, binding);
+            assert_eq!(rules.policy.same_user, expected, "{binding:?}");
+        }
+    }
 
     #[test]
     fn a_grants_capabilities_are_the_policys_and_an_older_grant_has_none() {

@@ -80,8 +80,8 @@ pub fn own_space(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
     })
 }
 
-/// A share policy by user, where [`crate::decide_under`] admits it, becomes one by process: whoever executes is the process of all the container's
-/// clients (mode B).
+/// A share policy by user, where [`crate::decide_under`] admits it, becomes one by process: in mode B whoever executes is the process of all the
+/// container's clients, in mode A each process has its own.
 #[must_use]
 pub fn narrow(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
