@@ -14,7 +14,7 @@ use verdict::Surface;
 const NVPROXY: &str = include_str!("../../nvabi/data/gvisor-allowlists.tsv");
 
 /// A container's capabilities, and the letters of nvproxy's lists for them.
-const CONTAINERS: [(Capabilities, &[char]); 3] = [
+const CONTAINERS: [(Capabilities, &[char]); 4] = [
     (
         Capabilities {
             graphics: false,
@@ -35,6 +35,14 @@ const CONTAINERS: [(Capabilities, &[char]); 3] = [
             video: true,
         },
         &['c', 'u', 'v'],
+    ),
+    // Profilers: no container may have what nvproxy forwards for them.
+    (
+        Capabilities {
+            graphics: false,
+            video: false,
+        },
+        &['c', 'u', 'p'],
     ),
 ];
 
@@ -98,6 +106,9 @@ fn ours(
     admitted
 }
 
+const OF_PROFILERS: &str =
+    "counters are the card's: they show what neighbours do, and who reserves them keeps others off";
+
 /// `(kind, number, why)`: forwarded by nvproxy, not admitted here.
 #[rustfmt::skip] // one difference a line
 const LEFT_OUT: &[(&str, u32, &str)] = &[
@@ -130,6 +141,34 @@ const LEFT_OUT: &[(&str, u32, &str)] = &[
     ("control", 0xfd_0102, "multicast memory is refused"),
     ("control", 0xfd_0104, "multicast memory is refused; names a file in its parameters"),
     ("control", 0xfd_0105, "multicast memory is refused"),
+    ("class", 0x90cc, OF_PROFILERS),
+    ("class", 0xb2cc, OF_PROFILERS),
+    ("class", 0xcbca, OF_PROFILERS),
+    ("control", 0x2080_0122, "GPU_EXEC_REG_OPS: reads and writes registers of the card, for profilers"),
+    ("control", 0x2080_120f, "GR_GET_SM_TO_GPC_TPC_MAPPINGS: which counter is of which part, for profilers alone"),
+    ("control", 0x2080_123d, "GR_GET_SM_ISSUE_THROTTLE_CTRL: for profilers alone"),
+    ("control", 0x2080_130e, "FB_FLUSH_GPU_CACHE: flushes what neighbours have in the card's cache; for profilers alone"),
+    ("control", 0x2080_1346, "FB_GET_FS_INFO: which parts of the card there are, for profilers alone"),
+    ("control", 0x90cc_0301, OF_PROFILERS),
+    ("control", 0x90cc_0302, OF_PROFILERS),
+    ("control", 0xb0cc_0101, OF_PROFILERS),
+    ("control", 0xb0cc_0102, OF_PROFILERS),
+    ("control", 0xb0cc_0103, OF_PROFILERS),
+    ("control", 0xb0cc_0104, OF_PROFILERS),
+    ("control", 0xb0cc_0105, OF_PROFILERS),
+    ("control", 0xb0cc_0106, OF_PROFILERS),
+    ("control", 0xb0cc_0107, OF_PROFILERS),
+    ("control", 0xb0cc_0108, OF_PROFILERS),
+    ("control", 0xb0cc_0109, OF_PROFILERS),
+    ("control", 0xb0cc_010a, OF_PROFILERS),
+    ("control", 0xb0cc_010b, OF_PROFILERS),
+    ("control", 0xb0cc_010c, OF_PROFILERS),
+    ("control", 0xb0cc_010d, OF_PROFILERS),
+    ("control", 0xb0cc_010e, OF_PROFILERS),
+    ("control", 0xb0cc_0115, OF_PROFILERS),
+    ("control", 0xb0cc_0119, OF_PROFILERS),
+    ("control", 0xb0cc_0301, OF_PROFILERS),
+    ("control", 0xb0cc_0302, OF_PROFILERS),
 ];
 
 const PASCAL_AND_VOLTA: &str = "nvproxy knows no card before Turing; the proprietary kernel modules drive Pascal and Volta by the same ABI up to 580";
