@@ -9,6 +9,9 @@ use crate::random::Random;
 
 /// Pieces that a process holds at most; beyond, it frees.
 const PIECES_MOST: usize = 256;
+/// Addresses at which a piece is mapped at most. Page tables of four times a quota are free in a container of cgpu's: of all that its
+/// processes hold no more than three times is mapped, and no mapping is refused.
+const RANGES_MOST: usize = 3;
 /// The first GPU address that is mapped; above what the driver keeps for itself.
 const FIRST_ADDRESS: u64 = 1 << 36;
 /// Granularity of sizes and addresses.
@@ -149,7 +152,9 @@ impl<'client> Tenant<'client> {
     }
 
     fn map_gpu(&mut self) {
-        let Some(at) = self.some_piece(|piece| !piece.handles.is_empty()) else {
+        let may_be_mapped =
+            |piece: &Piece| !piece.handles.is_empty() && piece.ranges.len() < RANGES_MOST;
+        let Some(at) = self.some_piece(may_be_mapped) else {
             return;
         };
         let Some(uvm) = &self.uvm else { return };
