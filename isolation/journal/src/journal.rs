@@ -4,7 +4,7 @@
 //!
 //! One lock guards state and log together. It is the innermost: nobody waits for anything while a `Change` lives.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use ledger::{
     Applied, ClientHandle, Demand, Ledger, ObjectHandle, ObjectKind, Operation, PinFor, PinToken,
-    Refusal, ReservationToken,
+    Recorded, Refusal, ReservationToken,
 };
 use sys::shared::memfd;
 
@@ -76,6 +76,8 @@ struct Inner {
     ops: usize,
     /// Operations that are never refused, and were.
     refused: u64,
+    /// References that end with a channel. A successor lets go of them, as of all that no call under way has.
+    of_channels: BTreeMap<(ClientHandle, ObjectHandle), Vec<PinToken>>,
 }
 
 impl Journal {
@@ -122,6 +124,7 @@ impl Journal {
                 frame: Vec::new(),
                 ops: 0,
                 refused: 0,
+                of_channels: BTreeMap::new(),
             }),
         })
     }
@@ -150,7 +153,26 @@ impl Change<'_> {
     /// # Errors
     /// Its refusal; nothing is changed then.
     pub fn ledger(&mut self, operation: Operation) -> Result<Applied, Refusal> {
-        self.apply(Op::Ledger(operation))
+        let applied = self.apply(Op::Ledger(operation))?;
+        if let Applied::Freed(freed)
+        | Applied::Recorded(Recorded {
+            replaced: freed, ..
+        }) = &applied
+        {
+            for channel in &freed.scheduled {
+                for pin in self.0.of_channels.remove(channel).unwrap_or_default() {
+                    self.record(Operation::Unpin { pin });
+                }
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Keeps references until a channel is gone, which the ledger has.
+    pub fn end_with_channel(&mut self, channel: (ClientHandle, ObjectHandle), pins: Vec<PinToken>) {
+        if !pins.is_empty() {
+            self.0.of_channels.insert(channel, pins);
+        }
     }
 
     /// As [`Change::ledger`], for operations that are never refused.

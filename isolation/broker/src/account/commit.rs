@@ -1,14 +1,17 @@
 //! What becomes of a reservation whose call the driver has executed, or will without the broker.
 
+use std::collections::BTreeSet;
+
 use journal::Change;
 use journal::reservation::Reservation;
 use journal::state::{self, State};
 use ledger::{
-    Actual, Applied, CardSlot, ClientHandle, ObjectHandle, ObjectKind, Operation, PinToken, Place,
-    ProcessId, ReservationToken, Span,
+    Actual, Applied, CardSlot, ClientHandle, ObjectHandle, ObjectKind, Operation, PinFor, PinToken,
+    Place, ProcessId, ReservationToken, Span,
 };
 use nvabi::bytes::{u32_at, u64_at};
-use nvabi::class;
+use nvabi::class::{self, Kind};
+use nvabi::layout::channel_params;
 use verdict::{Memory, Whose, page_size};
 
 use super::registrations;
@@ -138,7 +141,36 @@ impl Account {
             reservation: *token,
             actual,
         });
+        if row.is_some_and(|row| row.kind == Kind::Channel) {
+            hold_userd(change, call, (ClientHandle(*client), ObjectHandle(made)));
+        }
     }
+}
+
+/// RM keeps a reference of its own on the memory of a channel's USERD (kernel_channel_gv100.c, `memdescCreateSubMem`): freed, memory of the host's
+/// stays pinned as long as the channel is there (`memdescFree`, `bDeferredFree`). So it stays charged as long. The client's objects are in order
+/// ([`crate::order`]): what the channel names is still what RM has looked up.
+fn hold_userd(
+    change: &mut Change<'_>,
+    call: &JudgedCall<'_>,
+    channel: (ClientHandle, ObjectHandle),
+) {
+    let params = call.segments.get(1);
+    let words = params.and_then(|params| params.bytes.get(channel_params::H_USERD_MEMORY..));
+    let words = words.unwrap_or_default().chunks_exact(4);
+    let named: BTreeSet<u32> = words
+        .take(channel_params::USERD_MEMORIES)
+        .filter_map(|word| u32_at(word, 0))
+        .collect();
+    let pins = named
+        .into_iter()
+        .filter(|memory| *memory != 0)
+        .filter_map(|memory| {
+            let memory = (channel.0, ObjectHandle(memory));
+            change.pin(memory, PinFor::Map { cards: 0 }).ok()
+        });
+    let pins = pins.collect();
+    change.end_with_channel(channel, pins);
 }
 
 /// What has the handle of memory that the kernel is about to make.

@@ -4,13 +4,14 @@ use std::sync::atomic::Ordering;
 
 use ledger::{CardSlot, Operation};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
-use nvabi::layout::{memory_params, nvos02, nvos32};
+use nvabi::layout::{channel_params, memory_params, nvos02, nvos32};
 use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
 use crate::fixture::{Confined, Fixture};
 use crate::quota::with_device;
 use crate::rm;
+use crate::share::{CHANNEL, COPY};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -22,6 +23,10 @@ pub(crate) const TESTS: &[Test] = &[
         racing_threads_never_pass_it,
     ),
     ("host::a_second_handle_keeps_it", a_second_handle_keeps_it),
+    (
+        "host::memory_of_a_channel_is_charged_as_long_as_the_channel_is_there",
+        memory_of_a_channel_is_charged_as_long_as_the_channel_is_there,
+    ),
     (
         "host::contiguous_memory_is_charged_as_the_kernel_gives_it",
         contiguous_memory_is_charged_as_the_kernel_gives_it,
@@ -276,6 +281,56 @@ fn a_second_handle_keeps_it() {
     );
     seat.free(11);
     assert_eq!(fixture.used_bytes_of_the_host(), 0);
+}
+
+/// RM keeps the memory that a channel names for its USERD past the memory's own end.
+fn memory_of_a_channel_is_charged_as_long_as_the_channel_is_there() {
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
+    let (tenant, fd, client) = (&seat.tenant, seat.fd, seat.client);
+    let channel = |handle: u32, memories: &[(usize, u32)]| {
+        let mut params = vec![0; 368];
+        for (place, memory) in memories {
+            put_u32(
+                &mut params,
+                channel_params::H_USERD_MEMORY + 4 * place,
+                *memory,
+            );
+        }
+        put_u32(&mut params, channel_params::ENGINE_TYPE, COPY);
+        let arg = rm::alloc(
+            client,
+            seat.device,
+            handle,
+            CHANNEL,
+            tenant.params_address(),
+        );
+        tenant.call(fd, rm::ALLOC, &arg, &params).status()
+    };
+    // Each of the eight places counts, and memory that is named twice counts once.
+    for (ended, memories) in [(20, vec![(0, 10)]), (21, vec![(7, 10), (3, 10), (0, 11)])] {
+        assert_eq!(seat.by_class(10, 3 * MIB), rm::OK);
+        assert_eq!(seat.by_class(11, MIB), rm::OK);
+        assert_eq!(channel(ended, &memories), rm::OK);
+        seat.free(10);
+        assert_eq!(fixture.used_bytes_of_the_host(), 4 * MIB);
+        assert_eq!(seat.by_class(12, 5 * MIB), rm::NO_MEMORY);
+        seat.free(ended);
+        assert_eq!(fixture.used_bytes_of_the_host(), MIB);
+        seat.free(11);
+        assert_eq!(fixture.used_bytes_of_the_host(), 0);
+    }
+    // Channel first, and all at once by the client.
+    assert_eq!(seat.by_class(10, 3 * MIB), rm::OK);
+    assert_eq!(channel(20, &[(0, 10)]), rm::OK);
+    seat.free(20);
+    seat.free(10);
+    assert_eq!(fixture.used_bytes_of_the_host(), 0);
+    assert_eq!(seat.by_class(10, 3 * MIB), rm::OK);
+    assert_eq!(channel(20, &[(0, 10)]), rm::OK);
+    let freed = tenant.free(fd, client, 0, client);
+    assert_eq!((freed, fixture.used_bytes_of_the_host()), (rm::OK, 0));
+    assert_eq!(fixture.container.journal.change().ledger.pins().count(), 0);
 }
 
 /// What the kernel keeps of registered pages no control group counts. In strict mode the call goes back to the caller: here to a file that

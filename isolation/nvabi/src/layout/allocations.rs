@@ -142,6 +142,8 @@ pub mod channel_params {
     pub const H_VA_SPACE: usize = 28;
     /// `hUserdMemory[0]`
     pub const H_USERD_MEMORY: usize = 32;
+    /// Places in `hUserdMemory` (`NV_MAX_SUBDEVICES`)
+    pub const USERD_MEMORIES: usize = 8;
     /// `userdOffset[0]`, bytes
     pub const USERD_OFFSET: usize = 64;
     /// `engineType`
