@@ -37,7 +37,7 @@ use crate::error::Error;
 
 /// What a broker needs without any object of its tenant's.
 const BASE_BYTES: u64 = 16 << 20;
-/// For each of the objects, mappings and the like that a container may have (`journal::limits`): some 2.3 million with four cards.
+/// For each of the objects, mappings and the like that a container may have (`journal::limits`): some 2.7 million with four cards.
 const OBJECT_BYTES: u64 = 256;
 const MOST_OBJECTS: u64 = 3 << 20;
 /// Both halves of the journal, which are counted with the broker that writes them.

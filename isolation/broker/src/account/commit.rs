@@ -162,14 +162,16 @@ fn hold_userd(
         .take(channel_params::USERD_MEMORIES)
         .filter_map(|word| u32_at(word, 0))
         .collect();
-    let pins = named
-        .into_iter()
-        .filter(|memory| *memory != 0)
-        .filter_map(|memory| {
-            let memory = (channel.0, ObjectHandle(memory));
-            change.pin(memory, PinFor::Map { cards: 0 }).ok()
-        });
-    let pins = pins.collect();
+    let mut pins = Vec::new();
+    for memory in named.into_iter().filter(|memory| *memory != 0) {
+        let object = (channel.0, ObjectHandle(memory));
+        match change.pin(object, PinFor::Map { cards: 0 }) {
+            Ok(pin) => pins.push(pin),
+            Err(why) => {
+                tracing::error!(%why, memory, "what a channel names for its USERD is not held");
+            }
+        }
+    }
     change.end_with_channel(channel, pins);
 }
 
