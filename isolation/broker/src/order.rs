@@ -105,6 +105,7 @@ impl Needs {
             | Effect::RangeGroup(_)
             | Effect::Pool { .. }
             | Effect::Unmap { .. }
+            | Effect::RegisterCard { .. }
             | Effect::Unregister(_)
             | Effect::FreeRange { .. } => Self {
                 file: true,

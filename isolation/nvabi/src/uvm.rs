@@ -74,7 +74,7 @@ uvms! {
     /// Frees a range.
     Free UVM_FREE = 34, [24, R590 16], Notified, Any, status [16, R590 8];
     /// Registers a card.
-    RegisterGpu UVM_REGISTER_GPU = 37, [40], Native, Any, status [36];
+    RegisterGpu UVM_REGISTER_GPU = 37, [40], Notified, Any, status [36];
     /// Forgets a card.
     UnregisterGpu UVM_UNREGISTER_GPU = 38, [20], Notified, Any, status [16];
     /// Asks whether the cards can reach pageable memory.
@@ -120,6 +120,14 @@ uvms! {
 /// `UVM_DEINITIALIZE`: no parameters; nothing to decode.
 pub const UVM_DEINITIALIZE: u32 = 0x3000_0002;
 
+/// Calls of `/dev/nvidia-uvm-tools` that no tenant may make, by name and command. They make a queue of events in the caller's memory: they pin
+/// its pages, and take memory of the kernel's for each, in no control group (`map_user_pages`, uvm_tools.c, 535 to 595). Without a queue the
+/// file's other calls do nothing.
+pub const FORBIDDEN_TOOLS: [(&str, u32); 2] = [
+    ("UVM_TOOLS_INIT_EVENT_TRACKER", 56),
+    ("UVM_TOOLS_INIT_EVENT_TRACKER_V2", 76),
+];
+
 /// The row for a command; `None` where the release lacks the call.
 #[must_use]
 pub fn row(cmd: u32, release: Release) -> Option<&'static Uvm> {
@@ -155,7 +163,7 @@ pub mod map_external {
 pub const UNMAP_EXTERNAL_UUID: usize = 16;
 
 /// Offset of `gpuUuid` in `UVM_REGISTER_CHANNEL_PARAMS`, `UVM_REGISTER_GPU_VASPACE_PARAMS`, `UVM_UNREGISTER_GPU_VASPACE_PARAMS` and
-/// `UVM_UNREGISTER_GPU_PARAMS`.
+/// `UVM_UNREGISTER_GPU_PARAMS`, and of `gpu_uuid` in `UVM_REGISTER_GPU_PARAMS`.
 pub const REGISTERED_UUID: usize = 0;
 /// Offset of `hClient` in `UVM_REGISTER_CHANNEL_PARAMS` and `UVM_REGISTER_GPU_VASPACE_PARAMS`.
 pub const REGISTERED_CLIENT: usize = 20;

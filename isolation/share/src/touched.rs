@@ -80,6 +80,7 @@ impl<'a> Touched<'a> {
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }
+            | Effect::RegisterCard { .. }
             | Effect::Register { .. }
             | Effect::Unregister(_)
             | Effect::FreeRange { .. }

@@ -101,6 +101,11 @@ pub enum Effect {
         /// The card, by UUID.
         card: [u8; 16],
     },
+    /// UVM keeps a card initialised for the file, and managed memory of the file may lie there: the card must be a granted one.
+    RegisterCard {
+        /// The card, by UUID.
+        card: [u8; 16],
+    },
     /// UVM takes references on what it registers, until that is unregistered or the file closed.
     Register {
         /// The card, by UUID.
@@ -422,6 +427,7 @@ impl Effect {
             | Self::RangeGroup(_)
             | Self::MapExternal { .. }
             | Self::Unmap { .. }
+            | Self::RegisterCard { .. }
             | Self::Register { .. }
             | Self::Unregister(_)
             | Self::FreeRange { .. }
@@ -457,6 +463,7 @@ impl Effect {
             | Self::Pool { .. }
             | Self::MapExternal { .. }
             | Self::Unmap { .. }
+            | Self::RegisterCard { .. }
             | Self::Register { .. }
             | Self::Unregister(_)
             | Self::FreeRange { .. }

@@ -126,6 +126,14 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
             });
         }
     }
+    for (name, value) in uvm::FORBIDDEN_TOOLS {
+        let mask = u32::MAX;
+        rules.push(IoctlRule {
+            name,
+            when: MaskedEq { mask, value },
+            action: Action::Errno(ENOTTY),
+        });
+    }
     rules
 }
 

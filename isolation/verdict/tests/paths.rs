@@ -269,6 +269,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
             | Effect::OsEvent { .. }
             | Effect::Pool { .. }
             | Effect::Answered { .. }
+            | Effect::RegisterCard { .. }
             | Effect::NamesCards { .. }
             | Effect::ExportInfo { .. }
             | Effect::View(_) => Outcome::NoCardMemory,

@@ -53,6 +53,8 @@ impl JudgedCall<'_> {
                 number,
                 switch,
             } => state.has_os_event(*client, *number) == (*switch == Switch::On),
+            // Of a file that has registered the card it is refused.
+            Effect::RegisterCard { .. } => true,
             // A group's number is never given again.
             Effect::RangeGroup(switch) => *switch == Switch::Off,
             // Mapping and unmapping again come to the same end, and so are not refused.

@@ -88,6 +88,10 @@ impl Account {
                 length: *length,
                 card: self.slot_of_uuid(card),
             }),
+            Effect::RegisterCard { card } => match self.slot_of_uuid(card) {
+                Some(_granted) => Ok(Reservation::Nothing),
+                None => Err(self.denied(call, status::NV_ERR_GPU_UUID_NOT_FOUND, Why::NoDevice)),
+            },
             Effect::Register {
                 card,
                 client,

@@ -38,6 +38,7 @@ pub fn changes_account(effect: &Effect) -> ChangesAccount {
         | Effect::Range { .. }
         | Effect::MapExternal { .. }
         | Effect::Unmap { .. }
+        | Effect::RegisterCard { .. }
         | Effect::Register { .. }
         | Effect::Unregister(_)
         | Effect::FreeRange { .. } => ChangesAccount::Yes,

@@ -553,7 +553,9 @@ impl Driver for Handle {
         let requested = match call.cmd & 0xff {
             0x2b => class,
             0x2a => u32_at(&first, nvos54::CMD),
-            _ if call.cmd == uvm::UVM_REGISTER_CHANNEL.cmd => Some(call.cmd),
+            _ if [uvm::UVM_REGISTER_CHANNEL.cmd, uvm::UVM_REGISTER_GPU.cmd].contains(&call.cmd) => {
+                Some(call.cmd)
+            }
             _ => None,
         };
         let refused =
@@ -592,6 +594,8 @@ impl Driver for Handle {
         let at = match arg.len() {
             16 => nvos00::STATUS,
             28 => nvos55::STATUS,
+            // UVM_REGISTER_GPU's.
+            40 => 36,
             48 => 40,
             // UVM_REGISTER_CHANNEL's.
             56 => 48,

@@ -9,7 +9,10 @@ use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::capability::Capabilities;
 use nvabi::class::FERMI_VASPACE_A as VA_SPACE;
 use nvabi::layout::engine_type;
-use nvabi::status::{NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_CLIENT, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::status::{
+    NV_ERR_GPU_UUID_NOT_FOUND, NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_CLIENT,
+    NV_ERR_INVALID_DEVICE, NV_ERR_OBJECT_NOT_FOUND,
+};
 use nvabi::uvm::{self, Uvm};
 
 use crate::Test;
@@ -34,6 +37,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "registered::what_the_driver_does_not_register_is_not_held",
         what_the_driver_does_not_register_is_not_held,
+    ),
+    (
+        "registered::a_card_that_was_not_granted_is_not_registered",
+        a_card_that_was_not_granted_is_not_registered,
     ),
 ];
 
@@ -232,4 +239,37 @@ fn what_the_driver_does_not_register_is_not_held() {
     assert_eq!(foreign, NV_ERR_INVALID_CLIENT);
     seat.free(group);
     seat.assert_used(0, 0);
+}
+
+/// Managed memory may lie on every card that a file has registered.
+fn a_card_that_was_not_granted_is_not_registered() {
+    let fixture = fixture();
+    let seat = Seat::take(&fixture);
+    let row = &uvm::UVM_REGISTER_GPU;
+    let registered = || {
+        let seen = fixture.fake.seen();
+        seen.iter().filter(|call| call.cmd == row.cmd).count()
+    };
+    for byte in [0, 15] {
+        let other = |arg: &mut [u8]| {
+            if let Some(byte) = arg.get_mut(uvm::REGISTERED_UUID + byte) {
+                *byte ^= 1;
+            }
+        };
+        assert_eq!(seat.call(row, other), NV_ERR_GPU_UUID_NOT_FOUND);
+    }
+    assert_eq!(registered(), 0);
+    assert_eq!(seat.call(row, |_granted| ()), rm::OK);
+    // Of a file that has the card the driver refuses it: the kernel repeats a call whose answer a signal has taken.
+    let refused = &fixture.fake.refused;
+    refused
+        .lock()
+        .unwrap()
+        .insert(row.cmd, NV_ERR_INVALID_DEVICE);
+    assert_eq!(seat.call(row, |_granted| ()), rm::OK);
+    let another = |arg: &mut [u8]| {
+        put_u32(arg, 28, seat.client);
+    };
+    assert_eq!(seat.call(row, another), NV_ERR_INVALID_DEVICE);
+    assert_eq!(registered(), 3);
 }

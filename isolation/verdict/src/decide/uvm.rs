@@ -58,6 +58,9 @@ pub(super) fn call(
         // A context has one, whether there is managed memory or not.
         Id::CreateRangeGroup => Ok(Effect::RangeGroup(Switch::On)),
         Id::DestroyRangeGroup => Ok(Effect::RangeGroup(Switch::Off)),
+        Id::RegisterGpu => Ok(Effect::RegisterCard {
+            card: array_at(arg, uvm::REGISTERED_UUID).ok_or(Refusal::Errno(EFAULT))?,
+        }),
         Id::RegisterGpuVaspace => register(arg, Registered::Space),
         Id::RegisterChannel => register(arg, Registered::Channel),
         Id::UnregisterChannel => Ok(Effect::Unregister(Unregistered::Channel {
@@ -88,7 +91,6 @@ pub(super) fn call(
         }
         Id::Initialize
         | Id::MmInitialize
-        | Id::RegisterGpu
         | Id::EnablePeerAccess
         | Id::DisablePeerAccess
         | Id::PageableMemAccess

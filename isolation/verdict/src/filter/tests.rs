@@ -156,6 +156,16 @@ fn what_decides_about_memory_is_notified_in_every_spelling() {
 /// What 595 changes: the keys are exact sizes, and a release's filter lets another release's size pass to a driver that
 /// answers `EINVAL` to it.
 #[test]
+fn queues_of_uvm_tools_are_refused() {
+    for filter in filters() {
+        for (name, cmd) in uvm::FORBIDDEN_TOOLS {
+            let spec = filter.spec;
+            assert_eq!(filter.ioctl(cmd.into()), FAIL_ENOTTY, "{spec:?} {name}");
+        }
+    }
+}
+
+#[test]
 fn sizes_follow_the_release() {
     for (cmd, since) in [
         (0xc040_4657_u64, Release::R580),

@@ -126,6 +126,7 @@ impl Call {
                     | Effect::Dup { .. }
                     | Effect::MapExternal { .. }
                     | Effect::Unmap { .. }
+                    | Effect::RegisterCard { .. }
                     | Effect::Register { .. }
                     | Effect::Unregister(_)
                     | Effect::FreeRange { .. }

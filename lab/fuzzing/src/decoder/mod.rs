@@ -426,6 +426,7 @@ impl Call {
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
             | Effect::CpuMapping { .. }
+            | Effect::RegisterCard { .. }
             | Effect::Register { .. }
             | Effect::Unregister(_)
             | Effect::Schedule(_)
