@@ -4,7 +4,7 @@
 //!
 //! One lock guards state and log together. It is the innermost: nobody waits for anything while a `Change` lives.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -20,9 +20,11 @@ use crate::reservation::Reservation;
 use crate::state::{Op, State};
 
 mod log;
+mod userd;
 
 use log::{BYTES, Log, fatal};
 use sys::sync;
+use userd::Userd;
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
 pub const VERSION: u64 = 8;
@@ -76,8 +78,8 @@ struct Inner {
     ops: usize,
     /// Operations that are never refused, and were.
     refused: u64,
-    /// References that end with a channel. A successor lets go of them, as of all that no call under way has.
-    of_channels: BTreeMap<(ClientHandle, ObjectHandle), Vec<PinToken>>,
+    /// A successor lets go of its references, as of all that no call under way has.
+    userd: Userd,
 }
 
 impl Journal {
@@ -124,7 +126,7 @@ impl Journal {
                 frame: Vec::new(),
                 ops: 0,
                 refused: 0,
-                of_channels: BTreeMap::new(),
+                userd: Userd::default(),
             }),
         })
     }
@@ -160,7 +162,7 @@ impl Change<'_> {
         }) = &applied
         {
             for channel in &freed.scheduled {
-                for pin in self.0.of_channels.remove(channel).unwrap_or_default() {
+                for pin in self.0.userd.end(*channel) {
                     self.record(Operation::Unpin { pin });
                 }
             }
@@ -168,11 +170,24 @@ impl Change<'_> {
         Ok(applied)
     }
 
-    /// Keeps references until a channel is gone, which the ledger has.
-    pub fn end_with_channel(&mut self, channel: (ClientHandle, ObjectHandle), pins: Vec<PinToken>) {
-        if !pins.is_empty() {
-            self.0.of_channels.insert(channel, pins);
-        }
+    /// Keeps what a channel, which the ledger has, names for its USERD until the channel is gone: memory of its client's, and references on it.
+    pub fn hold_userd(
+        &mut self,
+        channel: (ClientHandle, ObjectHandle),
+        memories: BTreeSet<ObjectHandle>,
+        pins: Vec<PinToken>,
+    ) {
+        let Inner { state, userd, .. } = &mut *self.0;
+        userd.hold(&state.ledger, channel, memories, pins);
+    }
+
+    /// A channel that stays when an object is freed, and whose USERD on a card goes with that.
+    #[must_use]
+    pub fn channel_that_outlives(
+        &self,
+        object: (ClientHandle, ObjectHandle),
+    ) -> Option<ObjectHandle> {
+        self.0.userd.outlives(&self.ledger, object)
     }
 
     /// As [`Change::ledger`], for operations that are never refused.

@@ -148,7 +148,8 @@ impl Account {
 }
 
 /// RM keeps a reference of its own on the memory of a channel's USERD (kernel_channel_gv100.c, `memdescCreateSubMem`): freed, memory of the host's
-/// stays pinned as long as the channel is there (`memdescFree`, `bDeferredFree`). So it stays charged as long. The client's objects are in order
+/// stays pinned as long as the channel is there (`memdescFree`, `bDeferredFree`). So it stays charged as long. A card's is freed at once
+/// (`vidmemPmaFree`), and may be another tenant's when the engine writes its state there: see [`Account::reserve`]. The client's objects are in order
 /// ([`crate::order`]): what the channel names is still what RM has looked up.
 fn hold_userd(
     change: &mut Change<'_>,
@@ -158,21 +159,28 @@ fn hold_userd(
     let params = call.segments.get(1);
     let words = params.and_then(|params| params.bytes.get(channel_params::H_USERD_MEMORY..));
     let words = words.unwrap_or_default().chunks_exact(4);
-    let named: BTreeSet<u32> = words
+    let mut named: BTreeSet<ObjectHandle> = words
         .take(channel_params::USERD_MEMORIES)
-        .filter_map(|word| u32_at(word, 0))
+        .filter_map(|word| u32_at(word, 0).map(ObjectHandle))
+        .filter(|memory| memory.0 != 0)
         .collect();
     let mut pins = Vec::new();
-    for memory in named.into_iter().filter(|memory| *memory != 0) {
-        let object = (channel.0, ObjectHandle(memory));
-        match change.pin(object, PinFor::Map { cards: 0 }) {
-            Ok(pin) => pins.push(pin),
-            Err(why) => {
-                tracing::error!(%why, memory, "what a channel names for its USERD is not held");
+    named.retain(
+        |memory| match change.pin((channel.0, *memory), PinFor::Map { cards: 0 }) {
+            Ok(pin) => {
+                pins.push(pin);
+                true
             }
-        }
+            Err(why) => {
+                let memory = memory.0;
+                tracing::error!(%why, memory, "what a channel names for its USERD is not held");
+                false
+            }
+        },
+    );
+    if !named.is_empty() {
+        change.hold_userd(channel, named, pins);
     }
-    change.end_with_channel(channel, pins);
 }
 
 /// What has the handle of memory that the kernel is about to make.

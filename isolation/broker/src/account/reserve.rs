@@ -78,10 +78,7 @@ impl Account {
                 let (base, length) = (*base, *length);
                 Ok(Reservation::MapExternal { base, length, cards, pin })
             }
-            Effect::Free { client, object } => Ok(Reservation::Free {
-                client: *client,
-                object: *object,
-            }),
+            Effect::Free { client, object } => self.reserve_free(change, call, (*client, *object)),
             Effect::Range { base, length, .. } => self.reserve_range(change, call, (*base, *length)),
             Effect::Unmap { base, length, card } => Ok(Reservation::Unmap {
                 base: *base,
@@ -311,6 +308,28 @@ impl Account {
         match clients.any(|client| is_foreign(state, *client)) {
             false => Ok(Reservation::Nothing),
             true => Err(self.denied(call, status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
+        }
+    }
+
+    /// RM frees a card's memory under a channel's USERD, and gives it to others while the engine writes its state there: not while the
+    /// channel is there. NVIDIA's own library frees the channel first (nvidia-push-init.c, `nvPushFreeChannel`).
+    fn reserve_free(
+        &self,
+        change: &Change<'_>,
+        call: &JudgedCall<'_>,
+        (client, object): (u32, u32),
+    ) -> Result<Reservation, Denied> {
+        let name = (ClientHandle(client), ObjectHandle(object));
+        match change.channel_that_outlives(name) {
+            None => Ok(Reservation::Free { client, object }),
+            Some(ObjectHandle(channel)) => {
+                let why = Why::Userd {
+                    client,
+                    object,
+                    channel,
+                };
+                Err(self.denied(call, status::NV_ERR_STATE_IN_USE, why))
+            }
         }
     }
 

@@ -77,6 +77,18 @@ pub enum Why {
         /// The object.
         object: u32,
     },
+    /// A free that would take a card's memory from a channel's USERD.
+    #[error(
+        "{object:#x} of client {client:#x}: the USERD of channel {channel:#x}, which is there yet, goes with it"
+    )]
+    Userd {
+        /// The client.
+        client: u32,
+        /// What is to be freed.
+        object: u32,
+        /// The channel.
+        channel: u32,
+    },
     /// An event of another tenant's client.
     #[error("the event's client is not the container's")]
     ForeignEvent,

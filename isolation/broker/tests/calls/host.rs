@@ -28,6 +28,10 @@ pub(crate) const TESTS: &[Test] = &[
         memory_of_a_channel_is_charged_as_long_as_the_channel_is_there,
     ),
     (
+        "host::card_memory_of_a_channel_is_freed_when_the_channel_is_gone",
+        card_memory_of_a_channel_is_freed_when_the_channel_is_gone,
+    ),
+    (
         "host::contiguous_memory_is_charged_as_the_kernel_gives_it",
         contiguous_memory_is_charged_as_the_kernel_gives_it,
     ),
@@ -85,6 +89,27 @@ impl Seat {
             client,
             device,
         }
+    }
+
+    /// A channel whose USERD is in these memories, each with its place.
+    fn channel(&self, handle: u32, memories: &[(usize, u32)]) -> u32 {
+        let mut params = vec![0; 368];
+        for (place, memory) in memories {
+            put_u32(
+                &mut params,
+                channel_params::H_USERD_MEMORY + 4 * place,
+                *memory,
+            );
+        }
+        put_u32(&mut params, channel_params::ENGINE_TYPE, COPY);
+        let arg = rm::alloc(
+            self.client,
+            self.device,
+            handle,
+            CHANNEL,
+            self.tenant.params_address(),
+        );
+        self.tenant.call(self.fd, rm::ALLOC, &arg, &params).status()
     }
 
     fn by_class(&self, handle: u32, bytes: u64) -> u32 {
@@ -288,25 +313,7 @@ fn memory_of_a_channel_is_charged_as_long_as_the_channel_is_there() {
     let fixture = limited();
     let seat = Seat::take(&fixture);
     let (tenant, fd, client) = (&seat.tenant, seat.fd, seat.client);
-    let channel = |handle: u32, memories: &[(usize, u32)]| {
-        let mut params = vec![0; 368];
-        for (place, memory) in memories {
-            put_u32(
-                &mut params,
-                channel_params::H_USERD_MEMORY + 4 * place,
-                *memory,
-            );
-        }
-        put_u32(&mut params, channel_params::ENGINE_TYPE, COPY);
-        let arg = rm::alloc(
-            client,
-            seat.device,
-            handle,
-            CHANNEL,
-            tenant.params_address(),
-        );
-        tenant.call(fd, rm::ALLOC, &arg, &params).status()
-    };
+    let channel = |handle: u32, memories: &[(usize, u32)]| seat.channel(handle, memories);
     // Each of the eight places counts, and memory that is named twice counts once.
     for (ended, memories) in [(20, vec![(0, 10)]), (21, vec![(7, 10), (3, 10), (0, 11)])] {
         assert_eq!(seat.by_class(10, 3 * MIB), rm::OK);
@@ -331,6 +338,54 @@ fn memory_of_a_channel_is_charged_as_long_as_the_channel_is_there() {
     let freed = tenant.free(fd, client, 0, client);
     assert_eq!((freed, fixture.used_bytes_of_the_host()), (rm::OK, 0));
     assert_eq!(fixture.container.journal.change().ledger.pins().count(), 0);
+}
+
+/// RM frees a card's memory at once, and the engine would write into what is another tenant's.
+fn card_memory_of_a_channel_is_freed_when_the_channel_is_gone() {
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
+    let (tenant, fd, client) = (&seat.tenant, seat.fd, seat.client);
+    let made = |handle| {
+        let called = tenant.memory(fd, client, seat.device, handle, MIB);
+        assert_eq!(called.status(), rm::OK);
+    };
+    let free = |handle| tenant.free(fd, client, seat.device, handle);
+    let freed = || fixture.fake.freed.load(Ordering::SeqCst);
+    for handle in [10, 11] {
+        made(handle);
+    }
+    let used = fixture.used_bytes();
+    assert_eq!(seat.channel(20, &[(0, 10)]), rm::OK);
+    assert_eq!(seat.channel(21, &[(3, 10), (5, 10)]), rm::OK);
+    let before = freed();
+    assert_eq!(free(10), status::NV_ERR_STATE_IN_USE);
+    assert_eq!(freed(), before, "no driver heard of it");
+    assert_eq!(free(11), rm::OK);
+    assert_eq!(free(20), rm::OK);
+    assert_eq!(
+        free(10),
+        status::NV_ERR_STATE_IN_USE,
+        "the other channel is there"
+    );
+    assert_eq!(free(21), rm::OK);
+    assert_eq!(free(10), rm::OK);
+    assert_eq!(fixture.used_bytes(), used - 2 * MIB);
+    // Below another device than the channel, it goes with that device.
+    let other = tenant.device(fd, client);
+    assert_eq!(tenant.memory(fd, client, other, 10, MIB).status(), rm::OK);
+    assert_eq!(seat.channel(20, &[(0, 10)]), rm::OK);
+    assert_eq!(
+        tenant.free(fd, client, client, other),
+        status::NV_ERR_STATE_IN_USE
+    );
+    // With the channel's own device, and with the client, both go.
+    assert_eq!(
+        tenant.free(fd, client, client, seat.device),
+        rm::OK,
+        "the channel goes"
+    );
+    assert_eq!(tenant.free(fd, client, client, other), rm::OK);
+    fixture.assert_exact(0);
 }
 
 /// What the kernel keeps of registered pages no control group counts. In strict mode the call goes back to the caller: here to a file that

@@ -174,7 +174,7 @@ fn what_was_not_committed_never_was() {
 fn a_long_log_is_compacted_and_loses_nothing() {
     let file = Journal::memfd().unwrap();
     let journal = open(&file);
-    let mut halves = std::collections::BTreeSet::new();
+    let mut halves = BTreeSet::new();
     for id in 1..60_000 {
         let mut change = journal.change();
         change.record_op(Op::FileSeen(FileId(id), FileKind::Ctl));
