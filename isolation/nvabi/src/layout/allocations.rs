@@ -197,3 +197,32 @@ pub mod encoder_session {
     /// `hMem`
     pub const H_MEM: usize = 16;
 }
+
+/// `NV_CONTEXT_DMA_ALLOCATION_PARAMS`: a context DMA.
+pub mod context_dma {
+    use crate::bytes::u32_at;
+
+    /// `flags`, of `NVOS03_FLAGS`
+    pub const FLAGS: usize = 4;
+    /// `hMemory`
+    pub const H_MEMORY: usize = 8;
+    /// `limit`: the last byte, counted from `offset`
+    pub const LIMIT: usize = 24;
+    /// The lowest bit of `NVOS03_FLAGS_TYPE`, which is `NVOS03_FLAGS_MAPPING` too.
+    const MAPPED_FOR_THE_KERNEL: u32 = 1 << 20;
+    /// A notifier is 16 bytes, and nobody has more than a page of them.
+    pub const MOST_NOTIFIER_BYTES: u64 = 4096;
+
+    /// Whether RM maps the memory for the kernel: a notifier.
+    #[must_use]
+    pub fn is_mapped_for_the_kernel(params: &[u8]) -> bool {
+        u32_at(params, FLAGS).is_some_and(|flags| flags & MAPPED_FOR_THE_KERNEL != 0)
+    }
+}
+
+/// `NV503B_ALLOC_PARAMETERS`: a peer-to-peer connection of two cards.
+pub mod peer_to_peer {
+    /// What RM chooses where it is 0: `subDevicePeerIdMask`, `peerSubDevicePeerIdMask`, `mailboxBar1Addr` and `mailboxTotalSize` word by word,
+    /// `subDeviceEgmPeerIdMask`, `peerSubDeviceEgmPeerIdMask`.
+    pub const CHOSEN_BY_RM: [usize; 7] = [8, 12, 16, 20, 24, 32, 36];
+}

@@ -107,6 +107,8 @@ pub(super) const fn of_escape(id: esc::Id) -> &'static [Handle] {
         esc::Id::IdleChannels
         | esc::Id::ExportToDmabufFd
         | esc::Id::AllocObject
+        | esc::Id::AllocContextDma2
+        | esc::Id::BindContextDma
         | esc::Id::I2cAccess
         | esc::Id::AccessRegistry
         | esc::Id::IoctlXferCmd => &[],
