@@ -154,55 +154,6 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Whether its parameters name cards, by RM's id, device instance, UUID or place on a bus: asked about, or answered.
-    #[must_use]
-    pub const fn names_cards(self) -> bool {
-        match self {
-            Self::NamesCards
-            | Self::GpuIds
-            | Self::ActiveDevices
-            | Self::DeviceMask
-            | Self::BoostGroups
-            | Self::NvLinks
-            | Self::IdInfo
-            | Self::ExportInfo => true,
-            Self::Passed
-            | Self::Uncarried
-            | Self::NotATenants(_)
-            | Self::CardWide
-            | Self::FbInfo
-            | Self::FbInfoV2
-            | Self::GpuInfo
-            | Self::GpuInfoV2
-            | Self::ClassList
-            | Self::ClassListV2
-            | Self::FabricProbe
-            | Self::Pids
-            | Self::PidInfo
-            | Self::UtilSamples
-            | Self::ContextBytes
-            | Self::DisableChannels
-            | Self::SetTimeslice
-            | Self::GetTimeslice
-            | Self::Preempt
-            | Self::Runlist
-            | Self::PreemptionMode
-            | Self::ExportObject
-            | Self::ExportObjects
-            | Self::ImportObject
-            | Self::ImportObjects
-            | Self::SharePolicy
-            | Self::Engines
-            | Self::EnginesV2
-            | Self::Partners
-            | Self::BindEngine
-            | Self::FbRegions
-            | Self::NoSessions
-            | Self::NoSyncBoards
-            | Self::ZcullBind => false,
-        }
-    }
-
     /// Whether a tenant may make such a control.
     #[must_use]
     pub const fn is_a_tenants(self) -> bool {
