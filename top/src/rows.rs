@@ -1,5 +1,6 @@
 //! The rows of the table of containers: which, and in which order.
 
+use strum::IntoStaticStr;
 use view::names::short_id;
 use view::ps::{PsCard, PsVgpu, State as VgpuState};
 use view::top::Top;
@@ -20,7 +21,8 @@ pub(crate) struct RowKey {
 }
 
 /// By what the rows are sorted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Sort {
     /// By name, A first.
     #[default]
@@ -51,13 +53,7 @@ impl Sort {
     /// As the heading says it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Memory => "memory",
-            Self::Compute => "compute",
-            Self::Refused => "refused",
-            Self::Card => "card",
-        }
+        self.into()
     }
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use cards::Backend;
 use cards::grant::ComputePolicy;
 use host_config::terms::compute_policy;
+use strum::{IntoStaticStr, VariantArray, VariantNames};
 
 use crate::cards::CardRow;
 use crate::ps::{PsVgpu, State};
@@ -26,7 +27,8 @@ pub fn shows<T, F: Filter<T>>(filters: &[F], row: &T) -> bool {
 }
 
 /// A condition on a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum PsFilter {
     /// Who holds it to its quota.
     Backend(Backend),
@@ -43,13 +45,13 @@ pub enum PsFilter {
 }
 
 /// Keys of [`PsFilter`].
-pub const PS_KEYS: [&str; 6] = ["backend", "card", "name", "namespace", "pod", "state"];
+pub const PS_KEYS: &[&str] = PsFilter::VARIANTS;
 
 impl FromStr for PsFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = halves(text, &PS_KEYS)?;
+        let (key, value) = halves(text, PS_KEYS)?;
         let owned = value.to_owned();
         Ok(match key {
             "backend" => {
@@ -60,24 +62,17 @@ impl FromStr for PsFilter {
             "name" => Self::Name(owned),
             "namespace" => Self::Namespace(owned),
             "pod" => Self::Pod(owned),
-            "state" => Self::State(one_of(value, &State::ALL, |state| {
+            "state" => Self::State(one_of(value, State::ALL, |state| {
                 state.text().replace(' ', "-")
             })?),
-            _ => return Err(unknown(key, &PS_KEYS)),
+            _ => return Err(unknown(key, PS_KEYS)),
         })
     }
 }
 
 impl Filter<PsVgpu> for PsFilter {
     fn key(&self) -> &'static str {
-        match self {
-            Self::Backend(_) => "backend",
-            Self::Card(_) => "card",
-            Self::Name(_) => "name",
-            Self::Namespace(_) => "namespace",
-            Self::Pod(_) => "pod",
-            Self::State(_) => "state",
-        }
+        self.into()
     }
 
     fn holds(&self, vgpu: &PsVgpu) -> bool {
@@ -101,7 +96,8 @@ impl Filter<PsVgpu> for PsFilter {
 }
 
 /// A condition on a card.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum CardFilter {
     /// The card, by index or UUID.
     Card(String),
@@ -114,7 +110,8 @@ pub enum CardFilter {
 }
 
 /// Whether containers are placed on a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Health {
     /// They are.
     Ok,
@@ -123,42 +120,32 @@ pub enum Health {
 }
 
 /// Keys of [`CardFilter`].
-pub const CARD_KEYS: [&str; 4] = ["card", "health", "name", "policy"];
+pub const CARD_KEYS: &[&str] = CardFilter::VARIANTS;
 
 impl FromStr for CardFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = halves(text, &CARD_KEYS)?;
+        let (key, value) = halves(text, CARD_KEYS)?;
         let owned = value.to_owned();
         Ok(match key {
             "card" => Self::Card(owned),
-            "health" => Self::Health(one_of(
-                value,
-                &[Health::Ok, Health::Bad],
-                |health| match health {
-                    Health::Ok => "ok".to_owned(),
-                    Health::Bad => "bad".to_owned(),
-                },
-            )?),
+            "health" => Self::Health(one_of(value, Health::VARIANTS, |health| {
+                <&str>::from(health).to_owned()
+            })?),
             "name" => Self::Name(owned),
             "policy" => {
                 let policy = compute_policy("policy", value);
                 Self::Policy(policy.map_err(|error| error.to_string())?)
             }
-            _ => return Err(unknown(key, &CARD_KEYS)),
+            _ => return Err(unknown(key, CARD_KEYS)),
         })
     }
 }
 
 impl Filter<CardRow> for CardFilter {
     fn key(&self) -> &'static str {
-        match self {
-            Self::Card(_) => "card",
-            Self::Health(_) => "health",
-            Self::Name(_) => "name",
-            Self::Policy(_) => "policy",
-        }
+        self.into()
     }
 
     fn holds(&self, row: &CardRow) -> bool {

@@ -14,6 +14,7 @@ use cards::{
 use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
 use host_config::Config;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 
 use self::health::{health_text, unanswered};
@@ -185,7 +186,7 @@ impl From<&HealthStatus> for PsIncidents {
 }
 
 /// Whether a vGPU is alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Its broker answers; with a backend that has none, its frontend or a process of it lives.
@@ -202,13 +203,7 @@ pub enum State {
 
 impl State {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Running,
-        Self::DriverUnreachable,
-        Self::Silent,
-        Self::BrokerGone,
-        Self::Stale,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// As tables show it.
     #[must_use]
