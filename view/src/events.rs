@@ -98,6 +98,24 @@ impl Subject {
         }
     }
 
+    /// What people call it now, or called it last.
+    #[must_use]
+    pub fn names(&self, state_dir: &Path) -> Names {
+        let Self::Container(key) = self else {
+            return Names::default();
+        };
+        let config = Config {
+            state_dir: state_dir.to_owned(),
+            ..Config::default()
+        };
+        let now = vgpu::names_of(&config, key);
+        if now.is_empty() {
+            events::names_of(state_dir, key)
+        } else {
+            now
+        }
+    }
+
     /// Its events that are kept, oldest first, and what people call it, also when it has ended. With a history, those that were
     /// copied to it come first.
     ///

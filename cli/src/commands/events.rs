@@ -163,8 +163,10 @@ fn find(config: &Config, history: Option<&Path>, name: &str) -> anyhow::Result<V
     let mut known: BTreeMap<ContainerKey, Names> = vgpu::named(config)?.into_iter().collect();
     for dir in [config.state_dir.as_path()].into_iter().chain(history) {
         for key in events::containers(dir).context("read the events")? {
-            let ended = || events::names_of(dir, &key);
-            known.entry(key.clone()).or_insert_with(ended);
+            let names = known.entry(key.clone()).or_default();
+            if names.is_empty() {
+                *names = events::names_of(dir, &key);
+            }
         }
     }
     let known: Vec<Named> = known.into_iter().collect();
