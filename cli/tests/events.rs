@@ -78,6 +78,33 @@ fn the_last_ones_those_since_a_moment_and_those_of_kinds_are_printed() {
     );
 }
 
+/// It has no vGPU, and whoever looks for it by another command is told where to look.
+#[test]
+fn a_container_without_a_vgpu_that_has_events_is_pointed_to_them() {
+    let host = host();
+    happens(
+        &host.path().join("state"),
+        "nogpu",
+        "near_miss",
+        3000,
+        "it starts without a card",
+    );
+    for (name, is_known) in [("nogpu", true), ("default/nogpu", true), ("nobody", false)] {
+        for command in ["inspect", "explain"] {
+            let output = Command::new(env!("CARGO_BIN_EXE_cgpu"))
+                .args([command, name])
+                .env("CGPU_CONFIG", host.path().join("cgpu.toml"))
+                .output()
+                .unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains("no container"), "{error}");
+            let pointer = format!("cgpu events {name}");
+            assert_eq!(error.contains(&pointer), is_known, "{error}");
+        }
+    }
+}
+
 /// As `tail` and `journalctl` do: who follows wants what comes.
 #[test]
 fn who_follows_gets_the_last_ten_first() {
