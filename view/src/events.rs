@@ -235,7 +235,7 @@ mod tests {
 
     /// The page is made from the declarations of kinds, here and in the broker.
     #[test]
-    fn every_kind_of_the_documents_can_be_asked_for() {
+    fn every_kind_of_the_documents_can_be_chosen() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/json.md");
         let page = std::fs::read_to_string(page).unwrap();
         let (_, table) = page.split_once("| kind | means |").unwrap();

@@ -64,7 +64,7 @@ fn kinds(kept: &Kept) -> Vec<String> {
 }
 
 /// What the last broker that came into the place of another has said of that one.
-fn said_of_the_former(kept: &Kept) -> String {
+fn last_reason(kept: &Kept) -> String {
     let text = std::fs::read_to_string(kept.log_dir().join("events.jsonl")).unwrap_or_default();
     text.lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
@@ -84,7 +84,7 @@ fn ways_to_end() {
     ] {
         let before = kept.broker_pid().unwrap();
         kept.signal(before, signal);
-        until(how, || said_of_the_former(&kept).ends_with(how));
+        until(how, || last_reason(&kept).ends_with(how));
         assert!(
             kept.log()
                 .contains(&format!("the broker has ended ({how})"))
@@ -92,12 +92,12 @@ fn ways_to_end() {
     }
     let upgraded = kept.ask(&json!({"op": "upgrade", "program": super::kept::program()}));
     assert!(upgraded.unwrap()["error"].is_null());
-    let said = said_of_the_former(&kept);
-    assert!(said.ends_with("(5 so far): an upgrade"), "{said}");
+    let reason = last_reason(&kept);
+    assert!(reason.ends_with("(5 so far): an upgrade"), "{reason}");
     // The reason is of one replacement alone.
     replace(&kept);
     until("the next one says its own", || {
-        said_of_the_former(&kept).ends_with("SIGKILL")
+        last_reason(&kept).ends_with("SIGKILL")
     });
 }
 
