@@ -5,7 +5,7 @@
 //! for a container that is named by its engine's own digest.
 
 use anyhow::bail;
-use cards::{ContainerKey, Names};
+use cards::{ContainerKey, Names, events};
 use host_config::Config;
 
 /// A container, and what people call it.
@@ -31,7 +31,28 @@ const NAMES_MOST: usize = 10;
 /// # Errors
 /// A state folder that cannot be read; none, or several, of that name.
 pub fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> {
-    pick(&vgpu::named(config)?, name, "has a vGPU here")
+    let named = vgpu::named(config)?;
+    let found = pick(&named, name, "has a vGPU here");
+    if found.is_err() && !has_beginning(&named, name) && has_events(config, name) {
+        bail!(
+            "no container {name:?} has a vGPU here; `cgpu events {name}` says what happened to one of that name"
+        );
+    }
+    found
+}
+
+fn has_beginning(all: &[Named], name: &str) -> bool {
+    all.iter()
+        .any(|it| is_called(&it.1, name) || begins(&it.0, name))
+}
+
+/// Whether anything is logged of a container of this name, which has no vGPU any more, or never had one.
+fn has_events(config: &Config, name: &str) -> bool {
+    let keys = events::containers(&config.state_dir).unwrap_or_default();
+    keys.into_iter().any(|key| {
+        let is_named = key.to_string() == name || key.id() == name;
+        is_named || is_called(&events::names_of(&config.state_dir, &key), name)
+    })
 }
 
 /// The one of this name. `what`: what those that there are do.

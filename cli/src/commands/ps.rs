@@ -17,7 +17,7 @@ Columns:
   MEMORY            GPU memory that it uses, of what it may use
   COMPUTE           Its compute policy, share, weight and priority
   STATE             Whether it runs, and whether its isolation is off
-  HEALTH            ok, or what is wrong; `cgpu events` says more
+  HEALTH            ok, or what went wrong since the container's start; `cgpu events` says more
 
 Columns with -o wide:
   PEAK, REFUSED     The most memory that it has used; allocations that exceeded the quota

@@ -117,7 +117,7 @@ pub enum EventKind {
     HungCall,
     /// It has come back.
     HungCallOver,
-    /// Another broker serves.
+    /// Another broker serves: the former one was killed or has ended, and the text says how, or it was an upgrade.
     BrokerReplaced,
     /// The supervisor was killed, and another one watches.
     SupervisorReplaced,
