@@ -16,6 +16,7 @@ mod cpu_mappings;
 mod exports;
 mod host_mappings;
 mod names;
+mod one_card;
 mod page_tables;
 mod range_groups;
 mod registrations;
@@ -68,6 +69,7 @@ pub struct Account {
     host_mappings: host_mappings::HostMappings,
     page_tables: page_tables::PageTables,
     range_groups: range_groups::RangeGroups,
+    made: one_card::Made,
 }
 
 /// Who made the call, on which file.
@@ -183,6 +185,7 @@ impl Account {
             host_mappings: host_mappings::HostMappings::default(),
             page_tables: page_tables::PageTables::default(),
             range_groups: range_groups::RangeGroups::default(),
+            made: one_card::Made::default(),
         }
     }
 

@@ -20,11 +20,11 @@ use crate::reservation::Reservation;
 use crate::state::{Op, State};
 
 mod log;
-mod userd;
+mod named;
 
 use log::{BYTES, Log, fatal};
+use named::Named;
 use sys::sync;
-use userd::Userd;
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
 pub const VERSION: u64 = 8;
@@ -79,7 +79,7 @@ struct Inner {
     /// Operations that are never refused, and were.
     refused: u64,
     /// A successor lets go of its references, as of all that no call under way has.
-    userd: Userd,
+    named: Named,
 }
 
 impl Journal {
@@ -126,7 +126,7 @@ impl Journal {
                 frame: Vec::new(),
                 ops: 0,
                 refused: 0,
-                userd: Userd::default(),
+                named: Named::default(),
             }),
         })
     }
@@ -162,7 +162,7 @@ impl Change<'_> {
         }) = &applied
         {
             for channel in &freed.scheduled {
-                for pin in self.0.userd.end(*channel) {
+                for pin in self.0.named.end(*channel) {
                     self.record(Operation::Unpin { pin });
                 }
             }
@@ -170,24 +170,25 @@ impl Change<'_> {
         Ok(applied)
     }
 
-    /// Keeps what a channel, which the ledger has, names for its USERD until the channel is gone: memory of its client's, and references on it.
-    pub fn hold_userd(
+    /// Until a channel or a group, which the ledger has, is gone: keeps references, and objects of its client's that may not be freed before.
+    pub fn hold_for_channel(
         &mut self,
         channel: (ClientHandle, ObjectHandle),
-        memories: BTreeSet<ObjectHandle>,
+        kept: BTreeSet<ObjectHandle>,
         pins: Vec<PinToken>,
     ) {
-        let Inner { state, userd, .. } = &mut *self.0;
-        userd.hold(&state.ledger, channel, memories, pins);
+        if !kept.is_empty() || !pins.is_empty() {
+            self.0.named.hold(channel, kept, pins);
+        }
     }
 
-    /// A channel that stays when an object is freed, and whose USERD on a card goes with that.
+    /// A channel or a group that stays when an object is freed, and what it needs goes with that.
     #[must_use]
     pub fn channel_that_outlives(
         &self,
         object: (ClientHandle, ObjectHandle),
     ) -> Option<ObjectHandle> {
-        self.0.userd.outlives(&self.ledger, object)
+        self.0.named.outlives(&self.ledger, object)
     }
 
     /// As [`Change::ledger`], for operations that are never refused.

@@ -87,6 +87,8 @@ structs! {
     } and {
         /// `flags` bits 7:4, physicality: 0 is contiguous (`RmDeprecatedConvertOs02ToOs32Flags`, rmapi_deprecated_utils.c, 535 to 595)
         FLAGS_PHYSICALITY_MASK: u32 = 0xf << 4;
+        /// `flags` bit 27, `NVOS02_FLAGS_REGISTER_MEMDESC_TO_PHYS_RM`, since 550: the firmware keeps a list of the pages
+        FLAG_REGISTERED: u32 = 1 << 27;
     }
     /// Allocate an object.
     mod nvos21 "NVOS21_PARAMETERS" {
@@ -189,6 +191,17 @@ structs! {
         /// GPU virtual address
         DMA_OFFSET "dmaOffset" = [40, R580 48];
         STATUS "status" = [48, R580 56];
+    } and {
+        /// `NVOS46_FLAGS_ACCESS`
+        ACCESS_MASK: u32 = 3;
+        /// `NVOS46_FLAGS_ACCESS_READ_ONLY`, and a value that is none
+        ACCESS_READ_ONLY: u32 = 1;
+        /// `NVOS46_FLAGS_P2P_ENABLE`
+        P2P_MASK: u32 = 3 << 20;
+        /// `NVOS46_FLAGS_P2P_ENABLE_NOSLI`: another card's memory
+        P2P_NOSLI: u32 = 2 << 20;
+        /// Of `NVOS46_FLAGS`: KERNEL_MAPPING, TLB_LOCK, DMA_UNICAST_REUSE_ALLOC, DEFER_TLB_INVALIDATION.
+        NOT_A_TENANTS: u32 = 1 << 5 | 1 << 28 | 1 << 29 | 1 << 31;
     }
     /// Unmap from a GPU address space.
     mod nvos47 "NVOS47_PARAMETERS" {
@@ -196,6 +209,8 @@ structs! {
         /// `hDma`
         H_DMA = 8;
         H_MEMORY "hMemory" = 12;
+        /// `flags`
+        FLAGS = 16;
         /// GPU virtual address
         DMA_OFFSET "dmaOffset" = 24;
         /// `size` in bytes, since 550: 0 is all

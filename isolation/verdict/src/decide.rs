@@ -343,6 +343,10 @@ fn alloc_memory(op: &Op, arg: &[u8], release: Release, policy: &Policy) -> Resul
         .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_CLASS, release))?;
     let limit = u64_at(arg, nvos02::LIMIT).ok_or(Refusal::Errno(EFAULT))?;
     let flags = word(arg, nvos02::FLAGS)?;
+    // The call may be the caller's own: what is cleared in others ([`crate::cleared`]) is refused here.
+    if flags & nvos02::FLAG_REGISTERED != 0 && release >= Release::R550 {
+        return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
+    }
     let is_contiguous = flags & nvos02::FLAGS_PHYSICALITY_MASK == 0;
     let (bytes_for_one, whose) = if class.kind == Kind::Sysmem && is_contiguous {
         (1, Whose::HostInOnePiece)

@@ -18,6 +18,7 @@
 mod address_space;
 pub mod blocks;
 pub mod cards;
+mod cleared;
 pub mod decide;
 pub mod effect;
 pub mod exports;
@@ -35,6 +36,7 @@ pub mod share;
 pub mod unknown;
 pub mod view;
 
+pub use cleared::cleared;
 pub use decide::{REGISTERED_FOR_A_BYTE, decide, decide_under};
 pub use effect::{
     Effect, Export, Import, Memory, Registered, Schedule, Switch, TakenOut, Unregistered, Verdict,
@@ -42,7 +44,7 @@ pub use effect::{
 };
 pub use op::{Op, Surface, op};
 pub use policy::Policy;
-pub use share::{cleared, narrow, own_space};
+pub use share::{narrow, own_space};
 pub use unknown::Unknown;
 
 /// How a refused call is answered.

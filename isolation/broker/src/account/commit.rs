@@ -1,17 +1,14 @@
 //! What becomes of a reservation whose call the driver has executed, or will without the broker.
 
-use std::collections::BTreeSet;
-
 use journal::Change;
 use journal::reservation::Reservation;
 use journal::state::{self, State};
 use ledger::{
-    Actual, Applied, CardSlot, ClientHandle, ObjectHandle, ObjectKind, Operation, PinFor, PinToken,
-    Place, ProcessId, ReservationToken, Span,
+    Actual, Applied, CardSlot, ClientHandle, ObjectHandle, ObjectKind, Operation, PinToken, Place,
+    ProcessId, ReservationToken, Span,
 };
 use nvabi::bytes::{u32_at, u64_at};
-use nvabi::class::{self, Kind};
-use nvabi::layout::channel_params;
+use nvabi::class;
 use verdict::{Memory, Whose, page_size};
 
 use super::registrations;
@@ -103,6 +100,7 @@ impl Account {
                 change.record(Operation::FreeRange { uvm_file, base });
             }
         }
+        self.remember(change, call);
     }
 
     fn commit_object(
@@ -141,45 +139,6 @@ impl Account {
             reservation: *token,
             actual,
         });
-        if row.is_some_and(|row| row.kind == Kind::Channel) {
-            hold_userd(change, call, (ClientHandle(*client), ObjectHandle(made)));
-        }
-    }
-}
-
-/// RM keeps a reference of its own on the memory of a channel's USERD (kernel_channel_gv100.c, `memdescCreateSubMem`): freed, memory of the host's
-/// stays pinned as long as the channel is there (`memdescFree`, `bDeferredFree`). So it stays charged as long. A card's is freed at once
-/// (`vidmemPmaFree`), and may be another tenant's when the engine writes its state there: see [`Account::reserve`]. The client's objects are in order
-/// ([`crate::order`]): what the channel names is still what RM has looked up.
-fn hold_userd(
-    change: &mut Change<'_>,
-    call: &JudgedCall<'_>,
-    channel: (ClientHandle, ObjectHandle),
-) {
-    let params = call.segments.get(1);
-    let words = params.and_then(|params| params.bytes.get(channel_params::H_USERD_MEMORY..));
-    let words = words.unwrap_or_default().chunks_exact(4);
-    let mut named: BTreeSet<ObjectHandle> = words
-        .take(channel_params::USERD_MEMORIES)
-        .filter_map(|word| u32_at(word, 0).map(ObjectHandle))
-        .filter(|memory| memory.0 != 0)
-        .collect();
-    let mut pins = Vec::new();
-    named.retain(
-        |memory| match change.pin((channel.0, *memory), PinFor::Map { cards: 0 }) {
-            Ok(pin) => {
-                pins.push(pin);
-                true
-            }
-            Err(why) => {
-                let memory = memory.0;
-                tracing::error!(%why, memory, "what a channel names for its USERD is not held");
-                false
-            }
-        },
-    );
-    if !named.is_empty() {
-        change.hold_userd(channel, named, pins);
     }
 }
 

@@ -61,7 +61,7 @@ impl Account {
                 let why = Why::MapsItself { client, object };
                 Err(self.denied(call, status, why))
             }
-            None => Ok(()),
+            None => self.check_cards(state, call),
         }
     }
 }
@@ -122,7 +122,7 @@ fn maps_beyond(state: &State, effect: &Effect) -> Option<Why> {
 }
 
 /// No less than an object has to map.
-fn most_mapped(state: &State, object: &Object) -> u64 {
+pub(super) fn most_mapped(state: &State, object: &Object) -> u64 {
     let allocation = object.allocation.and_then(|id| state.ledger.allocation(id));
     let Some(allocation) = allocation else {
         return MOST_UNSIZED_BYTES;

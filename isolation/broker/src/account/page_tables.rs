@@ -181,6 +181,27 @@ impl Inner {
         }
     }
 
+    /// Whether something is mapped there, and all of it lies within.
+    fn has_whole(&self, (client, dma): (u32, u32), address: u64, bytes: u64) -> bool {
+        let Some(last) = address.checked_add(bytes.saturating_sub(1)) else {
+            return false;
+        };
+        let before = self.by_dma.range((client, dma, 0)..(client, dma, address));
+        let reaches_in = before
+            .last()
+            .is_some_and(|((.., base), mapping)| base.saturating_add(mapping.bytes) > address);
+        let mut within = self
+            .by_dma
+            .range((client, dma, address)..=(client, dma, last))
+            .peekable();
+        let is_there = within.peek().is_some();
+        let ends_within = |(place, mapping): (&Place, &DmaMapping)| {
+            let end = place.2.saturating_add(mapping.bytes.saturating_sub(1));
+            end <= last
+        };
+        !reaches_in && is_there && within.all(ends_within)
+    }
+
     fn add_tables(&mut self, card: CardSlot, bytes: u128) {
         let mapped = self.cards.entry(card).or_default();
         mapped.by_dma = mapped.by_dma.saturating_add(bytes);
@@ -274,6 +295,28 @@ impl Account {
         }))
     }
 
+    /// RM ends a part of a mapping by the page and remembers the rest by the byte: what it does not find again then stays in the page tables when the
+    /// memory is freed (`virtmemUnmapFrom_IMPL`, `gvaspaceUnmap_IMPL`; since 550). So only whole mappings are ended, as many as they are.
+    ///
+    /// # Errors
+    /// [`Why::UnmapsAPart`].
+    pub(crate) fn check_unmapping(&self, call: &JudgedCall<'_>) -> Result<(), Denied> {
+        let Effect::UnmapDma {
+            client,
+            dma,
+            address,
+            bytes,
+        } = *call.effect
+        else {
+            return Ok(());
+        };
+        if bytes == 0 || lock(&self.page_tables.0).has_whole((client, dma), address, bytes) {
+            return Ok(());
+        }
+        let why = Why::UnmapsAPart { address, bytes };
+        Err(self.denied(call, nvabi::status::NV_ERR_NOT_SUPPORTED, why))
+    }
+
     /// The cards of which a call takes page tables, and the most that it takes of each.
     fn tables_of(&self, state: &State, effect: &Effect) -> Option<(Vec<CardSlot>, u128)> {
         if let Effect::MapDma {
@@ -346,11 +389,17 @@ impl Account {
         } = effect
         {
             let place = (*client, *dma, *address);
-            let mapping = inner.by_dma.get(&place);
-            // Of a part the rest stays counted, and the part with it.
-            if mapping.is_some_and(|mapping| *bytes == 0 || *bytes >= mapping.bytes) {
-                // Others may have its tables still: they are gone through before a call is refused.
-                inner.by_dma.remove(&place);
+            // Others may have its tables still: they are gone through before a call is refused.
+            inner.by_dma.remove(&place);
+            if let Some(last) = address
+                .checked_add(bytes.saturating_sub(1))
+                .filter(|_| *bytes > 0)
+            {
+                let within = inner.by_dma.range(place..=(*client, *dma, last));
+                let within: Vec<Place> = within.map(|(place, _)| *place).collect();
+                for place in within {
+                    inner.by_dma.remove(&place);
+                }
             }
         } else if let Effect::Range {
             base,

@@ -15,7 +15,7 @@ use nvabi::status;
 use verdict::{Effect, Memory, Schedule, Switch, Whose, page_size};
 
 use super::translation::{object_kind, status_of};
-use super::{Account, Denied, JudgedCall, Why};
+use super::{Account, Denied, JudgedCall, Why, one_card};
 
 impl Account {
     /// Reserves what a call needs.
@@ -35,7 +35,6 @@ impl Account {
         match call.effect {
             Effect::None
             | Effect::MapDma { .. }
-            | Effect::UnmapDma { .. }
             | Effect::CpuMapping { .. }
             | Effect::RangeGroup(_)
             | Effect::View(_)
@@ -48,6 +47,7 @@ impl Account {
             | Effect::ExportInfo { .. }
             // Never comes to a driver.
             | Effect::Answered { .. } => Ok(Reservation::Nothing),
+            Effect::UnmapDma { .. } => self.check_unmapping(call).map(|()| Reservation::Nothing),
             Effect::Client => {
                 let token = change.reserve(ObjectKind::Client, None).map_err(refused)?;
                 Ok(Reservation::Client { token })
@@ -273,6 +273,11 @@ impl Account {
             cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
         let no_device = || self.denied(call, status::NV_ERR_INVALID_DEVICE, Why::NoDevice);
         let cards = cards.ok_or_else(no_device)?;
+        let (client, object) = (memory.0.0, memory.1.0);
+        if one_card::is_page_of_figures(change, (client, object)) {
+            let why = Why::PageOfFigures { client, object };
+            return Err(self.denied(call, status::NV_ERR_INVALID_OBJECT_HANDLE, why));
+        }
         let purpose = PinFor::Map {
             cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
         };
@@ -343,8 +348,8 @@ impl Account {
         }
     }
 
-    /// RM frees a card's memory under a channel's USERD, and gives it to others while the engine writes its state there: not while the
-    /// channel is there. NVIDIA's own library frees the channel first (nvidia-push-init.c, `nvPushFreeChannel`).
+    /// Not what a channel needs that stays ([`Account::hold_named`]). NVIDIA's own library frees the channel first (nvidia-push-init.c,
+    /// `nvPushFreeChannel`).
     fn reserve_free(
         &self,
         change: &Change<'_>,
@@ -355,7 +360,7 @@ impl Account {
         match change.channel_that_outlives(name) {
             None => Ok(Reservation::Free { client, object }),
             Some(ObjectHandle(channel)) => {
-                let why = Why::Userd {
+                let why = Why::NeededByChannel {
                     client,
                     object,
                     channel,

@@ -77,17 +77,61 @@ pub enum Why {
         /// The object.
         object: u32,
     },
-    /// A free that would take a card's memory from a channel's USERD.
+    /// A free that would take from a channel or a group what the driver uses for it.
     #[error(
-        "{object:#x} of client {client:#x}: the USERD of channel {channel:#x}, which is there yet, goes with it"
+        "{object:#x} of client {client:#x}: what {channel:#x}, which is there yet, needs goes with it"
     )]
-    Userd {
+    NeededByChannel {
         /// The client.
         client: u32,
         /// What is to be freed.
         object: u32,
-        /// The channel.
+        /// The channel, or the group.
         channel: u32,
+    },
+    /// Memory of another card than the one that it is for.
+    #[error("{object:#x} of client {client:#x} is not on the card that the call is for")]
+    OtherCard {
+        /// The client.
+        client: u32,
+        /// What is elsewhere.
+        object: u32,
+    },
+    /// A channel's USERD beyond its memory, or in what is no memory.
+    #[error(
+        "userdOffset {offset:#x} in {memory:#x} of client {client:#x}, which has not so much memory"
+    )]
+    UserdBeyond {
+        /// The client.
+        client: u32,
+        /// What is named.
+        memory: u32,
+        /// Where in it.
+        offset: u64,
+    },
+    /// Errors of a channel written into what is nobody's.
+    #[error("{notifier:#x} of client {client:#x} is no memory for errors")]
+    NotANotifier {
+        /// The client.
+        client: u32,
+        /// What is named.
+        notifier: u32,
+    },
+    /// A mapping of the page of the card's figures, which could be written there.
+    #[error("{object:#x} of client {client:#x} is the page of the card's figures")]
+    PageOfFigures {
+        /// The client.
+        client: u32,
+        /// The page.
+        object: u32,
+    },
+    /// An unmapping by UNMAP_MEMORY_DMA that leaves a part of a mapping, or of what is not known.
+    #[error("size {bytes:#x} at {address:#x} is not all of what is mapped there")]
+    UnmapsAPart {
+        /// From where on.
+        address: u64,
+        /// How much.
+        bytes: u64,
     },
     /// A context DMA that RM would map for the kernel, over a card's memory.
     #[error("hMemory: a notifier in {memory:#x} of client {client:#x}, which is on a card")]

@@ -98,6 +98,9 @@ impl ExecutedCall<'_> {
         let call = request.judged(after, transfer_file_of(&self.fds));
         let account = &container.account;
         account.commit(&self.reservation, change, &call);
+        if let (Effect::Object { client, .. }, Some(made)) = (effect, call.new_handle()) {
+            account.hold_named(change, &call.with(&self.before), (*client, made));
+        }
         account.end_in_driver(change, &call, (&mut self.held.in_driver, &self.fds));
         container.share.learn(change, effect, after);
         container.share.rewrite(change, effect, after);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use driver::{Binding, Call, FdSlot, NewFile, Segment, Ticket};
 use journal::counters::Counter;
 use journal::reservation::Reservation;
+use ledger::{ClientHandle, ObjectHandle};
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::errno::EBADF;
@@ -48,7 +49,8 @@ impl<'a> BegunCall<'a> {
             fds,
         };
         let driver = &container.driver;
-        let put_back = narrow(driver.binding(), &request, &mut call.segments);
+        let mapper = mapper(container, &request.effect);
+        let put_back = narrow(driver.binding(), (&request, mapper), &mut call.segments);
         container.shared_state.goes_to_driver(ticket.call_slot);
         let done = driver.show(request.file, &call.fds).and_then(|()| {
             let target = request.file.for_driver();
@@ -119,14 +121,18 @@ impl ExecutedCall<'_> {
 
 /// Replaces what would take more of a card's time than a tenant may have, what would make a real driver reach beyond the container,
 /// and what it would answer about others; what was there is returned.
-fn narrow(binding: Binding, request: &Request<'_>, segments: &mut [Segment]) -> Vec<Narrowing> {
+fn narrow(
+    binding: Binding,
+    (request, mapper): (&Request<'_>, Option<u32>),
+    segments: &mut [Segment],
+) -> Vec<Narrowing> {
     let op = &request.op;
     let views: Vec<&[u8]> = segments
         .iter()
         .map(|segment| segment.bytes.as_slice())
         .collect();
     let mut narrowings = verdict::schedule::bounds(op, &views);
-    narrowings.extend(verdict::cleared(op, &views));
+    narrowings.extend(verdict::cleared(op, &views, mapper));
     narrowings.extend(verdict::own_space(op, &views));
     if let Effect::View(view) = &request.effect {
         narrowings.extend(verdict::view::narrowings(view, &views));
@@ -136,6 +142,16 @@ fn narrow(binding: Binding, request: &Request<'_>, segments: &mut [Segment]) -> 
         narrowings.extend(verdict::narrow(op, &views));
     }
     replace(segments, &narrowings)
+}
+
+/// The class of what a MAP_MEMORY_DMA maps into; `None` of other calls.
+fn mapper(container: &Container, effect: &Effect) -> Option<u32> {
+    let Effect::MapDma { client, dma, .. } = *effect else {
+        return None;
+    };
+    let state = container.journal.change();
+    let mapper = state.ledger.object(ClientHandle(client), ObjectHandle(dma));
+    mapper.map(|mapper| mapper.class)
 }
 
 fn replace(segments: &mut [Segment], narrowings: &[Narrowing]) -> Vec<Narrowing> {

@@ -4,14 +4,16 @@ use std::sync::atomic::Ordering;
 
 use ledger::{CardSlot, Operation};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
-use nvabi::layout::{channel_params, context_dma, memory_params, nvos02, nvos32};
+use nvabi::layout::{
+    channel_group_params, channel_params, context_dma, memory_params, nvos02, nvos32,
+};
 use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
 use crate::fixture::{Confined, Fixture};
 use crate::quota::with_device;
 use crate::rm;
-use crate::share::{CHANNEL, COPY};
+use crate::share::{CHANNEL, COPY, GROUP};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -30,6 +32,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "host::card_memory_of_a_channel_is_freed_when_the_channel_is_gone",
         card_memory_of_a_channel_is_freed_when_the_channel_is_gone,
+    ),
+    (
+        "host::a_notifier_is_freed_when_the_channel_is_gone",
+        a_notifier_is_freed_when_the_channel_is_gone,
     ),
     (
         "host::the_kernel_maps_no_notifier_on_a_card",
@@ -390,6 +396,61 @@ fn card_memory_of_a_channel_is_freed_when_the_channel_is_gone() {
     );
     assert_eq!(tenant.free(fd, client, client, other), rm::OK);
     fixture.assert_exact(0);
+}
+
+/// RM has no reference of its own on where it writes errors: kernel and firmware would write into what is another's.
+fn a_notifier_is_freed_when_the_channel_is_gone() {
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
+    let (tenant, fd, client) = (&seat.tenant, seat.fd, seat.client);
+    let free = |handle| tenant.free(fd, client, seat.device, handle);
+    let made = |class: u32, handle: u32, params: &[u8]| {
+        let arg = rm::alloc(client, seat.device, handle, class, tenant.params_address());
+        tenant.call(fd, rm::ALLOC, &arg, params).status()
+    };
+    let channel = |at: usize, notifier: u32| {
+        let mut params = vec![0; 368];
+        put_u32(&mut params, at, notifier);
+        put_u32(&mut params, channel_params::ENGINE_TYPE, COPY);
+        params
+    };
+    let over = |memory: u32| {
+        let mut params = vec![0; 32];
+        put_u32(&mut params, context_dma::H_MEMORY, memory);
+        put_u64(&mut params, context_dma::LIMIT, 0xfff);
+        params
+    };
+    for at in [
+        channel_params::H_OBJECT_ERROR,
+        channel_params::H_OBJECT_ECC_ERROR,
+    ] {
+        assert_eq!(seat.by_class(10, MIB), rm::OK);
+        assert_eq!(made(2, 11, &over(10)), rm::OK);
+        assert_eq!(made(CHANNEL, 20, &channel(at, 11)), rm::OK);
+        // With its memory the context DMA goes.
+        assert_eq!(free(10), status::NV_ERR_STATE_IN_USE);
+        assert_eq!(free(11), status::NV_ERR_STATE_IN_USE);
+        for handle in [20, 11, 10] {
+            assert_eq!(free(handle), rm::OK);
+        }
+        assert_eq!(seat.by_class(10, MIB), rm::OK);
+        assert_eq!(made(CHANNEL, 20, &channel(at, 10)), rm::OK);
+        assert_eq!(free(10), status::NV_ERR_STATE_IN_USE);
+        assert_eq!(free(20), rm::OK);
+        assert_eq!(free(10), rm::OK);
+    }
+    // A group's are its channels'.
+    for at in [0, 4] {
+        assert_eq!(seat.by_class(10, MIB), rm::OK);
+        let mut params = vec![0; 32];
+        put_u32(&mut params, at, 10);
+        put_u32(&mut params, channel_group_params::ENGINE_TYPE, COPY);
+        assert_eq!(made(GROUP, 20, &params), rm::OK);
+        assert_eq!(free(10), status::NV_ERR_STATE_IN_USE);
+        assert_eq!(free(20), rm::OK);
+        assert_eq!(free(10), rm::OK);
+    }
+    assert_eq!(fixture.used_bytes_of_the_host(), 0);
 }
 
 /// Each would take a place of its own in the card's window.

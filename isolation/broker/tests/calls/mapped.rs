@@ -6,7 +6,7 @@ use nvabi::class::{
     FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_SYSTEM as SYSTEM, NV01_MEMORY_VIRTUAL,
 };
 use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, virtual_params};
-use nvabi::status::{NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_LIMIT};
+use nvabi::status::{NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_LIMIT, NV_ERR_NOT_SUPPORTED};
 use nvabi::uvm::map_external;
 use nvabi::{Release, escape, uvm};
 
@@ -20,6 +20,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "mapped::page_tables_of_rm_s_mappings",
         page_tables_of_rm_s_mappings,
+    ),
+    (
+        "mapped::whole_mappings_are_unmapped_and_no_part",
+        whole_mappings_are_unmapped_and_no_part,
     ),
     (
         "mapped::page_tables_of_uvm_s_mappings",
@@ -132,7 +136,7 @@ impl<'f> Seat<'f> {
         u32_at(&called.arg, nvos46::STATUS.of(R) as usize).unwrap()
     }
 
-    fn unmap(&self, address: u64, bytes: u64) {
+    fn unmap(&self, address: u64, bytes: u64) -> u32 {
         let row = &escape::NV_ESC_RM_UNMAP_MEMORY_DMA;
         let mut arg = vec![0; row.size.of(R) as usize];
         put_u32(&mut arg, nvos47::H_CLIENT, self.client);
@@ -143,6 +147,7 @@ impl<'f> Seat<'f> {
         put_u64(&mut arg, nvos47::SIZE, bytes);
         let called = self.tenant.call(self.fd, row.cmd(R), &arg, &[]);
         assert_eq!(called.ret, Ok(0));
+        u32_at(&called.arg, nvos47::STATUS.of(R) as usize).unwrap()
     }
 
     fn map_for_cpu(&self, memory: u32) -> u32 {
@@ -239,14 +244,50 @@ impl<'f> Seat<'f> {
 fn page_tables_of_rm_s_mappings() {
     let fixture = Fixture::new(QUOTA);
     let seat = Seat::take(&fixture);
-    seat.fills_up_by(|place| seat.map(place), |place| seat.unmap(place, LENGTH));
+    seat.fills_up_by(
+        |place| seat.map(place),
+        |place| assert_eq!(seat.unmap(place, LENGTH), rm::OK),
+    );
     // A part is none; the memory's end is that of its mappings.
     assert_eq!(seat.map(0), rm::OK);
-    seat.unmap(0, MIB);
+    assert_eq!(seat.unmap(0, MIB), NV_ERR_NOT_SUPPORTED);
     assert_eq!(seat.memory(6, 2 * MIB), rm::NO_MEMORY);
     seat.free(HOST);
     assert_eq!(seat.memory(6, 2 * MIB), rm::OK);
     fixture.assert_exact(4 * MIB);
+}
+
+/// RM rounds a part to pages and remembers the rest by bytes: what it does not find again stays in the page tables.
+fn whole_mappings_are_unmapped_and_no_part() {
+    const PIECE: u64 = 64 << 10;
+    let fixture = Fixture::new(QUOTA);
+    let seat = Seat::take(&fixture);
+    let heard = || fixture.fake.seen().len();
+    for number in 0..4 {
+        assert_eq!(seat.map_of(HOST, number * PIECE, (0, PIECE)), rm::OK);
+    }
+    let before = heard();
+    for (address, bytes) in [
+        (0, 4096),
+        (4096, PIECE - 4096),
+        (4096, PIECE),
+        (0, PIECE + 1),
+        (0, 4 * PIECE - 1),
+        (4 * PIECE, PIECE),
+        (1 << 40, 4096),
+        (u64::MAX, 2),
+    ] {
+        let status = seat.unmap(address, bytes);
+        assert_eq!(status, NV_ERR_NOT_SUPPORTED, "{address:#x} {bytes:#x}");
+    }
+    assert_eq!(heard(), before, "no driver heard of it");
+    // One, several at once, and more than there is; all of one by 0.
+    for (address, bytes) in [(0, PIECE), (PIECE, 2 * PIECE), (3 * PIECE, 0)] {
+        assert_eq!(seat.unmap(address, bytes), rm::OK);
+    }
+    assert_eq!(seat.map_of(HOST, 0, (0, PIECE)), rm::OK);
+    assert_eq!(seat.unmap(0, LENGTH), rm::OK);
+    assert_eq!(seat.unmap(0, PIECE), NV_ERR_NOT_SUPPORTED);
 }
 
 fn page_tables_of_uvm_s_mappings() {
@@ -311,7 +352,7 @@ fn small_mappings_far_from_each_other_take_their_tables() {
     let ways: [(Map, Unmap); 3] = [
         (
             |seat, address| seat.map_of(HOST, address, (0, PAGE)),
-            |seat, address| seat.unmap(address, PAGE),
+            |seat, address| assert_eq!(seat.unmap(address, PAGE), rm::OK),
         ),
         (
             |seat, address| seat.map_external_of(address, PAGE),

@@ -54,6 +54,10 @@ structs! {
         ATTR_PAGE_SIZE_HUGE: u32 = 3 << 23;
         /// Bits of the page size.
         ATTR_PAGE_SIZE_MASK: u32 = 3 << 23;
+        /// `attr2` bit 7, `NVOS32_ATTR2_FIXED_NUMA_NODE_ID`: `numaNode` says of which node; up to 535 of a tile, which is no card's any more
+        ATTR2_FIXED_NUMA_NODE: u32 = 1 << 7;
+        /// `attr2` bit 31, `NVOS32_ATTR2_REGISTER_MEMDESC_TO_PHYS_RM`, since 550
+        ATTR2_REGISTERED: u32 = 1 << 31;
         /// `attr2` bits 21:20, size of huge pages: values 0 and 1 are 2 MiB
         ATTR2_HUGE_2M: u32 = 1 << 20;
         /// `attr2` bits 21:20: value 2 is 512 MiB
@@ -117,11 +121,17 @@ structs! {
     /// A TSG.
     mod channel_group_params "NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS" {
         ENGINE_TYPE "engineType" = 12;
+        /// `bIsCallingContextVgpuPlugin`, one byte
+        OF_A_PLUGIN = 16;
     }
     mod channel_params "NV_CHANNEL_ALLOC_PARAMS" {
+        /// `hObjectError`
+        H_OBJECT_ERROR = 0;
         /// GPU virtual address of the ring
         GP_FIFO_OFFSET "gpFifoOffset" = 8;
         GP_FIFO_ENTRIES "gpFifoEntries" = 16;
+        /// `flags`, of `NVOS04_FLAGS`
+        FLAGS = 20;
         H_CONTEXT_SHARE "hContextShare" = 24;
         H_VA_SPACE "hVASpace" = 28;
         /// the first of [`USERD_MEMORIES`]
@@ -131,7 +141,13 @@ structs! {
         ENGINE_TYPE "engineType" = 128;
         /// out
         CID "cid" = 132;
+        /// `hObjectEccError`
+        H_OBJECT_ECC_ERROR = 140;
     } and {
+        /// Of `NVOS04_FLAGS`: CC_SECURE, PRIVILEGED_CHANNEL, USERD_INDEX_VALUE to USERD_INDEX_PAGE_FIXED, VGPU_PLUGIN_CONTEXT.
+        NOT_A_TENANTS: u32 = 1 << 2 | 1 << 5 | 0x3fff << 8 | 1 << 26;
+        /// Bytes of one channel's USERD (`NV_RAMUSERD_CHAN_SIZE`).
+        USERD_BYTES: u64 = 512;
         /// Places in `hUserdMemory` (`NV_MAX_SUBDEVICES`)
         USERD_MEMORIES: usize = 8;
     }
@@ -201,11 +217,4 @@ pub mod context_dma {
     pub fn is_mapped_for_the_kernel(params: &[u8]) -> bool {
         u32_at(params, FLAGS).is_some_and(|flags| flags & MAPPED_FOR_THE_KERNEL != 0)
     }
-}
-
-/// `NV503B_ALLOC_PARAMETERS`: a peer-to-peer connection of two cards.
-pub mod peer_to_peer {
-    /// What RM chooses where it is 0: `subDevicePeerIdMask`, `peerSubDevicePeerIdMask`, `mailboxBar1Addr` and `mailboxTotalSize` word by word,
-    /// `subDeviceEgmPeerIdMask`, `peerSubDeviceEgmPeerIdMask`.
-    pub const CHOSEN_BY_RM: [usize; 7] = [8, 12, 16, 20, 24, 32, 36];
 }

@@ -450,7 +450,7 @@ impl Call {
             let holder = segments.get(usize::from(found.segment)).map_or(0, Vec::len);
             assert!(found.at + 4 <= holder, "{}: {found:?}", op.name());
         }
-        let mut narrowings = verdict::cleared(op, &slices);
+        let mut narrowings = verdict::cleared(op, &slices, None);
         narrowings.extend(verdict::own_space(op, &slices));
         narrowings.extend(verdict::narrow(op, &slices));
         for narrowing in narrowings {

@@ -1,0 +1,308 @@
+//! What a call maps, and what a channel has of memory, is on the card that it is used on, and within what there is.
+//!
+//! RM takes the address of memory and the card that it is for from different handles, and compares them nowhere: memory of one card, mapped on
+//! another, is whatever that one has at the same address (`dmaAllocMapping_GM107`, virt_mem_allocator_gm107.c; `memMap_IMPL`, mapping_cpu.c;
+//! `kchannelCreateUserdMemDesc_GV100`, kernel_channel_gv100.c; 535 to 595). Nor does it compare where in its memory a channel's USERD begins with
+//! how large that is, up to 580.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use journal::Change;
+use journal::state::State;
+use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind, PinFor};
+use nvabi::bytes::{u32_at, u64_at};
+use nvabi::class::{self, Kind, Plain};
+use nvabi::layout::{channel_params, context_dma, memory_params, nvos21, nvos32, nvos33, nvos46};
+use nvabi::{escape, status};
+use sys::sync::lock;
+use verdict::{Effect, Op, Whose};
+
+use super::reserve::card_of_object;
+use super::{Account, Denied, JudgedCall, Why, names};
+
+/// `hObjectError` and `hObjectEccError` of a channel.
+const OF_CHANNEL: [usize; 2] = [
+    channel_params::H_OBJECT_ERROR,
+    channel_params::H_OBJECT_ECC_ERROR,
+];
+/// The same of a group.
+const OF_GROUP: [usize; 2] = [0, 4];
+/// As many are remembered before those that are gone are looked for.
+const MANY: usize = 4096;
+
+/// How objects were made, where that counts later and the ledger has it not. A successor begins without any.
+#[derive(Debug, Default)]
+pub(crate) struct Made(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    by_name: BTreeMap<(u32, u32), HowMade>,
+    /// How many there may be before the next look.
+    most: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum HowMade {
+    /// Memory of a card that is charged with more than is its own: bytes that are.
+    Placed(u64),
+    /// A context DMA over this memory.
+    Over(u32),
+}
+
+impl Made {
+    fn of(&self, object: (u32, u32)) -> Option<HowMade> {
+        lock(&self.0).by_name.get(&object).copied()
+    }
+
+    fn remember(&self, state: &State, object: (u32, u32), how: Option<HowMade>) {
+        let mut inner = lock(&self.0);
+        match how {
+            Some(how) => inner.by_name.insert(object, how),
+            None => inner.by_name.remove(&object),
+        };
+        if inner.by_name.len() > inner.most.max(MANY) {
+            let is_there = |(client, object): &(u32, u32)| {
+                let name = (ClientHandle(*client), ObjectHandle(*object));
+                state.ledger.object(name.0, name.1).is_some()
+            };
+            inner.by_name.retain(|name, _| is_there(name));
+            inner.most = inner.by_name.len().saturating_mul(2);
+        }
+    }
+}
+
+/// What a call that makes a channel or a group names for it.
+struct Named {
+    /// Memory for the USERD, and where in it.
+    userd: Vec<(u32, u64)>,
+    /// Where errors are written.
+    notifiers: Vec<u32>,
+}
+
+impl Named {
+    fn of(op: &Op, views: &[&[u8]]) -> Option<Self> {
+        let kind = op.class(views.first()?).and_then(class::of)?.kind;
+        let params = views.get(1)?;
+        let words = |at: &[usize]| {
+            let words = at.iter().filter_map(|at| u32_at(params, *at));
+            words.filter(|handle| *handle != 0).collect()
+        };
+        if kind == Kind::ChannelGroup {
+            let (userd, notifiers) = (Vec::new(), words(&OF_GROUP));
+            return Some(Self { userd, notifiers });
+        }
+        if kind != Kind::Channel {
+            return None;
+        }
+        let places = 0..channel_params::USERD_MEMORIES;
+        let userd = places.filter_map(|place| {
+            let (handle, offset) = (place.saturating_mul(4), place.saturating_mul(8));
+            let handle = channel_params::H_USERD_MEMORY.saturating_add(handle);
+            let offset = channel_params::USERD_OFFSET.saturating_add(offset);
+            let handle = u32_at(params, handle).filter(|handle| *handle != 0)?;
+            Some((handle, u64_at(params, offset)?))
+        });
+        Some(Self {
+            userd: userd.collect(),
+            notifiers: words(&OF_CHANNEL),
+        })
+    }
+}
+
+impl Account {
+    /// Looks at what a call maps or gives a channel.
+    ///
+    /// # Errors
+    /// [`Why::OtherCard`], [`Why::UserdBeyond`], [`Why::NotANotifier`].
+    pub(super) fn check_cards(&self, state: &State, call: &JudgedCall<'_>) -> Result<(), Denied> {
+        let views = call.views();
+        let arg = views.first().copied().unwrap_or_default();
+        if let Effect::MapDma {
+            client,
+            device,
+            dma,
+            memory,
+            ..
+        } = *call.effect
+        {
+            let on = card_of_object(state, (client, device));
+            let flags = u32_at(arg, nvos46::FLAGS).unwrap_or_default();
+            let is_peer = flags & nvos46::P2P_MASK == nvos46::P2P_NOSLI;
+            let is_elsewhere = is_on_another_card(state, (client, memory), on);
+            return self
+                .on_card(
+                    call,
+                    (client, dma),
+                    on.is_some() && card_of_object(state, (client, dma)) == on,
+                )
+                .and_then(|()| self.on_card(call, (client, memory), is_peer || !is_elsewhere));
+        }
+        if call.op.escape() == Some(escape::Id::MapMemory) {
+            let word = |at| u32_at(arg, at).unwrap_or_default();
+            let client = word(nvos33::H_CLIENT);
+            let on = card_of_object(state, (client, word(nvos33::H_DEVICE)));
+            let memory = (client, word(nvos33::H_MEMORY));
+            return self.on_card(call, memory, !is_on_another_card(state, memory, on));
+        }
+        let Some(named) = Named::of(call.op, &views) else {
+            return Ok(());
+        };
+        let word = |at| u32_at(arg, at).unwrap_or_default();
+        let client = word(nvos21::H_ROOT);
+        let on = card_of_object(state, (client, word(nvos21::H_PARENT)));
+        for (memory, offset) in named.userd {
+            let memory = (client, memory);
+            let end = offset.checked_add(channel_params::USERD_BYTES);
+            let has = self.own_bytes(state, memory);
+            if end.zip(has).is_none_or(|(end, has)| end > has) {
+                let why = Why::UserdBeyond {
+                    client,
+                    memory: memory.1,
+                    offset,
+                };
+                return Err(self.denied(call, status::NV_ERR_INVALID_ARGUMENT, why));
+            }
+            self.on_card(call, memory, !is_on_another_card(state, memory, on))?;
+        }
+        for notifier in named.notifiers {
+            let object = (client, notifier);
+            if is_page_of_figures(state, object) {
+                let why = Why::NotANotifier { client, notifier };
+                return Err(self.denied(call, status::NV_ERR_INVALID_ARGUMENT, why));
+            }
+            for object in [Some(object), self.behind(object)].into_iter().flatten() {
+                self.on_card(call, object, !is_on_another_card(state, object, on))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_card(
+        &self,
+        call: &JudgedCall<'_>,
+        (client, object): (u32, u32),
+        is_there: bool,
+    ) -> Result<(), Denied> {
+        if is_there {
+            return Ok(());
+        }
+        let why = Why::OtherCard { client, object };
+        Err(self.denied(call, status::NV_ERR_INVALID_DEVICE, why))
+    }
+
+    /// Bytes of memory that are its own; `None` of what is no memory, or is address space.
+    fn own_bytes(&self, state: &State, memory: (u32, u32)) -> Option<u64> {
+        let name = (ClientHandle(memory.0), ObjectHandle(memory.1));
+        let object = state.ledger.object(name.0, name.1)?;
+        if object.kind != ObjectKind::Memory || object.allocation.is_none() {
+            return None;
+        }
+        match self.made.of(memory) {
+            Some(HowMade::Placed(bytes)) => Some(bytes),
+            Some(HowMade::Over(_)) | None => Some(names::most_mapped(state, object)),
+        }
+    }
+
+    /// The memory that a context DMA is over.
+    fn behind(&self, object: (u32, u32)) -> Option<(u32, u32)> {
+        match self.made.of(object) {
+            Some(HowMade::Over(memory)) => Some((object.0, memory)),
+            Some(HowMade::Placed(_)) | None => None,
+        }
+    }
+
+    /// Remembers what the ledger has not of an object that the driver has made; the call has its answer's blocks.
+    pub(super) fn remember(&self, state: &State, call: &JudgedCall<'_>) {
+        let Some(made) = call.new_handle() else {
+            return;
+        };
+        let views = call.views();
+        let params = views.get(1).copied().unwrap_or_default();
+        if let Effect::Memory(memory) = call.effect {
+            let is_heap = call.op.escape() == Some(escape::Id::VidHeapControl);
+            let (segment, at) = match is_heap {
+                true => (0, nvos32::ALLOC_SIZE),
+                false => (1, memory_params::SIZE),
+            };
+            let written = views.get(segment).and_then(|block| u64_at(block, at));
+            let is_placed = memory.whose == Whose::Card && memory.size_at.is_none();
+            let own = written.filter(|_| is_placed).map(HowMade::Placed);
+            self.made.remember(state, (memory.client, made), own);
+        } else if let Effect::Object { class, client, .. } = call.effect {
+            let is_dma = class.kind == Kind::Plain(Plain::ContextDma);
+            let over = u32_at(params, context_dma::H_MEMORY).filter(|_| is_dma);
+            let over = over.map(HowMade::Over);
+            self.made.remember(state, (*client, made), over);
+        }
+    }
+
+    /// Keeps what a channel or a group that the driver has made names, as long as it is there; the call has the blocks that it came with. The
+    /// client's objects are in order ([`crate::order`]): what it names is still what RM has looked up.
+    ///
+    /// - *USERD*: RM keeps a reference of its own (`memdescCreateSubMem`): memory of the host's that is freed stays pinned
+    ///   (`memdescFree`, `bDeferredFree`), so it stays charged. A card's is freed at once (`vidmemPmaFree`), and may be another tenant's when
+    ///   the engine writes its state there: it may not be freed.
+    /// - *Notifiers*: RM has no reference (`kchannelGetNotifierInfo`), and kernel and firmware write there. They may not be freed, nor the
+    ///   memory that a context DMA is over, which takes that with it.
+    pub(crate) fn hold_named(
+        &self,
+        change: &mut Change<'_>,
+        call: &JudgedCall<'_>,
+        channel: (u32, u32),
+    ) {
+        let Some(named) = Named::of(call.op, &call.views()) else {
+            return;
+        };
+        let client = channel.0;
+        let notifiers = named
+            .notifiers
+            .into_iter()
+            .map(|notifier| (client, notifier));
+        let notifiers: Vec<(u32, u32)> = notifiers.collect();
+        let behind = notifiers.iter().filter_map(|it| self.behind(*it));
+        let mut kept: BTreeSet<u32> = notifiers
+            .iter()
+            .copied()
+            .chain(behind)
+            .map(|it| it.1)
+            .collect();
+        let memories: BTreeSet<u32> = named.userd.into_iter().map(|(memory, _)| memory).collect();
+        let mut pins = Vec::new();
+        for memory in memories {
+            let name = (ClientHandle(client), ObjectHandle(memory));
+            match change.pin(name, PinFor::Map { cards: 0 }) {
+                Ok(pin) => pins.push(pin),
+                Err(why) => {
+                    tracing::error!(%why, memory, "what a channel names for its USERD is not held");
+                    continue;
+                }
+            }
+            if card_of_object(change, (client, memory)) != Some(CardSlot::HOST) {
+                kept.insert(memory);
+            }
+        }
+        let kept = kept.into_iter().map(ObjectHandle).collect();
+        let channel = (ClientHandle(client), ObjectHandle(channel.1));
+        change.hold_for_channel(channel, kept, pins);
+    }
+}
+
+/// Whether memory, or what is like it, is on another card than this. The host's is on every one.
+fn is_on_another_card(state: &State, object: (u32, u32), on: Option<CardSlot>) -> bool {
+    let of = card_of_object(state, object).filter(|of| *of != CardSlot::HOST);
+    of.is_some() && of != on
+}
+
+/// The page of the card's figures, which all tenants and the host's tools read: read-only for the CPU, and for no engine
+/// (gpu_user_shared_data.c).
+pub(super) fn is_page_of_figures(state: &State, (client, object): (u32, u32)) -> bool {
+    let object = state
+        .ledger
+        .object(ClientHandle(client), ObjectHandle(object));
+    let row = object.and_then(|object| class::of(object.class));
+    row.is_some_and(|row| row.kind == Kind::Plain(Plain::SharedData))
+}
+
+#[cfg(test)]
+mod tests;

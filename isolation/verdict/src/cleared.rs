@@ -1,0 +1,204 @@
+//! Bits that no tenant sets, whatever the driver: it gets the call without them, and the tenant its own bytes back. All of this is by reading
+//! NVIDIA's published source (535 to 595).
+//!
+//! - *MAP_MEMORY_DMA*: a mapping for the kernel (bit 5) takes the card's window or the kernel's address space beside every account, and where it
+//!   fails the entries of the page table stay behind the memory's end (`virtmemMapTo_IMPL`). TLB_LOCK (28), UNICAST_REUSE_ALLOC (29) and
+//!   DEFER_TLB_INVALIDATION (31) leave what the account does not see.
+//! - *UNMAP_MEMORY_DMA*: with DEFER_TLB_INVALIDATION an engine reaches memory that is another's by then.
+//! - *A read-only mapping into* `NV50_MEMORY_VIRTUAL`: when the memory is freed the driver takes the flags of the mapping for those of an unmapping,
+//!   where the bit of ACCESS_READ_ONLY is DEFER_TLB_INVALIDATION (`_unmapInterMapping`, rs_client.c). The mapping can be written then: it is the
+//!   tenant's own memory.
+//! - *Channels*: CC_SECURE (bit 2) on a card without confidential computing is read through NULL; PRIVILEGED_CHANNEL (5) and
+//!   VGPU_PLUGIN_CONTEXT (26) are not a tenant's; a number or a page of numbers of the caller's choice (8 to 21) takes a page of 8 for one.
+//! - *Groups*: `bIsCallingContextVgpuPlugin`.
+//! - *Memory*: FIXED_NUMA_NODE_ID is compared with nothing where firmware gives the card no node, and reaches the kernel's allocator;
+//!   REGISTER_MEMDESC_TO_PHYS_RM has the firmware keep a list of pages for each piece.
+//! - *An object of a video engine* that asks to be the only one of its kind (`prohibitMultipleInstances`) does not: RM itself only hands the
+//!   word on (rpc.c, for a host below it), and what firmware does with it would be done to neighbours.
+//! - *An encoder's session* is one of version 0: of another, RM maps as much as it wants of the memory that the caller names, whatever its
+//!   length, and reads it each second until the session is freed, whether the memory is still there or not (nvencsession.c,
+//!   `nvencsessionConstruct_IMPL`). Figures of the session are all that is lost, which a tenant is not shown.
+//! - *A connection of two cards* has no peer numbers of the caller's choice: RM compares one neither with how many there are nor with who uses it
+//!   (`kbusCreateP2PMappingForNvlink_GP100`), and has the card's routing changed for everybody.
+
+use nvabi::bytes::u32_at;
+use nvabi::class::{self, Class, Kind, Plain};
+use nvabi::escape::Id;
+use nvabi::layout::{
+    channel_group_params, channel_params, encoder_session, memory_params, nvos32, nvos46, nvos47,
+    video_params,
+};
+
+use crate::Op;
+use crate::share::{Narrowing, Replacement};
+
+/// Segment, offset of a word, and its bits.
+type Bits = (u8, usize, u32);
+
+const WHOLE: u32 = u32::MAX;
+const MEMORY: u32 = memory_params::ATTR2_FIXED_NUMA_NODE | memory_params::ATTR2_REGISTERED;
+const OF_MEMORY: &[Bits] = &[(1, memory_params::ATTR2, MEMORY)];
+const OF_HEAP: &[Bits] = &[(0, nvos32::ALLOC_ATTR2, MEMORY)];
+const OF_CHANNEL: &[Bits] = &[(1, channel_params::FLAGS, channel_params::NOT_A_TENANTS)];
+const OF_GROUP: &[Bits] = &[(1, channel_group_params::OF_A_PLUGIN, 0xff)];
+const OF_VIDEO: &[Bits] = &[(1, video_params::ALONE, WHOLE)];
+const OF_ENCODER: &[Bits] = &[(1, encoder_session::VERSION, WHOLE)];
+/// `subDevicePeerIdMask`, `peerSubDevicePeerIdMask`, `mailboxBar1Addr` word by word, `mailboxTotalSize`, `subDeviceEgmPeerIdMask` and
+/// `peerSubDeviceEgmPeerIdMask` of `NV503B_ALLOC_PARAMETERS`: RM chooses where they are 0.
+const OF_PEERS: &[Bits] = &[
+    (1, 8, WHOLE),
+    (1, 12, WHOLE),
+    (1, 16, WHOLE),
+    (1, 20, WHOLE),
+    (1, 24, WHOLE),
+    (1, 32, WHOLE),
+    (1, 36, WHOLE),
+];
+const OF_MAPPING: &[Bits] = &[(0, nvos46::FLAGS, nvos46::NOT_A_TENANTS)];
+/// With both bits of the access.
+const OF_READ_ONLY: &[Bits] = &[(
+    0,
+    nvos46::FLAGS,
+    nvos46::NOT_A_TENANTS | nvos46::ACCESS_MASK,
+)];
+const OF_UNMAPPING: &[Bits] = &[(0, nvos47::FLAGS, WHOLE)];
+
+/// What is cleared in a call. `mapper` is the class of what a MAP_MEMORY_DMA maps into.
+#[must_use]
+pub fn cleared(op: &Op, segments: &[&[u8]], mapper: Option<u32>) -> Vec<Narrowing> {
+    let arg = segments.first().copied().unwrap_or_default();
+    let narrowed = bits(op, arg, mapper)
+        .iter()
+        .filter_map(|(segment, at, bits)| {
+            let word = u32_at(segments.get(usize::from(*segment))?, *at)?;
+            (word & bits != 0).then_some(Narrowing {
+                segment: *segment,
+                at: *at,
+                bytes: Replacement::U32(word & !bits),
+            })
+        });
+    narrowed.collect()
+}
+
+fn bits(op: &Op, arg: &[u8], mapper: Option<u32>) -> &'static [Bits] {
+    match op.escape() {
+        Some(Id::MapMemoryDma) => {
+            let flags = u32_at(arg, nvos46::FLAGS).unwrap_or_default();
+            let is_read_only = flags & nvos46::ACCESS_READ_ONLY != 0;
+            if is_read_only && mapper == Some(class::NV50_MEMORY_VIRTUAL) {
+                OF_READ_ONLY
+            } else {
+                OF_MAPPING
+            }
+        }
+        Some(Id::UnmapMemoryDma) => OF_UNMAPPING,
+        Some(Id::VidHeapControl)
+            if u32_at(arg, nvos32::FUNCTION) == Some(nvos32::FUNCTION_ALLOC_SIZE) =>
+        {
+            OF_HEAP
+        }
+        Some(_) | None => op.class(arg).and_then(class::of).map_or(&[], of_class),
+    }
+}
+
+fn of_class(class: &Class) -> &'static [Bits] {
+    match class.kind {
+        Kind::Channel => OF_CHANNEL,
+        Kind::ChannelGroup => OF_GROUP,
+        Kind::Vidmem | Kind::Sysmem => OF_MEMORY,
+        Kind::Virtual if class.number == class::NV50_MEMORY_VIRTUAL => OF_MEMORY,
+        Kind::Video => OF_VIDEO,
+        Kind::Plain(Plain::EncoderSession) => OF_ENCODER,
+        Kind::Plain(Plain::PeerToPeer) => OF_PEERS,
+        Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::OsDescriptor
+        | Kind::Virtual
+        | Kind::VaSpace
+        | Kind::ContextShare
+        | Kind::Graphics
+        | Kind::Copy
+        | Kind::OtherEngine
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric
+        | Kind::Plain(_) => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvabi::Release;
+    use nvabi::bytes::put_u32;
+    use nvabi::escape;
+    use nvabi::layout::nvos21;
+
+    use super::*;
+
+    /// The words of a block of ones that are left when the call goes to the driver.
+    fn left(op: &Op, class: Option<u32>, mapper: Option<u32>, segment: u8) -> Vec<(usize, u32)> {
+        let Op::Escape(row) = op else {
+            panic!("{op:?}")
+        };
+        let mut arg = vec![0; row.size.of(Release::R595) as usize];
+        let mut params = vec![0; 400];
+        if segment == 0 {
+            arg.fill(0xff);
+        } else {
+            params.fill(0xff);
+        }
+        if let Some(class) = class {
+            put_u32(&mut arg, nvos21::H_CLASS, class);
+        } else if row.id == Id::VidHeapControl {
+            put_u32(&mut arg, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
+        }
+        let narrowed = cleared(op, &[&arg, &params], mapper);
+        let all = narrowed.iter().map(|it| {
+            assert_eq!(it.segment, segment);
+            match it.bytes {
+                Replacement::U32(word) => (it.at, word),
+                other @ (Replacement::U16(_) | Replacement::U64(_)) => panic!("{other:?}"),
+            }
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn a_tenant_s_call_comes_without_bits_that_are_not_a_tenant_s() {
+        let alloc = Op::Escape(&escape::NV_ESC_RM_ALLOC_LONG);
+        let heap = Op::Escape(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
+        let map = Op::Escape(&escape::NV_ESC_RM_MAP_MEMORY_DMA);
+        let unmap = Op::Escape(&escape::NV_ESC_RM_UNMAP_MEMORY_DMA);
+        let lazy = Some(class::NV01_MEMORY_VIRTUAL);
+        let fixed = Some(class::NV50_MEMORY_VIRTUAL);
+        for (op, class, mapper, segment, expected) in [
+            (&alloc, Some(0xc86f), None, 1, vec![(20, 0xfbc0_00db)]),
+            (&alloc, Some(0xa06c), None, 1, vec![(16, 0xffff_ff00)]),
+            (&alloc, Some(0x40), None, 1, vec![(28, 0x7fff_ff7f)]),
+            (&alloc, Some(0x3e), None, 1, vec![(28, 0x7fff_ff7f)]),
+            (&alloc, Some(0x50a0), None, 1, vec![(28, 0x7fff_ff7f)]),
+            (&alloc, Some(0x70), None, 1, vec![]),
+            (&heap, None, None, 0, vec![(144, 0x7fff_ff7f)]),
+            (&map, None, lazy, 0, vec![(32, 0x4fff_ffdf)]),
+            (&map, None, fixed, 0, vec![(32, 0x4fff_ffdc)]),
+            (&unmap, None, None, 0, vec![(16, 0)]),
+        ] {
+            assert_eq!(
+                left(op, class, mapper, segment),
+                expected,
+                "{op:?} {class:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mapping_that_can_be_written_keeps_its_access() {
+        let map = Op::Escape(&escape::NV_ESC_RM_MAP_MEMORY_DMA);
+        let mut arg = [0; 64];
+        for access in [0, 2] {
+            put_u32(&mut arg, nvos46::FLAGS, access);
+            assert_eq!(cleared(&map, &[&arg], Some(class::NV50_MEMORY_VIRTUAL)), []);
+        }
+    }
+}
