@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
+use cards::Names;
 use cards::events::{self, Event, history};
 use cards::store::{self, DiskStore};
 use serde::{Deserialize, Serialize};
@@ -208,7 +209,16 @@ impl History {
             return Ok(());
         }
         let new = history::not_in(&events::read(copy)?, events::read(log)?);
-        for event in new {
+        let names = if new.is_empty() {
+            Names::default()
+        } else {
+            subject.names(&self.state_dir)
+        };
+        for mut event in new {
+            // After a reboot nothing else says what the container was called.
+            if event.names.is_empty() {
+                event.names = names.clone();
+            }
             events::append(copy, &event).with_context(|| format!("write {}", copy.display()))?;
             copied.push(event);
         }

@@ -312,3 +312,58 @@ fn what_cannot_be_printed_names_standard_output_and_another_user_needs_root() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("needs root"), "{error}");
 }
+
+fn has_child(pid: u32, name: &str) -> bool {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    children.split_whitespace().any(|child| {
+        let comm = fs::read_to_string(format!("/proc/{child}/comm"));
+        comm.is_ok_and(|comm| comm.trim() == name)
+    })
+}
+
+/// The broker's process and that of its supervisor, as the container's folder names the latter.
+fn kill_all_that_serve(host: &Host, id: &str) {
+    let named = host.dir.path().join("state/vgpus/cgpu-run").join(id);
+    let named: Value =
+        serde_json::from_slice(&fs::read(named.join("broker.pid")).unwrap()).unwrap();
+    let supervisor = named["pid"].as_i64().unwrap();
+    let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let children = fs::read_to_string(children).unwrap();
+    let pid = |number: &str| Pid::from_raw(number.parse().unwrap());
+    let supervisor = pid(&supervisor.to_string());
+    kill(supervisor, Signal::SIGSTOP).unwrap();
+    for child in children.split_whitespace() {
+        kill(pid(child), Signal::SIGKILL).unwrap();
+    }
+    kill(supervisor, Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn a_broker_that_is_gone_is_noticed_while_the_command_runs() {
+    let Some(host) = Host::start("a_broker_that_is_gone_is_noticed_while_the_command_runs") else {
+        return;
+    };
+    let (waiting, id) = host.container(&["--memory", "1Gi"]);
+    let until = Instant::now() + LIMIT;
+    while !has_child(waiting.0.id(), "sleep") {
+        assert!(Instant::now() < until, "the command does not run");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_all_that_serve(&host, &id);
+    loop {
+        let events = host.cgpu(&["events", &id, "--kind", "broker_gone"]);
+        let events = String::from_utf8_lossy(&events.stdout).into_owned();
+        if events.contains("every GPU call of the container fails from now on") {
+            assert_eq!(events.lines().count(), 1, "{events}");
+            break;
+        }
+        assert!(Instant::now() < until, "{events}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let ps = host.text(&["ps"]);
+    assert!(
+        ps.contains("broker gone") && ps.contains("every GPU call"),
+        "{ps}"
+    );
+}

@@ -187,6 +187,10 @@ mod bodies {
             let ps = rig.node.cgpu(&["ps", "--json"])?.success()?.json()?;
             Ok(ps["vgpus"][0]["state"] == "broker_gone")
         })?;
+        // Whoever looks for the reason finds it while the container runs.
+        reported(rig, "gone", "broker_gone")?;
+        let ps = rig.node.cgpu(&["ps"])?.success()?.stdout;
+        ensure!(ps.contains("every GPU call fails"), "{ps}");
         let exec = rig.containerd.exec("gone", &["true"])?.failure()?;
         ensure!(exec.contains("restart the container"), "{exec}");
         rig.containerd.remove("gone")?;

@@ -1,5 +1,5 @@
 //! The scripts of `examples/`, as a newcomer runs them on a host of its own: an image with nothing of ours in it, engines at
-//! their usual places, two simulated cards. The page `docs/guide/quick-start.md` names each.
+//! their usual places, two simulated cards or one. The page `docs/guide/quick-start.md` names each.
 
 use std::fs;
 use std::path::Path;
@@ -16,12 +16,26 @@ use integration::skip;
 /// How long a script may take; the slowest loads nothing and starts two containers.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
-/// Runs the simulated driver beside the script, which is given as the first argument.
+/// Cards on which both containers fit.
+const PROFILES: [&str; 2] = ["two-ada", "old-driver"];
+
+/// A card that is too small for the second container.
+const SMALL: &str = r#"
+[driver]
+version = "570.195.03"
+
+[[card]]
+name = "Simulated card"
+memory_mib = 5120
+architecture = "ada"
+"#;
+
+/// Runs the simulated driver beside the script, which is given as the first argument, with the profile that the second one names.
 const WITH_CARDS: &str = r#"
-cgpu-sim --profile two-ada > sim.log 2>&1 & sim=$!
+cgpu-sim --profile "${2:-two-ada}" > sim.log 2>&1 & sim=$!
 for i in $(seq 100); do grep -q ready sim.log && break; sleep 0.1; done
 "$1"; code=$?
-echo "left: $(cgpu ps -q | tr '\n' ' ')"
+echo "left: $(cgpu ps -q | tr '\n' ' ')$(ctr containers ls -q | tr '\n' ' ')"
 kill $sim; wait $sim
 exit $code
 "#;
@@ -37,29 +51,54 @@ where
     })
 }
 
-fn run(host: &OwnHost, script: &str) -> Result<Outcome> {
+fn run(host: &OwnHost, script: &str, profile: &str) -> Result<Outcome> {
     let path = repository().join("examples").join(script);
     let mut shell = host.shell()?;
-    shell.args(["-c", WITH_CARDS, "sh"]).arg(path);
-    capture(&mut shell, LIMIT)?.success()
+    shell.args(["-c", WITH_CARDS, "sh"]).arg(path).arg(profile);
+    capture(&mut shell, LIMIT)
+}
+
+/// With each of [`PROFILES`] the script shows `parts`, one after the other. Where the second container finds no room it fails, and leaves
+/// nothing.
+fn shares_a_card(host: &OwnHost, script: &str, parts: &[&str]) -> Result<()> {
+    for profile in PROFILES {
+        let ran = run(host, script, profile)?.success()?;
+        let mut rest = ran.stdout.as_str();
+        for part in parts {
+            let at = rest
+                .find(part)
+                .with_context(|| format!("no {part} in {ran:?}"))?;
+            rest = rest.get(at + part.len()..).unwrap_or_default();
+        }
+        let cards = cards_of_running(&ran);
+        ensure!(
+            cards.len() == 2 && cards[0] == cards[1],
+            "with {profile} on one card: {ran:?}"
+        );
+        nothing_left(&ran)?;
+    }
+    let small = host.node.root().join("small.toml");
+    fs::write(&small, SMALL)?;
+    let ran = run(host, script, &small.display().to_string())?;
+    ensure!(ran.code != Some(0), "{ran:?}");
+    nothing_left(&ran)
 }
 
 /// What two containers of 4 and 2 GiB show, of which the first then gets 6.
-fn shows_two_slices(ran: &Outcome) -> Result<()> {
-    let mut rest = ran.stdout.as_str();
-    for part in [
-        "/4096 MiB",
-        "/2048 MiB",
-        "fixed 60 %",
-        "4096 MiB -> 6144 MiB",
-        "/6144 MiB",
-    ] {
-        let at = rest
-            .find(part)
-            .with_context(|| format!("no {part} in {ran:?}"))?;
-        rest = rest.get(at + part.len()..).unwrap_or_default();
-    }
-    nothing_left(ran)
+const SLICES: [&str; 5] = [
+    "/4096 MiB",
+    "/2048 MiB",
+    "fixed 60 %",
+    "4096 MiB -> 6144 MiB",
+    "/6144 MiB",
+];
+
+/// The column CARD of `cgpu ps`, of its containers.
+fn cards_of_running(ran: &Outcome) -> Vec<&str> {
+    let rows = ran.stdout.lines();
+    rows.filter(|line| line.contains(" MiB ") && line.contains(" running "))
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .collect()
 }
 
 fn nothing_left(ran: &Outcome) -> Result<()> {
@@ -71,7 +110,7 @@ fn nothing_left(ran: &Outcome) -> Result<()> {
 #[test]
 fn two_containers_of_containerd_share_a_card() -> Result<()> {
     on_a_host("two_containers_of_containerd_share_a_card", |host| {
-        shows_two_slices(&run(host, "containerd.sh")?)
+        shares_a_card(host, "containerd.sh", &SLICES)
     })
 }
 
@@ -79,7 +118,7 @@ fn two_containers_of_containerd_share_a_card() -> Result<()> {
 fn two_containers_of_docker_share_a_card() -> Result<()> {
     on_a_host("two_containers_of_docker_share_a_card", |host| {
         host.start_docker()?;
-        shows_two_slices(&run(host, "docker.sh")?)
+        shares_a_card(host, "docker.sh", &SLICES)
     })
 }
 
@@ -98,11 +137,8 @@ fn two_services_of_compose_share_a_card() -> Result<()> {
             compose.join("usr/libexec/docker/cli-plugins/docker-compose"),
             plugins.join("docker-compose"),
         )?;
-        let ran = run(host, "compose.sh")?;
-        for part in ["/6144 MiB", "/2048 MiB", "shared-card-inference-1"] {
-            ensure!(ran.stdout.contains(part), "no {part} in {ran:?}");
-        }
-        nothing_left(&ran)
+        let parts = ["/6144 MiB", "/2048 MiB", "shared-card-inference-1"];
+        shares_a_card(host, "compose.sh", &parts)
     })
 }
 
@@ -116,7 +152,7 @@ fn two_containers_of_nerdctl_share_a_card() -> Result<()> {
         let nerdctl = Nerdctl::new(&host.node, &host.containerd)?;
         nerdctl.load(&host.image)?;
         OwnHost::provide("nerdctl", &nerdctl.command(&[]))?;
-        shows_two_slices(&run(host, "nerdctl.sh")?)
+        shares_a_card(host, "nerdctl.sh", &SLICES)
     })
 }
 
@@ -132,9 +168,9 @@ fn two_containers_of_podman_share_a_card() -> Result<()> {
         let mut podman = Podman::start(&host.node, &release, Frontend::Plain, runc, Cgroups::Host)?;
         podman.load(&host.image)?;
         OwnHost::provide("podman", &podman.command(&[]))?;
-        let ran = run(host, "podman.sh");
+        let shared = shares_a_card(host, "podman.sh", &SLICES);
         podman.stop()?;
-        shows_two_slices(&ran?)
+        shared
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use strum::IntoStaticStr;
 use view::called::{natural, shortest};
 use view::ps::{PsCard, PsVgpu};
 use view::top::Top;
@@ -24,7 +25,8 @@ pub(crate) struct RowKey {
 }
 
 /// By what the rows are sorted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Sort {
     /// By name, A first.
     #[default]
@@ -55,13 +57,7 @@ impl Sort {
     /// As the heading says it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Memory => "memory",
-            Self::Compute => "compute",
-            Self::Refused => "refused",
-            Self::Card => "card",
-        }
+        self.into()
     }
 }
 

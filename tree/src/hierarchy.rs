@@ -6,6 +6,7 @@ use cards::{Backend, ContainerKey};
 use fuser::Errno;
 use plan::Policy;
 use spec::nodes::NVIDIA_MAJOR;
+use strum::VariantArray;
 use view::cards::CardRow;
 use view::ps::{PsCard, PsVgpu, State};
 use view::share::Rules;
@@ -151,7 +152,7 @@ impl Hierarchy {
     pub(crate) fn find(&self, folder: Node, name: &str) -> Option<Node> {
         let node = match folder {
             Node::Root => {
-                let file = RootFile::ALL.into_iter().find(|file| file.name() == name);
+                let file = name.parse().ok();
                 let card = || {
                     let index: u32 = name.parse().ok()?;
                     // Not `+1` or `01`.
@@ -160,8 +161,7 @@ impl Hierarchy {
                 file.map(Node::RootFile).or_else(card)?
             }
             Node::Card(index) => {
-                let mut files = CardFile::ALL.into_iter();
-                let file = files.find(|file| file.name() == name);
+                let file = name.parse().ok();
                 let container = || {
                     let serial = self.cards.get(&index)?.serials.get(name)?;
                     Some(Node::Container(index, *serial))
@@ -170,9 +170,7 @@ impl Hierarchy {
                 file.or_else(container)?
             }
             Node::Container(index, serial) => {
-                let mut files = ContainerFile::ALL.into_iter();
-                let file = files.find(|file| file.name() == name)?;
-                Node::ContainerFile(index, serial, file)
+                Node::ContainerFile(index, serial, name.parse().ok()?)
             }
             Node::RootFile(_) | Node::CardFile(..) | Node::ContainerFile(..) => return None,
         };
@@ -183,15 +181,15 @@ impl Hierarchy {
     pub(crate) fn list(&self, folder: Node) -> Vec<(Node, String)> {
         let mut all: Vec<(Node, String)> = match folder {
             Node::Root => {
-                let files = RootFile::ALL.into_iter();
-                let files = files.map(|file| (Node::RootFile(file), file.name().to_owned()));
+                let files = RootFile::VARIANTS.iter();
+                let files = files.map(|file| (Node::RootFile(*file), file.to_string()));
                 let cards = self.cards.keys();
                 let cards = cards.map(|index| (Node::Card(*index), index.to_string()));
                 files.chain(cards).collect()
             }
             Node::Card(index) => {
-                let files = CardFile::ALL.into_iter();
-                let files = files.map(|file| (Node::CardFile(index, file), file.name().to_owned()));
+                let files = CardFile::VARIANTS.iter();
+                let files = files.map(|file| (Node::CardFile(index, *file), file.to_string()));
                 let slices = self.cards.get(&index).into_iter();
                 let slices = slices.flat_map(|card| &card.slices);
                 let slices = slices
@@ -199,11 +197,9 @@ impl Hierarchy {
                 files.chain(slices).collect()
             }
             Node::Container(index, serial) => {
-                let files = ContainerFile::ALL.into_iter();
-                files
-                    .map(|file| Node::ContainerFile(index, serial, file))
-                    .zip(ContainerFile::ALL.map(|file| file.name().to_owned()))
-                    .collect()
+                let files = ContainerFile::VARIANTS.iter();
+                let node = |file| Node::ContainerFile(index, serial, file);
+                files.map(|file| (node(*file), file.to_string())).collect()
             }
             Node::RootFile(_) | Node::CardFile(..) | Node::ContainerFile(..) => Vec::new(),
         };
@@ -289,7 +285,7 @@ impl Card {
             CardFile::MaxInst => rules.max_tenants,
             CardFile::PrioRatio => rules.prio_ratio_percent,
             CardFile::Policy => {
-                let mut all = Policy::ALL.into_iter();
+                let mut all = Policy::ALL.iter();
                 all.find(|policy| policy.name() == rules.policy)?.number()
             }
         };

@@ -20,7 +20,7 @@ pub(crate) fn folders(vgpus: &[PsVgpu], serials: &[u32]) -> Vec<String> {
         // No other one begins like this.
         let by_number = || format!(":{serial}");
         let fits = |name: &String| name.len() <= LONGEST;
-        let is_file = |name: &str| CardFile::ALL.iter().any(|file| file.name() == name);
+        let is_file = |name: &str| name.parse::<CardFile>().is_ok();
         let name = Some(shown.replace('/', ":"));
         let name = name.filter(|name| fits(name) && !is_file(name));
         let name = name.or_else(|| Some(by_id()).filter(fits));

@@ -8,6 +8,8 @@
 //!
 //! A container's part is a serial number that is never given again: the number of a file of an ended container is no other one's.
 
+use strum::{Display, EnumString, FromRepr, VariantArray};
+
 /// The last part of a folder's number.
 const FOLDER: u8 = 1;
 
@@ -18,14 +20,18 @@ pub(crate) const CARD_MOST: u32 = (1 << 24) - 2;
 pub(crate) const ROOT: u64 = FOLDER as u64;
 
 /// What is in the root beside cards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, FromRepr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+#[repr(u8)]
 pub(crate) enum RootFile {
     Version = 16,
     Major = 17,
 }
 
 /// What is in a card's folder beside containers: its rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, FromRepr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+#[repr(u8)]
 pub(crate) enum CardFile {
     MaxInst = 16,
     Policy = 17,
@@ -33,7 +39,9 @@ pub(crate) enum CardFile {
 }
 
 /// What is in a container's folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, FromRepr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+#[repr(u8)]
 pub(crate) enum ContainerFile {
     Id = 16,
     Memsize = 17,
@@ -42,48 +50,7 @@ pub(crate) enum ContainerFile {
     Highprio = 20,
 }
 
-impl RootFile {
-    pub(crate) const ALL: [Self; 2] = [Self::Version, Self::Major];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Version => "version",
-            Self::Major => "major",
-        }
-    }
-}
-
-impl CardFile {
-    pub(crate) const ALL: [Self; 3] = [Self::MaxInst, Self::Policy, Self::PrioRatio];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::MaxInst => "max_inst",
-            Self::Policy => "policy",
-            Self::PrioRatio => "prio_ratio",
-        }
-    }
-}
-
 impl ContainerFile {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Id,
-        Self::Memsize,
-        Self::Meminfo,
-        Self::Weight,
-        Self::Highprio,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::Memsize => "memsize",
-            Self::Meminfo => "meminfo",
-            Self::Weight => "weight",
-            Self::Highprio => "highprio",
-        }
-    }
-
     fn is_writable(self) -> bool {
         match self {
             Self::Memsize | Self::Weight | Self::Highprio => true,
@@ -128,21 +95,14 @@ impl Node {
         let index = u32::from_be_bytes([0, e, f, g]).checked_sub(1);
         match (serial, index) {
             (0, None) if last == FOLDER => Some(Self::Root),
-            (0, None) => {
-                let file = RootFile::ALL.into_iter().find(|file| *file as u8 == last);
-                file.map(Self::RootFile)
-            }
+            (0, None) => RootFile::from_repr(last).map(Self::RootFile),
             (_, None) => None,
             (0, Some(index)) if last == FOLDER => Some(Self::Card(index)),
-            (0, Some(index)) => {
-                let file = CardFile::ALL.into_iter().find(|file| *file as u8 == last);
-                Some(Self::CardFile(index, file?))
-            }
+            (0, Some(index)) => Some(Self::CardFile(index, CardFile::from_repr(last)?)),
             (serial, Some(index)) if last == FOLDER => Some(Self::Container(index, serial)),
             (serial, Some(index)) => {
-                let mut files = ContainerFile::ALL.into_iter();
-                let file = files.find(|file| *file as u8 == last);
-                Some(Self::ContainerFile(index, serial, file?))
+                let file = ContainerFile::from_repr(last)?;
+                Some(Self::ContainerFile(index, serial, file))
             }
         }
     }
@@ -191,11 +151,11 @@ mod tests {
 
         #[test]
         fn every_node_is_found_by_its_number(index in 0..=CARD_MOST, serial in 1..u32::MAX) {
-            let files = ContainerFile::ALL.map(|file| Node::ContainerFile(index, serial, file));
-            let rules = CardFile::ALL.map(|file| Node::CardFile(index, file));
-            let root = RootFile::ALL.map(Node::RootFile);
+            let files = ContainerFile::VARIANTS.iter().map(|file| Node::ContainerFile(index, serial, *file));
+            let rules = CardFile::VARIANTS.iter().map(|file| Node::CardFile(index, *file));
+            let root = RootFile::VARIANTS.iter().map(|file| Node::RootFile(*file));
             let folders = [Node::Root, Node::Card(index), Node::Container(index, serial)];
-            for node in files.into_iter().chain(rules).chain(root).chain(folders) {
+            for node in files.chain(rules).chain(root).chain(folders) {
                 prop_assert_eq!(Node::of_number(node.number()), Some(node));
                 prop_assert!(node.parent().is_folder());
                 prop_assert!(!(node.is_folder() && node.is_writable()));

@@ -36,7 +36,7 @@ impl fmt::Display for Request {
             Self::Memory(key, total) => write!(f, "{key} --memory {total}"),
             Self::Weight(key, weight) => write!(f, "{key} --weight {weight:?}"),
             Self::Priority(key, priority) => write!(f, "{key} --priority {priority}"),
-            Self::Rule(uuid, file, value) => write!(f, "--card {uuid}, {} {value:?}", file.name()),
+            Self::Rule(uuid, file, value) => write!(f, "--card {uuid}, {file} {value:?}"),
         }
     }
 }
@@ -117,6 +117,7 @@ fn memory(text: &str, cards: u64) -> Result<String, Malformed> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use strum::VariantArray;
 
     use super::*;
 
@@ -208,7 +209,7 @@ mod tests {
 
         #[test]
         fn no_write_is_too_strange(data in proptest::collection::vec(any::<u8>(), 0..200)) {
-            for file in ContainerFile::ALL {
+            for &file in ContainerFile::VARIANTS {
                 drop(read(Target::Container(key(), 1, file), &data));
             }
         }

@@ -13,6 +13,38 @@ use serde::Serialize;
 use crate::names::short_id;
 use crate::{JSON_VERSION, moment, printable};
 
+/// Every kind of event, as `cgpu events --kind` takes it.
+pub const KINDS: [&str; 28] = [
+    "violation",
+    "not_reconciled",
+    "reconciled",
+    "xid",
+    "card_lost",
+    "hung_call",
+    "hung_call_over",
+    "broker_replaced",
+    "supervisor_replaced",
+    "over_quota",
+    "unknown_call",
+    "quota_changed",
+    "share",
+    "share_changed",
+    "state_unwritten",
+    "state_written",
+    "shortage",
+    "shortage_over",
+    "driver_unreachable",
+    "driver_reachable",
+    "refused",
+    "broker_gone",
+    "ended",
+    "restarted",
+    "not_served",
+    "no_gpudirect_rdma",
+    "card_repaired",
+    "near_miss",
+];
+
 /// Whose log it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
@@ -63,6 +95,24 @@ impl Subject {
         match self {
             Self::Container(key) => events::of_container(dir, key),
             Self::Card(uuid) => events::of_card(dir, uuid),
+        }
+    }
+
+    /// What people call it now, or called it last.
+    #[must_use]
+    pub fn names(&self, state_dir: &Path) -> Names {
+        let Self::Container(key) = self else {
+            return Names::default();
+        };
+        let config = Config {
+            state_dir: state_dir.to_owned(),
+            ..Config::default()
+        };
+        let now = vgpu::names_of(&config, key);
+        if now.is_empty() {
+            events::names_of(state_dir, key)
+        } else {
+            now
         }
     }
 
@@ -182,6 +232,18 @@ impl<'a> Line<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The page is made from the declarations of kinds, here and in the broker.
+    #[test]
+    fn every_kind_of_the_documents_can_be_chosen() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/json.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let (_, table) = page.split_once("| kind | means |").unwrap();
+        let rows = table.lines().skip(2);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        let kinds: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+        assert_eq!(kinds, KINDS);
+    }
 
     #[test]
     fn an_event_is_reported_with_its_moment_as_people_read_it() {

@@ -6,6 +6,7 @@ use cards::Backend;
 use cards::called::is_digest;
 use cards::grant::ComputePolicy;
 use host_config::terms::{self, compute_policy};
+use strum::{IntoStaticStr, VariantArray, VariantNames};
 
 use crate::called::forms;
 use crate::cards::CardRow;
@@ -28,7 +29,8 @@ pub fn shows<T, F: Filter<T>>(filters: &[F], row: &T) -> bool {
 }
 
 /// A condition on a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum PsFilter {
     /// Who holds it to its quota.
     Backend(Backend),
@@ -49,22 +51,13 @@ pub enum PsFilter {
 }
 
 /// Keys of [`PsFilter`].
-pub const PS_KEYS: [&str; 8] = [
-    "backend",
-    "card",
-    "health",
-    "name",
-    "namespace",
-    "pod",
-    "policy",
-    "state",
-];
+pub const PS_KEYS: &[&str] = PsFilter::VARIANTS;
 
 impl FromStr for PsFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = halves(text, &PS_KEYS)?;
+        let (key, value) = halves(text, PS_KEYS)?;
         let owned = value.to_owned();
         Ok(match key {
             "backend" => {
@@ -77,26 +70,17 @@ impl FromStr for PsFilter {
             "namespace" => Self::Namespace(owned),
             "pod" => Self::Pod(owned),
             "policy" => Self::Policy(policy(value)?),
-            "state" => Self::State(one_of(value, &State::ALL, |state| {
+            "state" => Self::State(one_of(value, State::ALL, |state| {
                 state.text().replace(' ', "-")
             })?),
-            _ => return Err(unknown(key, &PS_KEYS)),
+            _ => return Err(unknown(key, PS_KEYS)),
         })
     }
 }
 
 impl Filter<PsVgpu> for PsFilter {
     fn key(&self) -> &'static str {
-        match self {
-            Self::Backend(_) => "backend",
-            Self::Card(_) => "card",
-            Self::Health(_) => "health",
-            Self::Name(_) => "name",
-            Self::Namespace(_) => "namespace",
-            Self::Pod(_) => "pod",
-            Self::Policy(_) => "policy",
-            Self::State(_) => "state",
-        }
+        self.into()
     }
 
     fn holds(&self, vgpu: &PsVgpu) -> bool {
@@ -159,7 +143,8 @@ pub fn cards_of(name: &str, cards: &[(u32, String)]) -> anyhow::Result<Vec<Strin
 }
 
 /// A condition on a card.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum CardFilter {
     /// The card, by its UUID ([`cards_of`]).
     Card(String),
@@ -172,7 +157,8 @@ pub enum CardFilter {
 }
 
 /// Whether containers are placed on a card; whether a container works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Health {
     /// They are; it does.
     Ok,
@@ -184,10 +170,8 @@ impl FromStr for Health {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::Ok, Self::Bad];
-        one_of(text, &all, |health| match health {
-            Self::Ok => "ok".to_owned(),
-            Self::Bad => "bad".to_owned(),
+        one_of(text, Self::VARIANTS, |health| {
+            <&str>::from(health).to_owned()
         })
     }
 }
@@ -197,32 +181,27 @@ fn policy(value: &str) -> Result<ComputePolicy, String> {
 }
 
 /// Keys of [`CardFilter`].
-pub const CARD_KEYS: [&str; 4] = ["card", "health", "name", "policy"];
+pub const CARD_KEYS: &[&str] = CardFilter::VARIANTS;
 
 impl FromStr for CardFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = halves(text, &CARD_KEYS)?;
+        let (key, value) = halves(text, CARD_KEYS)?;
         let owned = value.to_owned();
         Ok(match key {
             "card" => Self::Card(owned),
             "health" => Self::Health(value.parse()?),
             "name" => Self::Name(owned),
             "policy" => Self::Policy(policy(value)?),
-            _ => return Err(unknown(key, &CARD_KEYS)),
+            _ => return Err(unknown(key, CARD_KEYS)),
         })
     }
 }
 
 impl Filter<CardRow> for CardFilter {
     fn key(&self) -> &'static str {
-        match self {
-            Self::Card(_) => "card",
-            Self::Health(_) => "health",
-            Self::Name(_) => "name",
-            Self::Policy(_) => "policy",
-        }
+        self.into()
     }
 
     fn holds(&self, row: &CardRow) -> bool {

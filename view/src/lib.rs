@@ -46,7 +46,7 @@ pub mod source;
 #[cfg(feature = "host")]
 pub mod top;
 
-pub use self::moment::moment;
+pub use self::moment::{moment, parse_moment};
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.
 pub const JSON_VERSION: u32 = 1;

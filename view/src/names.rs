@@ -7,7 +7,7 @@
 use anyhow::bail;
 use cards::called::is_digest;
 pub use cards::called::short_id;
-use cards::{ContainerKey, Name, Names};
+use cards::{ContainerKey, Name, Names, events};
 use host_config::Config;
 
 /// A container, and what people call it.
@@ -30,7 +30,28 @@ const NAMES_MOST: usize = 10;
 /// # Errors
 /// A state folder that cannot be read; none, or several, of that name.
 pub fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> {
-    pick(&vgpu::named(config)?, name, "has a vGPU here")
+    let named = vgpu::named(config)?;
+    let found = pick(&named, name, "has a vGPU here");
+    if found.is_err() && !has_beginning(&named, name) && has_events(config, name) {
+        bail!(
+            "no container {name:?} has a vGPU here; `cgpu events {name}` says what happened to one of that name"
+        );
+    }
+    found
+}
+
+fn has_beginning(all: &[Named], name: &str) -> bool {
+    all.iter()
+        .any(|it| is_called(&it.0, &it.1, name) || begins(&it.0, name))
+}
+
+/// Whether anything is logged of a container of this name, which has no vGPU any more, or never had one.
+fn has_events(config: &Config, name: &str) -> bool {
+    let keys = events::containers(&config.state_dir).unwrap_or_default();
+    keys.into_iter().any(|key| {
+        let is_named = key.to_string() == name || key.id() == name;
+        is_named || is_called(&key, &events::names_of(&config.state_dir, &key), name)
+    })
 }
 
 /// The one of this name. `what`: what those that there are do.
@@ -65,7 +86,7 @@ pub fn every(all: &[Named], name: &str, what: &str) -> anyhow::Result<Vec<Contai
     }
     let called: Vec<&Named> = all
         .iter()
-        .filter(|it| is_of_id(it) || is_called(it, name))
+        .filter(|it| is_of_id(it) || is_called(&it.0, &it.1, name))
         .collect();
     let begins: Vec<&Named> = all.iter().filter(|it| begins(&it.0, name)).collect();
     let is_short_digest = |it: &&Named| {
@@ -96,7 +117,7 @@ pub fn every(all: &[Named], name: &str, what: &str) -> anyhow::Result<Vec<Contai
 }
 
 /// Whether people call it so.
-fn is_called((key, names): &Named, name: &str) -> bool {
+fn is_called(key: &ContainerKey, names: &Names, name: &str) -> bool {
     let is_in_pod = names.pod.as_ref().is_some_and(|pod| {
         let in_pod = format!("{}/{}", pod.name, pod.container);
         name == in_pod || name == format!("{}/{in_pod}", pod.namespace)

@@ -14,9 +14,10 @@ use cards::{
 use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
 use host_config::Config;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 
-use self::health::{health_text, unanswered};
+use self::health::{BROKER_GONE, health_text, unanswered};
 use crate::JSON_VERSION;
 use crate::host_driver::{ANSWER, HostDriver};
 use crate::share::Share;
@@ -93,7 +94,7 @@ pub struct PsVgpu {
     pub other_processes: Option<Folded>,
     /// What the broker says of its calls; absent where it has not answered.
     pub calls: Option<CallCounts>,
-    /// What went wrong, in a few words; `ok` where nothing did. Absent where no broker has answered.
+    /// What went wrong, in a few words; `ok` where nothing did. Absent where no broker has answered, but for one that is gone.
     pub health: Option<String>,
     /// The same as figures.
     pub incidents: Option<PsIncidents>,
@@ -190,7 +191,7 @@ impl From<&HealthStatus> for PsIncidents {
 }
 
 /// Whether a vGPU is alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Its broker answers; with a backend that has none, its frontend or a process of it lives.
@@ -207,13 +208,7 @@ pub enum State {
 
 impl State {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Running,
-        Self::DriverUnreachable,
-        Self::Silent,
-        Self::BrokerGone,
-        Self::Stale,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// As tables show it.
     #[must_use]
@@ -313,7 +308,9 @@ pub fn each(config: &Config, patience: Duration) -> Result<Vec<Each>, vgpu::Erro
         let frontend_lives = FileLock::is_held(&dir.join("frontend.lock"))?;
         let reserved = reserved(config, &state.grant)?;
         let mut vgpu = one(&state, frontend_lives, named_pid(&dir), &reserved);
-        if simulator_is_silent && is_simulated(&state) {
+        if vgpu.state == State::BrokerGone {
+            vgpu.health = Some(BROKER_GONE.to_owned());
+        } else if simulator_is_silent && is_simulated(&state) {
             vgpu.health = Some(unanswered(vgpu.health.as_deref()));
         }
         Ok(vgpu)

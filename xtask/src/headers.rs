@@ -105,9 +105,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 fn questions() -> Vec<What> {
     let releases = Release::ALL.map(Facts::of_release);
     let known = releases.iter().flat_map(Facts::iter);
-    let sizes = nvabi::headers::FIELDS
-        .iter()
-        .map(|(name, ..)| What::Size((*name).to_owned()));
+    let sizes = nvabi::headers::fields().map(|(name, ..)| What::Size((*name).to_owned()));
     let all: BTreeSet<What> = known
         .map(|(what, _)| what.clone())
         .chain(sizes)

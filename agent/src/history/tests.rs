@@ -44,6 +44,33 @@ fn key() -> ContainerKey {
 }
 
 #[test]
+fn what_a_container_was_called_is_known_after_a_reboot() {
+    let host = Host::new();
+    let folder = host.state_dir().join("vgpus/moby/c1");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("names.json"), r#"{"name": "web"}"#).unwrap();
+    host.happens("xid", "Xid 31", None);
+    let mut history = host.history();
+    history.round().unwrap();
+    host.happens("xid", "Xid 13", None);
+    history.round().unwrap();
+    host.history().round().unwrap();
+    assert_eq!(host.texts(), ["Xid 31", "Xid 13"]);
+    fs::remove_dir_all(host.state_dir()).unwrap();
+    let subject = Subject::Container(key());
+    let config = host_config::Config {
+        state_dir: host.state_dir(),
+        ..host_config::Config::default()
+    };
+    let (events, names) = subject.log(&config, Some(&host.dir())).unwrap();
+    assert_eq!((events.len(), names.text().as_deref()), (2, Some("web")));
+    assert_eq!(
+        events::names_of(&host.dir(), &key()).text().as_deref(),
+        Some("web")
+    );
+}
+
+#[test]
 fn events_are_copied_once_whenever_the_agent_ends_and_over_a_reboot() {
     let host = Host::new();
     host.history().round().unwrap();

@@ -20,7 +20,7 @@ Columns:
   MEMORY            GPU memory that it uses, of what it may use
   COMPUTE           Its compute policy, share, weight and priority
   STATE             Whether it runs, and whether its isolation is off
-  HEALTH            ok, or what is wrong; `cgpu events` says more
+  HEALTH            ok, or what went wrong since the container's start; `cgpu events` says more
 
 Columns with -o wide:
   ID                NAMESPACE/ID in full, which other commands take too

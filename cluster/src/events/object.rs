@@ -1,5 +1,7 @@
 //! What is reported, and of what.
 
+use strum::IntoStaticStr;
+
 /// An object of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ObjectRef {
@@ -50,7 +52,8 @@ impl ObjectRef {
 }
 
 /// Why there is an event. The first is the least, which `aggregate` relies on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(prefix = "Gpu")]
 pub(crate) enum Reason {
     /// A claim is not prepared.
     PrepareFailed,
@@ -79,19 +82,7 @@ pub(crate) enum Reason {
 impl Reason {
     /// As the event has it.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::PrepareFailed => "GpuPrepareFailed",
-            Self::QuotaExceeded => "GpuQuotaExceeded",
-            Self::Xid => "GpuXid",
-            Self::BrokerReplaced => "GpuBrokerReplaced",
-            Self::Resized => "GpuResized",
-            Self::Violation => "GpuViolation",
-            Self::ShareMissed => "GpuShareMissed",
-            Self::Unhealthy => "GpuUnhealthy",
-            Self::Healthy => "GpuHealthy",
-            Self::ModePending => "GpuModePending",
-            Self::LabelUnknown => "GpuLabelUnknown",
-        }
+        self.into()
     }
 
     /// Whether somebody should do something.

@@ -229,7 +229,9 @@ pub fn start(container: &Arc<Container>, replaced: u64) -> std::io::Result<()> {
     if replaced == 0 {
         incidents::begin(&container.health, &*container.driver);
     } else {
-        let text = format!("the broker was replaced ({replaced} so far)");
+        let why = supervisor::why_replaced();
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let text = format!("the broker was replaced ({replaced} so far){why}");
         container.health.tell(EventKind::BrokerReplaced, text);
     }
     let watch = container.health.plan.watch;

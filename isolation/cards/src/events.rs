@@ -63,7 +63,7 @@ pub struct Event {
     /// Whose container it was, in the last line of one that has ended: the engine's namespace, and the pod's behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// What the container was called, in the same line: nothing else keeps it.
+    /// What the container was called, in the same line, and in each that `cgpu-agent` has copied: nothing else keeps it.
     #[serde(default, skip_serializing_if = "Names::is_empty")]
     pub names: Names,
 }
@@ -80,6 +80,16 @@ impl Event {
             tenant: None,
             names: Names::default(),
         }
+    }
+
+    /// Whether it is the other one, or a copy of it with what the container was called.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        let unnamed = |event: &Self| Self {
+            names: Names::default(),
+            ..event.clone()
+        };
+        unnamed(self) == unnamed(other)
     }
 }
 

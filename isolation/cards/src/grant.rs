@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 pub use plan::{Policy as ComputePolicy, Priority};
 use serde::{Deserialize, Serialize};
+use strum::{Display, IntoStaticStr, VariantArray};
 
 use crate::Error;
 use crate::identity::{ContainerKey, GpuUuid, Pointer};
@@ -73,6 +74,8 @@ pub enum DriverSpec {
 /// Who holds a container to its memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(Display, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Backend {
     /// A broker of its own decides every call.
     #[default]
@@ -87,17 +90,7 @@ impl Backend {
     /// The word of configuration, tables and documents.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Broker => "broker",
-            Self::DriverLimit => "driver-limit",
-            Self::Share => "share",
-        }
-    }
-}
-
-impl std::fmt::Display for Backend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+        self.into()
     }
 }
 
@@ -247,80 +240,73 @@ pub enum OnViolation {
     Kill,
 }
 
-macro_rules! weaknesses {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// What a container can be given that leads out of its slice: refused together with a quota unless the
-        /// configuration lets it through.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        #[non_exhaustive]
-        pub enum Weakness {
-            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
-        }
-
-        impl Weakness {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// As configuration, grants and tables write it.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
+/// What a container can be given that leads out of its slice: refused together with a quota unless the
+/// configuration lets it through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[derive(IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Weakness {
+    /// CAP_SYS_ADMIN: the driver lets its holders past every limit.
+    CapSysAdmin,
+    /// CAP_SYS_PTRACE: takes over processes that runc starts in the container before they are under the filter.
+    CapSysPtrace,
+    /// CAP_SYS_MODULE: code in the kernel.
+    CapSysModule,
+    /// CAP_SYS_RAWIO: the card's registers without its driver.
+    CapSysRawio,
+    /// CAP_SYS_BOOT: another kernel by kexec.
+    CapSysBoot,
+    /// CAP_BPF: programs in the kernel, among them those that decide over devices.
+    CapBpf,
+    /// CAP_DAC_READ_SEARCH: any file of the host by its handle.
+    CapDacReadSearch,
+    /// `/dev/dri`: card memory by the display driver.
+    Dri,
+    /// `/dev/nvidia-modeset`: card memory by the modesetting driver.
+    Modeset,
+    /// `/dev/nvidia-caps`: MIG's and the fabric's privileges.
+    NvidiaCaps,
+    /// GPUDirect's own modules: nvidia-fs, gdrdrv.
+    GpuDirect,
+    /// Other nodes that NVIDIA's modules make.
+    DriverDevices,
+    /// Raw memory, disks, machine registers, VFIO; or a device cgroup that allows all, or none beside CAP_MKNOD.
+    HostDevices,
+    /// The host's process numbers: the broker can be killed, others' processes taken over.
+    HostPid,
+    /// The host's files, by a mount of `/` or without a mount namespace.
+    HostRoot,
+    /// The host's `/dev`.
+    HostDev,
+    /// The host's `/proc`.
+    HostProc,
+    /// `/proc/sys` without protection: the kernel starts programs named there, on the host and as root.
+    ProcSys,
+    /// A writable `/sys`: cards' registers and memory, drivers bound and unbound.
+    HostSys,
+    /// Writable control groups of the host.
+    HostCgroup,
+    /// cgpu's own state folder.
+    CgpuState,
+    /// A container engine's socket: it starts containers without a quota.
+    EngineSocket,
+    /// The pipes of an MPS server, which allocates outside the filter.
+    Mps,
+    /// The sockets of an X server, which allocates outside the filter.
+    X11,
 }
 
-weaknesses! {
-    /// CAP_SYS_ADMIN: the driver lets its holders past every limit.
-    CapSysAdmin = "cap-sys-admin",
-    /// CAP_SYS_PTRACE: takes over processes that runc starts in the container before they are under the filter.
-    CapSysPtrace = "cap-sys-ptrace",
-    /// CAP_SYS_MODULE: code in the kernel.
-    CapSysModule = "cap-sys-module",
-    /// CAP_SYS_RAWIO: the card's registers without its driver.
-    CapSysRawio = "cap-sys-rawio",
-    /// CAP_SYS_BOOT: another kernel by kexec.
-    CapSysBoot = "cap-sys-boot",
-    /// CAP_BPF: programs in the kernel, among them those that decide over devices.
-    CapBpf = "cap-bpf",
-    /// CAP_DAC_READ_SEARCH: any file of the host by its handle.
-    CapDacReadSearch = "cap-dac-read-search",
-    /// `/dev/dri`: card memory by the display driver.
-    Dri = "dri",
-    /// `/dev/nvidia-modeset`: card memory by the modesetting driver.
-    Modeset = "modeset",
-    /// `/dev/nvidia-caps`: MIG's and the fabric's privileges.
-    NvidiaCaps = "nvidia-caps",
-    /// GPUDirect's own modules: nvidia-fs, gdrdrv.
-    GpuDirect = "gpu-direct",
-    /// Other nodes that NVIDIA's modules make.
-    DriverDevices = "driver-devices",
-    /// Raw memory, disks, machine registers, VFIO; or a device cgroup that allows all, or none beside CAP_MKNOD.
-    HostDevices = "host-devices",
-    /// The host's process numbers: the broker can be killed, others' processes taken over.
-    HostPid = "host-pid",
-    /// The host's files, by a mount of `/` or without a mount namespace.
-    HostRoot = "host-root",
-    /// The host's `/dev`.
-    HostDev = "host-dev",
-    /// The host's `/proc`.
-    HostProc = "host-proc",
-    /// `/proc/sys` without protection: the kernel starts programs named there, on the host and as root.
-    ProcSys = "proc-sys",
-    /// A writable `/sys`: cards' registers and memory, drivers bound and unbound.
-    HostSys = "host-sys",
-    /// Writable control groups of the host.
-    HostCgroup = "host-cgroup",
-    /// cgpu's own state folder.
-    CgpuState = "cgpu-state",
-    /// A container engine's socket: it starts containers without a quota.
-    EngineSocket = "engine-socket",
-    /// The pipes of an MPS server, which allocates outside the filter.
-    Mps = "mps",
-    /// The sockets of an X server, which allocates outside the filter.
-    X11 = "x11",
+impl Weakness {
+    /// All of them.
+    pub const ALL: &[Self] = Self::VARIANTS;
+
+    /// As configuration, grants and tables write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// One slice.
@@ -354,8 +340,9 @@ pub struct ComputeTerms {
 }
 
 /// Whether terms must be held.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum ComputeMode {
     /// As well as this driver lets it; how well is said.
     #[default]
@@ -368,10 +355,7 @@ impl ComputeMode {
     /// The word of configuration and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::BestEffort => "best-effort",
-            Self::Strict => "strict",
-        }
+        self.into()
     }
 }
 

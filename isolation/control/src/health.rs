@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use strum::IntoStaticStr;
 
 /// `health` of the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +99,9 @@ pub struct Event {
 }
 
 /// Kinds of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum EventKind {
     /// The driver counts more than the ledger.
     Violation,
@@ -115,7 +117,7 @@ pub enum EventKind {
     HungCall,
     /// It has come back.
     HungCallOver,
-    /// Another broker serves.
+    /// Another broker serves: the former one was killed or has ended, and the text says how, or it was an upgrade.
     BrokerReplaced,
     /// The supervisor was killed, and another one watches.
     SupervisorReplaced,
@@ -147,28 +149,7 @@ impl EventKind {
     /// As the status and the file spell it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Violation => "violation",
-            Self::NotReconciled => "not_reconciled",
-            Self::Reconciled => "reconciled",
-            Self::Xid => "xid",
-            Self::CardLost => "card_lost",
-            Self::HungCall => "hung_call",
-            Self::HungCallOver => "hung_call_over",
-            Self::BrokerReplaced => "broker_replaced",
-            Self::SupervisorReplaced => "supervisor_replaced",
-            Self::OverQuota => "over_quota",
-            Self::UnknownCall => "unknown_call",
-            Self::QuotaChanged => "quota_changed",
-            Self::Share => "share",
-            Self::ShareChanged => "share_changed",
-            Self::StateUnwritten => "state_unwritten",
-            Self::StateWritten => "state_written",
-            Self::Shortage => "shortage",
-            Self::ShortageOver => "shortage_over",
-            Self::DriverUnreachable => "driver_unreachable",
-            Self::DriverReachable => "driver_reachable",
-        }
+        self.into()
     }
 }
 

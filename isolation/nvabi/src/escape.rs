@@ -148,10 +148,14 @@ escapes! {
         status at(nvos33::STATUS), pointers [nvos33::P_LINEAR], descriptor Resolved(nvos33::FD);
     /// Ends a CPU mapping (NVOS34), which the driver finds for the process alone that made it.
     UnmapMemory NV_ESC_RM_UNMAP_MEMORY = 0x4f, "NVOS34_PARAMETERS" [32], Ctl, Notified, CallerInCompat, status at(nvos34::STATUS);
+    /// Old allocation call of a context DMA (NVOS39): of any class, below whatever its memory is below (`RmDeprecatedAllocContextDma`).
+    AllocContextDma2 NV_ESC_RM_ALLOC_CONTEXT_DMA2 = 0x54, [56], Ctl, Forbidden, Any;
     /// Maps memory into a GPU address space (NVOS46).
     MapMemoryDma NV_ESC_RM_MAP_MEMORY_DMA = 0x57, "NVOS46_PARAMETERS" [56, R580 64], Ctl, Notified, Any, status nvos46::STATUS;
     /// Unmaps memory from a GPU address space (NVOS47).
     UnmapMemoryDma NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58, "NVOS47_PARAMETERS" [40, R550 48], Ctl, Notified, Any, status nvos47::STATUS;
+    /// Old call that binds a context DMA to a channel (NVOS49).
+    BindContextDma NV_ESC_RM_BIND_CONTEXT_DMA = 0x59, [16], Ctl, Forbidden, Any;
     /// Tells the driver that a CPU mapping moved (NVOS56); found as by UNMAP_MEMORY.
     UpdateDeviceMappingInfo NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO = 0x5e, "NVOS56_PARAMETERS" [40], Ctl, Notified, CallerInCompat,
         status at(nvos56::STATUS);
@@ -166,7 +170,7 @@ escapes! {
     CheckVersionStr NV_ESC_CHECK_VERSION_STR = 210, "nv_ioctl_rm_api_version_t" [72], Any, Native, Any;
     /// Carries any other command.
     IoctlXferCmd NV_ESC_IOCTL_XFER_CMD = 211, "nv_ioctl_xfer_t" [16], Any, Forbidden, Any;
-    /// Page-block size of the host.
+    /// Page-block size of the host. The driver takes the first caller's, and refuses every other one from then on.
     SysParams NV_ESC_SYS_PARAMS = 214, "nv_ioctl_sys_params_t" [8], Any, Native, Any;
     /// Exports memory as a dma-buf.
     ExportToDmabufFd NV_ESC_EXPORT_TO_DMABUF_FD = 217, "nv_ioctl_export_to_dma_buf_fd_t" [2600, R570 2608], Card, Notified, Any,

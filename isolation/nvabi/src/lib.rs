@@ -92,6 +92,21 @@ macro_rules! per {
 }
 use per;
 
+/// Constants by the driver's names without what they have in common, and a list of them for [`headers`].
+macro_rules! numbers {
+    ($(#$list_doc:tt)* $list:ident $prefix:literal: $($(#$doc:tt)* $konst:ident = $value:literal;)*) => {
+        $(
+            #[doc = concat!("`", $prefix, stringify!($konst), "`")]
+            #[doc = ""]
+            $(#$doc)*
+            pub const $konst: u32 = $value;
+        )*
+        $(#$list_doc)*
+        pub(crate) const $list: &[(&str, u32)] = &[$((concat!($prefix, stringify!($konst)), $konst)),*];
+    };
+}
+use numbers;
+
 /// The same offset in every release. Offsets are far below 2^16; a constant that is not fails to compile.
 const fn at(offset: usize) -> PerRelease {
     PerRelease::all(narrow(offset))

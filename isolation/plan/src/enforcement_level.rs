@@ -1,6 +1,7 @@
 //! How well a card's driver lets itself be steered.
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use crate::policy::Policy;
 use crate::terms::{Priority, Terms};
@@ -8,28 +9,23 @@ use crate::terms::{Priority, Terms};
 /// Which knobs work, weakest first; published by each broker, and what `strict` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(VariantArray)]
 pub enum EnforcementLevel {
     /// 0: the container's processes are frozen for part of the time: best effort.
-    Freezer,
+    Freezer = 0,
     /// 0.5: doorbells are held back: soft caps at submission.
-    Doorbell,
+    Doorbell = 5,
     /// 1: timeslices alone: weights and priority.
-    Slices,
+    Slices = 10,
     /// 2: timeslices, and GPFIFO_SCHEDULE as the gate.
-    Schedule,
+    Schedule = 20,
     /// 3: timeslices, and FIFO_DISABLE_CHANNELS as the gate: everything.
-    Gate,
+    Gate = 30,
 }
 
 impl EnforcementLevel {
     /// All of them, weakest first.
-    pub const ALL: [Self; 5] = [
-        Self::Freezer,
-        Self::Doorbell,
-        Self::Slices,
-        Self::Schedule,
-        Self::Gate,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The number that people read: `3`, `2`, `1`, `0.5`, `0`.
     #[must_use]
@@ -53,19 +49,15 @@ impl EnforcementLevel {
         }
     }
 
+    /// As share records have it.
     pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Freezer => 0,
-            Self::Doorbell => 5,
-            Self::Slices => 10,
-            Self::Schedule => 20,
-            Self::Gate => 30,
-        }
+        self as u8
     }
 
     pub(crate) fn of_code(code: u8) -> Option<Self> {
         Self::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|enforcement_level| enforcement_level.code() == code)
     }
 }

@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::enforcement_level::EnforcementLevel;
 use crate::layout::{Gang, Tenant};
-use crate::policy::Policy;
-use crate::terms::{Priority, Terms, TermsError};
+use crate::terms::{Terms, TermsError};
 
 mod bytes;
 
@@ -91,11 +90,11 @@ pub struct Next {
 pub enum GateState {
     /// They run.
     #[default]
-    Open,
+    Open = 0,
     /// They are kept off.
-    Closed,
+    Closed = 1,
     /// A knob did not answer.
-    Unknown,
+    Unknown = 2,
 }
 
 /// Whom to open the gate for, and how to reach it.
@@ -271,16 +270,4 @@ pub enum ShareRecordError {
     /// The key is not text, or empty.
     #[error("a share record without a name")]
     Name,
-}
-
-fn policy_code(policy: Policy) -> u8 {
-    u8::try_from(policy.number()).unwrap_or(u8::MAX)
-}
-
-fn priority_code(priority: Priority) -> u8 {
-    match priority {
-        Priority::Low => 0,
-        Priority::Normal => 1,
-        Priority::High => 2,
-    }
 }

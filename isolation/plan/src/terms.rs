@@ -1,6 +1,7 @@
 //! What one container was promised.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::policy::Policy;
 use crate::rules::CardRules;
@@ -11,14 +12,16 @@ use crate::{PERCENT_PPM, WHOLE_PPM};
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Priority {
     /// Offline: what others leave, by weight.
-    Low,
+    Low = 0,
     /// Among the others; beside a container of high priority it is served like an offline one.
     #[default]
-    Normal,
+    Normal = 1,
     /// Online: before the others, up to the card's [`crate::CardRules::prio_ratio_percent`].
-    High,
+    High = 2,
 }
 
 impl Priority {
@@ -28,11 +31,7 @@ impl Priority {
     /// The word that annotations and tables use.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Normal => "normal",
-            Self::High => "high",
-        }
+        self.into()
     }
 }
 

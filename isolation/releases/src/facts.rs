@@ -94,7 +94,7 @@ impl Facts {
             let what = What::Offset(name.to_owned(), field.to_owned());
             known.insert(what, u64::from(at.of(release)));
         };
-        for (name, field, at) in headers::FIELDS {
+        for (name, field, at) in headers::fields() {
             offset(name, field, *at);
         }
         for row in uvm::ALL.iter().filter(|row| row.size.of(release) != 0) {
@@ -135,7 +135,7 @@ impl Facts {
 pub fn structs() -> BTreeSet<String> {
     let calls = headers::escape_structs().map(|(name, _)| name);
     let classes = headers::CLASS_STRUCTS.iter().map(|(_, name)| *name);
-    let fields = headers::FIELDS.iter().map(|(name, ..)| *name);
+    let fields = headers::fields().map(|(name, ..)| *name);
     let controls = Release::ALL.into_iter().flat_map(control_structs);
     let named = calls.chain(classes).chain(fields);
     let managed = uvm::ALL.iter().map(|row| format!("{}_PARAMS", row.name));

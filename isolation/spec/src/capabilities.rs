@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::json::{self, ShapeError};
 
 /// The variable, as NVIDIA's container toolkit documents it.
@@ -30,7 +32,8 @@ pub enum Error {
 }
 
 /// What a library, program or file of the driver is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Capability {
     /// CUDA and OpenCL.
     Compute,
@@ -49,26 +52,10 @@ pub enum Capability {
 }
 
 impl Capability {
-    const ALL: [Self; 7] = [
-        Self::Compute,
-        Self::Utility,
-        Self::Graphics,
-        Self::Video,
-        Self::Display,
-        Self::Ngx,
-        Self::Compat32,
-    ];
+    const ALL: &[Self] = Self::VARIANTS;
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Compute => "compute",
-            Self::Utility => "utility",
-            Self::Graphics => "graphics",
-            Self::Video => "video",
-            Self::Display => "display",
-            Self::Ngx => "ngx",
-            Self::Compat32 => "compat32",
-        }
+        self.into()
     }
 
     /// What it admits of calls beside everybody's. A display is never given: its nodes would be needed.
@@ -155,7 +142,8 @@ impl Capabilities {
             .map(str::trim)
             .filter(|word| !word.is_empty())
         {
-            let known = Capability::ALL.into_iter().find(|one| one.name() == word);
+            let mut all = Capability::ALL.iter();
+            let known = all.find(|one| one.name() == word).copied();
             match known {
                 Some(capability) => {
                     needed.push(capability);

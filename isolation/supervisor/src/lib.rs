@@ -28,4 +28,6 @@ pub mod succession;
 mod supervisor;
 pub mod topology;
 
-pub use supervisor::{Abandonment, Error, Supervisor, accept_listener, name_of, record_identity};
+pub use supervisor::{
+    Abandonment, Error, Supervisor, accept_listener, name_of, record_identity, why_replaced,
+};

@@ -34,6 +34,7 @@ use crate::scarce::{Spares, Watched};
 mod adoption;
 mod child;
 pub(crate) mod delay;
+mod end;
 mod error;
 mod fd_store;
 mod host_environment;
@@ -42,21 +43,16 @@ mod start;
 mod starvation;
 mod upgrade;
 
+pub use child::why_replaced;
 use child::{Child, Death, Program, Step};
 pub use error::Error;
 use fd_store::FdStore;
 use host_environment::FirstListener;
 pub use host_environment::{Abandonment, accept_listener, name_of, record_identity};
-use upgrade::{UPGRADE_STARTS, Upgrade, micros};
+use upgrade::{Upgrade, micros};
 
 /// How often the heartbeat is looked at.
 const TICK_MS: u16 = 100;
-/// A broker whose heartbeat has stopped for this long, and that could have run, is replaced. There is one ten times as often.
-const HANG: Duration = Duration::from_secs(2);
-/// A broker that takes this long for a step of its start, and could have run, is replaced.
-const START: Duration = Duration::from_secs(10);
-/// A broker that was told to hand over is killed after this: all that it has not finished is in the shared state.
-const HAND_OVER: Duration = Duration::from_millis(25);
 const TOKEN_SIGNAL: u64 = u64::MAX;
 const TOKEN_NOTIFY: u64 = u64::MAX - 1;
 const LISTENERS_FROM: u64 = 1 << 40;
@@ -79,6 +75,8 @@ pub struct Supervisor {
     replaced: u64,
     failures: u32,
     start_at: Option<Instant>,
+    /// Why there is to be a next broker.
+    why_next: Option<String>,
     has_served: bool,
     first_listener: FirstListener,
     /// Since when no broker has taken calls.
@@ -176,12 +174,14 @@ impl Supervisor {
         }
         self.give_up_the_late_upgrade();
         self.start_at = None;
-        match self.spawn(|supervisor| supervisor.program.try_clone()) {
+        let why = self.why_next.take();
+        let program = |supervisor: &Self| supervisor.program.try_clone();
+        match self.spawn(program, why.as_deref()) {
             Ok((child, _)) => self.broker = Some(child),
             Err(error) if !self.is_ready => return Err(error),
             Err(error) => {
                 tracing::error!(container = self.name, error = %error, "no broker could be started");
-                self.failed(Step::Starting, Death::ByItself);
+                self.failed(Step::Starting, Death::Unseen);
             }
         }
         Ok(())
@@ -190,10 +190,11 @@ impl Supervisor {
     fn spawn(
         &mut self,
         program: impl FnOnce(&Self) -> io::Result<Program>,
+        why: Option<&str>,
     ) -> Result<(Child, Program), Error> {
         let program = program(self).map_err(Error::io("opening the program of", &self.dir))?;
         self.children = self.children.saturating_add(1);
-        let child = Child::spawn(&program, &self.dir, self.children)?;
+        let child = Child::spawn(&program, &self.dir, self.children, why)?;
         self.watch(&child)?;
         Ok((child, program))
     }
@@ -227,7 +228,7 @@ impl Supervisor {
                 Ok(Some((message, fds))) => self.heard(number, message, fds),
                 Ok(None) => return self.ended(number),
                 Err(error) => {
-                    child.kill();
+                    child.kill_because("it was not understood, and was killed");
                     tracing::error!(container = self.name, error = %error, "a broker is not understood");
                     return self.ended(number);
                 }
@@ -367,101 +368,6 @@ impl Supervisor {
                 pause_us = micros(pause),
                 "another broker serves; calls waited meanwhile"
             );
-        }
-    }
-
-    /// A child's socket has ended: it is dead, or as good as.
-    fn ended(&mut self, number: u64) -> Result<(), Error> {
-        if let Some(upgrade) = self
-            .upgrade
-            .take_if(|upgrade| upgrade.child.number() == number)
-        {
-            self.upgrade_failed(
-                upgrade,
-                "the new broker ended before it served; the log says why",
-            );
-            return Ok(());
-        }
-        let Some(mut broker) = self.broker.take_if(|broker| broker.number() == number) else {
-            return Ok(());
-        };
-        let death = self.bury(&mut broker);
-        if !self.is_ready {
-            // The frontend shows the last line of the log, which is the broker's own.
-            return Err(Error::FirstBroker);
-        }
-        self.paused_at.get_or_insert_with(Instant::now);
-        match &self.upgrade {
-            Some(upgrade) if upgrade.child.step() == Step::Starting => {
-                self.start_at = Some(Instant::now() + UPGRADE_STARTS);
-            }
-            Some(_) => self.promote(),
-            None => {
-                tracing::warn!(
-                    container = self.name,
-                    pid = broker.pid(),
-                    "the broker has ended: its calls wait for the next one"
-                );
-                if broker.step() != Step::Serving || broker.age() < delay::SHORT_LIFE {
-                    self.failed(broker.step(), death);
-                } else {
-                    self.failures = 0;
-                    self.start_at = Some(Instant::now());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes sure that a child is dead. What it had sent was read before: its socket is at its end.
-    fn bury(&self, child: &mut Child) -> Death {
-        let _closed_anyway = self.epoll.delete(child.socket());
-        child.kill();
-        child.wait()
-    }
-
-    /// A broker did not live long.
-    fn failed(&mut self, step: Step, death: Death) {
-        let times = self.failures;
-        self.failures = self.failures.saturating_add(1);
-        let delay = delay::before_next(step, death, times);
-        if delay >= delay::FIRST {
-            tracing::error!(
-                container = self.name,
-                failures = self.failures,
-                delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
-                "brokers end soon after their start: calls wait"
-            );
-        }
-        self.start_at = Some(Instant::now() + delay);
-    }
-
-    fn watch_over_children(&mut self) {
-        let heartbeats = self.shared_state.heartbeats();
-        if let Some(upgrade) = &self.upgrade {
-            let waits_for = upgrade.hand_over_at.filter(|at| at.elapsed() > HAND_OVER);
-            if let (Some(_), Some(broker)) = (waits_for, &self.broker) {
-                broker.kill();
-            }
-        }
-        let next = self.upgrade.as_mut().map(|upgrade| &mut upgrade.child);
-        for child in self.broker.as_mut().into_iter().chain(next) {
-            let is_stuck = match child.step() {
-                Step::Serving => child.is_hung(heartbeats, HANG),
-                // The former one has no heartbeat, and a full journal takes its time to be read.
-                Step::Resuming => child.is_hung(heartbeats, START),
-                Step::Starting | Step::Standby => child.is_stuck(START),
-            };
-            // One without CPU time takes its time to die as well.
-            if is_stuck && !child.is_killed() {
-                tracing::error!(
-                    container = self.name,
-                    pid = child.pid(),
-                    step = ?child.step(),
-                    "the broker does not move: it is replaced"
-                );
-                child.kill();
-            }
         }
     }
 

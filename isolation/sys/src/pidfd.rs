@@ -17,6 +17,12 @@ impl AsFd for PidFd {
     }
 }
 
+impl From<PidFd> for OwnedFd {
+    fn from(process: PidFd) -> Self {
+        process.0
+    }
+}
+
 impl From<OwnedFd> for PidFd {
     /// One that another process has opened and sent.
     fn from(fd: OwnedFd) -> Self {

@@ -9,8 +9,8 @@ use nvabi::capability::{Capabilities, Needs};
 use nvabi::class::{self, Kind, Plain};
 use nvabi::escape::Id;
 use nvabi::layout::{
-    channel_group_params, channel_params, device_params, engine_type, memory_params, nvos00,
-    nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos55, nvos57, os_event,
+    channel_group_params, channel_params, context_dma, device_params, engine_type, memory_params,
+    nvos00, nvos02, nvos21, nvos32, nvos33, nvos34, nvos46, nvos47, nvos55, nvos57, os_event,
 };
 use nvabi::{Release, status};
 
@@ -119,9 +119,12 @@ fn try_decide(
                 Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release))
             }
             // [`crate::op()`] names none of these.
-            Id::AllocObject | Id::I2cAccess | Id::AccessRegistry | Id::IoctlXferCmd => {
-                Err(Refusal::Errno(EINVAL))
-            }
+            Id::AllocObject
+            | Id::AllocContextDma2
+            | Id::BindContextDma
+            | Id::I2cAccess
+            | Id::AccessRegistry
+            | Id::IoctlXferCmd => Err(Refusal::Errno(EINVAL)),
         },
     }
 }
@@ -152,8 +155,8 @@ fn alloc(
     if named.any(|named| named != 0 && named != client) {
         return Err(op.refuse(status::NV_ERR_INVALID_CLIENT, release));
     }
-    if class.kind == Kind::Plain(Plain::SharedData) && policy.card_figures == CardFigures::Refuse {
-        return Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release));
+    if let Some(status) = refused_by_its_kind(class.kind, params.unwrap_or_default(), policy) {
+        return Err(op.refuse(status, release));
     }
     match class.kind {
         Kind::Root => Ok(Effect::Client),
@@ -224,6 +227,24 @@ fn of_card(requested: &Requested, op: &Op, release: Release) -> Result<Takes, Re
         return Err(op.refuse(status::NV_ERR_INVALID_ARGUMENT, release));
     }
     Ok(requested.takes(release))
+}
+
+/// How an object is refused for what it is:
+/// - the card's figures, where the container may not read them;
+/// - a notifier of more than a page: RM maps it for the kernel (context_dma.c, `_ctxdmaConstruct`), which takes page tables and address space
+///   of the kernel's for each, and nothing counts them.
+fn refused_by_its_kind(kind: Kind, params: &[u8], policy: &Policy) -> Option<u32> {
+    let limit = || u64_at(params, context_dma::LIMIT).unwrap_or_default();
+    if kind == Kind::Plain(Plain::SharedData) && policy.card_figures == CardFigures::Refuse {
+        Some(status::NV_ERR_NOT_SUPPORTED)
+    } else if kind == Kind::Plain(Plain::ContextDma)
+        && context_dma::is_mapped_for_the_kernel(params)
+        && limit() >= context_dma::MOST_NOTIFIER_BYTES
+    {
+        Some(status::NV_ERR_INVALID_LIMIT)
+    } else {
+        None
+    }
 }
 
 /// Whether a channel or a group would be one of an engine that the container does not have. Without the engine's classes it could not work

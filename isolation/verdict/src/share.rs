@@ -12,7 +12,7 @@ use nvabi::escape::Id;
 use nvabi::layout::share_policy::{
     ACTION, ACTION_REQUIRE, ACTION_REVOKE, CLIENT, NONE, OS_SECURITY_TOKEN, PID, TARGET, TYPE,
 };
-use nvabi::layout::{device_params, encoder_session, nvos21, nvos57, video_params};
+use nvabi::layout::{device_params, encoder_session, nvos21, nvos57, peer_to_peer, video_params};
 use nvabi::{Release, class, status};
 
 use crate::effect::Effect;
@@ -112,26 +112,34 @@ pub fn narrow(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
 /// - an encoder's session is one of version 0: of another, RM maps as much as it wants of the memory that the caller names, whatever its
 ///   length, and reads it each second until the session is freed, whether the memory is still there or not (nvencsession.c,
 ///   `nvencsessionConstruct_IMPL`). Figures of the session are all that is lost, which a tenant is not shown.
+/// - a connection of two cards has no peer numbers of the caller's choice: RM compares one neither with how many there are nor with who uses it
+///   (`kbusCreateP2PMappingForNvlink_GP100`), and has the card's routing changed for everybody.
 #[must_use]
-pub fn cleared(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
-    let arg = segments.first()?;
-    let at = cleared_word(op.class(arg).and_then(class::of)?)?;
-    let is_set = u32_at(segments.get(1)?, at).is_some_and(|word| word != 0);
-    is_set.then_some(Narrowing {
+pub fn cleared(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
+    let class = segments.first().and_then(|arg| op.class(arg));
+    let words = class.and_then(class::of).map_or(&[][..], cleared_words);
+    let params = segments.get(1).copied().unwrap_or_default();
+    let is_set = |at: &usize| u32_at(params, *at).is_some_and(|word| word != 0);
+    let set = words.iter().copied().filter(is_set);
+    set.map(|at| Narrowing {
         segment: 1,
         at,
         bytes: Replacement::U32(0),
     })
+    .collect()
 }
 
-fn cleared_word(class: &Class) -> Option<usize> {
+fn cleared_words(class: &Class) -> &'static [usize] {
     if class.kind == Kind::Video {
-        Some(video_params::ALONE)
-    } else if class.kind == Kind::Plain(Plain::EncoderSession) {
-        Some(encoder_session::VERSION)
-    } else {
-        None
+        return &[video_params::ALONE];
     }
+    if class.kind == Kind::Plain(Plain::EncoderSession) {
+        return &[encoder_session::VERSION];
+    }
+    if class.kind == Kind::Plain(Plain::PeerToPeer) {
+        return &peer_to_peer::CHOSEN_BY_RM;
+    }
+    &[]
 }
 
 impl Narrowing {

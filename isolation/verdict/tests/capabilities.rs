@@ -154,11 +154,11 @@ fn an_object_of_a_video_engine_keeps_no_other_from_it() {
     for class in class::ALL.iter().filter(|row| row.kind == Kind::Video) {
         let arg = allocation(class.number);
         let mut params = vec![0; class.params.of(Release::R595) as usize];
-        assert_eq!(verdict::cleared(&ALLOC, &[&arg, &params]), None);
+        assert_eq!(verdict::cleared(&ALLOC, &[&arg, &params]), []);
         // Without parameters there is nothing to narrow.
-        assert_eq!(verdict::cleared(&ALLOC, &[&arg]), None);
+        assert_eq!(verdict::cleared(&ALLOC, &[&arg]), []);
         put_u32(&mut params, video_params::ALONE, 1);
-        let Some(place) = verdict::cleared(&ALLOC, &[&arg, &params]) else {
+        let [place] = verdict::cleared(&ALLOC, &[&arg, &params])[..] else {
             panic!("{} is not cleared", class.name)
         };
         let before = place.apply(&mut params).unwrap();
@@ -173,7 +173,7 @@ fn an_object_of_a_video_engine_keeps_no_other_from_it() {
 fn an_encoders_session_has_no_memory_that_the_driver_reads() {
     let arg = allocation(class::NVENC_SW_SESSION);
     let mut params = vec![0; 20];
-    assert_eq!(verdict::cleared(&ALLOC, &[&arg, &params]), None);
+    assert_eq!(verdict::cleared(&ALLOC, &[&arg, &params]), []);
     put_u32(&mut params, encoder_session::VERSION, 1);
     put_u32(&mut params, encoder_session::H_MEM, 0xbad);
     // The memory is not looked for: nobody reads its handle.
@@ -182,11 +182,28 @@ fn an_encoders_session_has_no_memory_that_the_driver_reads() {
         named.iter().map(|handle| handle.field).collect()
     };
     assert_eq!(fields(&params), ["hClient", "hObjectParent"]);
-    let Some(place) = verdict::cleared(&ALLOC, &[&arg, &params]) else {
+    let [place] = verdict::cleared(&ALLOC, &[&arg, &params])[..] else {
         panic!("not cleared")
     };
     place.apply(&mut params).unwrap();
     assert_eq!(u32_at(&params, encoder_session::VERSION), Some(0));
+}
+
+/// RM compares a number of the caller's choice with nothing, and the card's routing is everybody's.
+#[test]
+fn a_connection_of_cards_has_the_numbers_that_the_driver_chooses() {
+    const P2P: u32 = 0x503b;
+    let arg = allocation(P2P);
+    let mut params: Vec<u8> = (0..96).map(|_| 0xff).collect();
+    let cleared = verdict::cleared(&ALLOC, &[&arg, &params]);
+    for place in &cleared {
+        place.apply(&mut params).unwrap();
+    }
+    let left: Vec<usize> = (0..params.len()).filter(|at| params[*at] != 0).collect();
+    // The two subdevices, the flags, and what RM writes.
+    let expected: Vec<usize> = (0..8).chain(28..32).chain(40..96).collect();
+    assert_eq!(left, expected);
+    assert_eq!(verdict::cleared(&ALLOC, &[&arg, &[0; 96]]), []);
 }
 
 #[test]

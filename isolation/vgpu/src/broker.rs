@@ -292,7 +292,7 @@ fn stop_recorded(
 }
 
 /// The broker that was recorded, if that very process still lives.
-fn recorded(dir: &ContainerDir) -> Result<Option<PidFd>, Error> {
+pub(crate) fn recorded(dir: &ContainerDir) -> Result<Option<PidFd>, Error> {
     let Some(identity) = identity(dir)? else {
         return Ok(None);
     };

@@ -169,19 +169,24 @@ impl Log {
         self.add(|| events::append(&folder, &Event::now(NO_GPUDIRECT_RDMA, &text)));
     }
 
-    /// At the container's end, while its frontend is still held: no supervisor ends by itself then.
-    pub(crate) fn broker_gone(&self, dir: &ContainerDir) {
+    /// Whether broker and supervisor are gone, while their container's frontend is still held: no supervisor ends by itself then. It is
+    /// told once; one that never came is told already.
+    pub(crate) fn broker_gone(&self, dir: &ContainerDir, text: &str) -> bool {
         let is_gone = matches!(
             (FileLock::is_held(&dir.frontend_lock()), dir.has_broker()),
             (Ok(true), Ok(false))
         );
+        if !is_gone {
+            return false;
+        }
         let folder = events::of_container(&self.state_dir, &self.key);
-        let last = events::read(&folder).unwrap_or_default().pop();
-        // One that never came is told already.
-        if is_gone && last.is_none_or(|event| event.kind != REFUSED) {
-            let text = "found at the container's end: broker and supervisor were gone, and no GPU call of the container has succeeded since";
+        let events = events::read(&folder).unwrap_or_default();
+        let mut of_this_life = events.iter().rev().take_while(|event| event.kind != ENDED);
+        if !of_this_life.any(|event| [REFUSED, BROKER_GONE].contains(&event.kind.as_str())) {
+            tracing::warn!(key = %self.key, "{text}");
             self.add(|| events::append(&folder, &Event::now(BROKER_GONE, text)));
         }
+        true
     }
 
     fn last(&self, kind: &str, text: &str) {

@@ -71,8 +71,8 @@ pub use cards::{Name, Names, PodNames};
 pub use container::{Container, Logs};
 pub use error::{Error, Fault, WhyNot};
 pub use lifecycle::{
-    BrokerState, Create, Created, Ended, Life, Listed, Prepared, Rejected, Running, Source, Unheld,
-    VgpuState, asks_for_nothing, create, list, list_each, named, names_of, reclaim,
+    BrokerState, Brokers, Create, Created, Ended, Life, Listed, Prepared, Rejected, Running,
+    Source, Unheld, VgpuState, asks_for_nothing, create, list, list_each, named, names_of, reclaim,
 };
 pub use own_group::OwnUsage;
 pub use resize::{

@@ -315,13 +315,28 @@ fn hold_until_a_signal(
     Ok(code)
 }
 
+/// A node that is not there is another thing than one behind which nobody answers.
+fn why_unconnected(error: &rmclient::Error) -> &'static str {
+    match error {
+        rmclient::Error::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            "no GPU here; start this in a container with a vGPU, or by `cgpu run --memory 1Gi -- cgpu-burn …`"
+        }
+        rmclient::Error::Open { .. } | rmclient::Error::Ioctl { .. } => {
+            "there is a GPU here, and nobody answers its calls; on the host, `cgpu doctor` and `cgpu events` say why"
+        }
+        _ => "there is a GPU here, and its driver answers otherwise than expected",
+    }
+}
+
 fn with_card<T>(
     nodes: &Nodes,
     index: usize,
     load: impl FnOnce(&Card<'_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let client = Client::connect(nodes)
-        .context("no GPU here; start this in a container with a vGPU, or by `cgpu run --memory 1Gi -- cgpu-burn …`")?;
+    let client = Client::connect(nodes).map_err(|error| {
+        let what = why_unconnected(&error);
+        anyhow::Error::from(error).context(what)
+    })?;
     let cards = client.cards()?;
     let card = cards.get(index).with_context(|| {
         format!(

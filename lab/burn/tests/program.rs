@@ -21,7 +21,18 @@ fn burn_without_a_driver_fails_and_a_size_without_unit_is_explained() {
     let dev = empty.path().to_str().unwrap();
     let output = burn(&["--dev", dev, "alloc", "1Mi"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(error_of(&output).contains("nvidiactl"));
+    let error = error_of(&output);
+    assert!(
+        error.contains("nvidiactl") && error.contains("no GPU here"),
+        "{error}"
+    );
+    // A node behind which nobody is.
+    std::fs::write(empty.path().join("nvidiactl"), "").unwrap();
+    let error = error_of(&burn(&["--dev", dev, "alloc", "1Mi"]));
+    assert!(
+        !error.contains("no GPU here") && error.contains("nobody answers"),
+        "{error}"
+    );
     let output = burn(&["alloc", "4G"]);
     assert_ne!(output.status.code(), Some(0));
     assert!(error_of(&output).contains("e.g. 512Mi"));

@@ -15,8 +15,9 @@ use cards::FrontendKind;
 use host_config::Config;
 use serde_json::Value;
 use spec::request::Whose;
+use sys::pidfd::PidFd;
 pub use vgpu::backend::Started;
-use vgpu::{Container, Create, Source};
+use vgpu::{Brokers, Container, Create, Source};
 
 use super::reaper::Reaper;
 use crate::error::{Error, GpuError, GpuFault, GpuResult, Result};
@@ -86,6 +87,16 @@ pub trait Running: Send + Sync {
     /// The control group of those processes cannot be changed.
     fn follow(&self) -> GpuResult<()> {
         Ok(())
+    }
+
+    /// The process that the container's driver calls depend on. `None`: no broker makes them.
+    fn broker_process(&self) -> Option<PidFd> {
+        None
+    }
+
+    /// Looks whether anybody makes them still, and has it told where nobody does.
+    fn notice_broker(&self) -> Brokers {
+        Brokers::There
     }
 
     /// Edits the process of an exec.
@@ -218,6 +229,14 @@ impl Running for vgpu::Running {
 
     fn follow(&self) -> GpuResult<()> {
         Ok(vgpu::Running::follow(self)?)
+    }
+
+    fn broker_process(&self) -> Option<PidFd> {
+        vgpu::Running::broker_process(self)
+    }
+
+    fn notice_broker(&self) -> Brokers {
+        vgpu::Running::notice_broker(self)
     }
 
     fn edit_exec(&self, process: &mut Value) -> GpuResult<()> {

@@ -2,6 +2,7 @@
 //! [`Supervisor`] joins these to the state machine of [`crate::task`]; nothing here knows protobuf but the publisher,
 //! which passes sealed envelopes on.
 
+mod broker;
 mod caller;
 mod cgroup;
 mod console;

@@ -1,11 +1,22 @@
 //! Checks of the driver, its cards, modules, nodes and libraries.
 
+use std::path::Path;
+
 use driver_libraries::Survey as Libraries;
 use driver_libraries::uvm_module::Standing as UvmModule;
+use host_config::Config;
 use nvabi::Release;
 
 use super::{Check, Facts, standing};
 use crate::host_driver::HostDriver;
+
+/// What names the state folder to the simulator, which does not read `cgpu.toml`; nothing for the folder that it takes by itself.
+fn own_state_dir(state_dir: &Path) -> String {
+    if state_dir == Config::default().state_dir {
+        return String::new();
+    }
+    format!(" --state-dir {}", state_dir.display())
+}
 
 pub(super) fn checks(facts: &Facts) -> Vec<Check> {
     let named = match facts.driver {
@@ -13,7 +24,10 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
             return vec![Check::missing(
                 "driver",
                 "neither NVIDIA's driver nor cgpu-sim runs here",
-                "load the NVIDIA driver, or simulate GPUs with `cgpu-sim --profile two-ada`",
+                format!(
+                    "load the NVIDIA driver, or simulate GPUs with `cgpu-sim --profile two-ada{}`",
+                    own_state_dir(&facts.state_dir)
+                ),
             )];
         }
         HostDriver::Kernel => "the kernel's NVIDIA driver",
@@ -55,7 +69,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         (HostDriver::Sim, Err(why)) => checks.push(Check::missing(
             "simulator",
             format!("does not answer: {why}"),
-            "start cgpu-sim again, with the same profile; running containers find their cards again by themselves",
+            "start cgpu-sim again, with the same profile; running containers find their cards again once their programs open them anew",
         )),
         _ => {}
     }

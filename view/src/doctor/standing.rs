@@ -180,12 +180,51 @@ pub(super) fn unshareable(
 
 /// What goes on in the containers that hold a vGPU.
 pub(super) fn containers(facts: &Facts) -> Vec<Check> {
-    let mut checks = of(&facts.containers);
+    let mut checks = of(&facts.containers, reach(facts));
     checks.extend(forsaken(facts));
     checks
 }
 
-fn of(containers: &Result<Vec<Container>, String>) -> Vec<Check> {
+/// Who does not make the calls of containers whose driver is unreachable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// An executor of a real driver's.
+    Executor,
+    /// The simulator, which does not answer.
+    NoSimulator,
+    /// The one before the simulator that answers now.
+    FormerSimulator,
+}
+
+fn reach(facts: &Facts) -> Reach {
+    match (facts.driver, &facts.simulator) {
+        (HostDriver::Sim, Ok(())) => Reach::FormerSimulator,
+        (HostDriver::Sim, Err(_)) => Reach::NoSimulator,
+        (HostDriver::Kernel | HostDriver::None, _) => Reach::Executor,
+    }
+}
+
+impl Reach {
+    /// What is wrong, and what to do.
+    fn texts(self) -> [&'static str; 2] {
+        match self {
+            Self::Executor => [
+                "the executor or simulator behind them does not answer",
+                "restart these containers, whose executors are gone; simulated cards: start cgpu-sim again. `cgpu events CONTAINER` says since when",
+            ],
+            Self::NoSimulator => [
+                "the simulator behind them does not answer",
+                "start cgpu-sim again, and then their programs. `cgpu events CONTAINER` says since when",
+            ],
+            Self::FormerSimulator => [
+                "the simulator was started again since they opened their cards",
+                "restart these containers, or end the programs in them that have the cards open: cgpu-sim serves those that open them anew. `cgpu events CONTAINER` says since when",
+            ],
+        }
+    }
+}
+
+fn of(containers: &Result<Vec<Container>, String>, reach: Reach) -> Vec<Check> {
     const STALE: &str = "stale grants";
     let containers = match containers {
         Ok(containers) => containers,
@@ -223,10 +262,11 @@ fn of(containers: &Result<Vec<Container>, String>) -> Vec<Check> {
         ));
     }
     if let Some(unreachable) = named(State::DriverUnreachable) {
+        let [what, remedy] = reach.texts();
         checks.push(Check::broken(
             "brokers",
-            format!("the executor or simulator behind them does not answer: {unreachable}: their GPU calls fail with EIO"),
-            "simulated cards: start cgpu-sim again; else restart these containers, whose executors are gone. `cgpu events CONTAINER` says since when",
+            format!("{what}: {unreachable}: their GPU calls fail with EIO"),
+            remedy,
         ));
     }
     if let Some(silent) = named(State::Silent) {
@@ -379,13 +419,33 @@ mod tests {
                 name: "default/c1".to_owned(),
                 state,
             };
-            let checks = of(&Ok(vec![container]));
+            let checks = of(&Ok(vec![container]), Reach::NoSimulator);
             let check = checks.iter().rfind(|check| check.name == name).unwrap();
             one(check, level, &[part]);
             if level != Level::Ok {
                 one(check, level, &["default/c1"]);
             }
         }
+    }
+
+    #[test]
+    fn a_simulator_that_answers_is_not_to_be_started_again() {
+        let container = Container {
+            name: "default/c1".to_owned(),
+            state: State::DriverUnreachable,
+        };
+        let checks = of(&Ok(vec![container]), Reach::FormerSimulator);
+        let check = checks
+            .iter()
+            .rfind(|check| check.name == "brokers")
+            .unwrap();
+        one(
+            check,
+            Level::Broken,
+            &["restart these containers", "was started again"],
+        );
+        let remedy = check.remedy.as_deref().unwrap_or_default();
+        assert!(!remedy.contains("start cgpu-sim"), "{remedy}");
     }
 
     #[test]

@@ -463,3 +463,22 @@ fn what_loosens_isolation_is_recorded() {
     );
     assert!(assess(&facts).can_start);
 }
+
+/// The simulator does not read `cgpu.toml`.
+#[test]
+fn a_simulator_for_another_state_folder_is_named_with_it() {
+    let remedy = |state_dir: &str| {
+        let mut facts = healthy();
+        facts.driver = HostDriver::None;
+        facts.state_dir = PathBuf::from(state_dir);
+        let checks = assess(&facts).checks;
+        let driver = checks.iter().find(|check| check.name == "driver").unwrap();
+        driver.remedy.clone().unwrap()
+    };
+    assert!(remedy("/run/cgpu").ends_with("`cgpu-sim --profile two-ada`"));
+    let other = remedy("/srv/cgpu");
+    assert!(
+        other.ends_with("`cgpu-sim --profile two-ada --state-dir /srv/cgpu`"),
+        "{other}"
+    );
+}

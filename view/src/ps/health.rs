@@ -29,6 +29,9 @@ impl PsIncidents {
 
 const OK: &str = "ok";
 
+/// The health of a container whose broker and supervisor are gone.
+pub(super) const BROKER_GONE: &str = "every GPU call fails: restart the container";
+
 /// What went wrong, what the broker lacks, and that nothing vouches for the figures but the ledger itself.
 pub(super) fn health_text(status: &Status, reconciled: Option<&PsReconciled>) -> String {
     let health = &status.health;

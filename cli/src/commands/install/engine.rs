@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 /// An engine, or a second way into one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(Display, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
 pub(super) enum Engine {
     /// containerd, and Kubernetes on it.
     Containerd,
@@ -31,13 +34,7 @@ impl Engine {
     pub(super) const FOUND: [Self; 4] = [Self::Containerd, Self::Docker, Self::Podman, Self::Crio];
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Containerd => "containerd",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Crio => "crio",
-            Self::PodmanHook => "podman-hook",
-        }
+        self.into()
     }
 
     /// The program that reads the configuration.
@@ -48,12 +45,6 @@ impl Engine {
             Self::Podman | Self::PodmanHook => "podman",
             Self::Crio => "crio",
         }
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
     }
 }
 
@@ -88,22 +79,12 @@ impl FromStr for Requested {
             Some((name, version)) => (name, Some(version)),
             None => (text, None),
         };
-        let all = [
-            Engine::Containerd,
-            Engine::Docker,
-            Engine::Podman,
-            Engine::Crio,
-            Engine::PodmanHook,
-        ];
-        let engine = all
-            .into_iter()
-            .find(|engine| engine.name() == name)
-            .ok_or_else(|| {
-                format!(
-                    "no engine {name:?}; allowed are {}",
-                    all.map(Engine::name).join(", ")
-                )
-            })?;
+        let engine = name.parse().map_err(|_unknown| {
+            format!(
+                "no engine {name:?}; allowed are {}",
+                Engine::VARIANTS.join(", ")
+            )
+        })?;
         let version = match version {
             None => None,
             Some(text) => {

@@ -260,7 +260,7 @@ fn supervised(
         Err(error) => Err((error, created.prepared.ended())),
     };
     let (code, ended) = match verified {
-        Ok((running, child)) => (supervise::wait(child, &signals), running.ended()),
+        Ok((running, child)) => (supervise::wait(child, &signals, &running), running.ended()),
         Err((error, ended)) => (Err(error), ended),
     };
     // While the command's control group is there.

@@ -1,12 +1,18 @@
 //! Waiting for the command while passing signals on.
 
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use anyhow::Context;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::unistd::Pid;
+use sys::pidfd::PidFd;
+use vgpu::{Brokers, Running};
 
 /// What is passed on. A stop of this program itself is left to the terminal.
 const FORWARDED: [Signal; 8] = [
@@ -19,6 +25,9 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGWINCH,
     Signal::SIGALRM,
 ];
+
+/// Until the next supervisor is named.
+const SUCCESSION: Duration = Duration::from_millis(200);
 
 /// Those that would end this program, kept from doing so while there is something to undo.
 #[derive(Debug)]
@@ -51,11 +60,25 @@ impl EndingSignals {
 }
 
 /// Waits for the command; its exit code is this program's, 128 and the signal's number where a signal ended it.
-pub(super) fn wait(mut child: Child, signals: &SignalFd) -> anyhow::Result<ExitCode> {
+pub(super) fn wait(
+    mut child: Child,
+    signals: &SignalFd,
+    running: &Running,
+) -> anyhow::Result<ExitCode> {
+    let mut broker = running.broker_process();
     let pid = Pid::from_raw(child.id().cast_signed());
     loop {
         if let Some(status) = child.try_wait().context("wait for the command")? {
             return Ok(exit_code(status));
+        }
+        if wait_for_either(signals, broker.as_ref())? == Readable::Broker {
+            // One that has lost its supervisor starts the next, which is named some milliseconds later.
+            std::thread::sleep(SUCCESSION);
+            broker = match running.notice_broker() {
+                Brokers::There => running.broker_process(),
+                Brokers::Gone => None,
+            };
+            continue;
         }
         let Some(info) = signals.read_signal().context("wait for a signal")? else {
             continue;
@@ -68,6 +91,31 @@ pub(super) fn wait(mut child: Child, signals: &SignalFd) -> anyhow::Result<ExitC
             kill(pid, signal).context("pass a signal on")?;
         }
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Readable {
+    Signals,
+    Broker,
+}
+
+fn wait_for_either(signals: &SignalFd, broker: Option<&PidFd>) -> anyhow::Result<Readable> {
+    let on = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    let mut fds = vec![on(signals.as_fd())];
+    fds.extend(broker.map(|broker| on(broker.as_fd())));
+    loop {
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => break,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).context("wait for a signal"),
+        }
+    }
+    let is_signalled = fds.first().and_then(PollFd::any).unwrap_or(true);
+    Ok(if is_signalled {
+        Readable::Signals
+    } else {
+        Readable::Broker
+    })
 }
 
 /// A terminal sends its signals to the whole foreground group, the command included; a person or program to us alone.

@@ -8,7 +8,9 @@ use ledger::{
     CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, PinToken, Purpose,
     ReservationToken,
 };
-use nvabi::class::Class;
+use nvabi::bytes::u32_at;
+use nvabi::class::{Class, Kind, Plain};
+use nvabi::layout::context_dma;
 use nvabi::status;
 use verdict::{Effect, Memory, Schedule, Switch, Whose, page_size};
 
@@ -143,6 +145,7 @@ impl Account {
             }
             None => None,
         };
+        self.check_notifier(change, call, (class, client))?;
         let card = device.or_else(|| card_of_object(change, (client, parent)));
         let demand = card.and_then(|card| {
             let place = (client, parent);
@@ -163,6 +166,35 @@ impl Account {
             device,
             token,
         })
+    }
+
+    /// A notifier in a card's memory takes a place of its own in the window by which the CPU reaches the card (context_dma.c,
+    /// `kbusMapFbApertureSingle`), beside what is mapped there by calls that are counted.
+    fn check_notifier(
+        &self,
+        state: &State,
+        call: &JudgedCall<'_>,
+        (class, client): (&Class, u32),
+    ) -> Result<(), Denied> {
+        let params = call.segments.get(1).map(|params| params.bytes.as_slice());
+        let params = params.unwrap_or_default();
+        if class.kind != Kind::Plain(Plain::ContextDma)
+            || !context_dma::is_mapped_for_the_kernel(params)
+        {
+            return Ok(());
+        }
+        let memory = u32_at(params, context_dma::H_MEMORY).unwrap_or_default();
+        let allocation = state
+            .ledger
+            .object(ClientHandle(client), ObjectHandle(memory))
+            .and_then(|memory| state.ledger.allocation(memory.allocation?));
+        match allocation {
+            Some(on) if on.card != CardSlot::HOST => {
+                let why = Why::NotifierOnCard { client, memory };
+                Err(self.denied(call, status::NV_ERR_NOT_SUPPORTED, why))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn reserve_memory(

@@ -89,6 +89,14 @@ pub enum Why {
         /// The channel.
         channel: u32,
     },
+    /// A context DMA that RM would map for the kernel, over a card's memory.
+    #[error("hMemory: a notifier in {memory:#x} of client {client:#x}, which is on a card")]
+    NotifierOnCard {
+        /// The client.
+        client: u32,
+        /// The memory.
+        memory: u32,
+    },
     /// An event of another tenant's client.
     #[error("the event's client is not the container's")]
     ForeignEvent,

@@ -32,6 +32,10 @@ pub(crate) const TESTS: &[Test] = &[
         "faults::a_lone_broker_names_itself_when_it_can",
         lone_on_a_full_disk,
     ),
+    (
+        "faults::the_next_broker_says_how_the_former_one_ended",
+        ways_to_end,
+    ),
 ];
 
 const DISK_BYTES: u64 = 1 << 20;
@@ -57,6 +61,44 @@ fn kinds(kept: &Kept) -> Vec<String> {
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
         .map(|event| event["kind"].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// What the last broker that came into the place of another has said of that one.
+fn last_reason(kept: &Kept) -> String {
+    let text = std::fs::read_to_string(kept.log_dir().join("events.jsonl")).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|event| event["kind"] == "broker_replaced")
+        .filter_map(|event| event["text"].as_str().map(str::to_owned))
+        .next_back()
+        .unwrap_or_default()
+}
+
+fn ways_to_end() {
+    let kept = Kept::new(GRANULE);
+    for (signal, how) in [
+        (Signal::SIGKILL, "it was ended by signal 9, SIGKILL"),
+        (Signal::SIGABRT, "it was ended by signal 6, SIGABRT"),
+        (Signal::SIGTERM, "it ended with exit code 0"),
+        (Signal::SIGSTOP, "it did not move for 2 s, and was killed"),
+    ] {
+        let before = kept.broker_pid().unwrap();
+        kept.signal(before, signal);
+        until(how, || last_reason(&kept).ends_with(how));
+        assert!(
+            kept.log()
+                .contains(&format!("the broker has ended ({how})"))
+        );
+    }
+    let upgraded = kept.ask(&json!({"op": "upgrade", "program": super::kept::program()}));
+    assert!(upgraded.unwrap()["error"].is_null());
+    let reason = last_reason(&kept);
+    assert!(reason.ends_with("(5 so far): an upgrade"), "{reason}");
+    // The reason is of one replacement alone.
+    replace(&kept);
+    until("the next one says its own", || {
+        last_reason(&kept).ends_with("SIGKILL")
+    });
 }
 
 fn full_disk() {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use ledger::{CardSlot, Operation};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
-use nvabi::layout::{channel_params, memory_params, nvos02, nvos32};
+use nvabi::layout::{channel_params, context_dma, memory_params, nvos02, nvos32};
 use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
@@ -30,6 +30,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "host::card_memory_of_a_channel_is_freed_when_the_channel_is_gone",
         card_memory_of_a_channel_is_freed_when_the_channel_is_gone,
+    ),
+    (
+        "host::the_kernel_maps_no_notifier_on_a_card",
+        the_kernel_maps_no_notifier_on_a_card,
     ),
     (
         "host::contiguous_memory_is_charged_as_the_kernel_gives_it",
@@ -386,6 +390,28 @@ fn card_memory_of_a_channel_is_freed_when_the_channel_is_gone() {
     );
     assert_eq!(tenant.free(fd, client, client, other), rm::OK);
     fixture.assert_exact(0);
+}
+
+/// Each would take a place of its own in the card's window.
+fn the_kernel_maps_no_notifier_on_a_card() {
+    const MAPPED: u32 = 1 << 20;
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
+    let (tenant, fd, client) = (&seat.tenant, seat.fd, seat.client);
+    let on_card = tenant.memory(fd, client, seat.device, 10, MIB);
+    assert_eq!(on_card.status(), rm::OK);
+    assert_eq!(seat.by_class(11, MIB), rm::OK);
+    let notifier = |memory: u32, flags: u32| {
+        let mut params = vec![0; 32];
+        put_u32(&mut params, context_dma::FLAGS, flags);
+        put_u32(&mut params, context_dma::H_MEMORY, memory);
+        put_u64(&mut params, context_dma::LIMIT, 0xfff);
+        let arg = rm::alloc(client, seat.device, 0, 2, tenant.params_address());
+        tenant.call(fd, rm::ALLOC, &arg, &params).status()
+    };
+    assert_eq!(notifier(10, MAPPED), status::NV_ERR_NOT_SUPPORTED);
+    assert_eq!(notifier(10, 0), rm::OK);
+    assert_eq!(notifier(11, MAPPED), rm::OK);
 }
 
 /// What the kernel keeps of registered pages no control group counts. In strict mode the call goes back to the caller: here to a file that

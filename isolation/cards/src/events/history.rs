@@ -33,6 +33,8 @@ pub fn cleaned(event: Event) -> Event {
 
 /// What of a log is not in its copy yet; both oldest first. The events of the log are [`cleaned`].
 ///
+/// A copy may say what a container was called where its log does not.
+///
 /// The copy's last events are looked for in the log, as many as fit before each place. Where they are not found the log has lost
 /// its oldest events since, or is another one, and all of it is new.
 #[must_use]
@@ -42,7 +44,12 @@ pub fn not_in(copy: &[Event], log: Vec<Event>) -> Vec<Event> {
         let context = CONTEXT.min(*place).min(copy.len());
         let last = copy.len().saturating_sub(context);
         let before = place.saturating_sub(context);
-        context > 0 && copy.get(last..) == log.get(before..*place)
+        let (copied, there) = (copy.get(last..), log.get(before..*place));
+        let is_same = |(copied, there): (&[Event], &[Event])| {
+            copied.len() == there.len()
+                && copied.iter().zip(there).all(|(one, other)| one.is(other))
+        };
+        context > 0 && copied.zip(there).is_some_and(is_same)
     });
     log.into_iter().skip(goes_on.unwrap_or(0)).collect()
 }
@@ -93,6 +100,7 @@ mod tests {
     use super::*;
     use crate::events::append;
     use crate::identity::ContainerKey;
+    use crate::names::Names;
 
     fn event(at_unix_ms: u64, text: &str) -> Event {
         Event {
@@ -131,6 +139,16 @@ mod tests {
         assert_eq!(not_in(&alike(3), alike(3)).len(), 0);
         let log = [alike(2), vec![event(2, "other")], alike(2)].concat();
         assert_eq!(not_in(&log[..3], log.clone()), log[3..]);
+    }
+
+    #[test]
+    fn a_copy_that_has_names_is_one_still() {
+        let log = numbers(0..5);
+        let mut copy = log[..3].to_vec();
+        let names: Names = serde_json::from_str(r#"{"name": "web"}"#).unwrap();
+        copy[1].names = names.clone();
+        copy[2].names = names;
+        assert_eq!(not_in(&copy, log.clone()), log[3..]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// Table `[backend]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -21,8 +22,9 @@ pub struct BackendConfig {
 }
 
 /// The backends to choose from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum BackendKind {
     /// The strongest that the host offers.
     #[default]
@@ -39,18 +41,15 @@ impl BackendKind {
     /// As the configuration spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Broker => "broker",
-            Self::DriverLimit => "driver-limit",
-            Self::Share => "share",
-        }
+        self.into()
     }
 }
 
 /// How well memory is held, weakest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Strength {
     /// Not at all.
     None,
@@ -66,11 +65,7 @@ impl Strength {
     /// The word of configuration, tables and documents.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Hard => "hard",
-            Self::Exact => "exact",
-        }
+        self.into()
     }
 }
 

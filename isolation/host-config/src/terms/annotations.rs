@@ -173,7 +173,7 @@ pub fn check_default<'a>(terms: impl IntoIterator<Item = (&'a str, &'a str)>) ->
         ..ComputeTerms::default()
     };
     let mut wrong = None;
-    for policy in ComputePolicy::ALL {
+    for &policy in ComputePolicy::ALL {
         let rules = CardRules {
             policy,
             ..CardRules::default()

@@ -15,13 +15,15 @@ pub const QUOTED_CHARS_MAX: usize = 120;
 /// [`Error::Value`] names the key, the value and what is allowed.
 pub fn compute_policy(key: &str, text: &str) -> Result<ComputePolicy, Error> {
     ComputePolicy::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .find(|policy| policy.name() == text || policy.number().to_string() == text)
         .ok_or_else(|| {
-            let allowed = ComputePolicy::ALL
+            let all = ComputePolicy::ALL.iter();
+            let allowed: Vec<_> = all
                 .map(|policy| format!("{} or {}", policy.number(), policy.name()))
-                .join(", ");
-            bad_value(key, text, allowed)
+                .collect();
+            bad_value(key, text, allowed.join(", "))
         })
 }
 

@@ -154,55 +154,6 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Whether its parameters name cards, by RM's id, device instance, UUID or place on a bus: asked about, or answered.
-    #[must_use]
-    pub const fn names_cards(self) -> bool {
-        match self {
-            Self::NamesCards
-            | Self::GpuIds
-            | Self::ActiveDevices
-            | Self::DeviceMask
-            | Self::BoostGroups
-            | Self::NvLinks
-            | Self::IdInfo
-            | Self::ExportInfo => true,
-            Self::Passed
-            | Self::Uncarried
-            | Self::NotATenants(_)
-            | Self::CardWide
-            | Self::FbInfo
-            | Self::FbInfoV2
-            | Self::GpuInfo
-            | Self::GpuInfoV2
-            | Self::ClassList
-            | Self::ClassListV2
-            | Self::FabricProbe
-            | Self::Pids
-            | Self::PidInfo
-            | Self::UtilSamples
-            | Self::ContextBytes
-            | Self::DisableChannels
-            | Self::SetTimeslice
-            | Self::GetTimeslice
-            | Self::Preempt
-            | Self::Runlist
-            | Self::PreemptionMode
-            | Self::ExportObject
-            | Self::ExportObjects
-            | Self::ImportObject
-            | Self::ImportObjects
-            | Self::SharePolicy
-            | Self::Engines
-            | Self::EnginesV2
-            | Self::Partners
-            | Self::BindEngine
-            | Self::FbRegions
-            | Self::NoSessions
-            | Self::NoSyncBoards
-            | Self::ZcullBind => false,
-        }
-    }
-
     /// Whether a tenant may make such a control.
     #[must_use]
     pub const fn is_a_tenants(self) -> bool {
@@ -326,42 +277,48 @@ pub fn rows() -> impl Iterator<Item = (u32, &'static str)> {
 
 /// Indices of the FB information list (`ctrl2080fb.h`); the values are KiB where nothing else is said.
 pub mod fb_info {
-    /// BAR1, all of it.
-    pub const BAR1_SIZE: u32 = 0x05;
-    /// Whole framebuffer.
-    pub const RAM_SIZE: u32 = 0x07;
-    /// Whole framebuffer, with what is hidden.
-    pub const TOTAL_RAM_SIZE: u32 = 0x08;
-    /// Heap.
-    pub const HEAP_SIZE: u32 = 0x09;
-    /// Heap that the CPU can map.
-    pub const MAPPABLE_HEAP_SIZE: u32 = 0x0a;
-    /// What an older card loses to its own tables.
-    pub const FB_TAX_SIZE_KB: u32 = 0x10;
-    /// Largest free block.
-    pub const LARGEST_FREE_REGION_SIZE_KB: u32 = 0x12;
-    /// Where the largest free block begins.
-    pub const LARGEST_FREE_REGION_BASE_KB: u32 = 0x13;
-    /// Heap that RM keeps for itself and for UVM.
-    pub const VISTA_RESERVED_HEAP_SIZE: u32 = 0x15;
-    /// Free heap.
-    pub const HEAP_FREE: u32 = 0x16;
-    /// What nobody has mapped of BAR1.
-    pub const BAR1_AVAIL_SIZE: u32 = 0x1d;
-    /// Its largest piece.
-    pub const BAR1_MAX_CONTIGUOUS_AVAIL_SIZE: u32 = 0x1f;
-    /// Framebuffer less carve-outs.
-    pub const USABLE_RAM_SIZE: u32 = 0x20;
-    /// What the display keeps of BAR1, MiB.
-    pub const SMOOTHDISP_RSVD_BAR1_SIZE: u32 = 0x26;
-    /// Pages that were taken out of use while the driver ran.
-    pub const HEAP_OFFLINE_SIZE: u32 = 0x27;
-    /// What is kept for suspending the machine, bytes.
-    pub const SUSPEND_RESUME_RSVD_SIZE: u32 = 0x29;
-    /// Confidential computing: protected memory.
-    pub const PROTECTED_MEM_SIZE_TOTAL_KB: u32 = 0x33;
-    /// Confidential computing: free protected memory.
-    pub const PROTECTED_MEM_SIZE_FREE_KB: u32 = 0x34;
+    use crate::numbers;
+
+    numbers! {
+        /// All of them.
+        ALL "NV2080_CTRL_FB_INFO_INDEX_":
+        /// BAR1, all of it.
+        BAR1_SIZE = 0x05;
+        /// Whole framebuffer.
+        RAM_SIZE = 0x07;
+        /// Whole framebuffer, with what is hidden.
+        TOTAL_RAM_SIZE = 0x08;
+        /// Heap.
+        HEAP_SIZE = 0x09;
+        /// Heap that the CPU can map.
+        MAPPABLE_HEAP_SIZE = 0x0a;
+        /// What an older card loses to its own tables.
+        FB_TAX_SIZE_KB = 0x10;
+        /// Largest free block.
+        LARGEST_FREE_REGION_SIZE_KB = 0x12;
+        /// Where the largest free block begins.
+        LARGEST_FREE_REGION_BASE_KB = 0x13;
+        /// Heap that RM keeps for itself and for UVM.
+        VISTA_RESERVED_HEAP_SIZE = 0x15;
+        /// Free heap.
+        HEAP_FREE = 0x16;
+        /// What nobody has mapped of BAR1.
+        BAR1_AVAIL_SIZE = 0x1d;
+        /// Its largest piece.
+        BAR1_MAX_CONTIGUOUS_AVAIL_SIZE = 0x1f;
+        /// Framebuffer less carve-outs.
+        USABLE_RAM_SIZE = 0x20;
+        /// What the display keeps of BAR1, MiB.
+        SMOOTHDISP_RSVD_BAR1_SIZE = 0x26;
+        /// Pages that were taken out of use while the driver ran.
+        HEAP_OFFLINE_SIZE = 0x27;
+        /// What is kept for suspending the machine, bytes.
+        SUSPEND_RESUME_RSVD_SIZE = 0x29;
+        /// Confidential computing: protected memory.
+        PROTECTED_MEM_SIZE_TOTAL_KB = 0x33;
+        /// Confidential computing: free protected memory.
+        PROTECTED_MEM_SIZE_FREE_KB = 0x34;
+    }
 }
 
 /// Indices of the GPU information list (`ctrl2080gpu.h`); the capabilities are 1 or 0.

@@ -12,7 +12,6 @@
 use super::{
     CHANNELS_MAX, CLIENTS_MAX, Claim, GROUPS_MAX, GateState, KEY_MAX_BYTES, Next, Recovery,
     RecoveryChannel, RecoveryClient, SIZE_BYTES, ShareRecord, ShareRecordError, VERSION,
-    policy_code, priority_code,
 };
 use crate::WHOLE_PPM;
 use crate::enforcement_level::EnforcementLevel;
@@ -49,11 +48,7 @@ pub(super) fn encode(
     put_claim(&mut out, record.now.as_ref());
     out.extend(record.next.map_or(0, |next| next.at_ns).to_le_bytes());
     put_claim(&mut out, record.next.as_ref().map(|next| &next.claim));
-    out.push(match record.gate {
-        GateState::Open => 0,
-        GateState::Closed => 1,
-        GateState::Unknown => 2,
-    });
+    out.push(record.gate as u8);
     out.extend(record.gate_since_ns.to_le_bytes());
     for value in [record.busy_until_ns, record.used_ns] {
         out.push(u8::from(value.is_some()));
@@ -200,8 +195,8 @@ fn put_claim(out: &mut Vec<u8>, claim: Option<&Claim>) {
         return;
     };
     out.push(1);
-    out.push(policy_code(claim.terms.policy));
-    out.push(priority_code(claim.terms.priority));
+    out.push(claim.terms.policy as u8);
+    out.push(claim.terms.priority as u8);
     out.push(u8::try_from(claim.terms.percent.unwrap_or(0)).unwrap_or(u8::MAX));
     out.extend(claim.terms.weight.to_le_bytes());
     out.extend(claim.groups.to_le_bytes());
@@ -296,7 +291,7 @@ impl<'b> Reader<'b> {
                 weight,
                 priority: Priority::ALL
                     .into_iter()
-                    .find(|known| priority_code(*known) == priority)
+                    .find(|known| *known as u8 == priority)
                     .ok_or_else(|| field("priority", u64::from(priority)))?,
             },
             groups,

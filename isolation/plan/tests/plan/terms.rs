@@ -41,8 +41,8 @@ fn what_a_container_names_itself_decides_and_the_card_fills_in_the_rest() {
             ],
         ),
     ] {
-        for (card, expected) in Policy::ALL.into_iter().zip(expected) {
-            let terms = requests.resolve(&on(card)).unwrap();
+        for (card, expected) in Policy::ALL.iter().zip(expected) {
+            let terms = requests.resolve(&on(*card)).unwrap();
             assert_eq!(terms.policy, expected, "{requests:?} on {card:?}");
             assert_eq!(terms.percent, requests.percent);
             assert_eq!(terms.weight, requests.weight.unwrap_or(1));
@@ -159,7 +159,7 @@ fn what_means_nothing_is_refused_with_what_would() {
 
 #[test]
 fn every_policy_has_a_number_and_a_name_of_its_own() {
-    for (number, policy) in (0..).zip(Policy::ALL) {
+    for (number, &policy) in (0..).zip(Policy::ALL) {
         assert_eq!(policy.number(), number);
         assert_eq!(Policy::of_number(number), Some(policy));
     }

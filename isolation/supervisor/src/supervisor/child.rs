@@ -1,6 +1,7 @@
 //! One broker as its supervisor sees it.
 
 use std::cell::Cell;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,6 +24,9 @@ use crate::link::{self, FromSupervisor};
 
 /// The name under which a broker runs, wherever its program is.
 const NAME: &str = "cgpu-broker";
+/// In a broker's environment: why the one before it is there no more. It is no message, since a program of another version must be able to pass
+/// over it.
+const WHY: &str = "CGPU_BROKER_REPLACED";
 /// A broker that does not read for so long is stuck.
 const SEND: Duration = Duration::from_secs(2);
 const HALF_SEND: Duration = Duration::from_secs(SEND.as_secs() / 2);
@@ -75,10 +79,38 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 /// How a broker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Death {
-    /// By SIGKILL.
-    Killed,
-    /// By any other way: an exit, an abort.
-    ByItself,
+    /// By a signal.
+    Signal(i32),
+    /// By an exit.
+    Exit(i32),
+    /// It was no child of this supervisor's, or was waited for already: its end was seen, and not how it came.
+    Unseen,
+}
+
+impl Death {
+    /// Whether somebody killed it, or the system did for want of memory: by SIGKILL.
+    pub(super) fn is_kill(self) -> bool {
+        self == Self::Signal(Signal::SIGKILL as i32)
+    }
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal(number) => match Signal::try_from(*number) {
+                Ok(signal) => write!(to, "it was ended by signal {number}, {signal}"),
+                Err(_unnamed) => write!(to, "it was ended by signal {number}"),
+            },
+            Self::Exit(code) => write!(to, "it ended with exit code {code}"),
+            Self::Unseen => to.write_str("its supervisor could not see how"),
+        }
+    }
+}
+
+/// In a broker: why the one before it is there no more, if its supervisor has said so.
+#[must_use]
+pub fn why_replaced() -> Option<String> {
+    std::env::var(WHY).ok()
 }
 
 /// A broker that does not read in time is an error.
@@ -118,11 +150,18 @@ pub(super) struct Child {
     /// Since its last heartbeat, or while it starts since its last step.
     patience: Patience,
     is_killed: Cell<bool>,
+    /// Why its supervisor killed it.
+    killed_because: Cell<Option<&'static str>>,
 }
 
 impl Child {
-    /// Starts a broker, whose standard input is its end of the socket to us.
-    pub(super) fn spawn(program: &Program, dir: &Path, number: u64) -> Result<Self, Error> {
+    /// Starts a broker, whose standard input is its end of the socket to us. It says `why` there is one.
+    pub(super) fn spawn(
+        program: &Program,
+        dir: &Path,
+        number: u64,
+        why: Option<&str>,
+    ) -> Result<Self, Error> {
         let failed =
             |errno: nix::errno::Errno| Error::io("starting a broker for", dir)(errno.into());
         let (ours, theirs) = socketpair(
@@ -134,7 +173,12 @@ impl Child {
         .map_err(failed)?;
         hurry(&ours).map_err(failed)?;
         let executable = format!("/proc/self/fd/{}", program.file.as_raw_fd());
-        let process = Command::new(executable)
+        let mut command = Command::new(executable);
+        match why {
+            Some(why) => command.env(WHY, why),
+            None => command.env_remove(WHY),
+        };
+        let process = command
             .arg0(NAME)
             .arg("--serve")
             .arg("--dir")
@@ -167,6 +211,7 @@ impl Child {
             heartbeats: 0,
             patience: Patience::new(),
             is_killed: Cell::new(false),
+            killed_because: Cell::new(None),
         }
     }
 
@@ -249,6 +294,18 @@ impl Child {
         }
     }
 
+    /// The same, and why: what is said of its end.
+    pub(super) fn kill_because(&self, why: &'static str) {
+        self.killed_because.set(Some(why));
+        self.kill();
+    }
+
+    /// How it ended, for people.
+    pub(super) fn how(&self, death: Death) -> String {
+        let why = self.killed_because.get();
+        why.map_or_else(|| death.to_string(), str::to_owned)
+    }
+
     fn signal(&self, signal: Signal) -> io::Result<()> {
         match &self.process {
             Process::Started(process) => {
@@ -288,15 +345,18 @@ impl Child {
             Process::Adopted { handle, .. } => {
                 while matches!(handle.wait_exit(u16::MAX), Ok(false)) {}
                 // Its parent learns how it ended; it has served, so that it makes no difference here.
-                return Death::ByItself;
+                return Death::Unseen;
             }
         };
         match process.wait() {
-            Ok(status) if status.signal() == Some(Signal::SIGKILL as i32) => Death::Killed,
-            Ok(_) => Death::ByItself,
+            Ok(status) => match (status.signal(), status.code()) {
+                (Some(signal), _) => Death::Signal(signal),
+                (None, Some(code)) => Death::Exit(code),
+                (None, None) => Death::Unseen,
+            },
             Err(error) => {
                 tracing::debug!(error = %error, "a broker was waited for already");
-                Death::ByItself
+                Death::Unseen
             }
         }
     }

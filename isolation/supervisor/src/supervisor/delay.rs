@@ -19,15 +19,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How long after its end the next one starts, where so many ended like it right before. One that does not even serve has little hope, one
 /// that has served may have been killed by somebody, or by a tenant that has found a way to: neither may keep the host busy.
 pub(super) fn before_next(step: Step, death: Death, times: u32) -> Duration {
-    match (step, death) {
-        (Step::Serving, _) | (_, Death::Killed) => {
-            let steps = times.saturating_sub(FREE_DEATHS);
-            PAUSE_STEP.saturating_mul(steps).min(LONGEST_PAUSE)
-        }
-        (Step::Starting | Step::Standby | Step::Resuming, Death::ByItself) => times
-            .checked_sub(FREE_FAILURES)
-            .map_or(Duration::ZERO, doubled),
+    if step == Step::Serving || death.is_kill() {
+        let steps = times.saturating_sub(FREE_DEATHS);
+        return PAUSE_STEP.saturating_mul(steps).min(LONGEST_PAUSE);
     }
+    times
+        .checked_sub(FREE_FAILURES)
+        .map_or(Duration::ZERO, doubled)
 }
 
 /// After so many failures at a cost before this one.

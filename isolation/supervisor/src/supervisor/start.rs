@@ -138,6 +138,7 @@ impl Supervisor {
             replaced: 0,
             failures: 0,
             start_at: Some(Instant::now()),
+            why_next: None,
             has_served: false,
             first_listener: FirstListener::of(&grant.frontend),
             paused_at: None,

@@ -13,6 +13,10 @@ use super::child::{Child, Program};
 /// The serving broker has ended: so long calls wait for a next one of another program, and then the former program serves again.
 pub(super) const UPGRADE_STARTS: Duration = Duration::from_secs(1);
 
+/// What the next broker says of the one before it.
+const UPGRADED: &str = "an upgrade";
+const UPGRADE_FAILED: &str = "an upgrade failed, and the former program serves again";
+
 /// A broker that is to follow the serving one.
 pub(super) struct Upgrade {
     pub(super) child: Child,
@@ -37,7 +41,7 @@ impl Supervisor {
             Ok(program) => program,
             Err(error) => return refuse(&sys::chain(&error)),
         };
-        match self.spawn(|_| Ok(program)) {
+        match self.spawn(|_| Ok(program), Some(UPGRADED)) {
             Ok((child, program)) => {
                 self.upgrade = Some(Upgrade {
                     child,
@@ -85,6 +89,7 @@ impl Supervisor {
         );
         if self.broker.is_none() && self.start_at.is_none() {
             // The former one has handed over already: its program serves again.
+            self.why_next = Some(UPGRADE_FAILED.to_owned());
             self.start_at = Some(Instant::now());
         }
     }

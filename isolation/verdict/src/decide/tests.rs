@@ -57,6 +57,37 @@ fn card_memory_without_parameters_is_refused() {
     );
 }
 
+/// RM maps what a notifier names for the kernel, in page tables that nothing counts.
+#[test]
+fn a_notifier_has_a_page_at_most() {
+    const MAPPED: u32 = 1 << 20;
+    let refused = |flags: u32, limit: u64| {
+        let mut params = vec![0; 32];
+        put_u32(&mut params, context_dma::FLAGS, flags);
+        put_u64(&mut params, context_dma::LIMIT, limit);
+        let verdict = decide(&ALLOC_LONG, &[&alloc_struct(2), &params], R);
+        match verdict {
+            Verdict::Execute(Effect::Object { .. }) => false,
+            Verdict::Refuse(Refusal::Status { status, .. }) => {
+                assert_eq!(status, status::NV_ERR_INVALID_LIMIT);
+                true
+            }
+            other @ (Verdict::Execute(_) | Verdict::Refuse(_)) => panic!("{other:?}"),
+        }
+    };
+    for (flags, limit, expected) in [
+        (0, u64::MAX, false),
+        (1 << 29, u64::MAX, false),
+        (MAPPED, 0xfff, false),
+        (MAPPED, 0x1000, true),
+        (MAPPED | 1 << 29, u64::MAX, true),
+        // Whatever the other bits of the type are.
+        (0xf << 20, 0x1000, true),
+    ] {
+        assert_eq!(refused(flags, limit), expected, "{flags:#x} {limit:#x}");
+    }
+}
+
 /// The driver answers an export in the struct (nv.c, NV_ESC_EXPORT_TO_DMABUF_FD), a kernel without dma-bufs so too (nv-dmabuf.c).
 #[test]
 fn an_export_as_a_dma_buf_is_refused_by_its_status() {

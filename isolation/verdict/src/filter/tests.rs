@@ -352,6 +352,36 @@ fn no_two_rules_match_one_command() {
     }
 }
 
+/// What `nvidia_ioctl`, `rm_ioctl` and `RmIoctl` route (nv.c, osapi.c, escape.c; 535.183.01, 550.54.14 to 580.95.05, 590.44.01 and 595.45.04),
+/// by number.
+const ROUTED_ESCAPES: &[u32] = &[
+    0x27, 0x28, 0x29, 0x2a, 0x2b, 0x34, 0x35, 0x39, 0x41, 0x4a, 0x4d, 0x4e, 0x4f, 0x52, 0x54, 0x57,
+    0x58, 0x59, 0x5e, 0x5f, 200, 201, 206, 207, 209, 210, 211, 212, 213, 214, 215, 216, 217, 218,
+];
+
+/// A call of RM's without a row passes a card's filter, in any size, and no broker hears of it.
+#[test]
+fn what_rm_executes_without_a_row_takes_nothing_of_a_card() {
+    let harmless = [
+        // Takes an event out of the caller's own file.
+        0x52, // For an administrator alone.
+        0x5f,
+        216, // A word and a register of the card, and where its memory is as a node of the host's.
+        209, 213, 215,
+    ];
+    let of_any_size = [escape::NV_ESC_CARD_INFO, escape::NV_ESC_ATTACH_GPUS_TO_FD];
+    for nr in ROUTED_ESCAPES {
+        let rows = escape::ALL.iter().map(|row| row.nr).chain(of_any_size);
+        let has_row = rows.map(u32::from).any(|of_row| of_row == *nr);
+        assert_ne!(has_row, harmless.contains(nr), "{nr:#x}");
+    }
+    for filter in filters() {
+        for cmd in [0xc038_4654, 0x0038_aa54, 0xc010_4659] {
+            assert_eq!(filter.ioctl(cmd), FAIL_ENOTTY, "{cmd:#x}");
+        }
+    }
+}
+
 /// What `uvm_ioctl` routes (kernel-open/nvidia-uvm/uvm.c, 595.45.04, which routes all that its forerunners do), beside `UVM_INITIALIZE` and
 /// `UVM_DEINITIALIZE`.
 const ROUTED: [std::ops::RangeInclusive<u32>; 7] = [

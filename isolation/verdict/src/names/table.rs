@@ -2,6 +2,7 @@
 
 use nvabi::PerRelease;
 use nvabi::class::{self, Class, Kind, Plain};
+use nvabi::control as ctl;
 use nvabi::escape as esc;
 use nvabi::uvm as u;
 
@@ -107,6 +108,8 @@ pub(super) const fn of_escape(id: esc::Id) -> &'static [Handle] {
         esc::Id::IdleChannels
         | esc::Id::ExportToDmabufFd
         | esc::Id::AllocObject
+        | esc::Id::AllocContextDma2
+        | esc::Id::BindContextDma
         | esc::Id::I2cAccess
         | esc::Id::AccessRegistry
         | esc::Id::IoctlXferCmd => &[],
@@ -284,92 +287,45 @@ const OF_ITS_SESSION: &str = "it is looked up among the channels of the debugger
 
 /// What the parameters of a control name. Which controls have handles in them is data (`nvabi/data/control-references.tsv`), and a test
 /// compares: whatever is not here has none.
+#[rustfmt::skip] // one control a line
 pub const CONTROLS: &[Row<u32>] = &[
-    (0x0000_0d01, &[param("hObject", 0)]),
-    (
-        0x0000_3d05,
-        &[
-            param("object.data.rmObject.hDevice", 4),
-            // Not read for an export.
-            for_driver("object.data.rmObject.hParent", 1, 8, "it is not read"),
-            in_account("object.data.rmObject.hObject", 1, 12, What::Object(FIRST)),
-        ],
-    ),
-    (
-        0x0000_3d06,
-        &[
-            for_driver("object.data.rmObject.hDevice", 1, 8, "it is written"),
-            handle(
-                "object.data.rmObject.hParent",
-                1,
-                12,
-                What::Destination(FIRST),
-                By::Broker,
-            ),
-            for_driver("object.data.rmObject.hObject", 1, 16, "it is made"),
-        ],
-    ),
-    (
-        0x0000_3d0b,
-        &[
-            param("hDevice", 4),
-            in_account("objects", 1, 76, What::Object(FIRST)),
-        ],
-    ),
-    (
-        0x0000_3d0c,
-        &[
-            handle("hParent", 1, 4, What::Destination(FIRST), By::Broker),
-            for_driver("objects", 1, 8, "they are made"),
-        ],
-    ),
-    (0x0080_1108, &[param("hChannelGroup", 0)]),
-    (
-        0x0080_170d,
-        &[for_driver(
-            "pChannelHandleList",
-            2,
-            0,
-            "what is no channel of the client's is answered as none, not refused",
-        )],
-    ),
-    (
-        0x0080_1806,
-        &[for_driver("hVASpace", 1, 160, OF_ITS_CLIENT)],
-    ),
-    (
-        0x2080_110b,
-        &[
-            in_account("hClientList", 1, 24, What::Client),
-            for_driver(
-                "hChannelList",
-                1,
-                280,
-                "each is looked up in a client that the account has found",
-            ),
-        ],
-    ),
-    (
-        0x2080_1208,
-        &[own_client("hClient", 0), beside("hChannel", 4, 0)],
-    ),
-    (0x2080_1210, &[param("hChannel", 4)]),
-    (0x2080_1218, &[param("hChannel", 0)]),
-    (0x2080_3125, &[param("hChannel", 0)]),
-    (0x503c_0102, &[param("hVASpace", 0)]),
-    (0x503c_0104, &[param("hMemory", 0)]),
-    (0x503c_0105, &[param("hMemory", 0)]),
-    (
-        0x83de_030c,
-        &[for_driver("hTargetChannel", 1, 0, OF_ITS_SESSION)],
-    ),
-    (
-        0x83de_0310,
-        &[for_driver("hTargetChannel", 1, 0, OF_ITS_SESSION)],
-    ),
-    (0x906f_0101, &[param("hObject", 0)]),
-    (0xc36f_0101, &[param("hObject", 0)]),
-    (0xc56f_010b, &[for_driver("hMemory", 1, 0, OF_ITS_CLIENT)]),
-    (0xcb33_010b, &[param("hSubDevice", 0)]),
-    (0xcb33_010c, &[param("hSubDevice", 0)]),
+    (ctl::NV0000_CTRL_CMD_CLIENT_GET_ADDR_SPACE_TYPE, &[param("hObject", 0)]),
+    (ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &[
+        param("object.data.rmObject.hDevice", 4),
+        for_driver("object.data.rmObject.hParent", 1, 8, "it is not read"),
+        in_account("object.data.rmObject.hObject", 1, 12, What::Object(FIRST)),
+    ]),
+    (ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, &[
+        for_driver("object.data.rmObject.hDevice", 1, 8, "it is written"),
+        handle("object.data.rmObject.hParent", 1, 12, What::Destination(FIRST), By::Broker),
+        for_driver("object.data.rmObject.hObject", 1, 16, "it is made"),
+    ]),
+    (ctl::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD, &[param("hDevice", 4), in_account("objects", 1, 76, What::Object(FIRST))]),
+    (ctl::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &[
+        handle("hParent", 1, 4, What::Destination(FIRST), By::Broker),
+        for_driver("objects", 1, 8, "they are made"),
+    ]),
+    (ctl::NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, &[param("hChannelGroup", 0)]),
+    (ctl::NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST, &[
+        for_driver("pChannelHandleList", 2, 0, "what is no channel of the client's is answered as none, not refused"),
+    ]),
+    (ctl::NV0080_CTRL_CMD_DMA_ADV_SCHED_GET_VA_CAPS, &[for_driver("hVASpace", 1, 160, OF_ITS_CLIENT)]),
+    (ctl::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &[
+        in_account("hClientList", 1, 24, What::Client),
+        for_driver("hChannelList", 1, 280, "each is looked up in a client that the account has found"),
+    ]),
+    (ctl::NV2080_CTRL_CMD_GR_CTXSW_ZCULL_BIND, &[own_client("hClient", 0), beside("hChannel", 4, 0)]),
+    (ctl::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE, &[param("hChannel", 4)]),
+    (ctl::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &[param("hChannel", 0)]),
+    (ctl::NV2080_CTRL_CMD_FLCN_GET_CTX_BUFFER_SIZE, &[param("hChannel", 0)]),
+    (ctl::NV503C_CTRL_CMD_REGISTER_VA_SPACE, &[param("hVASpace", 0)]),
+    (ctl::NV503C_CTRL_CMD_REGISTER_VIDMEM, &[param("hMemory", 0)]),
+    (ctl::NV503C_CTRL_CMD_UNREGISTER_VIDMEM, &[param("hMemory", 0)]),
+    (ctl::NV83DE_CTRL_CMD_DEBUG_READ_ALL_SM_ERROR_STATES, &[for_driver("hTargetChannel", 1, 0, OF_ITS_SESSION)]),
+    (ctl::NV83DE_CTRL_CMD_DEBUG_CLEAR_ALL_SM_ERROR_STATES, &[for_driver("hTargetChannel", 1, 0, OF_ITS_SESSION)]),
+    (ctl::NV906F_CTRL_GET_CLASS_ENGINEID, &[param("hObject", 0)]),
+    (ctl::NVC36F_CTRL_GET_CLASS_ENGINEID, &[param("hObject", 0)]),
+    (ctl::NVC56F_CTRL_CMD_GET_KMB, &[for_driver("hMemory", 1, 0, OF_ITS_CLIENT)]),
+    (ctl::NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_NUM_SECURE_CHANNELS, &[param("hSubDevice", 0)]),
+    (ctl::NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE, &[param("hSubDevice", 0)]),
 ];

@@ -27,7 +27,7 @@ pub use list::{BrokerState, Life, Listed, VgpuState, list, list_each, named, nam
 pub use prepared::{Created, Prepared, Rejected};
 pub use release::reclaim;
 pub(crate) use release::{reclaim_locked, sweep_sockets};
-pub use running::{Ended, Running, Unheld};
+pub use running::{Brokers, Ended, Running, Unheld};
 
 #[cfg(test)]
 pub(crate) mod tests;

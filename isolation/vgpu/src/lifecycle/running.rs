@@ -6,13 +6,29 @@ use cards::Backend;
 use cards::lock::FileLock;
 use serde_json::Value;
 use spec::edit;
+use sys::pidfd::PidFd;
 
 use super::exec::admit_exec;
 use crate::backend::{self, StartWatch};
+use crate::broker;
 use crate::events::Log;
 use crate::process::Process;
 use crate::state::Which;
 use crate::{Container, Error};
+
+/// What the event says of a container that runs.
+const FOUND_GONE: &str = "broker and supervisor are gone: every GPU call of the container fails from now on, until it is started again";
+/// The same where nobody has noticed before.
+const FOUND_GONE_AT_END: &str = "found at the container's end: broker and supervisor were gone, and no GPU call of the container has succeeded since";
+
+/// Whether anybody makes a container's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Brokers {
+    /// Its supervisor or a broker does.
+    There,
+    /// Nobody does, nor will; or the vGPU is not there any more.
+    Gone,
+}
 
 /// The vGPU of a container that may be started, or was. A clone is for a call beside others. Dropping the last one gives up the
 /// frontend's lock and nothing else.
@@ -158,6 +174,25 @@ impl Running {
         self.container.follow()
     }
 
+    /// The process that its calls depend on: the supervisor, or a broker that has just lost it. Readable once it has ended, and
+    /// [`Running::notice_broker`] is to be called. `None`: nobody is named there now.
+    #[must_use]
+    pub fn broker_process(&self) -> Option<PidFd> {
+        broker::recorded(self.container.dir()).ok().flatten()
+    }
+
+    /// Looks whether broker and supervisor are gone, which nothing brings back; if so the container's events have it from now on.
+    #[must_use]
+    pub fn notice_broker(&self) -> Brokers {
+        let dir = self.container.dir();
+        let is_still = self.which.is_some_and(|which| dir.is_still(which));
+        if !is_still || Log::of(&self.container).broker_gone(dir, FOUND_GONE) {
+            Brokers::Gone
+        } else {
+            Brokers::There
+        }
+    }
+
     /// Before the container's control group is removed, which an OCI runtime's `delete` does. Safe to repeat; the hard limit stays
     /// until the group goes.
     ///
@@ -211,7 +246,7 @@ impl Container {
             return Ok(());
         };
         if grant.backend == Backend::Broker {
-            Log::of(self).broker_gone(self.dir());
+            Log::of(self).broker_gone(self.dir(), FOUND_GONE_AT_END);
         }
         backend::of(self.config(), grant.backend).teardown(self.dir())
     }

@@ -450,12 +450,10 @@ impl Call {
             let holder = segments.get(usize::from(found.segment)).map_or(0, Vec::len);
             assert!(found.at + 4 <= holder, "{}: {found:?}", op.name());
         }
-        let narrowings = [
-            verdict::cleared(op, &slices),
-            verdict::own_space(op, &slices),
-            verdict::narrow(op, &slices),
-        ];
-        for narrowing in narrowings.into_iter().flatten() {
+        let mut narrowings = verdict::cleared(op, &slices);
+        narrowings.extend(verdict::own_space(op, &slices));
+        narrowings.extend(verdict::narrow(op, &slices));
+        for narrowing in narrowings {
             let holder = segments
                 .get(usize::from(narrowing.segment))
                 .map_or(0, Vec::len);

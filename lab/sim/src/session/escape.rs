@@ -77,7 +77,12 @@ pub(super) fn execute(
             return Ioctl::returns(filled(segments, |block| put_u64(block, 0, 0)));
         }
         // No tenant may make them, and nothing else does.
-        Id::AllocObject | Id::I2cAccess | Id::AccessRegistry | Id::IoctlXferCmd => {
+        Id::AllocObject
+        | Id::AllocContextDma2
+        | Id::BindContextDma
+        | Id::I2cAccess
+        | Id::AccessRegistry
+        | Id::IoctlXferCmd => {
             return Ioctl::returns(EINVAL);
         }
     };

@@ -14,7 +14,7 @@ use crate::runtime::gpu::{Ended, Prepared, Running};
 use crate::runtime::runc::Calls;
 use crate::runtime::spec::PidNamespace;
 use crate::runtime::stdio::Copying;
-use crate::runtime::{oom, rootfs};
+use crate::runtime::{broker, oom, rootfs};
 use crate::task::{
     Container, ContainerId, Denied, Effect, Event, Exit, Happened, Mount, Pid, Restore,
     RuncOptions, StdioRequest, Step, Target,
@@ -70,6 +70,7 @@ pub(super) struct Live {
     pub(super) streams: BTreeMap<Target, ProcessStreams>,
     pub(super) cgroup: Option<Cgroup>,
     pub(super) oom_watch: Option<oom::Watch>,
+    pub(super) broker_watch: Option<broker::Watch>,
     pub(super) share: Holding,
 }
 

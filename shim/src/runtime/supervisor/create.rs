@@ -8,6 +8,7 @@ use sys::sync::lock;
 use super::Supervisor;
 use super::cell::{Cell, Holding, Live, ProcessStreams};
 use crate::error::{Error, Result};
+use crate::runtime::broker;
 use crate::runtime::gpu::{self, Prepared};
 use crate::runtime::orphans;
 use crate::runtime::reaper::Window;
@@ -148,7 +149,11 @@ impl Supervisor {
             Ok(running) => (Holding::Running(running), Ok(())),
             Err((error, ended)) => (Holding::Ended(ended), Err(error.into())),
         };
-        lock(&cell.live).share = share;
+        let watch = share.running().and_then(|running| broker::watch(&running));
+        let mut live = lock(&cell.live);
+        live.broker_watch = watch;
+        live.share = share;
+        drop(live);
         verified
     }
 

@@ -173,7 +173,7 @@ fn every_release_s_calls_that_a_broker_answers_are_closed_but_those_that_others_
     }
     let rules = filter::closing_rules();
     assert!(rules.iter().all(|rule| rule.action == Action::Errno(25)));
-    assert!(rules.len() < 48, "{}", rules.len());
+    assert!(rules.len() < 56, "{}", rules.len());
 }
 
 #[test]
