@@ -150,25 +150,38 @@ fn explain_names_the_card_that_a_request_then_gets() {
     assert_eq!(refused.status.code(), Some(1));
     let text = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(text.starts_with("Refused: 30 GiB on one card"), "{text}");
-    for (arguments, part) in [
+    for (arguments, code, part) in [
         (
             &["explain", "--memory", "4Gx"][..],
+            2,
             "--memory = \"4Gx\" is not allowed",
         ),
-        (&["explain", &id][..], "give its options instead"),
+        (&["explain", &id][..], 1, "give its options instead"),
         (
             &["explain", &id, "--compute", "30"][..],
+            2,
             "a request of its own",
         ),
-        (&["explain", "absent"][..], "no container \"absent\""),
+        (&["explain", "absent"][..], 1, "no container \"absent\""),
     ] {
         let output = host.cgpu(arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.code() == Some(1) && error.contains(part),
+            output.status.code() == Some(code) && error.contains(part),
             "{arguments:?}: {error}"
         );
     }
+    // A driver that answers nobody: no container starts.
+    let mut host = host;
+    host.sim.kill().unwrap();
+    host.sim.wait().unwrap();
+    let silent = host.cgpu(&["explain", "--memory", "1Gi"]);
+    let text = String::from_utf8_lossy(&silent.stdout).into_owned();
+    assert_eq!(silent.status.code(), Some(1), "{text}");
+    assert!(
+        text.starts_with("Refused: the driver does not answer (") && !text.contains("chosen"),
+        "{text}"
+    );
 }
 
 /// Name and bytes of what is in an archive.

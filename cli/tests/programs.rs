@@ -157,9 +157,10 @@ mod host {
     fn run_judges_the_request_before_it_starts_anything() {
         for (memory, part) in [("0", "at least 1Mi"), ("4 apples", "4 apples")] {
             let output = cgpu(&["run", "--memory", memory, "--", "true"]);
-            assert_eq!(output.status.code(), Some(1));
             let error = error_of(&output);
             let is_root = nix::unistd::geteuid().is_root();
+            let code = if is_root { 2 } else { 1 };
+            assert_eq!(output.status.code(), Some(code), "{error}");
             assert!(
                 error.contains(if is_root { part } else { "root" }),
                 "{error}"
@@ -184,35 +185,41 @@ mod host {
             ("--priority", "urgent", &["urgent", "high, normal, low"]),
         ] {
             let output = cgpu(&["run", "--memory", "1Gi", option, value, "--", "true"]);
-            assert_eq!(output.status.code(), Some(1));
+            assert_eq!(output.status.code(), Some(2));
             for part in parts {
                 let error = error_of(&output);
                 assert!(error.contains(part), "{option} {value}: {error}");
                 assert!(!error.contains("cgpu.io"), "{option} {value}: {error}");
             }
         }
-        for (arguments, part) in [
+        for (arguments, code, part) in [
             (
                 &["set", "gone", "--compute", "30%"][..],
+                1,
                 "no container \"gone\"",
             ),
+            (&["set", "gone", "--compute", "101"], 2, "1 to 100"),
+            (&["explain", "--memory", "4"], 2, "--memory"),
             (
                 &["set", "gone"],
+                2,
                 "nothing to change: give at least one of --memory",
             ),
             (
                 &["set", "--card", "0"],
+                2,
                 "nothing to change: give at least one of --policy",
             ),
-            (&["set", "--card", "0", "--policy", "greedy"], "greedy"),
-            (&["set", "--card", "0", "--prio-ratio", "-1"], "20 to 99"),
+            (&["set", "--card", "0", "--policy", "greedy"], 2, "greedy"),
+            (&["set", "--card", "0", "--prio-ratio", "-1"], 2, "20 to 99"),
             (
                 &["set", "--card", "0", "--policy", "soft"],
+                1,
                 "no simulated cards",
             ),
         ] {
             let output = cgpu(arguments);
-            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}");
             let error = error_of(&output);
             assert!(error.contains(part), "{arguments:?}: {error}");
         }
@@ -312,16 +319,27 @@ fn a_build_for_containers_reports_what_it_does_not_have() {
     for arguments in [
         &["ps"][..],
         &["doctor"],
+        &["top", "--help"],
+        &["set", "web", "--memory", "6Gi"],
         &["run", "--memory", "4Gi", "--", "true"],
     ] {
         let output = cgpu(arguments);
         assert_eq!(output.status.code(), Some(1));
         let error = error_of(&output);
         assert!(
-            error.contains("has `cgpu smi` only"),
+            error.contains("this command is for the host; in a container, `cgpu smi`"),
             "{arguments:?}: {error}"
         );
     }
+    let output = cgpu(&["sim"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        error_of(&output).contains("unrecognized subcommand 'sim'"),
+        "{}",
+        error_of(&output)
+    );
+    let help = String::from_utf8(cgpu(&["--help"]).stdout).unwrap();
+    assert!(help.contains("smi ") && !help.contains("doctor"), "{help}");
 }
 
 #[test]

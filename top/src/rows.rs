@@ -1,13 +1,17 @@
 //! The rows of the table of containers: which, and in which order.
 
+use std::rc::Rc;
+
 use strum::IntoStaticStr;
-use view::names::short_id;
-use view::ps::{PsCard, PsVgpu, State as VgpuState};
+use view::called::{natural, shortest};
+use view::ps::{PsCard, PsVgpu};
 use view::top::Top;
 
 /// A slice: a container with several cards has a row for each.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Row<'a> {
+    /// How the container is called beside the others.
+    pub(crate) name: Rc<str>,
     pub(crate) vgpu: &'a PsVgpu,
     pub(crate) slice: &'a PsCard,
 }
@@ -66,23 +70,12 @@ impl Row<'_> {
         }
     }
 
-    /// How the container is called.
-    pub(crate) fn name(&self) -> String {
-        name_of(self.vgpu)
-    }
-
-    /// Whether its state or its health asks for attention.
-    pub(crate) fn is_ill(&self) -> bool {
-        let is_well = self.vgpu.health.as_deref().is_none_or(|text| text == "ok");
-        self.vgpu.state != VgpuState::Running || !is_well
-    }
-
     fn matches(&self, filter: &str) -> bool {
         let vgpu = self.vgpu;
         let filter = filter.to_lowercase();
         let pod_namespace = vgpu.pod.as_ref().map_or("", |pod| &pod.namespace);
         [
-            &self.name(),
+            &*self.name,
             &vgpu.namespace,
             &vgpu.container,
             pod_namespace,
@@ -111,34 +104,36 @@ pub(crate) struct Choice<'a> {
     pub(crate) is_reversed: bool,
     /// Part of a name, id, namespace or state; all rows match an empty one.
     pub(crate) filter: &'a str,
-    /// The only card, by its place in the list.
-    pub(crate) card: Option<usize>,
+    /// The only card, by its number.
+    pub(crate) card: Option<u32>,
 }
 
 /// The rows of a document.
 pub(crate) fn rows<'a>(top: &'a Top, choice: &Choice<'_>) -> Vec<Row<'a>> {
-    let only = choice
-        .card
-        .map(|at| top.cards.get(at).map(|card| &card.uuid));
     let mut rows: Vec<Row<'a>> = top
         .vgpus
         .iter()
-        .flat_map(|vgpu| vgpu.cards.iter().map(move |slice| Row { vgpu, slice }))
-        .filter(|row| only.is_none_or(|uuid| uuid == Some(&row.slice.uuid)))
+        .zip(shortest(&top.vgpus))
+        .flat_map(|(vgpu, name)| {
+            let name: Rc<str> = name.into();
+            vgpu.cards.iter().map(move |slice| Row {
+                name: Rc::clone(&name),
+                vgpu,
+                slice,
+            })
+        })
+        .filter(|row| choice.card.is_none_or(|number| number == row.slice.minor))
         .filter(|row| choice.filter.is_empty() || row.matches(choice.filter))
         .collect();
-    rows.sort_by_cached_key(|row| (row.place(choice.sort), row.name(), row.key()));
+    rows.sort_by(|one, other| {
+        let place = one.place(choice.sort).cmp(&other.place(choice.sort));
+        let name = || natural(&one.name, &other.name);
+        place
+            .then_with(name)
+            .then_with(|| one.key().cmp(&other.key()))
+    });
     if choice.is_reversed {
         rows.reverse();
     }
     rows
-}
-
-/// `pod/container`, else the engine's name, else namespace and id.
-fn name_of(vgpu: &PsVgpu) -> String {
-    match (&vgpu.pod, &vgpu.name) {
-        (Some(pod), _) => format!("{}/{}", pod.name, pod.container),
-        (None, Some(name)) => name.clone(),
-        (None, None) => format!("{}/{}", vgpu.namespace, short_id(&vgpu.container)),
-    }
 }

@@ -9,10 +9,11 @@ use ratatui::layout::{Constraint, Layout, Margin, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Row as TableRow, Table, TableState};
+use view::cards::CardRow;
 use view::host_driver::HostDriver;
 use view::top::Top;
 
-use self::cells::{Width, card_columns, container_columns};
+use self::cells::{Look, Width, card_columns, container_columns};
 use crate::state::{Overlay, State};
 
 /// Cards that are shown before the table of containers begins; the rest follow by their keys.
@@ -148,12 +149,14 @@ fn draw_cards(frame: &mut Frame<'_>, area: Rect, state: &State, top: &Top, colou
     let columns = card_columns(Width::of(area.width));
     let height = usize::from(area.height.saturating_sub(1)).max(1);
     // A card that was chosen is in view.
-    let first = state.card().map_or(0, |at| at.saturating_sub(height - 1));
-    let rows = top.cards.iter().enumerate().skip(first).map(|(at, card)| {
+    let chosen = |card: &CardRow| state.card() == Some(card.minor);
+    let place = top.cards.iter().position(chosen);
+    let first = place.map_or(0, |at| at.saturating_sub(height - 1));
+    let rows = top.cards.iter().skip(first).map(|card| {
         let cells = columns
             .iter()
             .map(|column| (column.cell)(top, card, colours));
-        let style = match state.card() == Some(at) {
+        let style = match chosen(card) {
             true => CHOSEN,
             false => Style::new(),
         };
@@ -169,13 +172,15 @@ fn draw_containers(frame: &mut Frame<'_>, area: Rect, state: &State, colours: Co
     if rows.is_empty() {
         let text = match (state.filter(), state.card()) {
             ("", None) => "No container has a vGPU",
+            ("", Some(_)) => "No container has a part of this card; Escape shows all",
             _ => "No container matches; Escape shows all",
         };
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
     let width = Width::of(area.width);
-    let columns = container_columns(width);
+    let mut columns = container_columns(width);
+    let look = Look::of(&mut columns, &rows, area.width, colours);
     let (sort, _) = state.sort();
     let heading = |column: &cells::Column<_>| match column.sorts_by == Some(sort) {
         true => format!("{}*", column.heading),
@@ -183,13 +188,9 @@ fn draw_containers(frame: &mut Frame<'_>, area: Rect, state: &State, colours: Co
     };
     let headings = TableRow::new(columns.iter().map(heading)).style(HEADING);
     let widths = columns.iter().map(|column| column.width);
-    let table_rows = rows.iter().map(|row| {
-        TableRow::new(
-            columns
-                .iter()
-                .map(|column| (column.cell)(state, row, colours)),
-        )
-    });
+    let table_rows = rows
+        .iter()
+        .map(|row| TableRow::new(columns.iter().map(|column| (column.cell)(state, row, look))));
     let table = Table::new(table_rows, widths)
         .header(headings)
         .row_highlight_style(CHOSEN);
@@ -213,8 +214,8 @@ fn footline(state: &State) -> Line<'static> {
     if !state.filter().is_empty() {
         text.push_str(&format!("  filter: {}", state.filter()));
     }
-    if let Some(at) = state.card() {
-        text.push_str(&format!("  card {} alone", at + 1));
+    if let Some(number) = state.card() {
+        text.push_str(&format!("  card {number} alone"));
     }
     text.push_str("   q quit  ? keys  s sort  / filter  Enter details");
     Line::from(text)
@@ -226,7 +227,7 @@ Up, Down       choose a container (also k, j; PageUp, PageDown, g, G)
 Enter          its processes, calls and events
 s              sort by the next column;  r  in the other direction
 /              show only names, ids and states with a text in them
-1 to 9         show only this card of the list;  0  all;  Tab  the next
+0 to 9         show only the card of this number;  Tab  the next;  a  all
 p              pause
 Escape         all containers again
 

@@ -85,8 +85,8 @@ pub struct State {
     sort: Sort,
     is_reversed: bool,
     filter: String,
-    /// The only card that is shown, by its place.
-    card: Option<usize>,
+    /// The only card that is shown, by its number.
+    card: Option<u32>,
     selected: Option<RowKey>,
     is_detailed: bool,
     is_paused: bool,
@@ -171,11 +171,8 @@ impl State {
             Key::Char('s') => self.sort = self.sort.next(),
             Key::Char('r') => self.is_reversed = !self.is_reversed,
             Key::Char('p' | ' ') => self.is_paused = !self.is_paused,
-            Key::Char('0') => self.card = None,
-            Key::Char(digit @ '1'..='9') => {
-                let at = digit.to_digit(10).unwrap_or(1).saturating_sub(1);
-                self.card = usize::try_from(at).ok();
-            }
+            Key::Char('a') => self.card = None,
+            Key::Char(digit @ '0'..='9') => self.card = digit.to_digit(10),
             Key::Tab => self.next_card(),
             Key::Enter => self.is_detailed = !self.is_detailed,
             Key::Up | Key::Char('k') => self.walk(|at, _last| at.saturating_sub(1)),
@@ -192,9 +189,16 @@ impl State {
 
     /// All cards, then one after the other.
     fn next_card(&mut self) {
-        let count = self.latest.as_ref().map_or(0, |top| top.cards.len());
-        let next = self.card.map_or(0, |at| at + 1);
-        self.card = (next < count).then_some(next);
+        let mut numbers = self.latest.iter().flat_map(|top| &top.cards);
+        let next = match self.card {
+            None => numbers.next(),
+            // MIG instances of one GPU have its number.
+            Some(now) => {
+                let mut rest = numbers.skip_while(|card| card.minor != now);
+                rest.find(|card| card.minor != now)
+            }
+        };
+        self.card = next.map(|card| card.minor);
     }
 
     fn walk(&mut self, to: impl FnOnce(usize, usize) -> usize) {
@@ -259,7 +263,7 @@ impl State {
         &self.filter
     }
 
-    pub(crate) fn card(&self) -> Option<usize> {
+    pub(crate) fn card(&self) -> Option<u32> {
         self.card
     }
 

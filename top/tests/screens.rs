@@ -19,7 +19,15 @@ use view::top::Top;
 
 /// Id, minor, memory in use and quota in MiB, time had and entitled in percent, refused allocations.
 const CONTAINERS: [(&str, u32, u64, u64, u64, u64, u64); 8] = [
-    ("moby/e95e304dafa2", 0, 9216, 12288, 48, 50, 0),
+    (
+        "moby/e95e304dafa20000000000000000000000000000000000000000000000000000",
+        0,
+        9216,
+        12288,
+        48,
+        50,
+        0,
+    ),
     ("moby/notebook-1", 0, 310, 4096, 2, 25, 0),
     ("k8s.io/llm-server", 0, 4096, 4096, 25, 25, 17),
     ("default/batch", 1, 640, 16384, 99, 100, 0),
@@ -42,6 +50,9 @@ fn host(second: u64) -> Top {
             vgpu.health = Some("ok".to_owned());
             vgpu.name = None;
             vgpu.pod = None;
+            if id == "batch" {
+                vgpu.health = Some("card lost, 1 Xid, 2 hung calls".to_owned());
+            }
             if id == "broken" {
                 vgpu.state = VgpuState::BrokerGone;
             }

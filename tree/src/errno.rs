@@ -25,7 +25,7 @@ fn of_cards(error: &cards::Error) -> Errno {
         }
         Error::Time { refusal, .. } => of_time(refusal),
         // Containers that are there, under other rules.
-        Error::Readmit { .. } => Errno::EBUSY,
+        Error::Readmit { .. } | Error::InTheWay { .. } => Errno::EBUSY,
         Error::NotReserved { .. } => Errno::ENOENT,
         Error::Placement(Refusal::UnknownCard { .. }) => Errno::ENODEV,
         Error::Placement(Refusal::Time(refusal)) => of_time(refusal),
@@ -42,13 +42,13 @@ fn of_time(refusal: &TimeRefusal) -> Errno {
 
 #[cfg(test)]
 mod tests {
-    use cards::{ContainerKey, GpuUuid};
+    use cards::{Called, ContainerKey, GpuUuid};
 
     use super::*;
 
     #[test]
     fn a_writer_learns_whether_the_value_or_the_host_is_at_fault() {
-        let key = || ContainerKey::new("moby", "c1").unwrap();
+        let called = || Called::from(&ContainerKey::new("moby", "c1").unwrap());
         let bad_value = host_config::terms::memory_amount("--memory", "much").unwrap_err();
         let full = cards::Error::NotEnoughFree {
             uuid: GpuUuid::new("GPU-1").unwrap(),
@@ -58,9 +58,9 @@ mod tests {
         for (error, errno) in [
             (bad_value.into(), Errno::EINVAL),
             (full.into(), Errno::ENOSPC),
-            (Error::NoVgpu { key: key() }, Errno::ENOENT),
-            (Error::NotHeld { key: key() }, Errno::EOPNOTSUPP),
-            (Error::NoBroker { key: key() }, Errno::EIO),
+            (Error::NoVgpu { key: called() }, Errno::ENOENT),
+            (Error::NotHeld { key: called() }, Errno::EOPNOTSUPP),
+            (Error::NoBroker { key: called() }, Errno::EIO),
         ] {
             assert_eq!(of(&error), errno, "{error}");
         }

@@ -81,6 +81,20 @@ impl From<&Explained> for Explanation {
     }
 }
 
+impl Explanation {
+    /// The same where the driver behind the cards answers nobody, and why: no container starts on any of them.
+    #[must_use]
+    pub fn unanswered(mut self, why: &str) -> Self {
+        let text = format!("the driver does not answer ({why})");
+        for card in &mut self.cards {
+            card.outcome = OutcomeKind::Unhealthy;
+            card.text.clone_from(&text);
+        }
+        self.refusal = Some(text);
+        self
+    }
+}
+
 impl ExplainedCard {
     fn new(on: &OnCard, policy: Policy, is_placed: bool) -> Self {
         let candidate = &on.candidate;
@@ -172,6 +186,14 @@ mod tests {
         };
         let explained = explain(&candidates, &request(4), &ComputeTerms::default());
         crate::snapshot::check(&Explanation::from(&explained), "explain");
+        let silent = Explanation::from(&explained).unanswered("connect");
+        assert!(
+            silent
+                .refusal
+                .is_some_and(|why| why.contains("does not answer (connect)"))
+        );
+        let mut cards = silent.cards.iter();
+        assert!(cards.all(|card| card.outcome == OutcomeKind::Unhealthy));
         let refused = explain(&candidates, &request(30), &ComputeTerms::default());
         let refused = Explanation::from(&refused);
         assert!(

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use cards::ContainerKey;
 use cards::events::Event;
 use cards::placement::in_words;
+use cards::{Called, ContainerKey};
 use host_config::Config;
 use serde::Serialize;
 use vgpu::Container;
@@ -45,12 +45,13 @@ impl Inspect {
         let is_it = |vgpu: &PsVgpu| vgpu.namespace == key.namespace() && vgpu.container == key.id();
         let container = Container::new(config.clone(), key.clone());
         let (Some(vgpu), Some(grant)) = (vgpus.find(is_it), container.granted()?) else {
-            bail!("{key} has ended; `cgpu events {key}` has what happened to it");
+            let ended = Called::from(key);
+            bail!("{ended} has ended; `cgpu events {ended}` has what happened to it");
         };
         let request = vgpu::explain::request_of(&container).ok().flatten();
         let (events, _names) = Subject::Container(key.clone())
             .log(config, None)
-            .with_context(|| format!("read the events of {key}"))?;
+            .with_context(|| format!("read the events of {}", container.called()))?;
         let logs = container.logs();
         let logs = [logs.older, logs.current];
         Ok(Self {

@@ -1,11 +1,13 @@
 //! Which container is meant by a name.
 //!
-//! A name is any of what people see: `namespace/id`; the id; what docker, podman or nerdctl call the container; `pod/container`, also
-//! behind the pod's namespace; or the beginning of an id. Whoever makes a container chooses its names, so that none of them ever stands
+//! A name is any of what people see: `namespace/id`; the id; what docker, podman or nerdctl call the container, also behind the engine's
+//! namespace; `pod/container`, also behind the pod's namespace; or the beginning of an id. Whoever makes a container chooses its names, so that none of them ever stands
 //! for a container that is named by its engine's own digest.
 
 use anyhow::bail;
-use cards::{ContainerKey, Names, events};
+use cards::called::is_digest;
+pub use cards::called::short_id;
+use cards::{ContainerKey, Name, Names, events};
 use host_config::Config;
 
 /// A container, and what people call it.
@@ -16,9 +18,6 @@ const BEGINNING_LEAST: usize = 4;
 
 /// Digits of an id that docker shows.
 const SHORT_ID: usize = 12;
-
-/// Digits of an id that is a digest.
-const DIGEST: usize = 64;
 
 /// Characters that are wrong in a name that is meant.
 const SLIPS_MOST: usize = 2;
@@ -43,7 +42,7 @@ pub fn find(config: &Config, name: &str) -> anyhow::Result<ContainerKey> {
 
 fn has_beginning(all: &[Named], name: &str) -> bool {
     all.iter()
-        .any(|it| is_called(&it.1, name) || begins(&it.0, name))
+        .any(|it| is_called(&it.0, &it.1, name) || begins(&it.0, name))
 }
 
 /// Whether anything is logged of a container of this name, which has no vGPU any more, or never had one.
@@ -51,7 +50,7 @@ fn has_events(config: &Config, name: &str) -> bool {
     let keys = events::containers(&config.state_dir).unwrap_or_default();
     keys.into_iter().any(|key| {
         let is_named = key.to_string() == name || key.id() == name;
-        is_named || is_called(&events::names_of(&config.state_dir, &key), name)
+        is_named || is_called(&key, &events::names_of(&config.state_dir, &key), name)
     })
 }
 
@@ -87,11 +86,12 @@ pub fn every(all: &[Named], name: &str, what: &str) -> anyhow::Result<Vec<Contai
     }
     let called: Vec<&Named> = all
         .iter()
-        .filter(|it| is_of_id(it) || is_called(&it.1, name))
+        .filter(|it| is_of_id(it) || is_called(&it.0, &it.1, name))
         .collect();
     let begins: Vec<&Named> = all.iter().filter(|it| begins(&it.0, name)).collect();
-    let is_short_digest =
-        |it: &&Named| name.len() >= SHORT_ID && is_digest(it.0.id()) && !called.contains(it);
+    let is_short_digest = |it: &&Named| {
+        beginning(name).len() >= SHORT_ID && is_digest(it.0.id()) && !called.contains(it)
+    };
     let short: Vec<&Named> = begins.iter().copied().filter(is_short_digest).collect();
     let found = match (called.is_empty(), short.is_empty()) {
         (false, true) => return Ok(called.into_iter().map(|it| it.0.clone()).collect()),
@@ -117,12 +117,16 @@ pub fn every(all: &[Named], name: &str, what: &str) -> anyhow::Result<Vec<Contai
 }
 
 /// Whether people call it so.
-fn is_called(names: &Names, name: &str) -> bool {
+fn is_called(key: &ContainerKey, names: &Names, name: &str) -> bool {
     let is_in_pod = names.pod.as_ref().is_some_and(|pod| {
         let in_pod = format!("{}/{}", pod.name, pod.container);
         name == in_pod || name == format!("{}/{in_pod}", pod.namespace)
     });
-    is_in_pod || names.name.as_ref().is_some_and(|it| it.as_str() == name)
+    let behind_namespace = name
+        .split_once('/')
+        .filter(|(namespace, _)| *namespace == key.namespace());
+    let own = names.name.as_ref().map(Name::as_str);
+    is_in_pod || own == Some(name) || (own.is_some() && own == behind_namespace.map(|(_, it)| it))
 }
 
 /// What of a name is an id's beginning.
@@ -139,17 +143,7 @@ fn begins(key: &ContainerKey, name: &str) -> bool {
     }
 }
 
-fn is_digest(id: &str) -> bool {
-    id.len() == DIGEST && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// An id as docker shows it: a digest by its first twelve digits, every other one in full.
-#[must_use]
-pub fn short_id(id: &str) -> &str {
-    id.get(..SHORT_ID).filter(|_| is_digest(id)).unwrap_or(id)
-}
-
-/// The same, in full where another one of `ids` begins alike.
+/// [`short_id`], in full where another one of `ids` begins alike.
 #[must_use]
 pub fn short_among<'a, 'b>(id: &'a str, ids: impl IntoIterator<Item = &'b str>) -> &'a str {
     let short = short_id(id);

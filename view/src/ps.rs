@@ -8,8 +8,8 @@ use std::time::Duration;
 use cards::grant::{ComputeMode, ComputeTerms, Priority};
 use cards::lock::FileLock;
 use cards::{
-    Backend, CardFigures, CardGrant, ContainerKey, DriverSpec, FrontendKind, Grant, IoUring,
-    ManagedMemory, Mode, OnViolation, RegisteredMemory, Weakness,
+    Backend, Called, CardFigures, CardGrant, ContainerKey, DriverSpec, FrontendKind, Grant,
+    IoUring, ManagedMemory, Mode, OnViolation, RegisteredMemory, Weakness,
 };
 use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
 use host_config::Config;
@@ -20,7 +20,6 @@ use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 use self::health::{BROKER_GONE, health_text, unanswered};
 use crate::JSON_VERSION;
 use crate::host_driver::{ANSWER, HostDriver};
-use crate::names::short_id;
 use crate::share::Share;
 
 /// What `cgpu ps` shows.
@@ -104,14 +103,20 @@ pub struct PsVgpu {
 }
 
 impl PsVgpu {
-    /// What people call it, else its namespace and id.
+    /// As an answer to a person names it.
     #[must_use]
-    pub fn called(&self) -> String {
-        match (&self.pod, &self.name) {
-            (Some(pod), _) => format!("{}/{}", pod.name, pod.container),
-            (None, Some(name)) => name.clone(),
-            (None, None) => format!("{}/{}", self.namespace, short_id(&self.container)),
-        }
+    pub fn called(&self) -> Called {
+        let in_pod = self.pod.as_ref();
+        let in_pod = in_pod.map(|pod| format!("{}/{}", pod.name, pod.container));
+        let name = in_pod.or_else(|| self.name.clone());
+        Called::of_parts(&self.namespace, &self.container, name.as_deref())
+    }
+
+    /// Whether nothing is known to be wrong with it.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        let is_well = self.health.as_deref().is_none_or(|text| text == "ok");
+        self.state == State::Running && is_well
     }
 }
 

@@ -206,6 +206,7 @@ fn one(index: usize, card: &Card<'_>, record: &SliceRecord) -> Result<SmiCard, r
 #[cfg(feature = "host")]
 #[must_use]
 pub fn simulated(cards: &crate::cards::Cards, vgpus: &crate::ps::Ps) -> Smi {
+    let names = crate::called::ShownNames::of(&vgpus.vgpus);
     let of_card = |(index, card): (usize, &crate::cards::CardRow)| {
         let slices = vgpus.vgpus.iter().flat_map(|vgpu| &vgpu.cards);
         let used: u64 = slices
@@ -227,7 +228,7 @@ pub fn simulated(cards: &crate::cards::Cards, vgpus: &crate::ps::Ps) -> Smi {
         let processes = processes.filter_map(|(vgpu, process)| {
             let held = process.cards.iter().find(|held| held.uuid == card.uuid)?;
             Some(SmiProcess {
-                container: Some(vgpu.called()),
+                container: Some(names.name(vgpu)),
                 pid: u32::try_from(process.pid).ok()?,
                 name: Some(process.name.clone()),
                 used_bytes: Some(held.used_bytes),

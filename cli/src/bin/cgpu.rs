@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use cli::commands::NotUnderstood;
 use tracing::level_filters::LevelFilter;
 
 #[expect(clippy::print_stderr, reason = "the program's error message")]
@@ -28,7 +29,10 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("cgpu: {error:#}");
-            ExitCode::FAILURE
+            match error.is::<NotUnderstood>() {
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

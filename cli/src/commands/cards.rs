@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use view::cards::{Cards, collect};
-use view::filter::{CardFilter, shows};
+use view::filter::{CardFilter, cards_of, shows};
 
 use super::list::Form;
 use crate::render;
@@ -23,7 +23,7 @@ Columns with -o wide:
   GRANTED           Memory that is reserved for containers, whether they use it or not
   RESERVED          The part of its time that containers have for themselves
 
-Filters: card, health (ok or bad), name, policy. Of several with one key one must match, and one of each key.
+Filters: card (its number or UUID, of which a beginning is enough), health (ok or bad), name, policy. Of several with one key one must match, and one of each key.
 
 Examples:
   cgpu cards
@@ -42,7 +42,18 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut cards = collect(&host_config::Config::load()?)?;
-    cards.cards.retain(|card| shows(&options.filters, card));
+    let known = cards.cards.iter();
+    let known: Vec<(u32, String)> = known.map(|card| (card.index, card.uuid.clone())).collect();
+    let mut filters = Vec::new();
+    for filter in &options.filters {
+        match filter {
+            CardFilter::Card(name) => {
+                filters.extend(cards_of(name, &known)?.into_iter().map(CardFilter::Card));
+            }
+            other => filters.push(other.clone()),
+        }
+    }
+    cards.cards.retain(|card| shows(&filters, card));
     options.form.print(&cards, ids, render::cards::render)?;
     Ok(ExitCode::SUCCESS)
 }

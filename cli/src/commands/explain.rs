@@ -6,10 +6,11 @@ use anyhow::bail;
 use clap::Args;
 use host_config::Config;
 use view::explain::Explanation;
+use view::host_driver::{ANSWER, HostDriver};
 use view::names::find;
 
-use super::Form;
 use super::request_options::RequestOptions;
+use super::{Form, not_understood};
 use crate::render::{self, Look};
 
 /// The two forms.
@@ -21,7 +22,7 @@ pub(super) const EXAMPLES: &str = "\
 What is said holds for now: memory and time are what the cards have left at this moment. A container is judged as if it had no
 vGPU yet, by the request of its spec.
 
-Exit code: 0 if the request fits, else 1.
+Exit code: 0 if the request fits, 1 if not, 2 for a value that is not allowed anywhere.
 
 Examples:
   cgpu explain --memory 4Gi
@@ -52,15 +53,19 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         (None, Some(name)) => {
             if !options.request.is_empty() {
-                bail!(
-                    "a container has a request of its own: give --memory with these options, and no container"
-                );
+                return Err(not_understood(
+                    "a container has a request of its own: give --memory with these options, and no container",
+                ));
             }
             of_container(&config, name)?
         }
         (None, None) => bail!("name a container, or a request with --memory"),
     };
     let document = Explanation::from(&explained);
+    let document = match HostDriver::of(&config).trouble(&config, ANSWER) {
+        None => document,
+        Some(why) => document.unanswered(&why),
+    };
     let is_placed = document.refusal.is_none();
     options.form.print(&document, |document| {
         render::explain::render(document, Look::of_output())
@@ -73,7 +78,8 @@ fn of_container(config: &Config, name: &str) -> anyhow::Result<cards::placement:
     let key = container.key();
     let Some(request) = vgpu::explain::request_of(&container)? else {
         bail!(
-            "{key} has no spec with a request, as commands of `cgpu run` have none: give its options instead, as `cgpu explain --memory 4Gi`"
+            "{} has no spec with a request, as commands of `cgpu run` have none: give its options instead, as `cgpu explain --memory 4Gi`",
+            container.called()
         );
     };
     Ok(vgpu::explain::request(config, &request, Some(key))?)

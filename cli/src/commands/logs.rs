@@ -46,11 +46,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let config = Config::load()?;
     let container = Container::new(config.clone(), find(&config, &options.container)?);
     let mut tail = Tail::open(container.logs())
-        .with_context(|| format!("read the log of {}", container.key()))?;
+        .with_context(|| format!("read the log of {}", container.called()))?;
     if tail.file.is_none() {
         bail!(
             "{} has no log: no broker was started for it",
-            container.key()
+            container.called()
         );
     }
     let (older, rest) = (tail.older()?, tail.more()?);

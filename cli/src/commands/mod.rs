@@ -35,11 +35,15 @@ mod top;
 mod upgrade;
 mod version;
 
+#[cfg(not(feature = "host"))]
+use std::ffi::OsString;
 #[cfg(feature = "host")]
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+#[cfg(feature = "host")]
+use clap::Args;
+use clap::{Parser, Subcommand};
 #[cfg(feature = "host")]
 use serde::Serialize;
 use view::version::Build;
@@ -78,16 +82,10 @@ enum Command {
     #[cfg(feature = "host")]
     #[command(after_help = ps::COLUMNS)]
     Ps(ps::Options),
-    /// List the containers of this host that have a vGPU.
-    #[cfg(not(feature = "host"))]
-    Ps(Absent),
     /// List the GPUs (cards) of this host: how much of each is granted, to whom, and what is free.
     #[cfg(feature = "host")]
     #[command(after_help = cards::COLUMNS)]
     Cards(cards::Options),
-    /// List the GPUs (cards) of this host.
-    #[cfg(not(feature = "host"))]
-    Cards(Absent),
     /// Check whether GPU containers can run on this host; list what is missing or broken, and what to do.
     #[cfg(feature = "host")]
     #[command(after_help = doctor::EXAMPLES)]
@@ -101,9 +99,6 @@ enum Command {
         #[arg(long, value_name = "CARD", requires = "repair")]
         card: Option<String>,
     },
-    /// Check whether GPU containers can run on this host.
-    #[cfg(not(feature = "host"))]
-    Doctor(Absent),
     /// Show what happened to containers and cards: refused starts, Xid errors, lost cards, hung calls, changed quotas.
     #[cfg(feature = "host")]
     #[command(after_help = events::EXAMPLES)]
@@ -152,12 +147,13 @@ enum Command {
     #[cfg(feature = "host")]
     #[command(after_help = run::EXAMPLES)]
     Run(Box<run::Options>),
-    /// Run a command with a vGPU, without a container engine.
-    #[cfg(not(feature = "host"))]
-    Run(Absent),
     /// Print which cgpu this is: version, commit, time of the build, and the drivers that it knows.
     #[command(after_help = version::EXAMPLES)]
     Version(version::Options),
+    /// A command of the host, or none.
+    #[cfg(not(feature = "host"))]
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
     /// The process of `run`, before it becomes the command.
     #[cfg(feature = "host")]
     #[command(hide = true)]
@@ -182,13 +178,45 @@ enum Command {
     },
 }
 
-/// The arguments of a command of the host.
-#[cfg(not(feature = "host"))]
-#[derive(Debug, Args)]
-struct Absent {
-    /// Not in this build.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    rest: Vec<String>,
+/// The commands that a container's build does not have.
+#[cfg(any(test, not(feature = "host")))]
+const HOST_COMMANDS: [&str; 15] = [
+    "ps",
+    "cards",
+    "doctor",
+    "events",
+    "inspect",
+    "logs",
+    "report",
+    "explain",
+    "metrics",
+    "top",
+    "set",
+    "upgrade",
+    "install",
+    "uninstall",
+    "run",
+];
+
+/// The answer to a command of the host in a container.
+const FOR_THE_HOST: &str =
+    "this command is for the host; in a container, `cgpu smi` shows what the container has";
+
+/// A command line that is wrong on every host: its exit code is that of one that cannot be read.
+#[derive(Debug)]
+pub struct NotUnderstood(String);
+
+impl std::fmt::Display for NotUnderstood {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotUnderstood {}
+
+#[cfg(feature = "host")]
+pub(crate) fn not_understood(why: impl Into<String>) -> anyhow::Error {
+    NotUnderstood(why.into()).into()
 }
 
 /// How a document is printed.
@@ -238,9 +266,7 @@ pub fn run(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
             | Command::WithParent { .. }
     );
     if is_inside && !is_for_both {
-        anyhow::bail!(
-            "this is a container with a vGPU, and this command is for the host; here `cgpu smi` shows what the container has"
-        );
+        anyhow::bail!(FOR_THE_HOST);
     }
     let is_denied = |error: &anyhow::Error| {
         error.chain().any(|cause| {
@@ -296,17 +322,22 @@ fn host(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
 /// The step that failed; a command that this build does not have.
 #[cfg(not(feature = "host"))]
 pub fn run(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
-    let absent = match arguments.command {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+    let words = match arguments.command {
         Command::Smi(options) => return smi::run(&options),
         Command::Version(options) => return version::run(&options, build),
-        Command::Ps(_) => "ps",
-        Command::Cards(_) => "cards",
-        Command::Doctor(_) => "doctor",
-        Command::Run(_) => "run",
+        Command::Other(words) => words,
     };
-    anyhow::bail!(
-        "`cgpu {absent}` is for the host: this build is for use inside containers and has `cgpu smi` only"
-    )
+    let name = words.first().map(|word| word.to_string_lossy());
+    let name = name.unwrap_or_default();
+    if HOST_COMMANDS.contains(&&*name) {
+        anyhow::bail!(FOR_THE_HOST);
+    }
+    let what = format!("unrecognized subcommand '{}'", name.escape_default());
+    Arguments::command()
+        .error(ErrorKind::InvalidSubcommand, what)
+        .exit()
 }
 
 #[cfg(all(test, feature = "host"))]

@@ -4,6 +4,8 @@ use clap::Args;
 use host_config::Config;
 use spec::Request;
 
+use super::not_understood;
+
 /// The options; memory is each command's own.
 #[derive(Debug, Args)]
 pub(super) struct RequestOptions {
@@ -48,7 +50,7 @@ impl RequestOptions {
             [("cgpu.io/memory", memory)].into_iter().chain(given),
         )
         // What was typed is an option, and has the annotation's name.
-        .map_err(|error| anyhow::anyhow!(host_config::chain(&error).replace("cgpu.io/", "--")))
+        .map_err(|error| not_understood(host_config::chain(&error).replace("cgpu.io/", "--")))
     }
 
     /// Whether any is given.

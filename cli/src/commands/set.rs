@@ -2,13 +2,15 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use cards::Called;
+use cards::names_file::called_in;
 use clap::Args;
-use host_config::Config;
+use host_config::{Config, chain};
 use serde::Serialize;
 use vgpu::{Requested, Reshared, Resized, RulesRequested};
 
-use super::Form;
+use super::{Form, not_understood};
 use view::JSON_VERSION;
 use view::names::find;
 use view::share::{Rules, Share};
@@ -184,13 +186,16 @@ fn set_container(config: &Config, options: &Options, name: &str) -> anyhow::Resu
         priority: options.priority.as_deref(),
     };
     if requested == Requested::default() {
-        bail!(
-            "nothing to change: give at least one of --memory, --compute, --weight, --policy and --priority"
-        );
+        return Err(not_understood(
+            "nothing to change: give at least one of --memory, --compute, --weight, --policy and --priority",
+        ));
     }
+    requested
+        .check()
+        .map_err(|error| not_understood(chain(&error)))?;
     let container = vgpu::Container::new(config.clone(), find(config, name)?);
-    let key = container.key();
-    let done = vgpu::change(&container, &requested).with_context(|| format!("change {key}"))?;
+    let (key, called) = (container.key(), container.called());
+    let done = vgpu::change(&container, &requested).with_context(|| format!("change {called}"))?;
     let changed = Changed {
         version: JSON_VERSION,
         namespace: key.namespace().to_owned(),
@@ -198,7 +203,9 @@ fn set_container(config: &Config, options: &Options, name: &str) -> anyhow::Resu
         cards: done.memory.into_iter().map(ChangedCard::from).collect(),
         compute: done.compute.into_iter().map(ChangedShare::from).collect(),
     };
-    options.form.print(&changed, render)
+    options
+        .form
+        .print(&changed, |changed| render(changed, &called))
 }
 
 fn set_card(config: &Config, options: &Options, card: &str) -> anyhow::Result<()> {
@@ -209,12 +216,17 @@ fn set_card(config: &Config, options: &Options, card: &str) -> anyhow::Result<()
         prio_ratio: options.prio_ratio.as_deref(),
     };
     if requested == RulesRequested::default() {
-        bail!(
-            "nothing to change: give at least one of --policy, --max-tenants, --idle and --prio-ratio"
-        );
+        return Err(not_understood(
+            "nothing to change: give at least one of --policy, --max-tenants, --idle and --prio-ratio",
+        ));
     }
+    requested
+        .check(card)
+        .map_err(|error| not_understood(chain(&error)))?;
     let done = vgpu::set_rules(config, card, &requested)
         .with_context(|| format!("change the rules of card {card}"))?;
+    let keys = done.containers.iter().map(|(key, _)| key);
+    let called: Vec<Called> = keys.map(|key| called_in(&config.state_dir, key)).collect();
     let changed = ChangedRules {
         version: JSON_VERSION,
         uuid: done.uuid,
@@ -230,21 +242,22 @@ fn set_card(config: &Config, options: &Options, card: &str) -> anyhow::Result<()
             })
             .collect(),
     };
-    options.form.print(&changed, render_rules)
+    options
+        .form
+        .print(&changed, |changed| render_rules(changed, &called))
 }
 
-fn render_rules(changed: &ChangedRules) -> String {
+/// `called`: its containers, in their order.
+fn render_rules(changed: &ChangedRules, called: &[Called]) -> String {
     let mut lines = vec![format!(
         "{}: {} -> {}",
         changed.uuid,
         changed.before.text(),
         changed.now.text()
     )];
-    lines.extend(changed.containers.iter().map(|one| {
+    lines.extend(changed.containers.iter().zip(called).map(|(one, called)| {
         format!(
-            "{}/{}: {} -> {}",
-            one.namespace,
-            one.container,
+            "{called}: {} -> {}",
             one.share.before.text(),
             one.share.now.text()
         )
@@ -252,12 +265,10 @@ fn render_rules(changed: &ChangedRules) -> String {
     lines.join("\n")
 }
 
-fn render(changed: &Changed) -> String {
+fn render(changed: &Changed, called: &Called) -> String {
     let memory = changed.cards.iter().map(|card| {
         let mut line = format!(
-            "{}/{} on {}: {} -> {}, {} in use",
-            changed.namespace,
-            changed.container,
+            "{called} on {}: {} -> {}, {} in use",
             card.uuid,
             human(card.before_bytes),
             human(card.quota_bytes),
@@ -273,9 +284,7 @@ fn render(changed: &Changed) -> String {
     });
     let compute = changed.compute.iter().map(|share| {
         format!(
-            "{}/{} on {}: {} -> {}",
-            changed.namespace,
-            changed.container,
+            "{called} on {}: {} -> {}",
             share.uuid,
             share.before.text(),
             share.now.text()
@@ -310,8 +319,13 @@ mod tests {
             cards: vec![card(1 << 30), card(3 << 30)],
             compute: Vec::new(),
         };
-        let text = render(&changed);
+        let called = Called::of_parts("moby", &"5a5219ab3a53".repeat(6)[..64], Some("web"));
+        let text = render(&changed, &called);
         let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].starts_with("web (moby/5a5219ab3a53) on GPU-1: "),
+            "{text}"
+        );
         assert!(!lines[0].contains("refused"), "{text}");
         assert!(lines[1].contains("refused until it fits"), "{text}");
     }

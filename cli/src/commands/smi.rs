@@ -20,7 +20,7 @@ const DEV: &str = "/dev";
 pub(super) const EXAMPLES: &str = "\
 Fields of --query-gpu: timestamp, driver_version, count, index, name, uuid, pci.bus_id, memory.total, memory.used, memory.free,
 utilization.gpu. Fields of --query-compute-apps: timestamp, gpu_name, gpu_bus_id, gpu_uuid, pid, process_name, used_memory.
-What is not known here is [N/A].
+All others that nvidia-smi documents are [N/A], and so is what is not known here.
 
 Examples:
   cgpu smi

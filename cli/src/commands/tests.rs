@@ -1,6 +1,6 @@
 use clap::{CommandFactory, Parser};
 
-use super::Arguments;
+use super::{Arguments, HOST_COMMANDS};
 
 /// What stands below a help as examples, each a command line of `cgpu`.
 fn examples(help: &str) -> Vec<Vec<String>> {
@@ -44,6 +44,19 @@ fn every_help_has_examples_that_are_command_lines() {
             assert!(is_own, "{} is below {name}", example.join(" "));
         }
     }
+}
+
+#[test]
+fn the_build_for_containers_knows_all_commands_of_the_host() {
+    let all = Arguments::command();
+    let shown = all
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set());
+    let host: Vec<&str> = shown
+        .map(clap::Command::get_name)
+        .filter(|name| !["smi", "version"].contains(name))
+        .collect();
+    assert_eq!(host, HOST_COMMANDS);
 }
 
 #[test]

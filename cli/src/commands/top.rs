@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use host_config::{Config, programs, trusted};
+use view::called::ShownNames;
 use view::cards::Cards;
 use view::ps::Ps;
 use view::top::Top;
@@ -143,7 +144,7 @@ fn tables(top: Top) -> String {
         "{}\n\n{}\n\n{}",
         moment(at_unix_ms),
         render::cards::render(&cards, Width::Narrow, look),
-        render::ps::render(&ps, Width::Narrow, look)
+        render::ps::render(&ps, &ShownNames::of(&ps.vgpus), Width::Narrow, look)
     )
 }
 

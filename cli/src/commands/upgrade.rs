@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use cards::ContainerKey;
+use cards::{Called, ContainerKey};
 use clap::Args;
 use control::Upgraded;
 use host_config::Config;
@@ -52,6 +52,9 @@ struct Row {
     namespace: String,
     /// The container's id.
     container: String,
+    /// As it is shown.
+    #[serde(skip)]
+    called: Called,
     #[serde(flatten)]
     outcome: Outcome,
 }
@@ -92,7 +95,8 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .into_iter()
         .map(|key| {
             let container = Container::new(Arc::clone(&config), key);
-            let key = container.key();
+            // Before it: one that ends takes its names with it.
+            let (key, called) = (container.key(), container.called());
             let outcome = match vgpu::upgrade::upgrade(&container) {
                 Ok(upgraded) => Outcome::Upgraded(upgraded),
                 Err(error) => match settled(&config, key)? {
@@ -106,6 +110,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             Ok(Row {
                 namespace: key.namespace().to_owned(),
                 container: key.id().to_owned(),
+                called,
                 outcome,
             })
         })
@@ -167,7 +172,7 @@ fn render(report: &Report) -> String {
         .containers
         .iter()
         .map(|row| {
-            let name = format!("{}/{}", row.namespace, row.container);
+            let name = &row.called;
             match &row.outcome {
                 Outcome::Upgraded(upgraded) => format!(
                     "{name}: broker {} -> {}, calls waited {:.1} ms",
@@ -191,6 +196,7 @@ mod tests {
         Row {
             namespace: "default".to_owned(),
             container: "a".to_owned(),
+            called: Called::of_parts("moby", &"5a5219ab3a53".repeat(6)[..64], Some("web")),
             outcome,
         }
     }
@@ -212,6 +218,14 @@ mod tests {
             }))
         };
         assert_eq!(problem(&[upgraded()]), None);
+        let text = render(&Report {
+            version: JSON_VERSION,
+            containers: vec![upgraded()],
+        });
+        assert!(
+            text.starts_with("web (moby/5a5219ab3a53): broker 1 -> 2"),
+            "{text}"
+        );
         let text = problem(&[upgraded(), failed(true)]).unwrap();
         assert!(
             text.starts_with("1 of 2") && text.contains("former program"),

@@ -1,10 +1,11 @@
 //! The table of `cgpu cards`.
 
+use cards::Called;
+
 use super::columns::{Cell, Columns, Heading, Look, Tone};
 use super::ps::Width;
 use view::cards::{CardGrantRow, CardRow, Cards};
 use view::host_driver::HostDriver;
-use view::names::short_id;
 use view::share::percent_of;
 use view::size::human;
 
@@ -107,15 +108,17 @@ fn standing(card: &CardRow) -> Cell {
 }
 
 fn name(grant: &CardGrantRow, width: Width) -> String {
-    let id = match width {
-        Width::Narrow => short_id(&grant.container),
-        Width::Wide => &grant.container,
-    };
-    let id = format!("{}/{id}", grant.namespace);
-    match (&grant.pod, &grant.name) {
-        (Some(pod), _) => format!("{}/{} ({id})", pod.name, pod.container),
-        (None, Some(name)) => format!("{name} ({id})"),
-        (None, None) => id,
+    let in_pod = grant.pod.as_ref();
+    let in_pod = in_pod.map(|pod| format!("{}/{}", pod.name, pod.container));
+    let name = in_pod.or_else(|| grant.name.clone());
+    if width == Width::Narrow {
+        let (namespace, id) = (&grant.namespace, &grant.container);
+        return Called::of_parts(namespace, id, name.as_deref()).to_string();
+    }
+    let id = format!("{}/{}", grant.namespace, grant.container);
+    match name {
+        Some(name) => format!("{name} ({id})"),
+        None => id,
     }
 }
 

@@ -1,7 +1,15 @@
 //! The tables of `cgpu doctor`.
 
+use cards::{Called, ContainerKey};
+
 use super::columns::{Cell, Columns, Look, Tone};
 use view::doctor::{Doctor, Level};
+
+/// `namespace/id` with a digest by its beginning. Names are gone with what was taken back.
+fn shown(key: &str) -> String {
+    let parsed: Result<ContainerKey, _> = key.parse();
+    parsed.map_or_else(|_| key.to_owned(), |key| Called::from(&key).to_string())
+}
 
 /// The checks, what is to be done, and the conclusion.
 #[must_use]
@@ -43,7 +51,10 @@ pub fn render(doctor: &Doctor, look: Look) -> String {
     match &doctor.reclaimed {
         None => {}
         Some(none) if none.is_empty() => text.push_str("\n\nRepair: nothing was left behind"),
-        Some(keys) => text.push_str(&format!("\n\nRepair: taken back from {}", keys.join(", "))),
+        Some(keys) => {
+            let shown: Vec<String> = keys.iter().map(|key| shown(key)).collect();
+            text.push_str(&format!("\n\nRepair: taken back from {}", shown.join(", ")));
+        }
     }
     if let Some(cards) = doctor.cleared_cards.as_ref().filter(|it| !it.is_empty()) {
         text.push_str(&format!(

@@ -5,7 +5,7 @@ use vgpu::OwnUsage;
 
 use super::columns::{Cell, Columns, Heading, Look, Tone};
 use super::or_dash;
-use view::called::shortest;
+use view::called::ShownNames;
 use view::host_driver::HostDriver;
 use view::ps::{Ps, PsCard, PsVgpu, State};
 use view::share::percent_of;
@@ -105,9 +105,9 @@ pub fn none_matches(all: usize) -> String {
     }
 }
 
-/// One row a slice.
+/// One row a slice, by the names that are shown.
 #[must_use]
-pub fn render(ps: &Ps, width: Width, look: Look) -> String {
+pub fn render(ps: &Ps, names: &ShownNames, width: Width, look: Look) -> String {
     if ps.vgpus.is_empty() && look.headings {
         return "No vGPUs on this host".to_owned();
     }
@@ -116,13 +116,12 @@ pub fn render(ps: &Ps, width: Width, look: Look) -> String {
         .filter(|column| width == Width::Wide || column.from == Width::Narrow)
         .collect();
     let mut rows = Columns::new(columns.iter().map(|column| column.heading));
-    let names = shortest(&ps.vgpus);
-    for (vgpu, name) in ps.vgpus.iter().zip(&names) {
+    for (name, vgpu) in names.ordered(&ps.vgpus) {
         for card in &vgpu.cards {
             let row = Row {
                 vgpu,
                 card,
-                name,
+                name: &name,
                 width,
             };
             rows.row(columns.iter().map(|column| (column.cell)(&row)));
@@ -233,6 +232,7 @@ fn backend(vgpu: &PsVgpu) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use view::called::shortest;
     use view::ps::PsPod;
 
     const TERMINAL: Look = Look {
@@ -278,7 +278,8 @@ mod tests {
     fn a_table_fits_a_terminal_unless_all_of_it_is_needed() {
         let id = format!("e95e304dafa2{}", "0".repeat(52));
         let ps = document(&[(&id, Some("web"), None), ("c2", None, pod("a"))]);
-        let narrow = render(&ps, Width::Narrow, TERMINAL);
+        let names = ShownNames::of(&ps.vgpus);
+        let narrow = render(&ps, &names, Width::Narrow, TERMINAL);
         let longest = narrow.lines().map(|line| line.chars().count()).max();
         assert!(longest.is_some_and(|longest| longest <= 80), "{narrow}");
         assert!(
@@ -286,11 +287,34 @@ mod tests {
             "{narrow}"
         );
         assert!(narrow.contains("64/4096 MiB"), "{narrow}");
-        let wide = render(&ps, Width::Wide, Look::WIDE);
+        let wide = render(&ps, &names, Width::Wide, Look::WIDE);
         assert!(
             wide.contains(&id) && wide.contains("LEVEL") && wide.contains("0 GPU-1"),
             "{wide}"
         );
+    }
+
+    #[test]
+    fn rows_are_in_the_order_of_the_names_that_are_shown() {
+        let ps = document(&[
+            ("c", Some("web-10"), None),
+            ("a", Some("web-6"), None),
+            ("b", Some("db"), None),
+        ]);
+        let names = ShownNames::of(&ps.vgpus);
+        let text = render(&ps, &names, Width::Narrow, TERMINAL);
+        let places = ["db", "web-6", "web-10"].map(|name| text.find(name));
+        assert!(places.is_sorted() && places[0].is_some(), "{text}");
+    }
+
+    #[test]
+    fn one_name_in_two_namespaces_is_shown_with_the_namespace() {
+        let mut ps = document(&[("c1", Some("web-1"), None), ("c2", Some("web-1"), None)]);
+        ps.vgpus[1].namespace = "default".to_owned();
+        assert_eq!(shortest(&ps.vgpus), ["moby/web-1", "default/web-1"]);
+        // Also where a filter leaves one of them out.
+        let names = ShownNames::of(&ps.vgpus);
+        assert_eq!(names.name(&ps.vgpus[0]), "moby/web-1");
     }
 
     #[test]

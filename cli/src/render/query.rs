@@ -2,6 +2,8 @@
 //!
 //! A field that a value may break out of is quoted (RFC 4180), which nvidia-smi does not do: a process chooses its name.
 
+mod documented;
+
 use std::str::FromStr;
 
 use view::moment;
@@ -84,17 +86,13 @@ fn begun_mib(bytes: u64) -> String {
     bytes.div_ceil(1 << 20).to_string()
 }
 
-/// The columns of a query, of which each is in its table.
-#[derive(Clone, Copy)]
+/// A column of a query.
+#[derive(Debug, Clone)]
 struct Column {
-    field: &'static Field,
-    heading: &'static str,
-}
-
-impl std::fmt::Debug for Column {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.heading)
-    }
+    heading: String,
+    unit: &'static str,
+    /// `None`: nvidia-smi has such a field, and a slice has not.
+    value: Option<fn(&Row<'_>) -> Option<String>>,
 }
 
 /// Fields of cards.
@@ -108,29 +106,39 @@ pub struct AppFields(Vec<Column>);
 impl FromStr for GpuFields {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        columns(text, &GPU_FIELDS).map(Self)
+        columns(text, &GPU_FIELDS, documented::unit_of).map(Self)
     }
 }
 
 impl FromStr for AppFields {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        columns(text, &APP_FIELDS).map(Self)
+        let unit_of = |name: &str| (name == documented::APPS).then_some("");
+        columns(text, &APP_FIELDS, unit_of).map(Self)
     }
 }
 
-fn columns(text: &str, all: &'static [Field]) -> Result<Vec<Column>, String> {
+/// `documented`: the unit of a field that nvidia-smi has beside these.
+fn columns(
+    text: &str,
+    all: &'static [Field],
+    documented: impl Fn(&str) -> Option<&'static str>,
+) -> Result<Vec<Column>, String> {
     let column = |name: &str| {
-        let has = |field: &'static Field| {
-            let heading = field.names.iter().find(|it| **it == name)?;
-            Some(Column { field, heading })
-        };
-        all.iter().find_map(has).ok_or_else(|| {
+        let known = all.iter().find(|field| field.names.contains(&name));
+        let known = known.map(|field| (field.unit, Some(field.value)));
+        let found = known.or_else(|| Some((documented(name)?, None)));
+        let (unit, value) = found.ok_or_else(|| {
             let names: Vec<&str> = all.iter().flat_map(|field| field.names).copied().collect();
             format!(
-                "there is no field {name:?}; fields are {}",
+                "there is no field {name:?}; fields are {}; all others of nvidia-smi are [N/A]",
                 names.join(", ")
             )
+        })?;
+        Ok(Column {
+            heading: name.to_owned(),
+            unit,
+            value,
         })
     };
     text.split(',').map(|name| column(name.trim())).collect()
@@ -199,16 +207,16 @@ pub fn of_processes(smi: &Smi, fields: &AppFields, csv: Csv, at_unix_ms: u64) ->
 
 fn lines<'a>(rows: impl Iterator<Item = Row<'a>>, columns: &[Column], csv: Csv) -> String {
     let header = || {
-        let headings = columns.iter().map(|column| match column.field.unit {
-            "" => column.heading.to_owned(),
+        let headings = columns.iter().map(|column| match column.unit {
+            "" => column.heading.clone(),
             unit => format!("{} [{unit}]", column.heading),
         });
         headings.collect::<Vec<_>>().join(", ")
     };
     let line = |row: Row<'a>| {
         let values = columns.iter().map(|column| {
-            let value = (column.field.value)(&row);
-            match (value, column.field.unit) {
+            let value = column.value.and_then(|value| value(&row));
+            match (value, column.unit) {
                 (None, _) => "[N/A]".to_owned(),
                 (Some(value), unit) if csv.has_units && !unit.is_empty() => {
                     format!("{value} {unit}")
@@ -280,10 +288,27 @@ mod tests {
     }
 
     #[test]
+    fn what_a_slice_does_not_have_of_nvidia_smi_is_not_available() {
+        let fields: GpuFields = "index,compute_cap,utilization.memory,temperature.gpu"
+            .parse()
+            .unwrap();
+        assert_eq!(
+            of_cards(&smi(), &fields, csv("csv"), 0),
+            "index, compute_cap, utilization.memory [%], temperature.gpu\n0, [N/A], [N/A], [N/A]"
+        );
+        let fields: AppFields = "pid,gpu_serial".parse().unwrap();
+        assert_eq!(
+            of_processes(&smi(), &fields, csv("csv,noheader"), 0),
+            "42, [N/A]"
+        );
+        "temperature.gpu".parse::<AppFields>().unwrap_err();
+    }
+
+    #[test]
     fn an_unknown_field_is_answered_with_those_that_there_are() {
-        let error = "index,power.draw".parse::<GpuFields>().unwrap_err();
+        let error = "index,power.drawn".parse::<GpuFields>().unwrap_err();
         assert!(
-            error.contains("no field \"power.draw\"; fields are timestamp, driver_version"),
+            error.contains("no field \"power.drawn\"; fields are timestamp, driver_version"),
             "{error}"
         );
         let error = "".parse::<AppFields>().unwrap_err();

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::called::{Called, Holder};
 use crate::identity::{ContainerKey, GpuUuid, NameError, Pointer};
-use crate::refusal::{Bytes, Refusal, TimeRefusal};
+use crate::refusal::{Bytes, InTheWay, Refusal, TimeRefusal};
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +156,7 @@ pub enum Error {
     #[error("container {key} already holds a part of card {uuid}")]
     AlreadyReserved {
         /// The container.
-        key: String,
+        key: Called,
         /// The card.
         uuid: GpuUuid,
     },
@@ -163,7 +164,7 @@ pub enum Error {
     #[error("container {key} holds no part of card {uuid}")]
     NotReserved {
         /// The container.
-        key: String,
+        key: Called,
         /// The card.
         uuid: GpuUuid,
     },
@@ -185,11 +186,19 @@ pub enum Error {
         /// Why.
         refusal: TimeRefusal,
     },
+    /// Terms that do not fit because of what others on the card have.
+    #[error("card {uuid}: {who}")]
+    InTheWay {
+        /// The card.
+        uuid: GpuUuid,
+        /// Whose terms are in the way, and what would fit.
+        who: InTheWay,
+    },
     /// A container that does not fit under rules.
-    #[error("card {uuid}: the terms of container {key} do not fit under these rules: {refusal}")]
+    #[error("card {uuid}: the terms of {holder} do not fit under these rules: {refusal}")]
     Readmit {
-        /// The container.
-        key: String,
+        /// Whose terms.
+        holder: Holder,
         /// The card.
         uuid: GpuUuid,
         /// Why.

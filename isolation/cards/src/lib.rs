@@ -33,6 +33,7 @@
     )
 )]
 
+pub mod called;
 pub mod claims;
 pub mod cpu_time;
 mod error;
@@ -44,6 +45,7 @@ pub mod inventory;
 pub mod lock;
 pub mod modes;
 pub mod names;
+pub mod names_file;
 pub mod placement;
 pub mod refusal;
 pub mod reservations;
@@ -52,6 +54,7 @@ pub mod rules;
 pub mod sockets;
 pub mod store;
 
+pub use called::Called;
 pub use cpu_time::CpuTime;
 pub use error::Error;
 pub use grant::{

@@ -4,6 +4,7 @@ use std::fmt;
 
 use plan::{PERCENT_PPM, RulesError, TermsError};
 
+use crate::called::Holder;
 use crate::identity::GpuUuid;
 use crate::modes::Unshareable;
 
@@ -38,6 +39,16 @@ impl Share {
         u64::try_from(share_mib)
             .unwrap_or(u64::MAX)
             .saturating_mul(MIB)
+    }
+}
+
+/// Percent where it was written so, else as the environment writes it.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.device {
+            100 => write!(f, "{} %", self.container),
+            device => write!(f, "{}/{device}", self.container),
+        }
     }
 }
 
@@ -253,6 +264,53 @@ impl fmt::Display for Full<'_> {
                 left_ppm / PERCENT_PPM
             ),
         }
+    }
+}
+
+/// Others of a card because of whom a running container cannot have other terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InTheWay {
+    /// Whether it asks to be native, beside segments; else for a segment, beside native containers.
+    pub asks_native: bool,
+    /// Those others.
+    pub holders: Vec<Holder>,
+    /// Terms that it could have instead, in words.
+    pub fitting: Vec<String>,
+}
+
+/// Holders that are named; the others are counted.
+const HOLDERS_NAMED: usize = 3;
+
+impl fmt::Display for InTheWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rule, have, remedy) = if self.asks_native {
+            (
+                "a native container cannot stand beside reserved time (fixed or fair-share), since nothing would keep it out of that",
+                "Reserved time here",
+                "",
+            )
+        } else {
+            (
+                "reserved time (fixed or fair-share) cannot stand beside native containers, since nothing would keep them out of it",
+                "Native here",
+                ". Reserved time fits once those have other terms (`cgpu set CONTAINER --policy weighted`)",
+            )
+        };
+        let named = self.holders.iter().take(HOLDERS_NAMED);
+        let text = |holder: &Holder| match holder {
+            Holder::Container(called) => called.to_string(),
+            Holder::Claim(_) => holder.to_string(),
+        };
+        let named: Vec<String> = named.map(text).collect();
+        write!(f, "{rule}. {have}: {}", named.join(", "))?;
+        let more = self.holders.len().saturating_sub(HOLDERS_NAMED);
+        if more > 0 {
+            write!(f, " and {more} more")?;
+        }
+        if !self.fitting.is_empty() {
+            write!(f, ". What fits now: {}", self.fitting.join(", "))?;
+        }
+        f.write_str(remedy)
     }
 }
 

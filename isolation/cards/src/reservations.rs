@@ -12,6 +12,7 @@ use plan::{CardKind, CardRules, Terms};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::called::Holder;
 use crate::claims::{ClaimUid, Claims, Pointer};
 use crate::grant::{ComputePolicy, ComputeTerms, Grant, is_default};
 use crate::health;
@@ -25,6 +26,7 @@ use crate::store::{self, Store};
 
 mod claimed;
 mod files;
+mod in_the_way;
 mod resize;
 
 use self::claimed::ClaimedByNone;
@@ -84,6 +86,7 @@ pub struct Defaults {
 /// The reservations of a state folder, in the hand of whoever holds the lock.
 #[derive(Debug)]
 pub struct Reservations<'a> {
+    state_dir: PathBuf,
     cards_dir: PathBuf,
     claims: Claims,
     lock: &'a StateLock,
@@ -95,6 +98,7 @@ impl<'a> Reservations<'a> {
     #[must_use]
     pub fn open(lock: &'a StateLock, state_dir: &Path, store: &'a dyn Store) -> Self {
         Self {
+            state_dir: state_dir.to_owned(),
             cards_dir: state_dir.join("cards"),
             claims: Claims::of(state_dir),
             lock,
@@ -170,7 +174,7 @@ impl<'a> Reservations<'a> {
             let mut of_card = self.read(&slice.uuid)?;
             if of_card.grants.iter().any(|entry| entry.key == grant.key) {
                 return Err(Error::AlreadyReserved {
-                    key: grant.key.to_string(),
+                    key: self.called(&grant.key),
                     uuid: slice.uuid.clone(),
                 });
             }
@@ -204,7 +208,7 @@ impl<'a> Reservations<'a> {
     /// Sets what a container asks of a card's time, if it fits beside the others.
     ///
     /// # Errors
-    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::Time`] and [`Error::AboveClaim`], and nothing has changed; a failed file operation.
+    /// As [`Reservations::candidates`]; [`Error::NotReserved`]; [`Error::Time`], [`Error::InTheWay`] and [`Error::AboveClaim`], and nothing has changed; a failed file operation.
     pub fn set_compute(
         &self,
         key: &ContainerKey,
@@ -214,7 +218,7 @@ impl<'a> Reservations<'a> {
     ) -> Result<Terms, Error> {
         let mut of_card = self.read(uuid)?;
         let not_reserved = || Error::NotReserved {
-            key: key.to_string(),
+            key: self.called(key),
             uuid: uuid.clone(),
         };
         let at = of_card.grants.iter().position(|entry| entry.key == *key);
@@ -227,10 +231,7 @@ impl<'a> Reservations<'a> {
             rules: self.rules_of(uuid, Tenants::Some, defaults)?,
             ..self.reserved(&of_card, &claimed, defaults)?
         };
-        let refused = |refusal| Error::Time {
-            uuid: uuid.clone(),
-            refusal,
-        };
+        let refused = |refusal| self.refused((&of_card, &claimed), &reserved, compute, refusal);
         let terms = reserved.admit(compute).map_err(refused)?;
         entry.compute = compute.clone();
         of_card.grants.insert(at, entry);
@@ -259,7 +260,7 @@ impl<'a> Reservations<'a> {
             let terms = reserved
                 .admit(&entry.compute)
                 .map_err(|refusal| Error::Readmit {
-                    key: entry.key.to_string(),
+                    holder: Holder::Container(self.called(&entry.key)),
                     uuid: uuid.clone(),
                     refusal,
                 })?;
@@ -268,7 +269,7 @@ impl<'a> Reservations<'a> {
         }
         for (claim, compute) in self.claimed_by_none(|_| true)?.terms_on(uuid) {
             let terms = reserved.admit(compute).map_err(|refusal| Error::Readmit {
-                key: claim.to_owned(),
+                holder: Holder::Claim(claim.to_owned()),
                 uuid: uuid.clone(),
                 refusal,
             })?;
@@ -323,19 +324,21 @@ impl<'a> Reservations<'a> {
             Tenants::Some
         };
         let rules = self.rules_of(&of_card.uuid, tenants, defaults)?;
-        let granted = of_card.grants.iter();
-        let granted = granted.map(|entry| (entry.key.to_string(), &entry.compute));
-        let claimed = claimed.terms_on(&of_card.uuid);
-        let holders = granted
-            .chain(claimed.map(|(claim, compute)| (claim.to_owned(), compute)))
-            .map(|(key, compute)| {
-                reserved_time::resolve(compute, &rules).map_err(|refusal| Error::Readmit {
-                    key,
-                    uuid: of_card.uuid.clone(),
-                    refusal,
-                })
+        let resolved = |compute: &ComputeTerms, holder: &dyn Fn() -> Holder| {
+            reserved_time::resolve(compute, &rules).map_err(|refusal| Error::Readmit {
+                holder: holder(),
+                uuid: of_card.uuid.clone(),
+                refusal,
             })
-            .collect::<Result<_, _>>()?;
+        };
+        let mut holders = Vec::new();
+        for entry in &of_card.grants {
+            let holder = || Holder::Container(self.called(&entry.key));
+            holders.push(resolved(&entry.compute, &holder)?);
+        }
+        for (claim, compute) in claimed.terms_on(&of_card.uuid) {
+            holders.push(resolved(compute, &|| Holder::Claim(claim.to_owned()))?);
+        }
         Ok(ReservedTime {
             rules,
             holders,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cards::{Backend, ContainerKey, FrontendKind, Grant};
+use cards::{Backend, Called, ContainerKey, FrontendKind, Grant};
 use host_config::{Config, chain};
 
 use crate::error::Error;
@@ -91,6 +91,12 @@ impl Container {
     #[must_use]
     pub fn is_first_process(&self, pid: i32) -> bool {
         !process::is_another(&self.dir, pid)
+    }
+
+    /// As an answer to a person names it.
+    #[must_use]
+    pub fn called(&self) -> Called {
+        self.dir.called(&self.key)
     }
 
     pub(crate) fn dir(&self) -> &ContainerDir {

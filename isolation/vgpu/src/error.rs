@@ -65,7 +65,7 @@ pub enum Error {
     )]
     BrokerGone {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
     },
     /// The control group of a vGPU's own processes.
     #[error(
@@ -201,7 +201,7 @@ pub enum Error {
     #[error("process {pid} was started in {key} without the container's seccomp filter")]
     ExecOpen {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
         /// The process.
         pid: i32,
     },
@@ -251,7 +251,7 @@ pub enum Error {
     #[error("container {key} is held to no quota: it shares its cards, or has not started yet")]
     NotHeld {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
     },
     /// NVIDIA's own limit was not set as asked.
     #[error("the driver's memory limit is not set")]
@@ -322,7 +322,7 @@ pub enum Error {
     #[error("container {key} holds a vGPU already")]
     Exists {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
     },
     /// A socket whose path the kernel does not take.
     #[error("state_dir = {}: {} is a socket's path and has {} bytes, at most {limit_bytes} are allowed: choose a shorter state_dir", state_dir.display(), path.display(), path.as_os_str().len())]
@@ -378,7 +378,7 @@ pub enum Error {
     #[error("the broker of container {key} was not replaced: {problem}")]
     BrokerUpgrade {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
         /// What the supervisor said.
         problem: String,
     },
@@ -386,19 +386,19 @@ pub enum Error {
     #[error("container {key} holds no vGPU")]
     NoVgpu {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
     },
     /// A container whose broker has gone.
     #[error("no broker holds container {key}: nothing can be changed for it")]
     NoBroker {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
     },
     /// A broker that did not do what it was asked.
     #[error("the broker of container {key} has not confirmed the new quota: {problem}")]
     BrokerRefused {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
         /// What it said, or did not say.
         problem: String,
     },
@@ -406,7 +406,7 @@ pub enum Error {
     #[error("the broker of container {key} has not confirmed the new share: {problem}")]
     BrokerKeepsTerms {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
         /// What it said, or did not say.
         problem: String,
     },
@@ -416,7 +416,7 @@ pub enum Error {
     )]
     NoShares {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
         /// Its backend.
         backend: &'static str,
     },
@@ -436,7 +436,7 @@ pub enum Error {
     #[error("card {uuid} of container {key} is not on this host")]
     CardGone {
         /// The container.
-        key: cards::ContainerKey,
+        key: cards::Called,
         /// The card.
         uuid: cards::GpuUuid,
     },

@@ -14,17 +14,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use cards::names_file::FILE;
 use cards::{ContainerKey, Name, Names};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::state::ContainerDir;
-
-/// In the container's folder.
-const FILE: &str = "names.json";
-
-/// Four names of 253 bytes, and their keys.
-const RECORD_BYTES_MAX: u64 = 4 << 10;
 
 /// docker's record of one container: some KiB, and its environment and labels. podman's is of all containers, about 1 KiB each.
 const ENGINE_FILE_BYTES_MAX: u64 = 4 << 20;
@@ -59,10 +54,7 @@ pub(crate) fn write(dir: &ContainerDir, names: &Names) {
 
 /// What is recorded of a container; none where nothing is, or nothing that can be read.
 pub(crate) fn read(dir: &ContainerDir) -> Names {
-    let text = cards::store::read_capped("names", &dir.file(FILE), RECORD_BYTES_MAX);
-    text.ok()
-        .and_then(|text| serde_json::from_slice(&text).ok())
-        .unwrap_or_default()
+    cards::names_file::read(dir.path())
 }
 
 fn name_in_files(id: &str, spec: &Value, bundle: Option<&Path>) -> Option<Name> {

@@ -58,10 +58,7 @@ pub struct Resized {
 /// or cannot hold shares: everything is as before then.
 pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Changed, Error> {
     let (config, key, dir) = (container.config(), container.key(), container.dir());
-    let total_bytes = requested
-        .memory
-        .map(|memory| terms::memory_amount("--memory", memory))
-        .transpose()?;
+    let total_bytes = requested.memory_bytes()?;
     let terms = requested.terms()?;
     if total_bytes.is_none() && terms.is_none() {
         return Err(Error::NothingRequested);
@@ -69,14 +66,18 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
     let seen = Unsettled::ask(config);
     let lock = StateLock::take(&config.state_dir).map_err(|error| gone_or(error, key))?;
     if !dir.exists() {
-        return Err(Error::NoVgpu { key: key.clone() });
+        return Err(Error::NoVgpu {
+            key: cards::Called::from(key),
+        });
     }
     let before = container.grant()?;
     if before.backend == cards::Backend::Broker && !dir.has_broker()? {
-        return Err(Error::NoBroker { key: key.clone() });
+        return Err(Error::NoBroker {
+            key: container.called(),
+        });
     }
     if terms.is_some() {
-        share::require_broker(&before)?;
+        share::require_broker(dir, &before)?;
     }
     let mut after = before.clone();
     if let Some(total_bytes) = total_bytes {
@@ -123,7 +124,9 @@ fn gone_or(error: cards::Error, key: &ContainerKey) -> Error {
     if let cards::Error::Io { source, .. } = &error
         && source.kind() == std::io::ErrorKind::NotFound
     {
-        return Error::NoVgpu { key: key.clone() };
+        return Error::NoVgpu {
+            key: cards::Called::from(key),
+        };
     }
     error.into()
 }
@@ -321,7 +324,7 @@ impl Change<'_> {
         cards
             .find(|card| card.uuid == slice.uuid)
             .ok_or_else(|| Error::CardGone {
-                key: key.clone(),
+                key: self.dir.called(key),
                 uuid: slice.uuid.clone(),
             })
     }

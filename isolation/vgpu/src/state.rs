@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cards::lock::FileLock;
 use cards::sockets;
-use cards::{ContainerKey, Grant};
+use cards::{Called, ContainerKey, Grant};
 
 use crate::error::Error;
 
@@ -73,6 +73,11 @@ impl ContainerDir {
         let id = self.0.file_name()?.to_str()?;
         let namespace = self.0.parent()?.file_name()?.to_str()?;
         ContainerKey::new(namespace, id).ok()
+    }
+
+    /// The container as an answer to a person names it.
+    pub(crate) fn called(&self, key: &ContainerKey) -> Called {
+        Called::new(key, &cards::names_file::read(&self.0))
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

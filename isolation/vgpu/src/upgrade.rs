@@ -20,7 +20,7 @@ pub fn upgrade(container: &Container) -> Result<Upgraded, Error> {
     let socket = container.dir().control_socket();
     let request = Request::Upgrade { program };
     client::ask_for(&socket, &request, UPGRADE_PATIENCE).map_err(|error| Error::BrokerUpgrade {
-        key: container.key().clone(),
+        key: container.called(),
         problem: error.to_string(),
     })
 }

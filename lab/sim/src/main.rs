@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod container_name;
+
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   cgpu-sim --profile two-ada                   Two GPUs of 24 GiB; `ready` is printed when they are there
   cgpu-sim --profile ./my-cards.toml
-  cgpu-sim fault xid --card 0 --session default/web";
+  cgpu-sim fault xid --card 0 --session web";
 
 /// Simulate NVIDIA GPUs for cgpu until interrupted. GPU kernels are not executed: a launch completes after the time that the profile
 /// declares.
@@ -124,7 +126,7 @@ enum Injected {
         #[arg(long)]
         card: String,
         /// The container that causes it, as `cgpu ps` shows it.
-        #[arg(long, value_name = "NAMESPACE/CONTAINER")]
+        #[arg(long, value_name = "CONTAINER")]
         session: String,
         /// The Xid's number, for example 31 (MMU fault) or 43 (stopped).
         #[arg(long, default_value_t = 31)]
@@ -133,7 +135,7 @@ enum Injected {
     /// Make the next calls of a container hang until the faults are cleared.
     Hang {
         /// The container, as `cgpu ps` shows it.
-        #[arg(long, value_name = "NAMESPACE/CONTAINER")]
+        #[arg(long, value_name = "CONTAINER")]
         session: String,
         /// Number of calls.
         #[arg(long, default_value_t = 1)]
@@ -145,7 +147,7 @@ enum Injected {
         #[arg(long)]
         card: String,
         /// The container that the driver charges, as `cgpu ps` shows it.
-        #[arg(long, value_name = "NAMESPACE/CONTAINER")]
+        #[arg(long, value_name = "CONTAINER")]
         session: String,
         /// How much, bytes.
         #[arg(long, value_name = "N")]
@@ -290,6 +292,7 @@ fn uuid_of(state_dir: &Path, card: String) -> anyhow::Result<String> {
 
 fn inject(state_dir: &Path, fault: Injected) -> anyhow::Result<()> {
     let uuid = |card| uuid_of(state_dir, card);
+    let session = |name| container_name::session_of(state_dir, name);
     let fault = match fault {
         Injected::OutOfMemory { card, calls } => Fault::OutOfMemory {
             uuid: uuid(card.name())?,
@@ -301,21 +304,27 @@ fn inject(state_dir: &Path, fault: Injected) -> anyhow::Result<()> {
         Injected::Slow { millis, calls } => Fault::Slow { millis, calls },
         Injected::Xid {
             card,
-            session,
+            session: name,
             number,
         } => Fault::Xid {
             uuid: uuid(card)?,
-            session,
+            session: session(name)?,
             number,
         },
-        Injected::Hang { session, calls } => Fault::Hang { session, calls },
+        Injected::Hang {
+            session: name,
+            calls,
+        } => Fault::Hang {
+            session: session(name)?,
+            calls,
+        },
         Injected::Leak {
             card,
-            session,
+            session: name,
             bytes,
         } => Fault::Leak {
             uuid: uuid(card)?,
-            session,
+            session: session(name)?,
             bytes,
         },
         Injected::Clear => Fault::Clear,

@@ -33,7 +33,7 @@ impl Width {
 }
 
 type CardCell = fn(&Top, &CardRow, Colours) -> Cell<'static>;
-type ContainerCell = fn(&State, &Row<'_>, Colours) -> Cell<'static>;
+type ContainerCell = fn(&State, &Row<'_>, Look) -> Cell<'static>;
 
 /// A column whose cells are made by an `F`.
 pub(super) struct Column<F> {
@@ -147,18 +147,24 @@ const CARDS: &[Column<CardCell>] = &[
     }),
 ];
 
+const NAME: &str = "CONTAINER";
+const STATE: &str = "STATE";
+
+/// Between two columns.
+const GAP: u16 = 1;
+
 const CONTAINERS: &[Column<ContainerCell>] = &[
-    container("CONTAINER", Constraint::Fill(2), |_, row, _| {
-        Cell::from(clean(&row.name()))
+    container(NAME, Constraint::Fill(1), |_, row, look| {
+        Cell::from(cut(&clean(&row.name), look.name_columns))
     })
     .sorted(Sort::Name),
     container("CARD", Constraint::Length(5), |_, row, _| {
         Cell::from(row.slice.minor.to_string())
     })
     .sorted(Sort::Card),
-    container("", Constraint::Length(10), |_, row, colours| {
+    container("", Constraint::Length(10), |_, row, look| {
         let (used, quota) = (row.slice.used_bytes.unwrap_or(0), row.slice.quota_bytes);
-        let style = colours.of_level(percent(used, quota));
+        let style = look.colours.of_level(percent(used, quota));
         Cell::from(Line::from(bar(10, used, 0, quota, style)))
     })
     .from(Width::Middle),
@@ -187,29 +193,98 @@ const CONTAINERS: &[Column<ContainerCell>] = &[
         Cell::from(row.slice.share.text())
     })
     .from(Width::Wide),
-    container(
-        "REFUSED",
-        Constraint::Length(8),
-        |_, row, colours| match row.slice.refused {
+    container("REFUSED", Constraint::Length(8), |_, row, look| {
+        match row.slice.refused {
             None => Cell::from(unknown()),
             Some(0) => Cell::from("0"),
-            Some(count) => Cell::from(Span::styled(count.to_string(), colours.of_level(80))),
-        },
-    )
+            Some(count) => Cell::from(Span::styled(count.to_string(), look.colours.of_level(80))),
+        }
+    })
     .sorted(Sort::Refused),
-    container("STATE", Constraint::Fill(1), |_, row, colours| {
-        let state = row.vgpu.state.text();
-        let text = match &row.vgpu.health {
-            Some(health) if health != "ok" => format!("{state}: {}", clean(health)),
-            Some(_) | None => state.to_owned(),
-        };
-        if row.is_ill() {
-            Cell::from(Span::styled(text, colours.trouble()))
-        } else {
+    container(STATE, Constraint::Fill(1), |_, row, look| {
+        let text = cut(&state_of(row), look.state_columns);
+        if row.vgpu.is_well() {
             Cell::from(text)
+        } else {
+            Cell::from(Span::styled(text, look.colours.trouble()))
         }
     }),
 ];
+
+/// How the cells of containers are shown: the columns of the two texts of any length are what the others leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) colours: Colours,
+    name_columns: u16,
+    state_columns: u16,
+}
+
+impl Look {
+    /// For these rows in so many columns. A state has what the names leave; where both are long, a name has three fifths: it says who.
+    pub(super) fn of(
+        columns: &mut [Column<ContainerCell>],
+        rows: &[Row<'_>],
+        area_columns: u16,
+        colours: Colours,
+    ) -> Self {
+        let fixed = columns.iter().map(|column| match column.width {
+            Constraint::Length(length) => length + GAP,
+            _ => GAP,
+        });
+        let left = area_columns.saturating_sub(fixed.sum::<u16>().saturating_sub(GAP));
+        let widest = |texts: &mut dyn Iterator<Item = usize>| {
+            u16::try_from(texts.max().unwrap_or(0)).unwrap_or(u16::MAX)
+        };
+        // The mark of the column that is sorted by is behind the heading.
+        let heading = NAME.len() + 1;
+        let names = rows.iter().map(|row| width_of(&clean(&row.name)));
+        let names = widest(&mut names.chain([heading]));
+        let states = widest(&mut rows.iter().map(|row| width_of(&state_of(row))));
+        let name_columns = names.min(left.saturating_sub(states).max(left / 5 * 3));
+        let look = Self {
+            colours,
+            name_columns,
+            state_columns: left - name_columns,
+        };
+        for column in columns {
+            match column.heading {
+                NAME => column.width = Constraint::Length(look.name_columns),
+                STATE => column.width = Constraint::Length(look.state_columns),
+                _ => {}
+            }
+        }
+        look
+    }
+}
+
+fn state_of(row: &Row<'_>) -> String {
+    let state = row.vgpu.state.text();
+    match &row.vgpu.health {
+        Some(health) if health != "ok" => format!("{state}: {}", clean(health)),
+        Some(_) | None => state.to_owned(),
+    }
+}
+
+fn width_of(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// The beginning that fits, and `…` where something is left out.
+fn cut(text: &str, columns: u16) -> String {
+    let columns = usize::from(columns);
+    if width_of(text) <= columns {
+        return text.to_owned();
+    }
+    let mut fits = String::new();
+    for character in text.chars() {
+        fits.push(character);
+        if width_of(&fits) >= columns {
+            fits.pop();
+            break;
+        }
+    }
+    fits + "…"
+}
 
 /// The width of the line of samples where there is room for all of them.
 const WHOLE_MINUTE: Constraint = Constraint::Length(SAMPLES);
@@ -317,5 +392,8 @@ mod tests {
         assert_eq!(pair(Some(1), 0), "1 MiB, no quota");
         assert_eq!(size(u64::MAX), "17179869184.0 GiB");
         assert_eq!(clean("a\u{1b}[2J\nb"), "a [2J b");
+        assert_eq!(cut("running: hung call", 11), "running: h…");
+        assert_eq!(cut("running", 7), "running");
+        assert_eq!(cut("running", 0), "…");
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
         return;
     };
     let vgpu = row.vgpu;
-    let title = format!(" {}/{} ", clean(&vgpu.namespace), clean(&vgpu.container));
+    let title = format!(" {} ", clean(&vgpu.called().to_string()));
     let block = Block::new().borders(Borders::TOP).title(title);
     let inner = block.inner(area);
     frame.render_widget(block, area);

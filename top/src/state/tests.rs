@@ -66,10 +66,13 @@ fn rows_are_sorted_filtered_and_of_one_card() {
     assert_eq!(selected(&state).as_deref(), Some("web"));
     state.press(Key::Escape);
     assert_eq!(ids(&state).len(), 3);
+    press(&mut state, "0");
+    assert_eq!((state.card(), ids(&state).len()), (Some(0), 3));
     press(&mut state, "1");
-    assert_eq!(ids(&state).len(), 3);
-    press(&mut state, "2");
-    assert!(ids(&state).is_empty(), "there is no second card");
+    assert!(ids(&state).is_empty(), "there is no card 1");
+    press(&mut state, "a");
+    assert_eq!((state.card(), ids(&state).len()), (None, 3));
+    press(&mut state, "1");
     state.press(Key::Escape);
     assert_eq!(ids(&state).len(), 3);
     state.press(Key::Tab);

@@ -33,7 +33,7 @@ pub enum Standing {
 /// A container that holds a vGPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// `namespace/id`
+    /// As it is shown.
     pub name: String,
     /// As `cgpu ps` shows it.
     pub state: State,

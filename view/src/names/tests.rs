@@ -100,6 +100,9 @@ fn a_container_is_named_as_people_call_it() {
         ("team-a/p1/app", "c1"),
         ("p2/app", "c3"),
         ("podman/aaaa", "aaaa"),
+        ("podman/db", "aaaa"),
+        ("default/db", "bbbb"),
+        ("moby/web", &long),
     ] {
         assert_eq!(pick(&all, name, "is here").unwrap().id(), id, "{name}");
     }
@@ -122,9 +125,11 @@ fn no_name_stands_for_another_container_s_digest() {
     let hostile = digest("b");
     for name in [long.as_str(), "e95e304dafa2", "e95e304dafa2a"] {
         let all = [called("moby", &hostile, name), plain("moby", &long)];
-        match pick(&all, name, "is here") {
-            Ok(found) => assert_eq!(found.id(), long),
-            Err(error) => assert!(error.to_string().contains("moby/e95e304dafa2"), "{error}"),
+        for name in [name, &format!("moby/{name}")] {
+            match pick(&all, name, "is here") {
+                Ok(found) => assert_eq!(found.id(), long),
+                Err(error) => assert!(error.to_string().contains("moby/e95e304dafa2"), "{error}"),
+            }
         }
     }
     // A name with a slash is none, so that none looks like a namespace and an id.

@@ -324,7 +324,7 @@ fn containers(config: &Config) -> Result<Vec<Container>, String> {
         .vgpus
         .iter()
         .map(|vgpu| Container {
-            name: format!("{}/{}", vgpu.namespace, vgpu.container),
+            name: vgpu.called().to_string(),
             state: vgpu.state,
         })
         .collect())

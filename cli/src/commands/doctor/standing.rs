@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use cards::{Called, ContainerKey};
 use host_config::chain;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
@@ -121,11 +122,17 @@ pub(super) fn forsaken(state_dir: &Path, processes: &Path) -> Vec<String> {
     let mut keys: Vec<String> = of_the_host(processes)
         .filter_map(|process| folder_of(&process))
         .filter(|folder| !folder.exists())
-        .filter_map(|folder| Some(folder.strip_prefix(&vgpus).ok()?.display().to_string()))
+        .filter_map(|folder| key_of(folder.strip_prefix(&vgpus).ok()?))
         .collect();
     keys.sort();
     keys.dedup();
     keys
+}
+
+/// The container of a folder, as an answer names it.
+fn key_of(folder: &Path) -> Option<String> {
+    let key: ContainerKey = folder.to_str()?.parse().ok()?;
+    Some(Called::from(&key).to_string())
 }
 
 /// The folder of a supervisor or broker: `cgpu-broker … --dir FOLDER`.

@@ -37,15 +37,13 @@ impl fmt::Display for RequestedCards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.amount {
             Amount::TotalBytes(total_bytes) => write!(f, "{}", Bytes(*total_bytes))?,
-            Amount::Share(share) => write!(f, "{}/{} of a card", share.container, share.device)?,
+            Amount::Share(share) => match &self.cards {
+                Choice::Count(1) => return write!(f, "{share} of a card"),
+                Choice::Count(count) => return write!(f, "{share} of each of {count} cards"),
+                Choice::Named(_) => write!(f, "{share} of a card")?,
+            },
             Amount::AtMost { total_bytes, share } => {
-                write!(
-                    f,
-                    "{} (at most {}/{} of a card)",
-                    Bytes(*total_bytes),
-                    share.container,
-                    share.device
-                )?;
+                write!(f, "{} (at most {share} of a card)", Bytes(*total_bytes))?;
             }
             Amount::PerCard(parts) => {
                 let parts = parts.iter().map(|(_, bytes)| Bytes(*bytes).to_string());

@@ -50,7 +50,7 @@ impl Reservations<'_> {
         let mut of_card = self.read(&card.uuid)?;
         let Some(entry) = of_card.grants.iter_mut().find(|entry| entry.key == *key) else {
             return Err(Error::NotReserved {
-                key: key.to_string(),
+                key: self.called(key),
                 uuid: card.uuid.clone(),
             });
         };

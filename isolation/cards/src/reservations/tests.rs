@@ -395,6 +395,60 @@ fn a_change_of_terms_is_measured_without_the_former_ones() {
 }
 
 #[test]
+fn who_is_in_the_way_of_other_terms_is_named_with_what_would_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateLock::take(dir.path()).unwrap();
+    let store = DiskStore;
+    let reservations = Reservations::open(&lock, dir.path(), &store);
+    let defaults = defaults(ComputePolicy::Native);
+    let ids = ["a", "b", "c", "d", "e", "f"];
+    for id in ids {
+        let native = with(id, ComputeTerms::default());
+        start(&reservations, &native, &defaults).unwrap();
+    }
+    let key = |id: &str| with(id, ComputeTerms::default()).key;
+    let folder = dir.path().join("vgpus").join(key("b").relative_dir());
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("names.json"), r#"{"name":"web"}"#).unwrap();
+    let set = |id: &str, compute: &ComputeTerms| {
+        reservations.set_compute(&key(id), &uuid(0), compute, &defaults)
+    };
+    let error = set("a", &percent(99)).unwrap_err().to_string();
+    for part in [
+        "Native here: web (default/b), default/c, default/d and 2 more. ",
+        "What fits now: policy soft with at most 95 %, policy preemptive, policy weighted. ",
+        "`cgpu set CONTAINER --policy weighted`",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    // All that it names as fitting does.
+    let of = |policy| ComputeTerms {
+        policy: Some(policy),
+        ..ComputeTerms::default()
+    };
+    set(
+        "a",
+        &ComputeTerms {
+            percent: Some(95),
+            ..of(ComputePolicy::Soft)
+        },
+    )
+    .unwrap();
+    set("a", &of(ComputePolicy::Preemptive)).unwrap();
+    for id in ids {
+        set(id, &of(ComputePolicy::Weighted)).unwrap();
+    }
+    set("a", &percent(95)).unwrap();
+    let error = set("b", &of(ComputePolicy::Native))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("Reserved time here: default/a. What fits now: "),
+        "{error}"
+    );
+}
+
+#[test]
 fn other_rules_are_judged_for_everybody_and_name_who_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     let lock = StateLock::take(dir.path()).unwrap();

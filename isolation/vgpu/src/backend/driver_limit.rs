@@ -112,7 +112,7 @@ impl Backend for DriverLimit<'_> {
         let record = read(dir)?
             .filter(|record| record.leaf.exists())
             .ok_or_else(|| Error::NotHeld {
-                key: grant.key.clone(),
+                key: dir.called(&grant.key),
             })?;
         let cgroup = record.leaf.path.clone();
         self.hold(dir, record.leaf, grant)?;

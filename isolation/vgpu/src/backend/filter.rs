@@ -267,7 +267,7 @@ pub(super) fn verify_exec(
     process: &Process,
 ) -> Result<(), Error> {
     let open = || Error::ExecOpen {
-        key: grant.key.clone(),
+        key: dir.called(&grant.key),
         pid: process.number(),
     };
     let Some(Record::Checked { .. }) = recorded(dir) else {

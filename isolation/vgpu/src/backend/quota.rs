@@ -10,7 +10,7 @@ use crate::state::ContainerDir;
 /// Tells the broker its quotas.
 pub(super) fn tell(dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
     let failed = |problem: String| Error::BrokerRefused {
-        key: grant.key.clone(),
+        key: dir.called(&grant.key),
         problem,
     };
     let cards = grant.cards.iter().map(|slice| NewQuota {

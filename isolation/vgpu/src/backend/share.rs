@@ -39,9 +39,9 @@ impl Backend for Share {
         init::record(dir, init)
     }
 
-    fn resize(&self, _dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
+    fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
         Err(Error::NotHeld {
-            key: grant.key.clone(),
+            key: dir.called(&grant.key),
         })
     }
 

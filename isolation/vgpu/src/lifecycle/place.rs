@@ -8,7 +8,9 @@ use cards::placement::{Amount, Bytes, Refusal, Slice, place};
 use cards::reservations::Reservations;
 use cards::sockets;
 use cards::store::DiskStore;
-use cards::{Backend, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant, Names};
+use cards::{
+    Backend, Called, CardGrant, CardRules, ComputeMode, FrontendKind, GpuUuid, Grant, Names,
+};
 use plan::Terms;
 use spec::nodes::{self, Node};
 use spec::request;
@@ -126,7 +128,7 @@ impl Making<'_> {
 
     fn exists(&self) -> Error {
         Error::Exists {
-            key: self.container.key().clone(),
+            key: self.container.called(),
         }
     }
 
@@ -151,7 +153,7 @@ impl Making<'_> {
         match (backend, self.request.compute.mode) {
             (Backend::Broker, _) => Ok(()),
             (backend, ComputeMode::Strict) => Err(Error::NoShares {
-                key: key.clone(),
+                key: Called::new(key, &self.names()),
                 backend: backend.name(),
             }),
             (backend, ComputeMode::BestEffort) => {

@@ -160,7 +160,7 @@ impl Running {
         if has_broker && !dir.has_broker()? {
             // Else runc fails at the listener's socket, and says nothing of a broker.
             return Err(Error::BrokerGone {
-                key: container.key().clone(),
+                key: container.called(),
             });
         }
         Ok(edit::apply_to_exec(process)?)

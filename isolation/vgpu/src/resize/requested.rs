@@ -38,6 +38,27 @@ enum NewPolicy {
 }
 
 impl Requested<'_> {
+    /// Whether it means something, whatever the container and its host are.
+    ///
+    /// # Errors
+    /// A value that is not allowed; nothing to change.
+    pub fn check(&self) -> Result<(), crate::Error> {
+        let memory = self.memory_bytes()?;
+        if memory.is_none() && self.terms()?.is_none() {
+            return Err(crate::Error::NothingRequested);
+        }
+        self.terms()?;
+        Ok(())
+    }
+
+    /// The memory in all.
+    pub(super) fn memory_bytes(&self) -> Result<Option<u64>, Error> {
+        let memory = self.memory;
+        memory
+            .map(|memory| terms::memory_amount("--memory", memory))
+            .transpose()
+    }
+
     /// The compute part; `None`: nothing of it changes.
     ///
     /// # Errors

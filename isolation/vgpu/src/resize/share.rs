@@ -63,11 +63,11 @@ pub struct RulesChanged {
 }
 
 /// A container without a broker has nobody who could hold it to a share.
-pub(super) fn require_broker(grant: &Grant) -> Result<(), Error> {
+pub(super) fn require_broker(dir: &ContainerDir, grant: &Grant) -> Result<(), Error> {
     match grant.backend {
         Backend::Broker => Ok(()),
         backend @ (Backend::DriverLimit | Backend::Share) => Err(Error::NoShares {
-            key: grant.key.clone(),
+            key: dir.called(&grant.key),
             backend: backend.name(),
         }),
     }
@@ -76,7 +76,7 @@ pub(super) fn require_broker(grant: &Grant) -> Result<(), Error> {
 /// Tells a broker the terms that it has to hold.
 pub(super) fn tell(dir: &ContainerDir, key: &ContainerKey, terms: &[OnCard]) -> Result<(), Error> {
     let answer = client::ask(&dir.control_socket(), &request(terms));
-    agreed(key, terms, answer)
+    agreed(dir, key, terms, answer)
 }
 
 fn request(terms: &[OnCard]) -> Request {
@@ -90,12 +90,13 @@ fn request(terms: &[OnCard]) -> Request {
 }
 
 fn agreed(
+    dir: &ContainerDir,
     key: &ContainerKey,
     terms: &[OnCard],
     answer: Result<NewShares, AskError>,
 ) -> Result<(), Error> {
     let failed = |problem: String| Error::BrokerKeepsTerms {
-        key: key.clone(),
+        key: dir.called(key),
         problem,
     };
     let answer = answer.map_err(|error| failed(unconfirmed(&error)))?;
@@ -124,12 +125,8 @@ pub fn set_rules(
     card: &str,
     requested: &RulesRequested<'_>,
 ) -> Result<RulesChanged, Error> {
-    if *requested == RulesRequested::default() {
-        return Err(Error::NothingRequested);
-    }
-    let name = terms::one_card("--card", card)?;
     // Before anything is looked at: a wrong value is wrong on any card.
-    requested.over(&CardRules::default(), &CardRules::default())?;
+    let name = requested.check(card)?;
     let host = Host::find(config)?;
     crate::state::prepare(&config.state_dir)?;
     let defaults = host.defaults(config);
@@ -238,7 +235,14 @@ fn answers_of(
     reported
         .iter()
         .zip(answers)
-        .map(|((key, terms), answer)| agreed(key, terms, answer))
+        .map(|((key, terms), answer)| {
+            agreed(
+                &ContainerDir::of(&config.state_dir, key),
+                key,
+                terms,
+                answer,
+            )
+        })
         .collect()
 }
 
@@ -256,7 +260,7 @@ fn is_held(config: &Config, key: &ContainerKey, terms: &Terms) -> Result<bool, E
     match (grant.backend, grant.compute.mode) {
         (Backend::Broker, _) => dir.has_broker(),
         (_, ComputeMode::Strict) if *terms != Terms::NATIVE => Err(Error::NoShares {
-            key: key.clone(),
+            key: dir.called(key),
             backend: grant.backend.name(),
         }),
         _ => Ok(false),
@@ -284,6 +288,19 @@ fn named<'a>(cards: &'a [Card], name: &CardName) -> Result<&'a Card, terms::Erro
 const IDLE_ALLOWED: &str = "borrow, waste";
 
 impl RulesRequested<'_> {
+    /// Whether it means something, whatever the host's cards are; which card is named.
+    ///
+    /// # Errors
+    /// A value that is not allowed; nothing to change.
+    pub fn check(&self, card: &str) -> Result<CardName, Error> {
+        if *self == Self::default() {
+            return Err(Error::NothingRequested);
+        }
+        let name = terms::one_card("--card", card)?;
+        self.over(&CardRules::default(), &CardRules::default())?;
+        Ok(name)
+    }
+
     fn is_default(&self) -> bool {
         self.policy.map(str::trim) == Some(super::requested::FOLLOW)
     }
