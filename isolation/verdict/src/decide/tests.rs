@@ -57,6 +57,20 @@ fn card_memory_without_parameters_is_refused() {
     );
 }
 
+#[test]
+fn memory_that_firmware_would_keep_a_list_of_is_refused() {
+    let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_MEMORY);
+    for class in [0x3e, 0x71] {
+        let mut arg = vec![0; 56];
+        put_u32(&mut arg, nvos02::H_CLASS, class);
+        put_u32(&mut arg, nvos02::FLAGS, 1 << 27);
+        let is_refused = |release| matches!(decide(&op, &[&arg], release), Verdict::Refuse(_));
+        assert!(is_refused(Release::R550) && is_refused(Release::R595));
+        // There it is no flag.
+        assert!(class == 0x71 || !is_refused(Release::R535));
+    }
+}
+
 /// RM maps what a notifier names for the kernel, in page tables that nothing counts.
 #[test]
 fn a_notifier_has_a_page_at_most() {
