@@ -78,7 +78,7 @@ fn the_last_ones_those_since_a_moment_and_those_of_kinds_are_printed() {
     );
 }
 
-/// It has no vGPU, and whoever looks for it by another command is told where to look.
+/// It has no vGPU, and another command that looks for it names `cgpu events`.
 #[test]
 fn a_container_without_a_vgpu_that_has_events_is_pointed_to_them() {
     let host = host();

@@ -170,7 +170,7 @@ impl Log {
     }
 
     /// Whether broker and supervisor are gone, while their container's frontend is still held: no supervisor ends by itself then. It is
-    /// told once; one that never came is told already.
+    /// reported once; one that never came has been reported.
     pub(crate) fn broker_gone(&self, dir: &ContainerDir, text: &str) -> bool {
         let is_gone = matches!(
             (FileLock::is_held(&dir.frontend_lock()), dir.has_broker()),

@@ -5,7 +5,7 @@
 //! An end names an address that the program may have changed since (UPDATE_DEVICE_MAPPING_INFO): of several mappings of one piece of memory it is
 //! taken for the smallest one's.
 //!
-//! The journal does not know them: a successor begins without any. No tenant can replace its broker. In compat mode the caller executes these
+//! The journal does not know them: a successor begins without any. In compat mode the caller executes these
 //! calls, and nobody counts.
 
 use std::collections::BTreeMap;

@@ -6,8 +6,7 @@
 //! stays charged until nobody has the file any more ([`crate::last_reference`]). The driver may free the pages a moment later: for that moment
 //! a program that unmaps in one thread and maps in another has more.
 //!
-//! In strict mode. A successor knows only what is mapped with itself in place: it lets go of what its predecessor held. No tenant can replace
-//! its broker. In compat mode the caller executes these calls, and may name another file than the broker has read.
+//! In strict mode. A successor knows only what is mapped with itself in place: it lets go of what its predecessor held. In compat mode the caller executes these calls, and may name another file than the broker has read.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;

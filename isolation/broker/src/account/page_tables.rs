@@ -11,7 +11,7 @@
 //!
 //! Sums are of tables that no two mappings share, and so no less than there is: only where they do not fit all mappings are gone through.
 //!
-//! The journal does not know MAP_MEMORY_DMA's mappings: a successor begins without them. No tenant can replace its broker.
+//! The journal does not know MAP_MEMORY_DMA's mappings: a successor begins without them.
 
 mod placement;
 

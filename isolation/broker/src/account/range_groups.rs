@@ -1,7 +1,7 @@
 //! Groups of managed ranges of nvidia-uvm: an object of the kernel's each, which no control group counts (`uvm_api_create_range_group`,
 //! uvm_range_group.c). They go with their file, or by a call.
 //!
-//! The journal does not know them: a successor begins without any. No tenant can replace its broker.
+//! The journal does not know them: a successor begins without any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
