@@ -15,6 +15,8 @@ mod context;
 mod cpu_mappings;
 mod exports;
 mod host_mappings;
+#[cfg(test)]
+mod made_up;
 mod names;
 mod one_card;
 mod page_tables;

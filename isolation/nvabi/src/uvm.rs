@@ -120,11 +120,14 @@ uvms! {
 /// `UVM_DEINITIALIZE`: no parameters; nothing to decode.
 pub const UVM_DEINITIALIZE: u32 = 0x3000_0002;
 
-/// Calls of `/dev/nvidia-uvm-tools` that no tenant may make, by name and command. They make a queue of events in the caller's memory: they pin
-/// its pages, and take memory of the kernel's for each, in no control group (`map_user_pages`, uvm_tools.c, 535 to 595). Without a queue the
-/// file's other calls do nothing.
-pub const FORBIDDEN_TOOLS: [(&str, u32); 2] = [
+/// Calls without a row that no tenant may make, by name and command (535 to 595):
+/// - queues of events in the caller's memory, of `/dev/nvidia-uvm-tools`, pin its pages, and take memory of the kernel's for each, in no control
+///   group (`map_user_pages`, uvm_tools.c). Without a queue that file's other calls do nothing;
+/// - populating pageable memory holds the lock of the caller's memory for as long as a large region takes, and the card's faults wait for it
+///   (`uvm_api_populate_pageable`, `service_fault_batch`). It is for cards that reach pageable memory, which have no shares.
+pub const FORBIDDEN: [(&str, u32); 3] = [
     ("UVM_TOOLS_INIT_EVENT_TRACKER", 56),
+    ("UVM_POPULATE_PAGEABLE", 71),
     ("UVM_TOOLS_INIT_EVENT_TRACKER_V2", 76),
 ];
 

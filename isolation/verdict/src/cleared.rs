@@ -4,7 +4,8 @@
 //! - *MAP_MEMORY_DMA*: a mapping for the kernel (bit 5) takes the card's window or the kernel's address space beside every account, and where it
 //!   fails the entries of the page table stay behind the memory's end (`virtmemMapTo_IMPL`). TLB_LOCK (28), UNICAST_REUSE_ALLOC (29) and
 //!   DEFER_TLB_INVALIDATION (31) leave what the account does not see.
-//! - *UNMAP_MEMORY_DMA*: with DEFER_TLB_INVALIDATION an engine reaches memory that is another's by then.
+//! - *UNMAP_MEMORY_DMA*: with DEFER_TLB_INVALIDATION an engine reaches memory that is another's by then. With a `size` RM ends parts of mappings, and
+//!   answers success where it ends none (`serverInterUnmapInternal`): without, it ends the one mapping that begins there, or says that there is none.
 //! - *A read-only mapping into* `NV50_MEMORY_VIRTUAL`: when the memory is freed the driver takes the flags of the mapping for those of an unmapping,
 //!   where the bit of ACCESS_READ_ONLY is DEFER_TLB_INVALIDATION (`_unmapInterMapping`, rs_client.c). The mapping can be written then: it is the
 //!   tenant's own memory.
@@ -62,6 +63,14 @@ const OF_READ_ONLY: &[Bits] = &[(
     nvos46::NOT_A_TENANTS | nvos46::ACCESS_MASK,
 )];
 const OF_UNMAPPING: &[Bits] = &[(0, nvos47::FLAGS, WHOLE)];
+/// With `size`, since 550.
+const OF_SIZED_UNMAPPING: &[Bits] = &[
+    (0, nvos47::FLAGS, WHOLE),
+    (0, nvos47::SIZE, WHOLE),
+    (0, nvos47::SIZE + 4, WHOLE),
+];
+/// Bytes of the struct where it has a `size`.
+const SIZED: usize = 48;
 
 /// What is cleared in a call. `mapper` is the class of what a MAP_MEMORY_DMA maps into.
 #[must_use]
@@ -91,6 +100,7 @@ fn bits(op: &Op, arg: &[u8], mapper: Option<u32>) -> &'static [Bits] {
                 OF_MAPPING
             }
         }
+        Some(Id::UnmapMemoryDma) if arg.len() >= SIZED => OF_SIZED_UNMAPPING,
         Some(Id::UnmapMemoryDma) => OF_UNMAPPING,
         Some(Id::VidHeapControl)
             if u32_at(arg, nvos32::FUNCTION) == Some(nvos32::FUNCTION_ALLOC_SIZE) =>
@@ -182,13 +192,24 @@ mod tests {
             (&heap, None, None, 0, vec![(144, 0x7fff_ff7f)]),
             (&map, None, lazy, 0, vec![(32, 0x4fff_ffdf)]),
             (&map, None, fixed, 0, vec![(32, 0x4fff_ffdc)]),
-            (&unmap, None, None, 0, vec![(16, 0)]),
+            (&unmap, None, None, 0, vec![(16, 0), (32, 0), (36, 0)]),
         ] {
             assert_eq!(
                 left(op, class, mapper, segment),
                 expected,
                 "{op:?} {class:?}"
             );
+        }
+    }
+
+    /// There the status stands at its place.
+    #[test]
+    fn an_unmapping_has_no_size_up_to_545() {
+        let unmap = Op::Escape(&escape::NV_ESC_RM_UNMAP_MEMORY_DMA);
+        let row = &escape::NV_ESC_RM_UNMAP_MEMORY_DMA;
+        for (release, cleared_words) in [(Release::R535, 1), (Release::R550, 3)] {
+            let arg = vec![0xff; row.size.of(release) as usize];
+            assert_eq!(cleared(&unmap, &[&arg], None).len(), cleared_words);
         }
     }
 

@@ -287,7 +287,8 @@ fn heap(op: &Op, arg: &[u8], release: Release) -> Result<Effect, Refusal> {
             let requested = Requested::of_heap(arg).ok_or(Refusal::Errno(EFAULT))?;
             if requested.flags & memory_params::FLAG_VIRTUAL != 0 {
                 page_tables::check(&requested, op, release)?;
-                let class = class::row_of(class::NV01_MEMORY_VIRTUAL, release)
+                // As `_rmVidHeapControlAllocCommon` makes it (rmapi_deprecated_vidheapctrl.c).
+                let class = class::row_of(class::NV50_MEMORY_VIRTUAL, release)
                     .ok_or(Refusal::Errno(EINVAL))?;
                 return Ok(Effect::Object {
                     class,

@@ -126,7 +126,7 @@ pub fn ioctl_rules(spec: &FilterSpec) -> Vec<IoctlRule> {
             });
         }
     }
-    for (name, value) in uvm::FORBIDDEN_TOOLS {
+    for (name, value) in uvm::FORBIDDEN {
         let mask = u32::MAX;
         rules.push(IoctlRule {
             name,

@@ -135,7 +135,7 @@ pub const ALL: &[Path] = &[
         "a question; the first answer about a context that is there is what the card's contexts are charged from then on, and a higher one later"),
     path("I2", "many objects without a size", "RM_ALLOC of clients, channel groups, channels, address spaces", Outcome::FlatRate,
         "counts are limited for each container"),
-    path("M1", "unregistered ioctls of nvidia-uvm", "UVM numbers without a row, e.g. POPULATE_PAGEABLE 71, DISCARD 80", Outcome::Refused,
+    path("M1", "unregistered ioctls of nvidia-uvm", "UVM numbers without a row, e.g. DISCARD 80", Outcome::Refused,
         "EINVAL where the broker sees them; the filter lets pass those that take nothing of a card"),
 ];
 

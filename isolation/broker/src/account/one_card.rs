@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use journal::Change;
 use journal::state::State;
-use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind, PinFor};
+use ledger::{AllocationId, CardSlot, ClientHandle, ObjectHandle, ObjectKind, PinFor};
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Kind, Plain};
 use nvabi::layout::{channel_params, context_dma, memory_params, nvos21, nvos32, nvos33, nvos46};
@@ -31,44 +31,48 @@ const OF_GROUP: [usize; 2] = [0, 4];
 /// As many are remembered before those that are gone are looked for.
 const MANY: usize = 4096;
 
-/// How objects were made, where that counts later and the ledger has it not. A successor begins without any.
+/// How memory and context DMAs were made, where that counts later and the ledger has it not. A successor begins without any.
 #[derive(Debug, Default)]
 pub(crate) struct Made(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_name: BTreeMap<(u32, u32), HowMade>,
+    /// Of a card's memory that is charged with more than is its own: bytes that are. Its other handles are of the same.
+    placed: BTreeMap<AllocationId, u64>,
+    /// The memory that a context DMA is over. None can be duplicated.
+    over: BTreeMap<(u32, u32), u32>,
     /// How many there may be before the next look.
     most: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum HowMade {
-    /// Memory of a card that is charged with more than is its own: bytes that are.
-    Placed(u64),
-    /// A context DMA over this memory.
-    Over(u32),
+impl Inner {
+    /// What is gone is forgotten, now and then.
+    fn bound(&mut self, state: &State) {
+        let len = |it: &Self| it.placed.len().saturating_add(it.over.len());
+        if len(self) <= self.most.max(MANY) {
+            return;
+        }
+        let ledger = &state.ledger;
+        self.placed.retain(|id, _| ledger.allocation(*id).is_some());
+        self.over.retain(|(client, object), _| {
+            let name = (ClientHandle(*client), ObjectHandle(*object));
+            ledger.object(name.0, name.1).is_some()
+        });
+        self.most = len(self).saturating_mul(2);
+    }
 }
 
 impl Made {
-    fn of(&self, object: (u32, u32)) -> Option<HowMade> {
-        lock(&self.0).by_name.get(&object).copied()
+    fn place(&self, state: &State, memory: AllocationId, own_bytes: u64) {
+        let mut inner = lock(&self.0);
+        inner.placed.insert(memory, own_bytes);
+        inner.bound(state);
     }
 
-    fn remember(&self, state: &State, object: (u32, u32), how: Option<HowMade>) {
+    fn put_over(&self, state: &State, object: (u32, u32), memory: u32) {
         let mut inner = lock(&self.0);
-        match how {
-            Some(how) => inner.by_name.insert(object, how),
-            None => inner.by_name.remove(&object),
-        };
-        if inner.by_name.len() > inner.most.max(MANY) {
-            let is_there = |(client, object): &(u32, u32)| {
-                let name = (ClientHandle(*client), ObjectHandle(*object));
-                state.ledger.object(name.0, name.1).is_some()
-            };
-            inner.by_name.retain(|name, _| is_there(name));
-            inner.most = inner.by_name.len().saturating_mul(2);
-        }
+        inner.over.insert(object, memory);
+        inner.bound(state);
     }
 }
 
@@ -130,6 +134,8 @@ impl Account {
             let flags = u32_at(arg, nvos46::FLAGS).unwrap_or_default();
             let is_peer = flags & nvos46::P2P_MASK == nvos46::P2P_NOSLI;
             let is_elsewhere = is_on_another_card(state, (client, memory), on);
+            // RM takes the peer from the device that a handle is below, and the address from the memory.
+            let is_peer = is_peer && is_below_its_card(state, (client, memory));
             return self
                 .on_card(
                     call,
@@ -198,18 +204,15 @@ impl Account {
         if object.kind != ObjectKind::Memory || object.allocation.is_none() {
             return None;
         }
-        match self.made.of(memory) {
-            Some(HowMade::Placed(bytes)) => Some(bytes),
-            Some(HowMade::Over(_)) | None => Some(names::most_mapped(state, object)),
-        }
+        let charged = names::most_mapped(state, object);
+        let placed = lock(&self.made.0).placed.get(&object.allocation?).copied();
+        Some(placed.map_or(charged, |own| own.min(charged)))
     }
 
     /// The memory that a context DMA is over.
     fn behind(&self, object: (u32, u32)) -> Option<(u32, u32)> {
-        match self.made.of(object) {
-            Some(HowMade::Over(memory)) => Some((object.0, memory)),
-            Some(HowMade::Placed(_)) | None => None,
-        }
+        let over = lock(&self.made.0).over.get(&object).copied();
+        over.map(|memory| (object.0, memory))
     }
 
     /// Remembers what the ledger has not of an object that the driver has made; the call has its answer's blocks.
@@ -227,13 +230,16 @@ impl Account {
             };
             let written = views.get(segment).and_then(|block| u64_at(block, at));
             let is_placed = memory.whose == Whose::Card && memory.size_at.is_none();
-            let own = written.filter(|_| is_placed).map(HowMade::Placed);
-            self.made.remember(state, (memory.client, made), own);
-        } else if let Effect::Object { class, client, .. } = call.effect {
-            let is_dma = class.kind == Kind::Plain(Plain::ContextDma);
-            let over = u32_at(params, context_dma::H_MEMORY).filter(|_| is_dma);
-            let over = over.map(HowMade::Over);
-            self.made.remember(state, (*client, made), over);
+            let name = (ClientHandle(memory.client), ObjectHandle(made));
+            let object = state.ledger.object(name.0, name.1).filter(|_| is_placed);
+            if let Some((id, own)) = object.and_then(|it| it.allocation).zip(written) {
+                self.made.place(state, id, own);
+            }
+        } else if let Effect::Object { class, client, .. } = call.effect
+            && class.kind == Kind::Plain(Plain::ContextDma)
+            && let Some(memory) = u32_at(params, context_dma::H_MEMORY)
+        {
+            self.made.put_over(state, (*client, made), memory);
         }
     }
 
@@ -292,6 +298,15 @@ impl Account {
 fn is_on_another_card(state: &State, object: (u32, u32), on: Option<CardSlot>) -> bool {
     let of = card_of_object(state, object).filter(|of| *of != CardSlot::HOST);
     of.is_some() && of != on
+}
+
+/// Whether a handle of memory is below a device of the card that the memory is on: a duplicate may be below another's.
+fn is_below_its_card(state: &State, (client, memory): (u32, u32)) -> bool {
+    let ledger = &state.ledger;
+    let object = ledger.object(ClientHandle(client), ObjectHandle(memory));
+    let above = object.and_then(|object| object.parent);
+    let above = above.and_then(|above| ledger.card_of(ClientHandle(client), above));
+    above.is_some() && above == card_of_object(state, (client, memory))
 }
 
 /// The page of the card's figures, which all tenants and the host's tools read: read-only for the CPU, and for no engine

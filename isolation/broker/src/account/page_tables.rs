@@ -181,27 +181,6 @@ impl Inner {
         }
     }
 
-    /// Whether something is mapped there, and all of it lies within.
-    fn has_whole(&self, (client, dma): (u32, u32), address: u64, bytes: u64) -> bool {
-        let Some(last) = address.checked_add(bytes.saturating_sub(1)) else {
-            return false;
-        };
-        let before = self.by_dma.range((client, dma, 0)..(client, dma, address));
-        let reaches_in = before
-            .last()
-            .is_some_and(|((.., base), mapping)| base.saturating_add(mapping.bytes) > address);
-        let mut within = self
-            .by_dma
-            .range((client, dma, address)..=(client, dma, last))
-            .peekable();
-        let is_there = within.peek().is_some();
-        let ends_within = |(place, mapping): (&Place, &DmaMapping)| {
-            let end = place.2.saturating_add(mapping.bytes.saturating_sub(1));
-            end <= last
-        };
-        !reaches_in && is_there && within.all(ends_within)
-    }
-
     fn add_tables(&mut self, card: CardSlot, bytes: u128) {
         let mapped = self.cards.entry(card).or_default();
         mapped.by_dma = mapped.by_dma.saturating_add(bytes);
@@ -296,7 +275,8 @@ impl Account {
     }
 
     /// RM ends a part of a mapping by the page and remembers the rest by the byte: what it does not find again then stays in the page tables when the
-    /// memory is freed (`virtmemUnmapFrom_IMPL`, `gvaspaceUnmap_IMPL`; since 550). So only whole mappings are ended, as many as they are.
+    /// memory is freed (`virtmemUnmapFrom_IMPL`, `gvaspaceUnmap_IMPL`; since 550). So one whole mapping is ended, and the driver hears no size
+    /// ([`verdict::cleared`]): what is remembered here of memory that is gone can refuse a call, and let no part through.
     ///
     /// # Errors
     /// [`Why::UnmapsAPart`].
@@ -310,7 +290,9 @@ impl Account {
         else {
             return Ok(());
         };
-        if bytes == 0 || lock(&self.page_tables.0).has_whole((client, dma), address, bytes) {
+        let inner = lock(&self.page_tables.0);
+        let mapping = inner.by_dma.get(&(client, dma, address));
+        if bytes == 0 || mapping.is_some_and(|mapping| mapping.bytes == bytes) {
             return Ok(());
         }
         let why = Why::UnmapsAPart { address, bytes };
@@ -385,22 +367,12 @@ impl Account {
             client,
             dma,
             address,
-            bytes,
+            ..
         } = effect
         {
             let place = (*client, *dma, *address);
             // Others may have its tables still: they are gone through before a call is refused.
             inner.by_dma.remove(&place);
-            if let Some(last) = address
-                .checked_add(bytes.saturating_sub(1))
-                .filter(|_| *bytes > 0)
-            {
-                let within = inner.by_dma.range(place..=(*client, *dma, last));
-                let within: Vec<Place> = within.map(|(place, _)| *place).collect();
-                for place in within {
-                    inner.by_dma.remove(&place);
-                }
-            }
         } else if let Effect::Range {
             base,
             length,

@@ -1,7 +1,7 @@
 //! Page tables of what is mapped: no sum of the driver's has them, and what is mapped far beyond the quota finds them in it.
 
 use broker::account::uuid_bytes;
-use nvabi::bytes::{put, put_u32, put_u64, u32_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::class::{
     FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_SYSTEM as SYSTEM, NV01_MEMORY_VIRTUAL,
 };
@@ -22,8 +22,8 @@ pub(crate) const TESTS: &[Test] = &[
         page_tables_of_rm_s_mappings,
     ),
     (
-        "mapped::whole_mappings_are_unmapped_and_no_part",
-        whole_mappings_are_unmapped_and_no_part,
+        "mapped::one_whole_mapping_is_unmapped_and_no_part",
+        one_whole_mapping_is_unmapped_and_no_part,
     ),
     (
         "mapped::page_tables_of_uvm_s_mappings",
@@ -258,7 +258,7 @@ fn page_tables_of_rm_s_mappings() {
 }
 
 /// RM rounds a part to pages and remembers the rest by bytes: what it does not find again stays in the page tables.
-fn whole_mappings_are_unmapped_and_no_part() {
+fn one_whole_mapping_is_unmapped_and_no_part() {
     const PIECE: u64 = 64 << 10;
     let fixture = Fixture::new(QUOTA);
     let seat = Seat::take(&fixture);
@@ -276,18 +276,25 @@ fn whole_mappings_are_unmapped_and_no_part() {
         (4 * PIECE, PIECE),
         (1 << 40, 4096),
         (u64::MAX, 2),
+        // Whole mappings, and not one of them alone.
+        (PIECE, 2 * PIECE),
+        (0, LENGTH),
     ] {
         let status = seat.unmap(address, bytes);
         assert_eq!(status, NV_ERR_NOT_SUPPORTED, "{address:#x} {bytes:#x}");
     }
     assert_eq!(heard(), before, "no driver heard of it");
-    // One, several at once, and more than there is; all of one by 0.
-    for (address, bytes) in [(0, PIECE), (PIECE, 2 * PIECE), (3 * PIECE, 0)] {
+    for (address, bytes) in [(0, PIECE), (3 * PIECE, 0)] {
         assert_eq!(seat.unmap(address, bytes), rm::OK);
     }
-    assert_eq!(seat.map_of(HOST, 0, (0, PIECE)), rm::OK);
-    assert_eq!(seat.unmap(0, LENGTH), rm::OK);
+    let unmapped = fixture.fake.seen();
+    let unmapped = unmapped.iter().filter(|call| call.cmd & 0xff == 0x58);
+    let sizes = unmapped.map(|call| u64_at(&call.segments[0], nvos47::SIZE).unwrap());
+    assert_eq!(sizes.collect::<Vec<_>>(), [0, 0], "RM hears of no size");
     assert_eq!(seat.unmap(0, PIECE), NV_ERR_NOT_SUPPORTED);
+    // Of memory that is gone it may be remembered, and is of one size.
+    seat.free(HOST);
+    assert_eq!(seat.unmap(PIECE, 4096), NV_ERR_NOT_SUPPORTED);
 }
 
 fn page_tables_of_uvm_s_mappings() {

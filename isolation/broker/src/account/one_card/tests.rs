@@ -1,91 +1,54 @@
 use driver::{FileId, ImplicitBytes, Segment};
-use journal::state::Numbering;
-use ledger::{Actual, Applied, Demand, Ledger, Operation, Place, ProcessId, Purpose};
+use ledger::{Applied, Operation};
 use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64};
 
 use super::*;
 use crate::account::Origin;
+use crate::account::made_up::{self, CLIENT, add};
 
 const RELEASE: Release = Release::R580;
-const CLIENT: u32 = 0xc1d0_0001;
 /// A device, what maps, and memory, on each of two cards.
 const DEVICES: [u32; 2] = [2, 3];
 const MAPPERS: [u32; 2] = [4, 5];
 const MEMORIES: [u32; 2] = [6, 7];
 const OF_HOST: u32 = 8;
 const FIGURES: u32 = 9;
+const DUPLICATE: u32 = 10;
 const BYTES: u64 = 64 << 10;
 
 fn state() -> State {
-    let quotas = [CardSlot(0), CardSlot(1), CardSlot::HOST].map(|card| (card, 1 << 30));
-    let mut state = State::new(Ledger::new(&quotas), Numbering::default());
-    let (file, process) = (ledger::FileId(1), ProcessId(7));
-    let client = ClientHandle(CLIENT);
-    let seen = Operation::SeeClient {
-        file,
-        client,
-        process,
-    };
-    state.ledger.apply(seen).unwrap();
-    let mut add = |(handle, parent), (class, kind), card, on: Option<CardSlot>| {
-        let demand = on.map(|card| Demand {
-            card,
-            bytes: BYTES,
-            purpose: Purpose::Memory,
-        });
-        let reserve = Operation::Reserve { kind, demand };
-        let Applied::Reserved(reservation) = state.ledger.apply(reserve).unwrap() else {
-            panic!("nothing is reserved");
-        };
-        let place = Place {
-            file,
-            client,
-            parent: ObjectHandle(parent),
-            handle: ObjectHandle(handle),
-            process,
-        };
-        let added = Operation::AddObject {
-            place,
-            class,
-            kind,
-            card,
-            depends_on: Vec::new(),
-            reservation,
-            actual: Actual::AsReserved,
-        };
-        state.ledger.apply(added).unwrap();
-    };
+    let mut state = made_up::state(&[CardSlot(0), CardSlot(1), CardSlot::HOST]);
+    let memory = ObjectKind::Memory;
     for (number, device) in (0..).zip(DEVICES) {
         let card = CardSlot(number);
         let place = usize::from(number);
+        let (mapper, of_card) = (MAPPERS[place], MEMORIES[place]);
+        let on = Some((card, BYTES));
+        let kind = ObjectKind::Device;
         add(
+            &mut state,
             (device, CLIENT),
-            (0x80, ObjectKind::Device),
-            Some(card),
-            None,
+            (0x80, kind),
+            (Some(card), None),
         );
-        add(
-            (MAPPERS[place], device),
-            (0x70, ObjectKind::Memory),
-            None,
-            None,
-        );
-        add(
-            (MEMORIES[place], device),
-            (0x40, ObjectKind::Memory),
-            None,
-            Some(card),
-        );
+        add(&mut state, (mapper, device), (0x70, memory), (None, None));
+        add(&mut state, (of_card, device), (0x40, memory), (None, on));
     }
-    let host = Some(CardSlot::HOST);
+    let on = Some((CardSlot::HOST, BYTES));
     add(
+        &mut state,
         (OF_HOST, DEVICES[1]),
-        (0x3e, ObjectKind::Memory),
-        None,
-        host,
+        (0x3e, memory),
+        (None, on),
     );
-    add((FIGURES, DEVICES[0]), (0xde, ObjectKind::Other), None, None);
+    let kind = ObjectKind::Other;
+    add(
+        &mut state,
+        (FIGURES, DEVICES[0]),
+        (0xde, kind),
+        (None, None),
+    );
     state
 }
 
@@ -226,24 +189,60 @@ fn a_channel_has_memory_of_its_card_and_no_more_than_there_is() {
     }
 }
 
-/// Of memory at a place of the caller's choice more is charged than is its own.
+/// Of memory at a place of the caller's choice more is charged than is its own, by whichever handle.
 #[test]
 fn placed_memory_has_no_more_than_the_driver_gave() {
-    let (account, state) = (account(), state());
-    let memory = (CLIENT, MEMORIES[0]);
-    assert_eq!(account.own_bytes(&state, memory), Some(BYTES));
-    account
-        .made
-        .remember(&state, memory, Some(HowMade::Placed(4096)));
-    assert_eq!(account.own_bytes(&state, memory), Some(4096));
-    account.made.remember(&state, memory, None);
-    assert_eq!(account.own_bytes(&state, memory), Some(BYTES));
+    let (account, mut state) = (account(), state());
+    let client = ClientHandle(CLIENT);
+    let of = |state: &State, memory: u32| account.own_bytes(state, (CLIENT, memory));
+    let id = |state: &State, memory: u32| {
+        let object = state.ledger.object(client, ObjectHandle(memory));
+        object.unwrap().allocation.unwrap()
+    };
+    assert_eq!(of(&state, MEMORIES[0]), Some(BYTES));
+    account.made.place(&state, id(&state, MEMORIES[0]), 4096);
+    duplicate(&mut state, MEMORIES[0], (DUPLICATE, DEVICES[0]));
+    for memory in [MEMORIES[0], DUPLICATE] {
+        assert_eq!(of(&state, memory), Some(4096));
+    }
+    // The handle of what was placed is another memory's now.
+    for object in [MEMORIES[0], DUPLICATE].map(ObjectHandle) {
+        let free = Operation::Free { client, object };
+        state.ledger.apply(free).unwrap();
+    }
+    duplicate(&mut state, OF_HOST, (MEMORIES[0], DEVICES[0]));
+    assert_eq!(of(&state, MEMORIES[0]), Some(BYTES));
+    // No more than is charged.
+    account.made.place(&state, id(&state, OF_HOST), u64::MAX);
+    assert_eq!(of(&state, OF_HOST), Some(BYTES));
     // Those of what is gone are forgotten.
     for handle in 0..u32::try_from(3 * MANY).unwrap() {
-        let how = Some(HowMade::Placed(0));
-        account
-            .made
-            .remember(&state, (CLIENT, 0x1000 + handle), how);
+        let made = (CLIENT, 0x1000 + handle);
+        account.made.put_over(&state, made, OF_HOST);
     }
-    assert!(lock(&account.made.0).by_name.len() <= MANY + 1);
+    assert!(lock(&account.made.0).over.len() <= MANY + 1);
+}
+
+/// RM takes the peer from the device that the handle is below.
+#[test]
+fn a_duplicate_below_another_card_is_no_peer_s_memory() {
+    let mut state = state();
+    assert!(is_below_its_card(&state, (CLIENT, MEMORIES[1])));
+    duplicate(&mut state, MEMORIES[1], (DUPLICATE, DEVICES[0]));
+    assert!(!is_below_its_card(&state, (CLIENT, DUPLICATE)));
+}
+
+fn duplicate(state: &mut State, source: u32, (handle, parent): (u32, u32)) {
+    let client = ClientHandle(CLIENT);
+    let pin = Operation::Pin {
+        client,
+        object: ObjectHandle(source),
+        purpose: PinFor::Duplicate,
+    };
+    let Applied::Pinned(pin) = state.ledger.apply(pin).unwrap() else {
+        panic!("nothing is pinned");
+    };
+    let place = made_up::place((handle, parent));
+    let duplicate = Operation::Duplicate { pin, place };
+    state.ledger.apply(duplicate).unwrap();
 }

@@ -1,14 +1,13 @@
 use driver::ImplicitBytes;
-use journal::state::Numbering;
-use ledger::{Actual, Applied, Ledger, ObjectKind, Operation, Place, ProcessId};
+use ledger::{ObjectKind, Operation};
 use nvabi::bytes::put_u64;
 use nvabi::escape;
 use verdict::Op;
 
 use super::*;
 use crate::account::Origin;
+use crate::account::made_up::{self, CLIENT};
 
-const CLIENT: u32 = 0xc1d0_0001;
 const DEVICE: u32 = 2;
 const DMA: u32 = 3;
 const MEMORY: u32 = 4;
@@ -27,43 +26,15 @@ fn map_dma(bytes: u64) -> Effect {
 
 /// A client with a device on the one card, and what maps and is mapped there.
 fn state() -> State {
-    let ledger = Ledger::new(&[(CardSlot(0), 1 << 30)]);
-    let mut state = State::new(ledger, Numbering::default());
-    let (file, process) = (ledger::FileId(1), ProcessId(7));
-    let client = ClientHandle(CLIENT);
-    let seen = Operation::SeeClient {
-        file,
-        client,
-        process,
-    };
-    state.ledger.apply(seen).unwrap();
+    let card = CardSlot(0);
+    let mut state = made_up::state(&[card]);
     for (handle, parent, card) in [
-        (DEVICE, CLIENT, Some(CardSlot(0))),
+        (DEVICE, CLIENT, Some(card)),
         (DMA, DEVICE, None),
         (MEMORY, DEVICE, None),
     ] {
-        let kind = ObjectKind::Other;
-        let reserve = Operation::Reserve { kind, demand: None };
-        let Applied::Reserved(reservation) = state.ledger.apply(reserve).unwrap() else {
-            panic!("nothing is reserved");
-        };
-        let place = Place {
-            file,
-            client,
-            parent: ObjectHandle(parent),
-            handle: ObjectHandle(handle),
-            process,
-        };
-        let add = Operation::AddObject {
-            place,
-            class: 0,
-            kind,
-            card,
-            depends_on: Vec::new(),
-            reservation,
-            actual: Actual::AsReserved,
-        };
-        state.ledger.apply(add).unwrap();
+        let kind = (0, ObjectKind::Other);
+        made_up::add(&mut state, (handle, parent), kind, (card, None));
     }
     state
 }
