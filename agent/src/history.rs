@@ -192,8 +192,10 @@ impl History {
             report(subject, new, most_logged);
         }
         if !copied.is_empty() {
-            history::keep_within(&self.dir, MOST_BYTES).context("remove old copies")?;
+            // First: what is copied is never new again.
             self.count(&copied)?;
+            history::keep_within(&self.dir, &self.state_dir, MOST_BYTES)
+                .context("remove old copies")?;
         }
         result
     }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
+mod connections;
 #[cfg(feature = "kubernetes")]
 mod driver;
 #[cfg(feature = "nvml")]

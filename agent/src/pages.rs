@@ -165,7 +165,7 @@ impl Pages {
             counts,
             dialects: settings.dialects.clone(),
             node: view::metrics::node_name(),
-            is_loopback: matches!(&settings.listen, Listen::Tcp(address) if address.ip().is_loopback()),
+            is_loopback: matches!(&settings.listen, Listen::Tcp(address) if address.ip().to_canonical().is_loopback()),
             last: Mutex::default(),
         })
     }
@@ -316,7 +316,8 @@ fn why<T>(snapshot: Option<&Snapshot<T>>) -> Option<String> {
 fn is_loopback_name(host: &str) -> bool {
     let by_address = |text: &str| {
         let text = text.trim_start_matches('[').trim_end_matches(']');
-        text.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        text.parse::<IpAddr>()
+            .is_ok_and(|ip| ip.to_canonical().is_loopback())
     };
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
@@ -338,6 +339,7 @@ mod tests {
             "127.0.0.1:9402",
             "[::1]:9402",
             "[::1]",
+            "[::ffff:127.0.0.1]:9402",
         ] {
             assert!(is_loopback_name(name), "{name}");
         }

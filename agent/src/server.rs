@@ -1,7 +1,5 @@
 //! HTTP/1.1, bounded in everything that a client decides: connections, the head of a request, and time.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,26 +9,15 @@ use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap,
     HeaderName, HeaderValue, REFERRER_POLICY, REFRESH, X_CONTENT_TYPE_OPTIONS,
 };
-use hyper::rt::{Read, Write};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioTimer;
-use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::task::LocalSet;
 use view::metrics::text::TextForm;
 
+use crate::connections::Connections;
 use crate::listener::{Listener, Stream};
 use crate::page;
 use crate::pages::Pages;
 
-/// A connection beyond this number ends the oldest one, so that nobody keeps others out by holding connections.
-const CONNECTIONS: usize = 32;
-/// For the head of a request, and between two requests of a connection.
-const HEAD: Duration = Duration::from_secs(5);
-/// A connection's whole life. It ends one whose client does not read.
-const LIFE: Duration = Duration::from_secs(30);
-/// The head of a request.
-const HEAD_BYTES: usize = 16 << 10;
 /// After the system has refused a connection, for example for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,7 +28,7 @@ pub(crate) async fn serve(listener: &Listener, pages: Rc<Pages>) {
 }
 
 async fn accept(listener: &Listener, pages: Rc<Pages>) {
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut connections = Connections::default();
     loop {
         let stream = match listener.accept().await {
             Ok(stream) => stream,
@@ -51,44 +38,16 @@ async fn accept(listener: &Listener, pages: Rc<Pages>) {
                 continue;
             }
         };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
+        let pages = Rc::clone(&pages);
+        let answer = move |request: Request<Incoming>| {
+            let pages = Rc::clone(&pages);
+            async move { answer(&pages, &request).await }
+        };
+        match stream {
+            Stream::Tcp(io) => connections.serve(io, answer).await,
+            Stream::Unix(io) => connections.serve(io, answer).await,
         }
-        let pages = Rc::clone(&pages);
-        let connection = spawn_local(async move {
-            let served = async {
-                match stream {
-                    Stream::Tcp(io) => connection(io, pages).await,
-                    Stream::Unix(io) => connection(io, pages).await,
-                }
-            };
-            match tokio::time::timeout(LIFE, served).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "a connection ended"),
-                Err(_long) => tracing::debug!("a connection is ended for its age"),
-            }
-        });
-        open.push_back(connection.abort_handle());
     }
-}
-
-async fn connection(
-    io: impl Read + Write + Unpin + 'static,
-    pages: Rc<Pages>,
-) -> Result<(), hyper::Error> {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let pages = Rc::clone(&pages);
-        async move { Ok::<_, Infallible>(answer(&pages, &request).await) }
-    });
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(HEAD_BYTES)
-        .serve_connection(io, service)
-        .await
 }
 
 async fn answer(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {

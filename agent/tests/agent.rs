@@ -144,6 +144,35 @@ fn the_page_shows_this_moment_and_lets_a_browser_execute_nothing() {
     drop(hanging);
 }
 
+/// A proxy on this host, which has the TLS and the passwords that the agent has not, may pass the name on by which Prometheus asked for it.
+#[test]
+fn metrics_are_served_under_every_name_and_the_page_under_its_own() {
+    let host = Host::new();
+    let agent = host.agent();
+    for name in ["node1.example:9402", "10.0.0.1", "localhost", ""] {
+        assert_eq!(
+            browse(&agent, "GET", "/metrics", name).status,
+            200,
+            "{name}"
+        );
+        let own = name == "localhost";
+        let page = browse(&agent, "GET", "/", name);
+        assert_eq!(page.status, if own { 200 } else { 421 }, "{name}");
+    }
+    // Of an agent on other addresses nobody has told it the names: those of a Service, a pod, a node.
+    let other = Host::new();
+    let open = Agent::start(&mut other.command("0.0.0.0:0"));
+    for path in ["/metrics", "/"] {
+        let name = "cgpu-agent.cgpu-system.svc:9402";
+        assert_eq!(browse(&open, "GET", path, name).status, 200, "{path}");
+    }
+    // The loopback address of IPv4 in IPv6's writing is a loopback address.
+    let mapped = Host::new();
+    let mapped = Agent::start(&mut mapped.command("[::ffff:127.0.0.1]:0"));
+    let page = browse(&mapped, "GET", "/", "evil.example");
+    assert_eq!(page.status, 421);
+}
+
 #[test]
 fn readers_of_the_page_ask_brokers_no_more_often_than_scrapes() {
     let mut host = Host::new();
@@ -334,6 +363,24 @@ fn connections_that_do_nothing_keep_nobody_out() {
     // Those who do nothing are ended after five.
     assert!(took < Duration::from_secs(4), "{took:?}");
     drop(idle);
+}
+
+#[test]
+fn a_request_is_answered_however_many_connect_after_it() {
+    let host = Host::new();
+    let agent = host.agent();
+    // All of them are there at once when it goes on; a system may take 128 that nobody has accepted.
+    agent.signal(Signal::SIGSTOP);
+    let before: Vec<_> = (0..20).map(|_| agent.connect()).collect();
+    let mut asks = agent.connect();
+    asks.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    let after: Vec<_> = (0..80).map(|_| agent.connect()).collect();
+    agent.signal(Signal::SIGCONT);
+    let mut text = String::new();
+    asks.read_to_string(&mut text).unwrap();
+    assert_eq!(Answer::of(&text).status, 200, "{text}");
+    drop((before, after));
 }
 
 #[test]

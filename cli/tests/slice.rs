@@ -137,14 +137,18 @@ fn a_load_from_several_processes_stays_inside_and_leaves_nothing() {
         return;
     };
     let two = ["--memory", "2Gi", "--cards", "2"];
-    let load = ["churn", "--seconds", "2", "--processes", "3"];
-    let reply = host.burn(&two, &load);
-    assert_eq!(reply["used_after_bytes"], 0, "{reply}");
-    assert!(reply["used_peak_bytes"].as_u64().unwrap() <= GIB, "{reply}");
-    assert!(
-        reply["refused"].as_u64().unwrap() > 0,
-        "the quota was not reached: {reply}"
-    );
+    // A busy machine takes longer to come to the quota.
+    for seconds in ["2", "8", "32", "128"] {
+        let load = ["churn", "--seconds", seconds, "--processes", "3"];
+        let reply = host.burn(&two, &load);
+        assert_eq!(reply["used_after_bytes"], 0, "{reply}");
+        assert!(reply["used_peak_bytes"].as_u64().unwrap() <= GIB, "{reply}");
+        if reply["refused"].as_u64().unwrap() > 0 {
+            return;
+        }
+        println!("the quota was not reached: {reply}");
+    }
+    panic!("the quota was never reached");
 }
 
 #[test]

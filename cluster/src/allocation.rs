@@ -122,7 +122,12 @@ pub(crate) fn read(
 }
 
 /// The pods that the claim is reserved for; others than pods cannot use it here.
-fn pods(reserved_for: &[ResourceClaimConsumerReference]) -> Result<Vec<PodOfClaim>, Error> {
+///
+/// # Errors
+/// None, or too many.
+pub(crate) fn pods(
+    reserved_for: &[ResourceClaimConsumerReference],
+) -> Result<Vec<PodOfClaim>, Error> {
     let pods: Vec<PodOfClaim> = reserved_for
         .iter()
         .filter(|user| {

@@ -63,26 +63,24 @@ impl Host {
             .inventory(&self.config)
             .map_err(|error| format!("{error:#}"))?;
         let inventory = inventory.ok_or("no NVIDIA driver is loaded on this node")?;
+        // What was true a minute ago, while nobody can tell.
+        let before = former.as_ref().map(|looked| looked.strength);
         let looked = Looked {
             at: Instant::now(),
             inventory,
-            strength: self.strength(),
+            strength: self.strength().or(before).unwrap_or(Strength::None),
         };
         *former = Some(looked.clone());
         Ok(looked)
     }
 
-    /// How well a container with a quota would be held.
-    fn strength(&self) -> Strength {
-        let survey = vgpu::backend::survey(&self.config).ok();
-        let strength = survey.and_then(|survey| {
-            let (chosen, _) = survey.chosen.ok()?;
-            let mut offers = survey.offers.into_iter();
-            offers
-                .find(|offer| offer.backend == chosen)
-                .map(|offer| offer.strength)
-        });
-        strength.unwrap_or(Strength::None)
+    /// How well a container with a quota would be held; `None` where that cannot be told now.
+    fn strength(&self) -> Option<Strength> {
+        let survey = vgpu::backend::survey(&self.config).ok()?;
+        let chosen = survey.chosen.ok().map(|(chosen, _)| chosen);
+        let mut offers = survey.offers.into_iter();
+        let offer = offers.find(|offer| Some(offer.backend) == chosen);
+        Some(offer.map_or(Strength::None, |offer| offer.strength))
     }
 
     fn card(&self, card: Card, accounts: &BTreeMap<GpuUuid, Account>) -> NodeCard {
@@ -213,6 +211,10 @@ impl Node for Host {
 
     fn prepare(&self, record: &Record) -> Result<(), Fault> {
         Ok(vgpu::claims::prepare(&self.config, record)?)
+    }
+
+    fn let_in(&self, record: &Record) -> Result<(), Fault> {
+        Ok(vgpu::claims::let_in(&self.config, record)?)
     }
 
     fn release(&self, claim: &ClaimUid) -> Result<(), Fault> {

@@ -43,6 +43,12 @@ pub trait Node: fmt::Debug + Send + Sync {
     /// What does not fit, or cannot be written.
     fn prepare(&self, record: &Record) -> Result<(), Fault>;
 
+    /// Lets the pods of a record in to a claim that is prepared with the same shares; another one, or an unknown one, is left as it is.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    fn let_in(&self, record: &Record) -> Result<(), Fault>;
+
     /// Gives that back; an unknown claim is fine.
     ///
     /// # Errors

@@ -219,6 +219,33 @@ impl Preparer {
             .map_err(|error| host_config::chain(&*error))
     }
 
+    /// The claims that are prepared.
+    ///
+    /// # Errors
+    /// A record that cannot be read.
+    pub(crate) async fn records(&self) -> Result<Vec<Record>, String> {
+        let this = self.clone();
+        let read = move || {
+            let records = this.node.records();
+            records.map_err(|error| host_config::chain(&*error))
+        };
+        blocking(read).await
+    }
+
+    /// Lets the pods of a record in to its claim, as long as that is prepared as the record has it.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub(crate) async fn let_in(&self, record: Record) -> Result<(), String> {
+        let this = self.clone();
+        let write = move || {
+            let _together = lock(&this.local);
+            let written = this.node.let_in(&record);
+            written.map_err(|error| host_config::chain(&*error))
+        };
+        blocking(write).await
+    }
+
     /// Makes the files of all records, and removes those without one. Returns the records.
     ///
     /// # Errors

@@ -1,23 +1,30 @@
-//! Records whose claim has gone while no agent ran, or that the kubelet has forgotten, are released; files are made again after a reboot.
+//! Records whose claim has gone while no agent ran, or that the kubelet has forgotten, are released; files are made again after a reboot. Pods that
+//! have come to a claim since it was prepared are let in: the kubelet asks for it once, whoever comes then (`isPrepared` in its
+//! `cm/dra/manager.go`).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cards::claims::Record;
+use cards::claims::{ClaimUid, PodOfClaim, Record};
 
-use crate::allocation::ClaimRef;
+use crate::allocation::{self, ClaimRef};
 use crate::backoff::Backoff;
 use crate::device_plugin;
 use crate::names::DRIVER;
 use crate::prepare::Preparer;
 
-/// From one look to the next: a kubelet that has lost its own state never unprepares.
-const PERIOD: Duration = Duration::from_secs(600);
+/// From one look to the next at claims that several pods may name. A container that is refused is tried again as often.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// One look of so many is at all records: a kubelet that has lost its own state never unprepares.
+const WHOLE: u32 = 60;
 
 /// Looks at all records, again and again.
 pub(crate) async fn run(preparer: Preparer) {
     let mut backoff = Backoff::default();
+    let mut looks = Looks::default();
     loop {
-        let wait = match once(&preparer).await {
+        let wait = match looks.next(&preparer).await {
             Ok(()) => {
                 backoff.reset();
                 PERIOD
@@ -34,30 +41,82 @@ pub(crate) async fn run(preparer: Preparer) {
     }
 }
 
-/// Looks at each record once.
-///
-/// # Errors
-/// The first record or claim that cannot be read: what is not known to be gone stays.
-pub(crate) async fn once(preparer: &Preparer) -> Result<(), String> {
-    for record in preparer.restore_files().await? {
-        if let Some(why) = gone(preparer, &record).await? {
-            tracing::info!(claim = %record.claim, why, "released");
-            preparer.unprepare(record.claim.uid).await?;
-        }
-    }
-    Ok(())
+/// What is known from one look to the next.
+#[derive(Debug, Default)]
+struct Looks {
+    done: u32,
+    /// Claims that were made for one pod, which nobody else names.
+    of_one_pod: BTreeSet<ClaimUid>,
 }
 
-/// Why nobody can use a record any more; `None`: somebody may.
-async fn gone(preparer: &Preparer, record: &Record) -> Result<Option<&'static str>, String> {
+/// A claim as the server has it.
+enum Found {
+    /// Nobody can use its record any more, and why.
+    Gone(&'static str),
+    There {
+        pods: Vec<PodOfClaim>,
+        is_of_one_pod: bool,
+    },
+}
+
+impl Looks {
+    /// Looks at records once.
+    ///
+    /// # Errors
+    /// The first record or claim that cannot be read: what is not known to be gone stays.
+    async fn next(&mut self, preparer: &Preparer) -> Result<(), String> {
+        let is_whole = self.done.is_multiple_of(WHOLE);
+        let records = match is_whole {
+            true => preparer.restore_files().await?,
+            false => preparer.records().await?,
+        };
+        if is_whole {
+            self.of_one_pod.clear();
+        }
+        for record in records {
+            if !self.of_one_pod.contains(&record.claim.uid) {
+                self.look(preparer, record).await?;
+            }
+        }
+        self.done = self.done.wrapping_add(1);
+        Ok(())
+    }
+
+    async fn look(&mut self, preparer: &Preparer, record: Record) -> Result<(), String> {
+        match find(preparer, &record).await? {
+            Found::Gone(why) => {
+                tracing::info!(claim = %record.claim, why, "released");
+                preparer.unprepare(record.claim.uid).await?;
+            }
+            Found::There {
+                pods,
+                is_of_one_pod,
+            } => {
+                if is_of_one_pod {
+                    self.of_one_pod.insert(record.claim.uid.clone());
+                }
+                if pods.iter().any(|pod| !record.is_for(&pod.uid)) {
+                    tracing::info!(claim = %record.claim, "further pods are let in");
+                    let claim = record.claim.clone();
+                    if let Err(why) = preparer.let_in(Record { pods, ..record }).await {
+                        // It costs no other claim; the next look tries again.
+                        tracing::warn!(%claim, why, "further pods are not let in");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn find(preparer: &Preparer, record: &Record) -> Result<Found, String> {
     if device_plugin::is_ours(&record.claim.uid) {
-        return Ok(Some(
-            "a device plugin made it, and claims are served here now",
-        ));
+        let why = "a device plugin made it, and claims are served here now";
+        return Ok(Found::Gone(why));
     }
     let node = preparer.node_name().as_str();
     if record.node != node {
-        return Ok(Some("it was prepared for another node"));
+        return Ok(Found::Gone("it was prepared for another node"));
     }
     let claim = ClaimRef {
         namespace: record.claim.namespace.clone(),
@@ -66,17 +125,28 @@ async fn gone(preparer: &Preparer, record: &Record) -> Result<Option<&'static st
     };
     let object = match preparer.get(&claim).await {
         Ok(object) => object,
-        Err(error) if error.is_absent() => return Ok(Some("the claim is gone")),
+        Err(error) if error.is_absent() => return Ok(Found::Gone("the claim is gone")),
         Err(error) => return Err(host_config::chain(&error)),
     };
     if object.metadata.uid.as_deref() != Some(claim.uid.as_str()) {
-        return Ok(Some("the claim is gone, and another one has its name"));
+        let why = "the claim is gone, and another one has its name";
+        return Ok(Found::Gone(why));
     }
-    let allocation = object.status.and_then(|status| status.allocation);
+    let owners = object.metadata.owner_references.unwrap_or_default();
+    let status = object.status.unwrap_or_default();
+    let allocation = status.allocation;
     let results = allocation.and_then(|allocation| allocation.devices?.results);
     let is_here = results
         .iter()
         .flatten()
         .any(|result| result.driver == DRIVER && result.pool == node);
-    Ok((!is_here).then_some("the claim is allocated here no more"))
+    if !is_here {
+        return Ok(Found::Gone("the claim is allocated here no more"));
+    }
+    // None while one pod has ended and the next has not come.
+    let pods = allocation::pods(&status.reserved_for.unwrap_or_default());
+    Ok(Found::There {
+        pods: pods.unwrap_or_default(),
+        is_of_one_pod: owners.iter().any(|owner| owner.kind == "Pod"),
+    })
 }

@@ -119,10 +119,13 @@ pub(crate) fn mode_of(slices: &[ResourceSlice]) -> Option<Mode> {
         .flat_map(|slice| slice.spec.devices.iter().flatten());
     let device = devices.next()?;
     let text = |name: &str| device.attributes.as_ref()?.get(name)?.string.as_deref();
-    match (text("type")?, text("strength")?) {
-        ("gpu", _) => Some(Mode::Whole),
-        (_, "none") => Some(Mode::Shared),
-        _ => Some(Mode::Held),
+    match (text("mode"), text("type")?, text("strength")?) {
+        (Some(mode), _, _) => Mode::of_name(mode),
+        // Of an agent that did not say it.
+        (None, "gpu", _) => Some(Mode::Whole),
+        // Nothing holds parts of such a node's cards in any mode.
+        (None, _, "none") => None,
+        (None, _, _) => Some(Mode::Held),
     }
 }
 

@@ -220,50 +220,47 @@ pub fn parse(arguments: &[OsString], spelling: Spelling) -> Result<Invocation, P
     let arguments = to_text(arguments);
     let global = scan(&arguments, &GLOBAL, spelling, "the command line")?;
     let rest = arguments.get(global.consumed..).unwrap_or_default();
-    let subcommand = match global.positional.unwrap_or_default() {
-        name @ ("create" | "run") => create(name, &scan(rest, &CREATE, spelling, name)?)?,
-        name @ "restore" => {
-            let scanned = scan(rest, &RESTORE, spelling, name)?;
-            if scanned.has(&HELP) {
-                Subcommand::Other
-            } else {
-                Subcommand::Restore {
-                    bundle: scanned.value(&["bundle", "b"]).map(PathBuf::from),
-                }
-            }
-        }
-        name @ "checkpoint" => {
-            let scanned = scan(rest, &CHECKPOINT, spelling, name)?;
-            if scanned.has(&HELP) {
-                Subcommand::Other
-            } else {
-                Subcommand::Checkpoint {
-                    id: scanned.container(name)?,
-                }
-            }
-        }
-        name @ "exec" => {
-            let scanned = scan(rest, &EXEC, spelling, name)?;
-            if scanned.has(&HELP) {
-                Subcommand::Other
-            } else {
-                Subcommand::Exec {
-                    id: scanned.container(name)?,
-                    process: scanned.value(&["process", "p"]).map(PathBuf::from),
-                    capabilities: scanned.values(&["cap", "c"]),
-                    preserved_fds: scanned.preserved_fds(name)?,
-                }
-            }
-        }
-        "start" => start(rest),
-        "update" => update(rest),
-        name @ "delete" => delete(scan(rest, &DELETE, spelling, name)),
-        _ => Subcommand::Other,
-    };
     Ok(Invocation {
         root: global.value(&["root"]).map(PathBuf::from),
         global_arguments: global.consumed - usize::from(global.positional.is_some()),
-        subcommand,
+        subcommand: match global.positional {
+            Some(name) => subcommand(name, rest, spelling)?,
+            None => Subcommand::Other,
+        },
+    })
+}
+
+fn subcommand(name: &str, rest: &[String], spelling: Spelling) -> Result<Subcommand, ParseError> {
+    let known = match name {
+        "create" | "run" => &CREATE,
+        "restore" => &RESTORE,
+        "checkpoint" => &CHECKPOINT,
+        "exec" => &EXEC,
+        // The runtime itself judges what is wrong with these.
+        "delete" => {
+            return Ok(scan(rest, &DELETE, spelling, name).map_or(Subcommand::Other, delete));
+        }
+        "start" => return Ok(start(rest)),
+        "update" => return Ok(update(rest)),
+        _ => return Ok(Subcommand::Other),
+    };
+    let scanned = scan(rest, known, spelling, name)?;
+    if scanned.has(&HELP) {
+        return Ok(Subcommand::Other);
+    }
+    let bundle = scanned.value(&["bundle", "b"]).map(PathBuf::from);
+    Ok(match name {
+        "restore" => Subcommand::Restore { bundle },
+        "checkpoint" => Subcommand::Checkpoint {
+            id: scanned.container()?,
+        },
+        "exec" => Subcommand::Exec {
+            id: scanned.container()?,
+            process: scanned.value(&["process", "p"]).map(PathBuf::from),
+            capabilities: scanned.values(&["cap", "c"]),
+            preserved_fds: scanned.preserved_fds()?,
+        },
+        _ => create(&scanned, bundle)?,
     })
 }
 
@@ -274,31 +271,28 @@ fn to_text(arguments: &[OsString]) -> Vec<String> {
         .collect()
 }
 
-fn create(name: &str, scanned: &Scanned<'_>) -> Result<Subcommand, ParseError> {
-    if scanned.has(&HELP) {
-        return Ok(Subcommand::Other);
-    }
+fn create(scanned: &Scanned<'_>, bundle: Option<PathBuf>) -> Result<Subcommand, ParseError> {
     if let Some(value) = scanned.value(&["config", "f"])
         && value != "config.json"
     {
         return Err(ParseError::OtherConfig {
             value: value.to_owned(),
-            subcommand: name.to_owned(),
+            subcommand: scanned.subcommand.to_owned(),
         });
     }
     Ok(Subcommand::Create {
-        id: scanned.container(name)?,
-        bundle: scanned.value(&["bundle", "b"]).map(PathBuf::from),
-        step: if name == "create" {
+        id: scanned.container()?,
+        bundle,
+        step: if scanned.subcommand == "create" {
             Step::Create
         } else {
             Step::CreateAndStart
         },
-        preserved_fds: scanned.preserved_fds(name)?,
+        preserved_fds: scanned.preserved_fds()?,
     })
 }
 
-/// It has no options of its own; the runtime itself judges what is wrong.
+/// It has no options of its own.
 fn start(rest: &[String]) -> Subcommand {
     match rest {
         [id] if !id.starts_with('-') => Subcommand::Start { id: id.clone() },
@@ -313,20 +307,14 @@ fn update(rest: &[String]) -> Subcommand {
     }
 }
 
-/// The runtime itself judges what is wrong; without a container there is nothing to release.
-fn delete(scanned: Result<Scanned<'_>, ParseError>) -> Subcommand {
-    match scanned {
-        Ok(scanned) if scanned.has(&["regex", "r"]) => Subcommand::Delete {
-            which: Deleted::ByPattern,
-        },
-        Ok(Scanned {
-            positional: Some(id),
-            ..
-        }) => Subcommand::Delete {
-            which: Deleted::One(id.to_owned()),
-        },
-        Ok(_) | Err(_) => Subcommand::Other,
-    }
+/// Without a container there is nothing to release.
+fn delete(scanned: Scanned<'_>) -> Subcommand {
+    let which = match scanned.positional {
+        _ if scanned.has(&["regex", "r"]) => Deleted::ByPattern,
+        Some(id) => Deleted::One(id.to_owned()),
+        None => return Subcommand::Other,
+    };
+    Subcommand::Delete { which }
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ impl Runtime {
                 preserved_fds,
             } => {
                 let kept = kept(preserved_fds)?;
-                self.create(&id, &bundle_or_here(bundle)?, step, kept)
+                self.create((&id, &bundle_or_here(bundle)?), step, kept, log)
             }
             Subcommand::Exec {
                 id,
@@ -195,10 +195,10 @@ impl Runtime {
 
     fn create(
         &self,
-        id: &str,
-        bundle: &Path,
+        (id, bundle): (&str, &Path),
         step: Step,
         kept: Inherited,
+        log: &ErrorLog,
     ) -> anyhow::Result<ExitCode> {
         let container = self.container(id)?;
         let order = Create::new(&container, Source::Bundle(bundle), FrontendKind::Runtime);
@@ -225,8 +225,15 @@ impl Runtime {
             Ok(status) => (Ok(child::exit_code(status)), created.prepared.ended()),
             Err(error) => (Err(error), created.prepared.ended()),
         };
-        ended.release()?;
-        error
+        // Why it was refused counts, and is not lost for what could not be undone.
+        match (error, ended.release()) {
+            (error, Ok(())) => error,
+            (Err(error), Err(left)) => Err(error.context(host_config::chain(&left))),
+            (Ok(code), Err(left)) => {
+                log.report(&host_config::chain(&left));
+                Ok(code)
+            }
+        }
     }
 
     /// A container whose runtime loads its filter only now is followed to its program; every other is verified already.
@@ -362,9 +369,11 @@ impl Runtime {
         let status = self.child(kept)?;
         // A container that could not be deleted may still run.
         if status.success() {
-            container?;
-            if let Some(running) = running {
-                running.ended().release()?;
+            // The container is gone whatever becomes of its vGPU, which the next start takes back.
+            if let Some(running) = running
+                && let Err(error) = running.ended().release()
+            {
+                log.report(&host_config::chain(&error));
             }
             if let Some(bundle) = &self.bundle {
                 Config::forget(bundle);

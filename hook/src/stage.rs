@@ -188,10 +188,13 @@ fn precreate(
     let handed = refuse_by_group(created.grant.backend)
         .and_then(|()| call_again(&mut edited))
         .and_then(|()| answer(edited.to_string().as_bytes()));
-    if handed.is_err() {
-        created.prepared.ended().release()?;
+    let Err(error) = handed else {
+        return Ok(());
+    };
+    match created.prepared.ended().release() {
+        Ok(()) => Err(error),
+        Err(left) => Err(error.context(host_config::chain(&left))),
     }
-    handed
 }
 
 /// The driver's own limit must be taken back before the container's control group goes; hooks come after that.

@@ -13,6 +13,7 @@ mod moment;
 pub mod share;
 pub mod size;
 pub mod smi;
+mod text;
 pub mod version;
 
 #[cfg(feature = "host")]
@@ -47,15 +48,10 @@ pub mod source;
 pub mod top;
 
 pub use self::moment::{moment, parse_moment};
+pub use self::text::{is_hidden, printable};
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.
 pub const JSON_VERSION: u32 = 1;
-
-/// A line without control characters: a container, a driver or a process may have named itself.
-#[must_use]
-pub fn printable(line: &str) -> String {
-    line.replace(|character: char| character.is_control(), " ")
-}
 
 /// A document as `--json` prints it.
 ///

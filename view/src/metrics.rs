@@ -343,7 +343,7 @@ pub fn of_cards(cards: Cards) -> Vec<CardMetrics> {
             Some(_) => "unshareable",
         },
         // A driver may have named a process in it.
-        unhealthy: card.unhealthy.map(|why| why.replace(char::is_control, " ")),
+        unhealthy: card.unhealthy.map(|why| crate::printable(&why)),
         containers: u64::try_from(card.grants.len()).unwrap_or(u64::MAX),
         memory_bytes: card.memory_bytes,
         granted_bytes: card.granted_bytes,

@@ -18,28 +18,11 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => html.push_str("&gt;"),
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
-            hidden if is_hidden(hidden) => html.push(char::REPLACEMENT_CHARACTER),
+            hidden if view::is_hidden(hidden) => html.push(char::REPLACEMENT_CHARACTER),
             plain => html.push(plain),
         }
     }
     html
-}
-
-/// Unicode's general category Cc, and of Cf, Zl and Zp what is not seen or acts on what is around it.
-fn is_hidden(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
 }
 
 #[cfg(test)]

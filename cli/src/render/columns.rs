@@ -37,7 +37,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A text of which control characters, and those that turn the direction of text, are shown as spaces.
+    /// A text of which hidden characters ([`view::is_hidden`]) are shown as spaces.
     #[must_use]
     pub fn new(text: impl AsRef<str>, tone: Tone) -> Self {
         Self::of_lines(text.as_ref().replace('\n', " "), tone)
@@ -46,12 +46,9 @@ impl Cell {
     /// The same of a text of several lines, which they stay in a last column.
     #[must_use]
     pub fn of_lines(text: impl AsRef<str>, tone: Tone) -> Self {
-        let commands = |it: char| {
-            (it.is_control() && it != '\n')
-                || matches!(it, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        };
+        let hidden = |it: char| view::is_hidden(it) && it != '\n';
         Self {
-            text: text.as_ref().replace(commands, " "),
+            text: text.as_ref().replace(hidden, " "),
             tone,
         }
     }
@@ -369,8 +366,7 @@ a-name-that-is-much-t…  10    driver unreachable
             let text = table.text(at(width));
             for line in text.split('\n') {
                 prop_assert!(line.width() <= width, "{line:?}");
-                let commands = |it: char| it.is_control() || it == '\u{202e}';
-                prop_assert!(!line.chars().any(commands));
+                prop_assert!(!line.chars().any(view::is_hidden));
             }
         }
     }

@@ -89,6 +89,10 @@ impl Node for FixtureNode {
         Err("a fixture".into())
     }
 
+    fn let_in(&self, _record: &Record) -> Result<(), Fault> {
+        Err("a fixture".into())
+    }
+
     fn release(&self, _claim: &ClaimUid) -> Result<(), Fault> {
         Err("a fixture".into())
     }

@@ -293,10 +293,9 @@ fn moment(unix_ms: u64) -> MicroTime {
     MicroTime(Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// Without control characters, and as long as the API takes it.
+/// In one line without hidden characters, and as long as the API takes it.
 fn clean(text: &str) -> String {
-    let plain = text.replace(|letter: char| letter.is_control(), " ");
-    cut(&plain, TEXT_BYTES_MAX).to_owned()
+    cut(&view::printable(text), TEXT_BYTES_MAX).to_owned()
 }
 
 fn cut(text: &str, bytes_max: usize) -> &str {

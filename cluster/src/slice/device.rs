@@ -87,6 +87,7 @@ fn attributes(
             semantic(&cards.driver_version).and_then(version),
         ),
         ("policy", text(cards.rules.policy.name())),
+        ("mode", text(mode.name())),
         ("strength", text(strength)),
         (
             "resource.kubernetes.io/pciBusID",

@@ -25,6 +25,21 @@ impl Mode {
         }
     }
 
+    /// As a device says it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Shared => "shared",
+            Self::Whole => "whole",
+        }
+    }
+
+    /// The mode of a name.
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        let all = [Self::Held, Self::Shared, Self::Whole];
+        all.into_iter().find(|mode| mode.name() == name)
+    }
+
     /// What a label's value means.
     pub(crate) fn of_label(value: Option<&str>) -> Self {
         match value {

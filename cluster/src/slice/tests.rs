@@ -87,6 +87,7 @@ fn a_card_is_a_device_with_its_memory_and_time() {
                     "productName": {"string": "NVIDIA H200"},
                     "driverVersion": {"version": "570.195.3"},
                     "policy": {"string": CardRules::default().policy.name()},
+                    "mode": {"string": "held"},
                     "strength": {"string": "exact"},
                     "resource.kubernetes.io/pciBusID": {"string": "0000:00:00.0"},
                 },
@@ -175,6 +176,25 @@ fn a_node_of_whole_cards_offers_each_once() {
     };
     assert_eq!(strength(Mode::Shared).as_deref(), Some("none"));
     assert_eq!(strength(Mode::Held).as_deref(), Some("exact"));
+}
+
+/// After a restart, on whatever node: one whose strength is none is not one of parts that nobody holds.
+#[test]
+fn the_mode_is_read_from_what_is_published() {
+    for strength in [Strength::None, Strength::Exact] {
+        let mut node_cards = cards(Policy::Binpack, vec![card(0, 24 << 30, 0)]);
+        node_cards.strength = strength;
+        for mode in [Mode::Held, Mode::Shared, Mode::Whole] {
+            let node = NodeName::new("n1").unwrap();
+            let mut slices = slices(&offer(&node_cards, mode), &node, "uid", 1);
+            assert_eq!(mode_of(&slices), Some(mode), "{strength:?}");
+            // As an agent of before published it.
+            let devices = slices[0].spec.devices.as_mut().unwrap();
+            devices[0].attributes.as_mut().unwrap().remove("mode");
+            let before = mode_of(&slices);
+            assert!(before.is_none_or(|it| it == mode), "{mode:?}: {before:?}");
+        }
+    }
 }
 
 #[test]

@@ -101,15 +101,16 @@ async fn another_pod_of_a_claim_is_let_in() {
     let _driver = fixture.start();
     let kubelet = fixture.kubelet().await;
     assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    // The kubelet asks for a claim that it has prepared no second time.
     let users = shared["status"]["reservedFor"].as_array_mut().unwrap();
     users.push(json!({"resource": "pods", "name": "q", "uid": "pod-q"}));
     fixture.claim("c", shared);
+    let both = json!([{"uid": "pod-1", "name": "p"}, {"uid": "pod-q", "name": "q"}]);
+    let pods = || fixture.record(&uid(1)).unwrap()["pods"].clone();
+    soon("both pods", || pods() == both).await;
+    // Another kubelet, or the same one after a restart, does.
     assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
-    let pods = fixture.record(&uid(1)).unwrap()["pods"].clone();
-    assert_eq!(
-        pods,
-        json!([{"uid": "pod-1", "name": "p"}, {"uid": "pod-q", "name": "q"}])
-    );
+    assert_eq!(pods(), both);
 }
 
 #[tokio::test]

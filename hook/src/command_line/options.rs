@@ -5,164 +5,54 @@ use super::{ParseError, Spelling};
 /// More than any engine passes on, and less than a kernel's limit.
 pub(super) const FDS_MAX: u32 = 1 << 16;
 
-/// What a subcommand knows.
+/// What a subcommand knows besides [`HELP`]: names with a space between.
 pub(super) struct Options {
-    with_value: &'static [&'static str],
-    alone: &'static [&'static str],
+    with_value: &'static str,
+    alone: &'static str,
 }
 
 pub(super) const GLOBAL: Options = Options {
-    with_value: &[
-        "log",
-        "log-format",
-        "log-level",
-        "root",
-        "criu",
-        "rootless",
-        "cgroup-manager",
-    ],
-    alone: &[
-        "debug",
-        "systemd-cgroup",
-        "help",
-        "h",
-        "?",
-        "usage",
-        "version",
-        "v",
-        "V",
-    ],
+    with_value: "log log-format log-level root criu rootless cgroup-manager",
+    alone: "debug systemd-cgroup version v V",
 };
 
 pub(super) const CREATE: Options = Options {
-    with_value: &[
-        "bundle",
-        "b",
-        "config",
-        "f",
-        "console-socket",
-        "pidfd-socket",
-        "pid-file",
-        "preserve-fds",
-    ],
-    alone: &[
-        "no-pivot",
-        "no-new-keyring",
-        "no-subreaper",
-        "detach",
-        "d",
-        "keep",
-        "help",
-        "h",
-        "?",
-        "usage",
-    ],
+    with_value: "bundle b config f console-socket pidfd-socket pid-file preserve-fds",
+    alone: "no-pivot no-new-keyring no-subreaper detach d keep",
 };
 
 pub(super) const RESTORE: Options = Options {
-    with_value: &[
-        "bundle",
-        "b",
-        "console-socket",
-        "image-path",
-        "work-path",
-        "pid-file",
-        "manage-cgroups-mode",
-        "empty-ns",
-        "lsm-profile",
-        "lsm-mount-context",
-    ],
-    alone: &[
-        "tcp-established",
-        "ext-unix-sk",
-        "shell-job",
-        "file-locks",
-        "detach",
-        "d",
-        "no-subreaper",
-        "no-pivot",
-        "auto-dedup",
-        "lazy-pages",
-        "help",
-        "h",
-        "?",
-        "usage",
-    ],
+    with_value: "bundle b console-socket image-path work-path pid-file manage-cgroups-mode empty-ns \
+        lsm-profile lsm-mount-context",
+    alone: "tcp-established ext-unix-sk shell-job file-locks detach d no-subreaper no-pivot \
+        auto-dedup lazy-pages",
 };
 
 pub(super) const CHECKPOINT: Options = Options {
-    with_value: &[
-        "image-path",
-        "work-path",
-        "parent-path",
-        "page-server",
-        "status-fd",
-        "manage-cgroups-mode",
-        "network-lock",
-        "empty-ns",
-    ],
-    alone: &[
-        "leave-running",
-        "tcp-established",
-        "tcp-skip-in-flight",
-        "link-remap",
-        "ext-unix-sk",
-        "shell-job",
-        "lazy-pages",
-        "file-locks",
-        "pre-dump",
-        "auto-dedup",
-        "help",
-        "h",
-        "?",
-        "usage",
-    ],
+    with_value: "image-path work-path parent-path page-server status-fd manage-cgroups-mode \
+        network-lock empty-ns",
+    alone: "leave-running tcp-established tcp-skip-in-flight link-remap ext-unix-sk shell-job \
+        lazy-pages file-locks pre-dump auto-dedup",
 };
 
 pub(super) const EXEC: Options = Options {
-    with_value: &[
-        "console-socket",
-        "pidfd-socket",
-        "cwd",
-        "env",
-        "e",
-        "user",
-        "u",
-        "additional-gids",
-        "g",
-        "process",
-        "p",
-        "pid-file",
-        "process-label",
-        "apparmor",
-        "cap",
-        "c",
-        "preserve-fds",
-        "cgroup",
-    ],
-    alone: &[
-        "tty",
-        "t",
-        "detach",
-        "d",
-        "no-new-privs",
-        "ignore-paused",
-        "help",
-        "h",
-        "?",
-        "usage",
-    ],
+    with_value: "console-socket pidfd-socket cwd env e user u additional-gids g process p pid-file \
+        process-label apparmor cap c preserve-fds cgroup",
+    alone: "tty t detach d no-new-privs ignore-paused",
 };
 
 pub(super) const DELETE: Options = Options {
-    with_value: &[],
-    alone: &["force", "f", "regex", "r", "help", "h", "?", "usage"],
+    with_value: "",
+    alone: "force f regex r",
 };
 
+/// Known to every subcommand, and among the global options.
 pub(super) const HELP: [&str; 4] = ["help", "h", "?", "usage"];
 
 /// Options up to the first word that is none.
 pub(super) struct Scanned<'a> {
+    /// Where they stand.
+    pub(super) subcommand: &'a str,
     options: Vec<(&'a str, Option<&'a str>)>,
     pub(super) positional: Option<&'a str>,
     /// How many words were read, the positional one included.
@@ -194,15 +84,15 @@ impl<'a> Scanned<'a> {
             .any(|(name, value)| names.contains(name) && *value != Some("false"))
     }
 
-    pub(super) fn container(&self, subcommand: &str) -> Result<String, ParseError> {
+    pub(super) fn container(&self) -> Result<String, ParseError> {
         self.positional
             .map(str::to_owned)
             .ok_or_else(|| ParseError::NoContainer {
-                subcommand: subcommand.to_owned(),
+                subcommand: self.subcommand.to_owned(),
             })
     }
 
-    pub(super) fn preserved_fds(&self, subcommand: &str) -> Result<u32, ParseError> {
+    pub(super) fn preserved_fds(&self) -> Result<u32, ParseError> {
         let Some(value) = self.value(&["preserve-fds"]) else {
             return Ok(0);
         };
@@ -212,7 +102,7 @@ impl<'a> Scanned<'a> {
             .filter(|count| *count <= FDS_MAX)
             .ok_or_else(|| ParseError::NotFds {
                 value: value.to_owned(),
-                subcommand: subcommand.to_owned(),
+                subcommand: self.subcommand.to_owned(),
             })
     }
 }
@@ -232,33 +122,30 @@ pub(super) fn scan<'a>(
     arguments: &'a [String],
     known: &Options,
     spelling: Spelling,
-    subcommand: &str,
+    subcommand: &'a str,
 ) -> Result<Scanned<'a>, ParseError> {
-    let mut options = Vec::new();
-    let mut at = 0;
-    while let Some(argument) = arguments.get(at) {
-        at += 1;
+    let mut scanned = Scanned {
+        subcommand,
+        options: Vec::new(),
+        positional: None,
+        consumed: 0,
+    };
+    while let Some(argument) = arguments.get(scanned.consumed) {
+        scanned.consumed += 1;
         if argument == "--" {
-            let positional = arguments.get(at).map(String::as_str);
-            return Ok(Scanned {
-                options,
-                positional,
-                consumed: at + usize::from(positional.is_some()),
-            });
+            scanned.positional = arguments.get(scanned.consumed).map(String::as_str);
+            scanned.consumed += usize::from(scanned.positional.is_some());
+            break;
         }
         let read = match (argument.strip_prefix("--"), argument.strip_prefix('-')) {
-            (Some(name), _) => long(name, known, spelling).map(|read| vec![read]),
             (None, None | Some("")) => {
-                return Ok(Scanned {
-                    options,
-                    positional: Some(argument),
-                    consumed: at,
-                });
+                scanned.positional = Some(argument);
+                break;
             }
-            (None, Some(name)) => match spelling {
-                Spelling::Go => long(name, known, spelling).map(|read| vec![read]),
-                Spelling::C => letters(name, known),
-            },
+            (None, Some(name)) if spelling == Spelling::C => letters(name, known),
+            (Some(name), _) | (None, Some(name)) => {
+                long(name, known, spelling).map(|read| vec![read])
+            }
         };
         let read = read.ok_or_else(|| ParseError::UnknownOption {
             option: argument.clone(),
@@ -266,23 +153,22 @@ pub(super) fn scan<'a>(
         })?;
         for option in read {
             match option {
-                Read::Whole(name, value) => options.push((name, value)),
+                Read::Whole(name, value) => scanned.options.push((name, value)),
                 Read::Needs(name) => {
-                    let value = arguments.get(at).ok_or_else(|| ParseError::NoValue {
-                        option: argument.clone(),
-                        subcommand: subcommand.to_owned(),
-                    })?;
-                    options.push((name, Some(value.as_str())));
-                    at += 1;
+                    let value =
+                        arguments
+                            .get(scanned.consumed)
+                            .ok_or_else(|| ParseError::NoValue {
+                                option: argument.clone(),
+                                subcommand: subcommand.to_owned(),
+                            })?;
+                    scanned.options.push((name, Some(value.as_str())));
+                    scanned.consumed += 1;
                 }
             }
         }
     }
-    Ok(Scanned {
-        options,
-        positional: None,
-        consumed: at,
-    })
+    Ok(scanned)
 }
 
 /// An option by its name. One that brings its value along need not be known.
@@ -342,8 +228,11 @@ enum Takes {
 
 impl Options {
     fn all(&self) -> impl Iterator<Item = (&'static str, Takes)> {
-        let with_value = self.with_value.iter().map(|name| (*name, Takes::Value));
-        with_value.chain(self.alone.iter().map(|name| (*name, Takes::Nothing)))
+        let with_value = self.with_value.split_whitespace();
+        let alone = self.alone.split_whitespace().chain(HELP);
+        with_value
+            .map(|name| (name, Takes::Value))
+            .chain(alone.map(|name| (name, Takes::Nothing)))
     }
 
     fn exactly(&self, name: &str) -> Option<(&'static str, Takes)> {

@@ -3,13 +3,16 @@
 use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
 use ledger::{CardSlot, Ledger, Operation};
 use nvabi::Release;
+use verdict::policy::Managed;
 use verdict::{Effect, Op, Refusal};
 
 use journal::Change;
 use journal::limits;
 use journal::state::{self, Numbering, State};
 
+mod advised;
 mod answers;
+mod by_file;
 mod commit;
 mod context;
 mod cpu_mappings;
@@ -71,6 +74,9 @@ pub struct Account {
     host_mappings: host_mappings::HostMappings,
     page_tables: page_tables::PageTables,
     range_groups: range_groups::RangeGroups,
+    /// Whether the ledger has managed memory.
+    charges_managed: bool,
+    advised: advised::Advised,
     made: one_card::Made,
 }
 
@@ -147,6 +153,7 @@ impl Denied {
                 | Why::TooManyEvents
                 | Why::TooManyPools
                 | Why::TooManyRangeGroups
+                | Why::TooManyPolicies
                 | Why::TooManyMappings
                 | Why::TooManyCpuMappings
                 | Why::TooManyHostMappings
@@ -187,6 +194,8 @@ impl Account {
             host_mappings: host_mappings::HostMappings::default(),
             page_tables: page_tables::PageTables::default(),
             range_groups: range_groups::RangeGroups::default(),
+            charges_managed: true,
+            advised: advised::Advised::default(),
             made: one_card::Made::default(),
         }
     }
@@ -208,6 +217,15 @@ impl Account {
     pub fn with_host_memory(self, bytes: Option<u64>) -> Self {
         Self {
             host_memory_bytes: bytes.unwrap_or(u64::MAX),
+            ..self
+        }
+    }
+
+    /// The same with what is done with managed memory, which is charged otherwise.
+    #[must_use]
+    pub fn with_managed(self, managed: Managed) -> Self {
+        Self {
+            charges_managed: managed != Managed::Allow,
             ..self
         }
     }
@@ -245,7 +263,8 @@ impl Account {
     /// Before the driver has a call: whether what it makes beside the ledger's objects may be there.
     ///
     /// # Errors
-    /// As [`Self::begin_mapping`], [`Self::begin_range_group`], [`Self::begin_cpu_mapping`] and [`Self::begin_host_mapping`].
+    /// As [`Self::begin_mapping`], [`Self::begin_range_group`], [`Self::begin_cpu_mapping`], [`Self::begin_advice`] and
+    /// [`Self::begin_host_mapping`].
     pub(crate) fn begin_in_driver(
         &self,
         change: &mut Change<'_>,
@@ -257,6 +276,7 @@ impl Account {
             _range_group: self.begin_range_group(call)?,
             cpu_mapping: self.begin_cpu_mapping(change, call)?,
         };
+        self.begin_advice(change, call)?;
         self.begin_host_mapping(change, call, fds)?;
         Ok(in_driver)
     }
@@ -287,6 +307,7 @@ impl Account {
         });
         change.record_op(state::Op::FileGone(file));
         self.forget_range_groups(file);
+        self.forget_advice(file);
     }
 
     fn slot_of_uuid(&self, uuid: &[u8; 16]) -> Option<CardSlot> {

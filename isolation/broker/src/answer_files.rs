@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use journal::state::State;
 use sys::sync;
@@ -36,7 +36,7 @@ impl AnswerFiles {
     /// # Errors
     /// The system's: then a successor would not have it.
     pub fn keep(&self, call: u64, fd: OwnedFd) -> io::Result<()> {
-        let mut files = self.lock();
+        let mut files = sync::lock(&self.files);
         self.supervisor.store(Stored::Answer(call), fd.as_fd())?;
         files.insert(call, Arc::new(fd));
         Ok(())
@@ -44,18 +44,18 @@ impl AnswerFiles {
 
     /// Every file that is kept, and no other is before `look` is done with them.
     pub fn while_kept<T>(&self, look: impl FnOnce(&HashMap<u64, Arc<OwnedFd>>) -> T) -> T {
-        look(&self.lock())
+        look(&sync::lock(&self.files))
     }
 
     /// The file of a call.
     #[must_use]
     pub fn of(&self, call: u64) -> Option<Arc<OwnedFd>> {
-        self.lock().get(&call).cloned()
+        sync::lock(&self.files).get(&call).cloned()
     }
 
     /// Gives up the files of answers that nobody can ask for any more.
     pub fn retain_those_of(&self, state: &State) {
-        let mut files = self.lock();
+        let mut files = sync::lock(&self.files);
         if files.is_empty() {
             return;
         }
@@ -78,12 +78,8 @@ impl AnswerFiles {
 
     /// Gives up one call's file: its answer is taken.
     pub fn give_up(&self, call: u64) {
-        if self.lock().remove(&call).is_some() {
+        if sync::lock(&self.files).remove(&call).is_some() {
             self.supervisor.release_later(vec![Stored::Answer(call)]);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
-        sync::lock(&self.files)
     }
 }

@@ -167,7 +167,8 @@ impl Container {
         let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
             .with_gpu_ids(&pci::gpu_ids(Path::new(CARDS), &uuids))
-            .with_host_memory(host_memory_bytes);
+            .with_host_memory(host_memory_bytes)
+            .with_managed(call_rules.policy.managed);
         let shared_state = SharedState::open(shared_state).map_err(ResumeError::SharedState)?;
         let fresh = || account.fresh_state();
         let journal = Journal::open_moving(journal, fresh, &|| shared_state.heartbeat())?;

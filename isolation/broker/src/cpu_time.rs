@@ -17,8 +17,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cards::CpuTime;
@@ -227,7 +227,7 @@ impl Allowance {
     }
 
     fn set(&self, reply: Option<CpuTime>) {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         if inner.reply == reply {
             return;
         }
@@ -258,7 +258,7 @@ impl Allowance {
         let begun = Instant::now();
         let mut has_waited = false;
         while is_needed() {
-            let wait = self.lock().limit.as_mut().and_then(Limit::wait);
+            let wait = sync::lock(&self.inner).limit.as_mut().and_then(Limit::wait);
             let left = longest.saturating_sub(begun.elapsed());
             let Some(wait) = wait.filter(|_| !left.is_zero()) else {
                 break;
@@ -283,13 +283,9 @@ impl Allowance {
     #[must_use]
     pub fn status(&self) -> Option<CpuTimeStatus> {
         Some(CpuTimeStatus {
-            allowed_ppm: self.lock().limit.as_ref()?.bucket.rate_ppm,
+            allowed_ppm: sync::lock(&self.inner).limit.as_ref()?.bucket.rate_ppm,
             waited_ms: self.waited_us.load(Ordering::Relaxed) / 1000,
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        sync::lock(&self.inner)
     }
 }
 
@@ -418,7 +414,7 @@ mod tests {
         };
         let allowance = Allowance::of(folder.path().to_owned());
         let next = || {
-            let mut inner = allowance.lock();
+            let mut inner = sync::lock(&allowance.inner);
             let limit = inner.limit.as_mut()?;
             limit.sampled = limit.sampled.checked_sub(SAMPLE).unwrap();
             limit.wait()
@@ -457,7 +453,7 @@ mod tests {
             Some(UsageFile::CpuStat(count.clone())),
         )));
         std::fs::write(&count, "something else\n").unwrap();
-        let mut inner = allowance.lock();
+        let mut inner = sync::lock(&allowance.inner);
         let limit = inner.limit.as_mut().unwrap();
         limit.sampled = limit.sampled.checked_sub(SAMPLE).unwrap();
         assert_eq!(limit.wait(), None);

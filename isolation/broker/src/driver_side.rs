@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use driver::{Call, Caller, Driver, FdSlot, FileRef, Ticket};
 use nvabi::Release;
@@ -85,7 +85,7 @@ impl DriverSide {
 
     /// What keeps the driver's side of the container: see [`Driver::session`].
     pub(crate) fn kept(&self) -> Option<Arc<OwnedFd>> {
-        self.lock_session().clone()
+        sync::lock(&self.session).clone()
     }
 
     /// Has the driver's side kept anew, by a driver that knows nothing of the container yet.
@@ -98,14 +98,10 @@ impl DriverSide {
         };
         // Before it is stored: a supervisor that is started meanwhile is handed it.
         let fd = Arc::new(fd);
-        *self.lock_session() = Some(Arc::clone(&fd));
+        *sync::lock(&self.session) = Some(Arc::clone(&fd));
         if let Err(error) = supervisor.store(Stored::Session, fd.as_fd()) {
             tracing::warn!(%error, "the driver's session ends with this broker");
         }
         Ok(())
-    }
-
-    fn lock_session(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
-        sync::lock(&self.session)
     }
 }

@@ -29,6 +29,7 @@ use verdict::Surface;
 use supervisor::link::{Stored, SupervisorLink};
 use supervisor::scarce::is_scarcity;
 
+use crate::initialised::Initialised;
 use crate::table::Table;
 
 /// An open file of the driver that the tenant holds.
@@ -42,6 +43,8 @@ pub struct OpenFile {
     pub fd: OwnedFd,
     /// See [`crate::order`]; used for UVM's files.
     pub order: Mutex<()>,
+    /// Held while the driver is asked about one of nvidia-uvm's.
+    pub(crate) probing: Mutex<()>,
     /// Calls under way on this file.
     active: AtomicUsize,
 }
@@ -53,6 +56,7 @@ impl OpenFile {
             kind,
             fd,
             order: Mutex::new(()),
+            probing: Mutex::new(()),
             active: AtomicUsize::new(0),
         }
     }
@@ -146,6 +150,8 @@ pub struct FileTable {
     supervisor: Arc<SupervisorLink>,
     /// At most half of the descriptors that a process may have: what is passed to a supervisor that has no room is lost.
     most_files: usize,
+    /// The memory that mappings of nvidia-uvm's are in.
+    pub(crate) initialised: Initialised,
     inner: Mutex<Inner>,
 }
 
@@ -191,6 +197,7 @@ impl FileTable {
             journal,
             supervisor,
             most_files: most_files(soft),
+            initialised: Initialised::default(),
             inner: Mutex::new(Inner {
                 by_id: files
                     .iter()
@@ -205,13 +212,13 @@ impl FileTable {
     /// A file by its identity, as long as it is held.
     #[must_use]
     pub fn in_use(&self, id: FileId) -> Option<InUse> {
-        self.lock().in_use(id)
+        sync::lock(&self.inner).in_use(id)
     }
 
     /// Looks up descriptor `number` of thread `tid`.
     pub fn look_up(&self, (tid, tgid): (i32, i32), number: i32) -> Lookup {
         let hint = {
-            let inner = self.lock();
+            let inner = sync::lock(&self.inner);
             let hint = inner.hints.get(&(tid, number));
             hint.and_then(|id| inner.in_use(*id))
         };
@@ -273,7 +280,7 @@ impl FileTable {
     /// The same, by the numbers under which files of that card have been seen in threads of the container.
     fn known_of_card(&self, tid: i32, kind: FileKind) -> Option<InUse> {
         let known: Vec<(i32, InUse)> = {
-            let inner = self.lock();
+            let inner = sync::lock(&self.inner);
             let known = inner.hints.iter().filter_map(|((_, number), id)| {
                 let file = inner.by_id.get(id).filter(|file| file.kind == kind)?;
                 Some((*number, InUse::new(file)))
@@ -290,7 +297,7 @@ impl FileTable {
     }
 
     fn hint(&self, of: (i32, i32), id: FileId) {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         if inner.hints.len() >= MOST_HINTS {
             inner.hints.clear();
         }
@@ -314,7 +321,7 @@ impl FileTable {
         let Some(kind) = self.driver.classify(fd.as_fd()) else {
             return Ok(Found::Foreign(fd));
         };
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let at = match own_position(&inner.files, fd.as_fd())? {
             Ok(at) => {
                 let file = inner.files.get(at).filter(|file| file.kind == kind);
@@ -349,28 +356,46 @@ impl FileTable {
     /// # Errors
     /// The process is gone, has no such descriptor, or may not be looked at.
     pub fn of_process(&self, pid: i32, number: i32) -> io::Result<Option<InUse>> {
-        held_by_thread(&self.lock().files, pid, number)
+        held_by_thread(&sync::lock(&self.inner).files, pid, number)
     }
 
     /// Whether any file of a kind is held.
     pub fn has(&self, kind: FileKind) -> bool {
-        self.lock().files.iter().any(|file| file.kind == kind)
+        sync::lock(&self.inner)
+            .files
+            .iter()
+            .any(|file| file.kind == kind)
+    }
+
+    /// Keeps the memory of a thread that waits, in which it is about to initialise a file or to map it: two descriptors, of which all together
+    /// leave half of what these files leave.
+    ///
+    /// # Errors
+    /// `ENOMEM` where there are too many; the system's.
+    pub(crate) fn keep_memory(
+        &self,
+        file: FileId,
+        by: (i32, i32),
+        is_waiting: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
+        let most = self.most_files / 4;
+        self.initialised.add(by, file, (most, is_waiting))
     }
 
     /// Every file that is held, and no other is taken in or given up before `look` is done with them.
     pub fn while_held<T>(&self, look: impl FnOnce(&[Arc<OpenFile>]) -> T) -> T {
-        look(&self.lock().files)
+        look(&sync::lock(&self.inner).files)
     }
 
     /// Every file that is held, in the order of `kcmp`.
     pub fn held(&self) -> Vec<Arc<OpenFile>> {
-        self.lock().files.clone()
+        sync::lock(&self.inner).files.clone()
     }
 
     /// Takes a file out of the table unless a call is under way on it, or a device file of the table is registered with it;
     /// our duplicate closes when the returned one goes.
     pub fn take_idle(&self, id: FileId) -> Option<Arc<OpenFile>> {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let file = inner.by_id.get(&id)?;
         if file.is_active() {
             return None;
@@ -385,10 +410,6 @@ impl FileTable {
         drop(change);
         inner.files.remove(at);
         inner.by_id.remove(&id)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        sync::lock(&self.inner)
     }
 }
 

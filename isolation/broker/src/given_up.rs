@@ -4,7 +4,7 @@
 //! and nobody takes back ([`crate::close_files`]) stays charged until the file is gone ([`crate::last_reference`]).
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::close_files;
 use crate::container::Container;
 use crate::files::OpenFile;
 use crate::last_reference::{LastReferences, Watching};
-use crate::open_file_scan::{Look, without_holder};
+use crate::open_file_scan::{Look, OfProcesses, without_holder};
 
 /// In which time a driver has cleaned up after a file that somebody else has closed, on a machine that is not overloaded.
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(1);
@@ -144,7 +144,18 @@ fn unheld(container: &Container) -> Vec<FileId> {
         .into_iter()
         .chain(container.driver.process())
         .collect();
-    let without = |look| without_holder(held.clone(), cgroup.as_deref(), look, &others);
+    let charged: BTreeSet<(FileId, i32)> = {
+        let state = container.journal.change();
+        let charged = state.ledger.managed();
+        charged
+            .map(|it| (FileId(it.uvm_file.0), it.process.0))
+            .collect()
+    };
+    let kept = &OfProcesses {
+        kept: &container.files.initialised,
+        charged: &charged,
+    };
+    let without = |look| without_holder(held.clone(), cgroup.as_deref(), look, &others, kept);
     let mut orphans = without(Look::Forth);
     if orphans.is_empty() {
         return Vec::new();

@@ -44,6 +44,7 @@ pub mod fetch;
 pub mod files;
 mod given_up;
 pub mod health;
+mod initialised;
 mod last_reference;
 pub mod looked;
 pub mod managed;

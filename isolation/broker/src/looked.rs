@@ -5,7 +5,7 @@
 //! program would never be told. So a call is looked for once, until its refusal is delivered.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use journal::state::CallKey;
 use sys::sync;
@@ -21,12 +21,12 @@ impl Looked {
     /// Whether a look for this call has ended, and its refusal has not been delivered since.
     #[must_use]
     pub fn has(&self, call: CallKey) -> bool {
-        self.lock().contains(&call)
+        sync::lock(&self.0).contains(&call)
     }
 
     /// A look for this call has ended.
     pub fn record(&self, call: CallKey) {
-        let mut calls = self.lock();
+        let mut calls = sync::lock(&self.0);
         if calls.len() >= MOST {
             calls.clear();
         }
@@ -35,13 +35,9 @@ impl Looked {
 
     /// The call has its answer: the next one of the same registers is another.
     pub fn forget(&self, call: CallKey) {
-        let mut calls = self.lock();
+        let mut calls = sync::lock(&self.0);
         if !calls.is_empty() {
             calls.remove(&call);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<CallKey>> {
-        sync::lock(&self.0)
     }
 }

@@ -43,11 +43,13 @@ use crate::pace::Pace;
 use crate::processes::Processes;
 use crate::table::Table;
 use look::{Looking, Step};
+use suspicions::{OfKept, Suspicion};
 use sys::sync;
 
 /// So many stretches may be on their way, or wait for a look, at once: the threads of a large program.
 const MOST_REMEMBERED: usize = 4096;
-/// While nothing is charged and nothing on its way, there is a look on one interval of so many.
+/// While nothing is charged and nothing on its way, there is a look on one interval of so many. One look of so many looks at all memory that
+/// processes had.
 const SLOW: u32 = 10;
 /// A call that is to be refused waits no longer for a look.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -88,6 +90,8 @@ struct Inner {
     on_their_way: Table<i32, OnItsWay>,
     /// Stretches that were mapped, of whatever file, since their process was looked at.
     suspected: Vec<Suspicion>,
+    /// Those of processes that have been looked at, until the memory has been that they had.
+    of_kept: OfKept,
     next_number: u64,
     /// What was charged since the look under way took its picture of the ledger; `None`: too much.
     charged_meanwhile: Option<Vec<(FileId, Span)>>,
@@ -116,18 +120,6 @@ enum What {
     Other(Span),
     /// It may be anything that was charged to the process before this broker began.
     OfFormerBroker,
-}
-
-/// A stretch that a process may have mapped of any file.
-#[derive(Debug, Clone, Copy)]
-struct Suspicion {
-    /// `None` after its end: whoever shared its memory has it.
-    tgid: Option<i32>,
-    /// In ticks.
-    at: u64,
-    span: Span,
-    /// The look in which the process had ended: the next whole one sees everybody.
-    ended_in: u64,
 }
 
 /// What a look needs of the container, and whom it tells.
@@ -204,6 +196,7 @@ impl Default for Inner {
         Self {
             on_their_way: Table::default(),
             suspected: Vec::new(),
+            of_kept: OfKept::default(),
             next_number: 0,
             charged_meanwhile: Some(Vec::new()),
             charged_at: Table::default(),
@@ -329,7 +322,7 @@ impl ManagedMappings {
         looking.intervals = looking.intervals.saturating_add(1);
         let is_busy = {
             let inner = self.lock();
-            !inner.on_their_way.is_empty() || !inner.suspected.is_empty()
+            !inner.on_their_way.is_empty() || inner.remembered() > 0
         };
         let is_charged = || scope.journal.change().ledger.managed().next().is_some();
         if !is_busy && looking.intervals < SLOW && !is_charged() {
@@ -344,6 +337,7 @@ impl ManagedMappings {
         let count = {
             let mut inner = self.lock();
             inner.suspected.clear();
+            inner.of_kept.clear();
             inner.on_their_way.len()
         };
         if count > MOST_REMEMBERED / 4 && self.pace.wait().is_none() {
@@ -423,11 +417,16 @@ impl Inner {
         if !(mapper.is_waiting)() {
             return Err(Refused::GivenUp);
         }
-        let remembered = self.on_their_way.len().saturating_add(self.suspected.len());
+        let remembered = self.on_their_way.len().saturating_add(self.remembered());
         if remembered >= MOST_REMEMBERED && !self.on_their_way.contains_key(&mapper.tid) {
             return Err(Refused::TooMany);
         }
         Ok(())
+    }
+
+    /// How many stretches wait for a look.
+    fn remembered(&self) -> usize {
+        self.suspected.len().saturating_add(self.of_kept.len())
     }
 
     fn record_charge(&mut self, tgid: i32, file: FileId, span: Span) {

@@ -4,7 +4,7 @@
 //! table of a process whose first thread has ended is empty: then another thread's is read, which is the same.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 
 use ledger::Span;
 use nix::errno::Errno;
@@ -84,11 +84,19 @@ pub(crate) fn has_gone(error: &io::Error) -> bool {
 
 /// The length of a table; `None` for an empty one and one of nobody.
 fn read_one(path: &str, each: &mut impl FnMut(Area)) -> io::Result<Option<u64>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if has_gone(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    match File::open(path) {
+        Ok(file) => read_table(&file, each),
+        Err(error) if has_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same of an open table, from its beginning; one of a process that has ended is one of nobody.
+///
+/// # Errors
+/// The table cannot be read.
+pub(crate) fn read_table(mut file: &File, each: &mut impl FnMut(Area)) -> io::Result<Option<u64>> {
+    file.rewind()?;
     let mut table = BufReader::with_capacity(64 * 1024, file);
     let (mut bytes, mut line) = (0_u64, Vec::new());
     loop {

@@ -5,7 +5,7 @@
 //! gets no processor. So the memory is opened *before* that look: if the call waits then, what was opened is the caller's.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use sys::memory::Memory;
 use sys::sync;
@@ -50,7 +50,7 @@ impl Target {
 impl Memories {
     /// The memory of a thread. It is the caller's if the call still waits *afterwards*.
     pub fn of(&self, tid: i32) -> Target {
-        let held = self.lock().get(&tid).cloned();
+        let held = sync::lock(&self.held).get(&tid).cloned();
         // The number is the same thread's only as long as that has not ended.
         if let Some(memory) = held.filter(|memory| memory.is_its_number()) {
             return Target::Held(memory);
@@ -58,7 +58,7 @@ impl Memories {
         match privilege::with(|| Memory::open(tid)) {
             Ok(memory) => {
                 let memory = Arc::new(memory);
-                let mut held = self.lock();
+                let mut held = sync::lock(&self.held);
                 if held.len() >= MOST {
                     held.clear();
                 }
@@ -76,10 +76,6 @@ impl Memories {
 
     /// Gives up what is held of a thread: it has executed another program since.
     pub fn forget(&self, tid: i32) {
-        self.lock().remove(&tid);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table<i32, Arc<Memory>>> {
-        sync::lock(&self.held)
+        sync::lock(&self.held).remove(&tid);
     }
 }

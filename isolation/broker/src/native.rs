@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use driver::{Call, Caller, Driver, FdSlot, FileId, FileRef, Segment, Ticket};
@@ -208,7 +208,7 @@ impl NativeCalls {
         let file = scarce::wait_out(still_waits, look)?.ok_or(Without::Foreign)?;
         let op = verdict::op(surface(file.kind), cmd, self.release)?;
         let argument = fetch::argument(call.tid, &op, call.args[2], self.release)?;
-        let earlier = self.lock_undelivered().remove(&call.tid);
+        let earlier = sync::lock(&self.undelivered).remove(&call.tid);
         if !still_waits() {
             return Err(Without::GivenUp);
         }
@@ -267,7 +267,7 @@ impl NativeCalls {
                 return;
             }
         }
-        let mut undelivered = self.lock_undelivered();
+        let mut undelivered = sync::lock(&self.undelivered);
         if undelivered.len() >= MOST_UNDELIVERED {
             undelivered.clear();
         }
@@ -294,7 +294,7 @@ impl NativeCalls {
         if let Some(file) = known()? {
             return Ok(Some(file));
         }
-        if let Some(file) = held_by_thread(&self.lock(), tid, number)? {
+        if let Some(file) = held_by_thread(&sync::lock(&self.files), tid, number)? {
             return Ok(Some(file));
         }
         let fd = duplicate(tid, caller.tgid, number)?;
@@ -302,7 +302,7 @@ impl NativeCalls {
             return Ok(None);
         };
         let file = {
-            let mut files = self.lock();
+            let mut files = sync::lock(&self.files);
             match own_position(&files, fd.as_fd())? {
                 Ok(at) => files.get(at).map(InUse::new),
                 Err(_) if files.len() >= self.most_files => {
@@ -357,7 +357,7 @@ impl NativeCalls {
         fd: impl AsFd,
     ) -> Result<(), driver::Error> {
         let file = {
-            let files = self.lock();
+            let files = sync::lock(&self.files);
             if files.is_empty() {
                 return Ok(());
             }
@@ -379,29 +379,21 @@ impl NativeCalls {
         let is_shown = |file: &Arc<OpenFile>| {
             own_position(shown, file.fd.as_fd()).is_ok_and(|found| found.is_ok())
         };
-        let mut files = self.lock().clone();
+        let mut files = sync::lock(&self.files).clone();
         files.retain(|file| !is_shown(file));
         files
     }
 
     /// Takes a file out that nobody holds, unless a call is under way on it; says whether it is one of this module's.
     pub(crate) fn take_idle(&self, id: FileId) -> bool {
-        let mut files = self.lock();
+        let mut files = sync::lock(&self.files);
         let before = files.len();
         files.retain(|file| file.id != id || file.is_active());
         files.len() < before
     }
 
     fn take_out(&self, id: FileId) {
-        self.lock().retain(|file| file.id != id);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<OpenFile>>> {
-        sync::lock(&self.files)
-    }
-
-    fn lock_undelivered(&self) -> MutexGuard<'_, HashMap<i32, Undelivered>> {
-        sync::lock(&self.undelivered)
+        sync::lock(&self.files).retain(|file| file.id != id);
     }
 }
 

@@ -7,7 +7,9 @@
 //!   given up, since uncharging what is still held would be a way past the quota;
 //! - behind a mapping. A mapping shows the inode, not the open file, so it counts for every file of that inode,
 //!   unless the process has a descriptor of one of them, which explains it. It does not for files of `nvidia-uvm`: what is
-//!   mapped of those is charged to them, and two of them have one inode.
+//!   mapped of those is charged to them, and two of them have one inode;
+//! - behind a mapping in the memory of a process that has ended or is another program now, which a second file of `nvidia-uvm` keeps
+//!   ([`crate::initialised`]).
 //!
 //! A look that fails is no sign of absence: while the system gives no descriptor to look with, nothing counts as given up.
 
@@ -19,12 +21,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use driver::FileKind;
+use driver::{FileId, FileKind};
 use nix::sys::stat::{fstat, major, minor};
 use supervisor::scarce::is_scarcity;
 
 use crate::control_group::list_group;
 use crate::files::{OpenFile, position};
+use crate::initialised::{Initialised, Kept};
 use crate::maps::{self, has_gone};
 use crate::processes::Processes;
 
@@ -37,17 +40,30 @@ pub enum Look {
     Back,
 }
 
+/// What processes have, or had.
+pub(crate) struct OfProcesses<'a> {
+    /// Their memory.
+    pub(crate) kept: &'a Initialised,
+    /// Their managed memory: of which files, and which processes.
+    pub(crate) charged: &'a BTreeSet<(FileId, i32)>,
+}
+
 /// The files of `held`, which are in the order of `kcmp`, that no process holds; none at all while a file may be out of
 /// sight, or a process cannot be looked at. The processes are those of a cgroup. Without one they are all of the host's, of
 /// which some cannot be looked at, and whose sockets and rings are not looked into: any program would count. `others` are
-/// processes that hold duplicates for the broker.
-pub fn without_holder(
+/// processes that hold duplicates for the broker; `kept` is what these may hold without a descriptor.
+pub(crate) fn without_holder(
     held: Vec<Arc<OpenFile>>,
     cgroup: Option<&Path>,
     look: Look,
     others: &[i32],
+    kept: &OfProcesses<'_>,
 ) -> Vec<Arc<OpenFile>> {
-    match look_for_holders(held, cgroup, look, others) {
+    let found = look_for_holders(held, cgroup, look, others).and_then(|mut files| {
+        set_kept(&mut files, kept)?;
+        Ok(files)
+    });
+    match found.map(unheld) {
         Ok(without) => without,
         Err(error) => {
             tracing::warn!(error = %error, "who holds which file cannot be seen: none is given up");
@@ -61,7 +77,7 @@ fn look_for_holders(
     cgroup: Option<&Path>,
     look: Look,
     others: &[i32],
-) -> io::Result<Vec<Arc<OpenFile>>> {
+) -> io::Result<Vec<Sought>> {
     let mut files: Vec<Sought> = held
         .into_iter()
         .map(Sought::new)
@@ -111,11 +127,40 @@ fn look_for_holders(
         }
         seen(set_mapped(&mut files, pid, &explained), tolerant)?;
     }
-    Ok(files
-        .into_iter()
-        .filter(|file| !file.is_held)
-        .map(|file| file.file)
-        .collect())
+    Ok(files)
+}
+
+fn unheld(files: Vec<Sought>) -> Vec<Arc<OpenFile>> {
+    let unheld = files.into_iter().filter(|file| !file.is_held);
+    unheld.map(|file| file.file).collect()
+}
+
+/// Marks the files of nvidia-uvm that memory may have mapped which processes had.
+///
+/// # Errors
+/// That cannot be told.
+fn set_kept(files: &mut [Sought], of: &OfProcesses<'_>) -> io::Result<()> {
+    for memory in of.kept.there() {
+        let mut open: Vec<&mut Sought> = files
+            .iter_mut()
+            .filter(|file| file.file.kind == FileKind::Uvm && !file.is_held)
+            .collect();
+        if open.is_empty() {
+            break;
+        }
+        let read = memory.mapped(|area| {
+            for file in &mut open {
+                let (dev, ino) = file.inode;
+                file.is_held |= area.file == (major(dev), minor(dev), ino);
+            }
+        })?;
+        for file in open {
+            let id = file.file.id;
+            let may_be_mapped = id == memory.file || of.charged.contains(&(id, memory.tgid));
+            file.is_held |= read == Kept::OutOfSight && may_be_mapped;
+        }
+    }
+    Ok(())
 }
 
 /// What was looked at; `None` where it has gone meanwhile, or is none of ours to look at.

@@ -62,6 +62,7 @@ impl Needs {
         };
         match *effect {
             Effect::None
+            | Effect::Pages(_)
             | Effect::View(_)
             | Effect::ChannelClients { .. }
             | Effect::Schedule(_)

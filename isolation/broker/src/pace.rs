@@ -4,7 +4,7 @@
 //! paid from an allowance that fills slowly, and what waits for one is the tenant's own call.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use sys::sync;
@@ -55,20 +55,16 @@ impl Pace {
     }
 
     fn wait_at(&self, now: Instant) -> Option<Duration> {
-        let lacking = self.lock().saturating_duration_since(now);
+        let lacking = sync::lock(&self.full_at).saturating_duration_since(now);
         let beyond = lacking.saturating_sub(MOST.saturating_mul(ONE_IN));
         (!beyond.is_zero()).then_some(beyond)
     }
 
     fn spent_at(&self, now: Instant, time: Duration) {
-        let mut full_at = self.lock();
+        let mut full_at = sync::lock(&self.full_at);
         let refill = time.saturating_mul(ONE_IN);
         // Beyond what an `Instant` holds nothing is owed.
         *full_at = (*full_at).max(now).checked_add(refill).unwrap_or(now);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Instant> {
-        sync::lock(&self.full_at)
     }
 }
 
@@ -106,7 +102,7 @@ impl Requested {
     }
 
     fn share_until(&self, deadline: Instant, work: impl Fn() -> bool) -> bool {
-        let mut runs = self.lock();
+        let mut runs = sync::lock(&self.runs);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let needed = runs.begun.saturating_add(1);
         let found = loop {
@@ -132,7 +128,7 @@ impl Requested {
             let begun = Instant::now();
             let found = work();
             self.pace.spent(begun.elapsed());
-            runs = self.lock();
+            runs = sync::lock(&self.runs);
             runs.is_running = false;
             runs.done = run;
             if found {
@@ -142,10 +138,6 @@ impl Requested {
         };
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         found
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Runs> {
-        sync::lock(&self.runs)
     }
 }
 

@@ -20,3 +20,38 @@ pub(crate) fn with<T>(act: impl FnOnce() -> T) -> T {
     }
     done
 }
+
+/// Another user's process, and this one as a broker is, for tests.
+#[cfg(test)]
+pub(crate) mod fake {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use caps::{CapSet, Capability, CapsHashSet};
+
+    /// A tenant's process, which waits for input. `None`, and aloud, where this one may start none.
+    pub(crate) fn tenant() -> Option<Child> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: not root");
+            return None;
+        }
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).uid(1000).gid(1000);
+        Some(command.spawn().unwrap())
+    }
+
+    /// Does something in a thread that has CAP_SYS_PTRACE alone in effect, and these permitted.
+    pub(crate) fn as_broker<T: Send + 'static>(
+        permitted: &[Capability],
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let permitted: CapsHashSet = permitted.iter().copied().collect();
+        let thread = std::thread::spawn(move || {
+            let effective = [Capability::CAP_SYS_PTRACE].into_iter().collect();
+            caps::set(None, CapSet::Effective, &effective).unwrap();
+            caps::set(None, CapSet::Permitted, &permitted).unwrap();
+            act()
+        });
+        thread.join().unwrap()
+    }
+}

@@ -125,7 +125,7 @@ impl Reaper {
 
     /// Waits for a process's exit from now on, if there is room for one more.
     pub fn watch(&self, tgid: i32) {
-        let mut state = self.lock();
+        let mut state = sync::lock(&self.state);
         match state.processes.get(&tgid) {
             // Its number is another process's by now, unless it lives.
             Some(process) if process.wait_exit(0).unwrap_or(true) => {
@@ -152,7 +152,7 @@ impl Reaper {
     /// How many processes are watched, each by a descriptor.
     #[must_use]
     pub fn watched(&self) -> usize {
-        self.lock().processes.len()
+        sync::lock(&self.state).processes.len()
     }
 
     /// How many rounds there have been.
@@ -249,7 +249,7 @@ impl Reaper {
     /// The watched processes that have exited since this was last asked.
     fn exited(&self) -> HashSet<i32> {
         let mut gone = HashSet::new();
-        let mut state = self.lock();
+        let mut state = sync::lock(&self.state);
         let mut events = [EpollEvent::empty(); 64];
         loop {
             let ready = match self.exits.wait(&mut events, EpollTimeout::ZERO) {
@@ -311,10 +311,6 @@ impl Reaper {
                 let _nothing_stays = self.given_up.close(container, id, None);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        sync::lock(&self.state)
     }
 }
 
@@ -383,7 +379,9 @@ mod tests {
         // As if the former's number had become the latter's before its exit was taken.
         let former_process = PidFd::open(former.1).unwrap();
         ended(&mut former);
-        reaper.lock().processes.insert(latter.1, former_process);
+        sync::lock(&reaper.state)
+            .processes
+            .insert(latter.1, former_process);
         reaper.watch(latter.1);
         let requested = reaper.is_look_due.load(Ordering::SeqCst);
         assert!(requested, "the former's files are looked for");

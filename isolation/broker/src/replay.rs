@@ -26,7 +26,7 @@
 //! "The same" means thread, system call, registers, and the struct as it was read: either as at the first try, or as that
 //! try's answer left it, since the answer is written before it is sent.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex};
 
 use driver::Segment;
 
@@ -66,7 +66,7 @@ impl Threads {
     /// more, which `is_waiting` asks of the kernel. A worker can be that late: workers come here in another order than their calls
     /// were made, so one that comes later may neither send away one whose caller waits, nor take what is kept of the newer call.
     pub(crate) fn enter(&self, tid: i32, is_waiting: impl Fn() -> bool) -> Option<Served<'_>> {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let mut ticket = 0;
         while let Some(waiting) = inner.threads.get(&tid).copied() {
             if ticket == 0 || waiting != ticket {
@@ -91,22 +91,18 @@ impl Threads {
 
     /// The same where nobody else serves the thread yet.
     fn resume(&self, tid: i32) -> Served<'_> {
-        self.lock().threads.insert(tid, 0);
+        sync::lock(&self.inner).threads.insert(tid, 0);
         Served {
             threads: self,
             tid,
             has_waited: false,
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        sync::lock(&self.inner)
-    }
 }
 
 impl Drop for Served<'_> {
     fn drop(&mut self) {
-        let waiting = self.threads.lock().threads.remove(&self.tid);
+        let waiting = sync::lock(&self.threads.inner).threads.remove(&self.tid);
         if waiting.is_some_and(|ticket| ticket != 0) {
             self.threads.freed.notify_all();
         }
@@ -152,7 +148,7 @@ impl Replay {
     pub fn retain(&self, journal: &Journal, is_alive: impl Fn(i32) -> bool) {
         let kept: Vec<i32> = journal.change().kept_threads().collect();
         for tid in kept.into_iter().filter(|tid| !is_alive(*tid)) {
-            if !self.threads.lock().threads.contains_key(&tid) {
+            if !sync::lock(&self.threads.inner).threads.contains_key(&tid) {
                 journal.change().record_op(Op::ForgetThread(tid));
             }
         }

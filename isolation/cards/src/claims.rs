@@ -176,11 +176,9 @@ impl Claims {
     /// An unreadable, oversized, newer or foreign file.
     pub fn read(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
         let path = self.path(uid);
-        let bytes = match store::read_capped("claim record", &path, SIZE_MAX_BYTES) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(None);
-            }
-            read => read?,
+        let read = store::read_capped("claim record", &path, SIZE_MAX_BYTES);
+        let Some(bytes) = Error::absent_is_none(read)? else {
+            return Ok(None);
         };
         let record: Record = store::parse_versioned("claim record", &path, &bytes, VERSION)?;
         if record.claim.uid != *uid {

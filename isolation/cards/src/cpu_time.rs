@@ -3,7 +3,6 @@
 //! A frontend writes it when the container starts and whenever its resources change; the broker follows it and has calls wait before the
 //! kernel's quota of these processes is used up: at its end the kernel stops the governor with all the others.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -74,11 +73,9 @@ impl CpuTime {
     /// A file that cannot be read, or of another format or version.
     pub fn read(container_dir: &Path) -> Result<Option<Self>, Error> {
         let path = container_dir.join(FILE_NAME);
-        let bytes = match store::read_capped(WHAT, &path, SIZE_MAX_BYTES) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(None);
-            }
-            other => other?,
+        let read = store::read_capped(WHAT, &path, SIZE_MAX_BYTES);
+        let Some(bytes) = Error::absent_is_none(read)? else {
+            return Ok(None);
         };
         store::parse_versioned(WHAT, &path, &bytes, VERSION).map(Some)
     }

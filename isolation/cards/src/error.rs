@@ -251,6 +251,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// What is not there is none.
+    ///
+    /// # Errors
+    /// Any other.
+    pub fn absent_is_none<T>(read: Result<T, Self>) -> Result<Option<T>, Self> {
+        match read {
+            Err(Self::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    }
+
     /// Wraps a failed file operation.
     pub(crate) fn io(
         operation: &'static str,

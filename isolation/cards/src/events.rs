@@ -163,11 +163,9 @@ pub fn has_any(folder: &Path) -> bool {
 pub fn read(folder: &Path) -> Result<Vec<Event>, crate::Error> {
     let mut events = Vec::new();
     for name in [FORMER_NAME, NAME] {
-        let bytes = match store::read_capped("events", &folder.join(name), READ_BYTES) {
-            Err(crate::Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                continue;
-            }
-            other => other?,
+        let read = store::read_capped("events", &folder.join(name), READ_BYTES);
+        let Some(bytes) = crate::Error::absent_is_none(read)? else {
+            continue;
         };
         let lines = bytes.split_inclusive(|byte| *byte == b'\n');
         events.extend(

@@ -103,11 +103,9 @@ pub fn of(state_dir: &Path, uuid: &GpuUuid) -> Result<Option<CardHealth>, Error>
 
 pub(crate) fn of_card(cards_dir: &Path, uuid: &GpuUuid) -> Result<Option<CardHealth>, Error> {
     let path = path_of(cards_dir, uuid);
-    let bytes = match store::read_capped("health of a card", &path, SIZE_MAX_BYTES) {
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(None);
-        }
-        other => other?,
+    let read = store::read_capped("health of a card", &path, SIZE_MAX_BYTES);
+    let Some(bytes) = Error::absent_is_none(read)? else {
+        return Ok(None);
     };
     store::parse_versioned("health of a card", &path, &bytes, VERSION).map(Some)
 }

@@ -5,7 +5,6 @@
 //! that time, which hold as long as the card has containers. What `cgpu set --card` gives it stays, as `rules.set` beside
 //! them says, until the state folder goes.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 pub use plan::CardRules;
@@ -64,11 +63,9 @@ pub fn terms_on(state_dir: &Path, uuid: &GpuUuid, compute: &ComputeTerms) -> Res
 
 pub(crate) fn of_card(cards_dir: &Path, uuid: &GpuUuid) -> Result<Option<OwnRules>, Error> {
     let path = path_of(cards_dir, uuid);
-    let bytes = match store::read_capped(WHAT, &path, SIZE_MAX_BYTES) {
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(None);
-        }
-        other => other?,
+    let read = store::read_capped(WHAT, &path, SIZE_MAX_BYTES);
+    let Some(bytes) = Error::absent_is_none(read)? else {
+        return Ok(None);
     };
     let rules: CardRules = store::parse_versioned(WHAT, &path, &bytes, CardRules::VERSION)?;
     // How many containers it may have at most is judged where the kind of card is known.

@@ -1,10 +1,11 @@
 //! What a library says of itself: its machine, and the name that programs ask for (`DT_SONAME`).
 
 use std::fs::File;
+use std::io::Read;
 
 use arch::Arch;
 use elf::ElfStream;
-use elf::abi::{DT_SONAME, EM_386, ET_DYN};
+use elf::abi::{DT_SONAME, ELFCLASS32, ELFMAGIC, EM_386, ET_DYN};
 use elf::endian::AnyEndian;
 
 use crate::error::Error;
@@ -40,6 +41,18 @@ pub(crate) fn read(library: &Found) -> Result<Reply, Error> {
         path: library.path().to_owned(),
         problem,
     })
+}
+
+/// Whether a file's first bytes say that it is of the 32-bit programs of x86. No more is read of a file that anybody may have written.
+pub(crate) fn is_for_32_bits(library: &Found) -> bool {
+    const CLASS_AT: usize = 4;
+    const MACHINE_AT: usize = 18;
+    let mut head = [0; MACHINE_AT + 2];
+    let read = library.read().ok();
+    let read = read.is_some_and(|mut file| file.read_exact(&mut head).is_ok());
+    read && head.starts_with(&ELFMAGIC)
+        && head[CLASS_AT] == ELFCLASS32
+        && head[MACHINE_AT..] == EM_386.to_le_bytes()
 }
 
 fn reply(file: File) -> Result<Reply, String> {

@@ -16,9 +16,10 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
 use serde_json::Value;
 
+use crate::elf;
 use crate::error::Error;
 use crate::linker_cache::{self, Entry};
-use crate::tree::{LastLink, Tree};
+use crate::tree::{Found, LastLink, Tree};
 
 /// Folders and files of this machine's own programs.
 const NATIVE: Libraries = Arch::NATIVE.libraries();
@@ -58,12 +59,14 @@ impl Image {
         )
     }
 
+    fn find(&self, path: &str) -> Option<Found> {
+        let tree = self.0.as_ref()?;
+        let found = tree.find(Path::new(path), LastLink::Followed).ok()??;
+        found.is_file().then_some(found)
+    }
+
     fn is_file(&self, path: &str) -> bool {
-        let found = self
-            .0
-            .as_ref()
-            .and_then(|tree| tree.find(Path::new(path), LastLink::Followed).ok()?);
-        found.is_some_and(|found| found.is_file())
+        self.find(path).is_some()
     }
 
     /// Where a library must stand to be found by its name alone. A libc is always in such a folder; a root without one has
@@ -80,12 +83,13 @@ impl Image {
 
     /// [`Self::library_folder`] for 32-bit programs; `None` where there are none.
     pub(crate) fn library_folder_32(&self) -> Option<PathBuf> {
-        let native = self.library_folder();
-        FOLDERS_32
-            .into_iter()
-            .filter(|folder| native != Path::new(folder))
-            .find(|folder| self.is_file(&format!("{folder}/libc.so.6")))
-            .map(PathBuf::from)
+        // Where Debian has 32-bit libraries in one folder, Arch has those of 64 bits, and by more than one name.
+        let is_for_32 = |folder: &&str| {
+            let libc = self.find(&format!("{folder}/libc.so.6"));
+            libc.is_some_and(|libc| elf::is_for_32_bits(&libc))
+        };
+        let folder = FOLDERS_32.into_iter().find(is_for_32);
+        folder.map(PathBuf::from)
     }
 
     /// Adds libraries to the linker cache, if there is one: programs find libraries in the default folders without it, and

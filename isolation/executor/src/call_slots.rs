@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 
 use driver::Ticket;
 use sys::sync;
@@ -61,7 +61,7 @@ impl CallSlots {
         if ticket.call == 0 {
             return Begun::Turn(turn);
         }
-        let mut call_slots = self.lock();
+        let mut call_slots = lock(&self.call_slots);
         loop {
             match call_slots.get(&ticket.call_slot) {
                 Some(CallSlot::Done(call, answer)) if *call == ticket.call => {
@@ -80,10 +80,6 @@ impl CallSlots {
         call_slots.insert(ticket.call_slot, CallSlot::Running);
         Begun::Turn(turn)
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, CallSlot>> {
-        lock(&self.call_slots)
-    }
 }
 
 impl SlotTurn<'_> {
@@ -91,7 +87,7 @@ impl SlotTurn<'_> {
     pub fn finish(self, answer: &Answer) {
         if self.ticket.call != 0 {
             let done = CallSlot::Done(self.ticket.call, Arc::clone(answer));
-            self.call_slots.lock().insert(self.ticket.call_slot, done);
+            lock(&self.call_slots.call_slots).insert(self.ticket.call_slot, done);
         }
     }
 }
@@ -101,7 +97,7 @@ impl Drop for SlotTurn<'_> {
         if self.ticket.call == 0 {
             return;
         }
-        let mut call_slots = self.call_slots.lock();
+        let mut call_slots = lock(&self.call_slots.call_slots);
         if let Some(CallSlot::Running) = call_slots.get(&self.ticket.call_slot) {
             call_slots.remove(&self.ticket.call_slot);
         }

@@ -14,29 +14,25 @@ pub struct Files(Mutex<HashMap<FileId, Arc<OwnedFd>>>);
 impl Files {
     /// The file; a call under way keeps it open even when it is closed meanwhile.
     pub fn of(&self, id: FileId) -> Option<Arc<OwnedFd>> {
-        self.lock().get(&id).cloned()
+        lock(&self.0).get(&id).cloned()
     }
 
     /// Keeps a file. A broker that took over sends files anew: the same open file, so the former duplicate goes.
     pub fn keep(&self, id: FileId, fd: OwnedFd) -> Arc<OwnedFd> {
         let fd = Arc::new(fd);
-        self.lock().insert(id, Arc::clone(&fd));
+        lock(&self.0).insert(id, Arc::clone(&fd));
         fd
     }
 
     /// Closes a file.
     pub fn close(&self, id: FileId) {
-        let closed = self.lock().remove(&id);
+        let closed = lock(&self.0).remove(&id);
         // Closing a driver's file may take the driver long; nobody waits for the table meanwhile.
         drop(closed);
     }
 
     /// The files that are held.
     pub fn held(&self) -> Vec<FileId> {
-        self.lock().keys().copied().collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<FileId, Arc<OwnedFd>>> {
-        lock(&self.0)
+        lock(&self.0).keys().copied().collect()
     }
 }

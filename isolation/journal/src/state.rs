@@ -218,6 +218,12 @@ impl State {
             .stepped()
     }
 
+    /// The semaphore pools of all files: first address, bytes.
+    pub fn all_pools(&self) -> impl Iterator<Item = (FileId, u64, u64)> {
+        let pools = self.pools.iter();
+        pools.map(|((file, base), (bytes, _))| (*file, *base, *bytes))
+    }
+
     /// Whether a uvm file has a semaphore pool at this address, of so many bytes.
     #[must_use]
     pub fn has_pool(&self, file: FileId, (base, bytes): (u64, u64)) -> bool {

@@ -329,7 +329,9 @@ impl Ledger {
             }
             PinFor::Map { cards } => {
                 let pieces = u64::from(cards);
-                self.counts.check(Counted::Mappings, pieces)?;
+                if pieces > 0 {
+                    self.counts.check(Counted::Mappings, pieces)?;
+                }
                 self.counts.add(Counted::Mappings, pieces);
             }
             PinFor::Export => {

@@ -87,6 +87,12 @@ impl Ledger {
             .is_some_and(|exports| exports.by_index.contains_key(&index))
     }
 
+    /// The memory at an index of a file, whoever has exported it; `None` where that is none.
+    #[must_use]
+    pub fn exported_allocation(&self, file: FileId, index: u32) -> Option<AllocationId> {
+        self.exports.get(&file)?.by_index.get(&index)?.allocation
+    }
+
     /// The files that hold exports of this container's own.
     pub fn exporting_files(&self) -> impl Iterator<Item = FileId> + '_ {
         self.exports

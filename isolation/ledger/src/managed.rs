@@ -125,6 +125,14 @@ impl Ledger {
         })
     }
 
+    /// Whether an address of a file is charged as managed.
+    #[must_use]
+    pub fn has_managed(&self, uvm_file: FileId, address: u64) -> bool {
+        let pieces = self.managed.get(&uvm_file);
+        let below = pieces.and_then(|pieces| pieces.range(..=address).next_back());
+        below.is_some_and(|(_, piece)| piece.last >= address)
+    }
+
     /// All that is charged as managed, by file and address.
     pub fn managed(&self) -> impl Iterator<Item = ManagedSpan> + '_ {
         self.managed.iter().flat_map(|(uvm_file, pieces)| {

@@ -90,6 +90,12 @@ impl Pieces {
         );
     }
 
+    /// Whether taking a span out leaves one piece more than there is.
+    pub(crate) fn is_split_by(&self, span: Span) -> bool {
+        let below = self.0.range(..span.base).next_back();
+        below.is_some_and(|(_, piece)| piece.last > span.last)
+    }
+
     /// Takes a span out: pieces within it go, pieces that reach over an edge of it are shortened, and one
     /// that reaches over both is split, each half with a reference of its own.
     pub(crate) fn cut(&mut self, span: Span) -> Vec<Change> {

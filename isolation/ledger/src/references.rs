@@ -112,6 +112,26 @@ impl Ledger {
         freed
     }
 
+    /// Whether as many pieces may be there as are left when a span is taken out on these cards.
+    ///
+    /// # Errors
+    /// [`crate::Refusal::TooMany`].
+    pub fn check_cut(
+        &self,
+        uvm_file: FileId,
+        span: Span,
+        cards: &[CardSlot],
+    ) -> Result<(), crate::Refusal> {
+        let split = cards.iter().filter(|card| {
+            let pieces = self.mappings.get(&(uvm_file, **card));
+            pieces.is_some_and(|pieces| pieces.is_split_by(span))
+        });
+        match wide(split.count()) {
+            0 => Ok(()),
+            split => self.counts.check(Counted::Mappings, split),
+        }
+    }
+
     /// Records that a span is unmapped on one card, or on all. A piece that reaches beyond it is shortened
     /// or split, and what is left of it keeps the memory charged.
     pub fn unmap_external(

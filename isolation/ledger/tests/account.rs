@@ -827,6 +827,50 @@ fn counts_are_limited_with_the_calls_under_way() {
 }
 
 #[test]
+fn a_cut_that_leaves_one_piece_more_is_counted_before_it_is_made() {
+    let limits = Limits::none().with(Counted::Mappings, 2);
+    let mut ledger = Ledger::with_limits(&[(CARD, QUOTA)], limits);
+    assert!(ledger.see_client(CTL, CLIENT, PROCESS));
+    add(
+        &mut ledger,
+        on_device(MEMORY),
+        ObjectKind::Memory,
+        memory(10),
+        &[],
+    );
+    let map = |ledger: &mut Ledger, at| {
+        let pin = ledger.pin(CLIENT, MEMORY, PinFor::Map { cards: 1 });
+        ledger.map_external(pin.unwrap(), UVM, at, &[CARD]);
+    };
+    map(&mut ledger, span(0, 0x4000));
+    let middle = span(0x1000, 0x1000);
+    let check = |ledger: &Ledger, at| ledger.check_cut(UVM, at, &[CARD]);
+    assert_eq!(check(&ledger, middle), Ok(()));
+    map(&mut ledger, span(0x8000, 0x1000));
+    let full = Err(Refusal::TooMany {
+        counted: Counted::Mappings,
+        limit: 2,
+    });
+    assert_eq!(check(&ledger, middle), full);
+    // What is taken off at an edge, or whole, or is not there, leaves no more than before.
+    for at in [
+        span(0, 0x1000),
+        span(0x3000, 0x1000),
+        span(0, 0x4000),
+        span(0x4000, 0x1000),
+        span(0x3000, 0x6000),
+    ] {
+        assert_eq!(check(&ledger, at), Ok(()), "{at:?}");
+    }
+    assert_eq!(ledger.check_cut(UVM, middle, &[]), Ok(()));
+    // What holds memory for a channel is no mapping, and is held whatever the limit says: one piece beyond it too.
+    ledger.unmap_external(UVM, middle, Some(CARD));
+    assert_eq!(ledger.count(Counted::Mappings), 3);
+    let held = ledger.pin(CLIENT, MEMORY, PinFor::Map { cards: 0 });
+    ledger.unpin(held.unwrap());
+}
+
+#[test]
 fn a_refusal_reports_what_was_requested_and_what_is_left() {
     let mut ledger = opened();
     allocate(&mut ledger, MEMORY, 400);

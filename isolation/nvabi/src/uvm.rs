@@ -64,11 +64,11 @@ uvms! {
     /// Forgets a channel.
     UnregisterChannel UVM_UNREGISTER_CHANNEL = 28, [28, R590 12], Notified, Any, status [24, R590 8];
     /// Peer access between two cards.
-    EnablePeerAccess UVM_ENABLE_PEER_ACCESS = 29, [36], Native, Any, status [32];
+    EnablePeerAccess UVM_ENABLE_PEER_ACCESS = 29, [36], Notified, Any, status [32];
     /// Ends peer access.
-    DisablePeerAccess UVM_DISABLE_PEER_ACCESS = 30, [36], Native, Any, status [32];
+    DisablePeerAccess UVM_DISABLE_PEER_ACCESS = 30, [36], Notified, Any, status [32];
     /// Puts managed ranges into a group.
-    SetRangeGroup UVM_SET_RANGE_GROUP = 31, [32], Native, Any, status [24];
+    SetRangeGroup UVM_SET_RANGE_GROUP = 31, [32], Notified, Any, status [24];
     /// Maps an RM allocation: takes a reference on the physical memory.
     MapExternalAllocation UVM_MAP_EXTERNAL_ALLOCATION = 33, [1200, R550 9264], Notified, CallerInCompat, status [1196, R550 9260];
     /// Frees a range.
@@ -80,17 +80,17 @@ uvms! {
     /// Asks whether the cards can reach pageable memory.
     PageableMemAccess UVM_PAGEABLE_MEM_ACCESS = 39, [8], Native, Any, status [4];
     /// Where managed pages should stay.
-    SetPreferredLocation UVM_SET_PREFERRED_LOCATION = 42, [40], Native, Any, status [32, R550 36];
+    SetPreferredLocation UVM_SET_PREFERRED_LOCATION = 42, [40], Notified, Any, status [32, R550 36];
     /// Takes that back.
-    UnsetPreferredLocation UVM_UNSET_PREFERRED_LOCATION = 43, [24], Native, Any, status [16];
+    UnsetPreferredLocation UVM_UNSET_PREFERRED_LOCATION = 43, [24], Notified, Any, status [16];
     /// Managed pages may have copies on several processors.
-    EnableReadDuplication UVM_ENABLE_READ_DUPLICATION = 44, [24], Native, Any, status [16];
+    EnableReadDuplication UVM_ENABLE_READ_DUPLICATION = 44, [24], Notified, Any, status [16];
     /// Takes that back.
-    DisableReadDuplication UVM_DISABLE_READ_DUPLICATION = 45, [24], Native, Any, status [16];
+    DisableReadDuplication UVM_DISABLE_READ_DUPLICATION = 45, [24], Notified, Any, status [16];
     /// Keeps managed pages mapped on a processor.
-    SetAccessedBy UVM_SET_ACCESSED_BY = 46, [40], Native, Any, status [32];
+    SetAccessedBy UVM_SET_ACCESSED_BY = 46, [40], Notified, Any, status [32];
     /// Takes that back.
-    UnsetAccessedBy UVM_UNSET_ACCESSED_BY = 47, [40], Native, Any, status [32];
+    UnsetAccessedBy UVM_UNSET_ACCESSED_BY = 47, [40], Notified, Any, status [32];
     /// Moves managed pages.
     Migrate UVM_MIGRATE = 51, [80], Notified, Any, status [72];
     /// Moves the managed pages of a group.
@@ -124,8 +124,12 @@ pub const UVM_DEINITIALIZE: u32 = 0x3000_0002;
 /// - queues of events in the caller's memory, of `/dev/nvidia-uvm-tools`, pin its pages, and take memory of the kernel's for each, in no control
 ///   group (`map_user_pages`, uvm_tools.c). Without a queue that file's other calls do nothing;
 /// - populating pageable memory holds the lock of the caller's memory for as long as a large region takes, and the card's faults wait for it
-///   (`uvm_api_populate_pageable`, `service_fault_batch`). It is for cards that reach pageable memory, which have no shares.
-pub const FORBIDDEN: [(&str, u32); 3] = [
+///   (`uvm_api_populate_pageable`, `service_fault_batch`). It is for cards that reach pageable memory, which have no shares;
+/// - keeping the pages of a range group where they are brings them to their preferred place first, those never touched as well, for no process:
+///   to the host, in no control group (`uvm_range_group_va_range_migrate`, uvm_range_group.c). Without it every group is one that migrates, and
+///   SET_RANGE_GROUP and policies bring nothing.
+pub const FORBIDDEN: [(&str, u32); 4] = [
+    ("UVM_PREVENT_MIGRATION_RANGE_GROUPS", 40),
     ("UVM_TOOLS_INIT_EVENT_TRACKER", 56),
     ("UVM_POPULATE_PAGEABLE", 71),
     ("UVM_TOOLS_INIT_EVENT_TRACKER_V2", 76),
@@ -189,6 +193,8 @@ pub const INIT_FLAG_DISABLE_HMM: u32 = 0x1;
 pub const INIT_FLAG_MULTI_PROCESS: u32 = 0x2;
 /// Offset of `uvmFd` in `UVM_MM_INITIALIZE_PARAMS`.
 pub const MM_INITIALIZE_FD: usize = 0;
+/// Offset of `requestedBase` in `UVM_SET_RANGE_GROUP_PARAMS`; the structs of policies begin with it. `length` is behind it.
+pub const SET_RANGE_GROUP_BASE: usize = 8;
 /// Offset of `base` in `UVM_MIGRATE_PARAMS`.
 pub const MIGRATE_BASE: usize = 0;
 /// Offset of `length` in `UVM_MIGRATE_PARAMS`.

@@ -180,7 +180,7 @@ impl Client {
             | (u32::from(CARD_INFO_ENTRIES) * 72) << 16
             | u32::from(escape::NV_IOCTL_MAGIC) << 8
             | u32::from(escape::NV_ESC_CARD_INFO);
-        self.ctl
+        self.ctl()
             .call("NV_ESC_CARD_INFO", cmd, &mut entries, &mut [])?;
         let mut cards: Vec<CardInfo> = entries
             .chunks_exact(card_info::BYTES)
@@ -392,7 +392,10 @@ impl<'client> Card<'client> {
     }
 
     /// A further open file of the card's node, bound to the client.
-    pub(crate) fn open_again(&self) -> Result<DriverFile, Error> {
+    ///
+    /// # Errors
+    /// As [`Client::card`].
+    pub fn open_again(&self) -> Result<DriverFile, Error> {
         open_node(self.client, self.info)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use nvabi::layout::{api_version, nvos00, nvos21, nvos54, nvos55, nvos64};
+use nvabi::layout::{api_version, nvos00, nvos21, nvos54, nvos64};
 use nvabi::{DriverVersion, Release, bytes, class, control, escape};
 use sys::ioctl::Block;
 
@@ -20,7 +20,7 @@ const FIRST_HANDLE: u32 = 0x0c60_0001;
 /// An open `nvidiactl` with a root client. Dropping it frees everything that was allocated through it.
 #[derive(Debug)]
 pub struct Client {
-    pub(crate) ctl: DriverFile,
+    ctl: DriverFile,
     nodes: Nodes,
     version: DriverVersion,
     release: Release,
@@ -69,14 +69,6 @@ impl Client {
     #[must_use]
     pub fn root(&self) -> Handle {
         self.root
-    }
-
-    /// A duplicate of the control file that the client lives on: the same open file, by which another process may use it.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn duplicate_file(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        self.ctl.duplicate()
     }
 
     /// How many calls a signal interrupted, and that were made again.
@@ -207,46 +199,29 @@ impl Client {
         checked(escape.name, &arg, nvos00::STATUS)
     }
 
-    /// Another handle, below `parent`, for an object of `source_client` (this client or one whose handle is known).
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with the driver's status.
-    pub fn duplicate(
-        &self,
-        parent: Handle,
-        source_client: Handle,
-        source: Handle,
-    ) -> Result<Handle, Error> {
-        let escape = escape::NV_ESC_RM_DUP_OBJECT;
-        let handle = self.new_handle();
-        let mut arg = [0u8; 28];
-        bytes::put_u32(&mut arg, nvos55::H_CLIENT, self.root.0);
-        bytes::put_u32(&mut arg, nvos55::H_PARENT, parent.0);
-        bytes::put_u32(&mut arg, nvos55::H_OBJECT, handle.0);
-        bytes::put_u32(&mut arg, nvos55::H_CLIENT_SRC, source_client.0);
-        bytes::put_u32(&mut arg, nvos55::H_OBJECT_SRC, source.0);
-        self.ctl
-            .call(escape.name, escape.cmd(self.release), &mut arg, &mut [])?;
-        checked(escape.name, &arg, nvos55::STATUS)?;
-        Ok(Handle(
-            bytes::u32_at(&arg, nvos55::H_OBJECT).unwrap_or(handle.0),
-        ))
-    }
-
-    pub(crate) fn ctl(&self) -> &DriverFile {
+    /// The control file that the client lives on.
+    #[must_use]
+    pub fn ctl(&self) -> &DriverFile {
         &self.ctl
     }
 
-    pub(crate) fn nodes(&self) -> &Nodes {
+    /// Where the driver's nodes are.
+    #[must_use]
+    pub fn nodes(&self) -> &Nodes {
         &self.nodes
     }
 
     /// Opens a node whose interrupted calls count with this client's.
-    pub(crate) fn open(&self, path: std::path::PathBuf) -> Result<DriverFile, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn open(&self, path: std::path::PathBuf) -> Result<DriverFile, Error> {
         DriverFile::open(path, &self.repeats)
     }
 
-    pub(crate) fn new_handle(&self) -> Handle {
+    /// A handle that no object of this client has.
+    #[must_use]
+    pub fn new_handle(&self) -> Handle {
         Handle(self.next_handle.fetch_add(1, Ordering::Relaxed))
     }
 }
@@ -261,7 +236,10 @@ impl Drop for Client {
 }
 
 /// The status at an offset of a finished call.
-pub(crate) fn checked(call: &'static str, arg: &[u8], status_at: usize) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::Refused`] for any status but `NV_OK`; [`Error::Malformed`] where there is none.
+pub fn checked(call: &'static str, arg: &[u8], status_at: usize) -> Result<(), Error> {
     match bytes::u32_at(arg, status_at).map(Status) {
         Some(Status::OK) => Ok(()),
         Some(status) => Err(Error::Refused { call, status }),
@@ -272,7 +250,7 @@ pub(crate) fn checked(call: &'static str, arg: &[u8], status_at: usize) -> Resul
     }
 }
 
-pub(crate) fn length_of(params: &[u8]) -> u32 {
+fn length_of(params: &[u8]) -> u32 {
     u32::try_from(params.len()).unwrap_or(u32::MAX)
 }
 

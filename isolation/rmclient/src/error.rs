@@ -63,39 +63,6 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The card offers no class that this client knows for a purpose.
-    #[error("the card has no {purpose} that this client knows")]
-    NoClass {
-        /// What for.
-        purpose: &'static str,
-    },
-    /// What was submitted to a channel has not been done in time: the channel is dead, or the card does not run it.
-    #[error("the channel has not come to {value} within {milliseconds} ms")]
-    NotDone {
-        /// The fence's value.
-        value: u32,
-        /// How long it was waited for.
-        milliseconds: u128,
-    },
-    /// An engine has written other bytes than it was given.
-    #[error("{class} has written other bytes than it was given, the first at {at}")]
-    OtherBytes {
-        /// The engine's class.
-        class: &'static str,
-        /// Where the first of them is.
-        at: usize,
-    },
-    /// The memory could not be mapped after the driver had agreed to it.
-    #[error("cannot map {bytes} bytes of card memory through {}", path.display())]
-    Mapping {
-        /// The node that was mapped.
-        path: PathBuf,
-        /// How much.
-        bytes: u64,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
 }
 
 impl Error {
@@ -107,20 +74,6 @@ impl Error {
         } else {
             None
         }
-    }
-
-    /// Whether the driver (or the slice) has no memory left.
-    #[must_use]
-    pub fn is_no_memory(&self) -> bool {
-        self.status() == Some(Status::NO_MEMORY)
-    }
-
-    /// Whether a fault of the card is behind it, after which the objects it hit must be made anew: a dead channel, a
-    /// lost card, or work that does not come to its end.
-    #[must_use]
-    pub fn is_fault(&self) -> bool {
-        matches!(self, Self::NotDone { .. })
-            || matches!(self.status(), Some(Status::RC_ERROR | Status::GPU_IS_LOST))
     }
 
     /// Whether a node is not there: no driver, or a card that is not visible from here.

@@ -49,27 +49,26 @@ impl Nodes {
     }
 
     /// A node by its name.
-    pub(crate) fn named(&self, node: &str) -> PathBuf {
+    #[must_use]
+    pub fn named(&self, node: &str) -> PathBuf {
         self.dir.join(node)
     }
 }
 
 /// An open node.
 #[derive(Debug)]
-pub(crate) struct DriverFile {
+pub struct DriverFile {
     file: File,
     path: PathBuf,
     repeats: Arc<AtomicU64>,
 }
 
 impl DriverFile {
-    /// A duplicate of the open file.
-    pub(crate) fn duplicate(&self) -> io::Result<std::os::fd::OwnedFd> {
-        self.file.as_fd().try_clone_to_owned()
-    }
-
     /// Opens a node; calls on it that a signal interrupts are counted in `repeats`.
-    pub(crate) fn open(path: PathBuf, repeats: &Arc<AtomicU64>) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn open(path: PathBuf, repeats: &Arc<AtomicU64>) -> Result<Self, Error> {
         match File::options().read(true).write(true).open(&path) {
             Ok(file) => Ok(Self {
                 file,
@@ -80,17 +79,23 @@ impl DriverFile {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// The node.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The number that a struct names this file by.
-    pub(crate) fn number(&self) -> i32 {
+    #[must_use]
+    pub fn number(&self) -> i32 {
         self.file.as_raw_fd()
     }
 
-    /// One call, repeated with the same bytes until no signal interrupts it.
-    pub(crate) fn call(
+    /// One call, repeated with the same bytes until no signal interrupts it. `name` is the driver's, for errors.
+    ///
+    /// # Errors
+    /// [`Error::Ioctl`].
+    pub fn call(
         &self,
         name: &'static str,
         cmd: u32,

@@ -12,11 +12,6 @@ impl Status {
     /// `NV_ERR_NO_MEMORY`
     pub const NO_MEMORY: Self = Self(nvabi::status::NV_ERR_NO_MEMORY);
 
-    /// `NV_ERR_GPU_IS_LOST`
-    pub const GPU_IS_LOST: Self = Self(nvabi::status::NV_ERR_GPU_IS_LOST);
-    /// `NV_ERR_RC_ERROR`: a fault has ended the channel.
-    pub const RC_ERROR: Self = Self(nvabi::status::NV_ERR_RC_ERROR);
-
     /// The driver's name; `None` for a code that no call here can meet.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {

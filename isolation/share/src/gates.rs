@@ -84,7 +84,7 @@ impl Gates {
         still_waits: impl Fn() -> bool,
     ) -> Result<Permit<'a>, Held> {
         let until = Instant::now() + LONGEST;
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         if inner.closed.contains(&card) {
             inner.waiting = inner.waiting.saturating_add(1);
             while inner.closed.contains(&card) {
@@ -96,7 +96,7 @@ impl Gates {
                 inner = self.wait(inner, left.min(LOOK));
                 drop(inner);
                 let waits = still_waits();
-                inner = self.lock();
+                inner = sync::lock(&self.inner);
                 if !waits {
                     inner.waiting = inner.waiting.saturating_sub(1);
                     return Err(Held::GivenUp);
@@ -115,7 +115,7 @@ impl Gates {
 
     /// Whether a call that may have set running what is closed has ended since this was last asked.
     pub fn take_disturbed(&self, card: CardSlot) -> bool {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let before = inner.disturbed.len();
         inner.disturbed.retain(|disturbed| *disturbed != card);
         inner.disturbed.len() != before
@@ -124,14 +124,14 @@ impl Gates {
     /// A knob of the gate is pulled for as long as this lives: what frees channels waits meanwhile, since a channel that ends under
     /// the knob fails it for all that it lists.
     pub fn turn(&self) -> Turning<'_> {
-        self.lock().turning = true;
+        sync::lock(&self.inner).turning = true;
         Turning(self)
     }
 
     /// Waits while a knob of the gate is pulled.
     pub fn let_turn(&self) {
         let until = Instant::now() + TURNING;
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         while inner.turning {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -144,7 +144,7 @@ impl Gates {
     /// The gate is about to close: from now on calls wait, and those that passed are let end.
     pub fn begin_close(&self, card: CardSlot) {
         let until = Instant::now() + PERMIT_FOR;
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         if !inner.closed.contains(&card) {
             inner.closed.push(card);
         }
@@ -159,20 +159,22 @@ impl Gates {
 
     /// The gate is open.
     pub fn opened(&self, card: CardSlot) {
-        self.lock().closed.retain(|closed| *closed != card);
+        sync::lock(&self.inner)
+            .closed
+            .retain(|closed| *closed != card);
         self.changed.notify_all();
     }
 
     /// Whether it is closed, or about to be.
     #[must_use]
     pub fn is_closed(&self, card: CardSlot) -> bool {
-        self.lock().closed.contains(&card)
+        sync::lock(&self.inner).closed.contains(&card)
     }
 
     /// How many calls wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.lock().waiting
+        sync::lock(&self.inner).waiting
     }
 
     fn wait<'a>(
@@ -181,10 +183,6 @@ impl Gates {
         longest: Duration,
     ) -> MutexGuard<'a, Inner> {
         sync::wait_for(&self.changed, inner, longest)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        sync::lock(&self.inner)
     }
 }
 
@@ -196,7 +194,7 @@ impl Inner {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let mut inner = self.gates.lock();
+        let mut inner = sync::lock(&self.gates.inner);
         let permits = inner.permits_of(self.card);
         *permits = permits.saturating_sub(1);
         let disturbs = inner.closed.contains(&self.card);
@@ -218,7 +216,7 @@ pub struct Turning<'a>(&'a Gates);
 
 impl Drop for Turning<'_> {
     fn drop(&mut self) {
-        self.0.lock().turning = false;
+        sync::lock(&self.0.inner).turning = false;
         self.0.changed.notify_all();
     }
 }

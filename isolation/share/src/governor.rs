@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -389,7 +389,7 @@ struct ReadAccounts {
 
 impl CardAccounts {
     fn read(&self, driver: &dyn Driver) {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let is_fresh = inner.at.is_some_and(|at| at.elapsed() < ACCOUNTS_EVERY);
         if is_fresh || self.is_absent.load(Ordering::Relaxed) {
             return;
@@ -408,7 +408,7 @@ impl CardAccounts {
     }
 
     fn of(&self, uuid: &str) -> Option<Used> {
-        let inner = self.lock();
+        let inner = sync::lock(&self.inner);
         let time = inner.times.iter().find(|time| time.uuid == uuid)?;
         Some(Used {
             used_ns: time.used_ns,
@@ -417,10 +417,6 @@ impl CardAccounts {
     }
 
     fn last(&self) -> Vec<CardTime> {
-        self.lock().times.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReadAccounts> {
-        sync::lock(&self.inner)
+        sync::lock(&self.inner).times.clone()
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Tell {
 
 impl Mailbox {
     pub(crate) fn tell(&self, what: Tell) {
-        let mut reported = self.lock();
+        let mut reported = sync::lock(&self.reported);
         match what {
             Tell::Objects => reported.objects = true,
             Tell::Terms => reported.terms = true,
@@ -48,7 +48,7 @@ impl Mailbox {
     /// Waits until the thread has ended; says whether it has.
     pub(crate) fn wait_for_end(&self, longest: Duration) -> bool {
         let until = Instant::now() + longest;
-        let mut reported = self.lock();
+        let mut reported = sync::lock(&self.reported);
         while !reported.ended {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -60,12 +60,12 @@ impl Mailbox {
     }
 
     pub(crate) fn is_handing_over(&self) -> bool {
-        self.lock().handing_over
+        sync::lock(&self.reported).handing_over
     }
 
     /// The next event, no later than the time that is asked for.
     pub(crate) fn next(&self, at_ns: u64) -> Event {
-        let mut reported = self.lock();
+        let mut reported = sync::lock(&self.reported);
         loop {
             if reported.handing_over {
                 return Event::Woke;
@@ -88,7 +88,7 @@ impl Mailbox {
     }
 
     pub(crate) fn end(&self) {
-        self.lock().ended = true;
+        sync::lock(&self.reported).ended = true;
         self.changed.notify_all();
     }
 
@@ -98,10 +98,6 @@ impl Mailbox {
         longest: Duration,
     ) -> MutexGuard<'a, Reported> {
         sync::wait_for(&self.changed, reported, longest)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Reported> {
-        sync::lock(&self.reported)
     }
 }
 

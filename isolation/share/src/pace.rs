@@ -7,7 +7,7 @@
 //! Time is counted, not calls. A call is let through with whatever is left, so one may go beyond the allowance; several at once
 //! each take their part first.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use sys::sync;
@@ -61,7 +61,7 @@ impl Pace {
     /// Lets a call through once something is left.
     pub(crate) fn take(&self, still_waits: &dyn Fn() -> bool) -> Result<Paced<'_>, Held> {
         let until = Instant::now() + LONGEST;
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         loop {
             let now = Instant::now();
             let wait = inner.wait(now);
@@ -79,12 +79,8 @@ impl Pace {
             if !still_waits() {
                 return Err(Held::GivenUp);
             }
-            inner = self.lock();
+            inner = sync::lock(&self.inner);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        sync::lock(&self.inner)
     }
 }
 
@@ -119,7 +115,7 @@ impl Inner {
 impl Drop for Paced<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut inner = self.pace.lock();
+        let mut inner = sync::lock(&self.pace.inner);
         inner.under_way = inner.under_way.saturating_sub(1);
         inner.spend(now, now.saturating_duration_since(self.since));
         drop(inner);
@@ -163,10 +159,10 @@ mod tests {
             9,
             "the burst, and the one that goes beyond it"
         );
-        assert!(!pace.lock().wait(now).is_zero());
+        assert!(!sync::lock(&pace.inner).wait(now).is_zero());
         assert_eq!(pace.take(&|| false).err(), Some(Held::GivenUp));
         drop(through);
-        assert_eq!(pace.lock().under_way, 0);
+        assert_eq!(sync::lock(&pace.inner).under_way, 0);
     }
 
     #[test]
@@ -176,12 +172,12 @@ mod tests {
         paced.since = paced.since.checked_sub(USUAL).unwrap();
         let now = Instant::now();
         drop(paced.begins_now());
-        let full_at = pace.lock().full_at;
+        let full_at = sync::lock(&pace.inner).full_at;
         assert!(full_at.is_none_or(|at| at < now + refill(USUAL)));
         let mut paced = pace.take(&|| true).unwrap();
         paced.since = paced.since.checked_sub(USUAL).unwrap();
         drop(paced);
-        let full_at = pace.lock().full_at;
+        let full_at = sync::lock(&pace.inner).full_at;
         assert!(full_at.is_some_and(|at| at >= now + refill(USUAL)));
     }
 

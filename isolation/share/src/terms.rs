@@ -1,7 +1,7 @@
 //! Where the terms of a share come from: the grant, what was changed since, and the cards' rules.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use cards::{ComputeTerms, GpuUuid};
@@ -71,12 +71,12 @@ impl Sources {
 
     /// Whether a card's rules were written since they were read.
     pub(crate) fn have_changed(&self) -> bool {
-        *self.lock_read() != self.written()
+        *sync::lock(&self.read) != self.written()
     }
 
     /// The rules were read, as they were written then.
     pub(crate) fn were_read(&self, written: Vec<Option<SystemTime>>) {
-        *self.lock_read() = written;
+        *sync::lock(&self.read) = written;
     }
 
     /// When each card's rules were written.
@@ -102,9 +102,5 @@ impl Sources {
             None => (CardRules::default(), Terms::NATIVE),
         };
         Ok(OnCard { terms, rules })
-    }
-
-    fn lock_read(&self) -> MutexGuard<'_, Vec<Option<SystemTime>>> {
-        sync::lock(&self.read)
     }
 }

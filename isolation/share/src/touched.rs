@@ -77,6 +77,7 @@ impl<'a> Touched<'a> {
             | Effect::Memory(_)
             | Effect::Range { .. }
             | Effect::RangeGroup(_)
+            | Effect::Pages(_)
             | Effect::Pool { .. }
             | Effect::MapExternal { .. }
             | Effect::Unmap { .. }

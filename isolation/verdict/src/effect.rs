@@ -63,6 +63,8 @@ pub enum Effect {
     /// The UVM file has a group of managed ranges more, or one less, whose number is in the struct: an object of the kernel's that no control
     /// group counts.
     RangeGroup(Switch),
+    /// Managed pages, which are charged already, are somewhere else then, or treated otherwise.
+    Pages(Pages),
     /// UVM has a range for external mappings.
     Range {
         /// First GPU address.
@@ -394,6 +396,21 @@ pub enum View {
     ExportedDevice,
 }
 
+/// What a call does with managed pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// It moves them: those that come to the host are charged to the control group of the process that the file is of.
+    Moved,
+    /// It gives them a policy, or a group. Where they begin or end within a piece of the kernel's the piece is split: some KiB of its memory
+    /// more, which no control group counts (`uvm_va_range_split`, uvm_va_range.c; `uvm_range_group_assign_range`, uvm_range_group.c).
+    Advised {
+        /// First address.
+        base: u64,
+        /// Bytes.
+        length: u64,
+    },
+}
+
 /// What a call takes out of a file that holds exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakenOut {
@@ -425,6 +442,7 @@ impl Effect {
             | Self::Dup { .. }
             | Self::Range { .. }
             | Self::RangeGroup(_)
+            | Self::Pages(_)
             | Self::MapExternal { .. }
             | Self::Unmap { .. }
             | Self::RegisterCard { .. }
@@ -460,6 +478,7 @@ impl Effect {
             | Self::Dup { .. }
             | Self::Range { .. }
             | Self::RangeGroup(_)
+            | Self::Pages(_)
             | Self::Pool { .. }
             | Self::MapExternal { .. }
             | Self::Unmap { .. }

@@ -2,7 +2,7 @@
 //!
 //! Follow one ioctl: [`op`] names it by file and command, [`blocks`] says which further memory belongs to it, and
 //! [`decide`] gives the [`Verdict`]. [`managed`] is for the one `mmap` that counts, [`share`] and [`exports`] for what one client
-//! hands to another, [`schedule`] for when its work may run; [`names`] says which handles a call names and who checks them, [`paths`] lists every way to card memory with what becomes of it. [`filter`] holds the seccomp rules that bring calls here, [`filter_check`]
+//! hands to another, [`schedule`] for when its work may run; [`names`] says which handles a call names and who checks them. `tests/paths/table.rs` lists every way to card memory with what becomes of it. [`filter`] holds the seccomp rules that bring calls here, [`filter_check`]
 //! says whether a filter that is in force does, [`view`] rewrites answers so that a tenant sees its slice. This crate reads no memory, keeps no account and knows no process: the broker does.
 //!
 //! Deny by default: a number, class or control without a row is refused as the driver itself would refuse it.
@@ -29,7 +29,6 @@ pub mod names;
 pub mod op;
 pub mod page_size;
 pub mod page_tables;
-pub mod paths;
 pub mod policy;
 pub mod schedule;
 pub mod share;
@@ -39,8 +38,8 @@ pub mod view;
 pub use cleared::cleared;
 pub use decide::{REGISTERED_FOR_A_BYTE, decide, decide_under};
 pub use effect::{
-    Effect, Export, Import, Memory, Registered, Schedule, Switch, TakenOut, Unregistered, Verdict,
-    Whose,
+    Effect, Export, Import, Memory, Pages, Registered, Schedule, Switch, TakenOut, Unregistered,
+    Verdict, Whose,
 };
 pub use op::{Op, Surface, op};
 pub use policy::Policy;

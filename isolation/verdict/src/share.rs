@@ -5,7 +5,7 @@
 //! would leave that check alone between two tenants. So a tenant may take rights away, keep objects to itself, to its own
 //! process, or to a client that is the container's own.
 
-use nvabi::bytes::{array_at, u8_at, u16_at, u32_at, u64_at};
+use nvabi::bytes::{self, u8_at, u16_at, u32_at, u64_at};
 use nvabi::control::Decision;
 use nvabi::escape::Id;
 use nvabi::layout::share_policy::{
@@ -105,30 +105,57 @@ pub fn narrow(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
     }
 }
 
+/// What a tenant has written where the driver got other bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutBack {
+    given: Narrowing,
+    before: Narrowing,
+}
+
 impl Narrowing {
     /// Puts the narrowed bytes into the copy that is executed; `None`, and nothing written, beyond the block's end.
-    /// What was there is returned, to be put back before the copy is written to the tenant.
-    pub fn apply(&self, block: &mut [u8]) -> Option<Self> {
-        let before = match self.bytes {
-            Replacement::U16(value) => {
-                let before = array_at(block, self.at).map(u16::from_le_bytes)?;
-                nvabi::bytes::put(block, self.at, &value.to_le_bytes());
-                Replacement::U16(before)
-            }
-            Replacement::U32(value) => {
-                let before = u32_at(block, self.at)?;
-                nvabi::bytes::put_u32(block, self.at, value);
-                Replacement::U32(before)
-            }
-            Replacement::U64(value) => {
-                let before = u64_at(block, self.at)?;
-                nvabi::bytes::put_u64(block, self.at, value);
-                Replacement::U64(before)
-            }
+    pub fn apply(self, block: &mut [u8]) -> Option<PutBack> {
+        let before = Self {
+            bytes: self.there(block)?,
+            ..self
         };
-        Some(Self {
-            bytes: before,
-            ..*self
+        self.write(block);
+        Some(PutBack {
+            given: self,
+            before,
         })
+    }
+
+    /// As many bytes as its own, where its own belong.
+    fn there(self, block: &[u8]) -> Option<Replacement> {
+        Some(match self.bytes {
+            Replacement::U16(_) => Replacement::U16(u16_at(block, self.at)?),
+            Replacement::U32(_) => Replacement::U32(u32_at(block, self.at)?),
+            Replacement::U64(_) => Replacement::U64(u64_at(block, self.at)?),
+        })
+    }
+
+    fn write(self, block: &mut [u8]) {
+        // Within the block: `there` has read it.
+        let _is_within = match self.bytes {
+            Replacement::U16(value) => bytes::put(block, self.at, &value.to_le_bytes()),
+            Replacement::U32(value) => bytes::put_u32(block, self.at, value),
+            Replacement::U64(value) => bytes::put_u64(block, self.at, value),
+        };
+    }
+}
+
+impl PutBack {
+    /// Which block it is of.
+    #[must_use]
+    pub fn segment(&self) -> usize {
+        usize::from(self.given.segment)
+    }
+
+    /// Gives the tenant its own bytes back. What the driver has written there is its answer, and stays.
+    pub fn apply(&self, block: &mut [u8]) {
+        if self.given.there(block) == Some(self.given.bytes) {
+            self.before.write(block);
+        }
     }
 }

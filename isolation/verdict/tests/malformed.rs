@@ -336,8 +336,13 @@ fn share_policies_open_nothing_to_other_tenants() {
                     let mut copy = segments[usize::from(place.segment)].to_vec();
                     let before = place.apply(&mut copy).unwrap();
                     assert_eq!(copy[place.at], 4);
-                    before.apply(&mut copy).unwrap();
+                    let mut answered = copy.clone();
+                    before.apply(&mut copy);
                     assert_eq!(copy, segments[usize::from(place.segment)]);
+                    // What the driver writes there is its answer.
+                    answered[place.at] = 9;
+                    before.apply(&mut answered);
+                    assert_eq!(answered[place.at], 9);
                 }
             }
         }

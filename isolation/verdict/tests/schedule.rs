@@ -73,7 +73,7 @@ impl Control {
             .collect();
         let mut restored = copy.clone();
         for bound in back {
-            bound.apply(&mut restored).unwrap();
+            bound.apply(&mut restored);
         }
         (copy, restored)
     }

@@ -34,6 +34,17 @@ pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
     Ok(())
 }
 
+/// Lets the pods of a record in to a claim that is reserved with the same shares; another one, or an unknown one, is left as it is.
+///
+/// # Errors
+/// The host's.
+pub fn let_in(config: &Config, record: &Record) -> Result<(), Error> {
+    let lock = StateLock::take(&config.state_dir)?;
+    let store = DiskStore;
+    Reservations::open(&lock, &config.state_dir, &store).let_pods_in(record)?;
+    Ok(())
+}
+
 /// Takes a claim's reservation back; one that is not reserved is fine. A container that has a share keeps it to its end.
 ///
 /// # Errors

@@ -1,7 +1,8 @@
 //! Loads that allocate and hold.
 
 use nix::sys::signal::{SigSet, Signal};
-use rmclient::{Allocation, Card, Error, Form, Status};
+use rmclient::{Card, Form, Status};
+use rmprogram::{Allocation, CardHeap, CardMemory, Error};
 use serde_json::json;
 
 use super::arguments::Path;

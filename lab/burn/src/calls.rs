@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use rmclient::{Card, Form, Status};
+use rmprogram::CardMemory;
 use serde_json::{Map, Value, json};
 
 use super::Outcome;

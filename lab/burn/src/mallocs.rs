@@ -7,7 +7,8 @@
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use rmclient::{Allocation, Card, Form, GpuRange};
+use rmclient::{Card, Form};
+use rmprogram::{Allocation, CardMemory, GpuRange, Uvm};
 use serde_json::json;
 
 use super::Outcome;
@@ -22,7 +23,7 @@ const ADDRESS: u64 = 0x20_0000_0000;
 /// # Errors
 /// A call that the driver refused.
 pub fn measure(card: &Card<'_>, count: u64, size_bytes: u64) -> anyhow::Result<Outcome> {
-    let uvm = card.client().uvm()?;
+    let uvm = Uvm::open(card.client())?;
     let uuid = card.uuid()?;
     uvm.register(uuid)?;
     uvm.register_va_space(uuid, card.va_space()?)?;

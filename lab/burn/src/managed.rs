@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use rmclient::{Card, Managed, Processor};
+use rmclient::Card;
+use rmprogram::{CardMemory, CopyChannel, Managed, Processor, Uvm};
 use serde_json::json;
 
 use super::{NO_MEMORY, Outcome};
@@ -28,7 +29,7 @@ pub fn run(
     size_bytes: u64,
     report: impl FnOnce(Outcome) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
-    let uvm = card.client().uvm()?;
+    let uvm = Uvm::open(card.client())?;
     let uuid = card.uuid()?;
     uvm.register(uuid)?;
     let va_space = card.va_space()?;
@@ -51,7 +52,7 @@ pub fn run(
     };
     fill(&from);
     uvm.migrate(from.range(), Processor::Card(uuid))?;
-    let mut channel = card.copy_channel(&uvm, uuid, va_space)?;
+    let mut channel = CopyChannel::make(card, &uvm, uuid, va_space)?;
     let mut done = 0;
     while done < half {
         let piece = (half - done).min(COPY_BYTES);

@@ -4,7 +4,8 @@
 //! hold one. Who accounts by handle loses sight of such memory, and its owner gains it.
 
 use anyhow::Context;
-use rmclient::{Allocation, Card, Error, Form, GpuRange, Status};
+use rmclient::{Card, Form, Status};
+use rmprogram::{Allocation, CardExports, CardMemory, Error, GpuRange, Uvm};
 use serde_json::{Map, Value, json};
 
 use super::Outcome;
@@ -97,7 +98,7 @@ fn duplicate(card: &Card<'_>) -> Result<Seen, Error> {
 }
 
 fn mapping(card: &Card<'_>) -> Result<Seen, Error> {
-    let uvm = card.client().uvm()?;
+    let uvm = Uvm::open(card.client())?;
     let uuid = card.uuid()?;
     uvm.register(uuid)?;
     let space = card.va_space()?;

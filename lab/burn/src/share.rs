@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use rmclient::{Card, Error, Form, Status};
+use rmclient::{Card, Form, Status};
+use rmprogram::{CardExports, CardMemory, Error};
 use serde_json::json;
 use sys::fd_passing;
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::sys::signal::Signal;
-use rmclient::{Allocation, Card, Error};
+use rmclient::Card;
+use rmprogram::{Allocation, CardMemory, Error};
 use serde_json::json;
 
 use super::Outcome;

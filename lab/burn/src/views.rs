@@ -1,6 +1,7 @@
 //! The card's memory, asked for in every way.
 
 use rmclient::Card;
+use rmprogram::CardHeap;
 use serde_json::json;
 
 use super::Outcome;

@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::capabilities;
+use crate::pace::PATIENCE;
 use crate::seat::Seat;
 use crate::tally::Tally;
 use crate::{Fixture, kernel};
@@ -187,7 +188,7 @@ fn reports(fixture: &Fixture) -> Result<Vec<String>> {
 
 /// Waits for a report that was not there before, and notes its process for the end.
 fn wait_for_report(fixture: &mut Fixture, before: &[String]) -> Result<Value> {
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let until = std::time::Instant::now() + PATIENCE;
     loop {
         if let Some(name) = reports(fixture)?
             .into_iter()

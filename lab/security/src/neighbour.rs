@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::time::ClockId;
 use rmclient::{Client, Form, Nodes};
+use rmprogram::CardMemory;
 use serde_json::json;
 
 use crate::{Fixture, tell};

@@ -1,6 +1,6 @@
 //! Everything that touches the world: runc, processes, streams, mounts, control groups, containerd's event socket.
 //! [`Supervisor`] joins these to the state machine of [`crate::task`]; nothing here knows protobuf but the publisher,
-//! which passes sealed envelopes on.
+//! which passes sealed envelopes on, and `cgroup`, whose numbers are containerd's messages.
 
 mod broker;
 mod caller;
@@ -22,10 +22,7 @@ mod supervisor;
 
 pub use crate::error::{GpuError, GpuFault, GpuResult};
 pub use caller::Caller;
-pub use cgroup::{
-    Blkio, BlkioV1, Cgroup, CpuV1, HugetlbV1, HugetlbV2, IoV2, MemoryV1, MemoryV2, Pids, Pressure,
-    Pressures, Rdma, RdmaDevice, Stats, StatsV1, StatsV2,
-};
+pub use cgroup::{Cgroup, Stats};
 pub(crate) use gpu::left_behind;
 pub use gpu::{Cards, Ended, Gpu, Prepared, Rejected, Running, StartWatch, Started};
 pub use members::Members;

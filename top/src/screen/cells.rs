@@ -372,12 +372,9 @@ fn mib(bytes: u64) -> String {
 /// Characters of a foreign text that are shown.
 const TEXT_CHARS: usize = 200;
 
-/// A text that a container or a driver may have chosen, without control characters.
+/// A text that a container or a driver may have chosen, without what would steer the terminal or turn the text around it.
 pub(super) fn clean(text: &str) -> String {
-    let printable = text
-        .chars()
-        .map(|one| if one.is_control() { ' ' } else { one });
-    printable.take(TEXT_CHARS).collect()
+    view::printable(text).chars().take(TEXT_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -392,6 +389,7 @@ mod tests {
         assert_eq!(pair(Some(1), 0), "1 MiB, no quota");
         assert_eq!(size(u64::MAX), "17179869184.0 GiB");
         assert_eq!(clean("a\u{1b}[2J\nb"), "a [2J b");
+        assert_eq!(clean("web\u{202e}tset\u{2066}"), "web tset ");
         assert_eq!(cut("running: hung call", 11), "running: h…");
         assert_eq!(cut("running", 7), "running");
         assert_eq!(cut("running", 0), "…");

@@ -11,6 +11,8 @@ use super::standing;
 
 /// Engines whose processes start ours. podman has none that stays.
 const DAEMONS: [&str; 3] = ["containerd", "crio", "dockerd"];
+/// One file that is containerd where it is executed by that name.
+const K3S: &str = "k3s";
 /// What policies call the domain of containers; the file names another one.
 const CONTAINERS: &str = "system_u:system_r:container_t:s0";
 /// Of every answer.
@@ -50,13 +52,16 @@ fn domain(label: &str) -> &str {
     label.split(':').nth(2).unwrap_or(label)
 }
 
+/// An engine and its label. The name of a process is its own to choose, the file that it runs is not.
 fn daemon(process: &Path) -> Option<(String, String)> {
-    let name = fs::read_to_string(process.join("comm")).ok()?;
+    let read = |file| String::from_utf8(standing::beginning(&process.join(file))?).ok();
+    let name = read("comm")?;
     let name = name.trim_end();
-    if !DAEMONS.contains(&name) {
+    let program = standing::program_of(process)?;
+    if !DAEMONS.contains(&name) || ![name, K3S].contains(&program.as_str()) {
         return None;
     }
-    let label = fs::read_to_string(process.join("attr/current")).ok()?;
+    let label = read("attr/current")?;
     let label = label.trim_end_matches(['\0', '\n']);
     Some((name.to_owned(), label.to_owned()))
 }
@@ -112,6 +117,44 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
+    /// A process of root's in `proc`, with the name that it gives itself.
+    fn process(root: &Path, pid: &str, program: &str, name: &str, label: &str) {
+        let folder = format!("proc/{pid}");
+        write(root, &format!("{folder}/comm"), &format!("{name}\n"));
+        write(root, &format!("{folder}/attr/current"), label);
+        write(root, &format!("{folder}/status"), "Uid:\t0\t0\t0\t0\n");
+        let exe = root.join(folder).join("exe");
+        std::os::unix::fs::symlink(format!("/usr/bin/{program}"), exe).unwrap();
+    }
+
+    fn domain_of(root: &Path, pid: &str) -> Option<String> {
+        let (_, label) = daemon(&root.join("proc").join(pid))?;
+        Some(domain(&label).to_owned())
+    }
+
+    #[test]
+    fn what_a_process_calls_itself_makes_it_no_engine() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let label = "system_u:system_r:container_t:s0\0";
+        for (pid, program, name, is_engine) in [
+            ("1", "sleep", "containerd", false),
+            ("2", "dash", "crio", false),
+            ("3", "containerd-fake", "containerd", false),
+            ("4", "containerd", "sleep", false),
+            ("5", "containerd", "containerd", true),
+            ("6", "dockerd (deleted)", "dockerd", true),
+            ("7", "k3s", "containerd", true),
+        ] {
+            process(root, pid, program, name, label);
+            assert_eq!(
+                domain_of(root, pid).is_some(),
+                is_engine,
+                "{program} as {name}"
+            );
+        }
+    }
+
     #[test]
     fn a_kernel_without_selinux_has_no_answer() {
         let root = tempfile::tempdir().unwrap();
@@ -134,28 +177,15 @@ mod tests {
             label_of_containers(&policies).as_deref(),
             Some("system_u:system_r:lxc_t:s0")
         );
-        for (pid, name, label) in [
-            ("1", "systemd\n", "system_u:system_r:init_t:s0\0"),
-            ("7", "dockerd\n", "system_u:system_r:dockerd_t:s0\0"),
-            (
-                "8",
-                "containerd\n",
-                "system_u:system_r:dockerd_t:s0-s0:c0.c1023\n",
-            ),
-        ] {
-            write(root, &format!("proc/{pid}/comm"), name);
-            write(root, &format!("proc/{pid}/attr/current"), label);
-        }
-        let found = ["1", "7", "8"].map(|pid| daemon(&root.join("proc").join(pid)));
-        let labels = found.map(|found| found.map(|(_, label)| domain(&label).to_owned()));
-        assert_eq!(
-            labels,
-            [
-                None,
-                Some("dockerd_t".to_owned()),
-                Some("dockerd_t".to_owned())
-            ]
-        );
+        let init = "system_u:system_r:init_t:s0\0";
+        let engine = "system_u:system_r:dockerd_t:s0\0";
+        let of_levels = "system_u:system_r:dockerd_t:s0-s0:c0.c1023\n";
+        process(root, "1", "systemd", "systemd", init);
+        process(root, "7", "dockerd", "dockerd", engine);
+        process(root, "8", "containerd", "containerd", of_levels);
+        let found = ["1", "7", "8"].map(|pid| domain_of(root, pid));
+        let labels = found.each_ref().map(Option::as_deref);
+        assert_eq!(labels, [None, Some("dockerd_t"), Some("dockerd_t")]);
         // Without a policy that can be asked nothing is claimed; and a container's process is asked about under no name.
         write(root, "selinux/enforce", "1");
         for (pid, namespace) in [("self", "mnt:[1]"), ("7", "mnt:[1]"), ("8", "mnt:[2]")] {
@@ -166,10 +196,7 @@ mod tests {
         let seen = look(&root.join("selinux"), &policies, &root.join("proc")).unwrap();
         assert!(seen.is_enforcing, "{seen:?}");
         let answers: Vec<_> = seen.engines.iter().map(|engine| engine.may_trace).collect();
-        match nix::unistd::geteuid().is_root() {
-            true => assert_eq!(answers, [None]),
-            false => assert!(answers.is_empty()),
-        }
+        assert_eq!(answers, [None]);
         assert_eq!(seen.containers, "lxc_t");
     }
 }

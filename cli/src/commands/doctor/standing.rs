@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,12 @@ const PROGRAMS: [&str; 6] = [
 
 /// What a start writes at least: a grant, the bundle's spec, a log, reservations for each card.
 const START_BYTES: usize = 256 << 10;
+
+/// The program of brokers and supervisors.
+const BROKER: &str = "cgpu-broker";
+
+/// What is read of a file of a process's.
+const FILE_MOST: u64 = 64 << 10;
 
 /// How a program stands.
 pub(in crate::commands) fn standing_of(path: &Path) -> Standing {
@@ -104,7 +110,8 @@ fn unnamed(folder: &Path) -> io::Result<File> {
         .open(folder)
 }
 
-/// Root's processes in this mount namespace, by their folders: a container's own may call itself what it likes, and is not among them.
+/// Root's processes in this mount namespace, by their folders. A container's processes may call themselves what they like: they are in another
+/// namespace. A folder's owner is root also where a process of somebody else's lets nobody trace it.
 pub(super) fn of_the_host(processes: &Path) -> impl Iterator<Item = PathBuf> {
     let own = fs::read_link(processes.join("self/ns/mnt")).ok();
     fs::read_dir(processes)
@@ -112,8 +119,34 @@ pub(super) fn of_the_host(processes: &Path) -> impl Iterator<Item = PathBuf> {
         .flatten()
         .filter_map(Result::ok)
         .map(|entry| entry.path())
-        .filter(|process| fs::metadata(process).is_ok_and(|about| about.uid() == 0))
+        .filter(|process| is_root_s(process))
         .filter(move |process| own.is_some() && fs::read_link(process.join("ns/mnt")).ok() == own)
+}
+
+/// Whether all users of a process are root, the real one too: who runs a program that has root's rights by its file chooses its name.
+fn is_root_s(process: &Path) -> bool {
+    let status = beginning(&process.join("status"));
+    let status = status.map(|status| String::from_utf8_lossy(&status).into_owned());
+    status.is_some_and(|status| {
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        users.is_some_and(|users| users.split_whitespace().all(|user| user == "0"))
+    })
+}
+
+/// The name of the file that a process runs. Its command line and `comm` are its own to choose. A file that a package has replaced
+/// since is called so.
+pub(super) fn program_of(process: &Path) -> Option<String> {
+    let file = fs::read_link(process.join("exe")).ok()?;
+    let name = file.file_name()?.to_str()?;
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
+}
+
+/// The beginning of a file of a process, which may have made it as long as it likes.
+pub(super) fn beginning(file: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(file).ok()?;
+    file.take(FILE_MOST).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// The containers of supervisors below this state folder whose own folder is gone, by `namespace/id`.
@@ -137,10 +170,12 @@ fn key_of(folder: &Path) -> Option<String> {
 
 /// The folder of a supervisor or broker: `cgpu-broker … --dir FOLDER`.
 fn folder_of(process: &Path) -> Option<PathBuf> {
-    let line = fs::read(process.join("cmdline")).ok()?;
+    if program_of(process)? != BROKER {
+        return None;
+    }
+    let line = beginning(&process.join("cmdline"))?;
     let mut arguments = line.split(|byte| *byte == 0).map(OsStr::from_bytes);
-    let program = Path::new(arguments.next()?).file_name()?;
-    if program != "cgpu-broker" {
+    if Path::new(arguments.next()?).file_name()? != BROKER {
         return None;
     }
     arguments.find(|argument| *argument == "--dir")?;
@@ -169,49 +204,58 @@ mod tests {
         assert!(why.contains("777"), "{why}");
     }
 
-    /// procfs as far as it is looked at.
-    fn process(root: &Path, pid: &str, line: &str, namespace: &str) {
+    /// procfs as far as it is looked at: a process of root's.
+    fn process(root: &Path, pid: &str, exe: &str, line: &str, namespace: &str) -> PathBuf {
         let folder = root.join(pid);
         fs::create_dir_all(folder.join("ns")).unwrap();
+        fs::write(folder.join("status"), "Name:\tx\nUid:\t0\t0\t0\t0\n").unwrap();
         fs::write(folder.join("cmdline"), line.replace(' ', "\0")).unwrap();
+        symlink(exe, folder.join("exe")).unwrap();
         symlink(namespace, folder.join("ns/mnt")).unwrap();
+        folder
     }
 
     #[test]
     fn a_supervisor_without_its_folder_is_found_and_a_containers_own_process_is_not() {
-        if !nix::unistd::geteuid().is_root() {
-            println!("SKIP: the folders of processes must be root's");
-            return;
-        }
         let (procs, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let state = state.path();
+        let (procs, state) = (procs.path(), state.path());
+        let exe = "/usr/bin/cgpu-broker";
         let line = |key: &str| {
             let folder = state.join("vgpus").join(key);
             format!("/usr/bin/cgpu-broker --dir {}", folder.display())
         };
-        process(procs.path(), "self", "cgpu doctor", "mnt:[1]");
-        process(procs.path(), "7", &line("default/gone"), "mnt:[1]");
-        process(
-            procs.path(),
-            "6",
-            &line("default/gone").replace("--dir", "--serve --dir"),
-            "mnt:[1]",
-        );
-        process(procs.path(), "8", &line("default/there"), "mnt:[1]");
-        process(procs.path(), "9", &line("default/liar"), "mnt:[2]");
-        process(
-            procs.path(),
-            "10",
-            "/usr/bin/cgpu-broker --dir /elsewhere/a/b",
-            "mnt:[1]",
-        );
-        process(
-            procs.path(),
-            "11",
-            &format!("sh {}", line("default/shell")),
-            "mnt:[1]",
-        );
+        process(procs, "self", "/usr/bin/cgpu", "cgpu doctor", "mnt:[1]");
+        process(procs, "7", exe, &line("default/gone"), "mnt:[1]");
+        let served = line("default/gone").replace("--dir", "--serve --dir");
+        process(procs, "6", exe, &served, "mnt:[1]");
+        process(procs, "8", exe, &line("default/there"), "mnt:[1]");
+        process(procs, "9", exe, &line("default/liar"), "mnt:[2]");
+        let elsewhere = "/usr/bin/cgpu-broker --dir /elsewhere/a/b";
+        process(procs, "10", exe, elsewhere, "mnt:[1]");
+        let shell = format!("sh {}", line("default/shell"));
+        process(procs, "11", "/usr/bin/dash", &shell, "mnt:[1]");
+        let replaced = "/usr/bin/cgpu-broker (deleted)";
+        process(procs, "12", replaced, &line("default/older"), "mnt:[1]");
         fs::create_dir_all(state.join("vgpus/default/there")).unwrap();
-        assert_eq!(forsaken(state, procs.path()), ["default/gone"]);
+        assert_eq!(forsaken(state, procs), ["default/gone", "default/older"]);
+    }
+
+    #[test]
+    fn what_a_process_calls_itself_makes_it_no_broker() {
+        let (procs, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (procs, state) = (procs.path(), state.path());
+        let folder = state.join("vgpus/default/liar");
+        let line = format!("/usr/bin/cgpu-broker --dir {}", folder.display());
+        process(procs, "self", "/usr/bin/cgpu", "cgpu doctor", "mnt:[1]");
+        process(procs, "7", "/usr/bin/sleep", &line, "mnt:[1]");
+        let kernels = process(procs, "8", "/x", &line, "mnt:[1]");
+        fs::remove_file(kernels.join("exe")).unwrap();
+        // Its folder is root's where it lets nobody trace it.
+        let users = ["1000\t1000\t1000\t1000", "1000\t0\t0\t0"];
+        for (pid, users) in ["9", "10"].into_iter().zip(users) {
+            let other = process(procs, pid, "/usr/bin/cgpu-broker", &line, "mnt:[1]");
+            fs::write(other.join("status"), format!("Uid:\t{users}\n")).unwrap();
+        }
+        assert_eq!(forsaken(state, procs), [""; 0]);
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::change::{Document, Format};
 use super::engine::{self, Engine};
 use super::plan::{self, HOOK, SHIM, TYPE, WRAPPER};
-use super::{place, report};
+use super::{place, processes, report};
 use crate::commands::doctor::standing_of;
 use view::doctor::{self, Named};
 
@@ -114,24 +114,24 @@ fn started_at_unix_s(processes: &Path, program: &Path) -> Option<i64> {
     let boot = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
     let boot: i64 = boot.trim().parse().ok()?;
     let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
-    fs::read_dir(processes)
-        .ok()?
-        .filter_map(Result::ok)
-        .filter(|entry| fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == program))
-        .filter_map(|entry| {
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name, in parentheses, can hold anything; field 22 is counted from behind it.
-            let (_, fields) = stat.rsplit_once(") ")?;
-            let ticks: i64 = fields.split(' ').nth(22 - 3)?.parse().ok()?;
-            Some(boot + ticks / per_second)
-        })
-        .min()
+    // By the file itself: in a container's own tree another one has the same path.
+    let running = processes::running(processes, &[program]).ok()?;
+    let starts = running.into_iter().filter_map(|process| {
+        let folder = processes.join(process.pid.to_string());
+        let stat = fs::read_to_string(folder.join("stat")).ok()?;
+        // The name, in parentheses, can hold anything; field 22 is counted from behind it.
+        let (_, fields) = stat.rsplit_once(") ")?;
+        let ticks: i64 = fields.split(' ').nth(22 - 3)?.parse().ok()?;
+        Some(boot + ticks / per_second)
+    });
+    starts.min()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
     use std::os::unix::fs::PermissionsExt;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
     use view::doctor::Standing;
@@ -227,5 +227,44 @@ mod tests {
         running.wait().unwrap();
         assert_eq!(before, None);
         assert_eq!(after.as_deref(), Some("systemctl reload docker"));
+    }
+
+    #[test]
+    fn a_program_of_the_same_path_in_another_tree_is_not_the_host_s_daemon() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let daemon = program(root, "usr/bin/dockerd", b"");
+        file(root, plan::DAEMON_JSON, "{}");
+        let minute = std::time::Duration::from_secs(60);
+        let options = fs::File::options()
+            .write(true)
+            .open(at(root, plan::DAEMON_JSON));
+        let later = std::time::SystemTime::now() + minute;
+        options.unwrap().set_modified(later).unwrap();
+        // As a container's own, which is there before the host's file changes.
+        let own = r#"mount --bind "$(command -v sleep)" "$0" && echo is there && exec "$0" 1000"#;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", own]).arg(&daemon);
+        let mut other = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(other.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let exe = format!("/proc/{}/exe", other.id());
+        let runs = || fs::read_link(&exe).is_ok_and(|exe| exe == daemon);
+        while !runs() && other.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let is_there = runs();
+        let unread = survey(root, Path::new("/proc"))[0].unread.clone();
+        drop(other.kill());
+        other.wait().unwrap();
+        if !is_there {
+            assert_eq!(line, "", "it was mounted and does not run");
+            println!(
+                "SKIP: a_program_of_the_same_path_in_another_tree_is_not_the_host_s_daemon: mounting needs root"
+            );
+            return;
+        }
+        assert_eq!(unread, None);
     }
 }

@@ -254,14 +254,23 @@ fn supervised(
         Ok(made) => made,
         Err(error) => return (Err(error), created.prepared.ended()),
     };
-    let started = start(&created, container.key(), command, cgroup.as_ref());
-    let verified = match started {
-        Ok(child) => verified(created.prepared, child),
-        Err(error) => Err((error, created.prepared.ended())),
-    };
-    let (code, ended) = match verified {
-        Ok((running, child)) => (supervise::wait(child, &signals, &running), running.ended()),
-        Err((error, ended)) => (Err(error), ended),
+    let (code, ended) = match ending.come() {
+        Ok(None) => {
+            let started = start(&created, container.key(), command, cgroup.as_ref());
+            let verified = match started {
+                Ok(child) => verified(created.prepared, child),
+                Err(error) => Err((error, created.prepared.ended())),
+            };
+            match verified {
+                Ok((running, child)) => {
+                    let code = supervise::wait(child, &signals, &running);
+                    (code, running.ended())
+                }
+                Err((error, ended)) => (Err(error), ended),
+            }
+        }
+        Ok(Some(code)) => (Ok(code), created.prepared.ended()),
+        Err(error) => (Err(error), created.prepared.ended()),
     };
     // While the command's control group is there.
     let code = after(code, ended.teardown().context("undo what held the command"));

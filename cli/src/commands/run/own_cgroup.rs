@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use nix::errno::Errno;
 use sys::pidfd::PidFd;
 
 /// How long killed processes may take to be gone.
 const END: Duration = Duration::from_secs(10);
 /// The same, of one process.
 const END_OF_ONE_MS: u16 = 1_000;
+/// How long a run waits for what another one has left.
+const END_OF_OTHERS: Duration = Duration::from_secs(1);
 /// What the folders' names begin with; whose they are follows, and the pid of their `cgpu run`.
 const PREFIX: &str = "cgpu-run-";
 
@@ -72,11 +75,18 @@ impl OwnCgroup {
         )
     }
 
+    #[expect(
+        clippy::print_stderr,
+        reason = "the command starts all the same, and its own words follow"
+    )]
     fn below(owner: &Owner, parent: Option<PathBuf>) -> anyhow::Result<Option<Self>> {
         let Some(parent) = parent else {
             return Ok(None);
         };
-        sweep_below(owner, &parent)?;
+        // What another run has left stops nobody: its processes may hang in the driver.
+        if let Err(error) = sweep_below(owner, &parent, END_OF_OTHERS) {
+            eprintln!("cgpu: what a killed run has left stays: {error:#}");
+        }
         let folder = parent.join(owner.name(std::process::id()));
         match fs::create_dir(&folder) {
             Ok(()) => Ok(Some(Self(folder))),
@@ -98,12 +108,21 @@ impl OwnCgroup {
 
     /// Kills what the command has left running, and removes the cgroup.
     pub(super) fn end(self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + END;
+        self.end_within(END)
+    }
+
+    fn end_within(self, limit: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + limit;
         loop {
             let left = processes(&self.0)?;
             if left.is_empty() {
-                return fs::remove_dir(&self.0)
-                    .with_context(|| format!("remove {}", self.0.display()));
+                return match fs::remove_dir(&self.0) {
+                    // Another run has removed it.
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        Err(error).with_context(|| format!("remove {}", self.0.display()))
+                    }
+                    Ok(()) | Err(_) => Ok(()),
+                };
             }
             if Instant::now() > deadline {
                 bail!("processes of the command do not end: {left:?}");
@@ -133,11 +152,15 @@ pub(super) fn enter(folder: &Path) -> anyhow::Result<()> {
 
 /// Ends what runs that were killed have left running; says whose.
 pub(super) fn sweep(owner: &Owner) -> anyhow::Result<Vec<String>> {
-    own_folder().map_or_else(|| Ok(Vec::new()), |parent| sweep_below(owner, &parent))
+    own_folder().map_or_else(|| Ok(Vec::new()), |parent| sweep_below(owner, &parent, END))
 }
 
-fn sweep_below(owner: &Owner, parent: &Path) -> anyhow::Result<Vec<String>> {
-    let mut removed = Vec::new();
+/// Each group may take so long. One that does not end keeps no other.
+///
+/// # Errors
+/// The first that did not end.
+fn sweep_below(owner: &Owner, parent: &Path, limit: Duration) -> anyhow::Result<Vec<String>> {
+    let (mut removed, mut result) = (Vec::new(), Ok(()));
     for entry in fs::read_dir(parent).with_context(|| format!("list {}", parent.display()))? {
         let name = entry
             .with_context(|| format!("list {}", parent.display()))?
@@ -146,10 +169,12 @@ fn sweep_below(owner: &Owner, parent: &Path) -> anyhow::Result<Vec<String>> {
         if of_run.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
             continue;
         }
-        OwnCgroup(parent.join(&name)).end()?;
-        removed.push(format!("cgroup {}", name.display()));
+        match OwnCgroup(parent.join(&name)).end_within(limit) {
+            Ok(()) => removed.push(format!("cgroup {}", name.display())),
+            Err(error) => result = result.and(Err(error)),
+        }
     }
-    Ok(removed)
+    result.map(|()| removed)
 }
 
 fn own_folder() -> Option<PathBuf> {
@@ -167,8 +192,17 @@ fn folder_of(text: &str, controller: &str, mount: &str) -> Option<PathBuf> {
 
 fn processes(folder: &Path) -> anyhow::Result<Vec<i32>> {
     let file = folder.join("cgroup.procs");
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if has_gone(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
+    };
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+/// A group that is removed while it is looked at.
+fn has_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
 #[cfg(test)]
@@ -177,6 +211,20 @@ mod tests {
 
     /// A number that no process has: above the kernel's own limit.
     const GONE: u32 = 1 << 30;
+
+    /// It has a group below it, which no `rmdir` removes.
+    #[test]
+    fn what_cannot_be_removed_stops_no_other_run() {
+        let (groups, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let owner = Owner::of(own.path()).unwrap();
+        let left = groups.path().join(owner.name(GONE));
+        fs::create_dir_all(left.join("below")).unwrap();
+        sweep_below(&owner, groups.path(), END).unwrap_err();
+        let made = OwnCgroup::below(&owner, Some(groups.path().to_owned())).unwrap();
+        assert!(made.unwrap().folder().is_dir());
+        // What another run has removed meanwhile is gone.
+        OwnCgroup::at(groups.path().join("gone")).end().unwrap();
+    }
 
     #[test]
     fn groups_of_another_state_folder_are_left_alone() {
@@ -210,13 +258,13 @@ mod tests {
             group(&name, &pid);
         }
         let nothing: [String; 0] = [];
-        assert_eq!(sweep_below(&owner, groups.path()).unwrap(), nothing);
+        assert_eq!(sweep_below(&owner, groups.path(), END).unwrap(), nothing);
         assert!(victim.try_wait().unwrap().is_none(), "it lives");
         victim.kill().unwrap();
         victim.wait().unwrap();
         // No real group: it is found, and cannot be removed with a file in it.
         group(&owner.name(GONE), "");
-        sweep_below(&owner, groups.path()).unwrap_err();
+        sweep_below(&owner, groups.path(), END).unwrap_err();
     }
 
     #[test]

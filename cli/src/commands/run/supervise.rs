@@ -30,7 +30,7 @@ const FORWARDED: [Signal; 8] = [
 const SUCCESSION: Duration = Duration::from_millis(200);
 
 /// Those that would end this program, kept from doing so while there is something to undo.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct EndingSignals(SigSet);
 
 /// Keeps the signals that would end this program. Programs started from here on inherit this, so it is as little as can be:
@@ -49,6 +49,23 @@ pub(super) fn keep_ending_signals() -> anyhow::Result<EndingSignals> {
 }
 
 impl EndingSignals {
+    /// The code to end with where one has come while there is no command: from a terminal the command has not had it either.
+    pub(super) fn come(self) -> anyhow::Result<Option<ExitCode>> {
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let signals = SignalFd::with_flags(&self.0, flags).context("open a signal descriptor")?;
+        let ignored = ignored_signals();
+        while let Some(info) = signals.read_signal().context("look for a signal")? {
+            // By `nohup`, and in a script's background: what is kept is queued all the same.
+            let bit = info.ssi_signo.saturating_sub(1);
+            if ignored.checked_shr(bit).is_some_and(|rest| rest & 1 == 1) {
+                continue;
+            }
+            let code = info.ssi_signo.saturating_add(128);
+            return Ok(Some(ExitCode::from(u8::try_from(code).unwrap_or(1))));
+        }
+        Ok(None)
+    }
+
     /// Keeps all signals that [`wait`] passes on, and that of the command's end.
     pub(super) fn and_all_others(self) -> anyhow::Result<SignalFd> {
         let mut signals = self.0;
@@ -57,6 +74,13 @@ impl EndingSignals {
         signals.thread_block().context("block signals")?;
         SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("open a signal descriptor")
     }
+}
+
+/// A bit for each, from the first: `SigIgn` in `/proc/self/status`.
+fn ignored_signals() -> u64 {
+    let field = sys::proc::status_field("self", "SigIgn").ok().flatten();
+    let mask = field.and_then(|mask| u64::from_str_radix(&mask, 16).ok());
+    mask.unwrap_or_default()
 }
 
 /// Waits for the command; its exit code is this program's, 128 and the signal's number where a signal ended it.
@@ -136,6 +160,17 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_that_comes_before_the_command_ends_the_run() {
+        let ending = keep_ending_signals().unwrap();
+        assert_eq!(ending.come().unwrap(), None);
+        // Of this thread alone, which keeps it; not one that shells ignore for what they start behind.
+        nix::sys::signal::raise(Signal::SIGTERM).unwrap();
+        let code = ending.come().unwrap();
+        assert_eq!(code, Some(ExitCode::from(143)));
+        assert_eq!(ending.come().unwrap(), None);
+    }
 
     #[test]
     fn codes_are_the_shell_s() {

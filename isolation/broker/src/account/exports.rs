@@ -90,10 +90,11 @@ impl Account {
                 process: ProcessId(call.origin.process),
             },
         };
-        let adopted = change.ledger(operation);
-        adopted
-            .map(drop)
-            .map_err(|refusal| self.denied_by_ledger(call, refusal))
+        change
+            .ledger(operation)
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        self.remember_import(change, ledger::FileId(file.0), export.index);
+        Ok(())
     }
 
     /// The refusal of a file that nobody of ours has exported by.

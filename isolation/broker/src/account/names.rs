@@ -12,6 +12,7 @@ use nvabi::{escape, status};
 use verdict::names::{self, Must, Named};
 use verdict::{Effect, Op, REGISTERED_FOR_A_BYTE};
 
+use super::reserve::card_of_object;
 use super::{Account, Denied, JudgedCall, Why};
 
 /// What can be mapped of an object whose size the ledger does not have: a doorbell has 64 KiB, and virtual memory nobody maps.
@@ -48,8 +49,7 @@ impl Account {
             };
             return Err(self.denied(call, missing, why));
         }
-        if let Some((client, object)) = space_without_a_card(state, op, &views) {
-            let why = Why::NoCardAbove { client, object };
+        if let Some(why) = misplaced_space(state, op, &views) {
             return Err(self.denied(call, status::NV_ERR_INVALID_OBJECT_PARENT, why));
         }
         if let Some(why) = maps_beyond(state, call.effect) {
@@ -66,30 +66,27 @@ impl Account {
     }
 }
 
-/// The client and the parent of a duplicate of an address space below what is no card's: a client, or an object of one. RM makes the copy as
-/// if there were a device above it (`vaspaceapiCopyConstruct_IMPL`, vaspace_api.c, in all releases), and does not come back from that
-/// (`lab/referee`). No program asks for it.
-fn space_without_a_card(state: &State, op: &Op, views: &[&[u8]]) -> Option<(u32, u32)> {
+/// Why a duplicate of an address space is refused that is not below the card that the space is on. Below a client, or an object of one, RM makes
+/// the copy as if there were a device above it (`vaspaceapiCopyConstruct_IMPL`, vaspace_api.c, in all releases), and does not come back from that
+/// (`lab/referee`); below another card the copy has the first one's page tables all the same. So has that of a group or of a context share, with
+/// what is made below it (`kchangrpapiCopyConstruct_IMPL` compares no card). No program asks for any of these.
+fn misplaced_space(state: &State, op: &Op, views: &[&[u8]]) -> Option<Why> {
     let arg = views
         .first()
         .filter(|_| op.escape() == Some(escape::Id::DupObject))?;
-    let object = |client: u32, object: u32| {
-        let object = ObjectHandle(object);
-        state.ledger.object(ClientHandle(client), object)
+    let name = |client, object| Some((u32_at(arg, client)?, u32_at(arg, object)?));
+    let of = name(nvos55::H_CLIENT_SRC, nvos55::H_OBJECT_SRC)?;
+    let (client, object) = name(nvos55::H_CLIENT, nvos55::H_PARENT)?;
+    let source = state.ledger.object(ClientHandle(of.0), ObjectHandle(of.1));
+    let is_of_a_card = |kind| {
+        use ObjectKind::{ChannelGroup, ContextShare, VaSpace};
+        [VaSpace, ChannelGroup, ContextShare].contains(&kind)
     };
-    let source = object(
-        u32_at(arg, nvos55::H_CLIENT_SRC)?,
-        u32_at(arg, nvos55::H_OBJECT_SRC)?,
-    );
-    let (client, parent) = (
-        u32_at(arg, nvos55::H_CLIENT)?,
-        u32_at(arg, nvos55::H_PARENT)?,
-    );
-    let is_space = source.is_some_and(|source| source.kind == ObjectKind::VaSpace);
-    let below = state
-        .ledger
-        .card_of(ClientHandle(client), ObjectHandle(parent));
-    (is_space && below.is_none()).then_some((client, parent))
+    source.filter(|source| is_of_a_card(source.kind))?;
+    match card_of_object(state, (client, object)) {
+        None => Some(Why::NoCardAbove { client, object }),
+        below => (card_of_object(state, of) != below).then_some(Why::OtherCard { client, object }),
+    }
 }
 
 /// Why a MAP_MEMORY_DMA is refused that passes the object's end. RM takes page tables of the card for all of the length before it

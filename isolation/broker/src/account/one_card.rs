@@ -13,12 +13,15 @@ use journal::state::State;
 use ledger::{AllocationId, CardSlot, ClientHandle, ObjectHandle, ObjectKind, PinFor};
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::class::{self, Kind, Plain};
-use nvabi::layout::{channel_params, context_dma, memory_params, nvos21, nvos32, nvos33, nvos46};
+use nvabi::layout::{
+    channel_params, context_dma, memory_params, nvos02, nvos21, nvos32, nvos33, nvos46,
+};
 use nvabi::{escape, status};
 use sys::sync::lock;
-use verdict::{Effect, Op, Whose};
+use verdict::{Effect, Op};
 
 use super::reserve::card_of_object;
+use super::translation::dependencies;
 use super::{Account, Denied, JudgedCall, Why, names};
 
 /// `hObjectError` and `hObjectEccError` of a channel.
@@ -37,8 +40,8 @@ pub(crate) struct Made(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Of a card's memory that is charged with more than is its own: bytes that are. Its other handles are of the same.
-    placed: BTreeMap<AllocationId, u64>,
+    /// Of memory that is charged with more than is its own: bytes that are. Its other handles are of the same.
+    own_bytes: BTreeMap<AllocationId, u64>,
     /// The memory that a context DMA is over. None can be duplicated.
     over: BTreeMap<(u32, u32), u32>,
     /// How many there may be before the next look.
@@ -48,12 +51,13 @@ struct Inner {
 impl Inner {
     /// What is gone is forgotten, now and then.
     fn bound(&mut self, state: &State) {
-        let len = |it: &Self| it.placed.len().saturating_add(it.over.len());
+        let len = |it: &Self| it.own_bytes.len().saturating_add(it.over.len());
         if len(self) <= self.most.max(MANY) {
             return;
         }
         let ledger = &state.ledger;
-        self.placed.retain(|id, _| ledger.allocation(*id).is_some());
+        self.own_bytes
+            .retain(|id, _| ledger.allocation(*id).is_some());
         self.over.retain(|(client, object), _| {
             let name = (ClientHandle(*client), ObjectHandle(*object));
             ledger.object(name.0, name.1).is_some()
@@ -63,9 +67,9 @@ impl Inner {
 }
 
 impl Made {
-    fn place(&self, state: &State, memory: AllocationId, own_bytes: u64) {
+    fn put_own(&self, state: &State, memory: AllocationId, bytes: u64) {
         let mut inner = lock(&self.0);
-        inner.placed.insert(memory, own_bytes);
+        inner.own_bytes.insert(memory, bytes);
         inner.bound(state);
     }
 
@@ -151,6 +155,7 @@ impl Account {
             let memory = (client, word(nvos33::H_MEMORY));
             return self.on_card(call, memory, !is_on_another_card(state, memory, on));
         }
+        self.check_space(state, call)?;
         let Some(named) = Named::of(call.op, &views) else {
             return Ok(());
         };
@@ -184,6 +189,34 @@ impl Account {
         Ok(())
     }
 
+    /// Virtual memory, a group, a channel and a context share are on the card of the address space that they name, and a channel of its context
+    /// share's: RM takes that from its own parent, and compares it with no device (`vaspaceGetByHandleOrDeviceDefault_IMPL`, vaspace_api.c).
+    /// Where it then maps for the other card there are no page tables (`dmaUpdateVASpace_GF100`, virt_mem_allocator_gm107.c).
+    fn check_space(&self, state: &State, call: &JudgedCall<'_>) -> Result<(), Denied> {
+        let views = call.views();
+        let arg = views.first().copied().unwrap_or_default();
+        let Some(class) = call.op.class(arg).and_then(class::of) else {
+            return Ok(());
+        };
+        let is_heap = call.op.escape() == Some(escape::Id::VidHeapControl);
+        let parent_at = match is_heap {
+            true => nvos32::H_PARENT,
+            false => nvos21::H_PARENT,
+        };
+        let client = u32_at(arg, nvos21::H_ROOT).unwrap_or_default();
+        let parent = u32_at(arg, parent_at).unwrap_or_default();
+        let on = card_of_object(state, (client, parent));
+        let share = (class.kind == Kind::Channel)
+            .then(|| u32_at(views.get(1)?, channel_params::H_CONTEXT_SHARE))
+            .flatten();
+        let named = dependencies(call.op, class, call.segments);
+        for ObjectHandle(object) in named.into_iter().chain(share.map(ObjectHandle)) {
+            let of = card_of_object(state, (client, object));
+            self.on_card(call, (client, object), of.is_none() || of == on)?;
+        }
+        Ok(())
+    }
+
     fn on_card(
         &self,
         call: &JudgedCall<'_>,
@@ -204,9 +237,16 @@ impl Account {
         if object.kind != ObjectKind::Memory || object.allocation.is_none() {
             return None;
         }
+        // It is charged with a part of what is registered, and what is registered is the word of a struct that the kernel reads anew.
+        if object.class == class::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR {
+            return None;
+        }
         let charged = names::most_mapped(state, object);
-        let placed = lock(&self.made.0).placed.get(&object.allocation?).copied();
-        Some(placed.map_or(charged, |own| own.min(charged)))
+        let own = lock(&self.made.0)
+            .own_bytes
+            .get(&object.allocation?)
+            .copied();
+        Some(own.map_or(charged, |own| own.min(charged)))
     }
 
     /// The memory that a context DMA is over.
@@ -223,23 +263,29 @@ impl Account {
         let views = call.views();
         let params = views.get(1).copied().unwrap_or_default();
         if let Effect::Memory(memory) = call.effect {
-            let is_heap = call.op.escape() == Some(escape::Id::VidHeapControl);
-            let (segment, at) = match is_heap {
-                true => (0, nvos32::ALLOC_SIZE),
-                false => (1, memory_params::SIZE),
-            };
-            let written = views.get(segment).and_then(|block| u64_at(block, at));
-            let is_placed = memory.whose == Whose::Card && memory.size_at.is_none();
             let name = (ClientHandle(memory.client), ObjectHandle(made));
-            let object = state.ledger.object(name.0, name.1).filter(|_| is_placed);
-            if let Some((id, own)) = object.and_then(|it| it.allocation).zip(written) {
-                self.made.place(state, id, own);
+            let id = state
+                .ledger
+                .object(name.0, name.1)
+                .and_then(|it| it.allocation);
+            let charged = id.and_then(|id| Some((id, state.ledger.allocation(id)?.bytes)));
+            if let Some(((id, charged), own)) = charged.zip(own_by_answer(call))
+                && own < charged
+            {
+                self.made.put_own(state, id, own);
             }
         } else if let Effect::Object { class, client, .. } = call.effect
             && class.kind == Kind::Plain(Plain::ContextDma)
             && let Some(memory) = u32_at(params, context_dma::H_MEMORY)
         {
             self.made.put_over(state, (*client, made), memory);
+        }
+    }
+
+    /// How another container has made what is imported from it is not known here.
+    pub(super) fn remember_import(&self, state: &State, file: ledger::FileId, index: u32) {
+        if let Some(memory) = state.ledger.exported_allocation(file, index) {
+            self.made.put_own(state, memory, 0);
         }
     }
 
@@ -281,7 +327,6 @@ impl Account {
                 Ok(pin) => pins.push(pin),
                 Err(why) => {
                     tracing::error!(%why, memory, "what a channel names for its USERD is not held");
-                    continue;
                 }
             }
             if card_of_object(change, (client, memory)) != Some(CardSlot::HOST) {
@@ -291,6 +336,18 @@ impl Account {
         let kept = kept.into_iter().map(ObjectHandle).collect();
         let channel = (ClientHandle(client), ObjectHandle(channel.1));
         change.hold_for_channel(channel, kept, pins);
+    }
+}
+
+/// How large the memory is that a call has made: the driver writes it back, and charges may be rounded further, since the host's pages may be
+/// larger than RM's and memory at a place of the caller's has neighbours.
+fn own_by_answer(call: &JudgedCall<'_>) -> Option<u64> {
+    let views = call.views();
+    let (arg, params) = (views.first()?, views.get(1));
+    match call.op.escape() {
+        Some(escape::Id::VidHeapControl) => u64_at(arg, nvos32::ALLOC_SIZE),
+        Some(escape::Id::AllocMemory) => u64_at(arg, nvos02::LIMIT)?.checked_add(1),
+        Some(_) | None => u64_at(params?, memory_params::SIZE),
     }
 }
 

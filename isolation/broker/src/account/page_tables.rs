@@ -1,6 +1,6 @@
 //! Page tables that the driver makes of a card for what is mapped, and that no sum of it has.
 //!
-//! MAP_MEMORY_DMA, UVM_MAP_EXTERNAL_ALLOCATION and UVM_MAP_DYNAMIC_PARALLELISM_REGION take 8 bytes of the card for each page: 1/512 of what is
+//! MAP_MEMORY_DMA, UVM_MAP_EXTERNAL_ALLOCATION, UVM_MAP_DYNAMIC_PARALLELISM_REGION and UVM_ALLOC_SEMAPHORE_POOL take 8 bytes of the card for each page: 1/512 of what is
 //! mapped in pages of 4 KiB (`virtmemReserveMempool_IMPL`, mem_mgr/virtual_mem.c, which counts in those whatever the memory's pages are;
 //! `uvm_page_table_range_vec_init`, uvm_map_external.c), in whole tables: a mapping of 4 KiB takes a table and a directory where there is nothing
 //! else ([`placement`]). Managed memory takes them where it is touched, until it is mapped no more: memory of nvidia-uvm's own, which is not
@@ -148,7 +148,11 @@ impl Inner {
         self.forget_what_is_gone(state);
         let mapped = tables_of(state.ledger.mapped(card));
         let managed = tables_of(state.ledger.managed_on(card));
-        self.cards.entry(card).or_default().by_uvm = Some(mapped.saturating_add(managed));
+        let pools = state
+            .all_pools()
+            .map(|(_, base, bytes)| tables_of_pool(base, bytes));
+        let by_uvm = pools.fold(mapped.saturating_add(managed), u128::saturating_add);
+        self.cards.entry(card).or_default().by_uvm = Some(by_uvm);
         self.check(state, card, bytes)
     }
 
@@ -201,6 +205,12 @@ fn tables_of(spans: impl Iterator<Item = (ledger::FileId, Span)>) -> u128 {
         placement.add(file, span.base(), length(span));
     }
     placement.bytes()
+}
+
+/// A pool is mapped twice on every card: where the program has it, and among the driver's own addresses (`uvm_va_range_create_semaphore_pool`,
+/// uvm_va_range.c).
+fn tables_of_pool(base: u64, bytes: u64) -> u128 {
+    placement::of_one(base, bytes).saturating_mul(2)
 }
 
 fn length(span: Span) -> u64 {
@@ -329,6 +339,8 @@ impl Account {
             let card = self.slot_of_uuid(uuid);
             let tables = placement::of_one(*base, *length);
             Some((card.into_iter().collect(), tables))
+        } else if let Effect::Pool { base, length } = effect {
+            Some((self.card_slots(), tables_of_pool(*base, *length)))
         } else {
             None
         }
@@ -393,6 +405,10 @@ impl Account {
             let tables = placement::of_one(*base, *length);
             for card in cards.iter().filter_map(|uuid| self.slot_of_uuid(uuid)) {
                 inner.add_tables_of_uvm(card, tables);
+            }
+        } else if let Effect::Pool { base, length } = effect {
+            for card in self.card_slots() {
+                inner.add_tables_of_uvm(card, tables_of_pool(*base, *length));
             }
         }
     }

@@ -3,7 +3,6 @@
 //!
 //! The journal does not know them: a successor begins without any.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use driver::FileId;
@@ -12,6 +11,7 @@ use nvabi::{status, uvm};
 use sys::sync::lock;
 use verdict::{Effect, Switch};
 
+use super::by_file::ByFile;
 use super::{Account, Denied, JudgedCall, Why};
 
 /// Groups that a container may have. A program makes one for a context, and one for a stream that it attaches memory to.
@@ -23,9 +23,9 @@ pub(crate) struct RangeGroups(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_file: BTreeMap<FileId, BTreeSet<u64>>,
-    /// All of them, and those of calls that the driver has.
-    count: usize,
+    made: ByFile,
+    /// Of calls that the driver has.
+    under_way: usize,
 }
 
 /// A group that the driver makes at this moment. Dropped at the call's end.
@@ -34,13 +34,8 @@ pub(crate) struct GroupUnderWay<'a>(&'a RangeGroups);
 
 impl Drop for GroupUnderWay<'_> {
     fn drop(&mut self) {
-        lock(&self.0.0).subtract(1);
-    }
-}
-
-impl Inner {
-    fn subtract(&mut self, groups: usize) {
-        self.count = self.count.saturating_sub(groups);
+        let mut inner = lock(&self.0.0);
+        inner.under_way = inner.under_way.saturating_sub(1);
     }
 }
 
@@ -57,11 +52,11 @@ impl Account {
             return Ok(None);
         }
         let mut inner = lock(&self.range_groups.0);
-        if inner.count >= MOST_RANGE_GROUPS {
+        if inner.made.count().saturating_add(inner.under_way) >= MOST_RANGE_GROUPS {
             let why = Why::TooManyRangeGroups;
             return Err(self.denied(call, status::NV_ERR_NO_MEMORY, why));
         }
-        inner.count = inner.count.saturating_add(1);
+        inner.under_way = inner.under_way.saturating_add(1);
         Ok(Some(GroupUnderWay(&self.range_groups)))
     }
 
@@ -74,27 +69,20 @@ impl Account {
         let Some(id) = argument.and_then(|arg| u64_at(&arg.bytes, uvm::RANGE_GROUP_ID)) else {
             return;
         };
-        let mut inner = lock(&self.range_groups.0);
-        let groups = inner.by_file.entry(call.origin.file).or_default();
+        let (file, made) = (call.origin.file, &mut lock(&self.range_groups.0).made);
         match switch {
-            Switch::On if groups.insert(id) => inner.count = inner.count.saturating_add(1),
-            Switch::Off if groups.remove(&id) => inner.subtract(1),
-            Switch::On | Switch::Off => {}
+            Switch::On => made.add(file, id),
+            Switch::Off => made.remove(file, id),
         }
     }
 
     /// The groups of a file.
     pub(crate) fn range_groups_of(&self, file: FileId) -> Vec<u64> {
-        let inner = lock(&self.range_groups.0);
-        let groups = inner.by_file.get(&file).into_iter().flatten();
-        groups.copied().collect()
+        lock(&self.range_groups.0).made.of(file).collect()
     }
 
     /// A file is gone, and its groups with it.
     pub(super) fn forget_range_groups(&self, file: FileId) {
-        let mut inner = lock(&self.range_groups.0);
-        if let Some(groups) = inner.by_file.remove(&file) {
-            inner.subtract(groups.len());
-        }
+        lock(&self.range_groups.0).made.forget(file);
     }
 }

@@ -59,6 +59,7 @@ impl JudgedCall<'_> {
             Effect::RangeGroup(switch) => *switch == Switch::Off,
             // Mapping and unmapping again come to the same end, and so are not refused.
             Effect::None
+            | Effect::Pages(_)
             | Effect::View(_)
             | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }

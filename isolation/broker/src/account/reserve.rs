@@ -6,7 +6,7 @@ use journal::reservation::Reservation;
 use journal::state::State;
 use ledger::{
     CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, PinFor, PinToken, Purpose,
-    ReservationToken,
+    ReservationToken, Span,
 };
 use nvabi::bytes::u32_at;
 use nvabi::class::{Class, Kind, Plain};
@@ -37,6 +37,7 @@ impl Account {
             | Effect::MapDma { .. }
             | Effect::CpuMapping { .. }
             | Effect::RangeGroup(_)
+            | Effect::Pages(_)
             | Effect::View(_)
             | Effect::Schedule(
                 Schedule::SetTimeslice { .. }
@@ -76,17 +77,20 @@ impl Account {
                 cards,
             } => {
                 let memory = (ClientHandle(*client), ObjectHandle(*memory));
-                let (cards, pin) = self.pin_mapped(change, call, memory, cards)?;
+                let cards = self.mapped_cards(call, cards)?;
+                self.check_cut(change, call, (*base, *length), &cards)?;
+                let pin = self.pin_mapped(change, call, memory, &cards)?;
                 let (base, length) = (*base, *length);
                 Ok(Reservation::MapExternal { base, length, cards, pin })
             }
             Effect::Free { client, object } => self.reserve_free(change, call, (*client, *object)),
             Effect::Range { base, length, .. } => self.reserve_range(change, call, (*base, *length)),
-            Effect::Unmap { base, length, card } => Ok(Reservation::Unmap {
-                base: *base,
-                length: *length,
-                card: self.slot_of_uuid(card),
-            }),
+            Effect::Unmap { base, length, card } => {
+                let card = self.slot_of_uuid(card);
+                let (base, length) = (*base, *length);
+                self.check_cut(change, call, (base, length), card.as_slice())?;
+                Ok(Reservation::Unmap { base, length, card })
+            }
             Effect::RegisterCard { card } => match self.slot_of_uuid(card) {
                 Some(_granted) => Ok(Reservation::Nothing),
                 None => Err(self.denied(call, status::NV_ERR_GPU_UUID_NOT_FOUND, Why::NoDevice)),
@@ -261,18 +265,39 @@ impl Account {
         Ok(Reservation::Range { base, length })
     }
 
-    /// The cards that memory is to be mapped on, and a pin that keeps it charged for as long.
+    /// The cards that memory is to be mapped on.
+    fn mapped_cards(
+        &self,
+        call: &JudgedCall<'_>,
+        cards: &[[u8; 16]],
+    ) -> Result<Vec<CardSlot>, Denied> {
+        let cards: Option<Vec<CardSlot>> =
+            cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
+        cards.ok_or_else(|| self.denied(call, status::NV_ERR_INVALID_DEVICE, Why::NoDevice))
+    }
+
+    /// Whether what was mapped there may be in one piece more then, on each of these cards: the driver splits it.
+    fn check_cut(
+        &self,
+        state: &State,
+        call: &JudgedCall<'_>,
+        (base, length): (u64, u64),
+        cards: &[CardSlot],
+    ) -> Result<(), Denied> {
+        let file = ledger::FileId(call.origin.file.0);
+        Span::new(base, length)
+            .map_or(Ok(()), |span| state.ledger.check_cut(file, span, cards))
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))
+    }
+
+    /// A pin that keeps memory charged for as long as it is mapped.
     fn pin_mapped(
         &self,
         change: &mut Change<'_>,
         call: &JudgedCall<'_>,
         memory: (ClientHandle, ObjectHandle),
-        cards: &[[u8; 16]],
-    ) -> Result<(Vec<CardSlot>, PinToken), Denied> {
-        let cards: Option<Vec<CardSlot>> =
-            cards.iter().map(|uuid| self.slot_of_uuid(uuid)).collect();
-        let no_device = || self.denied(call, status::NV_ERR_INVALID_DEVICE, Why::NoDevice);
-        let cards = cards.ok_or_else(no_device)?;
+        cards: &[CardSlot],
+    ) -> Result<PinToken, Denied> {
         let (client, object) = (memory.0.0, memory.1.0);
         if one_card::is_page_of_figures(change, (client, object)) {
             let why = Why::PageOfFigures { client, object };
@@ -281,10 +306,9 @@ impl Account {
         let purpose = PinFor::Map {
             cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
         };
-        let pin = change
+        change
             .pin(memory, purpose)
-            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
-        Ok((cards, pin))
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))
     }
 
     fn reserve_pool(

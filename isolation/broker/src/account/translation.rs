@@ -15,6 +15,7 @@ use journal::state::ChangesAccount;
 pub fn changes_account(effect: &Effect) -> ChangesAccount {
     match effect {
         Effect::None
+        | Effect::Pages(_)
         | Effect::MapDma { .. }
         | Effect::UnmapDma { .. }
         | Effect::CpuMapping { .. }

@@ -2,6 +2,7 @@
 
 use journal::limits::{MOST_HOST_MAPPINGS, MOST_OS_EVENTS, MOST_POOLS};
 
+use super::advised::MOST_ADVISED;
 use super::cpu_mappings::MOST_CPU_MAPPINGS;
 use super::page_tables::MOST_DMA_MAPPINGS;
 use super::range_groups::MOST_RANGE_GROUPS;
@@ -153,6 +154,15 @@ pub enum Why {
     /// See [`MOST_RANGE_GROUPS`].
     #[error("more than {MOST_RANGE_GROUPS} range groups")]
     TooManyRangeGroups,
+    /// See [`MOST_ADVISED`].
+    #[error("policies of managed memory begin or end at more than {MOST_ADVISED} addresses")]
+    TooManyPolicies,
+    /// A policy of memory that is not managed.
+    #[error("{0:#x} is in no managed memory")]
+    NotManaged(u64),
+    /// Pages of the host's that would be charged to no process of the container's.
+    #[error("the host's pages would be charged to no process of the container's: {0}")]
+    ChargedElsewhere(String),
     /// See [`MOST_DMA_MAPPINGS`].
     #[error("more than {MOST_DMA_MAPPINGS} mappings by MAP_MEMORY_DMA")]
     TooManyMappings,

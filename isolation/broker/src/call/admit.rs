@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use driver::{Caller, Segment};
 use journal::counters::Counter;
+use nvabi::errno::ENOMEM;
+use nvabi::uvm;
 use share::{Disposition, Passage};
 use verdict::{Effect, Op, Refusal, Unknown, Verdict, page_tables};
 
@@ -159,8 +161,27 @@ impl NotifiedCall<'_> {
                 Err(denied) => self.deny(&request.op, denied, argument),
             });
         }
+        if request.op == Op::Uvm(&uvm::UVM_INITIALIZE)
+            && let Err(reply) = self.keep_memory(request)
+        {
+            return Some(reply);
+        }
         super::hand_back::stays_in_the_caller(container.driver.binding(), &judged)
             .then(|| self.hand_back(&judged, request.file))
+    }
+
+    /// Keeps the memory that a file is initialised in: what is mapped there stays, whatever its process becomes.
+    fn keep_memory(&self, request: &Request<'_>) -> Result<(), Reply> {
+        let by = (self.notification.tid, request.caller.tgid);
+        let files = &self.container.files;
+        let kept = files.keep_memory(request.file.id, by, &|| self.still_waits());
+        if !self.still_waits() {
+            return Err(Reply::GivenUp);
+        }
+        kept.map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(ENOMEM);
+            self.report(&"UVM_INITIALIZE", Refusal::Errno(errno), None)
+        })
     }
 
     /// Logs a refusal, which is the call's reply.

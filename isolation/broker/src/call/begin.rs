@@ -151,6 +151,7 @@ impl<'c> NotifiedCall<'c> {
             None => None,
         };
         let call = request.judged(before, transfer_file_of(&fds));
+        self.check_mm(&call, request.file).map_err(deny)?;
         self.check_imports(&call, &fds).map_err(deny)?;
         let (in_order, mut change, taken) = loop {
             let in_order = container.orders.take(&request.effect, request.file);

@@ -9,7 +9,7 @@ use ledger::{ClientHandle, ObjectHandle};
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::errno::EBADF;
-use verdict::share::Narrowing;
+use verdict::share::PutBack;
 use verdict::{Effect, Refusal};
 
 use super::admit::Request;
@@ -58,7 +58,11 @@ impl<'a> BegunCall<'a> {
         });
         container.health.is_back(ticket.call_slot);
         container.health.take_reach(&**driver, &done);
-        replace(&mut call.segments, &put_back);
+        for own in &put_back {
+            if let Some(block) = call.segments.get_mut(own.segment()) {
+                own.apply(&mut block.bytes);
+            }
+        }
         let mut executed = ExecutedCall {
             is_in_doubt: matches!(&done, Err(error) if error.is_in_doubt()),
             result: CallResult::errno(0, &before),
@@ -125,7 +129,7 @@ fn narrow(
     binding: Binding,
     (request, mapper): (&Request<'_>, Option<u32>),
     segments: &mut [Segment],
-) -> Vec<Narrowing> {
+) -> Vec<PutBack> {
     let op = &request.op;
     let views: Vec<&[u8]> = segments
         .iter()
@@ -141,7 +145,13 @@ fn narrow(
     if binding != Binding::None {
         narrowings.extend(verdict::narrow(op, &views));
     }
-    replace(segments, &narrowings)
+    narrowings
+        .iter()
+        .filter_map(|narrowing| {
+            let block = segments.get_mut(usize::from(narrowing.segment))?;
+            narrowing.apply(&mut block.bytes)
+        })
+        .collect()
 }
 
 /// The class of what a MAP_MEMORY_DMA maps into; `None` of other calls.
@@ -152,16 +162,6 @@ fn mapper(container: &Container, effect: &Effect) -> Option<u32> {
     let state = container.journal.change();
     let mapper = state.ledger.object(ClientHandle(client), ObjectHandle(dma));
     mapper.map(|mapper| mapper.class)
-}
-
-fn replace(segments: &mut [Segment], narrowings: &[Narrowing]) -> Vec<Narrowing> {
-    narrowings
-        .iter()
-        .filter_map(|narrowing| {
-            let block = segments.get_mut(usize::from(narrowing.segment))?;
-            narrowing.apply(&mut block.bytes)
-        })
-        .collect()
 }
 
 /// What the tenant is to see.

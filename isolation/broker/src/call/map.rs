@@ -62,6 +62,20 @@ impl ReceivedCall<'_> {
             Verdict::Execute(_) => return self.call.let_map(suspect),
             Verdict::Refuse(refusal) => return Reply::refused(refusal, None),
         };
+        // Of what was initialised before this broker's time, or by another process with the same memory.
+        let by = (mapper.tid, mapper.tgid);
+        let kept = &container.files.initialised;
+        if policy != Managed::Allow
+            && !kept.has_in_sight(mapper.tgid)
+            && let Err(error) = container.files.keep_memory(file.id, by, mapper.is_waiting)
+            && !kept.has(mapper.tgid)
+        {
+            if !self.call.still_waits() {
+                return Reply::GivenUp;
+            }
+            let errno = error.raw_os_error().unwrap_or(ENOMEM);
+            return self.call.refuse_map(errno);
+        }
         self.call.let_map(|| {
             let managed = &container.managed;
             managed.charge(
@@ -103,13 +117,16 @@ impl NotifiedCall<'_> {
                     None,
                 )
             }
-            Err(managed::Refused::TooMany) => {
-                container.health.refused(&"mmap", &Replied(refusal));
-                Reply::refused(refusal, None)
-            }
+            Err(managed::Refused::TooMany) => self.refuse_map(ENOMEM),
             Err(managed::Refused::Malformed) => Reply::Errno(EINVAL),
             Err(managed::Refused::GivenUp) => Reply::GivenUp,
         }
+    }
+
+    fn refuse_map(&self, errno: i32) -> Reply {
+        let refusal = Refusal::Errno(errno);
+        self.container.health.refused(&"mmap", &Replied(refusal));
+        Reply::refused(refusal, None)
     }
 
     /// Before memory is refused: a process that has just exited may still be charged, and so may memory that is mapped no more. Once

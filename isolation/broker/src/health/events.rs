@@ -83,12 +83,12 @@ impl Events {
     /// The last ones, oldest first.
     #[must_use]
     pub fn last(&self) -> Vec<Event> {
-        self.lock().last.iter().cloned().collect()
+        sync::lock(&self.inner).last.iter().cloned().collect()
     }
 
     /// Adds one; `false` when there were too many lately, and this one is left out.
     pub fn add(&self, kind: EventKind, text: &str) -> bool {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let periods = inner.refilled_at.elapsed().as_secs() / PERIOD_SECONDS;
         if periods > 0 {
             let more = u32::try_from(periods).unwrap_or(BURST);
@@ -117,12 +117,12 @@ impl Events {
     /// Why the last event is not in the file; `None`: it is.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
-        self.lock().failure.clone()
+        sync::lock(&self.inner).failure.clone()
     }
 
     /// Tries again to write what could not be written.
     pub fn retry(&self) -> Option<Recovered> {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let why = inner.failure.clone()?;
         self.write(&mut inner);
         if inner.failure.is_some() {
@@ -145,10 +145,6 @@ impl Events {
             inner.unwritten = inner.unwritten.saturating_sub(1);
         }
         inner.failure = None;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        sync::lock(&self.inner)
     }
 }
 
@@ -196,7 +192,7 @@ mod tests {
             .filter(|_| events.add(EventKind::HungCall, "hangs"))
             .count();
         assert!((64..=66).contains(&reported), "{reported}");
-        events.lock().refilled_at -= Duration::from_secs(3);
+        sync::lock(&events.inner).refilled_at -= Duration::from_secs(3);
         assert!(events.add(EventKind::HungCall, "hangs"));
         let last = events.last().pop().unwrap();
         assert!(

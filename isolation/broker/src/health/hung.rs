@@ -4,7 +4,7 @@
 //! whichever broker's life, and its end as well. Nothing else comes of it: other calls have threads of their own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use journal::Journal;
@@ -57,7 +57,7 @@ impl Hung {
 
     /// How many.
     pub(crate) fn count(&self) -> u64 {
-        u64::try_from(self.lock().len()).unwrap_or(u64::MAX)
+        u64::try_from(sync::lock(&self.known).len()).unwrap_or(u64::MAX)
     }
 
     /// Looks for calls that have been at the driver for so long, and for the end of those that are known.
@@ -70,7 +70,7 @@ impl Hung {
             .into_iter()
             .filter(|call| now_ms.saturating_sub(call.since_ms) >= limit_ms)
             .collect();
-        let mut known = self.lock();
+        let mut known = sync::lock(&self.known);
         let over: Vec<u32> = known
             .iter()
             .filter(|(call_slot, known)| {
@@ -109,7 +109,7 @@ impl Hung {
     pub(super) fn is_back(&self, call_slot: u32) -> Option<String> {
         let since_ms = self.shared_state.is_back(call_slot)?;
         let known = {
-            let mut known = self.lock();
+            let mut known = sync::lock(&self.known);
             known.remove(&call_slot)
         };
         let what = known.map_or_else(|| self.name_of(call_slot), |known| known.what);
@@ -130,10 +130,6 @@ impl Hung {
             }
             None => "a call".to_owned(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Known>> {
-        sync::lock(&self.known)
     }
 }
 

@@ -4,8 +4,8 @@
 //! container's clients to it. A simulator that is started anew has none of the container's objects, and serves it once its programs
 //! have closed the files that they had open.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use control::EventKind;
 use driver::Binding;
@@ -21,7 +21,7 @@ pub(crate) struct Reach {
 impl Reach {
     /// For the status: why the driver cannot be reached.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.lock().clone()
+        sync::lock(&self.why).clone()
     }
 
     /// Takes note of how a request to the driver ended. A change is to be reported.
@@ -34,7 +34,7 @@ impl Reach {
             Err(error) if error.is_unreachable() => {
                 let why = sys::chain(error);
                 let before = {
-                    let mut reported = self.lock();
+                    let mut reported = sync::lock(&self.why);
                     let before = reported.replace(why.clone());
                     self.is_lost.store(true, Ordering::SeqCst);
                     before
@@ -51,7 +51,7 @@ impl Reach {
             }
             Ok(_) if self.is_lost.load(Ordering::Relaxed) => {
                 let before = {
-                    let mut reported = self.lock();
+                    let mut reported = sync::lock(&self.why);
                     let before = reported.take();
                     self.is_lost.store(false, Ordering::SeqCst);
                     before
@@ -61,9 +61,5 @@ impl Reach {
             }
             Ok(_) | Err(_) => None,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        sync::lock(&self.why)
     }
 }

@@ -190,23 +190,23 @@ fn smaller(one: &[u64], other: &[u64]) -> Vec<u64> {
 
 impl Reconciler {
     pub(crate) fn drift(&self) -> Vec<Drift> {
-        self.lock().drift.clone()
+        sync::lock(&self.0).drift.clone()
     }
 
     pub(crate) fn standing(&self) -> Standing {
-        self.lock().standing.clone()
+        sync::lock(&self.0).standing.clone()
     }
 
     /// Notes whether there is anything to compare with; what was noted before, if that was something else.
     pub(crate) fn confirmed(&self, standing: Standing) -> Option<Standing> {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.0);
         let before = std::mem::replace(&mut inner.standing, standing);
         (before != inner.standing).then_some(before)
     }
 
     /// The card for which the driver counts nothing although there is something to count.
     pub(crate) fn unseen(&self) -> Option<String> {
-        let inner = self.lock();
+        let inner = sync::lock(&self.0);
         inner.unseen.as_ref().map(|(_, uuid)| uuid.clone())
     }
 
@@ -232,7 +232,7 @@ impl Reconciler {
         let Some(sums) = sums else {
             return Ok(None);
         };
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.0);
         let of_card = |uuid: &str| {
             let sum = sums.iter().find(|sum| sum.uuid == uuid);
             sum.map_or((0, 0), |sum| (sum.memory_bytes, sum.further_bytes))
@@ -281,10 +281,6 @@ impl Reconciler {
             violations,
             is_news,
         }))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        sync::lock(&self.0)
     }
 }
 

@@ -47,27 +47,23 @@ impl Inner {
 impl Shortage {
     /// The system gave none.
     pub fn met(&self, lack: Lack, error: &io::Error) {
-        *self.lock().of(lack) = Some(error.to_string());
+        *sync::lock(&self.inner).of(lack) = Some(error.to_string());
     }
 
     /// It has given one.
     pub fn is_over(&self, lack: Lack) {
-        *self.lock().of(lack) = None;
+        *sync::lock(&self.inner).of(lack) = None;
     }
 
     /// For the status.
     #[must_use]
     pub fn text(&self) -> Option<String> {
-        self.lock().text()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        sync::lock(&self.inner)
+        sync::lock(&self.inner).text()
     }
 
     /// What is lacking now, if that has come or gone since this was asked last.
     pub(crate) fn news(&self) -> Option<Option<String>> {
-        let mut inner = self.lock();
+        let mut inner = sync::lock(&self.inner);
         let now = inner.text();
         let is_news = now.is_some() != inner.is_reported;
         inner.is_reported = now.is_some();

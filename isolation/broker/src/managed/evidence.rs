@@ -79,39 +79,25 @@ mod tests {
     /// A broker has CAP_SYS_PTRACE alone in effect, and a tenant is another user.
     #[test]
     fn another_user_s_thread_is_seen_by_one_capability_more_and_by_no_less() {
+        use crate::privilege::fake::{as_broker, tenant};
         use crate::privilege::{NEEDED, with as looking};
-        use caps::{CapSet, Capability, CapsHashSet};
-        use std::os::unix::process::CommandExt;
-        if !nix::unistd::geteuid().is_root() {
-            println!("SKIP: not root");
+        use caps::CapSet;
+        use caps::Capability::CAP_SYS_PTRACE;
+        let Some(mut child) = tenant() else {
             return;
-        }
-        let mut child = Command::new("cat")
-            .stdin(Stdio::piped())
-            .uid(1000)
-            .gid(1000)
-            .spawn()
-            .unwrap();
-        let pid = child.id().cast_signed();
-        let with = move |permitted: &[Capability]| {
-            let permitted: CapsHashSet = permitted.iter().copied().collect();
-            std::thread::spawn(move || {
-                let effective = [Capability::CAP_SYS_PTRACE].into_iter().collect();
-                caps::set(None, CapSet::Effective, &effective).unwrap();
-                caps::set(None, CapSet::Permitted, &permitted).unwrap();
-                let end = std::time::Instant::now() + std::time::Duration::from_millis(500);
-                let mut is_seen = false;
-                while !is_seen && std::time::Instant::now() < end {
-                    is_seen = looking(|| is_out(pid, pid));
-                }
-                assert!(!caps::has_cap(None, CapSet::Effective, NEEDED).unwrap());
-                is_seen
-            })
-            .join()
-            .unwrap()
         };
-        assert!(with(&[Capability::CAP_SYS_PTRACE, NEEDED]));
-        assert!(!with(&[Capability::CAP_SYS_PTRACE]));
+        let pid = child.id().cast_signed();
+        let look = move || {
+            let end = std::time::Instant::now() + std::time::Duration::from_millis(500);
+            let mut is_seen = false;
+            while !is_seen && std::time::Instant::now() < end {
+                is_seen = looking(|| is_out(pid, pid));
+            }
+            assert!(!caps::has_cap(None, CapSet::Effective, NEEDED).unwrap());
+            is_seen
+        };
+        assert!(as_broker(&[CAP_SYS_PTRACE, NEEDED], look));
+        assert!(!as_broker(&[CAP_SYS_PTRACE], look));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -7,6 +7,8 @@
 //!                              └─▶ what is mapped and not charged is charged at once
 //! ```
 //!
+//! After the processes comes the memory that they have or had, where anything is missing or suspected ([`kept`]).
+//!
 //! A process comes to a mapping by a call of its own, which is known to be on its way, or by being forked from one that has it. So
 //! when every process has been looked at, and nobody is there who was not, a stretch that was seen nowhere is nowhere: whoever
 //! had it at the end would have had it when looked at, or was forked since by somebody of whom that holds.
@@ -22,16 +24,18 @@ use super::spans::Stretches;
 use super::{ManagedMappings, OnItsWay, Scope, What, evidence};
 use crate::maps::{self, Table};
 use crate::open_file_scan;
-use crate::privilege;
 
 mod files;
+mod kept;
+mod way;
 
-use files::{Files, Inode, Mapped, merged, stretches};
+use files::{Files, Inode, MOST_MAPPED, Mapped, merged, stretches};
+use kept::{InKept, OutOfSight};
+use way::resume;
+pub(super) use way::settle;
 
 /// Processes that come while others are looked at are looked at as well, so often.
 const MOST_ROUNDS: u32 = 16;
-/// So many mappings of `nvidia-uvm` are remembered in one look: beyond them nothing is uncharged, which is the tenant's loss.
-const MOST_MAPPED: usize = 1 << 17;
 /// So many changes are made at once; other calls wait for them.
 const CHUNK: usize = 256;
 
@@ -62,6 +66,7 @@ pub(super) enum Step {
 
 #[derive(Debug)]
 struct Look {
+    number: u64,
     files: Files,
     charged: Vec<ManagedSpan>,
     /// What is charged of each inode, whoever mapped it.
@@ -77,6 +82,10 @@ struct Look {
     elsewhere: BTreeMap<Inode, Vec<Span>>,
     mapped: usize,
     rounds: u32,
+    /// The second half; `None` until everybody has been looked at.
+    kept: Option<InKept>,
+    /// What is charged there stays so.
+    out_of_sight: OutOfSight,
     /// Somebody could not be looked at: nothing is uncharged.
     is_inconclusive: bool,
 }
@@ -107,7 +116,8 @@ impl Looking {
     ) -> (Step, Vec<String>) {
         let Some(look) = &mut self.under_way else {
             self.begun = self.begun.saturating_add(1);
-            self.under_way = Some(Look::begin(managed, scope));
+            let look = Look::begin(managed, scope, self.begun);
+            self.under_way = Some(look);
             return (Step::More, Vec::new());
         };
         let mut violations = Vec::new();
@@ -116,8 +126,12 @@ impl Looking {
             false => managed.lock().next_suspect(),
         };
         self.is_others_turn = suspect.is_some();
-        if let Some(pid) = suspect.or_else(|| look.next(scope)) {
-            look.examine(managed, scope, (pid, self.begun), &mut violations);
+        if let Some(pid) = suspect.or_else(|| look.next(managed, scope)) {
+            look.examine(managed, scope, pid, &mut violations);
+            return (Step::More, violations);
+        }
+        if let Some(memory) = look.next_memory(managed, scope) {
+            look.examine_memory(managed, scope, &memory, &mut violations);
             return (Step::More, violations);
         }
         let found = look.end(managed, scope);
@@ -133,7 +147,7 @@ impl Looking {
 }
 
 impl Look {
-    fn begin(managed: &ManagedMappings, scope: Scope<'_>) -> Self {
+    fn begin(managed: &ManagedMappings, scope: Scope<'_>, number: u64) -> Self {
         // Before the picture: what is charged and on its way stays so, whatever is found of the thread.
         settle(managed);
         resume(managed, scope);
@@ -156,6 +170,7 @@ impl Look {
             .map(|(process, spans)| (process, stretches(&files, spans.into_iter())))
             .collect();
         Self {
+            number,
             files,
             charged,
             by_inode,
@@ -166,12 +181,14 @@ impl Look {
             elsewhere: BTreeMap::new(),
             mapped: 0,
             rounds: 0,
+            kept: None,
+            out_of_sight: OutOfSight::default(),
             is_inconclusive: false,
         }
     }
 
     /// Who is to be looked at next; `None` when everybody has been.
-    fn next(&mut self, scope: Scope<'_>) -> Option<i32> {
+    fn next(&mut self, managed: &ManagedMappings, scope: Scope<'_>) -> Option<i32> {
         if let Some(pid) = self.todo.pop() {
             return Some(pid);
         }
@@ -185,7 +202,7 @@ impl Look {
             cgroup.as_deref(),
             scope.processes,
             scope.executor,
-            self.by_process.keys(),
+            self.charged_there(managed).iter(),
         ) else {
             self.is_inconclusive = true;
             return None;
@@ -200,34 +217,42 @@ impl Look {
         self.todo.pop()
     }
 
+    /// Those that are charged, and are there: their numbers may be other containers' processes by now.
+    fn charged_there(&self, managed: &ManagedMappings) -> Vec<i32> {
+        let started = |pid: &i32| sys::proc::start_ticks(*pid);
+        let charged = self.by_process.keys().copied();
+        charged
+            .filter(|pid| started(pid).is_some_and(|at| managed.lock().is_same_process(*pid, at)))
+            .collect()
+    }
+
     fn examine(
         &mut self,
         managed: &ManagedMappings,
         scope: Scope<'_>,
-        (pid, number): (i32, u64),
+        pid: i32,
         violations: &mut Vec<String>,
     ) {
         let start = sys::proc::start_ticks(pid);
-        let suspicions = managed.lock().take_suspicions(pid, start, number);
+        let is_any_kept = !scope.files.initialised.is_empty();
+        let suspicions = {
+            let mut inner = managed.lock();
+            inner.take_suspicions((pid, start), self.number, is_any_kept)
+        };
         self.seen.insert(pid, start);
-        let mut mapped: BTreeMap<Inode, Vec<Span>> = BTreeMap::new();
-        let table = maps::read(pid, |area| {
-            let is_managed = area.is_shared && area.offset == area.span.base();
-            if is_managed && self.files.of_inode.contains_key(&area.file) {
-                add(mapped.entry(area.file).or_default(), area.span);
-            }
-        });
+        let mut mapped = BTreeMap::new();
+        let table = maps::read(pid, |area| self.files.add(&mut mapped, area));
         match table {
             Ok(Table::Read(bytes)) => {
                 managed.work.bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             // What it had is the driver's to give up; who has shared its memory is looked at as well.
             Ok(Table::Gone) => {
-                managed.lock().has_ended(number, &suspicions);
+                managed.lock().has_ended(self.number, &suspicions);
                 return;
             }
             Err(error) => {
-                managed.lock().has_ended(number, &suspicions);
+                managed.lock().has_ended(self.number, &suspicions);
                 tracing::debug!(pid, %error, "a table of mappings cannot be read");
                 self.is_inconclusive = true;
                 return;
@@ -235,25 +260,42 @@ impl Look {
         }
         let mapped: Mapped = merged(mapped);
         let suspicions = Stretches::of(suspicions);
-        let mut steps = 0;
-        let nothing = Stretches::default();
-        for (inode, mapped) in &mapped {
-            let mine = self.by_process.get(&pid);
-            let mine = mine.and_then(|mine| mine.get(inode)).unwrap_or(&nothing);
-            let uncharged = mapped.without(mine, &mut steps);
-            self.record_elsewhere(*inode, &uncharged);
-            let found = self.unexplained((*inode, &uncharged), &suspicions, &mut steps);
-            if !found.is_empty() {
-                managed.lock().charged_at.insert(pid, evidence::now());
-                violations.extend(self.charge(scope, (pid, *inode), &found, &suspicions));
-            }
-        }
-        managed.work.steps.fetch_add(steps, Ordering::Relaxed);
+        violations.extend(self.charge_uncharged(managed, scope, (pid, None), &mapped, &suspicions));
         let is_charged = self.by_process.contains_key(&pid);
         let is_same = start.is_some_and(|start| managed.lock().is_same_process(pid, start));
         if is_charged && is_same {
             self.own.insert(pid, mapped);
         }
+    }
+
+    /// Charges what a process has mapped that is not charged; says what is beyond the quota then. Of memory that it had, `file` may be what is
+    /// mapped there.
+    fn charge_uncharged(
+        &mut self,
+        managed: &ManagedMappings,
+        scope: Scope<'_>,
+        (pid, file): (i32, Option<FileId>),
+        mapped: &Mapped,
+        suspicions: &Stretches,
+    ) -> Vec<String> {
+        let (mut violations, mut steps) = (Vec::new(), 0);
+        let nothing = Stretches::default();
+        for (inode, mapped) in mapped {
+            let mine = self.by_process.get(&pid);
+            let mine = mine.and_then(|mine| mine.get(inode)).unwrap_or(&nothing);
+            let uncharged = mapped.without(mine, &mut steps);
+            if file.is_none() {
+                self.record_elsewhere(*inode, &uncharged);
+            }
+            let found = self.unexplained((*inode, &uncharged), suspicions, &mut steps);
+            if !found.is_empty() {
+                managed.lock().charged_at.insert(pid, evidence::now());
+                let of = (pid, *inode, file);
+                violations.extend(self.charge(scope, of, &found, suspicions));
+            }
+        }
+        managed.work.steps.fetch_add(steps, Ordering::Relaxed);
+        violations
     }
 
     fn record_elsewhere(&mut self, inode: Inode, spans: &Stretches) {
@@ -289,7 +331,7 @@ impl Look {
     fn charge(
         &self,
         scope: Scope<'_>,
-        (pid, inode): (i32, Inode),
+        (pid, inode, file): (i32, Inode, Option<FileId>),
         found: &Stretches,
         suspicions: &Stretches,
     ) -> Vec<String> {
@@ -335,7 +377,9 @@ impl Look {
                 for span in explained.leave_of(*span, &mut 0) {
                     // An address of a file is charged once, so a file is taken that is not charged there.
                     let is_free = |(_, charged): &&(FileId, Stretches)| !charged.meets(span);
-                    let file = of_file.iter().find(is_free).or_else(|| of_file.first());
+                    let known = of_file.iter().find(|it| Some(it.0) == file && is_free(it));
+                    let free = known.or_else(|| of_file.iter().find(is_free));
+                    let file = free.or_else(|| of_file.first());
                     let Some((file, _)) = file else {
                         continue;
                     };
@@ -384,7 +428,8 @@ impl Look {
         let elsewhere: Mapped = merged(std::mem::take(&mut self.elsewhere));
         let nothing = Stretches::default();
         let (mut unmapped, mut steps) = (Vec::new(), 0);
-        for it in &self.charged {
+        let is_in_sight = |it: &&ManagedSpan| !self.out_of_sight.has(it);
+        for it in self.charged.iter().filter(is_in_sight) {
             let (Some(inode), Some(own)) =
                 (self.files.inode(it.uvm_file), self.own.get(&it.process.0))
             else {
@@ -436,65 +481,5 @@ impl Look {
             }
         }
         found
-    }
-}
-
-/// Adds a stretch to others, which come in the order of their addresses. Beyond what is remembered, the room between two counts as
-/// mapped: nothing is hidden behind a great many.
-fn add(mapped: &mut Vec<Span>, span: Span) {
-    let has_space = mapped.len() < MOST_MAPPED;
-    match mapped.last_mut() {
-        Some(before) if !has_space || before.last().checked_add(1) == Some(span.base()) => {
-            let bytes = span.last().saturating_sub(before.base()).saturating_add(1);
-            *before = Span::new(before.base(), bytes).unwrap_or(*before);
-        }
-        _ => mapped.push(span),
-    }
-}
-
-/// Looks at every thread that is on its way.
-pub(super) fn settle(managed: &ManagedMappings) {
-    let on_their_way: Vec<(i32, OnItsWay)> = {
-        let inner = managed.lock();
-        let all = inner.on_their_way.iter();
-        all.map(|(tid, mapping)| (*tid, *mapping)).collect()
-    };
-    if on_their_way.is_empty() {
-        return;
-    }
-    let out: Vec<(i32, u64)> = privilege::with(|| {
-        let out = on_their_way
-            .into_iter()
-            .filter(|(tid, mapping)| evidence::is_out(mapping.tgid, *tid));
-        out.map(|(tid, mapping)| (tid, mapping.number)).collect()
-    });
-    let mut inner = managed.lock();
-    for (tid, number) in out {
-        inner.is_out(tid, Some(number));
-    }
-}
-
-/// A former broker may have let threads map that have not done so yet: which, nobody knows.
-fn resume(managed: &ManagedMappings, scope: Scope<'_>) {
-    if std::mem::replace(&mut managed.lock().is_resumed, true) {
-        return;
-    }
-    let charged: BTreeSet<i32> = {
-        let state = scope.journal.change();
-        state.ledger.managed().map(|it| it.process.0).collect()
-    };
-    for tgid in charged {
-        let threads = privilege::with(|| evidence::threads_that_may_map(tgid));
-        let mut inner = managed.lock();
-        for tid in threads {
-            inner.next_number = inner.next_number.saturating_add(1);
-            let (number, at) = (inner.next_number, evidence::now());
-            inner.on_their_way.entry(tid).or_insert(OnItsWay {
-                number,
-                tgid,
-                at,
-                what: What::OfFormerBroker,
-            });
-        }
     }
 }

@@ -1,8 +1,25 @@
 //! What processes may have mapped without being charged: stretches that were let through, until their process has been looked at.
 
+use std::collections::BTreeSet;
+
 use ledger::Span;
 
-use super::{Inner, Suspicion, What};
+use super::{Inner, What};
+
+/// A stretch that a process may have mapped of any file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Suspicion {
+    /// `None` after its end: whoever shared its memory has it.
+    pub(super) tgid: Option<i32>,
+    /// In ticks.
+    pub(super) at: u64,
+    pub(super) span: Span,
+    /// The look in which the process had ended: the next whole one sees everybody.
+    pub(super) ended_in: u64,
+}
+
+/// Stretches that processes were let map of any file, and have been looked at since.
+pub(super) type OfKept = BTreeSet<(i32, Span)>;
 
 impl Inner {
     /// A process that has been let map something since it was looked at.
@@ -11,11 +28,20 @@ impl Inner {
     }
 
     /// What a process is suspected to have mapped; a look at it settles those of which it says whose they are.
-    pub(super) fn take_suspicions(&mut self, pid: i32, start: Option<u64>, look: u64) -> Vec<Span> {
+    /// Where memory is kept that its programs have left, they are settled once that has been looked at too.
+    pub(super) fn take_suspicions(
+        &mut self,
+        (pid, start): (i32, Option<u64>),
+        look: u64,
+        is_any_kept: bool,
+    ) -> Vec<Span> {
         let mut of_process = Vec::new();
         for it in &mut self.suspected {
             match it.tgid {
                 Some(tgid) if tgid == pid => {
+                    if is_any_kept {
+                        self.of_kept.insert((pid, it.span));
+                    }
                     // Its number may be another's by now.
                     if start.is_some_and(|start| start <= it.at) {
                         of_process.push(it.span);

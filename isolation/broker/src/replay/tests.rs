@@ -170,7 +170,8 @@ fn an_answer_is_given_again_only_where_it_still_stands() {
 fn a_repetition_waits_for_the_first_try_and_only_the_one_whose_caller_waits() {
     let fixture = Fixture::new();
     let (fixture, first) = (&fixture, fixture.enter(call(7, CALL)));
-    let is_waited_for = |ticket| fixture.replay.threads.lock().threads.get(&7) == Some(&ticket);
+    let is_waited_for =
+        |ticket| sync::lock(&fixture.replay.threads.inner).threads.get(&7) == Some(&ticket);
     let is_given_up = AtomicBool::new(false);
     let (reply, heard) = mpsc::channel();
     let repeat = &move |number: u8, is_waiting: &dyn Fn() -> bool| {

@@ -4,12 +4,17 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sched::{CloneFlags, unshare};
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, posix_spawn};
+use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 use sys::mapping::Mapping;
 use sys::pidfd::PidFd;
@@ -79,6 +84,10 @@ pub(crate) enum Ask {
     /// Maps a file of a name that is no text, in this folder.
     MapNameless {
         folder: String,
+    },
+    /// Becomes `sleep`, while a child has its memory that waits for whoever writes to this pipe. There is no answer.
+    BecomeAnother {
+        pipe: PathBuf,
     },
     /// This thread's number.
     Tid,
@@ -252,6 +261,7 @@ fn answer(ask: Ask, files: &mut Files) -> io::Result<(Reply, Option<OwnedFd>)> {
             MANAGED.lock().unwrap().retain(|it| it.address() != address);
             value(0)
         }
+        Ask::BecomeAnother { pipe } => Err(become_another(pipe)),
         Ask::ManyMappings { count } => {
             // A page and its guard are two.
             for _ in 0..count / 2 {
@@ -421,4 +431,26 @@ impl Storm {
         sys::signal::interval_timer(0)?;
         Ok(report)
     }
+}
+
+/// A child of `posix_spawn` has its parent's memory until it is another program, and opens its files before.
+fn become_another(pipe: PathBuf) -> io::Error {
+    std::thread::spawn(move || {
+        let mut actions = PosixSpawnFileActions::init().unwrap();
+        actions
+            .add_open(0, pipe.as_path(), OFlag::O_RDONLY, Mode::empty())
+            .unwrap();
+        let attributes = PosixSpawnAttr::init().unwrap();
+        posix_spawn(c"/bin/true", &actions, &attributes, &[c"true"], &[c""; 0])
+    });
+    let has_child = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let mut children =
+            tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap());
+        children.any(|children| !children.is_empty())
+    };
+    while !has_child() {
+        std::thread::yield_now();
+    }
+    Command::new("sleep").arg("600").exec()
 }

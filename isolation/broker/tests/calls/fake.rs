@@ -550,6 +550,20 @@ impl Driver for Handle {
         state.waiting -= 1;
         drop(state);
         fake.spend_time();
+        if file.kind == FileKind::Uvm && call.cmd == uvm::UVM_MM_INITIALIZE.cmd {
+            // A second file keeps the memory already. The question is another file's about this one.
+            let [named] = call.fds.as_slice() else {
+                panic!("{:?}", call.fds)
+            };
+            assert_eq!((named.segment, named.at), (0, 0));
+            let (id, kind) = named.file.unwrap();
+            assert_eq!(kind, FileKind::Uvm);
+            assert_ne!(id, file.id);
+            let status = fake.refused.lock().unwrap().get(&call.cmd).copied();
+            let status = status.unwrap_or(status::NV_ERR_INVALID_STATE);
+            put_u32(&mut call.segments[0].bytes, 4, status);
+            return Ok(Executed::default());
+        }
         let requested = match call.cmd & 0xff {
             0x2b => class,
             0x2a => u32_at(&first, nvos54::CMD),

@@ -1,15 +1,17 @@
 //! Managed memory: what is mapped of `nvidia-uvm` itself.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use broker::managed::{Mapper, Reason};
 use ledger::{FileId, Operation, Span};
+use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use verdict::policy::Managed;
 
 use crate::Test;
 use crate::agent::Ask;
-use crate::fixture::{Fixture, until};
+use crate::fixture::{Confined, Fixture, until};
 use crate::kept::Kept;
 use crate::quota::with_device;
 use crate::rm;
@@ -46,6 +48,26 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "managed::pages_far_from_each_other_take_their_tables",
         pages_far_from_each_other_take_their_tables,
+    ),
+    (
+        "managed::what_a_process_has_mapped_outlives_its_program",
+        what_a_process_has_mapped_outlives_its_program,
+    ),
+    (
+        "managed::what_another_file_has_outlives_its_program",
+        what_another_file_has_outlives_its_program,
+    ),
+    (
+        "managed::uncharged_memory_of_a_former_program_is_found",
+        uncharged_memory_of_a_former_program_is_found,
+    ),
+    (
+        "managed::what_was_let_map_in_memory_out_of_sight_is_charged",
+        what_was_let_map_in_memory_out_of_sight_is_charged,
+    ),
+    (
+        "managed::a_closed_file_takes_nothing_out_of_sight_along",
+        a_closed_file_takes_nothing_out_of_sight_along,
     ),
     (
         "managed::refusals_share_their_looks",
@@ -124,30 +146,32 @@ fn policies() {
     }
 }
 
+/// Takes 3 MiB at an address out of the ledger, in which nothing else is.
+fn forget(fixture: &Fixture, address: i64) {
+    let uvm_file = {
+        let state = fixture.container.journal.change();
+        state.ledger.managed().next().unwrap().uvm_file
+    };
+    let span = Span::new(address.cast_unsigned(), 3 * MIB).unwrap();
+    let operation = Operation::UnmapManaged { uvm_file, span };
+    fixture.container.journal.change().record(operation);
+    assert_eq!(fixture.used_bytes(), 0);
+}
+
 /// As a mapping would be that was made on another file than the one that was looked at.
 fn uncharged_is_found() {
     let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
     let tenant = fixture.tenant();
     let uvm = tenant.open(&fixture.path("nvidia-uvm"));
-    let address = map(&tenant, uvm, 3).unwrap().cast_unsigned();
-    let forget = || {
-        let uvm_file = {
-            let state = fixture.container.journal.change();
-            state.ledger.managed().next().unwrap().uvm_file
-        };
-        let span = Span::new(address, 3 * MIB).unwrap();
-        let operation = Operation::UnmapManaged { uvm_file, span };
-        fixture.container.journal.change().record(operation);
-        assert_eq!(fixture.used_bytes(), 0);
-    };
-    forget();
+    let address = map(&tenant, uvm, 3).unwrap();
+    forget(&fixture, address);
     until("a heartbeat", || {
         look(&fixture, Reason::Interval);
         fixture.used_bytes() == 3 * MIB
     });
 
     // On a slow heartbeat as well, though nothing is charged and nothing on its way.
-    forget();
+    forget(&fixture, address);
     until("a slow heartbeat", || {
         look(&fixture, Reason::Interval);
         fixture.used_bytes() == 3 * MIB
@@ -182,6 +206,135 @@ fn a_mapping_keeps_its_file() {
         fixture.reaper.reconcile(&fixture.container);
         fixture.used_bytes() == 0
     });
+}
+
+/// The child that waits for this pipe.
+struct Holder(PathBuf);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = std::fs::File::options();
+        options.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+        // It opens its end, and ends.
+        let _opened = options.open(&self.0);
+    }
+}
+
+/// A tenant that has tried to initialise a file, and whose process is another program then. Its memory is had by another process, which no look
+/// sees, as a second file of nvidia-uvm keeps it.
+struct Left {
+    fixture: Fixture,
+    tenant: Confined,
+    initialised: i32,
+}
+
+impl Left {
+    fn new() -> Self {
+        let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+        let tenant = fixture.tenant();
+        let initialised = tenant.open(&fixture.path("nvidia-uvm"));
+        let row = nvabi::uvm::UVM_INITIALIZE;
+        let arg = vec![0; row.size.of(nvabi::Release::R570) as usize];
+        let _not_a_driver_s = tenant.call(initialised, row.cmd, &arg, &[]);
+        Self {
+            fixture,
+            tenant,
+            initialised,
+        }
+    }
+
+    /// The process that has the memory; the process itself is alone in its group.
+    fn become_another(&self) -> Holder {
+        let pipe = self.fixture.path("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let holder = Holder(pipe.clone());
+        self.tenant.ask_only(&Ask::BecomeAnother { pipe });
+        let pid = self.tenant.pid();
+        until("another program", || {
+            let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+            program
+                .is_ok_and(|it| it.to_string_lossy().contains("sleep") || it.ends_with("busybox"))
+        });
+        let group = self.fixture.path("group");
+        std::fs::create_dir(&group).unwrap();
+        std::fs::write(group.join("cgroup.procs"), format!("{pid}\n")).unwrap();
+        let op = journal::state::Op::Cgroup(group);
+        self.fixture.container.journal.change().record_op(op);
+        holder
+    }
+
+    /// After a look, and what is given up where it is done.
+    fn used_bytes(&self) -> u64 {
+        look(&self.fixture, Reason::Interval);
+        self.fixture.reaper.reconcile(&self.fixture.container);
+        self.fixture.used_bytes()
+    }
+
+    /// What was mapped at an address is found though it is not charged, and its process has ended.
+    fn ends_uncharged(&mut self, address: i64) {
+        forget(&self.fixture, address);
+        let holder = self.become_another();
+        self.tenant.process.0.kill().unwrap();
+        self.tenant.process.0.wait().unwrap();
+        until("a look", || self.used_bytes() == 3 * MIB);
+        self.stays_until_its_memory_is_gone(holder);
+    }
+
+    /// A look at an interval does nothing while others have used up what looks may take.
+    fn stays_until_its_memory_is_gone(&self, holder: Holder) {
+        let looks = || self.fixture.container.managed.work().looks;
+        let before = looks();
+        until("three whole looks", || {
+            assert_eq!(self.used_bytes(), 3 * MIB);
+            looks() >= before + 3
+        });
+        drop(holder);
+        until("nobody has the memory", || self.used_bytes() == 0);
+    }
+}
+
+fn what_a_process_has_mapped_outlives_its_program() {
+    let left = Left::new();
+    map(&left.tenant, left.initialised, 3).unwrap();
+    let holder = left.become_another();
+    left.stays_until_its_memory_is_gone(holder);
+}
+
+/// As where a thread puts another file in the place of the one that the broker saw.
+fn what_another_file_has_outlives_its_program() {
+    let left = Left::new();
+    let other = left.tenant.open(&left.fixture.path("nvidia-uvm"));
+    map(&left.tenant, other, 3).unwrap();
+    let holder = left.become_another();
+    left.stays_until_its_memory_is_gone(holder);
+}
+
+/// The mapping was made on another file than the one that was looked at, and nobody has looked at the process before it was another program.
+fn uncharged_memory_of_a_former_program_is_found() {
+    let left = Left::new();
+    let address = map(&left.tenant, left.initialised, 3).unwrap();
+    forget(&left.fixture, address);
+    let holder = left.become_another();
+    until("a look", || left.used_bytes() == 3 * MIB);
+    left.stays_until_its_memory_is_gone(holder);
+}
+
+/// Its process has ended, so that no table says any more what is mapped there; of one file, while another one is open that nobody holds.
+fn what_was_let_map_in_memory_out_of_sight_is_charged() {
+    let mut left = Left::new();
+    let _other = left.tenant.open(&left.fixture.path("nvidia-uvm"));
+    let address = map(&left.tenant, left.initialised, 3).unwrap();
+    left.ends_uncharged(address);
+}
+
+/// The file that the broker saw is closed by then.
+fn a_closed_file_takes_nothing_out_of_sight_along() {
+    let mut left = Left::new();
+    let other = left.tenant.open(&left.fixture.path("nvidia-uvm"));
+    left.tenant.close(left.initialised);
+    let address = map(&left.tenant, other, 3).unwrap();
+    left.ends_uncharged(address);
 }
 
 fn outlives_a_broker() {

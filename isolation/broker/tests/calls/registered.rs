@@ -1,19 +1,23 @@
 //! What nvidia-uvm has registered outlives its handles.
 
+use std::sync::atomic::Ordering;
+
 use broker::account::uuid_bytes;
 use cards::ComputeTerms;
 use driver::ImplicitBytes;
 use ledger::{Counted, ObjectKind};
 use nvabi::Release;
-use nvabi::bytes::{put, put_u32, u32_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::capability::Capabilities;
 use nvabi::class::FERMI_VASPACE_A as VA_SPACE;
 use nvabi::layout::engine_type;
 use nvabi::status::{
     NV_ERR_GPU_UUID_NOT_FOUND, NV_ERR_INVALID_CHANNEL, NV_ERR_INVALID_CLIENT,
-    NV_ERR_INVALID_DEVICE, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_INVALID_DEVICE, NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_PAGE_TABLE_NOT_AVAIL, NV_WARN_NOTHING_TO_DO,
 };
 use nvabi::uvm::{self, Uvm};
+use verdict::policy::Managed;
 
 use crate::Test;
 use crate::fake::UUID;
@@ -41,6 +45,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "registered::a_card_that_was_not_granted_is_not_registered",
         a_card_that_was_not_granted_is_not_registered,
+    ),
+    (
+        "registered::the_hosts_pages_are_charged_to_a_process_of_the_containers",
+        the_hosts_pages_are_charged_to_a_process_of_the_containers,
     ),
 ];
 
@@ -272,4 +280,46 @@ fn a_card_that_was_not_granted_is_not_registered() {
     };
     assert_eq!(seat.call(row, another), NV_ERR_INVALID_DEVICE);
     assert_eq!(registered(), 3);
+}
+
+/// Who executes a call would be charged for what it brings to the host: the broker, or the executor, until the kernel ends it.
+fn the_hosts_pages_are_charged_to_a_process_of_the_containers() {
+    let fixture = Fixture::with_managed(1 << 30, Managed::Charge);
+    let seat = Seat::take(&fixture);
+    let several = |arg: &mut [u8]| {
+        arg.fill(0);
+        put_u32(arg, uvm::INITIALIZE_FLAGS, uvm::INIT_FLAG_MULTI_PROCESS);
+    };
+    let status = seat.call(&uvm::UVM_INITIALIZE, several);
+    assert_eq!(status, NV_ERR_NOT_SUPPORTED);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let pool = |arg: &mut [u8]| {
+        arg.fill(0);
+        put_u64(arg, uvm::map_external::LENGTH, 4096);
+    };
+    let heard_of = |row: &Uvm| {
+        let seen = fixture.fake.seen();
+        seen.iter().filter(|call| call.cmd == row.cmd).count()
+    };
+    let rows = [
+        &uvm::UVM_MIGRATE,
+        &uvm::UVM_MIGRATE_RANGE_GROUP,
+        &uvm::UVM_ALLOC_SEMAPHORE_POOL,
+        &uvm::UVM_UNREGISTER_GPU,
+    ];
+    // A file of several processes, one whose process is gone, and one that has none yet.
+    for found in [NV_WARN_NOTHING_TO_DO, NV_ERR_PAGE_TABLE_NOT_AVAIL, rm::OK] {
+        let refused = &fixture.fake.refused;
+        let row = uvm::UVM_MM_INITIALIZE;
+        refused.lock().unwrap().insert(row.cmd, found);
+        for row in rows.into_iter().chain([&uvm::UVM_REGISTER_GPU_VASPACE]) {
+            assert_eq!(seat.call(row, pool), NV_ERR_PAGE_TABLE_NOT_AVAIL);
+            assert_eq!(heard_of(row), 0);
+        }
+        refused.lock().unwrap().clear();
+    }
+    for row in rows {
+        assert_eq!(seat.call(row, pool), rm::OK);
+        assert_eq!(heard_of(row), 1);
+    }
 }

@@ -55,14 +55,21 @@ pub fn not_in(copy: &[Event], log: Vec<Event>) -> Vec<Event> {
 }
 
 /// Removes logs of containers from a copy until the rest takes so many bytes of the disk at most: each time the one of the tenant
-/// with most that has been quiet for longest.
+/// with most that has been quiet for longest. A copy of what is in the source still stays, beside those: all of it would be new the next time.
 ///
 /// # Errors
 /// The system's.
-pub fn keep_within(dir: &Path, most_bytes: u64) -> io::Result<()> {
+pub fn keep_within(dir: &Path, source: &Path, most_bytes: u64) -> io::Result<()> {
     let mut by_tenant: BTreeMap<String, Vec<(Kept, u64)>> = BTreeMap::new();
     let mut total_bytes = 0_u64;
     for key in containers(dir)? {
+        let log = of_container(source, &key);
+        if [NAME, FORMER_NAME]
+            .iter()
+            .any(|name| log.join(name).exists())
+        {
+            continue;
+        }
         let bytes = bytes_of(&of_container(dir, &key));
         total_bytes = total_bytes.saturating_add(bytes);
         let kept = Kept::new(dir, key);
@@ -179,12 +186,16 @@ mod tests {
             add(&format!("loud{at}"), "k8s.io/loud", 100 + at);
         }
         let of_one = 2 * BLOCK_BYTES;
-        keep_within(dir.path(), 41 * of_one).unwrap();
+        let source = tempfile::tempdir().unwrap();
+        let there = ContainerKey::new("k8s.io", "loud0").unwrap();
+        append(&of_container(source.path(), &there), &event(100, "lives")).unwrap();
+        keep_within(dir.path(), source.path(), 41 * of_one).unwrap();
         assert_eq!(containers(dir.path()).unwrap().len(), 41);
-        keep_within(dir.path(), 10 * of_one + 1).unwrap();
+        keep_within(dir.path(), source.path(), 10 * of_one + 1).unwrap();
         let kept = containers(dir.path()).unwrap();
         let ids: Vec<&str> = kept.iter().map(ContainerKey::id).collect();
-        assert_eq!(ids.len(), 10, "{ids:?}");
-        assert!(ids.contains(&"quiet") && ids.contains(&"loud39") && !ids.contains(&"loud0"));
+        assert_eq!(ids.len(), 11, "{ids:?}");
+        assert!(ids.contains(&"quiet") && ids.contains(&"loud39") && !ids.contains(&"loud1"));
+        assert!(ids.contains(&"loud0"), "its log is there");
     }
 }

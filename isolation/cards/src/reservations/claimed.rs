@@ -73,6 +73,17 @@ impl Reservations<'_> {
         self.claims.write(self.lock, self.store, record)
     }
 
+    /// Adds the pods of a record to a claim that is reserved with the same shares; another one, or an absent one, is left as it is.
+    ///
+    /// # Errors
+    /// A failed file operation.
+    pub fn let_pods_in(&self, record: &Record) -> Result<(), Error> {
+        match self.claims.read(&record.claim.uid)? {
+            Some(before) if before.requests == record.requests => self.add_pods(before, record),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Takes a claim's reservation back; an absent one is fine. A container that has a share of it keeps that to its end.
     ///
     /// # Errors

@@ -61,15 +61,13 @@ pub(super) fn path_of(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {
 
 pub(super) fn read(cards_dir: &Path, uuid: &GpuUuid) -> Result<CardReservations, Error> {
     let path = path_of(cards_dir, uuid);
-    let bytes = match store::read_capped("reservations", &path, SIZE_MAX_BYTES) {
-        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(CardReservations {
-                version: VERSION,
-                uuid: uuid.clone(),
-                grants: Vec::new(),
-            });
-        }
-        other => other?,
+    let read = store::read_capped("reservations", &path, SIZE_MAX_BYTES);
+    let Some(bytes) = Error::absent_is_none(read)? else {
+        return Ok(CardReservations {
+            version: VERSION,
+            uuid: uuid.clone(),
+            grants: Vec::new(),
+        });
     };
     let of_card: CardReservations = store::parse_versioned("reservations", &path, &bytes, VERSION)?;
     if of_card.uuid == *uuid {

@@ -45,14 +45,20 @@ impl FakeHost {
         }
     }
 
-    /// A bundle whose root has these files, empty.
+    /// A bundle whose root has these files: those of 32-bit programs say so, and the others are empty.
     pub(super) fn bundle(&self, files: &[&str]) -> PathBuf {
         let bundle = tempfile::tempdir_in(self.path()).unwrap().keep();
         fs::create_dir_all(bundle.join("rootfs/etc")).unwrap();
         for file in files {
             let path = bundle.join("rootfs").join(file.trim_start_matches('/'));
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "").unwrap();
+            let mut head = Vec::new();
+            if file.contains("i386") {
+                head = b"\x7fELF\x01\x01\x01".to_vec();
+                head.resize(18, 0);
+                head.extend([3, 0]);
+            }
+            fs::write(path, head).unwrap();
         }
         bundle
     }

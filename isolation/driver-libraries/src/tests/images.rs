@@ -67,6 +67,11 @@ fn libraries_go_where_the_image_s_own_linker_looks() {
             Some(Path::new("/usr/lib/i386-linux-gnu"))
         );
     }
+    // Arch: one folder, by two names.
+    let bundle = host.bundle(&["/usr/lib/libc.so.6"]);
+    link("lib", &bundle.join("rootfs/usr/lib64"));
+    let arch = Image::of(&spec(""), &bundle);
+    assert_eq!(arch.library_folder_32(), None);
     assert_eq!(
         Image::of(&spec(""), Path::new("/nonexistent")).library_folder_32(),
         None

@@ -25,7 +25,8 @@ use ledger::CardSlot;
 use nvabi::Release;
 use nvabi::call::Descriptor;
 use nvabi::capability::Capabilities;
-use rmclient::{Client, Form, GpuRange, Nodes as ClientNodes};
+use rmclient::{Client, Form, Nodes as ClientNodes};
+use rmprogram::{CardMemory, GpuRange, Uvm};
 use sys::seccomp::Wait;
 use verdict::Policy;
 use verdict::policy::{CardFigures, RegisteredMemory, SameUser};
@@ -418,7 +419,7 @@ pub(crate) fn client() -> io::Result<()> {
     let third = card.allocate(Form::Long, 8 * MIB).unwrap();
     step("allocated");
     card.allocate(Form::Short, 32 * MIB).unwrap_err();
-    let uvm = client.uvm().unwrap();
+    let uvm = Uvm::open(&client).unwrap();
     let uuid = card.uuid().unwrap();
     uvm.register(uuid).unwrap();
     let va_space = card.va_space().unwrap();

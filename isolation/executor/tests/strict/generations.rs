@@ -8,7 +8,8 @@ use std::time::Duration;
 use driver::Binding;
 use nvabi::Release;
 use nvabi::capability::Capabilities;
-use rmclient::{Client, Engine, EngineClass, Nodes, Space};
+use rmclient::{Client, Nodes};
+use rmprogram::{CardMemory, Engine, EngineChannel, EngineClass, Space, Uvm};
 use sys::seccomp::Wait;
 
 use crate::fixture::{CONTEXTS, Fixture, MIB, NODES, WORD};
@@ -64,7 +65,7 @@ pub(crate) fn worker() -> io::Result<()> {
     let client = Client::connect(&Nodes::in_dir(std::env::var_os(NODES).unwrap())).unwrap();
     let cards = client.cards().unwrap();
     let card = &cards[0];
-    let uvm = client.uvm().unwrap();
+    let uvm = Uvm::open(&client).unwrap();
     let uuid = card.uuid().unwrap();
     uvm.register(uuid).unwrap();
     let handle = card.va_space().unwrap();
@@ -74,7 +75,7 @@ pub(crate) fn worker() -> io::Result<()> {
         uuid,
         handle,
     };
-    let mut classes = card.engine_classes().unwrap();
+    let mut classes = EngineClass::all(card).unwrap();
     let more = std::env::var(WORD).unwrap();
     let more = more
         .split_whitespace()
@@ -83,7 +84,7 @@ pub(crate) fn worker() -> io::Result<()> {
     classes.extend(more);
     step("listed".to_owned());
     for (place, class) in (1..).zip(classes) {
-        match card.engine_channel(space, class, place, PATIENCE) {
+        match EngineChannel::make(card, space, class, place, PATIENCE) {
             Ok(mut channel) => {
                 let done = channel.work();
                 step(format!("{} made {done:?}", class.number));

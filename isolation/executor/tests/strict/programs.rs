@@ -1,4 +1,4 @@
-//! What real programs ask, by their tables (`rmclient::program`), from inside a slice.
+//! What real programs ask, by their tables (`rmprogram::program`), from inside a slice.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use driver::Binding;
 use nvabi::Release;
 use rmclient::Nodes;
-use rmclient::program::{Answer, Expected, Program};
+use rmprogram::program::{Answer, Expected, Program};
 use sys::seccomp::Wait;
 
 use crate::fixture::{Fixture, MIB, NODES, WORD};

@@ -1,12 +1,12 @@
 //! Calls of `/dev/nvidia-uvm`.
 
-use nvabi::bytes::{array_at, u64_at};
+use nvabi::bytes::{array_at, u32_at, u64_at};
 use nvabi::uvm::{self, Id};
 use nvabi::{Release, status};
 
 use super::{Effect, Switch, word};
 use crate::Refusal;
-use crate::effect::{Registered, Unregistered};
+use crate::effect::{Pages, Registered, Unregistered};
 use crate::policy::Managed;
 use nvabi::errno::EFAULT;
 
@@ -71,7 +71,7 @@ pub(super) fn call(
             let card = array_at(arg, uvm::REGISTERED_UUID).ok_or(Refusal::Errno(EFAULT))?;
             Ok(Effect::Unregister(Unregistered::Card { card }))
         }
-        // All of it is charged when it is mapped, or none is: where its pages lie makes no difference to the account.
+        // All of it is charged when it is mapped, or none is: where its pages lie makes no difference to the account of a card.
         Id::Migrate
         | Id::MigrateRangeGroup
         | Id::SetRangeGroup
@@ -81,7 +81,7 @@ pub(super) fn call(
         | Id::DisableReadDuplication
         | Id::SetAccessedBy
         | Id::UnsetAccessedBy => match managed {
-            Managed::Charge | Managed::Allow => Ok(Effect::None),
+            Managed::Charge | Managed::Allow => pages(row.id, arg),
             Managed::Deny => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
         },
         // Maps card memory to another device, takes page tables of a card for a range of any length (`uvm_map_external_sparse_on_gpu`),
@@ -89,6 +89,8 @@ pub(super) fn call(
         Id::AllocDeviceP2p | Id::MapExternalSparse | Id::ClearAllAccessCounters => {
             Err(refused(status::NV_ERR_NOT_SUPPORTED))
         }
+        // Such a file is bound to no process: the host's pages that a call on it takes are charged to whoever executes it.
+        Id::Initialize if is_for_several(arg) => Err(refused(status::NV_ERR_NOT_SUPPORTED)),
         Id::Initialize
         | Id::MmInitialize
         | Id::EnablePeerAccess
@@ -97,6 +99,27 @@ pub(super) fn call(
         | Id::PageableMemAccessOnGpu
         | Id::ValidateVaRange => Ok(Effect::None),
     }
+}
+
+fn is_for_several(arg: &[u8]) -> bool {
+    let flags = u32_at(arg, uvm::INITIALIZE_FLAGS);
+    flags.is_none_or(|flags| flags & uvm::INIT_FLAG_MULTI_PROCESS != 0)
+}
+
+/// What a call on managed pages does with them.
+fn pages(id: Id, arg: &[u8]) -> Result<Effect, Refusal> {
+    if matches!(id, Id::Migrate | Id::MigrateRangeGroup) {
+        return Ok(Effect::Pages(Pages::Moved));
+    }
+    let is_group = id == Id::SetRangeGroup;
+    let base_at = if is_group {
+        uvm::SET_RANGE_GROUP_BASE
+    } else {
+        0
+    };
+    let word = |at| u64_at(arg, at).ok_or(Refusal::Errno(EFAULT));
+    let (base, length) = (word(base_at)?, word(base_at + 8)?);
+    Ok(Effect::Pages(Pages::Advised { base, length }))
 }
 
 fn register(arg: &[u8], what: Registered) -> Result<Effect, Refusal> {

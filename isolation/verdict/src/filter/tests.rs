@@ -398,8 +398,7 @@ const ROUTED: [std::ops::RangeInclusive<u32>; 7] = [
 #[test]
 fn what_uvm_executes_without_a_row_takes_nothing_of_a_card() {
     let harmless = [
-        // Keep managed pages where they are, which are charged, and let them go again.
-        40,
+        // Lets managed pages go that were kept where they are.
         41, // Read and write the caller's own memory, name cards, and flush the caller's events.
         62, 63, 64, 67, 77, // Frees what processes that have exited left.
         69, // Managed pages lose what is in them.
@@ -428,4 +427,26 @@ fn what_uvm_executes_without_a_row_takes_nothing_of_a_card() {
 fn is_newer(cmd: u32, release: Release) -> bool {
     let mut later = Release::ALL.into_iter().filter(|other| *other > release);
     later.any(|other| uvm::row(cmd, other).is_some())
+}
+
+/// They wait for a lock of the whole module (`uvm_api_enable_peer_access`, uvm_va_space.c), which a thread that gets no CPU time would keep from
+/// everybody; policies cost the kernel memory for each page.
+#[test]
+fn no_peer_and_no_policy_is_a_tenants_own_call() {
+    for release in Release::ALL {
+        let native = Native::of(release);
+        for row in [
+            uvm::UVM_ENABLE_PEER_ACCESS,
+            uvm::UVM_DISABLE_PEER_ACCESS,
+            uvm::UVM_SET_RANGE_GROUP,
+            uvm::UVM_SET_PREFERRED_LOCATION,
+            uvm::UVM_UNSET_PREFERRED_LOCATION,
+            uvm::UVM_ENABLE_READ_DUPLICATION,
+            uvm::UVM_DISABLE_READ_DUPLICATION,
+            uvm::UVM_SET_ACCESSED_BY,
+            uvm::UVM_UNSET_ACCESSED_BY,
+        ] {
+            assert!(!native.has(row.cmd), "{}", row.name);
+        }
+    }
 }

@@ -1,9 +1,8 @@
 //! Whose fault an error is.
 
 use cards::placement::{Refusal, TimeRefusal};
-use host_config::terms;
 use spec::request::ClaimError;
-use spec::{capabilities, edit, escape_checks, nodes, request};
+use spec::{edit, escape_checks, nodes, request};
 
 use super::Error;
 
@@ -34,89 +33,39 @@ impl Error {
         }
     }
 
-    /// Whose fault it is.
+    /// Whose fault it is: the host's, where it is not the request's.
     #[must_use]
     pub fn fault(&self) -> Fault {
-        match self {
-            Self::Terms(error) => of_term(error),
-            Self::Capabilities(error) => of_capabilities(error),
-            Self::EscapeChecks(error) => of_escape_check(error),
-            Self::Request(error) => of_request(error),
-            Self::Nodes(error) => of_nodes(error),
-            Self::Edit(error) => of_edit(error),
-            Self::DriverLibraries(error) => of_driver_libraries(error),
-            Self::Shape(_)
-            | Self::SpecJson { .. }
-            | Self::SharingRefused { .. }
-            | Self::ForgedAnnotation { .. } => Fault::Request,
-            Self::Cards(cards::Error::Placement(refusal)) => of_placement(refusal),
-            Self::Cards(_)
-            | Self::Trusted(_)
-            | Self::Config(_)
-            | Self::Drivers(_)
-            | Self::UvmModule(_)
-            | Self::BrokerGone { .. }
-            | Self::OwnGroup { .. }
-            | Self::Io { .. }
-            | Self::StateDir { .. }
-            | Self::NoDriver { .. }
-            | Self::Rootless { .. }
-            | Self::KernelVersion { .. }
-            | Self::DriverVersion { .. }
-            | Self::DriverRelease { .. }
-            | Self::NotOffered { .. }
-            | Self::NoBackend { .. }
-            | Self::FilterOpen { .. }
-            | Self::FilterUnread { .. }
-            | Self::NoListener
-            | Self::NotArmed
-            | Self::ExecOpen { .. }
-            | Self::PodAmountTaken { .. }
-            | Self::PodNames { .. }
-            | Self::InitGone { .. }
-            | Self::NoOwnCgroup { .. }
-            | Self::NotHeld { .. }
-            | Self::NoCgroupV2 { .. }
-            | Self::Limits { .. }
-            | Self::LimitsRecord { .. }
-            | Self::LimitsRecordVersion { .. }
-            | Self::KernelWithoutNotify { .. }
-            | Self::NoRunc { .. }
-            | Self::RuncFeatures { .. }
-            | Self::RuncWithoutNotify { .. }
-            | Self::MountSource { .. }
-            | Self::ContainerTools(_)
-            | Self::Exists { .. }
-            | Self::SocketPath { .. }
-            | Self::BrokerSpawn { .. }
-            | Self::BrokerStart { .. }
-            | Self::BrokerStop { .. }
-            | Self::BrokerLives { .. }
-            | Self::BrokerUpgrade { .. }
-            | Self::NoVgpu { .. }
-            | Self::NoBroker { .. }
-            | Self::BrokerRefused { .. }
-            | Self::BrokerKeepsTerms { .. }
-            | Self::NoShares { .. }
-            | Self::ShareRecord { .. }
-            | Self::NothingRequested
-            | Self::CardGone { .. } => Fault::Host,
+        use driver_libraries::Error as Libraries;
+        use edit::Error as Edit;
+        use escape_checks::Error as Escape;
+        if let Self::Cards(cards::Error::Placement(refusal)) = self {
+            return of_placement(refusal);
         }
-    }
-}
-
-fn of_term(error: &terms::Error) -> Fault {
-    match error {
-        terms::Error::Value { .. }
-        | terms::Error::UnknownKey { .. }
-        | terms::Error::Together(_)
-        | terms::Error::NoMemoryTerm => Fault::Request,
-    }
-}
-
-fn of_capabilities(error: &capabilities::Error) -> Fault {
-    match error {
-        capabilities::Error::Shape(_) | capabilities::Error::Unknown { .. } => Fault::Request,
+        if let Self::Request(error) = self {
+            return of_request(error);
+        }
+        let is_request = matches!(
+            self,
+            Self::Terms(_)
+                | Self::Capabilities(_)
+                | Self::Shape(_)
+                | Self::SpecJson { .. }
+                | Self::SharingRefused { .. }
+                | Self::ForgedAnnotation { .. }
+                | Self::Nodes(nodes::Error::Shape(_))
+                | Self::Edit(Edit::Shape(_) | Edit::SeccompProfile { .. } | Edit::OtherCard { .. })
+                | Self::EscapeChecks(Escape::Shape(_) | Escape::Exposed { .. })
+                | Self::DriverLibraries(
+                    Libraries::Capabilities(_)
+                        | Libraries::EscapeChecks(Escape::Shape(_) | Escape::Exposed { .. })
+                )
+        );
+        if is_request {
+            Fault::Request
+        } else {
+            Fault::Host
+        }
     }
 }
 
@@ -140,19 +89,14 @@ fn of_placement(refusal: &Refusal) -> Fault {
     }
 }
 
-fn of_escape_check(error: &escape_checks::Error) -> Fault {
-    match error {
-        escape_checks::Error::Shape(_) | escape_checks::Error::Exposed { .. } => Fault::Request,
-        escape_checks::Error::MountTable(_) => Fault::Host,
-    }
-}
-
 fn of_request(error: &request::Error) -> Fault {
     match error {
-        request::Error::Terms(error) => of_term(error),
-        request::Error::Capabilities(error) => of_capabilities(error),
-        request::Error::EscapeChecks(error) => of_escape_check(error),
-        request::Error::Shape(_)
+        request::Error::Terms(_)
+        | request::Error::Capabilities(_)
+        | request::Error::EscapeChecks(
+            escape_checks::Error::Shape(_) | escape_checks::Error::Exposed { .. },
+        )
+        | request::Error::Shape(_)
         | request::Error::Missing { .. }
         | request::Error::Contradiction { .. }
         | request::Error::Missed { .. }
@@ -160,7 +104,8 @@ fn of_request(error: &request::Error) -> Fault {
         | request::Error::BesideClaim { .. }
         | request::Error::PodAuthor { .. } => Fault::Request,
         request::Error::Claim { source, .. } => of_claim(source),
-        request::Error::TwoEngines { .. }
+        request::Error::EscapeChecks(escape_checks::Error::MountTable(_))
+        | request::Error::TwoEngines { .. }
         | request::Error::ForgedRole { .. }
         | request::Error::Default { .. }
         | request::Error::Unscheduled { .. } => Fault::Host,
@@ -177,45 +122,10 @@ fn of_claim(error: &ClaimError) -> Fault {
     }
 }
 
-fn of_nodes(error: &nodes::Error) -> Fault {
-    match error {
-        nodes::Error::Shape(_) => Fault::Request,
-        nodes::Error::Unusable { .. } => Fault::Host,
-    }
-}
-
-fn of_edit(error: &edit::Error) -> Fault {
-    match error {
-        edit::Error::Shape(_)
-        | edit::Error::SeccompProfile { .. }
-        | edit::Error::OtherCard { .. } => Fault::Request,
-        edit::Error::Name(_) => Fault::Host,
-    }
-}
-
-fn of_driver_libraries(error: &driver_libraries::Error) -> Fault {
-    match error {
-        driver_libraries::Error::Capabilities(error) => of_capabilities(error),
-        driver_libraries::Error::EscapeChecks(error) => of_escape_check(error),
-        driver_libraries::Error::Io { .. }
-        | driver_libraries::Error::Untrusted { .. }
-        | driver_libraries::Error::Kind { .. }
-        | driver_libraries::Error::Path { .. }
-        | driver_libraries::Error::Elf { .. }
-        | driver_libraries::Error::Version { .. }
-        | driver_libraries::Error::Absent { .. }
-        | driver_libraries::Error::CdiSyntax { .. }
-        | driver_libraries::Error::CdiValue { .. }
-        | driver_libraries::Error::CdiConflict { .. }
-        | driver_libraries::Error::CdiOtherCard { .. }
-        | driver_libraries::Error::CdiExposes { .. }
-        | driver_libraries::Error::NoCdi { .. } => Fault::Host,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use plan::{Policy, Priority, TermsError};
+    use spec::capabilities;
 
     use super::*;
 
@@ -256,5 +166,41 @@ mod tests {
             }),
             "host"
         );
+    }
+
+    #[test]
+    fn what_is_not_listed_as_the_request_s_is_the_host_s() {
+        let io = || std::io::Error::from_raw_os_error(5);
+        let exposed = || escape_checks::Error::Exposed {
+            key: "mounts".to_owned(),
+            value: "/dev".to_owned(),
+            reason: "why",
+            needed: "\"mounts\"".to_owned(),
+        };
+        let unreadable = || escape_checks::Error::MountTable(io());
+        for (error, fault) in [
+            (exposed().into(), Fault::Request),
+            (unreadable().into(), Fault::Host),
+            (
+                Error::Request(request::Error::EscapeChecks(exposed())),
+                Fault::Request,
+            ),
+            (
+                Error::Request(request::Error::EscapeChecks(unreadable())),
+                Fault::Host,
+            ),
+            (
+                Error::DriverLibraries(driver_libraries::Error::EscapeChecks(exposed())),
+                Fault::Request,
+            ),
+            (
+                Error::DriverLibraries(driver_libraries::Error::EscapeChecks(unreadable())),
+                Fault::Host,
+            ),
+            (Error::io("read", "/x")(io()), Fault::Host),
+            (Error::NothingRequested, Fault::Host),
+        ] {
+            assert_eq!(error.fault(), fault, "{error}");
+        }
     }
 }

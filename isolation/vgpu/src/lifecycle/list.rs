@@ -118,11 +118,8 @@ pub fn list_each(config: &Config) -> Result<Vec<Listed>, Error> {
 /// What the state folder has of a vGPU; `None`: no grant.
 fn without_status(config: &Config, key: &ContainerKey) -> Result<Option<VgpuState>, Error> {
     let dir = ContainerDir::of(&config.state_dir, key);
-    let grant = match Grant::read(dir.path()) {
-        Err(cards::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(None);
-        }
-        other => other?,
+    let Some(grant) = cards::Error::absent_is_none(Grant::read(dir.path()))? else {
+        return Ok(None);
     };
     let broker = match grant.backend {
         _ if dir.has_broker()? => BrokerState::Alive,

@@ -250,12 +250,9 @@ fn answers_of(
 /// terms may not have to be held.
 fn is_held(config: &Config, key: &ContainerKey, terms: &Terms) -> Result<bool, Error> {
     let dir = ContainerDir::of(&config.state_dir, key);
-    let grant = match Grant::read(dir.path()) {
-        // Its folder goes before its entry in the reservations.
-        Err(cards::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(false);
-        }
-        other => other?,
+    // Its folder goes before its entry in the reservations.
+    let Some(grant) = cards::Error::absent_is_none(Grant::read(dir.path()))? else {
+        return Ok(false);
     };
     match (grant.backend, grant.compute.mode) {
         (Backend::Broker, _) => dir.has_broker(),

@@ -1,6 +1,7 @@
 //! One process of the load: its pieces of memory, and what it does with them.
 
-use rmclient::{Card, Client, Error, GpuRange, Handle, Uuid, Uvm};
+use rmclient::{Card, Client, Handle, Uuid};
+use rmprogram::{CardHeap, CardMemory, Error, GpuRange, Uvm};
 
 use super::{Options, Report};
 use crate::allocate::allocate_by;
@@ -45,7 +46,7 @@ impl<'client> Tenant<'client> {
         let uvm = if options.no_uvm {
             None
         } else {
-            Some(client.uvm()?)
+            Some(Uvm::open(client)?)
         };
         let mut cards = Vec::new();
         for card in client.cards()? {
@@ -230,7 +231,7 @@ impl<'client> Tenant<'client> {
                     self.report.over_total += 1;
                 }
             }
-            Err(error) => self.unexpected(&error),
+            Err(error) => self.unexpected(&error.into()),
         }
     }
 

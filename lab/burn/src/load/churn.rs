@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use rmclient::{Client, Nodes, Space};
+use rmclient::{Client, Nodes};
+use rmprogram::{CardMemory, ComputeChannel, Space, Uvm};
 
 /// Channels of each client, each in a group of its own.
 const CHANNELS: u32 = 4;
@@ -60,7 +61,7 @@ fn once(nodes: &Nodes, card: usize) -> anyhow::Result<()> {
     let client = Client::connect(nodes)?;
     let cards = client.cards()?;
     let card = cards.get(card).context("there is no such card")?;
-    let uvm = client.uvm()?;
+    let uvm = Uvm::open(&client)?;
     let uuid = card.uuid()?;
     uvm.register(uuid)?;
     let handle = card.va_space()?;
@@ -71,7 +72,7 @@ fn once(nodes: &Nodes, card: usize) -> anyhow::Result<()> {
             uuid,
             handle,
         };
-        card.compute_channel(space, place)?;
+        ComputeChannel::make(card, space, place)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use rmclient::ComputeChannel;
+use rmprogram::ComputeChannel;
 
 use super::KERNEL_US;
 use super::tally::Tally;

@@ -22,7 +22,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use nix::sys::signal::SigSet;
 use nix::time::{ClockId, clock_gettime};
-use rmclient::{Card, Client, Nodes, PreemptionMode, Space, Uvm};
+use rmclient::{Card, Client, Nodes};
+use rmprogram::{CardMemory, ComputeChannel, Error, PreemptionMode, Space, Uvm, multiprocessors};
 use serde_json::json;
 
 use super::Outcome;
@@ -102,7 +103,7 @@ pub fn run(nodes: &Nodes, dev: &Path, options: &Options) -> anyhow::Result<Outco
     let client = Client::connect(nodes)?;
     let cards = client.cards()?;
     let used = chosen(&cards, options)?;
-    let uvm = client.uvm()?;
+    let uvm = Uvm::open(&client)?;
     let mut requested = Requested::default();
     let mut lanes = lanes_on(&used, &uvm, options, &mut requested, &stop)?;
     let churn = churn::Churn::start(nodes, options.card, options.churn)?;
@@ -165,10 +166,10 @@ fn lanes_on<'card>(
         let handle = card.va_space()?;
         uvm.register_va_space(uuid, handle)?;
         let space = Space { uvm, uuid, handle };
-        let multiprocessors = card.multiprocessors()?;
+        let multiprocessors = multiprocessors(card)?;
         let mut kernel = None;
         for place in places.by_ref().take(usize::try_from(options.groups)?) {
-            let mut channel = card.compute_channel(space, place)?;
+            let mut channel = ComputeChannel::make(card, space, place)?;
             requested.of(&channel, options);
             let kernel = match kernel {
                 Some(kernel) => kernel,
@@ -200,7 +201,7 @@ fn drive(
     options: &Options,
     start_ns: u64,
     stop: &AtomicBool,
-) -> anyhow::Result<(u64, Option<rmclient::Error>)> {
+) -> anyhow::Result<(u64, Option<Error>)> {
     let end_ns = match options.seconds {
         0 => u64::MAX,
         seconds => start_ns.saturating_add(seconds.saturating_mul(1_000_000_000)),
@@ -245,7 +246,7 @@ struct Ended {
     requested: Requested,
     churned: u64,
     not_churned: u64,
-    broken: Option<rmclient::Error>,
+    broken: Option<Error>,
 }
 
 impl Ended {
@@ -290,7 +291,7 @@ impl Ended {
 }
 
 fn check(options: &Options) -> anyhow::Result<()> {
-    let depth = rmclient::ComputeChannel::DEPTH;
+    let depth = ComputeChannel::DEPTH;
     ensure!(
         (1..=depth).contains(&options.depth),
         "--depth {}: must be 1 to {depth}",
@@ -369,8 +370,8 @@ struct Requested {
 }
 
 impl Requested {
-    fn of(&mut self, channel: &rmclient::ComputeChannel<'_>, options: &Options) {
-        let mut refused = |result: Result<(), rmclient::Error>| {
+    fn of(&mut self, channel: &ComputeChannel<'_>, options: &Options) {
+        let mut refused = |result: Result<(), Error>| {
             self.refused
                 .extend(result.err().map(|error| error.to_string()));
         };

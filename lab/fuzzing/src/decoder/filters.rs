@@ -4,9 +4,9 @@ use arch::Arch;
 use std::sync::OnceLock;
 
 use arbitrary::Unstructured;
+use nvabi::Release;
 use nvabi::errno::EINVAL;
 use nvabi::escape::{self, key};
-use nvabi::{Release, uvm};
 use verdict::filter::{self, Action, Coverage, FilterSpec, IoctlRule};
 use verdict::managed::{self, Mapping};
 use verdict::policy::Managed;
@@ -18,17 +18,6 @@ const SYS_MMAP: u32 = 9;
 const SYS_IOCTL: u32 = 16;
 const SYS_SECCOMP: u32 = 317;
 const X32_BIT: u32 = 0x4000_0000;
-
-/// Hints to managed memory. Where they are refused there is none, so that the production filter spares them the way.
-const HINTS: [uvm::Uvm; 7] = [
-    uvm::UVM_SET_RANGE_GROUP,
-    uvm::UVM_SET_PREFERRED_LOCATION,
-    uvm::UVM_UNSET_PREFERRED_LOCATION,
-    uvm::UVM_ENABLE_READ_DUPLICATION,
-    uvm::UVM_DISABLE_READ_DUPLICATION,
-    uvm::UVM_SET_ACCESSED_BY,
-    uvm::UVM_UNSET_ACCESSED_BY,
-];
 
 impl Call {
     /// Rules and program agree, and the rules close what no tenant may call.
@@ -101,7 +90,6 @@ impl Call {
     /// A call that is refused, charged or rewritten never reaches the driver past the broker.
     pub(super) fn check_coverage(&self, op: &Op, verdict: &Verdict) {
         let by_type = matches!(op, Op::CardInfo { .. });
-        let is_hint = matches!(op, Op::Uvm(row) if HINTS.contains(row));
         let is_native = (self.cmd >> 8) & 0xff == u32::from(escape::NV_IOCTL_MAGIC);
         for filter in filters()
             .iter()
@@ -111,7 +99,7 @@ impl Call {
                 // Compared with its type byte: it gives nothing away but card numbers.
                 _ if by_type && !is_native => false,
                 (Coverage::Simulated, _) => true,
-                (Coverage::Production, Verdict::Refuse(_)) => !by_type && !is_hint,
+                (Coverage::Production, Verdict::Refuse(_)) => !by_type,
                 (Coverage::Production, Verdict::Execute(effect)) => match effect {
                     Effect::None => false,
                     Effect::Client
@@ -120,6 +108,7 @@ impl Call {
                     | Effect::CpuMapping { .. }
                     | Effect::Range { .. }
                     | Effect::RangeGroup(_)
+                    | Effect::Pages(_)
                     | Effect::Object { .. }
                     | Effect::Memory(_)
                     | Effect::Free { .. }

@@ -437,6 +437,7 @@ impl Call {
             | Effect::Dup { .. }
             | Effect::Range { .. }
             | Effect::RangeGroup(_)
+            | Effect::Pages(_)
             | Effect::Unmap { .. }
             | Effect::FreeRange { .. }
             | Effect::View(_) => {}

@@ -6,7 +6,8 @@ use anyhow::{Context, bail};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
 use nvabi::layout::{channel_group_params, channel_params};
 use nvabi::{class, control};
-use rmclient::{Card, Client, Form, GpuRange, Handle, Uvm};
+use rmclient::{Card, Client, Form, Handle};
+use rmprogram::{CardMemory, GpuRange, Uvm};
 use sys::ioctl::Block;
 
 const MIB: u64 = 1 << 20;
@@ -69,7 +70,7 @@ impl<'client> Ring<'client> {
         let uuid = card.uuid()?;
         let space = card.va_space().context("make an address space")?;
         after("address space");
-        let uvm = client.uvm().context("open nvidia-uvm")?;
+        let uvm = Uvm::open(client).context("open nvidia-uvm")?;
         uvm.register(uuid)?;
         uvm.register_va_space(uuid, space)
             .context("register the address space")?;

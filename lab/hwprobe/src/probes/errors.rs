@@ -2,6 +2,7 @@
 
 use nvabi::{class, control};
 use rmclient::{Form, Handle};
+use rmprogram::{CardMemory, ClientDuplicates};
 
 use super::{Bench, End, answer, found};
 

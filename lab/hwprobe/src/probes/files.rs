@@ -9,6 +9,7 @@ use nvabi::bytes::{put_u32, u32_at};
 use nvabi::layout::nvos54;
 use nvabi::{control, escape};
 use rmclient::Status;
+use rmprogram::ClientDuplicates;
 use serde_json::json;
 use sys::ioctl::Block;
 

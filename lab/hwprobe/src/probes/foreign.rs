@@ -1,6 +1,8 @@
 //! Whether the driver lets one client stop another's channels (T8): if it does, the broker's check of the list is what keeps
 //! tenants apart.
 
+use rmprogram::ClientDuplicates;
+
 use super::channel::{Ring, disable};
 use super::{Bench, End, answer, found};
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Context;
 
 use nvabi::bytes::{put_u32, put_u64, u64_at};
-use rmclient::{Card, Client, ComputeChannel, Error, Form, Handle, Space};
+use rmclient::{Card, Client, Error, Form, Handle};
+use rmprogram::{CardMemory, ComputeChannel, Space, Uvm};
 use serde_json::{Map, Value, json};
 
 use super::channel::{Ring, disable, schedule};
@@ -159,7 +160,7 @@ impl Target<'_> {
 /// The same on a group whose kernels run, and on an idle one beside it. For simulated cards: the kernels name no program.
 fn busy(client: &Client, card: &Card<'_>) -> anyhow::Result<()> {
     let uuid = card.uuid()?;
-    let uvm = client.uvm().context("open nvidia-uvm")?;
+    let uvm = Uvm::open(client).context("open nvidia-uvm")?;
     uvm.register(uuid)?;
     let handle = card.va_space()?;
     uvm.register_va_space(uuid, handle)?;
@@ -168,9 +169,7 @@ fn busy(client: &Client, card: &Card<'_>) -> anyhow::Result<()> {
         uuid,
         handle,
     };
-    let mut channel = card
-        .compute_channel(space, 1)
-        .context("make a channel for kernels")?;
+    let mut channel = ComputeChannel::make(card, space, 1).context("make a channel for kernels")?;
     let target = Target {
         client,
         subdevice: card.subdevice(),

@@ -4,6 +4,7 @@ use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::memory_params;
 use nvabi::{class, control};
 use rmclient::{Card, Form};
+use rmprogram::CardMemory;
 use serde_json::{Map, Value, json};
 
 use super::{Bench, End, answer, found};

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rmclient::{Client, Error, Nodes};
+use rmclient::{Client, Nodes, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -112,8 +112,26 @@ fn line(line: &Line) {
     println!("{}", json!(line));
 }
 
+/// A call that failed, made by the client or by a step of a program.
+trait Failure: std::error::Error {
+    /// The driver's status, where the driver has answered.
+    fn status(&self) -> Option<Status>;
+}
+
+impl Failure for rmclient::Error {
+    fn status(&self) -> Option<Status> {
+        self.status()
+    }
+}
+
+impl Failure for rmprogram::Error {
+    fn status(&self) -> Option<Status> {
+        self.status()
+    }
+}
+
 /// A driver's answer in one word: `ok`, its status, or what else went wrong.
-fn answer<T>(result: &Result<T, Error>) -> Value {
+fn answer<T>(result: &Result<T, impl Failure>) -> Value {
     match result {
         Ok(_) => json!("ok"),
         Err(error) => match error.status() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rmclient::{ComputeChannel, Space};
+use rmprogram::{CardMemory, ComputeChannel, Space, Uvm};
 use serde_json::json;
 
 use super::{Bench, End, Times, answer, found};
@@ -21,7 +21,7 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
         return Ok(End::NotRun("no card has a node here".to_owned()));
     };
     let uuid = card.uuid()?;
-    let uvm = client.uvm().context("open nvidia-uvm")?;
+    let uvm = Uvm::open(&client).context("open nvidia-uvm")?;
     uvm.register(uuid)?;
     let handle = card.va_space()?;
     uvm.register_va_space(uuid, handle)?;
@@ -30,7 +30,7 @@ pub(super) fn probe(bench: &Bench) -> anyhow::Result<End> {
         uuid,
         handle,
     };
-    let made = card.compute_channel(space, 1);
+    let made = ComputeChannel::make(card, space, 1);
     found("a compute channel", answer(&made));
     let Ok(mut channel) = made else {
         return Ok(End::Done);

@@ -15,6 +15,7 @@ use sys::probe::{Guard, PAGE_BYTES, Pages};
 
 use crate::child::{self, GUISES};
 use crate::kernel::OwnVerdict;
+use crate::pace::PATIENCE;
 use crate::seat::{ALLOC, Interrupted, New, Seat, allocated, new_handle};
 use crate::tally::{PIECE_BYTES, Tally};
 use crate::{Fixture, kernel};
@@ -71,7 +72,7 @@ fn in_child(
         child::hold()
     })?;
     fixture.keep_child(child);
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     while over.load(Ordering::SeqCst) == 0 {
         anyhow::ensure!(Instant::now() < until, "a child did not come to its end");
         std::thread::sleep(Duration::from_millis(1));
@@ -174,7 +175,7 @@ pub(super) fn nested_namespaces(fixture: &mut Fixture) -> Result<Value> {
             over.store(1, Ordering::SeqCst);
             child::hold()
         })?;
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         while over.load(Ordering::SeqCst) == 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -238,7 +239,7 @@ pub(super) fn setuid_exec(fixture: &mut Fixture) -> Result<Value> {
         .spawn()
         .with_context(|| format!("start {}", program.display()))?;
     fixture.keep_child(Pid::from_raw(child.id().cast_signed()));
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     loop {
         let found = std::fs::read_dir(&fixture.out)?.flatten().find(|entry| {
             let name = entry.file_name();
@@ -315,7 +316,7 @@ pub(super) fn userfault_pages(fixture: &mut Fixture) -> Result<Value> {
         })
         .collect::<std::io::Result<_>>()?;
     let [answered, ..] = counters;
-    let until = Instant::now() + Duration::from_secs(3);
+    let until = Instant::now() + PATIENCE;
     while answered.load(Ordering::SeqCst) < 80 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -17,7 +17,7 @@ use nvabi::layout::nvos57;
 use nvabi::{bytes, control};
 use serde_json::{Value, json};
 
-use crate::pace::Pace;
+use crate::pace::{PATIENCE, Pace};
 use crate::seat::{Answer, Calls, Interrupted, Seat, Target, done, new_handle, open};
 use crate::tally::{PIECE_BYTES, Tally};
 use crate::{Fixture, child, kernel};
@@ -123,7 +123,7 @@ pub(super) fn fd_passing(fixture: &mut Fixture) -> Result<Value> {
 }
 
 fn await_counter(counter: &std::sync::atomic::AtomicU64) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     while counter.load(Ordering::SeqCst) == 0 {
         ensure!(
             Instant::now() < until,
@@ -256,7 +256,7 @@ pub(super) fn close_race(_fixture: &mut Fixture) -> Result<Value> {
     let client = rmclient::Client::connect(&rmclient::Nodes::default())?;
     let cards = client.cards()?;
     let card = cards.first().context("no card is granted")?;
-    let until = Instant::now() + Duration::from_secs(15);
+    let until = Instant::now() + PATIENCE;
     while card.memory()?.used_bytes() > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }

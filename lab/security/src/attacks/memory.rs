@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd;
 use anyhow::{Context, Result};
 use nvabi::layout::{channel_group_params, channel_params, memory_params, nvos02, nvos32, nvos64};
 use nvabi::{bytes, class, uvm};
-use rmclient::{Client, Form, GpuRange, Nodes};
+use rmclient::{Client, Form, Nodes};
+use rmprogram::{CardExports, CardMemory, Error, GpuRange, Uvm};
 use serde_json::{Value, json};
 
 use crate::seat::{
@@ -53,7 +54,7 @@ pub(super) fn map_then_free(fixture: &mut Fixture) -> Result<Value> {
     let client = client()?;
     let cards = client.cards()?;
     let card = cards.first().context("no card is granted")?;
-    let uvm = client.uvm()?;
+    let uvm = Uvm::open(client)?;
     let uuid = card.uuid()?;
     uvm.register(uuid)?;
     let space = card.va_space()?;
@@ -119,7 +120,7 @@ pub(super) fn register_then_free(_fixture: &mut Fixture) -> Result<Value> {
     let card = cards.first().context("no card is granted")?;
     let uuid = card.uuid()?;
     let (mut channels, mut spaces) = (Tally::default(), Tally::default());
-    let uvm = client.uvm()?;
+    let uvm = Uvm::open(client)?;
     uvm.register(uuid)?;
     let space = card.va_space()?;
     uvm.register_va_space(uuid, space)?;
@@ -137,13 +138,15 @@ pub(super) fn register_then_free(_fixture: &mut Fixture) -> Result<Value> {
         bytes::put_u32(&mut params, channel_params::H_VA_SPACE, space.0);
         bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, 1);
         let channel = client.allocate(Form::Short, group, AMPERE_CHANNEL, &mut params);
-        let registered = channel.and_then(|channel| uvm.register_channel(uuid, channel));
+        let registered = channel
+            .map_err(Error::from)
+            .and_then(|channel| uvm.register_channel(uuid, channel));
         client.free(card.device(), group)?;
         channels.count(answer_of(registered), 0);
     }
     let mut files = vec![uvm];
     for _space in 0..16 {
-        let uvm = client.uvm()?;
+        let uvm = Uvm::open(client)?;
         uvm.register(uuid)?;
         let Ok(space) = card.va_space() else {
             spaces.count(Answer::Status(nvabi::status::NV_ERR_NO_MEMORY), 0);
@@ -159,7 +162,7 @@ pub(super) fn register_then_free(_fixture: &mut Fixture) -> Result<Value> {
     Ok(json!({"channels": channels.json(), "spaces": spaces.json()}))
 }
 
-fn answer_of(result: Result<(), rmclient::Error>) -> Answer {
+fn answer_of(result: Result<(), Error>) -> Answer {
     result.map_or_else(
         |error| Answer::Status(error.status().map_or(0, |status| status.0)),
         |()| Answer::Done(0),
@@ -213,7 +216,7 @@ pub(super) fn va_spaces(fixture: &mut Fixture) -> Result<Value> {
 pub(super) fn managed_memory(fixture: &mut Fixture) -> Result<Value> {
     const ADDRESS: u64 = 0x2_0000_0000;
     let client = client()?;
-    let _uvm = client.uvm()?;
+    let _uvm = Uvm::open(client)?;
     let file = open("nvidia-uvm")?;
     let number = file.as_raw_fd();
     let mut tally = Tally::default();

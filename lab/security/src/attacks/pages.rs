@@ -3,7 +3,8 @@
 use anyhow::{Context, Result};
 use nvabi::layout::{memory_params as params, nvos32, nvos64};
 use nvabi::{bytes, class};
-use rmclient::{Client, GpuRange, Nodes};
+use rmclient::{Client, Nodes};
+use rmprogram::{CardMemory, GpuRange, Uvm};
 use serde_json::{Value, json};
 
 use crate::Fixture;
@@ -174,7 +175,7 @@ fn sparse_ranges(length_bytes: u64) -> Result<u64> {
     let client: &'static Client = Box::leak(Box::new(Client::connect(&Nodes::default())?));
     let cards = Box::leak(Box::new(client.cards()?));
     let card = cards.first().context("no card is granted")?;
-    let (uvm, uuid) = (Box::leak(Box::new(client.uvm()?)), card.uuid()?);
+    let (uvm, uuid) = (Box::leak(Box::new(Uvm::open(client)?)), card.uuid()?);
     uvm.register(uuid)?;
     uvm.register_va_space(uuid, card.va_space()?)?;
     let mut done = 0;

@@ -14,6 +14,7 @@ use nvabi::layout::nvos21;
 use nvabi::{bytes, class};
 use serde_json::{Value, json};
 
+use crate::pace::PATIENCE;
 use crate::seat::{ALLOC, ARGUMENT_AT, Calls, New, Seat, memory_block, new_handle};
 use crate::tally::Tally;
 use crate::{Fixture, child, kernel};
@@ -267,7 +268,7 @@ pub(super) fn ptrace_sibling(fixture: &mut Fixture) -> Result<Value> {
 
 /// Lets the tracee go on by itself.
 fn ptrace_end(traced: Pid) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     kill(traced, Signal::SIGSTOP)?;
     while Instant::now() < until {
         match waitpid(traced, None)? {

@@ -4,7 +4,15 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use super::{Rdma, RdmaDevice};
+/// Numbers by name; what is not among them is 0.
+#[derive(Debug, Default)]
+pub(super) struct Counts(HashMap<String, u64>);
+
+impl Counts {
+    pub(super) fn of(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+}
 
 /// One number; what is absent or `max` is `None`.
 pub(super) fn limited(path: &Path) -> Option<u64> {
@@ -21,13 +29,18 @@ pub(super) fn number(path: &Path) -> u64 {
 }
 
 /// Lines of a name and a number; `None` when the file is absent.
-pub(super) fn pairs(path: &Path) -> Option<HashMap<String, u64>> {
+pub(super) fn pairs(path: &Path) -> Option<Counts> {
     let text = fs::read_to_string(path).ok()?;
-    let pair = |line: &str| {
-        line.split_once(' ')
-            .and_then(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
+    Some(counts(text.lines(), ' '))
+}
+
+/// Names and numbers with a separator between.
+pub(super) fn counts<'a>(pairs: impl Iterator<Item = &'a str>, separator: char) -> Counts {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once(separator)?;
+        Some((name.to_owned(), value.trim().parse().ok()?))
     };
-    Some(text.lines().filter_map(pair).collect())
+    Counts(pairs.filter_map(pair).collect())
 }
 
 /// `MAJOR:MINOR`.
@@ -36,37 +49,35 @@ pub(super) fn device(text: &str) -> Option<(u64, u64)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// `rdma.current` and `rdma.max` of a group, equal in both versions.
-pub(super) fn rdma(dir: &Path) -> Option<Rdma> {
+/// `rdma.current` and `rdma.max` of a group, equal in both versions: an entry of a device, its handles and its objects each.
+pub(super) fn rdma<T>(dir: &Path, entry: fn(String, u32, u32) -> T) -> Option<[Vec<T>; 2]> {
     let read = |name: &str| {
         let text = fs::read_to_string(dir.join(name)).ok()?;
-        Some(text.lines().filter_map(rdma_line).collect())
+        let line = |line: &str| {
+            rdma_line(line).map(|(device, handles, objects)| entry(device, handles, objects))
+        };
+        Some(text.lines().filter_map(line).collect())
     };
-    Some(Rdma {
-        current: read("rdma.current")?,
-        limit: read("rdma.max")?,
-    })
+    Some([read("rdma.current")?, read("rdma.max")?])
 }
 
-/// `mlx4_0 hca_handle=2 hca_object=max`.
-fn rdma_line(line: &str) -> Option<RdmaDevice> {
+/// `mlx4_0 hca_handle=2 hca_object=max`; no limit is the greatest number.
+fn rdma_line(line: &str) -> Option<(String, u32, u32)> {
     let mut arguments = line.split_whitespace();
-    let mut read = RdmaDevice {
-        device: arguments.next()?.to_owned(),
-        ..RdmaDevice::default()
-    };
+    let device = arguments.next()?.to_owned();
+    let (mut handles, mut objects) = (0, 0);
     for (key, value) in arguments.filter_map(|argument| argument.split_once('=')) {
         let value = match value {
             "max" => u32::MAX,
             number => number.parse().unwrap_or(0),
         };
         match key {
-            "hca_handle" => read.handles = value,
-            "hca_object" => read.objects = value,
+            "hca_handle" => handles = value,
+            "hca_object" => objects = value,
             _ => {}
         }
     }
-    Some(read)
+    Some((device, handles, objects))
 }
 
 /// The sizes of huge pages as control group files spell them (`2MB`, `1GB`), from the names in
@@ -95,13 +106,10 @@ mod tests {
     #[test]
     fn rdma_lines_have_devices_with_limits_or_none() {
         let read = rdma_line("mlx4_0 hca_handle=2 hca_object=max").unwrap();
-        assert_eq!(
-            (read.device.as_str(), read.handles, read.objects),
-            ("mlx4_0", 2, u32::MAX)
-        );
+        assert_eq!(read, ("mlx4_0".to_owned(), 2, u32::MAX));
         assert_eq!(rdma_line(""), None);
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(rdma(dir.path()), None);
+        assert_eq!(rdma(dir.path(), |device, _, _| device), None);
     }
 
     #[test]

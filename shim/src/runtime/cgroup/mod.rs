@@ -1,5 +1,16 @@
-//! Reads what a container's control groups count. What is absent and what has no limit is answered as containerd's own
+//! Reads what a container's control groups count, as containerd's two metrics messages. What is absent and what has no limit is answered as containerd's own
 //! shim answers it (github.com/containerd/cgroups, `Stat` of `cgroup1` and `cgroup2`).
+
+/// A message with fields that have the kernel's names for what it counts, and with others.
+macro_rules! counted {
+    ($message:ident, $counts:expr, { $($field:ident)* } $(, $other:ident: $value:expr)*) => {
+        $message {
+            $($field: $counts.of(stringify!($field)),)*
+            $($other: $value,)*
+            ..Default::default()
+        }
+    };
+}
 
 mod files;
 mod v1;
@@ -8,9 +19,9 @@ mod v2;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use containerd_shim_protos::{cgroups, cgroups_v2};
+
 use crate::task::Pid;
-pub use v1::{Blkio, BlkioV1, CpuV1, HugetlbV1, MemoryV1, StatsV1};
-pub use v2::{HugetlbV2, IoV2, MemoryV2, Pressure, Pressures, StatsV2};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -33,38 +44,9 @@ pub enum Cgroup {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stats {
     /// cgroup v1.
-    V1(Box<StatsV1>),
+    V1(Box<cgroups::metrics::Metrics>),
     /// cgroup v2.
-    V2(Box<StatsV2>),
-}
-
-/// Processes and threads.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pids {
-    /// Now.
-    pub current: u64,
-    /// At most.
-    pub limit: u64,
-}
-
-/// `rdma.current` and `rdma.max`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rdma {
-    /// Used.
-    pub current: Vec<RdmaDevice>,
-    /// At most.
-    pub limit: Vec<RdmaDevice>,
-}
-
-/// One line of an rdma file.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RdmaDevice {
-    /// E.g. `mlx4_0`.
-    pub device: String,
-    /// Handles; no limit is the greatest number.
-    pub handles: u32,
-    /// Objects, likewise.
-    pub objects: u32,
+    V2(Box<cgroups_v2::metrics::Metrics>),
 }
 
 /// What of the machine, beside the control group, is in the numbers.

@@ -4,217 +4,169 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use containerd_shim_protos::cgroups::metrics::{
+    BlkIOEntry, BlkIOStat, CPUStat, CPUUsage, HugetlbStat, MemoryEntry, MemoryOomControl,
+    MemoryStat, Metrics, PidsStat, RdmaEntry, RdmaStat, Throttle,
+};
+use protobuf::MessageField;
+
+use super::Machine;
 use super::files::{device, hugepage_sizes, limited, pairs, rdma};
-use super::{Machine, Pids, Rdma};
 
 /// What the kernel counts in a second of `cpuacct.stat`: USER_HZ, 100 on every architecture that containers run on.
 const TICKS_PER_SECOND: u64 = 100;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Numbers of cgroup v1.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StatsV1 {
-    /// Processes; no limit is 0.
-    pub pids: Option<Pids>,
-    /// Processor time.
-    pub cpu: CpuV1,
-    /// Memory.
-    pub memory: Option<MemoryV1>,
-    /// `memory.oom_control`: oom_kill_disable, under_oom, oom_kill.
-    pub oom: Option<[u64; 3]>,
-    /// Block devices.
-    pub blkio: Option<BlkioV1>,
-    /// Huge pages, by size.
-    pub hugetlb: Vec<HugetlbV1>,
-    /// RDMA devices.
-    pub rdma: Option<Rdma>,
-}
-
-/// Processor time, nanoseconds.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct CpuV1 {
-    /// All.
-    pub total_ns: u64,
-    /// In the kernel.
-    pub kernel_ns: u64,
-    /// In programs.
-    pub user_ns: u64,
-    /// By processor.
-    pub per_cpu_ns: Vec<u64>,
-    /// `cpu.stat`: nr_periods, nr_throttled, throttled_time.
-    pub throttling: [u64; 3],
-}
-
-/// Memory, bytes.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct MemoryV1 {
-    /// `memory.stat` as it stands.
-    pub stat: HashMap<String, u64>,
-    /// Of `memory.`, `memory.memsw.`, `memory.kmem.`, `memory.kmem.tcp.`: limit, usage, most ever, failures.
-    pub entries: [[u64; 4]; 4],
-}
-
-/// Huge pages of one size, bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HugetlbV1 {
-    /// E.g. `2MB`.
-    pub size: String,
-    /// Now.
-    pub usage: u64,
-    /// Most ever.
-    pub max: u64,
-    /// How often more was asked for than allowed.
-    pub failures: u64,
-}
-
-/// Block devices. Where an I/O scheduler counts by itself (`blkio.io_serviced_recursive`) its numbers are taken, else those
-/// of the throttling layer, which has the first two only.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BlkioV1 {
-    /// Bytes.
-    pub service_bytes: Vec<Blkio>,
-    /// Operations.
-    pub serviced: Vec<Blkio>,
-    /// Operations that wait.
-    pub queued: Vec<Blkio>,
-    /// Nanoseconds of service.
-    pub service_time: Vec<Blkio>,
-    /// Nanoseconds of waiting.
-    pub wait_time: Vec<Blkio>,
-    /// Merged operations.
-    pub merged: Vec<Blkio>,
-    /// Milliseconds of the device.
-    pub time: Vec<Blkio>,
-    /// Sectors.
-    pub sectors: Vec<Blkio>,
-}
-
-/// One line of a blkio file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blkio {
-    /// Path of the device, empty if the kernel lists it no more.
-    pub device: String,
-    /// Major number.
-    pub major: u64,
-    /// Minor number.
-    pub minor: u64,
-    /// Read, Write, Sync, Async, Discard, Total; empty where the file has none.
-    pub operation: String,
-    /// Bytes or operations.
-    pub value: u64,
-}
-
-pub(super) fn read(dirs: &HashMap<String, PathBuf>, machine: Machine<'_>) -> StatsV1 {
+pub(super) fn read(dirs: &HashMap<String, PathBuf>, machine: Machine<'_>) -> Metrics {
     let dir = |name: &str| dirs.get(name).filter(|dir| dir.exists());
-    StatsV1 {
-        pids: dir("pids").and_then(|dir| pids(dir)),
-        cpu: cpu(dir("cpuacct"), dir("cpu")),
-        memory: dir("memory").and_then(|dir| memory(dir)),
-        oom: dir("memory").and_then(|dir| oom(dir)),
-        blkio: dir("blkio").map(|dir| blkio(dir, machine.partitions)),
+    Metrics {
         hugetlb: dir("hugetlb").map_or_else(Vec::new, |dir| hugetlb(dir, machine.hugepages)),
-        rdma: dir("rdma").and_then(|dir| rdma(dir)),
+        pids: dir("pids").and_then(|dir| pids(dir)).into(),
+        cpu: MessageField::some(cpu(dir("cpuacct"), dir("cpu"))),
+        memory: dir("memory").and_then(|dir| memory(dir)).into(),
+        blkio: dir("blkio")
+            .map(|dir| blkio(dir, machine.partitions))
+            .into(),
+        rdma: dir("rdma").and_then(|dir| rdma_stat(dir)).into(),
+        memory_oom_control: dir("memory").and_then(|dir| oom(dir)).into(),
+        ..Default::default()
     }
 }
 
-fn pids(dir: &Path) -> Option<Pids> {
-    Some(Pids {
+/// No limit is 0.
+fn pids(dir: &Path) -> Option<PidsStat> {
+    Some(PidsStat {
         current: limited(&dir.join("pids.current"))?,
         limit: limited(&dir.join("pids.max")).unwrap_or(0),
+        ..Default::default()
     })
 }
 
-fn cpu(cpuacct: Option<&PathBuf>, cpu: Option<&PathBuf>) -> CpuV1 {
-    let of = |map: &HashMap<String, u64>, name: &str| map.get(name).copied().unwrap_or(0);
+fn cpu(cpuacct: Option<&PathBuf>, cpu: Option<&PathBuf>) -> CPUStat {
     let ns = |ticks: u64| ticks.saturating_mul(NS_PER_SECOND / TICKS_PER_SECOND);
-    let mut read = CpuV1::default();
+    let mut usage = CPUUsage::default();
     if let Some(dir) = cpuacct {
         let stat = pairs(&dir.join("cpuacct.stat")).unwrap_or_default();
-        read.user_ns = ns(of(&stat, "user"));
-        read.kernel_ns = ns(of(&stat, "system"));
-        read.total_ns = limited(&dir.join("cpuacct.usage")).unwrap_or(0);
+        usage.user = ns(stat.of("user"));
+        usage.kernel = ns(stat.of("system"));
+        usage.total = limited(&dir.join("cpuacct.usage")).unwrap_or(0);
         let each = fs::read_to_string(dir.join("cpuacct.usage_percpu")).unwrap_or_default();
         let arguments = each.split_whitespace();
-        read.per_cpu_ns = arguments
+        usage.per_cpu = arguments
             .filter_map(|argument| argument.parse().ok())
             .collect();
     }
-    if let Some(dir) = cpu {
-        let stat = pairs(&dir.join("cpu.stat")).unwrap_or_default();
-        read.throttling =
-            ["nr_periods", "nr_throttled", "throttled_time"].map(|name| of(&stat, name));
+    let stat = cpu.and_then(|dir| pairs(&dir.join("cpu.stat")));
+    let stat = stat.unwrap_or_default();
+    CPUStat {
+        usage: MessageField::some(usage),
+        throttling: MessageField::some(Throttle {
+            periods: stat.of("nr_periods"),
+            throttled_periods: stat.of("nr_throttled"),
+            throttled_time: stat.of("throttled_time"),
+            ..Default::default()
+        }),
+        ..Default::default()
     }
-    read
 }
 
-fn memory(dir: &Path) -> Option<MemoryV1> {
+fn memory(dir: &Path) -> Option<MemoryStat> {
     let stat = pairs(&dir.join("memory.stat"))?;
     let entry = |prefix: &str| {
-        [
-            "limit_in_bytes",
-            "usage_in_bytes",
-            "max_usage_in_bytes",
-            "failcnt",
-        ]
-        .map(|name| limited(&dir.join(format!("{prefix}{name}"))).unwrap_or(0))
+        let of = |name: &str| limited(&dir.join(format!("{prefix}{name}"))).unwrap_or(0);
+        MessageField::some(MemoryEntry {
+            limit: of("limit_in_bytes"),
+            usage: of("usage_in_bytes"),
+            max: of("max_usage_in_bytes"),
+            failcnt: of("failcnt"),
+            ..Default::default()
+        })
     };
-    let entries = [
-        "memory.",
-        "memory.memsw.",
-        "memory.kmem.",
-        "memory.kmem.tcp.",
-    ];
-    Some(MemoryV1 {
-        stat,
-        entries: entries.map(entry),
+    Some(counted!(MemoryStat, stat, {
+        cache rss rss_huge mapped_file dirty writeback
+        inactive_anon active_anon inactive_file active_file unevictable hierarchical_memory_limit
+        total_cache total_rss total_rss_huge total_mapped_file total_dirty total_writeback
+        total_inactive_anon total_active_anon total_inactive_file total_active_file
+        total_unevictable
+    },
+        pg_pg_in: stat.of("pgpgin"),
+        pg_pg_out: stat.of("pgpgout"),
+        pg_fault: stat.of("pgfault"),
+        pg_maj_fault: stat.of("pgmajfault"),
+        hierarchical_swap_limit: stat.of("hierarchical_memsw_limit"),
+        total_pg_pg_in: stat.of("total_pgpgin"),
+        total_pg_pg_out: stat.of("total_pgpgout"),
+        total_pg_fault: stat.of("total_pgfault"),
+        total_pg_maj_fault: stat.of("total_pgmajfault"),
+        usage: entry("memory."),
+        swap: entry("memory.memsw."),
+        kernel: entry("memory.kmem."),
+        kernel_tcp: entry("memory.kmem.tcp.")
+    ))
+}
+
+fn oom(dir: &Path) -> Option<MemoryOomControl> {
+    let control = pairs(&dir.join("memory.oom_control"))?;
+    Some(counted!(MemoryOomControl, control, { oom_kill_disable under_oom oom_kill }))
+}
+
+fn rdma_stat(dir: &Path) -> Option<RdmaStat> {
+    let [current, limit] = rdma(dir, |device, hca_handles, hca_objects| RdmaEntry {
+        device,
+        hca_handles,
+        hca_objects,
+        ..Default::default()
+    })?;
+    Some(RdmaStat {
+        current,
+        limit,
+        ..Default::default()
     })
 }
 
-fn oom(dir: &Path) -> Option<[u64; 3]> {
-    let control = pairs(&dir.join("memory.oom_control"))?;
-    let names = ["oom_kill_disable", "under_oom", "oom_kill"];
-    Some(names.map(|name| control.get(name).copied().unwrap_or(0)))
-}
-
-fn hugetlb(dir: &Path, hugepages: &Path) -> Vec<HugetlbV1> {
-    let of = |size: String| {
-        let count = |what: &str| limited(&dir.join(format!("hugetlb.{size}.{what}")));
-        Some(HugetlbV1 {
+fn hugetlb(dir: &Path, hugepages: &Path) -> Vec<HugetlbStat> {
+    let of = |pagesize: String| {
+        let count = |what: &str| limited(&dir.join(format!("hugetlb.{pagesize}.{what}")));
+        Some(HugetlbStat {
             usage: count("usage_in_bytes")?,
             max: count("max_usage_in_bytes")?,
-            failures: count("failcnt")?,
-            size,
+            failcnt: count("failcnt")?,
+            pagesize,
+            ..Default::default()
         })
     };
     let sizes = hugepage_sizes(hugepages);
     sizes.into_iter().filter_map(of).collect()
 }
 
-fn blkio(dir: &Path, partitions: &Path) -> BlkioV1 {
+/// Where an I/O scheduler counts by itself (`blkio.io_serviced_recursive`) its numbers are taken, else those of the throttling
+/// layer, which has the first two only.
+fn blkio(dir: &Path, partitions: &Path) -> BlkIOStat {
     let devices = block_devices(partitions);
     let lines = |name: &str| blkio_lines(&dir.join(format!("blkio.{name}")), &devices);
-    let scheduler = BlkioV1 {
-        service_bytes: lines("io_service_bytes_recursive"),
-        serviced: lines("io_serviced_recursive"),
-        queued: lines("io_queued_recursive"),
-        service_time: lines("io_service_time_recursive"),
-        wait_time: lines("io_wait_time_recursive"),
-        merged: lines("io_merged_recursive"),
-        time: lines("time_recursive"),
-        sectors: lines("sectors_recursive"),
+    let scheduler = BlkIOStat {
+        io_service_bytes_recursive: lines("io_service_bytes_recursive"),
+        io_serviced_recursive: lines("io_serviced_recursive"),
+        io_queued_recursive: lines("io_queued_recursive"),
+        io_service_time_recursive: lines("io_service_time_recursive"),
+        io_wait_time_recursive: lines("io_wait_time_recursive"),
+        io_merged_recursive: lines("io_merged_recursive"),
+        io_time_recursive: lines("time_recursive"),
+        sectors_recursive: lines("sectors_recursive"),
+        ..Default::default()
     };
-    if scheduler != BlkioV1::default() {
+    if scheduler != BlkIOStat::default() {
         return scheduler;
     }
-    BlkioV1 {
-        service_bytes: lines("throttle.io_service_bytes"),
-        serviced: lines("throttle.io_serviced"),
-        ..BlkioV1::default()
+    BlkIOStat {
+        io_service_bytes_recursive: lines("throttle.io_service_bytes"),
+        io_serviced_recursive: lines("throttle.io_serviced"),
+        ..Default::default()
     }
 }
 
-/// `8:0 Read 4096` or `8:0 4096`; the last line, `Total 4096`, names no device.
-fn blkio_lines(path: &Path, devices: &HashMap<(u64, u64), String>) -> Vec<Blkio> {
+/// `8:0 Read 4096` or `8:0 4096`; the last line, `Total 4096`, names no device. A device that the kernel lists no more has no path.
+fn blkio_lines(path: &Path, devices: &HashMap<(u64, u64), String>) -> Vec<BlkIOEntry> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let one = |line: &str| {
         let mut arguments = line.split_whitespace();
@@ -223,12 +175,13 @@ fn blkio_lines(path: &Path, devices: &HashMap<(u64, u64), String>) -> Vec<Blkio>
             (operation, Some(value)) => (operation, value),
             (value, None) => ("", value),
         };
-        Some(Blkio {
+        Some(BlkIOEntry {
             device: devices.get(&(major, minor)).cloned().unwrap_or_default(),
             major,
             minor,
-            operation: operation.to_owned(),
+            op: operation.to_owned(),
             value: value.parse().ok()?,
+            ..Default::default()
         })
     };
     text.lines().filter_map(one).collect()
@@ -251,7 +204,7 @@ fn block_devices(partitions: &Path) -> HashMap<(u64, u64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::cgroup::{Cgroup, RdmaDevice, Stats};
+    use crate::runtime::cgroup::{Cgroup, Stats};
 
     struct Tree(tempfile::TempDir);
 
@@ -266,7 +219,7 @@ mod tests {
             Self(dir)
         }
 
-        fn stats(&self) -> StatsV1 {
+        fn stats(&self) -> Metrics {
             let at = |name: &str| (name.to_owned(), self.0.path().join(name));
             let controllers = [
                 "pids", "cpu", "cpuacct", "memory", "blkio", "hugetlb", "rdma",
@@ -283,6 +236,10 @@ mod tests {
             };
             *stats
         }
+    }
+
+    fn of_entry(entry: &MessageField<MemoryEntry>) -> [u64; 4] {
+        [entry.limit, entry.usage, entry.max, entry.failcnt]
     }
 
     #[test]
@@ -333,27 +290,34 @@ mod tests {
             ),
         ]);
         let stats = tree.stats();
+        let pids = stats.pids.unwrap();
+        assert_eq!((pids.current, pids.limit), (3, 0));
+        let usage = &stats.cpu.usage;
         assert_eq!(
-            stats.pids,
-            Some(Pids {
-                current: 3,
-                limit: 0
-            })
+            (usage.total, usage.kernel, usage.user),
+            (123_456_789, 50_000_000, 70_000_000)
         );
+        assert_eq!(usage.per_cpu, [100_000_000, 23_456_789]);
+        let throttling = &stats.cpu.throttling;
         assert_eq!(
-            stats.cpu,
-            CpuV1 {
-                total_ns: 123_456_789,
-                kernel_ns: 50_000_000,
-                user_ns: 70_000_000,
-                per_cpu_ns: vec![100_000_000, 23_456_789],
-                throttling: [5, 2, 77],
-            }
+            (
+                throttling.periods,
+                throttling.throttled_periods,
+                throttling.throttled_time
+            ),
+            (5, 2, 77)
         );
         let memory = stats.memory.unwrap();
-        assert_eq!(memory.stat["hierarchical_memsw_limit"], 9);
+        assert_eq!((memory.cache, memory.rss, memory.dirty), (1, 2, 0));
+        assert_eq!(memory.hierarchical_swap_limit, 9);
         assert_eq!(
-            memory.entries,
+            [
+                &memory.usage,
+                &memory.swap,
+                &memory.kernel,
+                &memory.kernel_tcp
+            ]
+            .map(of_entry),
             [
                 [67_108_864, 4_096, 8_192, 6],
                 [134_217_728, 0, 0, 0],
@@ -361,39 +325,45 @@ mod tests {
                 [0, 13, 0, 0]
             ]
         );
-        assert_eq!(stats.oom, Some([1, 0, 4]));
+        let oom = stats.memory_oom_control.unwrap();
+        assert_eq!(
+            (oom.oom_kill_disable, oom.under_oom, oom.oom_kill),
+            (1, 0, 4)
+        );
         let [huge] = &stats.hugetlb[..] else {
             panic!("{:?}", stats.hugetlb)
         };
         assert_eq!(
-            (huge.size.as_str(), huge.usage, huge.max, huge.failures),
+            (huge.pagesize.as_str(), huge.usage, huge.max, huge.failcnt),
             ("2MB", 2_097_152, 4_194_304, 1)
         );
         let rdma = stats.rdma.unwrap();
-        let device = |handles, objects| RdmaDevice {
+        let device = |hca_handles, hca_objects| RdmaEntry {
             device: "mlx4_0".into(),
-            handles,
-            objects,
+            hca_handles,
+            hca_objects,
+            ..Default::default()
         };
         assert_eq!(rdma.current, [device(2, 3)]);
         assert_eq!(rdma.limit, [device(8, u32::MAX)]);
         let blkio = stats.blkio.unwrap();
-        let of = |device: &str, major, minor, operation: &str, value| Blkio {
+        let of = |device: &str, major, minor, operation: &str, value| BlkIOEntry {
             device: device.into(),
             major,
             minor,
-            operation: operation.into(),
+            op: operation.into(),
             value,
+            ..Default::default()
         };
         assert_eq!(
-            blkio.service_bytes,
+            blkio.io_service_bytes_recursive,
             [
                 of("/dev/sda", 8, 0, "Read", 4_096),
                 of("/dev/sda", 8, 0, "Total", 4_096)
             ]
         );
         assert_eq!(
-            blkio.serviced,
+            blkio.io_serviced_recursive,
             [of("/dev/sda", 8, 0, "Read", 1), of("", 9, 9, "Write", 2)]
         );
     }
@@ -406,23 +376,31 @@ mod tests {
             ("blkio/blkio.time_recursive", "8:0 30\n"),
         ]);
         let blkio = tree.stats().blkio.unwrap();
-        assert_eq!(blkio.serviced[0].value, 2);
-        assert_eq!(
-            (blkio.time[0].operation.as_str(), blkio.time[0].value),
-            ("", 30)
-        );
+        assert_eq!(blkio.io_serviced_recursive[0].value, 2);
+        let time = &blkio.io_time_recursive[0];
+        assert_eq!((time.op.as_str(), time.value), ("", 30));
     }
 
     #[test]
     fn controllers_that_are_not_there_are_left_out() {
-        assert_eq!(Tree::new(&[]).stats(), StatsV1::default());
+        let cpu = CPUStat {
+            usage: MessageField::some(CPUUsage::default()),
+            throttling: MessageField::some(Throttle::default()),
+            ..Default::default()
+        };
+        let nothing = Metrics {
+            cpu: MessageField::some(cpu),
+            ..Default::default()
+        };
+        assert_eq!(Tree::new(&[]).stats(), nothing);
         // A kernel without accounting of swap and of the kernel's memory.
         let partly = Tree::new(&[
             ("memory/memory.stat", "cache 1\n"),
             ("memory/memory.limit_in_bytes", "5\n"),
         ]);
         let stats = partly.stats();
-        assert_eq!(stats.memory.unwrap().entries[0], [5, 0, 0, 0]);
-        assert_eq!(stats.oom, None);
+        let memory = stats.memory.unwrap();
+        assert_eq!(of_entry(&memory.usage), [5, 0, 0, 0]);
+        assert!(memory.swap.is_some() && stats.memory_oom_control.is_none());
     }
 }

@@ -1,179 +1,156 @@
 //! Version 2: one folder. What a controller that is not enabled would count is 0.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use super::files::{device, hugepage_sizes, number, pairs, rdma};
-use super::{Machine, Pids, Rdma};
+use containerd_shim_protos::cgroups_v2::metrics::{
+    CPUStat, HugeTlbStat, IOEntry, IOStat, MemoryEvents, MemoryStat, Metrics, PSIData, PSIStats,
+    PidsStat, RdmaEntry, RdmaStat,
+};
+use protobuf::MessageField;
 
-/// Numbers of cgroup v2.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StatsV2 {
-    /// Processes; no limit is the greatest number.
-    pub pids: Pids,
-    /// `cpu.stat` as it stands.
-    pub cpu: HashMap<String, u64>,
-    /// `cpu.pressure`.
-    pub cpu_pressure: Option<Pressures>,
-    /// Memory.
-    pub memory: MemoryV2,
-    /// `memory.events` as it stands.
-    pub events: Option<HashMap<String, u64>>,
-    /// `io.stat`, a device each.
-    pub io: Vec<IoV2>,
-    /// `io.pressure`.
-    pub io_pressure: Option<Pressures>,
-    /// Huge pages, by size.
-    pub hugetlb: Vec<HugetlbV2>,
-    /// RDMA devices.
-    pub rdma: Rdma,
-}
+use super::Machine;
+use super::files::{counts, device, hugepage_sizes, number, pairs, rdma};
 
-/// Memory, bytes; no limit is the greatest number.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct MemoryV2 {
-    /// `memory.stat` as it stands.
-    pub stat: HashMap<String, u64>,
-    /// memory.current, memory.max, memory.peak.
-    pub memory: [u64; 3],
-    /// memory.swap.current, memory.swap.max, memory.swap.peak.
-    pub swap: [u64; 3],
-    /// `memory.pressure`.
-    pub pressure: Option<Pressures>,
-}
-
-/// One line of `io.stat`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IoV2 {
-    /// Major number.
-    pub major: u64,
-    /// Minor number.
-    pub minor: u64,
-    /// `rbytes`, `wbytes`, `rios`, `wios` and what else the kernel counts.
-    pub counts: HashMap<String, u64>,
-}
-
-/// Huge pages of one size, bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HugetlbV2 {
-    /// E.g. `2MB`.
-    pub size: String,
-    /// Now.
-    pub current: u64,
-    /// The limit.
-    pub max: u64,
-    /// How often the limit was met.
-    pub failures: u64,
-}
-
-/// A pressure file.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Pressures {
-    /// Some tasks wait.
-    pub some: Option<Pressure>,
-    /// All do.
-    pub full: Option<Pressure>,
-}
-
-/// One line of a pressure file.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Pressure {
-    /// Percent over the last 10, 60 and 300 seconds.
-    pub averages: [f64; 3],
-    /// Since the group is there.
-    pub total_us: u64,
-}
-
-pub(super) fn read(dir: &Path, machine: Machine<'_>) -> StatsV2 {
+/// No limit is the greatest number. Without a controller's statistics its other numbers are left out too.
+pub(super) fn read(dir: &Path, machine: Machine<'_>) -> Metrics {
     let number = |name: &str| number(&dir.join(name));
-    let stat = pairs(&dir.join("memory.stat"));
-    // Without the controller's statistics its other numbers are left out too.
-    let memory = stat.map(|stat| MemoryV2 {
-        stat,
-        memory: ["memory.current", "memory.max", "memory.peak"].map(number),
-        swap: ["memory.swap.current", "memory.swap.max", "memory.swap.peak"].map(number),
-        pressure: pressures(&dir.join("memory.pressure")),
-    });
-    let cpu = pairs(&dir.join("cpu.stat"));
-    StatsV2 {
-        pids: Pids {
+    Metrics {
+        pids: MessageField::some(PidsStat {
             current: number("pids.current"),
             limit: number("pids.max"),
-        },
-        cpu_pressure: cpu
-            .as_ref()
-            .and_then(|_| pressures(&dir.join("cpu.pressure"))),
-        cpu: cpu.unwrap_or_default(),
-        memory: memory.unwrap_or_default(),
-        events: pairs(&dir.join("memory.events")),
-        io: fs::read_to_string(dir.join("io.stat"))
-            .unwrap_or_default()
-            .lines()
-            .filter_map(io_line)
-            .collect(),
-        io_pressure: pressures(&dir.join("io.pressure")),
+            ..Default::default()
+        }),
+        cpu: MessageField::some(cpu(dir).unwrap_or_default()),
+        memory: MessageField::some(memory(dir).unwrap_or_default()),
+        rdma: MessageField::some(rdma_stat(dir).unwrap_or_default()),
+        io: MessageField::some(IOStat {
+            usage: fs::read_to_string(dir.join("io.stat"))
+                .unwrap_or_default()
+                .lines()
+                .filter_map(io_line)
+                .collect(),
+            psi: pressures(&dir.join("io.pressure")),
+            ..Default::default()
+        }),
         hugetlb: hugetlb(dir, machine.hugepages),
-        rdma: rdma(dir).unwrap_or_default(),
+        memory_events: pairs(&dir.join("memory.events"))
+            .map(|events| {
+                counted!(MemoryEvents, events, { low high max oom oom_kill oom_group_kill })
+            })
+            .into(),
+        ..Default::default()
     }
 }
 
-fn hugetlb(dir: &Path, hugepages: &Path) -> Vec<HugetlbV2> {
-    let of = |size: String| {
-        let at = |what: &str| dir.join(format!("hugetlb.{size}.{what}"));
-        let events = pairs(&at("events")).unwrap_or_default();
-        HugetlbV2 {
+fn cpu(dir: &Path) -> Option<CPUStat> {
+    let stat = pairs(&dir.join("cpu.stat"))?;
+    Some(counted!(CPUStat, stat, {
+        usage_usec user_usec system_usec nr_periods nr_throttled throttled_usec nr_bursts burst_usec
+    }, psi: pressures(&dir.join("cpu.pressure"))))
+}
+
+/// Fields of containerd's message that are newer than the generated code, by number: what replaces
+/// `workingset_refault` and `workingset_activate`, which Linux has not counted since 5.9.
+const WORKINGSET: [(u32, &str); 4] = [
+    (39, "workingset_refault_anon"),
+    (40, "workingset_refault_file"),
+    (41, "workingset_activate_anon"),
+    (42, "workingset_activate_file"),
+];
+
+fn memory(dir: &Path) -> Option<MemoryStat> {
+    let stat = pairs(&dir.join("memory.stat"))?;
+    let number = |name: &str| number(&dir.join(name));
+    let mut message = counted!(MemoryStat, stat, {
+        anon file kernel_stack slab sock shmem file_mapped file_dirty file_writeback anon_thp
+        inactive_anon active_anon inactive_file active_file unevictable
+        slab_reclaimable slab_unreclaimable pgfault pgmajfault
+        workingset_refault workingset_activate workingset_nodereclaim
+        pgrefill pgscan pgsteal pgactivate pgdeactivate pglazyfree pglazyfreed
+        thp_fault_alloc thp_collapse_alloc
+    },
+        usage: number("memory.current"),
+        usage_limit: number("memory.max"),
+        max_usage: number("memory.peak"),
+        swap_usage: number("memory.swap.current"),
+        swap_limit: number("memory.swap.max"),
+        swap_max_usage: number("memory.swap.peak"),
+        psi: pressures(&dir.join("memory.pressure"))
+    );
+    for (number, name) in WORKINGSET {
+        if let count @ 1.. = stat.of(name) {
+            let unknown = message.special_fields.mut_unknown_fields();
+            unknown.add_varint(number, count);
+        }
+    }
+    Some(message)
+}
+
+fn rdma_stat(dir: &Path) -> Option<RdmaStat> {
+    let [current, limit] = rdma(dir, |device, hca_handles, hca_objects| RdmaEntry {
+        device,
+        hca_handles,
+        hca_objects,
+        ..Default::default()
+    })?;
+    Some(RdmaStat {
+        current,
+        limit,
+        ..Default::default()
+    })
+}
+
+fn hugetlb(dir: &Path, hugepages: &Path) -> Vec<HugeTlbStat> {
+    let of = |pagesize: String| {
+        let at = |what: &str| dir.join(format!("hugetlb.{pagesize}.{what}"));
+        HugeTlbStat {
             current: number(&at("current")),
             max: number(&at("max")),
-            failures: events.get("max").copied().unwrap_or(0),
-            size,
+            failcnt: pairs(&at("events")).unwrap_or_default().of("max"),
+            pagesize,
+            ..Default::default()
         }
     };
     hugepage_sizes(hugepages).into_iter().map(of).collect()
 }
 
 /// `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
-fn io_line(line: &str) -> Option<IoV2> {
+fn io_line(line: &str) -> Option<IOEntry> {
     let (numbers, rest) = line.split_once(' ')?;
     let (major, minor) = device(numbers)?;
-    let counts = rest
-        .split_whitespace()
-        .filter_map(|argument| argument.split_once('='))
-        .filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?)));
-    Some(IoV2 {
-        major,
-        minor,
-        counts: counts.collect(),
-    })
+    let counts = counts(rest.split_whitespace(), '=');
+    Some(counted!(IOEntry, counts, { rbytes wbytes rios wios }, major: major, minor: minor))
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same of `full`; `None` where the kernel does not count it.
-fn pressures(path: &Path) -> Option<Pressures> {
-    let text = fs::read_to_string(path).ok()?;
-    let mut read = Pressures::default();
-    for line in text.lines() {
-        let Some((name, rest)) = line.split_once(' ') else {
-            continue;
-        };
-        match name {
-            "some" => read.some = Some(pressure(rest)?),
-            "full" => read.full = Some(pressure(rest)?),
-            _ => {}
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same of `full`; nothing where the kernel does not count it.
+fn pressures(path: &Path) -> MessageField<PSIStats> {
+    let read = |text: String| {
+        let mut read = PSIStats::default();
+        for line in text.lines() {
+            let Some((name, rest)) = line.split_once(' ') else {
+                continue;
+            };
+            match name {
+                "some" => read.some = MessageField::some(pressure(rest)?),
+                "full" => read.full = MessageField::some(pressure(rest)?),
+                _ => {}
+            }
         }
-    }
-    Some(read)
+        Some(read)
+    };
+    fs::read_to_string(path).ok().and_then(read).into()
 }
 
-fn pressure(fields: &str) -> Option<Pressure> {
-    let mut read = Pressure::default();
-    let [ten, sixty, three_hundred] = &mut read.averages;
+fn pressure(fields: &str) -> Option<PSIData> {
+    let mut read = PSIData::default();
     for field in fields.split_whitespace() {
         let (key, value) = field.split_once('=')?;
         match key {
-            "avg10" => *ten = value.parse().ok()?,
-            "avg60" => *sixty = value.parse().ok()?,
-            "avg300" => *three_hundred = value.parse().ok()?,
-            "total" => read.total_us = value.parse().ok()?,
+            "avg10" => read.avg10 = value.parse().ok()?,
+            "avg60" => read.avg60 = value.parse().ok()?,
+            "avg300" => read.avg300 = value.parse().ok()?,
+            "total" => read.total = value.parse().ok()?,
             _ => {}
         }
     }
@@ -182,10 +159,12 @@ fn pressure(fields: &str) -> Option<Pressure> {
 
 #[cfg(test)]
 mod tests {
+    use protobuf::Message;
+
     use super::*;
     use crate::runtime::cgroup::{Cgroup, Stats};
 
-    fn stats(files: &[(&str, &str)]) -> StatsV2 {
+    fn stats(files: &[(&str, &str)]) -> Metrics {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("group");
         fs::create_dir(&dir).unwrap();
@@ -232,39 +211,64 @@ mod tests {
             ("rdma.current", "mlx4_0 hca_handle=2 hca_object=3\n"),
             ("rdma.max", "mlx4_0 hca_handle=max hca_object=9\n"),
         ]);
+        assert_eq!((stats.pids.current, stats.pids.limit), (3, u64::MAX));
+        let cpu = stats.cpu.unwrap();
+        assert_eq!((cpu.usage_usec, cpu.user_usec, cpu.nr_bursts), (12, 7, 1));
+        let some = &cpu.psi.some;
         assert_eq!(
-            stats.pids,
-            Pids {
-                current: 3,
-                limit: u64::MAX
-            }
+            (some.avg10, some.avg60, some.avg300, some.total),
+            (1.5, 0.25, 0.0, 99)
         );
-        assert_eq!((stats.cpu["usage_usec"], stats.cpu["nr_bursts"]), (12, 1));
-        let pressure = stats.cpu_pressure.unwrap();
-        let some = pressure.some.unwrap();
-        assert_eq!((some.averages, some.total_us), ([1.5, 0.25, 0.0], 99));
-        assert_eq!(pressure.full.unwrap().total_us, 7);
-        assert_eq!(stats.memory.memory, [4_096, 67_108_864, 8_192]);
-        assert_eq!(stats.memory.swap, [0, u64::MAX, 0]);
-        assert_eq!(stats.memory.pressure, None, "not what a pressure file says");
-        assert_eq!(stats.events.unwrap()["oom_group_kill"], 5);
-        assert_eq!(stats.io.len(), 2);
-        assert_eq!(stats.io[0].counts["wbytes"], 2);
+        assert_eq!(cpu.psi.full.as_ref().unwrap().total, 7);
+        let memory = stats.memory.unwrap();
+        assert_eq!((memory.anon, memory.file, memory.slab), (10, 20, 0));
+        assert_eq!(
+            (memory.usage, memory.usage_limit, memory.max_usage),
+            (4_096, 67_108_864, 8_192)
+        );
+        assert_eq!(
+            (memory.swap_usage, memory.swap_limit, memory.swap_max_usage),
+            (0, u64::MAX, 0)
+        );
+        assert!(memory.psi.is_none(), "not what a pressure file says");
+        let events = stats.memory_events.unwrap();
+        assert_eq!(
+            (events.low, events.high, events.max, events.oom),
+            (0, 1, 2, 3)
+        );
+        assert_eq!((events.oom_kill, events.oom_group_kill), (4, 5));
+        let [io, without_counts] = &stats.io.usage[..] else {
+            panic!("{:?}", stats.io)
+        };
+        assert_eq!((io.major, io.minor), (8, 0));
+        assert_eq!((io.rbytes, io.wbytes, io.rios, io.wios), (1, 2, 3, 4));
+        assert_eq!((without_counts.minor, without_counts.wbytes), (16, 0));
         let [huge] = &stats.hugetlb[..] else {
             panic!("{:?}", stats.hugetlb)
         };
         assert_eq!(
-            (huge.size.as_str(), huge.max, huge.failures),
-            ("2MB", u64::MAX, 6)
+            (huge.pagesize.as_str(), huge.current, huge.max, huge.failcnt),
+            ("2MB", 0, u64::MAX, 6)
         );
-        assert_eq!(stats.rdma.limit[0].handles, u32::MAX);
+        let current = &stats.rdma.current[0];
+        assert_eq!((current.hca_handles, current.hca_objects), (2, 3));
+        assert_eq!(stats.rdma.limit[0].hca_handles, u32::MAX);
     }
 
     #[test]
     fn a_group_without_controllers_counts_nothing() {
         let stats = stats(&[("memory.current", "4096\n")]);
-        assert_eq!(stats.memory, MemoryV2::default());
-        assert_eq!((stats.events, stats.cpu_pressure), (None, None));
+        assert_eq!(stats.memory, MessageField::some(MemoryStat::default()));
+        assert_eq!(stats.cpu, MessageField::some(CPUStat::default()));
+        assert!(stats.memory_events.is_none());
         assert_eq!(stats.hugetlb[0].max, 0);
+    }
+
+    #[test]
+    fn newer_fields_travel_under_their_numbers() {
+        let stats = stats(&[("memory.stat", "workingset_refault_file 300\n")]);
+        let bytes = stats.memory.write_to_bytes().unwrap();
+        // Field 40, varint: tag 0xc0 0x02; 300 is 0xac 0x02.
+        assert_eq!(bytes, [0xc0, 0x02, 0xac, 0x02]);
     }
 }

@@ -1,7 +1,9 @@
-use driver::{FileId, ImplicitBytes, Segment};
-use ledger::{Applied, Operation};
+use driver::{Binding, FileId, ImplicitBytes, Segment};
+use ledger::{Adopted, Applied, Demand, Operation, ProcessId, Purpose};
 use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64};
+use nvabi::layout::{nvos55, virtual_params};
+use verdict::{Memory, Whose};
 
 use super::*;
 use crate::account::Origin;
@@ -15,6 +17,8 @@ const MEMORIES: [u32; 2] = [6, 7];
 const OF_HOST: u32 = 8;
 const FIGURES: u32 = 9;
 const DUPLICATE: u32 = 10;
+const SPACES: [u32; 2] = [11, 12];
+const SHARES: [u32; 2] = [13, 14];
 const BYTES: u64 = 64 << 10;
 
 fn state() -> State {
@@ -34,6 +38,11 @@ fn state() -> State {
         );
         add(&mut state, (mapper, device), (0x70, memory), (None, None));
         add(&mut state, (of_card, device), (0x40, memory), (None, on));
+        let (space, share) = (SPACES[place], SHARES[place]);
+        let kind = ObjectKind::VaSpace;
+        add(&mut state, (space, device), (0x90f1, kind), (None, None));
+        let kind = ObjectKind::ContextShare;
+        add(&mut state, (share, device), (0x9067, kind), (None, None));
     }
     let on = Some((CardSlot::HOST, BYTES));
     add(
@@ -189,6 +198,87 @@ fn a_channel_has_memory_of_its_card_and_no_more_than_there_is() {
     }
 }
 
+/// RM takes page tables, and all that is mapped in them, from the space's own card.
+#[test]
+fn an_address_space_is_of_the_card_that_it_is_named_for() {
+    let op = Op::Escape(&escape::NV_ESC_RM_ALLOC_LONG);
+    let made = |class: u32, parent: u32, at: usize, named: u32| {
+        let mut arg = vec![0; 48];
+        put_u32(&mut arg, nvos21::H_ROOT, CLIENT);
+        put_u32(&mut arg, nvos21::H_PARENT, parent);
+        put_u32(&mut arg, nvos21::H_CLASS, class);
+        let mut params = vec![0; 368];
+        put_u32(&mut params, at, named);
+        checked(&op, &Effect::None, vec![arg, params])
+    };
+    for (class, at) in [
+        (0x70, virtual_params::H_VA_SPACE),
+        (0x50a0, memory_params::H_VA_SPACE),
+        (0xa06c, 8),
+        (0x9067, 0),
+        (0xc86f, channel_params::H_VA_SPACE),
+    ] {
+        assert_eq!(made(class, DEVICES[0], at, SPACES[0]), Ok(()));
+        let elsewhere = made(class, DEVICES[0], at, SPACES[1]);
+        assert_eq!(elsewhere, other(SPACES[1]), "{class:#x}");
+        assert_eq!(made(class, DEVICES[0], at, 0), Ok(()));
+    }
+    let at = channel_params::H_CONTEXT_SHARE;
+    assert_eq!(made(0xc86f, DEVICES[0], at, SHARES[0]), Ok(()));
+    assert_eq!(made(0xc86f, DEVICES[0], at, SHARES[1]), other(SHARES[1]));
+}
+
+/// Its page tables are the first card's, whatever it is below; so are those of what is made in a group or a context share.
+#[test]
+fn an_address_space_is_duplicated_below_its_own_card() {
+    let (account, mut state) = (account(), state());
+    let kind = ObjectKind::ChannelGroup;
+    let at = (DUPLICATE, DEVICES[0]);
+    add(&mut state, at, (0xa06c, kind), (None, None));
+    let duplicated = |source: u32, parent: u32| {
+        let mut bytes = vec![0; 28];
+        put_u32(&mut bytes, nvos55::H_CLIENT, CLIENT);
+        put_u32(&mut bytes, nvos55::H_PARENT, parent);
+        put_u32(&mut bytes, nvos55::H_CLIENT_SRC, CLIENT);
+        put_u32(&mut bytes, nvos55::H_OBJECT_SRC, source);
+        let segments = [Segment {
+            address: 0,
+            link: None,
+            bytes,
+        }];
+        let call = JudgedCall {
+            op: &Op::Escape(&escape::NV_ESC_RM_DUP_OBJECT),
+            effect: &Effect::None,
+            segments: &segments,
+            origin: Origin {
+                file: FileId(1),
+                process: 7,
+                transfer_file: None,
+            },
+        };
+        let found = account.find_named(&state, Binding::None, &call);
+        found.map_err(|denied| denied.why)
+    };
+    let (client, object) = (CLIENT, CLIENT);
+    let nowhere = Err(Why::NoCardAbove { client, object });
+    for source in [SPACES[0], SHARES[0], DUPLICATE] {
+        assert_eq!(duplicated(source, DEVICES[0]), Ok(()));
+        assert_eq!(duplicated(source, DEVICES[1]), other(DEVICES[1]));
+        assert_eq!(duplicated(source, CLIENT), nowhere);
+    }
+}
+
+/// What is registered is charged with a part, and its length is what the kernel reads, not the broker.
+#[test]
+fn registered_memory_is_none_for_a_channel() {
+    let mut state = state();
+    let on = Some((CardSlot::HOST, BYTES));
+    let kind = ObjectKind::Memory;
+    let at = (DUPLICATE, DEVICES[0]);
+    add(&mut state, at, (0x71, kind), (None, on));
+    assert_eq!(account().own_bytes(&state, (CLIENT, DUPLICATE)), None);
+}
+
 /// Of memory at a place of the caller's choice more is charged than is its own, by whichever handle.
 #[test]
 fn placed_memory_has_no_more_than_the_driver_gave() {
@@ -200,7 +290,7 @@ fn placed_memory_has_no_more_than_the_driver_gave() {
         object.unwrap().allocation.unwrap()
     };
     assert_eq!(of(&state, MEMORIES[0]), Some(BYTES));
-    account.made.place(&state, id(&state, MEMORIES[0]), 4096);
+    account.made.put_own(&state, id(&state, MEMORIES[0]), 4096);
     duplicate(&mut state, MEMORIES[0], (DUPLICATE, DEVICES[0]));
     for memory in [MEMORIES[0], DUPLICATE] {
         assert_eq!(of(&state, memory), Some(4096));
@@ -213,7 +303,7 @@ fn placed_memory_has_no_more_than_the_driver_gave() {
     duplicate(&mut state, OF_HOST, (MEMORIES[0], DEVICES[0]));
     assert_eq!(of(&state, MEMORIES[0]), Some(BYTES));
     // No more than is charged.
-    account.made.place(&state, id(&state, OF_HOST), u64::MAX);
+    account.made.put_own(&state, id(&state, OF_HOST), u64::MAX);
     assert_eq!(of(&state, OF_HOST), Some(BYTES));
     // Those of what is gone are forgotten.
     for handle in 0..u32::try_from(3 * MANY).unwrap() {
@@ -221,6 +311,107 @@ fn placed_memory_has_no_more_than_the_driver_gave() {
         account.made.put_over(&state, made, OF_HOST);
     }
     assert!(lock(&account.made.0).over.len() <= MANY + 1);
+}
+
+/// The host's pages may be larger than those of RM, and a size be rounded to a power of two.
+#[test]
+fn memory_that_is_charged_with_more_has_what_the_driver_wrote() {
+    let (op_of, state) = (Op::Escape, state());
+    let params = |at: usize, bytes: u64| {
+        let mut block = vec![0; 200];
+        put_u64(&mut block, at, bytes);
+        block
+    };
+    for (op, at, blocks) in [
+        (
+            op_of(&escape::NV_ESC_RM_ALLOC_LONG),
+            nvos21::H_NEW,
+            vec![vec![0; 48], params(memory_params::SIZE, 4096)],
+        ),
+        (
+            op_of(&escape::NV_ESC_RM_VID_HEAP_CONTROL),
+            nvos32::ALLOC_H_MEMORY,
+            vec![params(nvos32::ALLOC_SIZE, 4096)],
+        ),
+        (
+            op_of(&escape::NV_ESC_RM_ALLOC_MEMORY),
+            nvos02::H_NEW,
+            vec![params(nvos02::LIMIT, 4095)],
+        ),
+    ] {
+        for (memory, whose) in [(OF_HOST, Whose::Host), (MEMORIES[0], Whose::Card)] {
+            let mut blocks = blocks.clone();
+            put_u32(&mut blocks[0], at, memory);
+            let segments = blocks.into_iter().map(|bytes| Segment {
+                address: 0,
+                link: None,
+                bytes,
+            });
+            let segments: Vec<Segment> = segments.collect();
+            let effect = Effect::Memory(Memory {
+                client: CLIENT,
+                parent: DEVICES[0],
+                class: 0x3e,
+                reserve_bytes: BYTES,
+                whose,
+                size_at: None,
+            });
+            let call = JudgedCall {
+                op: &op,
+                effect: &effect,
+                segments: &segments,
+                origin: Origin {
+                    file: FileId(1),
+                    process: 7,
+                    transfer_file: None,
+                },
+            };
+            let account = account();
+            account.remember(&state, &call);
+            let own = account.own_bytes(&state, (CLIENT, memory));
+            assert_eq!(own, Some(4096), "{op:?}");
+        }
+    }
+}
+
+/// The exporter's broker knows how it was made, and this one does not.
+#[test]
+fn memory_of_another_container_s_is_none_for_a_channel() {
+    let (account, mut state) = (account(), state());
+    let file = ledger::FileId(3);
+    let adopted = Adopted {
+        origin: 9,
+        class: 0x40,
+        demand: Some(Demand {
+            card: CardSlot(0),
+            bytes: BYTES,
+            purpose: Purpose::Memory,
+        }),
+        process: ProcessId(7),
+    };
+    let adopt = Operation::AdoptExport {
+        file,
+        index: 0,
+        adopted,
+    };
+    state.ledger.apply(adopt).unwrap();
+    account.remember_import(&state, file, 0);
+    let pin = Operation::PinExport {
+        file,
+        index: 0,
+        purpose: PinFor::Duplicate,
+    };
+    let Applied::Pinned(pin) = state.ledger.apply(pin).unwrap() else {
+        panic!("nothing is pinned");
+    };
+    let place = made_up::place((DUPLICATE, DEVICES[0]));
+    let imported = Operation::Duplicate { pin, place };
+    state.ledger.apply(imported).unwrap();
+    assert_eq!(account.own_bytes(&state, (CLIENT, DUPLICATE)), Some(0));
+    assert_eq!(
+        account.own_bytes(&state, (CLIENT, MEMORIES[0])),
+        Some(BYTES)
+    );
 }
 
 /// RM takes the peer from the device that the handle is below.

@@ -97,3 +97,15 @@ fn what_is_under_way_counts_until_its_end() {
     drop(under_way);
     drop(begin(&account, &state, &effect).unwrap());
 }
+
+/// They are the host's, and mapped on every card.
+#[test]
+fn a_semaphore_pool_takes_page_tables_twice_of_every_card() {
+    let (account, state) = (account(), state());
+    let pool = Effect::Pool {
+        base: 0,
+        length: 4096,
+    };
+    let (cards, bytes) = account.tables_of(&state, &pool).unwrap();
+    assert_eq!((cards, bytes), (account.card_slots(), 2 * 4 * 4096));
+}

@@ -11,10 +11,11 @@
 use std::sync::atomic::{Ordering, fence};
 
 use nvabi::{bytes, control};
+use rmclient::{Card, Handle};
 use sys::ioctl::Block;
 
-use crate::ring::{ENTRIES, Ring, Space, first, halves, methods};
-use crate::{Card, Error, Handle};
+use crate::Error;
+use crate::ring::{ENTRIES, Ring, Space, classes, first, halves, methods};
 
 /// Compute classes, newest first.
 pub(crate) const COMPUTES: &[u32] = &[0xcec0, 0xcdc0, 0xcbc0, 0xc9c0, 0xc7c0, 0xc6c0];
@@ -121,48 +122,44 @@ impl Descriptor {
     }
 }
 
-impl Card<'_> {
-    /// Multiprocessors (SMs) of the card, by GR_GET_INFO.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub fn multiprocessors(&self) -> Result<u32, Error> {
-        let cmd = control::NV2080_CTRL_CMD_GR_GET_INFO;
-        let mut params = self.client().params(cmd)?;
-        let mut list = [0; 8 * GR_INDICES.len()];
-        for (entry, index) in list.chunks_exact_mut(8).zip(GR_INDICES) {
-            bytes::put_u32(entry, 0, index);
-        }
-        bytes::put_u32(&mut params, 0, u32::try_from(GR_INDICES.len()).unwrap_or(0));
-        let nested = vec![Block {
-            parent: 1,
-            pointer_at: 8,
-            bytes: &mut list,
-        }];
-        self.client()
-            .control(self.subdevice(), cmd, &mut params, nested)?;
-        Ok(list
-            .chunks_exact(8)
-            .map(|entry| bytes::u32_at(entry, 4).unwrap_or(0))
-            .fold(1, u32::saturating_mul))
+/// Multiprocessors (SMs) of a card, by GR_GET_INFO.
+///
+/// # Errors
+/// The driver's status.
+pub fn multiprocessors(card: &Card<'_>) -> Result<u32, Error> {
+    let cmd = control::NV2080_CTRL_CMD_GR_GET_INFO;
+    let mut params = card.client().params(cmd)?;
+    let mut list = [0; 8 * GR_INDICES.len()];
+    for (entry, index) in list.chunks_exact_mut(8).zip(GR_INDICES) {
+        bytes::put_u32(entry, 0, index);
     }
+    bytes::put_u32(&mut params, 0, u32::try_from(GR_INDICES.len()).unwrap_or(0));
+    let nested = vec![Block {
+        parent: 1,
+        pointer_at: 8,
+        bytes: &mut list,
+    }];
+    card.client()
+        .control(card.subdevice(), cmd, &mut params, nested)?;
+    Ok(list
+        .chunks_exact(8)
+        .map(|entry| bytes::u32_at(entry, 4).unwrap_or(0))
+        .fold(1, u32::saturating_mul))
+}
 
+impl<'card> ComputeChannel<'card> {
     /// Makes a channel, in a group of its own, that launches kernels. `place` is unique among the channels of an address
     /// space, and at least 1: 0 is where a [`crate::CopyChannel`] has its area.
     ///
     /// # Errors
     /// [`Error::NoClass`] for a card whose generation is not known here; otherwise the driver's status.
-    pub fn compute_channel<'card>(
-        &'card self,
-        space: Space<'_>,
-        place: u32,
-    ) -> Result<ComputeChannel<'card>, Error> {
-        let classes = self.classes()?;
+    pub fn make(card: &'card Card<'card>, space: Space<'_>, place: u32) -> Result<Self, Error> {
+        let classes = classes(card)?;
         let class = first(COMPUTES, &classes, "compute engine")?;
-        let mut ring = Ring::make(self, space, class, &classes, place)?;
+        let mut ring = Ring::make(card, space, class, &classes, place)?;
         ring.submit(&methods(COMPUTE, 0, &[class]));
-        Ok(ComputeChannel {
-            card: self,
+        Ok(Self {
+            card,
             ring,
             descriptor: if class < FIRST_VERSION_5 {
                 VERSION_3
@@ -231,7 +228,7 @@ impl ComputeChannel<'_> {
     /// Whether the driver still knows the channel as one that works.
     ///
     /// # Errors
-    /// The driver's status; see [`Error::is_fault`].
+    /// The driver's status.
     pub fn check(&self) -> Result<(), Error> {
         self.ring.check(self.card)
     }
@@ -262,7 +259,7 @@ impl ComputeChannel<'_> {
         let (cmd, client) = (control::NVA06C_CTRL_CMD_SET_TIMESLICE, self.card.client());
         let mut params = client.params(cmd)?;
         bytes::put_u64(&mut params, 0, micros);
-        client.control(self.ring.group, cmd, &mut params, Vec::new())
+        Ok(client.control(self.ring.group, cmd, &mut params, Vec::new())?)
     }
 
     /// The time slice that the group has, µs.
@@ -291,12 +288,12 @@ impl ComputeChannel<'_> {
             PreemptionMode::Cilp => 2,
         };
         bytes::put_u32(&mut params, 12, mode);
-        client.control(
+        Ok(client.control(
             self.card.subdevice(),
             SET_PREEMPTION_MODE,
             &mut params,
             Vec::new(),
-        )
+        )?)
     }
 }
 

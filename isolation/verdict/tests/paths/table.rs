@@ -1,11 +1,11 @@
 //! Every way to a card's memory, and what becomes of it. Numbers are those of the research notes' section 2: 1 to 20 its table, then what
 //! outlives a free (R), what the driver takes by itself (I), and memory that moves by itself (M).
 //!
-//! `tests/paths.rs` makes each call on every release and holds the verdict against this table; docs/internals/paths.md shows it.
+//! `main.rs` makes each call on every release and holds the verdict against this table; docs/internals/paths.md shows it.
 
 /// What becomes of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The quota pays, by the size that the call declares and the driver corrects.
     Charged,
     /// The quota pays a calibrated sum for each object, and their number is limited.
@@ -22,8 +22,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// As docs/internals/paths.md names it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Charged => "charged",
             Self::FlatRate => "charged, flat",
@@ -37,17 +36,17 @@ impl Outcome {
 
 /// One path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Path {
+pub(crate) struct Path {
     /// Number.
-    pub id: &'static str,
+    pub(crate) id: &'static str,
     /// What it is.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// The call that takes it.
-    pub call: &'static str,
+    pub(crate) call: &'static str,
     /// What becomes of it.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
     /// Why that is enough.
-    pub because: &'static str,
+    pub(crate) because: &'static str,
 }
 
 const fn path(
@@ -68,7 +67,7 @@ const fn path(
 
 /// Every path.
 #[rustfmt::skip] // a row stays together
-pub const ALL: &[Path] = &[
+pub(crate) const ALL: &[Path] = &[
     path("1", "device memory", "RM_ALLOC class 0x40", Outcome::Charged,
         "the size in the parameters, rounded up as the driver may; the size written back replaces it"),
     path("2", "device memory, deprecated call", "VID_HEAP_CONTROL function 2", Outcome::Charged,
@@ -100,7 +99,7 @@ pub const ALL: &[Path] = &[
     path("11", "managed memory", "mmap of /dev/nvidia-uvm", Outcome::Charged,
         "by address space, as if all of it were on the card; the other policies are deny and allow"),
     path("11a", "moving managed memory", "UVM_MIGRATE, UVM_MIGRATE_RANGE_GROUP, UVM_SET_PREFERRED_LOCATION, UVM_SET_ACCESSED_BY and the like", Outcome::NoCardMemory,
-        "what moves is charged already; refused where managed memory is denied"),
+        "what moves is charged already, and on the host to the program's control group; refused where managed memory is denied"),
     path("12", "pageable memory that moves (HMM)", "page faults", Outcome::ClosedOutside,
         "nvidia-uvm loaded with uvm_disable_hmm=1; UVM_INITIALIZE is the caller's own, so its flag cannot be relied on"),
     path("13", "channel group", "RM_ALLOC class 0xa06c", Outcome::FlatRate,
@@ -138,9 +137,3 @@ pub const ALL: &[Path] = &[
     path("M1", "unregistered ioctls of nvidia-uvm", "UVM numbers without a row, e.g. DISCARD 80", Outcome::Refused,
         "EINVAL where the broker sees them; the filter lets pass those that take nothing of a card"),
 ];
-
-/// The path of a number.
-#[must_use]
-pub fn of(id: &str) -> Option<&'static Path> {
-    ALL.iter().find(|path| path.id == id)
-}

@@ -7,16 +7,14 @@ use std::sync::atomic::AtomicU64;
 use nvabi::control::{self, NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2};
 use nvabi::layout::{card_info, nvos00, nvos21, nvos54, nvos55, nvos64};
 use nvabi::{Release, bytes, class, escape, uvm};
+use rmclient::{DriverFile, Error, Form, Nodes, checked};
 use sys::ioctl::Block;
 
 use super::table::{Action, Fill, Make, Place, Role, Step, Value, Width, by_number, number};
 use super::{Answer, fields};
 use crate::channel::COPIES;
-use crate::client::{checked, length_of};
 use crate::compute::COMPUTES;
-use crate::file::DriverFile;
 use crate::ring::{CHANNELS, USERMODES};
-use crate::{Error, Form, Nodes};
 
 /// Where the handles of a program's objects begin, as a CUDA program chooses them.
 const FIRST_HANDLE: u32 = 0x5c00_0001;
@@ -204,7 +202,8 @@ impl<'a> Player<'a> {
         bytes::put_u32(&mut arg, nvos21::H_PARENT, parent);
         bytes::put_u32(&mut arg, nvos21::H_NEW, needed);
         bytes::put_u32(&mut arg, nvos21::H_CLASS, number);
-        bytes::put_u32(&mut arg, size_at, length_of(&params));
+        let length = u32::try_from(params.len()).unwrap_or(u32::MAX);
+        bytes::put_u32(&mut arg, size_at, length);
         let mut blocks = [Block {
             parent: 0,
             pointer_at: nvos21::P_PARAMS,
@@ -464,10 +463,6 @@ fn answer(error: Error) -> Answer {
         other @ (Error::Version { .. }
         | Error::Unsupported(_)
         | Error::NoControl { .. }
-        | Error::Malformed { .. }
-        | Error::NoClass { .. }
-        | Error::NotDone { .. }
-        | Error::OtherBytes { .. }
-        | Error::Mapping { .. }) => Answer::Absent(other.to_string()),
+        | Error::Malformed { .. }) => Answer::Absent(other.to_string()),
     }
 }

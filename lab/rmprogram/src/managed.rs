@@ -2,10 +2,11 @@
 
 use nvabi::bytes;
 use nvabi::uvm as row;
+use rmclient::Uuid;
 use sys::mapping::Mapping;
 
-use crate::uvm::put_range;
-use crate::{Error, GpuRange, Uuid, Uvm};
+use crate::Error;
+use crate::uvm::{GpuRange, Uvm, put_range};
 
 /// Where pages may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

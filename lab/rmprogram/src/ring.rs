@@ -7,9 +7,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use nvabi::layout::channel_params;
 use nvabi::{bytes, class, control};
+use rmclient::{Card, Form, Handle, Uuid};
 use sys::ioctl::Block;
 
-use crate::{Card, CpuMapping, Error, Form, GpuRange, Handle, Uuid, Uvm};
+use crate::Error;
+use crate::memory::{CardMemory, CpuMapping};
+use crate::uvm::{GpuRange, Uvm};
 
 /// Length of the area that holds ring, USERD, commands and what a channel keeps beside them.
 pub(crate) const AREA_BYTES: u64 = 2 << 20;
@@ -88,54 +91,51 @@ pub(crate) struct Purpose {
     pub(crate) params: Vec<u8>,
 }
 
-impl Card<'_> {
-    /// The number that the hardware has for a channel. cuCtxCreate asks for it by this call.
-    ///
-    /// # Errors
-    /// The driver's status; [`Error::Malformed`] when it knows no such channel.
-    pub fn channel_number(&self, channel: Handle) -> Result<u32, Error> {
-        let cmd = control::NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST;
-        let client = self.client();
-        let mut params = client.params(cmd)?;
-        bytes::put_u32(&mut params, 0, 1);
-        let (mut handles, mut numbers) = (channel.0.to_le_bytes(), [0; 4]);
-        let lists = [(8, &mut handles), (16, &mut numbers)].map(|(pointer_at, list)| Block {
-            parent: 1,
-            pointer_at,
-            bytes: list,
-        });
-        client.control(self.device(), cmd, &mut params, lists.into())?;
-        match u32::from_le_bytes(numbers) {
-            // `NV0080_CTRL_FIFO_GET_CHANNELLIST_INVALID_CHANNEL`
-            u32::MAX => Err(Error::Malformed {
-                call: "NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST",
-                what: "no number for a channel that it has made",
-            }),
-            number => Ok(number),
+/// The number that the hardware has for a channel. cuCtxCreate asks for it by this call.
+///
+/// # Errors
+/// The driver's status; [`rmclient::Error::Malformed`] when it knows no such channel.
+fn channel_number(card: &Card<'_>, channel: Handle) -> Result<u32, Error> {
+    let cmd = control::NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST;
+    let client = card.client();
+    let mut params = client.params(cmd)?;
+    bytes::put_u32(&mut params, 0, 1);
+    let (mut handles, mut numbers) = (channel.0.to_le_bytes(), [0; 4]);
+    let lists = [(8, &mut handles), (16, &mut numbers)].map(|(pointer_at, list)| Block {
+        parent: 1,
+        pointer_at,
+        bytes: list,
+    });
+    client.control(card.device(), cmd, &mut params, lists.into())?;
+    match u32::from_le_bytes(numbers) {
+        // `NV0080_CTRL_FIFO_GET_CHANNELLIST_INVALID_CHANNEL`
+        u32::MAX => Err(rmclient::Error::Malformed {
+            call: "NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST",
+            what: "no number for a channel that it has made",
         }
+        .into()),
+        number => Ok(number),
     }
+}
 
-    /// The classes that the card has.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub fn classes(&self) -> Result<Vec<u32>, Error> {
-        let client = self.client();
-        let mut params = client.params(GET_CLASSLIST_V2)?;
-        client.control(self.device(), GET_CLASSLIST_V2, &mut params, Vec::new())?;
-        let count = bytes::u32_at(&params, 0).unwrap_or(0);
-        Ok((4..)
-            .step_by(4)
-            .map_while(|at| bytes::u32_at(&params, at))
-            .take(usize::try_from(count).unwrap_or(0))
-            .collect())
-    }
+/// The classes that the card has.
+pub(crate) fn classes(card: &Card<'_>) -> Result<Vec<u32>, Error> {
+    let client = card.client();
+    let mut params = client.params(GET_CLASSLIST_V2)?;
+    client.control(card.device(), GET_CLASSLIST_V2, &mut params, Vec::new())?;
+    let count = bytes::u32_at(&params, 0).unwrap_or(0);
+    Ok((4..)
+        .step_by(4)
+        .map_while(|at| bytes::u32_at(&params, at))
+        .take(usize::try_from(count).unwrap_or(0))
+        .collect())
+}
 
-    pub(crate) fn zeroed(&self, class: u32) -> Vec<u8> {
-        let release = self.client().release();
-        let length = class::row_of(class, release).map_or(0, |row| row.params.of(release));
-        vec![0; usize::try_from(length).unwrap_or(0)]
-    }
+/// Zeroed parameters of a class, as long as the release has them.
+pub(crate) fn zeroed(card: &Card<'_>, class: u32) -> Vec<u8> {
+    let release = card.client().release();
+    let length = class::row_of(class, release).map_or(0, |row| row.params.of(release));
+    vec![0; usize::try_from(length).unwrap_or(0)]
 }
 
 impl Ring {
@@ -151,7 +151,7 @@ impl Ring {
         let purpose = Purpose {
             class: engine_class,
             engine_type: ENGINE_GRAPHICS,
-            params: card.zeroed(engine_class),
+            params: zeroed(card, engine_class),
         };
         Self::make_for(card, space, purpose, classes, place)
     }
@@ -177,7 +177,7 @@ impl Ring {
             true => None,
             false => Some(make_group(card, space, purpose.engine_type)?),
         };
-        let mut params = card.zeroed(channel_class);
+        let mut params = zeroed(card, channel_class);
         bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, range.base);
         bytes::put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, ENTRIES);
         let engine = purpose.engine_type;
@@ -201,7 +201,7 @@ impl Ring {
         } else {
             Submission::doorbell(card, channel, classes)?
         };
-        card.channel_number(channel)?;
+        channel_number(card, channel)?;
         let cmd = match is_alone {
             true => control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
             false => control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
@@ -315,7 +315,7 @@ impl Ring {
 impl Submission {
     fn doorbell(card: &Card<'_>, channel: Handle, classes: &[u32]) -> Result<Self, Error> {
         let class = first(USERMODES, classes, "doorbell")?;
-        let mut params = card.zeroed(class);
+        let mut params = zeroed(card, class);
         let client = card.client();
         let object = client.allocate(Form::Short, card.subdevice(), class, &mut params)?;
         let page = card.map(object, USERMODE_BYTES)?;
@@ -338,11 +338,11 @@ fn token_of(card: &Card<'_>, channel: Handle) -> Result<u32, Error> {
 
 fn make_group(card: &Card<'_>, space: Space<'_>, engine_type: u32) -> Result<Handle, Error> {
     let class = class::KEPLER_CHANNEL_GROUP_A;
-    let mut params = card.zeroed(class);
+    let mut params = zeroed(card, class);
     bytes::put_u32(&mut params, GROUP_H_VA_SPACE, space.handle.0);
     bytes::put_u32(&mut params, GROUP_ENGINE_TYPE, engine_type);
     let client = card.client();
-    client.allocate(Form::Short, card.device(), class, &mut params)
+    Ok(client.allocate(Form::Short, card.device(), class, &mut params)?)
 }
 
 /// The area of a place.

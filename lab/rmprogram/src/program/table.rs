@@ -1,9 +1,9 @@
 //! A table's text.
 
 use nvabi::{class, control, escape, uvm};
+use rmclient::{Form, Status};
 
 use super::{MOST_STEPS, Program};
-use crate::{Form, Status};
 
 /// The first line that is no comment.
 pub(super) const HEADING: &str = "do\ton\twhat\tparameters\tmakes\tsource\tanswer";

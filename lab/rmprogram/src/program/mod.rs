@@ -15,8 +15,7 @@ mod table;
 use std::fmt;
 
 use nvabi::Release;
-
-use crate::{Nodes, Status};
+use rmclient::{Nodes, Status};
 
 pub use table::{Action, Expected, Step, TableError};
 

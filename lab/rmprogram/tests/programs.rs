@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use nvabi::{Release, class, control, escape, uvm};
-use rmclient::program::{Action, Expected, Program, Step};
+use rmprogram::program::{Action, Expected, Program, Step};
 
 fn programs() -> Vec<Program> {
     let named = |name| Program::named(name).unwrap().unwrap();

@@ -1,7 +1,7 @@
 //! Every engine of a card, of any generation: a channel on its runlist, a piece of work that only that engine does, and a fence.
 //!
 //! ```text
-//! engine_classes ──▶ engine_channel ──▶ work: copies, inline data, a frame ──▶ fence ──▶ free: the card has what it had before
+//! EngineClass::all ──▶ EngineChannel::make ──▶ work: copies, inline data, a frame ──▶ fence ──▶ free: the card has what it had before
 //! ```
 //!
 //! What the work is: copies both ways with their bytes compared, inline data of 3D, inline-to-memory and compute likewise, a frame of a
@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use nvabi::bytes;
 use nvabi::class::{self, Kind};
 use nvabi::layout::engine_type;
+use rmclient::Card;
 
-use crate::ring::{ENGINE_GRAPHICS, Purpose, Ring, Space, halves, methods};
-use crate::{Card, Error};
+use crate::Error;
+use crate::ring::{ENGINE_GRAPHICS, Purpose, Ring, Space, classes, halves, methods, zeroed};
 
 /// The subchannel that an engine is bound to.
 const SUBCHANNEL: u32 = 2;
@@ -113,6 +114,18 @@ impl EngineClass {
         })
     }
 
+    /// The classes of engines that a card lists.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub fn all(card: &Card<'_>) -> Result<Vec<Self>, Error> {
+        let release = card.client().release();
+        Ok(classes(card)?
+            .into_iter()
+            .filter_map(|number| Self::of(number, release))
+            .collect())
+    }
+
     /// `NV2080_ENGINE_TYPE_*` of the first one (cl2080_notification.h).
     fn engine_type(self) -> u32 {
         match self.engine {
@@ -140,32 +153,20 @@ pub struct EngineChannel<'card> {
     patience: Duration,
 }
 
-impl Card<'_> {
-    /// The classes of engines that the card lists.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub fn engine_classes(&self) -> Result<Vec<EngineClass>, Error> {
-        let release = self.client().release();
-        let classes = self.classes()?.into_iter();
-        Ok(classes
-            .filter_map(|number| EngineClass::of(number, release))
-            .collect())
-    }
-
+impl<'card> EngineChannel<'card> {
     /// Makes a channel of an engine's, in a group of its own, and binds the class. `place` is unique among the channels of an address space;
     /// nothing that is done on the channel takes longer than `patience`.
     ///
     /// # Errors
     /// The driver's status; [`Error::NoClass`] for a card whose channels are not known here.
-    pub fn engine_channel<'card>(
-        &'card self,
+    pub fn make(
+        card: &'card Card<'card>,
         space: Space<'card>,
         class: EngineClass,
         place: u32,
         patience: Duration,
-    ) -> Result<EngineChannel<'card>, Error> {
-        let mut params = self.zeroed(class.number);
+    ) -> Result<Self, Error> {
+        let mut params = zeroed(card, class.number);
         match class.engine {
             // {size, prohibitMultipleInstances, engineInstance} of all of them (nvos.h)
             Engine::Decoder | Engine::Encoder | Engine::Jpeg | Engine::OpticalFlow => {
@@ -183,9 +184,9 @@ impl Card<'_> {
             engine_type: class.engine_type(),
             params,
         };
-        let ring = Ring::make_for(self, space, purpose, &self.classes()?, place)?;
-        let mut channel = EngineChannel {
-            card: self,
+        let ring = Ring::make_for(card, space, purpose, &classes(card)?, place)?;
+        let mut channel = Self {
+            card,
             space,
             class,
             place,

@@ -2,10 +2,9 @@
 
 use nvabi::bytes;
 use nvabi::uvm::{self as row, Uvm as Row, map_external};
+use rmclient::{Client, DriverFile, Handle, Uuid, checked};
 
-use crate::client::checked;
-use crate::file::DriverFile;
-use crate::{Card, Client, Error, Handle, Uuid};
+use crate::Error;
 
 /// A part of the GPU's virtual addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,21 +42,17 @@ mod range {
     pub(super) const UNMAP_UUID: usize = 16;
 }
 
-impl Client {
+impl<'client> Uvm<'client> {
     /// Opens and initialises `nvidia-uvm` for this process.
     ///
     /// # Errors
-    /// [`Error::Open`] where there is no such node; otherwise the driver's status.
-    pub fn uvm(&self) -> Result<Uvm<'_>, Error> {
+    /// [`rmclient::Error::Open`] where there is no such node; otherwise the driver's status.
+    pub fn open(client: &'client Client) -> Result<Self, Error> {
         let [file, mm] = [
-            self.open(self.nodes().uvm())?,
-            self.open(self.nodes().uvm())?,
+            client.open(client.nodes().uvm())?,
+            client.open(client.nodes().uvm())?,
         ];
-        let uvm = Uvm {
-            client: self,
-            file,
-            mm,
-        };
+        let uvm = Self { client, file, mm };
         uvm.call(&row::UVM_INITIALIZE, |_flags_zero| ())?;
         uvm.call_on(&uvm.mm, &row::UVM_MM_INITIALIZE, |arg| {
             bytes::put(arg, row::MM_INITIALIZE_FD, &uvm.file.number().to_le_bytes());
@@ -201,40 +196,9 @@ impl Uvm<'_> {
         fill(&mut arg);
         file.call(row.name, row.cmd, &mut arg, &mut [])?;
         let status_at = usize::try_from(row.status.of(release)).unwrap_or(0);
-        checked(row.name, &arg, status_at)
+        Ok(checked(row.name, &arg, status_at)?)
     }
 }
-
-impl Card<'_> {
-    /// Allocates a GPU address space on the card (class `FERMI_VASPACE_A`).
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub fn va_space(&self) -> Result<Handle, Error> {
-        let client = self.client();
-        let class = nvabi::class::FERMI_VASPACE_A;
-        let length = nvabi::class::row_of(class, client.release())
-            .map_or(0, |row| row.params.of(client.release()));
-        let mut params = vec![0u8; usize::try_from(length).unwrap_or(0)];
-        bytes::put_u32(&mut params, VA_SPACE_FLAGS_AT, VA_SPACE_FLAGS);
-        bytes::put_u64(&mut params, VA_SPACE_SIZE_AT, VA_SPACE_SIZE);
-        bytes::put_u64(&mut params, VA_SPACE_BASE_AT, VA_SPACE_BASE);
-        client.allocate(crate::Form::Short, self.device(), class, &mut params)
-    }
-}
-
-/// `NV_VASPACE_ALLOCATION_PARAMETERS.flags`
-const VA_SPACE_FLAGS_AT: usize = 4;
-/// `..._FLAGS_ENABLE_PAGE_FAULTING` (bit 6) and `..._FLAGS_IS_EXTERNALLY_OWNED` (bit 3): nvidia-uvm owns its page tables.
-const VA_SPACE_FLAGS: u32 = (1 << 6) | (1 << 3);
-/// `NV_VASPACE_ALLOCATION_PARAMETERS.vaSize`
-const VA_SPACE_SIZE_AT: usize = 8;
-/// 49 bits of address, less what the driver keeps at their end.
-const VA_SPACE_SIZE: u64 = 0x1_ffff_fb00_0000;
-/// `NV_VASPACE_ALLOCATION_PARAMETERS.vaBase`
-const VA_SPACE_BASE_AT: usize = 40;
-/// The first address after the page that catches null pointers.
-const VA_SPACE_BASE: u64 = 0x1000;
 
 pub(crate) fn put_range(arg: &mut [u8], at: GpuRange) {
     bytes::put_u64(arg, range::BASE, at.base);

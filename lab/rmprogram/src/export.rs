@@ -3,9 +3,9 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nvabi::{bytes, control};
+use rmclient::{Card, DriverFile, Handle};
 
-use crate::file::DriverFile;
-use crate::{Card, Error, Handle};
+use crate::Error;
 
 /// What an exporting file says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,15 +57,45 @@ mod import_many {
 /// `NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS`: `{fd 0, deviceInstance 4, maxObjects 8:2 (12 from 550 on)}`.
 const INFO_BYTES_535: usize = 76;
 
-impl Card<'_> {
+/// Exports of a card's memory, and imports below its device.
+pub trait CardExports {
     /// Exports card memory to a file of its own: while the file is open, the memory stays even without a handle.
     ///
     /// # Errors
     /// The driver's status.
-    pub fn export(&self, memory: Handle) -> Result<OwnedFd, Error> {
-        let target = self.transfer_file()?;
+    fn export(&self, memory: Handle) -> Result<OwnedFd, Error>;
+
+    /// A handle for the object that a file of [`CardExports::export`] carries, whoever exported it.
+    ///
+    /// # Errors
+    /// The driver's status.
+    fn import(&self, file: BorrowedFd<'_>) -> Result<Handle, Error>;
+
+    /// Exports several objects of the card to one file.
+    ///
+    /// # Errors
+    /// The driver's status; it takes 512 objects at most.
+    fn export_many(&self, objects: &[Handle]) -> Result<OwnedFd, Error>;
+
+    /// Handles for the first `count` objects that a file of [`CardExports::export_many`] carries.
+    ///
+    /// # Errors
+    /// The driver's status; it gives 128 objects at most.
+    fn import_many(&self, file: BorrowedFd<'_>, count: u16) -> Result<Vec<Handle>, Error>;
+
+    /// What a file carries.
+    ///
+    /// # Errors
+    /// The driver's status.
+    fn export_info(&self, file: BorrowedFd<'_>) -> Result<ExportInfo, Error>;
+}
+
+impl CardExports for Card<'_> {
+    fn export(&self, memory: Handle) -> Result<OwnedFd, Error> {
+        let target = transfer_file(self)?;
         let fd = target.number().to_le_bytes();
-        self.of_root(
+        of_root(
+            self,
             control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
             |params| {
                 bytes::put_u32(params, one::TYPE, one::TYPE_RM);
@@ -78,13 +108,10 @@ impl Card<'_> {
         Ok(target.into())
     }
 
-    /// A handle for the object that a file of [`Card::export`] carries, whoever exported it.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub fn import(&self, file: BorrowedFd<'_>) -> Result<Handle, Error> {
+    fn import(&self, file: BorrowedFd<'_>) -> Result<Handle, Error> {
         let needed = self.client().new_handle();
-        let params = self.of_root(
+        let params = of_root(
+            self,
             control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
             |params| {
                 bytes::put(params, import_one::FD, &file.as_raw_fd().to_le_bytes());
@@ -98,17 +125,14 @@ impl Card<'_> {
         Ok(handle.map_or(needed, Handle))
     }
 
-    /// Exports several objects of the card to one file.
-    ///
-    /// # Errors
-    /// The driver's status; it takes 512 objects at most.
-    pub fn export_many(&self, objects: &[Handle]) -> Result<OwnedFd, Error> {
-        let target = self.transfer_file()?;
+    fn export_many(&self, objects: &[Handle]) -> Result<OwnedFd, Error> {
+        let target = transfer_file(self)?;
         let fd = target.number().to_le_bytes();
         let count = u16::try_from(objects.len())
             .unwrap_or(u16::MAX)
             .to_le_bytes();
-        self.of_root(
+        of_root(
+            self,
             control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
             |params| {
                 bytes::put(params, many::FD, &fd);
@@ -123,13 +147,10 @@ impl Card<'_> {
         Ok(target.into())
     }
 
-    /// Handles for the first `count` objects that a file of [`Card::export_many`] carries.
-    ///
-    /// # Errors
-    /// The driver's status; it gives 128 objects at most.
-    pub fn import_many(&self, file: BorrowedFd<'_>, count: u16) -> Result<Vec<Handle>, Error> {
+    fn import_many(&self, file: BorrowedFd<'_>, count: u16) -> Result<Vec<Handle>, Error> {
         let needed: Vec<Handle> = (0..count).map(|_one| self.client().new_handle()).collect();
-        self.of_root(
+        of_root(
+            self,
             control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
             |params| {
                 bytes::put(params, import_many::FD, &file.as_raw_fd().to_le_bytes());
@@ -144,12 +165,9 @@ impl Card<'_> {
         Ok(needed)
     }
 
-    /// What a file carries.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub fn export_info(&self, file: BorrowedFd<'_>) -> Result<ExportInfo, Error> {
-        let params = self.of_root(
+    fn export_info(&self, file: BorrowedFd<'_>) -> Result<ExportInfo, Error> {
+        let params = of_root(
+            self,
             control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO,
             |params| {
                 bytes::put(params, 0, &file.as_raw_fd().to_le_bytes());
@@ -165,24 +183,25 @@ impl Card<'_> {
                 device_instance,
                 most_objects,
             }),
-            _ => Err(Error::Malformed {
+            _ => Err(rmclient::Error::Malformed {
                 call: "NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO",
                 what: "parameters that are too short",
-            }),
+            }
+            .into()),
         }
     }
+}
 
-    /// A control file of its own, to carry exports.
-    fn transfer_file(&self) -> Result<DriverFile, Error> {
-        self.client().open(self.client().nodes().ctl())
-    }
+/// A control file of its own, to carry exports.
+fn transfer_file(card: &Card<'_>) -> Result<DriverFile, Error> {
+    Ok(card.client().open(card.client().nodes().ctl())?)
+}
 
-    /// A control on the root client; its parameters, filled and as they came back.
-    fn of_root(&self, cmd: u32, fill: impl FnOnce(&mut [u8])) -> Result<Vec<u8>, Error> {
-        let client = self.client();
-        let mut params = client.params(cmd)?;
-        fill(&mut params);
-        client.control(client.root(), cmd, &mut params, Vec::new())?;
-        Ok(params)
-    }
+/// A control on the root client; its parameters, filled and as they came back.
+fn of_root(card: &Card<'_>, cmd: u32, fill: impl FnOnce(&mut [u8])) -> Result<Vec<u8>, Error> {
+    let client = card.client();
+    let mut params = client.params(cmd)?;
+    fill(&mut params);
+    client.control(client.root(), cmd, &mut params, Vec::new())?;
+    Ok(params)
 }

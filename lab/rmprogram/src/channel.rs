@@ -9,8 +9,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ring::{Ring, Space, first, halves, methods};
-use crate::{Card, Error, Handle, Uuid, Uvm};
+use rmclient::{Card, Handle, Uuid};
+
+use crate::Error;
+use crate::ring::{Ring, Space, classes, first, halves, methods};
+use crate::uvm::Uvm;
 
 const FENCE_AT: usize = 0x2000;
 /// Copy classes, newest first.
@@ -30,29 +33,29 @@ pub struct CopyChannel<'card> {
     fence: u32,
 }
 
-impl Card<'_> {
+impl<'card> CopyChannel<'card> {
     /// Makes a channel that copies within an address space, which is registered with `uvm`.
     ///
     /// # Errors
     /// [`Error::NoClass`] for a card whose generation is not known here; otherwise the driver's status.
-    pub fn copy_channel<'card>(
-        &'card self,
+    pub fn make(
+        card: &'card Card<'card>,
         uvm: &Uvm<'_>,
         uuid: Uuid,
         va_space: Handle,
-    ) -> Result<CopyChannel<'card>, Error> {
-        let classes = self.classes()?;
+    ) -> Result<Self, Error> {
+        let classes = classes(card)?;
         let class = first(COPIES, &classes, "copy engine")?;
         let space = Space {
             uvm,
             uuid,
             handle: va_space,
         };
-        let mut ring = Ring::make(self, space, class, &classes, 0)?;
+        let mut ring = Ring::make(card, space, class, &classes, 0)?;
         // SET_OBJECT binds the class to its subchannel.
         ring.submit(&methods(COPY, 0, &[class]));
-        Ok(CopyChannel {
-            card: self,
+        Ok(Self {
+            card,
             ring,
             fence: 0,
         })
@@ -63,7 +66,7 @@ impl CopyChannel<'_> {
     /// Whether the driver still knows the channel as one that works.
     ///
     /// # Errors
-    /// The driver's status; see [`Error::is_fault`].
+    /// The driver's status.
     pub fn check(&self) -> Result<(), Error> {
         self.ring.check(self.card)
     }
