@@ -305,10 +305,12 @@ kind = "sim"
         if let Some(mut sim) = self.sim.take() {
             sim.kill()?;
         }
-        // Whoever lives on starts another for who was killed.
-        wait_until("the end of all processes", LIMIT, || {
+        // Whoever lives on starts another for who was killed, and a group is busy for a moment after its last process.
+        wait_until("the end of all processes and their groups", LIMIT, || {
             self.clear()?;
-            Ok(self.belongings.processes().is_empty() && self.belongings.own_groups().is_empty())
+            let belongings = &self.belongings;
+            let groups = belongings.own_groups().len() + belongings.cgroups().len();
+            Ok(belongings.processes().is_empty() && groups == 0)
         })?;
         self.clear()?;
         umount2(&self.state_path, MntFlags::MNT_DETACH).context("unmounting the state folder")?;

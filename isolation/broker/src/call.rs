@@ -111,14 +111,15 @@ impl<'a> NotifiedCall<'a> {
                     .goes_to_driver(self.call_slot.number())
             },
             is_back: &|| container.health.is_back(self.call_slot.number()),
+            failed: &|error| {
+                if error.is_unreachable() {
+                    container.counters.count(Counter::Unreached);
+                }
+                let failed = Err::<(), _>(error);
+                container.health.take_reach(&*container.driver, &failed);
+            },
         };
-        if let Err(error) = native.serve(&requested, self.notification) {
-            if error.is_unreachable() {
-                container.counters.count(Counter::Unreached);
-            }
-            let failed = Err::<(), _>(error);
-            container.health.take_reach(&*container.driver, &failed);
-        }
+        native.serve(&requested, self.notification);
     }
 
     /// Waits for the thread's turn; `None` when the caller waits no more, or was answered that it is not known.

@@ -60,6 +60,8 @@ pub(crate) struct Requested<'a> {
     /// hear of it.
     pub(crate) at_driver: &'a dyn Fn(),
     pub(crate) is_back: &'a dyn Fn(),
+    /// Takes note of the driver's failure, before the caller has its answer.
+    pub(crate) failed: &'a dyn Fn(driver::Error),
 }
 
 /// What a kernel would know of such calls.
@@ -161,20 +163,12 @@ impl NativeCalls {
     }
 
     /// Answers one.
-    ///
-    /// # Errors
-    /// The driver cannot be asked; the call has failed.
-    pub(crate) fn serve(
-        &self,
-        requested: &Requested<'_>,
-        call: &Notification,
-    ) -> Result<(), driver::Error> {
+    pub(crate) fn serve(&self, requested: &Requested<'_>, call: &Notification) {
         let listener = requested.listener;
         let is_waiting = || listener.is_waiting(call.id);
         let Some(_served) = self.threads.enter(call.tid, is_waiting) else {
-            return Ok(());
+            return;
         };
-        let mut fetched = Ok(());
         let answered = match self.answer(requested, call) {
             Ok(answer) => {
                 self.deliver(listener, call, answer);
@@ -185,14 +179,13 @@ impl NativeCalls {
             Err(Without::Foreign) => listener.proceed(call.id),
             Err(Without::Errno(errno)) => listener.fail(call.id, errno),
             Err(Without::Driver(error)) => {
-                let failed = listener.fail(call.id, error.errno());
-                fetched = Err(error);
-                failed
+                let errno = error.errno();
+                (requested.failed)(error);
+                listener.fail(call.id, errno)
             }
         };
         // Whoever waits no more asks again.
         let _gone = answered;
-        fetched
     }
 
     fn answer(&self, requested: &Requested<'_>, call: &Notification) -> Result<Answer, Without> {
@@ -287,7 +280,11 @@ impl NativeCalls {
             let known = (requested.known)(tid, number)?;
             if let Some(file) = &known {
                 let reported = self.is_shown(requested.driver, file.id, &file.fd);
-                reported.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+                reported.map_err(|error| {
+                    let errno = error.errno();
+                    (requested.failed)(error);
+                    io::Error::from_raw_os_error(errno)
+                })?;
             }
             Ok::<_, io::Error>(known)
         };

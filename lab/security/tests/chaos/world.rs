@@ -28,6 +28,8 @@ const QUOTA_BYTES: u64 = 512 * MIB;
 const NEIGHBOUR_BYTES: u64 = 2048 * MIB;
 /// An attack that has not reported by then is left to itself: brokers are being killed under it.
 const ATTACK_LIMIT: Duration = Duration::from_secs(20);
+/// As long as an attack may take that nothing disturbs: the longest makes thousands of calls, beside eleven other containers.
+const UNDISTURBED: Duration = Duration::from_secs(300);
 /// How long a container may take to be there again once nothing is in its way.
 const RESTART: Duration = Duration::from_secs(60);
 /// How long accounts may differ by what has just ended.
@@ -348,7 +350,7 @@ impl World {
             let child = loop {
                 guest.clear()?;
                 let mut child = self.exec(guest, attack)?;
-                let reported = guest.until_report(&mut child, RESTART)?;
+                let reported = guest.until_report(&mut child, UNDISTURBED)?;
                 match reported {
                     Some(document) if document["error"].is_null() => break child,
                     reported => {
