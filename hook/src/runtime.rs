@@ -331,12 +331,13 @@ impl Runtime {
     ) -> anyhow::Result<()> {
         match process {
             Some(process) => Ok(self.container(id)?.edit_exec_file(process)?),
-            // Built from the container's own spec, which is edited already.
-            None if capabilities.is_empty() => Ok(()),
+            // Built from the container's own spec, which is edited already: what is looked at is what is given beside it, and its broker.
             None => {
-                let mut process = json!({"capabilities": {
-                    "bounding": capabilities, "effective": capabilities, "permitted": capabilities,
-                }});
+                let sets = match capabilities {
+                    [] => json!({}),
+                    given => json!({"bounding": given, "effective": given, "permitted": given}),
+                };
+                let mut process = json!({"capabilities": sets});
                 match self.container(id)?.reopen() {
                     Some(running) => Ok(running.edit_exec(&mut process)?),
                     None => Ok(()),
@@ -348,9 +349,12 @@ impl Runtime {
     fn delete(&self, which: &Deleted, kept: Inherited, log: &ErrorLog) -> anyhow::Result<ExitCode> {
         let Deleted::One(id) = which else {
             let status = self.child(kept)?;
-            // Which ones they were, only crun knows: brokers whose containers are gone end by themselves.
-            if status.success() {
-                vgpu::reclaim(&self.config)?;
+            // Which ones they were, only crun knows: brokers whose containers are gone end by themselves. They are gone whatever becomes
+            // of their vGPUs, which the next start takes back.
+            if status.success()
+                && let Err(error) = vgpu::reclaim(&self.config)
+            {
+                log.report(&host_config::chain(&error));
             }
             return Ok(child::exit_code(status));
         };

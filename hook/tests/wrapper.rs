@@ -178,6 +178,22 @@ exec runc "$@"
         Grant::read(&self.dir.path().join("state/vgpus/moby").join(id)).ok()
     }
 
+    /// By their environment, which names this host's folder.
+    fn kill_brokers(&self) {
+        let named = format!("{PLAY_BROKER}={}", self.dir.path().display());
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let is_broker = String::from_utf8_lossy(&environment).contains(&named);
+            let pid = entry.file_name().to_string_lossy().parse::<i32>();
+            if let (true, Ok(pid)) = (is_broker, pid) {
+                let process = sys::pidfd::PidFd::open(pid).unwrap();
+                let pid = nix::unistd::Pid::from_raw(pid);
+                nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+                assert!(process.wait_exit(20_000).unwrap(), "killed");
+            }
+        }
+    }
+
     fn assert_clean(&self) {
         let vgpus = self.dir.path().join("state/vgpus");
         assert!(!vgpus.exists() || fs::read_dir(vgpus).unwrap().next().is_none());
@@ -472,6 +488,32 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     // It may be gone altogether, or be nobody's to wait for yet.
     if let Ok(process) = sys::pidfd::PidFd::open(pid) {
         assert!(process.wait_exit(20_000).unwrap(), "killed");
+    }
+    assert_eq!(host.runtime(&["delete", "--force", "c1"]).code, Some(0));
+    host.assert_clean();
+}
+
+/// With its program's file or by words: what runc would say is that a socket is not there.
+#[test]
+fn an_exec_after_the_broker_s_end_names_the_broker() {
+    let Some(host) = Host::find() else { return };
+    let script = "exec busybox sleep 1000";
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), script);
+    let created = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "c1"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.runtime(&["start", "c1"]).code, Some(0));
+    let by_words = ["exec", "c1", "/bin/busybox", "true"];
+    let with_capability = ["exec", "--cap", "CAP_KILL", "c1", "/bin/busybox", "true"];
+    assert_eq!(host.runtime(&by_words).code, Some(0));
+
+    host.kill_brokers();
+    let process = host.dir.path().join("process.json");
+    fs::write(&process, json!({"args": ["true"], "cwd": "/"}).to_string()).unwrap();
+    let by_file = ["exec", "--process", process.to_str().unwrap(), "c1"];
+    for arguments in [&by_words[..], &with_capability, &by_file] {
+        let refused = host.runtime(arguments);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("broker"), "{refused:?}");
     }
     assert_eq!(host.runtime(&["delete", "--force", "c1"]).code, Some(0));
     host.assert_clean();

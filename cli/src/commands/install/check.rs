@@ -196,17 +196,19 @@ fn containerd(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> 
         let mut lost = Vec::new();
         losses(&before, &after, &mut Vec::new(), &mut lost);
         // What the install is for, and what an earlier one set and this one does not.
-        let ours = |lost: &str| {
-            let of_default = lost.ends_with(".default_runtime_name");
-            let of_runtime = |name: &String| lost.contains(&format!("runtimes.{name}"));
-            lost == "imports"
-                || of_default && request.as_default == AsDefault::Yes
-                || of_default && default_of(&before).is_some_and(|name| is_ours(&before, name))
+        let is_default_free = request.as_default == AsDefault::Yes
+            || default_of(&before).is_some_and(|name| is_ours(&before, name));
+        let ours = |lost: &Vec<String>| {
+            let of_default = lost.last().is_some_and(|key| key == "default_runtime_name");
+            let of_runtime = |name: &String| is_of_runtime(lost, name);
+            *lost == ["imports"]
+                || of_default && is_default_free
                 || of_runtime(&request.runtime)
                 || subject.gone.iter().any(of_runtime)
         };
         lost.retain(|lost| !ours(lost));
         if !lost.is_empty() {
+            let lost: Vec<String> = lost.iter().map(|path| path.join(".")).collect();
             bail!(
                 "containerd would read other values than now for {}",
                 lost.join(", ")
@@ -238,8 +240,16 @@ fn is_ours(dump: &Value, name: &str) -> bool {
     handler(dump, name).is_some_and(plan::is_ours)
 }
 
-/// The keys whose value in `before` is not in `after`. A default that is spelt out is as good as an absent key.
-fn losses(before: &Value, after: &Value, at: &mut Vec<String>, lost: &mut Vec<String>) {
+/// Whether this is a key of the handler of that very name.
+fn is_of_runtime(path: &[String], name: &str) -> bool {
+    path.windows(2).any(|pair| {
+        pair.first().is_some_and(|table| table == "runtimes")
+            && pair.last().is_some_and(|last| last == name)
+    })
+}
+
+/// The paths of keys whose value in `before` is not in `after`. A default that is spelt out is as good as an absent key.
+fn losses(before: &Value, after: &Value, at: &mut Vec<String>, lost: &mut Vec<Vec<String>>) {
     match before {
         Value::Object(members) => {
             for (name, value) in members {
@@ -250,7 +260,7 @@ fn losses(before: &Value, after: &Value, at: &mut Vec<String>, lost: &mut Vec<St
         }
         other if other == after => {}
         other if is_empty(other) && is_empty(after) => {}
-        _ => lost.push(at.join(".")),
+        _ => lost.push(at.clone()),
     }
 }
 
@@ -415,15 +425,12 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     };
     let command = format!("{} config", program.display());
     match ask(subject.after)? {
-        (None, read) => {
-            let listed = "[crio.runtime.runtimes.";
-            if !read.contains(listed) {
-                return Ok(not_run(format!("`{command}` lists no runtimes")));
-            }
-            if let Some(request) = subject.request
-                && !read.contains(&format!("{listed}{}]", request.runtime))
-            {
-                bail!("CRI-O would not see the runtime {:?}", request.runtime);
+        (None, printed) => {
+            if let Some(request) = subject.request {
+                if !printed.contains("[crio.runtime.runtimes.") {
+                    return Ok(not_run(format!("`{command}` lists no runtimes")));
+                }
+                crio_would_see(request, &printed)?;
             }
             Ok(Checked::Passed { command })
         }
@@ -432,6 +439,29 @@ fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
         )),
         (Some(problem), _) => bail!("CRI-O refuses the new configuration: {problem}"),
     }
+}
+
+/// Looks for the runtime in what `crio config` prints: TOML, with what is CRI-O's own default as a comment.
+fn crio_would_see(request: &InstallRequest, printed: &str) -> anyhow::Result<()> {
+    let read = Document::parse(Format::Toml, printed).context("what `crio config` prints")?;
+    let at = |path: &[&str]| {
+        let value = read.at(&[&["crio", "runtime"], path].concat())?;
+        anyhow::Ok(value.and_then(|value| value.as_str().map(str::to_owned)))
+    };
+    let path = at(&["runtimes", &request.runtime, "runtime_path"])?;
+    if path != Some(request.program(plan::WRAPPER)) {
+        let path = path.map_or_else(String::new, |path| format!(", but {path}"));
+        bail!(
+            "CRI-O would not see the runtime {:?}{path}: another file sets it",
+            request.runtime
+        );
+    }
+    let default = at(&["default_runtime"])?;
+    if request.as_default == AsDefault::Yes && default.as_ref() != Some(&request.runtime) {
+        let default = default.unwrap_or_else(|| "its own".to_owned());
+        bail!("CRI-O would have {default} as default runtime: another file sets it");
+    }
+    Ok(())
 }
 
 /// Where an engine's file is for us.

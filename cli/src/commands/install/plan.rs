@@ -10,7 +10,7 @@ use super::engine::{Engine, Version};
 
 mod containerd;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub(super) use containerd::{DROP_IN, MAIN as CONTAINERD_MAIN, absolute, section};
 

@@ -12,7 +12,44 @@ fn a_value_that_is_lost_or_changed_is_named_and_a_default_is_not() {
     assert!(lost.is_empty());
     let after = json!({"a": {"pause": "other", "deep": {"n": 1, "more": 2}}});
     losses(&before, &after, &mut Vec::new(), &mut lost);
-    assert_eq!(lost, ["a.pause", "gone"]);
+    assert_eq!(lost, [vec!["a", "pause"], vec!["gone"]]);
+}
+
+#[test]
+fn a_handler_whose_name_only_begins_alike_is_another_s() {
+    let path = ["plugins", "cri", "runtimes", "cgpu-old", "runtime_type"].map(str::to_owned);
+    assert!(!is_of_runtime(&path, "cgpu"));
+    assert!(is_of_runtime(&path, "cgpu-old"));
+    let dotted = ["runtimes", "cgpu.v2"].map(str::to_owned);
+    assert!(!is_of_runtime(&dotted, "cgpu"));
+}
+
+/// As CRI-O 1.34 prints it, much shortened.
+#[test]
+fn what_a_later_file_of_crio_s_sets_is_seen() {
+    let printed = |path: &str, default: &str| {
+        format!(
+            "[crio]\n# root = \"/r\"\n[crio.runtime]\n{default}\n[crio.runtime.runtimes.cgpu]\nruntime_path = \"{path}\"\nruntime_type = \"oci\"\n"
+        )
+    };
+    let request = |as_default| plan::tests::request(as_default);
+    let own = request(AsDefault::Yes).program(plan::WRAPPER);
+    let ours = "default_runtime = \"cgpu\"";
+    crio_would_see(&request(AsDefault::Yes), &printed(&own, ours)).unwrap();
+    let others = "default_runtime = \"kata\"";
+    crio_would_see(&request(AsDefault::No), &printed(&own, others)).unwrap();
+    for (printed, reply) in [
+        (printed(&own, others), "kata as default runtime"),
+        (
+            printed(&own, "# default_runtime = \"crun\""),
+            "its own as default",
+        ),
+        (printed("/opt/kata", ours), "but /opt/kata"),
+        (printed(&own, ours).replace(".cgpu]", ".crun]"), "not see"),
+    ] {
+        let error = crio_would_see(&request(AsDefault::Yes), &printed).unwrap_err();
+        assert!(error.to_string().contains(reply), "{error}");
+    }
 }
 
 #[test]

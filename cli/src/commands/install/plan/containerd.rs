@@ -22,6 +22,9 @@ pub(in super::super) const DROP_IN: &str = "/etc/containerd/conf.d/cgpu.toml";
 /// A pattern, so that a drop-in which somebody removes by hand is no error to containerd.
 const IMPORT: &str = "/etc/containerd/conf.d/cgpu*.toml";
 
+/// The newest version of the file that is known. Version 4 came with containerd 2.3 and moved what is beside the plugins only.
+const NEWEST: i64 = 4;
+
 /// The CRI runtime's section, by the file's version.
 pub(in super::super) fn section(version: i64) -> [&'static str; 3] {
     if version >= 3 {
@@ -174,9 +177,12 @@ fn joined(
 ) -> anyhow::Result<Plan> {
     let version = match file_version {
         None => 3,
-        Some(version @ (2 | 3)) => version,
+        Some(version @ 2..=NEWEST) => version,
+        Some(other) if other < 2 => bail!(
+            "{MAIN} is of version {other}, and cgpu knows 2 to {NEWEST}: `containerd config migrate` rewrites it"
+        ),
         Some(other) => bail!(
-            "{MAIN} is of version {other}; cgpu knows 2 and 3: `containerd config migrate` rewrites it"
+            "{MAIN} is of version {other}, which is newer than this cgpu: it knows 2 to {NEWEST}"
         ),
     };
     let [plugins, cri, containerd] = section(version);

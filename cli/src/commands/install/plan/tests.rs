@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::commands::install::change::changed;
 
-fn request(as_default: AsDefault) -> InstallRequest {
+pub(in super::super) fn request(as_default: AsDefault) -> InstallRequest {
     InstallRequest {
         runtime: "cgpu".to_owned(),
         as_default,
@@ -185,6 +185,24 @@ fn a_main_file_of_version_2_gets_a_drop_in_of_version_2() {
 }
 
 #[test]
+fn a_main_file_of_version_4_gets_a_drop_in_of_version_4() {
+    let main = "version = 4\nimports = [\"conf.d/*.toml\"]\n";
+    let given = texts(&[(CONTAINERD_MAIN, main)]);
+    let version = Some(Version(2, 3));
+    let files = files(
+        Engine::Containerd,
+        version,
+        &request(AsDefault::Yes),
+        &given,
+    );
+    let text = written(&files[0], None);
+    assert!(text.contains("version = 4\n"), "{text}");
+    // As in version 3.
+    let section = "[plugins.\"io.containerd.cri.v1.runtime\".containerd]\ndefault_runtime_name";
+    assert!(text.contains(section), "{text}");
+}
+
+#[test]
 fn containerd_1_keeps_its_own_runc_beside_the_first_runtime() {
     let version = Some(Version(1, 7));
     let with_runtimes = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n  [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n    SystemdCgroup = true\n";
@@ -210,6 +228,11 @@ fn what_an_engine_cannot_be_given_is_refused_with_the_reason() {
         (one, "[plugins.cri]\n", "is of version 1 (it has `plugins`"),
         (one, "version = 3\n", "is of version 3"),
         (Version(2, 1), "version = 1\n", "containerd config migrate"),
+        (
+            Version(2, 3),
+            "version = 5\n",
+            "newer than this cgpu: it knows 2 to 4",
+        ),
         (Version(2, 1), "version = \"2\"\n", "not a number"),
         (Version(2, 1), "imports = 3\n", "imports is 3, not a list"),
         (Version(1, 4), "", "older than 1.6"),
