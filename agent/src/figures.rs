@@ -41,12 +41,23 @@ impl Library {
     }
 }
 
+/// A card that does not answer has no figures. The library answers nobody where no card does.
 fn figures_of(nvml: &Nvml) -> Result<BTreeMap<String, Figures>, NvmlError> {
     let card = |index| {
         let device = nvml.device_by_index(index)?;
         Ok((device.uuid()?, of_card(&device)))
     };
-    (0..nvml.device_count()?).map(card).collect()
+    let (mut figures, mut silent) = (BTreeMap::new(), None);
+    for index in 0..nvml.device_count()? {
+        match card(index) {
+            Ok((uuid, of_card)) => drop(figures.insert(uuid, of_card)),
+            Err(error) => silent = Some(error),
+        }
+    }
+    match silent {
+        Some(error) if figures.is_empty() => Err(error),
+        _ => Ok(figures),
+    }
 }
 
 /// A figure that a card does not have is absent.
@@ -116,6 +127,11 @@ mod tests {
             ..Figures::default()
         };
         assert_eq!(figures["GPU-2"], little);
+        // One that has fallen off the bus takes no other's along.
+        std::fs::write(dir.path().join("cards"), "GPU-1 lost\nGPU-2\n").unwrap();
+        let figures = library.figures().unwrap();
+        assert_eq!(figures.keys().collect::<Vec<_>>(), ["GPU-2"]);
+        assert!(library.loaded.is_some());
         std::fs::remove_file(dir.path().join("cards")).unwrap();
         library.figures().unwrap_err();
         assert!(library.loaded.is_none(), "it is loaded anew");

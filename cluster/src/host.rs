@@ -87,7 +87,9 @@ impl Host {
         let account = accounts.get(&card.uuid).copied().unwrap_or_default();
         NodeCard {
             trouble: match health::of(&self.config.state_dir, &card.uuid) {
-                Ok(report) => report.map(|report| trouble(report.reason, report.since_unix_ms)),
+                Ok(Some(report)) => Some(trouble(report.reason, report.since_unix_ms)),
+                // Since when is not known.
+                Ok(None) => card.lost().map(|reason| trouble(reason, 0)),
                 Err(error) => Some(Trouble {
                     kind: TroubleKind::Unmonitored,
                     reason: host_config::chain(&error),

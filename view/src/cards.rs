@@ -173,7 +173,8 @@ pub fn collect_of(
         let unanswered = trouble
             .as_ref()
             .map(|why| format!("the driver does not answer ({why})"));
-        row.unhealthy = health.map(|health| health.reason).or(unanswered);
+        let reported = health.map(|health| health.reason);
+        row.unhealthy = reported.or_else(|| card.lost()).or(unanswered);
     }
     let rows = joined.cards.iter_mut().map(|card| &mut card.grants);
     let orphaned = joined.orphaned.iter_mut().map(|card| &mut card.grants);

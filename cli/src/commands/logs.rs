@@ -14,7 +14,7 @@ use vgpu::{Container, Logs};
 use view::names::find;
 use view::printable;
 
-use crate::output::print;
+use crate::output::{Reader, print};
 
 /// How often `--follow` looks.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -59,16 +59,22 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let first = options
         .lines
         .map_or(0, |count| all.len().saturating_sub(count));
-    for line in all.into_iter().skip(first) {
-        print(&printable(line)).context("write to standard output")?;
-    }
-    while options.follow && container.folder().exists() {
+    let mut reader = print_all(all.into_iter().skip(first))?;
+    while options.follow && reader == Reader::There && container.folder().exists() {
         std::thread::sleep(PERIOD);
-        for line in tail.more()?.lines() {
-            print(&printable(line)).context("write to standard output")?;
-        }
+        reader = print_all(tail.more()?.lines())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_all<'a>(lines: impl Iterator<Item = &'a str>) -> anyhow::Result<Reader> {
+    for line in lines {
+        let reader = print(&printable(line)).context("write to standard output")?;
+        if reader == Reader::Gone {
+            return Ok(reader);
+        }
+    }
+    Ok(Reader::There)
 }
 
 /// A log that may be moved away while it is read.

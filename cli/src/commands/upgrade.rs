@@ -90,31 +90,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let program = vgpu::broker::program(&config)?;
     std::fs::metadata(&program).with_context(|| format!("look at {}", program.display()))?;
-    // One after the other: a program that cannot serve is then seen at the first container.
-    let containers: Vec<Row> = keys
-        .into_iter()
-        .map(|key| {
-            let container = Container::new(Arc::clone(&config), key);
-            // Before it: one that ends takes its names with it.
-            let (key, called) = (container.key(), container.called());
-            let outcome = match vgpu::upgrade::upgrade(&container) {
-                Ok(upgraded) => Outcome::Upgraded(upgraded),
-                Err(error) => match settled(&config, key)? {
-                    None => Outcome::Ended { ended: true },
-                    Some(served) => Outcome::Failed {
-                        error: host_config::chain(&error),
-                        served,
-                    },
-                },
-            };
-            Ok(Row {
-                namespace: key.namespace().to_owned(),
-                container: key.id().to_owned(),
-                called,
-                outcome,
-            })
-        })
-        .collect::<anyhow::Result<_>>()?;
+    let containers = Row::of_all(&config, keys, |container| upgraded(&config, container));
     let report = Report {
         version: JSON_VERSION,
         containers,
@@ -123,6 +99,56 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     match problem(&report.containers) {
         Some(problem) => bail!(problem),
         None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+impl Row {
+    /// One after the other: a program that cannot serve is seen at the first container, and takes no other's broker.
+    fn of_all(
+        config: &Arc<Config>,
+        keys: Vec<ContainerKey>,
+        upgrade: impl Fn(&Container) -> Outcome,
+    ) -> Vec<Self> {
+        let mut rows: Vec<Self> = Vec::new();
+        for key in keys {
+            let container = Container::new(Arc::clone(config), key);
+            // Before it: one that ends takes its names with it.
+            let (key, called) = (container.key(), container.called());
+            let gone = rows.iter().find(|row| row.has_lost_its_broker());
+            let outcome = gone.map_or_else(
+                || upgrade(&container),
+                |gone| Outcome::Failed {
+                    error: format!("not tried, since the broker of {} is gone", gone.called),
+                    served: true,
+                },
+            );
+            rows.push(Self {
+                namespace: key.namespace().to_owned(),
+                container: key.id().to_owned(),
+                called,
+                outcome,
+            });
+        }
+        rows
+    }
+
+    fn has_lost_its_broker(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed { served: false, .. })
+    }
+}
+
+fn upgraded(config: &Config, container: &Container) -> Outcome {
+    let error = match vgpu::upgrade::upgrade(container) {
+        Ok(upgraded) => return Outcome::Upgraded(upgraded),
+        Err(error) => host_config::chain(&error),
+    };
+    match settled(config, container.key()) {
+        Ok(None) => Outcome::Ended { ended: true },
+        Ok(Some(served)) => Outcome::Failed { error, served },
+        Err(unknown) => Outcome::Failed {
+            error: format!("{error}; whether it has a broker cannot be seen: {unknown:#}"),
+            served: false,
+        },
     }
 }
 
@@ -206,6 +232,31 @@ mod tests {
             error: "no".to_owned(),
             served,
         })
+    }
+
+    #[test]
+    fn nobody_else_s_broker_is_replaced_after_one_was_lost() {
+        let key = |id: &str| ContainerKey::new("default", id).unwrap();
+        let config = Arc::new(Config::default());
+        let keys = ["a", "b", "c", "d"].map(key).to_vec();
+        let tried = std::cell::RefCell::new(Vec::new());
+        let rows = Row::of_all(&config, keys, |container| {
+            tried.borrow_mut().push(container.key().id().to_owned());
+            Outcome::Failed {
+                error: "no".to_owned(),
+                served: container.key().id() == "a",
+            }
+        });
+        assert_eq!(*tried.borrow(), ["a", "b"]);
+        let text = render(&Report {
+            version: JSON_VERSION,
+            containers: rows,
+        });
+        assert!(
+            text.contains("d: not tried, since the broker of "),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 4, "{text}");
     }
 
     #[test]

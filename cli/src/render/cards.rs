@@ -24,15 +24,11 @@ pub fn render(cards: &Cards, width: Width, look: Look) -> String {
         let mut rows = Columns::new(["CARD".into(), Heading::cut("CONTAINER"), "QUOTA".into()]);
         for card in &cards.cards {
             for grant in &card.grants {
-                rows.row([
-                    card.index.to_string(),
-                    name(grant, width),
-                    human(grant.quota_bytes),
-                ]);
+                rows.row([number(card), name(grant, width), human(grant.quota_bytes)]);
             }
             for claim in &card.claims {
                 rows.row([
-                    card.index.to_string(),
+                    number(card),
                     format!("claim {} (no container)", claim.claim),
                     human(claim.memory_bytes),
                 ]);
@@ -49,6 +45,14 @@ pub fn render(cards: &Cards, width: Width, look: Look) -> String {
         ));
     }
     parts.join("\n")
+}
+
+/// Its index, with the number of its device where that is another one: `cgpu ps` and `cgpu top` show that.
+fn number(card: &CardRow) -> String {
+    match (card.index, card.minor) {
+        (index, minor) if index == minor => index.to_string(),
+        (index, minor) => format!("{index} (nvidia{minor})"),
+    }
 }
 
 fn driver(cards: &Cards) -> String {
@@ -80,7 +84,7 @@ fn table(cards: &Cards, width: Width) -> Columns {
     for card in &cards.cards {
         let wide = |text: &dyn Fn() -> String| (width == Width::Wide).then(|| Cell::from(text()));
         let cells = [
-            Some(card.index.to_string().into()),
+            Some(number(card).into()),
             Some(card.name.as_str().into()),
             wide(&|| card.uuid.clone()),
             wide(&|| card.pci.clone()),
@@ -148,5 +152,9 @@ mod tests {
             "{wide}"
         );
         assert!(wide.contains("0     default/c1"), "{wide}");
+        // What `cgpu ps` calls it, where that is another number.
+        cards.cards[0].minor = 3;
+        let wide = render(&cards, Width::Wide, Look::WIDE);
+        assert!(wide.contains("0 (nvidia3)  default/c1"), "{wide}");
     }
 }

@@ -41,6 +41,12 @@ pub struct Card {
 }
 
 impl Card {
+    /// Why it is not well, by what NVML answered last; `None`: it was there. What brokers have seen of it is in its `health.json`.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.modes.lost.then(|| LOST.to_owned())
+    }
+
     /// Why nothing is placed on it, however much of it is free; `None`: something may be.
     #[must_use]
     pub fn unshareable(&self) -> Option<Unshareable> {
@@ -50,6 +56,9 @@ impl Card {
         })
     }
 }
+
+/// Why nothing may be placed on a card that NVML does not answer for.
+const LOST: &str = "NVML does not answer for it (the kernel's log may have an Xid)";
 
 /// What `cgpu-sim` writes to `<state_dir>/sim/cards.json`, before it listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,15 +121,21 @@ impl Inventory {
     /// # Errors
     /// No answer is saved and NVML is absent, refuses, or is not built in; a broken saved answer.
     pub fn kernel(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
-        let path = Self::saved_path(state_dir);
-        if path.exists() {
-            let mut saved = Self::from_file("saved inventory", &path)?;
-            if saved.driver_version == loaded_driver_version {
-                saved.look_at_proc_files();
-                return Ok(saved);
-            }
+        if let Some(mut saved) = Self::saved(state_dir, loaded_driver_version)? {
+            saved.look_at_proc_files();
+            return Ok(saved);
         }
         Self::ask_driver(state_dir, loaded_driver_version)
+    }
+
+    /// The last answer of the driver that is loaded.
+    fn saved(state_dir: &Path, loaded_driver_version: &str) -> Result<Option<Self>, Error> {
+        let path = Self::saved_path(state_dir);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let saved = Self::from_file("saved inventory", &path)?;
+        Ok((saved.driver_version == loaded_driver_version).then_some(saved))
     }
 
     /// Asks NVML now and saves the answer, as `cgpu cards` and `cgpu doctor` do.
@@ -128,7 +143,8 @@ impl Inventory {
     /// # Errors
     /// NVML is absent, refuses, or is not built in; the answer cannot be saved.
     pub fn ask_driver(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
-        let mut found = nvml::inventory(state_dir, loaded_driver_version)?;
+        let former = Self::saved(state_dir, loaded_driver_version).ok().flatten();
+        let mut found = nvml::inventory(former, state_dir, loaded_driver_version)?;
         found.look_at_proc_files();
         let saved = SimulatedInventory {
             version: VERSION,
@@ -206,46 +222,69 @@ mod nvml {
     const MIG_ENABLED: u32 = 1;
 
     pub(super) fn inventory(
+        former: Option<Inventory>,
         _state_dir: &Path,
         _loaded_driver_version: &str,
     ) -> Result<Inventory, Error> {
         let nvml = Nvml::init().map_err(failed("be loaded (libnvidia-ml.so.1)"))?;
-        inventory_of(&nvml)
+        inventory_of(&nvml, former)
     }
 
     fn failed(operation: &'static str) -> impl FnOnce(NvmlError) -> Error {
         move |source| Error::Nvml { operation, source }
     }
 
-    fn inventory_of(nvml: &Nvml) -> Result<Inventory, Error> {
+    /// One card that does not answer takes no other along: it is the former answer's card of that place, lost.
+    fn inventory_of(nvml: &Nvml, former: Option<Inventory>) -> Result<Inventory, Error> {
         let driver_version = nvml
             .sys_driver_version()
             .map_err(failed("say the driver's version"))?;
         let count = nvml.device_count().map_err(failed("count the cards"))?;
         let mut cards = Vec::new();
+        let mut silent = Vec::new();
         for index in 0..count {
-            let device = nvml.device_by_index(index).map_err(failed("open a card"))?;
-            cards.push(Card {
-                uuid: GpuUuid::new(device.uuid().map_err(failed("say a card's UUID"))?)?,
-                name: device.name().map_err(failed("say a card's name"))?,
-                memory_bytes: device
-                    .memory_info()
-                    .map_err(failed("say a card's memory"))?
-                    .total,
-                minor: device
-                    .minor_number()
-                    .map_err(failed("say a card's device number"))?,
-                index,
-                pci: device
-                    .pci_info()
-                    .map_err(failed("say a card's PCI address"))?
-                    .bus_id,
-                modes: modes(&device)?,
-            });
+            match card_of(nvml, index) {
+                Ok(card) => cards.push(card),
+                Err(error) => silent.push((index, error)),
+            }
         }
+        let former = former.map_or_else(Vec::new, |former| former.cards);
+        for (index, error) in silent {
+            // Places change where a card is taken out or the driver is loaded anew.
+            let is_there = |known: &Card| cards.iter().any(|card| card.uuid == known.uuid);
+            let known = former.iter().find(|card| card.index == index);
+            let Some(known) = known.filter(|known| !is_there(known)) else {
+                return Err(error);
+            };
+            let mut card = known.clone();
+            card.modes.lost = true;
+            cards.push(card);
+        }
+        cards.sort_by_key(|card| card.index);
         Ok(Inventory {
             driver_version,
             cards,
+        })
+    }
+
+    fn card_of(nvml: &Nvml, index: u32) -> Result<Card, Error> {
+        let device = nvml.device_by_index(index).map_err(failed("open a card"))?;
+        Ok(Card {
+            uuid: GpuUuid::new(device.uuid().map_err(failed("say a card's UUID"))?)?,
+            name: device.name().map_err(failed("say a card's name"))?,
+            memory_bytes: device
+                .memory_info()
+                .map_err(failed("say a card's memory"))?
+                .total,
+            minor: device
+                .minor_number()
+                .map_err(failed("say a card's device number"))?,
+            index,
+            pci: device
+                .pci_info()
+                .map_err(failed("say a card's PCI address"))?
+                .bus_id,
+            modes: modes(&device)?,
         })
     }
 
@@ -266,6 +305,7 @@ mod nvml {
             },
             confidential: confidential == Some(true),
             system_memory: false,
+            lost: false,
         })
     }
 
@@ -315,7 +355,7 @@ mod nvml {
                 .init()
                 .unwrap();
             let found = || -> Vec<Modes> {
-                let found = inventory_of(&nvml).unwrap();
+                let found = inventory_of(&nvml, None).unwrap();
                 found.cards.iter().map(|card| card.modes).collect()
             };
             let of = |mig, compute| Modes {
@@ -334,6 +374,25 @@ mod nvml {
             // The host's, not a card's.
             std::fs::write(dir.path().join("confidential"), "").unwrap();
             assert!(found().iter().all(|modes| modes.confidential));
+
+            // One that has fallen off the bus is the card that it was, and the others are as they are.
+            let before = inventory_of(&nvml, None).unwrap();
+            let with_lost = text.concat().replace("GPU-1 mig", "GPU-1 lost");
+            std::fs::write(dir.path().join("cards"), &with_lost).unwrap();
+            let after = inventory_of(&nvml, Some(before.clone())).unwrap();
+            let obstacles: Vec<_> = after.cards.iter().map(|card| card.modes.lost).collect();
+            assert_eq!(obstacles, [false, true, false, false, false]);
+            let named = |inventory: &Inventory| -> Vec<_> {
+                let cards = inventory.cards.iter();
+                cards.map(|card| (card.index, card.uuid.clone())).collect()
+            };
+            assert_eq!(named(&after), named(&before));
+            // It answers again.
+            std::fs::write(dir.path().join("cards"), text.concat()).unwrap();
+            assert_eq!(inventory_of(&nvml, Some(after)).unwrap(), before);
+            // Nobody knows which card it was.
+            std::fs::write(dir.path().join("cards"), &with_lost).unwrap();
+            inventory_of(&nvml, None).unwrap_err();
         }
     }
 }
@@ -348,6 +407,7 @@ mod nvml {
     use crate::Error;
 
     pub(super) fn inventory(
+        _former: Option<Inventory>,
         state_dir: &Path,
         loaded_driver_version: &str,
     ) -> Result<Inventory, Error> {

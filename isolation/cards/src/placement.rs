@@ -140,6 +140,16 @@ impl CardName {
             Self::Index(index) => *index == card.index,
         }
     }
+
+    /// Another card that has the named one's index as its device number, which `cgpu ps` and `cgpu top` show: a person may mean that one.
+    #[must_use]
+    pub fn mistaken_for<'a>(&self, cards: &'a [Card]) -> Option<&'a Card> {
+        let Self::Index(index) = self else {
+            return None;
+        };
+        let other = cards.iter().find(|card| card.minor == *index)?;
+        (other.index != *index).then_some(other)
+    }
 }
 
 impl fmt::Display for CardName {

@@ -159,7 +159,8 @@ impl<'a> Reservations<'a> {
                     free_bytes,
                     reserved: self.reserved(&of_card, claimed, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
-                        .map(|health| health.reason),
+                        .map(|health| health.reason)
+                        .or_else(|| card.lost()),
                 })
             })
             .collect()

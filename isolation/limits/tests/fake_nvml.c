@@ -1,7 +1,7 @@
 /* A library that answers like NVML of R615 as far as cgpu asks. It keeps its state in STATE_DIR (a string, set when it is compiled,
  * because cgpu-limits is started without an environment):
  *
- *   cards    one UUID a line; a second word is its mode: mig, exclusive, prohibited or default. Without one it is a card that knows no modes
+ *   cards    one UUID a line; a second word is its mode: mig, exclusive, prohibited, default or lost. Without one it is a card that knows no modes
  *   confidential  present: the host uses confidential computing
  *   limits   one line a limit: UUID SOFT HARD CGROUP
  *   fault    absent, or one word: init, set, readback, get, crash
@@ -16,7 +16,7 @@
 typedef unsigned int nvmlReturn_t;
 typedef struct nvmlDevice_st { char uuid[96]; char mode[16]; unsigned int index; } *nvmlDevice_t;
 
-enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, NOT_LOADED = 9, UNKNOWN = 999 };
+enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, NOT_LOADED = 9, GPU_IS_LOST = 15, UNKNOWN = 999 };
 
 static struct nvmlDevice_st devices[16];
 
@@ -83,6 +83,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 {
     if ((int)index >= cards())
         return INVALID;
+    if (strcmp(devices[index].mode, "lost") == 0)
+        return GPU_IS_LOST;
     *device = &devices[index];
     return SUCCESS;
 }

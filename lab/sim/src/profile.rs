@@ -554,6 +554,7 @@ impl CardProfile {
                 compute: text.compute_mode,
                 confidential: text.confidential,
                 system_memory: text.system_memory,
+                lost: false,
             },
             context_bytes: text.context_bytes,
         })

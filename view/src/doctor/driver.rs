@@ -86,7 +86,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
             "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
         ),
     });
-    checks.extend(standing::unshareable(&facts.cards, &facts.unshareable));
+    checks.extend(standing::unshareable(facts));
     checks.extend(facts.uvm.as_ref().map(uvm));
     if !facts.node_differences.is_empty() {
         checks.push(Check::hint(

@@ -1,5 +1,6 @@
 //! How what is installed and running stands: programs, cards, containers, engines.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use cards::Mode;
@@ -155,23 +156,24 @@ pub(super) fn cards(
     }
 }
 
-/// How cards are set. As long as one can be shared, containers are placed on it.
-pub(super) fn unshareable(
-    count: &Result<usize, String>,
-    unshareable: &[(String, String)],
-) -> Option<Check> {
+/// How cards are set. As long as one that is well can be shared, containers are placed on it.
+pub(super) fn unshareable(facts: &Facts) -> Option<Check> {
     const NAME: &str = "card modes";
     const REMEDY: &str =
         "do what it says there for each card that containers are to share; the others can stay";
-    if unshareable.is_empty() {
+    if facts.unshareable.is_empty() {
         return None;
     }
-    let reported: Vec<String> = unshareable
+    let reported: Vec<String> = facts
+        .unshareable
         .iter()
         .map(|(uuid, why)| format!("{uuid} {why}"))
         .collect();
     let found = format!("nothing is placed on {}", reported.join("; "));
-    Some(if *count == Ok(unshareable.len()) {
+    let unhealthy = facts.unhealthy.as_deref().unwrap_or_default();
+    let of_either = facts.unshareable.iter().chain(unhealthy);
+    let without: BTreeSet<&str> = of_either.map(|(uuid, _)| uuid.as_str()).collect();
+    Some(if facts.cards == Ok(without.len()) {
         Check::missing(NAME, found, REMEDY)
     } else {
         Check::hint(NAME, found, REMEDY)

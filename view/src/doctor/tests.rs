@@ -313,6 +313,17 @@ fn an_installed_driver_that_the_next_boot_cannot_use_is_reported() {
 }
 
 #[test]
+fn one_card_unhealthy_and_the_other_not_shared_leave_none() {
+    let mut facts = healthy();
+    let reason = |uuid: &str| vec![(uuid.to_owned(), "why".to_owned())];
+    facts.unhealthy = Ok(reason("GPU-0"));
+    facts.unshareable = reason("GPU-0");
+    assert!(assess(&facts).can_start);
+    facts.unshareable = reason("GPU-1");
+    assert!(!assess(&facts).can_start);
+}
+
+#[test]
 fn what_only_makes_it_worse_does_not_stop_a_start() {
     let mut facts = healthy();
     facts.wait_killable = false;

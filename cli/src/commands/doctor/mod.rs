@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use cards::FrontendKind;
 use cards::GpuUuid;
 use cards::lock::FileLock;
+use cards::placement::CardName;
 use host_config::Config;
 use sys::pidfd::PidFd;
 
@@ -93,10 +94,20 @@ fn named_card(config: &Config, name: &str) -> anyhow::Result<GpuUuid> {
         Err(error) if reported.is_empty() => return Err(error.context("look for the card")),
         Err(_) => Vec::new(),
     };
-    let is_meant = |card: &&cards::Card| {
-        card.uuid.as_str() == name || name.parse().is_ok_and(|index: u32| index == card.index)
+    let meant = match name.parse() {
+        Ok(index) => Some(CardName::Index(index)),
+        Err(_) => GpuUuid::new(name).ok().map(CardName::Uuid),
     };
-    if let Some(card) = shown.iter().find(is_meant) {
+    let other = meant.as_ref().and_then(|meant| meant.mistaken_for(&shown));
+    if let Some(other) = other {
+        anyhow::bail!(
+            "/dev/nvidia{name} is {}, and the driver's card {name} is another one: name the card by its UUID",
+            other.uuid
+        );
+    }
+    let mut named = shown.iter();
+    let named = named.find(|card| meant.as_ref().is_some_and(|meant| meant.names(card)));
+    if let Some(card) = named {
         return Ok(card.uuid.clone());
     }
     let gone = reported

@@ -301,8 +301,10 @@ fn unhealthy(
     let mut unhealthy = Vec::new();
     for card in &inventory.cards {
         let health = cards::health::of(&config.state_dir, &card.uuid);
-        if let Some(health) = health.map_err(|error| chain(&error))? {
-            unhealthy.push((card.uuid.to_string(), health.reason));
+        let reported = health.map_err(|error| chain(&error))?;
+        let reported = reported.map(|health| health.reason);
+        if let Some(reason) = reported.or_else(|| card.lost()) {
+            unhealthy.push((card.uuid.to_string(), reason));
         }
     }
     Ok(unhealthy)

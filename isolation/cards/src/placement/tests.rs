@@ -541,3 +541,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_number_of_two_cards_is_seen() {
+    let card = |index, minor| Card {
+        minor,
+        ..candidate(index, 24, 24).card
+    };
+    let swapped = [card(0, 1), card(1, 0), card(2, 2)];
+    let mistaken = |name: CardName| name.mistaken_for(&swapped).map(|card| card.index);
+    assert_eq!(mistaken(CardName::Index(0)), Some(1));
+    assert_eq!(mistaken(CardName::Index(1)), Some(0));
+    assert_eq!(mistaken(CardName::Index(2)), None);
+    assert_eq!(mistaken(CardName::Index(7)), None);
+    assert_eq!(mistaken(CardName::Uuid(card(0, 1).uuid)), None);
+}

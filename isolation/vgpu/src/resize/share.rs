@@ -265,6 +265,16 @@ fn is_held(config: &Config, key: &ContainerKey, terms: &Terms) -> Result<bool, E
 }
 
 fn named<'a>(cards: &'a [Card], name: &CardName) -> Result<&'a Card, terms::Error> {
+    if let Some(other) = name.mistaken_for(cards) {
+        return Err(terms::Error::Value {
+            key: "--card".to_owned(),
+            value: name.to_string(),
+            allowed: format!(
+                "a UUID, since /dev/nvidia{name} is {} and the driver's card {name} is another one",
+                other.uuid
+            ),
+        });
+    }
     cards
         .iter()
         .find(|card| name.names(card))
