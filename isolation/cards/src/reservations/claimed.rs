@@ -170,7 +170,8 @@ impl Reservations<'_> {
         Ok(ClaimedByNone(unheld))
     }
 
-    /// The scheduler counts a claim's percent of a card: `cgpu set` may give less.
+    /// The scheduler counts a claim's percent of a card: `cgpu set` may give less. Without a percent nothing caps the container: that is more
+    /// than any.
     pub(super) fn refuse_above_claim(
         &self,
         entry: &Entry,
@@ -186,7 +187,12 @@ impl Reservations<'_> {
         let most = given
             .map_or(&entry.compute, |(_, given)| &given.compute)
             .percent;
-        if compute.percent <= most {
+        let is_within = match (compute.percent, most) {
+            (Some(percent), Some(most)) => percent <= most,
+            (percent, None) => percent.is_none(),
+            (None, Some(_)) => false,
+        };
+        if is_within {
             return Ok(());
         }
         let in_words = |percent: Option<u32>| {

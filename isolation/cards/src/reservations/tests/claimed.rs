@@ -345,6 +345,10 @@ fn a_percent_above_the_claim_s_is_refused_and_a_smaller_one_is_not() {
     for part in ["31 %", "30 %", "GPU-0"] {
         assert!(refused.contains(part), "{refused}");
     }
+    let uncapped = set(None).unwrap_err().to_string();
+    for part in ["no percent", "30 %"] {
+        assert!(uncapped.contains(part), "{uncapped}");
+    }
     host.reservations()
         .unreserve_claim(&claim.claim.uid)
         .unwrap();
