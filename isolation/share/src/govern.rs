@@ -30,17 +30,32 @@ impl Share {
     /// Begins to hold the share.
     ///
     /// # Errors
-    /// [`Error`]; nothing holds it then.
+    /// [`Error`]; nothing holds it then. For a container that runs, it is held as far as it can be.
     pub fn start(self: &Arc<Self>, beginning: Beginning) -> Result<(), Error> {
         self.read_terms();
-        if self.sources.requests.mode == ComputeMode::Strict {
-            // Not with the state at hand: what is not known yet takes calls of the driver.
-            let cards = self.lock().cards.clone();
-            for (card, on) in cards.iter().enumerate() {
-                record::check(self, card, &on.terms, beginning)?;
+        match beginning {
+            Beginning::First => {
+                self.check(beginning)?;
+                self.govern().map_err(Error::Start)
+            }
+            Beginning::TakenOver => {
+                self.govern().map_err(Error::Start)?;
+                self.check(beginning)
             }
         }
-        self.govern().map_err(Error::Start)
+    }
+
+    /// Whether terms that must be held are known to be.
+    fn check(self: &Arc<Self>, beginning: Beginning) -> Result<(), Error> {
+        if self.sources.requests.mode != ComputeMode::Strict {
+            return Ok(());
+        }
+        // Not with the state at hand: what is not known yet takes calls of the driver.
+        let cards = self.lock().cards.clone();
+        for (card, on) in cards.iter().enumerate() {
+            record::check(self, card, &on.terms, beginning)?;
+        }
+        Ok(())
     }
 
     /// Looks whether the cards' rules are others than before, and whether a governor is wanted that is not there. Called
