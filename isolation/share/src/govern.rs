@@ -61,7 +61,7 @@ impl Share {
     /// Looks whether the cards' rules are others than before, and whether a governor is wanted that is not there. Called
     /// every second.
     pub fn reconcile(self: &Arc<Self>) {
-        if self.sources.have_changed() || self.is_wanting() {
+        if self.sources.are_due() || self.is_wanting() {
             self.read_terms();
             self.hold();
         }

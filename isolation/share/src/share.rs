@@ -199,7 +199,7 @@ impl Share {
     /// Reads rules and terms anew. What cannot be read stays as it was.
     pub fn read_terms(&self) {
         let _alone = sync::lock(&self.changing);
-        let written = self.sources.written();
+        let seen = self.sources.seen();
         let before = self.lock().cards.clone();
         let mut now = Vec::new();
         for (index, uuid) in self.sources.cards.iter().enumerate() {
@@ -219,7 +219,7 @@ impl Share {
             }
             now.push(on);
         }
-        self.sources.were_read(written);
+        self.sources.followed().were_read(seen);
         self.lock().cards = now;
     }
 
