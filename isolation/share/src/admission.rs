@@ -80,7 +80,7 @@ mod tests {
         let files = [&file, &rules].map(|file| Seen::at(file));
         let mut read = Read::default();
         read.follow(folder.path(), &uuid);
-        read.followed.forget_failure();
+        read.followed.failed_long_ago();
         assert!(read.terms.is_empty() && read.followed.are_due(&files));
         fs::remove_file(&rules).unwrap();
         read.follow(folder.path(), &uuid);

@@ -9,15 +9,19 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// A file, by what a replacement changes: two may be written within one tick of the file system's clock. `None`: it is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen(Option<([u64; 3], [(i64, i64); 2])>);
+pub(crate) struct Seen(Option<([u64; 3], [i64; 4])>);
 
 impl Seen {
     pub(crate) fn at(path: &Path) -> Self {
         let file = path.metadata().ok();
         Self(file.map(|file| {
-            let changed = (file.ctime(), file.ctime_nsec());
-            let modified = (file.mtime(), file.mtime_nsec());
-            ([file.dev(), file.ino(), file.size()], [changed, modified])
+            let times = [
+                file.ctime(),
+                file.ctime_nsec(),
+                file.mtime(),
+                file.mtime_nsec(),
+            ];
+            ([file.dev(), file.ino(), file.size()], times)
         }))
     }
 }
@@ -54,8 +58,10 @@ impl Followed {
 
     /// As if the last failure were long ago.
     #[cfg(test)]
-    pub(crate) fn forget_failure(&mut self) {
-        self.failed = None;
+    pub(crate) fn failed_long_ago(&mut self) {
+        if let Some((_, at)) = &mut self.failed {
+            *at = at.checked_sub(AGAIN).unwrap();
+        }
     }
 }
 
@@ -75,7 +81,7 @@ mod tests {
         assert!(followed.were_not_read(seen()));
         assert!(!followed.were_not_read(seen()));
         assert!(!followed.are_due(&seen()), "a moment ago");
-        followed.forget_failure();
+        followed.failed_long_ago();
         assert!(followed.are_due(&seen()));
         followed.were_read(seen());
         assert!(!followed.are_due(&seen()));

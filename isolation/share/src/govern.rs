@@ -18,6 +18,9 @@ use crate::terms::TermsRefused;
 /// Why a container's share cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The cards' rules, or what the grant's terms are by them.
+    #[error(transparent)]
+    Terms(#[from] cards::Error),
     /// Its share record, or the thread.
     #[error("the container's share of its cards' time cannot be held")]
     Start(#[source] std::io::Error),
@@ -32,13 +35,15 @@ impl Share {
     /// # Errors
     /// [`Error`]; nothing holds it then. For a container that runs, it is held as far as it can be.
     pub fn start(self: &Arc<Self>, beginning: Beginning) -> Result<(), Error> {
-        self.read_terms();
+        let read = self.read_terms();
         match beginning {
             Beginning::First => {
+                read?;
                 self.check(beginning)?;
                 self.govern().map_err(Error::Start)
             }
             Beginning::TakenOver => {
+                let _reported_and_tried_again = read;
                 self.govern().map_err(Error::Start)?;
                 self.check(beginning)
             }
@@ -62,7 +67,7 @@ impl Share {
     /// every second.
     pub fn reconcile(self: &Arc<Self>) {
         if self.sources.are_due() || self.is_wanting() {
-            self.read_terms();
+            let _reported_and_tried_again = self.read_terms();
             self.hold();
         }
     }
@@ -136,7 +141,7 @@ impl Share {
                 change.record_op(Op::Schedule(Change::Terms(*slot, card.terms)));
             }
         }
-        self.read_terms();
+        let _reported_and_tried_again = self.read_terms();
         self.hold();
         if !reported.is_empty() {
             let text = reported.join("; ");
@@ -157,3 +162,6 @@ fn formatted(terms: &Terms) -> String {
     }
     parts.join(", ")
 }
+
+#[cfg(test)]
+mod tests;

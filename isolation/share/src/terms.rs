@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use cards::{ComputeTerms, GpuUuid};
-use plan::{CardRules, Terms, TermsError};
+use plan::share_record::SIZE_BYTES;
+use plan::{CardRules, ShareRecord, Terms, TermsError};
 use sys::sync;
 
 use crate::followed::{Followed, Seen};
+use crate::tables;
 
 /// What a grant says, and where the cards' rules are.
 #[derive(Debug, Default)]
@@ -89,6 +91,27 @@ impl Sources {
             Seen::at(&card.join(cards::rules::FILE_NAME))
         };
         self.cards.iter().map(seen).collect()
+    }
+
+    /// What a former broker held on a card whose rules cannot be read: what its share record says of the container, else what the
+    /// grant asks for by itself.
+    pub(crate) fn left(&self, uuid: &GpuUuid, container: &str) -> OnCard {
+        let rules = CardRules::default();
+        let asked_for = || cards::reserved_time::resolve(&self.requests, &rules).ok();
+        let terms = self.recorded(uuid, container).or_else(asked_for);
+        OnCard {
+            terms: terms.unwrap_or(Terms::NATIVE),
+            rules,
+        }
+    }
+
+    fn recorded(&self, uuid: &GpuUuid, container: &str) -> Option<Terms> {
+        let folder = tables::folder_of(self.state_dir.as_ref()?, uuid);
+        let bytes = std::fs::read(folder.join(compute::files::file_name(container))).ok()?;
+        let (record, _) = ShareRecord::decode(bytes.get(..SIZE_BYTES)?).ok()?;
+        let next = record.next.map(|next| next.claim);
+        let of_this = record.key == container;
+        Some(next.or(record.now).filter(|_| of_this)?.terms)
     }
 
     /// The rules and the grant's terms on a card.
