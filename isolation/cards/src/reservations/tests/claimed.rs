@@ -356,6 +356,39 @@ fn a_percent_above_the_claim_s_is_refused_and_a_smaller_one_is_not() {
 }
 
 #[test]
+fn a_claim_that_means_nothing_under_other_rules_keeps_others_from_its_card_alone() {
+    let host = Host::new();
+    let mut claim = record("c1", [10, 0], Some(30));
+    claim.requests.get_mut("vgpu").unwrap().compute.weight = Some(3);
+    let (before, now) = (
+        defaults(ComputePolicy::Soft),
+        defaults(ComputePolicy::Native),
+    );
+    let reservations = host.reservations();
+    reservations
+        .reserve_claim(&claim, &cards(), &before)
+        .unwrap();
+    let on = |defaults: &Defaults| {
+        let candidates = reservations.candidates(&cards(), defaults).unwrap();
+        let admitted = candidates
+            .iter()
+            .map(|candidate| candidate.reserved.admit(&percent(10)));
+        admitted.collect::<Vec<_>>()
+    };
+    assert!(on(&before).iter().all(Result::is_ok));
+    let [first, second] = on(&now).try_into().unwrap();
+    let refused = first.unwrap_err();
+    assert!(matches!(refused, TimeRefusal::Unresolved { .. }));
+    for part in ["claim team-a/claim-c1", "weight"] {
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    second.unwrap();
+    // It is refused its container by its own terms, and its end sets the card free.
+    reservations.unreserve_claim(&claim.claim.uid).unwrap();
+    assert!(on(&now).iter().all(Result::is_ok));
+}
+
+#[test]
 fn every_failure_and_every_crash_of_a_booking_leaves_it_whole_or_absent() {
     for after in [After::Works, After::Crashed] {
         for at in 0..8 {
