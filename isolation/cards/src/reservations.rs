@@ -253,14 +253,16 @@ impl<'a> Reservations<'a> {
         let mut reserved = ReservedTime::nothing(rules.clone(), kind);
         let mut all = Vec::new();
         for entry in self.read(uuid)?.grants {
-            let terms = reserved
-                .admit(&entry.compute)
-                .map_err(|refusal| Error::Readmit {
+            let admit = |compute: &ComputeTerms| {
+                reserved.admit(compute).map_err(|refusal| Error::Readmit {
                     holder: Holder::Container(self.called(&entry.key)),
                     uuid: uuid.clone(),
                     refusal,
-                })?;
-            reserved.holders.push(terms);
+                })
+            };
+            let terms = admit(&entry.compute)?;
+            let counted = admit(&self.counted(&entry)?)?;
+            reserved.holders.push(counted);
             all.push((entry.key, terms));
         }
         for (claim, compute) in self.claimed_by_none(|_| true)?.terms_on(uuid) {
@@ -323,7 +325,7 @@ impl<'a> Reservations<'a> {
         let mut reserved = ReservedTime::nothing(rules, defaults.kind);
         for entry in &of_card.grants {
             let holder = || Holder::Container(self.called(&entry.key));
-            reserved.count(&entry.compute, &holder);
+            reserved.count(&self.counted(entry)?, &holder);
         }
         // A claim's terms are resolved by the rules of now until it has a container.
         for (claim, compute) in claimed.terms_on(&of_card.uuid) {

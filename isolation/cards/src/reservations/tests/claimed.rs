@@ -346,9 +346,20 @@ fn a_percent_above_the_claim_s_is_refused_and_a_smaller_one_is_not() {
         assert!(refused.contains(part), "{refused}");
     }
     let uncapped = set(None).unwrap_err().to_string();
-    for part in ["no percent", "30 %"] {
+    for part in ["without a percent", "30 %"] {
         assert!(uncapped.contains(part), "{uncapped}");
     }
+    // What it does not use of the claim's stays the claim's: its next container has that again.
+    set(Some(10)).unwrap();
+    let native = defaults(ComputePolicy::Native);
+    let reservations = host.reservations();
+    let reserved = reservations.reserved_time(&uuid(0), &native).unwrap();
+    assert_eq!(reserved.reserved_ppm(), 300_000);
+    reserved.admit(&percent(70)).unwrap();
+    reserved.admit(&percent(71)).unwrap_err();
+    let rules = &native.rules;
+    let under = reservations.under(&uuid(0), rules, native.kind).unwrap();
+    assert_eq!(under[0].1.percent, Some(10), "what it has is less");
     host.reservations()
         .unreserve_claim(&claim.claim.uid)
         .unwrap();
