@@ -199,7 +199,7 @@ impl Share {
     /// Reads rules and terms anew.
     ///
     /// # Errors
-    /// The first that cannot be read. It is as it was, to a successor as [`Sources::left`] says, and is tried again.
+    /// The first that cannot be read. It is as it was, to a successor as its predecessor held it, and is tried again.
     pub fn read_terms(&self) -> Result<(), cards::Error> {
         let _alone = sync::lock(&self.changing);
         let seen = self.sources.seen();

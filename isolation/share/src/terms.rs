@@ -97,8 +97,8 @@ impl Sources {
     /// grant asks for by itself.
     pub(crate) fn left(&self, uuid: &GpuUuid, container: &str) -> OnCard {
         let rules = CardRules::default();
-        let asked_for = || cards::reserved_time::resolve(&self.requests, &rules).ok();
-        let terms = self.recorded(uuid, container).or_else(asked_for);
+        let by_grant = || cards::reserved_time::resolve(&self.requests, &rules).ok();
+        let terms = self.recorded(uuid, container).or_else(by_grant);
         OnCard {
             terms: terms.unwrap_or(Terms::NATIVE),
             rules,
