@@ -36,7 +36,7 @@ fn of_cards(error: &cards::Error) -> Errno {
 fn of_time(refusal: &TimeRefusal) -> Errno {
     match refusal {
         TimeRefusal::Terms(_) | TimeRefusal::Rules(_) => Errno::EINVAL,
-        TimeRefusal::Full { .. } => Errno::EBUSY,
+        TimeRefusal::Full { .. } | TimeRefusal::Unresolved { .. } => Errno::EBUSY,
     }
 }
 

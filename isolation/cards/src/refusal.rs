@@ -240,6 +240,14 @@ pub enum TimeRefusal {
         /// What can still be reserved, parts of a million.
         left_ppm: u32,
     },
+    /// Somebody who is there has terms that the card's rules leave no meaning: they were others when these were reserved.
+    #[error("the terms of {holder} do not fit under the card's rules: {refusal}")]
+    Unresolved {
+        /// Whose terms.
+        holder: Holder,
+        /// Why not.
+        refusal: Box<TimeRefusal>,
+    },
 }
 
 /// Says what is left, where `plan` does not.
@@ -320,7 +328,7 @@ impl TimeRefusal {
     pub fn is_of_terms(&self) -> bool {
         match self {
             Self::Terms(_) | Self::Rules(_) => true,
-            Self::Full { .. } => false,
+            Self::Full { .. } | Self::Unresolved { .. } => false,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::identity::{ContainerKey, GpuUuid};
 use crate::inventory::Card;
 use crate::lock::StateLock;
 use crate::placement::Candidate;
-use crate::reserved_time::{self, ReservedTime};
+use crate::reserved_time::ReservedTime;
 use crate::rules::{self, OwnRules, Stay};
 use crate::store::{self, Store};
 
@@ -109,7 +109,7 @@ impl<'a> Reservations<'a> {
     /// What is left of each card.
     ///
     /// # Errors
-    /// An unreadable, newer, foreign or overcommitted file; rules that cannot be read, or that a container of the card contradicts.
+    /// An unreadable, newer, foreign or overcommitted file; rules that cannot be read.
     pub fn candidates(&self, cards: &[Card], defaults: &Defaults) -> Result<Vec<Candidate>, Error> {
         self.candidates_without(None, cards, defaults)
     }
@@ -251,21 +251,19 @@ impl<'a> Reservations<'a> {
         rules: &CardRules,
         kind: CardKind,
     ) -> Result<Vec<(ContainerKey, Terms)>, Error> {
-        let mut reserved = ReservedTime {
-            rules: rules.clone(),
-            holders: Vec::new(),
-            kind,
-        };
+        let mut reserved = ReservedTime::nothing(rules.clone(), kind);
         let mut all = Vec::new();
         for entry in self.read(uuid)?.grants {
-            let terms = reserved
-                .admit(&entry.compute)
-                .map_err(|refusal| Error::Readmit {
+            let admit = |compute: &ComputeTerms| {
+                reserved.admit(compute).map_err(|refusal| Error::Readmit {
                     holder: Holder::Container(self.called(&entry.key)),
                     uuid: uuid.clone(),
                     refusal,
-                })?;
-            reserved.holders.push(terms);
+                })
+            };
+            let terms = admit(&entry.compute)?;
+            let counted = admit(&self.counted(&entry)?)?;
+            reserved.holders.push(counted);
             all.push((entry.key, terms));
         }
         for (claim, compute) in self.claimed_by_none(|_| true)?.terms_on(uuid) {
@@ -325,26 +323,16 @@ impl<'a> Reservations<'a> {
             Tenants::Some
         };
         let rules = self.rules_of(&of_card.uuid, tenants, defaults)?;
-        let resolved = |compute: &ComputeTerms, holder: &dyn Fn() -> Holder| {
-            reserved_time::resolve(compute, &rules).map_err(|refusal| Error::Readmit {
-                holder: holder(),
-                uuid: of_card.uuid.clone(),
-                refusal,
-            })
-        };
-        let mut holders = Vec::new();
+        let mut reserved = ReservedTime::nothing(rules, defaults.kind);
         for entry in &of_card.grants {
             let holder = || Holder::Container(self.called(&entry.key));
-            holders.push(resolved(&entry.compute, &holder)?);
+            reserved.count(&self.counted(entry)?, &holder);
         }
+        // A claim's terms are resolved by the rules of now until it has a container.
         for (claim, compute) in claimed.terms_on(&of_card.uuid) {
-            holders.push(resolved(compute, &|| Holder::Claim(claim.to_owned()))?);
+            reserved.count(compute, &|| Holder::Claim(claim.to_owned()));
         }
-        Ok(ReservedTime {
-            rules,
-            holders,
-            kind: defaults.kind,
-        })
+        Ok(reserved)
     }
 
     /// Containers that came before the card had rules were promised nothing, whatever the configuration says now.

@@ -2,6 +2,7 @@
 
 use plan::{CardKind, CardRules, Policy, RequestedTerms, Terms};
 
+use crate::called::Holder;
 use crate::grant::ComputeTerms;
 
 pub use crate::refusal::TimeRefusal;
@@ -15,6 +16,8 @@ pub struct ReservedTime {
     pub holders: Vec<Terms>,
     /// What kind of card it is.
     pub kind: CardKind,
+    /// The first of those who are there whose terms nobody can count: until it is gone or the rules are others, nobody is admitted.
+    pub unresolved: Option<TimeRefusal>,
 }
 
 impl ComputeTerms {
@@ -52,6 +55,21 @@ impl ReservedTime {
             rules,
             holders: Vec::new(),
             kind,
+            unresolved: None,
+        }
+    }
+
+    /// Counts somebody who is there.
+    pub(crate) fn count(&mut self, compute: &ComputeTerms, holder: &dyn Fn() -> Holder) {
+        match resolve(compute, &self.rules) {
+            Ok(terms) => self.holders.push(terms),
+            Err(refusal) => {
+                self.unresolved
+                    .get_or_insert_with(|| TimeRefusal::Unresolved {
+                        holder: holder(),
+                        refusal: Box::new(refusal),
+                    });
+            }
         }
     }
 
@@ -61,6 +79,9 @@ impl ReservedTime {
     /// Why it cannot be promised them.
     pub fn admit(&self, compute: &ComputeTerms) -> Result<Terms, TimeRefusal> {
         self.rules.validate(self.kind)?;
+        if let Some(refusal) = &self.unresolved {
+            return Err(refusal.clone());
+        }
         let terms = resolve(compute, &self.rules)?;
         plan::admit(&self.rules, &self.holders, &terms, self.kind).map_err(|refusal| {
             TimeRefusal::Full {

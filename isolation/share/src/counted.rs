@@ -2,7 +2,7 @@
 //!
 //! Calls that are under way count as what they may become: each of them was admitted before the next one is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use compute::{Engine, Group};
 use driver::Segment;
@@ -39,6 +39,8 @@ pub(crate) struct Counted {
 struct UnderWay {
     groups: usize,
     channels: usize,
+    /// Groups that get an engine object, each with so many channels. They are counted as others until then.
+    converted: BTreeMap<Name, usize>,
     /// Further handles, of whatever.
     duplicates: usize,
     clients: BTreeSet<u32>,
@@ -104,11 +106,24 @@ impl Counted {
             Adds::Group { client, channels } => (1, channels, Some(client)),
             Adds::Channel => (0, 1, None),
         };
-        let with_groups = [self.groups, under_way.groups, duplicates, groups];
+        let converted = &under_way.converted;
+        let with_groups = [
+            self.groups,
+            under_way.groups,
+            converted.len(),
+            duplicates,
+            groups,
+        ];
         if groups > 0 && sum(&with_groups) > MOST_GROUPS {
             return full(Why::TooManyGroups);
         }
-        let with_channels = [self.channels, under_way.channels, duplicates, channels];
+        let with_channels = [
+            self.channels,
+            under_way.channels,
+            converted.values().copied().fold(0, usize::saturating_add),
+            duplicates,
+            channels,
+        ];
         if channels > 0 && sum(&with_channels) > MOST_CHANNELS {
             return full(Why::TooManyChannels);
         }
@@ -149,10 +164,29 @@ impl UnderWay {
                     found.clients.extend(word(nvos21::H_ROOT));
                 }
                 Some(Kind::Channel) => found.channels = found.channels.saturating_add(1),
+                Some(Kind::Graphics) => {
+                    let channel = word(nvos21::H_ROOT).zip(word(nvos21::H_PARENT));
+                    found.convert(state, channel);
+                }
                 Some(_) | None => {}
             }
         }
         found
+    }
+
+    /// An engine object is made on a channel: its group becomes one of the compute engine's.
+    fn convert(&mut self, state: &State, channel: Option<Name>) {
+        let scheduling = state.scheduling();
+        let group = channel.and_then(|channel| scheduling.computing(&state.ledger, channel));
+        let card = group.and_then(|(client, handle)| {
+            let (client, handle) = (ledger::ClientHandle(client), ledger::ObjectHandle(handle));
+            state.ledger.card_of(client, handle)
+        });
+        if let Some((group, card)) = group.zip(card) {
+            let groups = scheduling.objects(&state.ledger, card).groups;
+            self.converted.insert(group, channels_of(&groups, group));
+            self.clients.insert(group.0);
+        }
     }
 }
 
@@ -182,4 +216,122 @@ pub(crate) fn duplicate(state: &State, client: u32, source: Name) -> Option<(Car
 pub(crate) fn channels_of(groups: &[Group], name: Name) -> usize {
     let found = groups.iter().find(|it| (it.client, it.handle) == name);
     found.map_or(0, |group| group.channels.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use driver::{Caller, FileId, FileKind};
+    use journal::reservation::Reservation;
+    use journal::state::scheduling::Change;
+    use journal::state::{Begun, CallKey, Numbering, Op};
+    use ledger::{
+        Actual, Applied, ClientHandle, Ledger, ObjectHandle, ObjectKind, Operation, Place,
+        ProcessId, ReservationToken,
+    };
+    use nvabi::bytes::put_u32;
+
+    use super::*;
+
+    const CLIENT: u32 = 9;
+    const CARD: CardSlot = CardSlot(0);
+    const COMPUTE: u32 = 0xc6c0;
+
+    fn reserved(state: &mut State, kind: ObjectKind) -> ReservationToken {
+        let reserve = Op::Ledger(Operation::Reserve { kind, demand: None });
+        match state.apply(reserve) {
+            Ok(Applied::Reserved(reservation)) => reservation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn add(state: &mut State, parent: u32, handle: u32, kind: ObjectKind) {
+        let reservation = reserved(state, kind);
+        let add = Operation::AddObject {
+            place: Place {
+                file: ledger::FileId(1),
+                client: ClientHandle(CLIENT),
+                parent: ObjectHandle(parent),
+                handle: ObjectHandle(handle),
+                process: ProcessId(1),
+            },
+            class: 0,
+            kind,
+            card: (kind == ObjectKind::Device).then_some(CARD),
+            depends_on: Vec::new(),
+            reservation,
+            actual: Actual::AsReserved,
+        };
+        state.apply(Op::Ledger(add)).unwrap();
+    }
+
+    fn group(state: &mut State, handle: u32, engine: Engine) {
+        add(state, 10, handle, ObjectKind::ChannelGroup);
+        let added = Change::Added((CLIENT, handle), engine);
+        state.apply(Op::Schedule(added)).unwrap();
+    }
+
+    /// A compute object on a channel, with the driver.
+    fn convert(state: &mut State, call_slot: u32, channel: u32) {
+        let mut bytes = vec![0; 32];
+        put_u32(&mut bytes, nvos21::H_ROOT, CLIENT);
+        put_u32(&mut bytes, nvos21::H_PARENT, channel);
+        put_u32(&mut bytes, nvos21::H_CLASS, COMPUTE);
+        let before = Arc::new(vec![Segment {
+            address: 4096,
+            link: None,
+            bytes,
+        }]);
+        let begun = Begun {
+            number: state.next_call(),
+            key: CallKey::new(1, 16, [3, 4, 5]),
+            caller: Caller { tgid: 1, tid: 1 },
+            file: FileId(1),
+            kind: FileKind::Ctl,
+            cmd: escape::NV_ESC_RM_ALLOC.cmd(Release::R570),
+            before,
+            fds: Vec::new(),
+            reservation: Reservation::Nothing,
+        };
+        state.apply(Op::Begin(call_slot, Box::new(begun))).unwrap();
+    }
+
+    #[test]
+    fn a_group_that_is_about_to_compute_counts_with_its_channels() {
+        let mut state = State::new(Ledger::new(&[(CARD, 1 << 30)]), Numbering::default());
+        let reservation = reserved(&mut state, ObjectKind::Client);
+        let open = Operation::OpenClient {
+            file: ledger::FileId(1),
+            client: ClientHandle(CLIENT),
+            process: ProcessId(1),
+            reservation,
+        };
+        state.apply(Op::Ledger(open)).unwrap();
+        add(&mut state, CLIENT, 10, ObjectKind::Device);
+        group(&mut state, 11, Engine::Other);
+        for channel in [12, 13] {
+            add(&mut state, 11, channel, ObjectKind::Channel);
+            let added = Change::Added((CLIENT, channel), Engine::Other);
+            state.apply(Op::Schedule(added)).unwrap();
+        }
+        for handle in (100..).take(MOST_GROUPS - 1) {
+            group(&mut state, handle, Engine::Graphics);
+        }
+        let admit = |state: &State, channels| {
+            let adds = Adds::Group {
+                client: CLIENT,
+                channels,
+            };
+            let counted = Counted::on(state, CARD, Release::R570);
+            counted.admit(adds).map_err(|(_, why)| why)
+        };
+        assert_eq!(admit(&state, 1), Ok(()));
+        convert(&mut state, 0, 12);
+        convert(&mut state, 1, 13);
+        assert_eq!(admit(&state, 1), Err(Why::TooManyGroups));
+        let counted = Counted::on(&state, CARD, Release::R570);
+        let converted = BTreeMap::from([((CLIENT, 11), 2)]);
+        assert_eq!(counted.under_way.converted, converted, "one group, once");
+    }
 }

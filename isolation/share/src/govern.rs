@@ -18,6 +18,9 @@ use crate::terms::TermsRefused;
 /// Why a container's share cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The cards' rules, or what the grant's terms are by them.
+    #[error(transparent)]
+    Terms(#[from] cards::Error),
     /// Its share record, or the thread.
     #[error("the container's share of its cards' time cannot be held")]
     Start(#[source] std::io::Error),
@@ -30,24 +33,41 @@ impl Share {
     /// Begins to hold the share.
     ///
     /// # Errors
-    /// [`Error`]; nothing holds it then.
+    /// [`Error`]; nothing holds it then. For a container that runs, it is held as far as it can be.
     pub fn start(self: &Arc<Self>, beginning: Beginning) -> Result<(), Error> {
-        self.read_terms();
-        if self.sources.requests.mode == ComputeMode::Strict {
-            // Not with the state at hand: what is not known yet takes calls of the driver.
-            let cards = self.lock().cards.clone();
-            for (card, on) in cards.iter().enumerate() {
-                record::check(self, card, &on.terms, beginning)?;
+        let read = self.read_terms();
+        match beginning {
+            Beginning::First => {
+                read?;
+                self.check(beginning)?;
+                self.govern().map_err(Error::Start)
+            }
+            Beginning::TakenOver => {
+                let _reported_and_tried_again = read;
+                self.govern().map_err(Error::Start)?;
+                self.check(beginning)
             }
         }
-        self.govern().map_err(Error::Start)
+    }
+
+    /// Whether terms that must be held are known to be.
+    fn check(self: &Arc<Self>, beginning: Beginning) -> Result<(), Error> {
+        if self.sources.requests.mode != ComputeMode::Strict {
+            return Ok(());
+        }
+        // Not with the state at hand: what is not known yet takes calls of the driver.
+        let cards = self.lock().cards.clone();
+        for (card, on) in cards.iter().enumerate() {
+            record::check(self, card, &on.terms, beginning)?;
+        }
+        Ok(())
     }
 
     /// Looks whether the cards' rules are others than before, and whether a governor is wanted that is not there. Called
     /// every second.
     pub fn reconcile(self: &Arc<Self>) {
-        if self.sources.have_changed() || self.is_wanting() {
-            self.read_terms();
+        if self.sources.are_due() || self.is_wanting() {
+            let _reported_and_tried_again = self.read_terms();
             self.hold();
         }
     }
@@ -121,7 +141,7 @@ impl Share {
                 change.record_op(Op::Schedule(Change::Terms(*slot, card.terms)));
             }
         }
-        self.read_terms();
+        let _reported_and_tried_again = self.read_terms();
         self.hold();
         if !reported.is_empty() {
             let text = reported.join("; ");
@@ -142,3 +162,6 @@ fn formatted(terms: &Terms) -> String {
     }
     parts.join(", ")
 }
+
+#[cfg(test)]
+mod tests;

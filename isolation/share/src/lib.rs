@@ -33,6 +33,7 @@ mod admission;
 pub mod bucket;
 mod counted;
 pub mod engines;
+mod followed;
 pub mod gates;
 mod govern;
 mod governor;

@@ -5,7 +5,8 @@
 //!   │ nothing is left: the call waits
 //! ```
 //! Time is counted, not calls. A call is let through with whatever is left, so one may go beyond the allowance; several at once
-//! each take their part first.
+//! each take their part first. A call that takes long waits for others' calls or for a driver that hangs: it counts as [`MOST`], and
+//! whatever was spent, the next call is let through within [`LONGEST`].
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ const PER_SECOND: u32 = 15;
 const USUAL: Duration = Duration::from_millis(150);
 /// Calls that take no longer cost nothing: gates are late by as much all the time.
 const FREE: Duration = Duration::from_millis(5);
+/// As much counts of one call. It is what [`LONGEST`] gives back.
+const MOST: Duration = Duration::from_millis(450);
 /// No call waits longer: it is told that it has timed out.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Between two looks whether the caller still waits.
@@ -107,7 +110,8 @@ impl Inner {
     fn spend(&mut self, now: Instant, took: Duration) {
         if took > FREE {
             let from = self.full_at.map_or(now, |at| at.max(now));
-            self.full_at = Some(from + refill(took));
+            let latest = now + refill(BURST) + LONGEST;
+            self.full_at = Some(latest.min(from + refill(took.min(MOST))));
         }
     }
 }
@@ -179,6 +183,24 @@ mod tests {
         drop(paced);
         let full_at = sync::lock(&pace.inner).full_at;
         assert!(full_at.is_some_and(|at| at >= now + refill(USUAL)));
+    }
+
+    #[test]
+    fn a_call_that_others_held_up_shuts_nobody_out() {
+        let mut inner = Inner::default();
+        let now = Instant::now();
+        let hung = Duration::from_secs(3_600);
+        inner.spend(now, hung);
+        assert_eq!(inner.wait(now), Duration::ZERO, "half of the burst is left");
+        assert_eq!(inner.full_at, Some(now + refill(MOST)));
+        for _ in 0..100 {
+            inner.spend(now, hung);
+        }
+        assert_eq!(inner.wait(now), LONGEST);
+        let later = now + LONGEST;
+        assert_eq!(inner.wait(later), Duration::ZERO);
+        inner.spend(later, hung);
+        assert_eq!(inner.wait(later), LONGEST, "whoever goes on waits again");
     }
 
     #[test]

@@ -196,20 +196,20 @@ impl Share {
         (0..=u8::MAX).take(self.context.cards.len()).map(CardSlot)
     }
 
-    /// Reads rules and terms anew. What cannot be read stays as it was.
-    pub fn read_terms(&self) {
+    /// Reads rules and terms anew.
+    ///
+    /// # Errors
+    /// The first that cannot be read. It is as it was, to a successor as its predecessor held it, and is tried again.
+    pub fn read_terms(&self) -> Result<(), cards::Error> {
         let _alone = sync::lock(&self.changing);
-        let written = self.sources.written();
+        let seen = self.sources.seen();
         let before = self.lock().cards.clone();
-        let mut now = Vec::new();
+        let (mut now, mut unread) = (Vec::new(), None);
         for (index, uuid) in self.sources.cards.iter().enumerate() {
             let mut on = self.sources.on(uuid).unwrap_or_else(|error| {
-                tracing::error!(%uuid, %error, "rules or terms cannot be read: the former hold");
-                let native = || OnCard {
-                    terms: Terms::NATIVE,
-                    rules: CardRules::default(),
-                };
-                before.get(index).cloned().unwrap_or_else(native)
+                unread.get_or_insert((uuid, error));
+                let former = before.get(index).cloned();
+                former.unwrap_or_else(|| self.sources.left(uuid, &self.context.name))
             });
             let slot = u8::try_from(index).ok().map(CardSlot);
             let journal = &self.context.journal;
@@ -219,8 +219,18 @@ impl Share {
             }
             now.push(on);
         }
-        self.sources.were_read(written);
         self.lock().cards = now;
+        let Some((uuid, error)) = unread else {
+            self.sources.followed().were_read(seen);
+            return Ok(());
+        };
+        if self.sources.followed().were_not_read(seen) {
+            let text = format!(
+                "card {uuid}: its rules or the terms by them cannot be read, the former hold: {error}"
+            );
+            self.context.broker.report(EventKind::Share, text);
+        }
+        Err(error)
     }
 
     pub(crate) fn publish(&self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {

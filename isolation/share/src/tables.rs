@@ -1,11 +1,18 @@
 //! The share records of a container's cards: files of the cards' folders, `cards/<uuid>/shares`.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
+use cards::GpuUuid;
 use compute::FileTable;
 use compute::Table;
 
 use crate::share::Share;
+
+/// Where the share records of a card are.
+pub(crate) fn folder_of(state_dir: &Path, uuid: &GpuUuid) -> PathBuf {
+    state_dir.join("cards").join(uuid.as_str()).join("shares")
+}
 
 /// Takes the container's share record on each of its cards.
 ///
@@ -17,8 +24,8 @@ pub(crate) fn take(share: &Share) -> io::Result<Vec<Box<dyn Table + Send>>> {
         .state_dir
         .as_ref()
         .ok_or_else(|| io::Error::other("there is no state folder for the share records"))?;
-    let take = |uuid: &cards::GpuUuid| {
-        let folder = state_dir.join("cards").join(uuid.as_str()).join("shares");
+    let take = |uuid: &GpuUuid| {
+        let folder = folder_of(state_dir, uuid);
         let table = FileTable::take(&folder, &share.context.name).map_err(io::Error::other)?;
         Ok(Box::new(table) as Box<dyn Table + Send>)
     };

@@ -1,12 +1,15 @@
 //! Where the terms of a share come from: the grant, what was changed since, and the cards' rules.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::time::SystemTime;
+use std::sync::{Mutex, MutexGuard};
 
 use cards::{ComputeTerms, GpuUuid};
-use plan::{CardRules, Terms, TermsError};
+use plan::share_record::SIZE_BYTES;
+use plan::{CardRules, ShareRecord, Terms, TermsError};
 use sys::sync;
+
+use crate::followed::{Followed, Seen};
+use crate::tables;
 
 /// What a grant says, and where the cards' rules are.
 #[derive(Debug, Default)]
@@ -19,8 +22,8 @@ pub struct Sources {
     pub cards: Vec<GpuUuid>,
     /// Where the driver's nodes are.
     pub nodes: PathBuf,
-    /// When the rules' files were written that were read last.
-    read: Mutex<Vec<Option<SystemTime>>>,
+    /// The rules' files.
+    followed: Mutex<Followed>,
 }
 
 /// What holds on one card.
@@ -58,7 +61,7 @@ impl Sources {
             requests,
             cards,
             nodes: PathBuf::from("/dev"),
-            read: Mutex::default(),
+            followed: Mutex::default(),
         }
     }
 
@@ -69,27 +72,46 @@ impl Sources {
         self
     }
 
-    /// Whether a card's rules were written since they were read.
-    pub(crate) fn have_changed(&self) -> bool {
-        *sync::lock(&self.read) != self.written()
+    /// Whether a card's rules are others than those that were read, or could not be read.
+    pub(crate) fn are_due(&self) -> bool {
+        self.followed().are_due(&self.seen())
     }
 
-    /// The rules were read, as they were written then.
-    pub(crate) fn were_read(&self, written: Vec<Option<SystemTime>>) {
-        *sync::lock(&self.read) = written;
+    pub(crate) fn followed(&self) -> MutexGuard<'_, Followed> {
+        sync::lock(&self.followed)
     }
 
-    /// When each card's rules were written.
-    pub(crate) fn written(&self) -> Vec<Option<SystemTime>> {
+    /// Each card's rules, as files.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         let Some(state_dir) = &self.state_dir else {
             return Vec::new();
         };
-        let written = |uuid: &GpuUuid| {
+        let seen = |uuid: &GpuUuid| {
             let card = state_dir.join("cards").join(uuid.as_str());
-            let file = card.join(cards::rules::FILE_NAME);
-            file.metadata().and_then(|file| file.modified()).ok()
+            Seen::at(&card.join(cards::rules::FILE_NAME))
         };
-        self.cards.iter().map(written).collect()
+        self.cards.iter().map(seen).collect()
+    }
+
+    /// What a former broker held on a card whose rules cannot be read: what its share record says of the container, else what the
+    /// grant asks for by itself.
+    pub(crate) fn left(&self, uuid: &GpuUuid, container: &str) -> OnCard {
+        let rules = CardRules::default();
+        let by_grant = || cards::reserved_time::resolve(&self.requests, &rules).ok();
+        let terms = self.recorded(uuid, container).or_else(by_grant);
+        OnCard {
+            terms: terms.unwrap_or(Terms::NATIVE),
+            rules,
+        }
+    }
+
+    fn recorded(&self, uuid: &GpuUuid, container: &str) -> Option<Terms> {
+        let folder = tables::folder_of(self.state_dir.as_ref()?, uuid);
+        let bytes = std::fs::read(folder.join(compute::files::file_name(container))).ok()?;
+        let (record, _) = ShareRecord::decode(bytes.get(..SIZE_BYTES)?).ok()?;
+        let next = record.next.map(|next| next.claim);
+        let of_this = record.key == container;
+        Some(next.or(record.now).filter(|_| of_this)?.terms)
     }
 
     /// The rules and the grant's terms on a card.

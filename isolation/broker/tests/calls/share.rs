@@ -96,7 +96,7 @@ pub(crate) fn fixed() -> ComputeTerms {
 /// A stage whose terms are read, and whose governor does not run: the test pulls the knobs.
 pub(crate) fn ungoverned(requests: ComputeTerms) -> Fixture {
     let fixture = Fixture::sharing(requests);
-    fixture.container.share.read_terms();
+    fixture.container.share.read_terms().unwrap();
     fixture
 }
 
@@ -415,7 +415,7 @@ fn draws() {
     for class in [0xc797, 0x902d, 0xa140] {
         for capabilities in [Capabilities::default(), graphics] {
             let fixture = Fixture::capable(capabilities, ImplicitBytes::default(), fixed());
-            fixture.container.share.read_terms();
+            fixture.container.share.read_terms().unwrap();
             let tenant = computing(&fixture);
             let make = |parent, class, engine| {
                 let name = (tenant.client, parent);

@@ -170,32 +170,52 @@ impl Reservations<'_> {
         Ok(ClaimedByNone(unheld))
     }
 
-    /// The scheduler counts a claim's percent of a card: `cgpu set` may give less.
+    /// What a container counts as: its claim's percent stays the claim's, since the scheduler counts it and the container's end gives it back.
+    pub(super) fn counted(&self, entry: &Entry) -> Result<ComputeTerms, Error> {
+        let given = self.given(entry)?;
+        let larger = given.filter(|given| given.percent > entry.compute.percent);
+        Ok(larger.unwrap_or_else(|| entry.compute.clone()))
+    }
+
+    /// The terms that a container's claim gives; `None`: it has none, or its record is gone.
+    fn given(&self, entry: &Entry) -> Result<Option<ComputeTerms>, Error> {
+        let Some(first) = entry.claims.first() else {
+            return Ok(None);
+        };
+        let record = self.claims.read(&first.claim)?;
+        let share = record.as_ref().and_then(|record| record.share(first));
+        Ok(share.map(|(_, given)| given.compute.clone()))
+    }
+
+    /// The scheduler counts a claim's percent of a card: `cgpu set` may give less. Without a percent nothing caps the container: that is more
+    /// than any.
     pub(super) fn refuse_above_claim(
         &self,
         entry: &Entry,
         uuid: &GpuUuid,
         compute: &ComputeTerms,
     ) -> Result<(), Error> {
-        let Some(first) = entry.claims.first() else {
-            return Ok(());
-        };
-        // Without its record, what the container has now is the most.
-        let record = self.claims.read(&first.claim)?;
-        let given = record.as_ref().and_then(|record| record.share(first));
-        let most = given
-            .map_or(&entry.compute, |(_, given)| &given.compute)
-            .percent;
-        if compute.percent <= most {
+        if entry.claims.is_empty() {
             return Ok(());
         }
-        let in_words = |percent: Option<u32>| {
-            percent.map_or_else(|| "no percent".to_owned(), |percent| format!("{percent} %"))
+        // Without its record, what the container has now is the most.
+        let given = self.given(entry)?;
+        let most = given.as_ref().unwrap_or(&entry.compute).percent;
+        let is_within = match (compute.percent, most) {
+            (Some(percent), Some(most)) => percent <= most,
+            (percent, None) => percent.is_none(),
+            (None, Some(_)) => false,
+        };
+        if is_within {
+            return Ok(());
+        }
+        let in_words = |percent: Option<u32>, none: &str| {
+            percent.map_or_else(|| none.to_owned(), |percent| format!("{percent} %"))
         };
         Err(Error::AboveClaim {
             uuid: uuid.clone(),
-            requested: in_words(compute.percent),
-            most: in_words(most),
+            requested: in_words(compute.percent, "a share without a percent"),
+            most: in_words(most, "no percent"),
         })
     }
 

@@ -140,7 +140,7 @@ fn compat() {
 /// Every knob, as the driver gets it.
 fn pulled(mode: Mode) {
     let fixture = Fixture::sharing(mode, third());
-    fixture.container.share.read_terms();
+    fixture.container.share.read_terms().unwrap();
     let tenant = Computing::on(&fixture);
     assert_eq!(tenant.set_running(), rm::OK);
     let pull = |knob: &Knob| knobs::pull(&fixture.container.share, knob);

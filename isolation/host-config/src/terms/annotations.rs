@@ -181,7 +181,10 @@ pub fn check_default<'a>(terms: impl IntoIterator<Item = (&'a str, &'a str)>) ->
         match resolve(&compute, &rules) {
             Err(TimeRefusal::Terms(error)) => wrong = wrong.or(Some(error)),
             // Rules and what else is on a card are that card's.
-            Ok(_) | Err(TimeRefusal::Rules(_) | TimeRefusal::Full { .. }) => return Ok(()),
+            Ok(_)
+            | Err(
+                TimeRefusal::Rules(_) | TimeRefusal::Full { .. } | TimeRefusal::Unresolved { .. },
+            ) => return Ok(()),
         }
     }
     wrong.map_or(Ok(()), |error| Err(Error::Together(error)))

@@ -84,7 +84,9 @@ fn of_placement(refusal: &Refusal) -> Fault {
         | Refusal::Indivisible { .. }
         | Refusal::AboveCard { .. }
         | Refusal::Contradiction { .. }
-        | Refusal::Time(TimeRefusal::Rules(_) | TimeRefusal::Full { .. })
+        | Refusal::Time(
+            TimeRefusal::Rules(_) | TimeRefusal::Full { .. } | TimeRefusal::Unresolved { .. },
+        )
         | Refusal::DoesNotFit { .. } => Fault::Host,
     }
 }

@@ -345,10 +345,58 @@ fn a_percent_above_the_claim_s_is_refused_and_a_smaller_one_is_not() {
     for part in ["31 %", "30 %", "GPU-0"] {
         assert!(refused.contains(part), "{refused}");
     }
+    let uncapped = set(None).unwrap_err().to_string();
+    for part in ["without a percent", "30 %"] {
+        assert!(uncapped.contains(part), "{uncapped}");
+    }
+    // What it does not use of the claim's stays the claim's: its next container has that again.
+    set(Some(10)).unwrap();
+    let native = defaults(ComputePolicy::Native);
+    let reservations = host.reservations();
+    let reserved = reservations.reserved_time(&uuid(0), &native).unwrap();
+    assert_eq!(reserved.reserved_ppm(), 300_000);
+    reserved.admit(&percent(70)).unwrap();
+    reserved.admit(&percent(71)).unwrap_err();
+    let rules = &native.rules;
+    let under = reservations.under(&uuid(0), rules, native.kind).unwrap();
+    assert_eq!(under[0].1.percent, Some(10), "what it has is less");
     host.reservations()
         .unreserve_claim(&claim.claim.uid)
         .unwrap();
     set(Some(31)).unwrap_err();
+}
+
+#[test]
+fn a_claim_that_means_nothing_under_other_rules_keeps_others_from_its_card_alone() {
+    let host = Host::new();
+    let mut claim = record("c1", [10, 0], Some(30));
+    claim.requests.get_mut("vgpu").unwrap().compute.weight = Some(3);
+    let (before, now) = (
+        defaults(ComputePolicy::Soft),
+        defaults(ComputePolicy::Native),
+    );
+    let reservations = host.reservations();
+    reservations
+        .reserve_claim(&claim, &cards(), &before)
+        .unwrap();
+    let on = |defaults: &Defaults| {
+        let candidates = reservations.candidates(&cards(), defaults).unwrap();
+        let admitted = candidates
+            .iter()
+            .map(|candidate| candidate.reserved.admit(&percent(10)));
+        admitted.collect::<Vec<_>>()
+    };
+    assert!(on(&before).iter().all(Result::is_ok));
+    let [first, second] = on(&now).try_into().unwrap();
+    let refused = first.unwrap_err();
+    assert!(matches!(refused, TimeRefusal::Unresolved { .. }));
+    for part in ["claim team-a/claim-c1", "weight"] {
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    second.unwrap();
+    // It is refused its container by its own terms, and its end sets the card free.
+    reservations.unreserve_claim(&claim.claim.uid).unwrap();
+    assert!(on(&now).iter().all(Result::is_ok));
 }
 
 #[test]

@@ -1,0 +1,212 @@
+//! Brokers that begin and take over, in front of a driver that executes nothing.
+
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use cards::{ComputeTerms, GpuUuid};
+use driver::{
+    Binding, Call, Caller, CardIdentity, Driver, Executed, FileId, FileKind, FileRef,
+    ImplicitBytes, Ticket,
+};
+use journal::Journal;
+use journal::state::{Numbering, State};
+use ledger::Ledger;
+use nvabi::Release;
+use plan::{CardRules, Policy};
+
+use super::*;
+use crate::share::{Broker, Card, Context};
+use crate::terms::Sources;
+
+const UUID: &str = "GPU-0";
+
+struct Nobody;
+
+impl Driver for Nobody {
+    fn version(&self) -> &str {
+        "570.195.03"
+    }
+
+    fn cards(&self) -> &[CardIdentity] {
+        &[]
+    }
+
+    fn implicit(&self) -> ImplicitBytes {
+        ImplicitBytes::default()
+    }
+
+    fn classify(&self, _fd: BorrowedFd<'_>) -> Option<FileKind> {
+        None
+    }
+
+    fn execute(
+        &self,
+        _file: FileRef<'_>,
+        _caller: Caller,
+        _ticket: Ticket,
+        _call: &mut Call,
+    ) -> Result<Executed, driver::Error> {
+        unreachable!("there are no files")
+    }
+
+    fn binding(&self) -> Binding {
+        Binding::None
+    }
+
+    fn closed(&self, _file: FileId) -> Result<(), driver::Error> {
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Reports(Arc<Mutex<Vec<String>>>);
+
+impl Broker for Reports {
+    fn lend(&self, _file: FileId, _call: &mut dyn FnMut(FileRef<'_>)) {}
+
+    fn report(&self, _kind: EventKind, text: String) {
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+/// A state folder, in which one container has brokers.
+struct Host {
+    folder: tempfile::TempDir,
+    reports: Arc<Mutex<Vec<String>>>,
+}
+
+impl Host {
+    fn new() -> Self {
+        let host = Self {
+            folder: tempfile::tempdir().unwrap(),
+            reports: Arc::default(),
+        };
+        fs::create_dir_all(host.rules().parent().unwrap()).unwrap();
+        host
+    }
+
+    fn rules(&self) -> PathBuf {
+        let card = self.folder.path().join("cards").join(UUID);
+        card.join(cards::rules::FILE_NAME)
+    }
+
+    fn write_rules(&self, policy: Policy) {
+        let rules = CardRules {
+            policy,
+            ..CardRules::default()
+        };
+        fs::write(self.rules(), serde_json::to_string(&rules).unwrap()).unwrap();
+    }
+
+    fn broker(&self, requests: ComputeTerms) -> Arc<Share> {
+        let state_dir = Some(self.folder.path().to_owned());
+        let fresh = || State::new(Ledger::new(&[(CardSlot(0), 1 << 30)]), Numbering::default());
+        let journal = Journal::open(Journal::memfd().unwrap(), fresh).unwrap();
+        let context = Context {
+            name: "n/c".to_owned(),
+            cards: vec![Card {
+                uuid: UUID.to_owned(),
+                minor: 0,
+            }],
+            release: Release::R570,
+            driver: Arc::new(Nobody),
+            journal: Arc::new(journal),
+            broker: Box::new(Reports(Arc::clone(&self.reports))),
+        };
+        let cards = vec![GpuUuid::new(UUID).unwrap()];
+        Arc::new(Share::new(
+            Sources::new(state_dir, requests, cards),
+            context,
+        ))
+    }
+
+    fn reported(&self) -> usize {
+        let reports = self.reports.lock().unwrap();
+        reports
+            .iter()
+            .filter(|text| text.contains("cannot be read"))
+            .count()
+    }
+}
+
+fn percent(percent: u32) -> ComputeTerms {
+    ComputeTerms {
+        percent: Some(percent),
+        ..ComputeTerms::default()
+    }
+}
+
+fn is_held(share: &Share) -> bool {
+    share.lock().mailbox.is_some()
+}
+
+#[test]
+fn a_strict_share_of_which_nothing_is_known_any_more_is_held_meanwhile() {
+    let host = Host::new();
+    let strict = ComputeTerms {
+        mode: ComputeMode::Strict,
+        ..percent(30)
+    };
+    let share = host.broker(strict);
+    let error = share.start(Beginning::TakenOver).unwrap_err();
+    assert!(
+        matches!(error, Error::NotStrict(NotStrict::Forgotten { .. })),
+        "{error}"
+    );
+    assert!(is_held(&share));
+    share.stop();
+}
+
+#[test]
+fn nobody_begins_under_rules_that_cannot_be_read() {
+    let host = Host::new();
+    fs::write(host.rules(), "{").unwrap();
+    let share = host.broker(ComputeTerms::default());
+    let error = share.start(Beginning::First).unwrap_err();
+    assert!(matches!(error, Error::Terms(_)), "{error}");
+    assert!(!is_held(&share));
+}
+
+#[test]
+fn a_successor_goes_on_with_what_is_known_until_it_can_read_the_rules() {
+    let host = Host::new();
+    host.write_rules(Policy::FairShare);
+    let first = host.broker(ComputeTerms::default());
+    first.start(Beginning::First).unwrap();
+    let fair = first.terms(0);
+    assert_eq!(fair.policy, Policy::FairShare);
+    // Its record says so from the governor's first step on.
+    while first.status()[0].is_none() {
+        std::thread::yield_now();
+    }
+    first.hand_over();
+    fs::write(host.rules(), "{").unwrap();
+    let next = host.broker(ComputeTerms::default());
+    drop(first);
+    next.start(Beginning::TakenOver).unwrap();
+    assert_eq!((next.terms(0), is_held(&next)), (fair, true));
+    for _ in 0..3 {
+        next.sources.followed().failed_long_ago();
+        assert!(next.sources.are_due());
+        next.reconcile();
+    }
+    assert_eq!((next.terms(0), host.reported()), (fair, 1));
+    host.write_rules(Policy::Weighted);
+    next.reconcile();
+    assert_eq!(next.terms(0).policy, Policy::Weighted);
+    assert!(!next.sources.are_due());
+    next.stop();
+}
+
+#[test]
+fn a_successor_without_a_record_holds_what_the_grant_asks_for() {
+    let host = Host::new();
+    fs::write(host.rules(), "{").unwrap();
+    let share = host.broker(percent(30));
+    share.start(Beginning::TakenOver).unwrap();
+    assert_eq!(share.terms(0).percent, Some(30));
+    assert!(is_held(&share));
+    share.stop();
+}
