@@ -5,6 +5,7 @@ use std::fs;
 use containerd_shim_protos::api;
 use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::shim_async::TaskClient;
+use containerd_shim_protos::types::mount::Mount;
 use protobuf::MessageField;
 use protobuf::well_known_types::any::Any;
 use ttrpc::Code;
@@ -239,5 +240,65 @@ async fn whatever_runc_hangs_in_a_neighbour_in_the_pod_is_served() {
             assert_eq!(wait(&task, "hung", "").await, 137);
         }
     }
+    shutdown(&task, &socket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_end_of_a_mount_helper_is_left_to_who_started_it() {
+    need_runc!();
+    let engine = Engine::new().await;
+    let id = "helped";
+    drop(engine.bundle(id, "exit 6", false));
+    let (gate, process) = (engine.make_fifo("gate"), engine.path("helper.pid"));
+    // It mounts nothing, and leaves a process that keeps its standard error open.
+    drop(engine.script(
+        "mount.fuse3",
+        &format!(
+            "read x < {} &\necho $$ > {}",
+            gate.display(),
+            process.display()
+        ),
+    ));
+    let path = std::env::var("PATH").expect("a path");
+    let mut command = engine.start_command(id);
+    command.env("PATH", format!("{}:{path}", engine.dir.path().display()));
+    let (task, socket) = engine.started(&mut command).await;
+    let request = api::CreateTaskRequest {
+        id: id.into(),
+        bundle: engine.path(id).display().to_string(),
+        rootfs: vec![Mount {
+            type_: "fuse3.fake".into(),
+            source: "source".into(),
+            ..Default::default()
+        }],
+        options: MessageField::some(runc_options(&Options::default())),
+        ..Default::default()
+    };
+    let creating = {
+        let task = task.clone();
+        tokio::spawn(async move { task.create(limit(), &request).await })
+    };
+    until("the helper has ended", || {
+        let pid = fs::read_to_string(&process).unwrap_or_default();
+        let ended = |pid: &str| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.is_ok_and(|stat| stat.contains(") Z"))
+                || !std::path::Path::new("/proc").join(pid).exists()
+        };
+        pid.ends_with('\n') && ended(pid.trim())
+    })
+    .await;
+    // The shim has taken notice of that by its next answers.
+    for _ in 0..2 {
+        assert!(shim_pid(&task, id).await > 0);
+    }
+    tokio::task::spawn_blocking(move || fs::write(gate, "go\n"))
+        .await
+        .expect("no panic")
+        .expect("the gate");
+    creating.await.expect("no panic").expect("create");
+    start(&task, id, "").await.expect("start");
+    assert_eq!(wait(&task, id, "").await, 6);
+    assert_eq!(delete(&task, id, "").await.expect("delete"), 6);
     shutdown(&task, &socket).await;
 }

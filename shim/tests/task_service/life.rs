@@ -308,21 +308,16 @@ async fn the_shim_may_open_more_files_than_what_it_starts() {
         &format!("exec 5>&-\ncat <&3\nulimit -Sn > {}", logged.display()),
     );
     drop(engine.bundle(id, "sleep 1000", false));
-    let (task, socket) = {
-        let start = engine.start_command(id);
-        let mut limited = std::process::Command::new("/bin/sh");
-        limited
-            .args(["-c", &format!("ulimit -Sn {LOW} && exec \"$0\" \"$@\"")])
-            .arg(start.get_program())
-            .args(start.get_args())
-            .env("TTRPC_ADDRESS", engine.path("events.sock"))
-            .current_dir(engine.path(id))
-            .stdin(std::process::Stdio::null());
-        let output = limited.output().expect("the shim's start");
-        let address = String::from_utf8(output.stdout).expect("text");
-        let socket = std::path::PathBuf::from(address.strip_prefix("unix://").expect("an address"));
-        (connect(&socket).await, socket)
-    };
+    let start_command = engine.start_command(id);
+    let mut limited = std::process::Command::new("/bin/sh");
+    limited
+        .args(["-c", &format!("ulimit -Sn {LOW} && exec \"$0\" \"$@\"")])
+        .arg(start_command.get_program())
+        .args(start_command.get_args())
+        .env("TTRPC_ADDRESS", engine.path("events.sock"))
+        .current_dir(engine.path(id))
+        .stdin(std::process::Stdio::null());
+    let (task, socket) = engine.started(&mut limited).await;
     let out = format!("binary://{logger}");
     engine.create(&task, id, "", false, binary(&runc)).await;
     start(&task, id, "").await.expect("start");

@@ -337,6 +337,8 @@ impl Cell {
     /// Mounts what the request names; on a thread of its own, because some file systems take their time.
     pub(super) async fn mount(&self) -> Result<()> {
         let (root, mounts) = (self.bundle.join("rootfs"), self.rootfs.clone());
+        // A helper may be started, whose end is that thread's to wait for.
+        let _off = self.calls.reaper().hands_off();
         let mounted = tokio::task::spawn_blocking(move || rootfs::mount_all(&root, &mounts)).await;
         mounted.map_err(|_panic| Error::Lost("mounting"))?
     }
