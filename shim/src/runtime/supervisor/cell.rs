@@ -164,6 +164,18 @@ impl Cell {
         );
     }
 
+    /// Waits until no start of this exec is under way. Kill and Delete do, as with containerd's own shim: where a Start is given up,
+    /// nobody else would end what comes of it.
+    pub(super) async fn exec_start_ended(&self, target: &Target) {
+        // The sender lives as long as the container.
+        drop(
+            self.changed
+                .subscribe()
+                .wait_for(|()| !lock(&self.state).is_starting_exec(target))
+                .await,
+        );
+    }
+
     pub(super) fn send(&self, event: Event) {
         // The queue's reader lives as long as the process.
         drop(self.events.send(event));

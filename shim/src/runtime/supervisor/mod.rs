@@ -118,6 +118,7 @@ impl Supervisor {
         all: KillScope,
     ) -> Result<()> {
         let cell = self.cell(id)?;
+        cell.exec_start_ended(target).await;
         let pid = lock(&cell.state).signalled(target)?;
         if *target != Target::Init {
             return kill_process(target, pid, signal);
