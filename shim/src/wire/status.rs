@@ -70,10 +70,9 @@ fn code(error: &Error) -> Code {
         | Error::RequestJson { .. }
         | Error::Protobuf { .. }
         | Error::CommandLine(_) => Code::INVALID_ARGUMENT,
-        Error::NoTerminal(_)
-        | Error::NoCheckpoint(_)
-        | Error::Unverified(_)
-        | Error::ForeignShim(_) => Code::FAILED_PRECONDITION,
+        Error::NoCheckpoint(_) | Error::Unverified(_) | Error::ForeignShim(_) => {
+            Code::FAILED_PRECONDITION
+        }
         Error::Busy(_) => Code::UNAVAILABLE,
         Error::FifoUnread { .. } => Code::DEADLINE_EXCEEDED,
         Error::File { .. }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::termios::Winsize;
 use sys::sync::lock;
 use tokio::sync::{mpsc, watch};
 
@@ -122,6 +123,8 @@ pub(super) struct ProcessStreams {
     pub(super) process_json: Vec<u8>,
     pub(super) copying: Option<Arc<Copying>>,
     pub(super) input: Input,
+    /// What ResizePty gave last, perhaps before the process was started.
+    pub(super) size: Option<Winsize>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 
@@ -132,6 +135,7 @@ impl ProcessStreams {
             process_json,
             copying: None,
             input: Input::Open,
+            size: None,
             exit: watch::channel(None).0,
         }
     }
@@ -328,6 +332,11 @@ impl Cell {
         if let Some(streams) = lock(&self.live).streams.get_mut(target) {
             if streams.input == Input::Closed {
                 copying.close_stdin();
+            }
+            if let Some(size) = streams.size
+                && let Err(error) = copying.resize(size)
+            {
+                tracing::warn!(container = %self.id, %target, %error, "the terminal keeps the size that it has");
             }
             streams.copying = Some(Arc::new(copying));
         }
