@@ -112,9 +112,6 @@ pub enum Error {
     /// The state machine says no.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// The process has no terminal.
-    #[error("{0} has no terminal")]
-    NoTerminal(String),
     /// runc refused; its own words, which engines map to exit codes 125, 126 and 127.
     #[error("OCI runtime {verb} failed: {message}")]
     Runc {

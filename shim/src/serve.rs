@@ -21,6 +21,10 @@ pub(crate) fn serve(invocation: &Invocation) -> Result<()> {
     let listener = inherited_listener()?;
     let start = inherited_start()?;
     crate::log::to_containerd(invocation.verbosity);
+    // Each exec that runs has several descriptors here, and a pod has one shim.
+    if let Err(error) = sys::open_files::raise() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a sub-reaper"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

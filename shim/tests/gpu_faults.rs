@@ -330,7 +330,7 @@ fn a_slow_card_holds_up_no_neighbour() {
 }
 
 #[test]
-fn what_is_requested_of_an_exec_before_its_start_is_kept_or_refused() {
+fn what_is_requested_of_an_exec_before_its_start_is_kept() {
     need_runc!();
     world().0.block_on(async {
         let fixture = Fixture::new(Fake::default());
@@ -368,8 +368,8 @@ fn what_is_requested_of_an_exec_before_its_start_is_kept_or_refused() {
                 height: 24,
                 ..Default::default()
             };
-            let refused = code(fixture.task.resize_pty(&context(), resize).await);
-            assert_eq!(refused.0, Code::FAILED_PRECONDITION, "{}", refused.1);
+            let resized = fixture.task.resize_pty(&context(), resize).await;
+            drop(resized.expect("there is no terminal, and nothing to set"));
         }
 
         fixture

@@ -309,6 +309,39 @@ fn a_checkpoint_goes_back_to_where_it_came_from_and_is_alone() {
         .unwrap();
     assert_eq!(
         container.apply(Step::CheckpointEnded),
-        Err(Denied::AlreadyExited(Target::Init))
+        Err(Denied::Ended(Target::Init))
     );
+}
+
+#[test]
+fn what_has_ended_is_neither_started_nor_paused_but_only_a_signal_does_not_find_it() {
+    let mut container = running();
+    let target = Target::Exec(exec(1));
+    for step in [
+        Step::AddExec(exec(1)),
+        Step::BeginStart(target.clone()),
+        Step::Started(target.clone(), pid(11)),
+        Step::Exited(target.clone(), exit(0)),
+        Step::Exited(Target::Init, exit(0)),
+    ] {
+        container.apply(step).expect("each step is allowed");
+    }
+    for step in [
+        Step::BeginStart(Target::Init),
+        Step::BeginPause,
+        Step::BeginResume,
+        Step::BeginCheckpoint,
+    ] {
+        assert_eq!(container.apply(step), Err(Denied::Ended(Target::Init)));
+    }
+    assert_eq!(
+        container.apply(Step::BeginStart(target.clone())),
+        Err(Denied::Ended(target.clone()))
+    );
+    for target in [Target::Init, target] {
+        assert_eq!(
+            container.signalled(&target),
+            Err(Denied::AlreadyExited(target))
+        );
+    }
 }

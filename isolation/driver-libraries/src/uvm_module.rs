@@ -228,7 +228,7 @@ impl UvmModule {
         if self.root != Path::new("/") {
             command.arg("--dirname").arg(&self.root);
         }
-        let mut child = command
+        let mut child = sys::open_files::restore_before_exec(&mut command)
             .arg(UVM_NAME)
             .env_clear()
             .env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin")

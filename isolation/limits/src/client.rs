@@ -74,7 +74,7 @@ pub fn ask(program: &Path, question: &Question) -> Result<Answer, Error> {
         source,
     })?;
     // The environment decides which libraries are loaded: none is passed on.
-    let mut child = Command::new(program)
+    let mut child = sys::open_files::restore_before_exec(&mut Command::new(program))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::piped())

@@ -30,6 +30,7 @@ pub mod mounts;
 pub mod numa;
 #[cfg(feature = "nvml")]
 pub mod nvml;
+pub mod open_files;
 pub mod pidfd;
 pub mod probe;
 pub mod proc;

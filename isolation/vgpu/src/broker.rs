@@ -105,7 +105,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
         }
         other => other?,
     }
-    let mut child = command
+    let mut child = sys::open_files::restore_before_exec(&mut command)
         .arg("--dir")
         .arg(dir.path())
         .env_clear()

@@ -104,7 +104,7 @@ fn saved(cache: &Path) -> Option<Known> {
 }
 
 fn asks_notify(path: &Path) -> Result<bool, Error> {
-    let output = Command::new(path)
+    let output = sys::open_files::restore_before_exec(&mut Command::new(path))
         .arg("features")
         .env_clear()
         .current_dir("/")
@@ -127,7 +127,7 @@ fn asks_notify(path: &Path) -> Result<bool, Error> {
 
 /// An older crun says what it was built with below its version.
 fn reports_by_version(path: &Path) -> Result<bool, Error> {
-    let output = Command::new(path)
+    let output = sys::open_files::restore_before_exec(&mut Command::new(path))
         .arg("--version")
         .env_clear()
         .current_dir("/")

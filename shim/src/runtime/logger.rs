@@ -148,6 +148,10 @@ impl Logger {
                 &arguments,
                 &environment,
             )?;
+            // The program has executed, but its first instructions are its linker's.
+            if let Err(error) = sys::open_files::restore_in(pid.as_raw()) {
+                tracing::warn!(%error, "a logging program keeps the shim's limit of open files");
+            }
             let process = PidFd::open(pid.as_raw())?;
             let pid = Pid::new(pid.as_raw().cast_unsigned()).ok_or(Errno::ESRCH)?;
             Ok((pid, process))

@@ -58,7 +58,7 @@ impl Reaper {
     /// The spawn's own.
     pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, oneshot::Receiver<Exit>)> {
         self.watch_spawned(|| {
-            let child = command.spawn()?;
+            let child = sys::open_files::restore_before_exec(command).spawn()?;
             let pid = Pid::new(child.id()).ok_or(io::ErrorKind::InvalidData)?;
             Ok((pid, child))
         })

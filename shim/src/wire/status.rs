@@ -54,6 +54,7 @@ fn code(error: &Error) -> Code {
             Denied::Busy { .. }
             | Denied::AlreadyStarted(_)
             | Denied::NotStarted(_)
+            | Denied::Ended(_)
             | Denied::InitEnded
             | Denied::StillRunning(_)
             | Denied::WrongPace { .. }
@@ -70,10 +71,9 @@ fn code(error: &Error) -> Code {
         | Error::RequestJson { .. }
         | Error::Protobuf { .. }
         | Error::CommandLine(_) => Code::INVALID_ARGUMENT,
-        Error::NoTerminal(_)
-        | Error::NoCheckpoint(_)
-        | Error::Unverified(_)
-        | Error::ForeignShim(_) => Code::FAILED_PRECONDITION,
+        Error::NoCheckpoint(_) | Error::Unverified(_) | Error::ForeignShim(_) => {
+            Code::FAILED_PRECONDITION
+        }
         Error::Busy(_) => Code::UNAVAILABLE,
         Error::FifoUnread { .. } => Code::DEADLINE_EXCEEDED,
         Error::File { .. }
@@ -106,10 +106,13 @@ mod tests {
             rpc(&Denied::AlreadyExited(Target::Init).into()).0,
             Code::NOT_FOUND
         );
-        assert_eq!(
-            rpc(&Denied::StillRunning(Target::Init).into()).0,
-            Code::FAILED_PRECONDITION
-        );
+        for denied in [
+            Denied::StillRunning(Target::Init),
+            // It exists still: as containerd has it, only a signal does not find it.
+            Denied::Ended(Target::Init),
+        ] {
+            assert_eq!(rpc(&denied.into()).0, Code::FAILED_PRECONDITION);
+        }
         let message =
             "runc create failed: exec: \"nope\": executable file not found in $PATH".to_owned();
         let (code, text) = rpc(&Error::Runc {

@@ -125,7 +125,12 @@ impl Engine {
 
     /// What containerd does before it connects; the reply must be an address and nothing else.
     pub(crate) async fn start_shim(&self, id: &str) -> (TaskClient, PathBuf) {
-        let output = self.start_command(id).output().expect("the shim's start");
+        self.started(&mut self.start_command(id)).await
+    }
+
+    /// As [`Self::start_shim`], with a command that may have been changed.
+    pub(crate) async fn started(&self, command: &mut Command) -> (TaskClient, PathBuf) {
+        let output = command.output().expect("the shim's start");
         assert!(
             output.status.success() && output.stderr.is_empty(),
             "{output:?}"

@@ -5,6 +5,7 @@ use std::fs;
 use containerd_shim_protos::api;
 use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::shim_async::TaskClient;
+use containerd_shim_protos::types::mount::Mount;
 use protobuf::MessageField;
 use protobuf::well_known_types::any::Any;
 use ttrpc::Code;
@@ -240,4 +241,125 @@ async fn whatever_runc_hangs_in_a_neighbour_in_the_pod_is_served() {
         }
     }
     shutdown(&task, &socket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_end_of_a_mount_helper_is_left_to_who_started_it() {
+    need_runc!();
+    let engine = Engine::new().await;
+    let id = "helped";
+    drop(engine.bundle(id, "exit 6", false));
+    let (gate, process) = (engine.make_fifo("gate"), engine.path("helper.pid"));
+    // It mounts nothing, and leaves a process that keeps its standard error open.
+    drop(engine.script(
+        "mount.fuse3",
+        &format!(
+            "read x < {} &\necho $$ > {}",
+            gate.display(),
+            process.display()
+        ),
+    ));
+    let path = std::env::var("PATH").expect("a path");
+    let mut command = engine.start_command(id);
+    command.env("PATH", format!("{}:{path}", engine.dir.path().display()));
+    let (task, socket) = engine.started(&mut command).await;
+    let request = api::CreateTaskRequest {
+        id: id.into(),
+        bundle: engine.path(id).display().to_string(),
+        rootfs: vec![Mount {
+            type_: "fuse3.fake".into(),
+            source: "source".into(),
+            ..Default::default()
+        }],
+        options: MessageField::some(runc_options(&Options::default())),
+        ..Default::default()
+    };
+    let creating = {
+        let task = task.clone();
+        tokio::spawn(async move { task.create(limit(), &request).await })
+    };
+    until("the helper has ended", || {
+        let pid = fs::read_to_string(&process).unwrap_or_default();
+        let ended = |pid: &str| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.is_ok_and(|stat| stat.contains(") Z"))
+                || !std::path::Path::new("/proc").join(pid).exists()
+        };
+        pid.ends_with('\n') && ended(pid.trim())
+    })
+    .await;
+    // The shim has taken notice of that by its next answers.
+    for _ in 0..2 {
+        assert!(shim_pid(&task, id).await > 0);
+    }
+    tokio::task::spawn_blocking(move || fs::write(gate, "go\n"))
+        .await
+        .expect("no panic")
+        .expect("the gate");
+    creating.await.expect("no panic").expect("create");
+    start(&task, id, "").await.expect("start");
+    assert_eq!(wait(&task, id, "").await, 6);
+    assert_eq!(delete(&task, id, "").await.expect("delete"), 6);
+    shutdown(&task, &socket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_kills_or_deletes_an_exec_during_its_start_finds_what_came_of_it() {
+    need_runc!();
+    let engine = Engine::new().await;
+    let id = "given-up";
+    drop(engine.bundle(id, "sleep 1000", false));
+    let (gate, reached) = (engine.make_fifo("gate"), engine.make_fifo("reached"));
+    let wrapper = engine.script(
+        "slow-runc",
+        &format!(
+            "case \" $* \" in *' exec '*) echo > {}; read x < {}; $x;; esac\nexec runc \"$@\"",
+            reached.display(),
+            gate.display()
+        ),
+    );
+    let (task, socket) = engine.start_shim(id).await;
+    engine.create(&task, id, "", false, binary(&wrapper)).await;
+    start(&task, id, "").await.expect("start");
+    // runc starts the one that is killed, and fails for the one that is deleted.
+    for (exec, verdict) in [("killed", "true"), ("deleted", "exit 3")] {
+        add_exec(&task, id, exec, "exec sleep 1000", Io::default())
+            .await
+            .expect("exec");
+        let (starter, ender) = (task.clone(), task.clone());
+        let starting = tokio::spawn(async move { start(&starter, id, exec).await });
+        let reached = reached.clone();
+        tokio::task::spawn_blocking(move || fs::read(reached))
+            .await
+            .expect("no panic")
+            .expect("runc is called");
+        let ending = tokio::spawn(async move {
+            match exec {
+                "killed" => signal(&ender, id, exec, 9).await.map(drop),
+                _ => delete(&ender, id, exec).await.map(drop),
+            }
+        });
+        // Requests of a connection are taken in turn.
+        for _ in 0..2 {
+            tokio::task::yield_now().await;
+            assert!(shim_pid(&task, id).await > 0);
+        }
+        assert!(!ending.is_finished(), "{exec} before its start has ended");
+        let gate = gate.clone();
+        tokio::task::spawn_blocking(move || fs::write(gate, format!("{verdict}\n")))
+            .await
+            .expect("no panic")
+            .expect("the gate");
+        let started = starting.await.expect("no panic");
+        ending.await.expect("no panic").expect(exec);
+        if exec == "killed" {
+            started.expect("start of the exec");
+            assert_eq!(wait(&task, id, exec).await, 137);
+            assert_eq!(delete(&task, id, exec).await.expect("delete"), 137);
+        } else {
+            started.expect_err("runc has failed");
+            assert_eq!(code(delete(&task, id, exec).await).0, Code::NOT_FOUND);
+        }
+    }
+    end(&task, id, &socket).await;
 }

@@ -276,3 +276,65 @@ async fn the_service_answers_to_its_older_name_too() {
     }
     shutdown(&task, &socket).await;
 }
+
+/// The soft limit of a process's open files.
+fn soft_limit(pid: u32) -> u64 {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("the limits");
+    let mut files = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))
+        .expect("the limit of open files")
+        .split_whitespace();
+    files
+        .next()
+        .and_then(|soft| soft.parse().ok())
+        .expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_shim_may_open_more_files_than_what_it_starts() {
+    need_runc!();
+    const LOW: u64 = 600;
+    let engine = Engine::new().await;
+    let id = "files";
+    let (called, logged) = (engine.path("runc.limits"), engine.path("logger.limit"));
+    // Not read of the container's processes: a runc of some versions of Go raises the limit for them itself.
+    let runc = engine.script(
+        "runc.sh",
+        &format!("ulimit -Sn >> {}\nexec runc \"$@\"", called.display()),
+    );
+    let logger = engine.script(
+        "logger.sh",
+        &format!("exec 5>&-\ncat <&3\nulimit -Sn > {}", logged.display()),
+    );
+    drop(engine.bundle(id, "sleep 1000", false));
+    let start_command = engine.start_command(id);
+    let mut limited = std::process::Command::new("/bin/sh");
+    limited
+        .args(["-c", &format!("ulimit -Sn {LOW} && exec \"$0\" \"$@\"")])
+        .arg(start_command.get_program())
+        .args(start_command.get_args())
+        .env("TTRPC_ADDRESS", engine.path("events.sock"))
+        .current_dir(engine.path(id))
+        .stdin(std::process::Stdio::null());
+    let (task, socket) = engine.started(&mut limited).await;
+    let out = format!("binary://{logger}");
+    engine.create(&task, id, "", false, binary(&runc)).await;
+    start(&task, id, "").await.expect("start");
+    add_exec(&task, id, "e", "sleep 1000", Io::out(&out))
+        .await
+        .expect("exec");
+    start(&task, id, "e").await.expect("start of the exec");
+    assert!(soft_limit(shim_pid(&task, id).await) > LOW);
+    drop(signal(&task, id, "e", 9).await.expect("kill"));
+    assert_eq!(wait(&task, id, "e").await, 137);
+    assert_eq!(delete(&task, id, "e").await.expect("delete"), 137);
+    for (program, limits) in [("runc", called), ("the logging program", logged)] {
+        let limits = fs::read_to_string(limits).expect(program);
+        assert!(
+            !limits.is_empty() && limits.lines().all(|limit| limit == LOW.to_string()),
+            "{program}: {limits}"
+        );
+    }
+    end(&task, id, &socket).await;
+}

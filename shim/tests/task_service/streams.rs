@@ -64,6 +64,32 @@ async fn a_log_file_gets_both_streams_of_init_and_of_execs() {
     end(&task, id, &socket).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_terminal_has_the_size_that_was_given_before_its_process_started() {
+    need_runc!();
+    let engine = Engine::new().await;
+    let id = "sized";
+    let (task, socket) = engine.running(id).await;
+    // The terminal gets it beside the process's first instructions.
+    let script =
+        "for i in $(seq 500); do [ \"$(stty size)\" = \"43 117\" ] && exit 5; sleep 0.01; done";
+    add_exec(&task, id, "t", script, Io::terminal(""))
+        .await
+        .expect("exec");
+    let resize = api::ResizePtyRequest {
+        id: id.into(),
+        exec_id: "t".into(),
+        width: 117,
+        height: 43,
+        ..Default::default()
+    };
+    drop(task.resize_pty(limit(), &resize).await.expect("resize"));
+    start(&task, id, "t").await.expect("start of the exec");
+    assert_eq!(wait(&task, id, "t").await, 5);
+    assert_eq!(delete(&task, id, "t").await.expect("delete"), 5);
+    end(&task, id, &socket).await;
+}
+
 /// A logging program that keeps what it gets beside itself, and says how it was called.
 fn logger(engine: &Engine, name: &str, ready: &str, end: &str) -> (String, std::path::PathBuf) {
     let folder = engine.path(name);

@@ -203,7 +203,9 @@ fn mount_with_helper(helper: &'static str, kind: &str, one: &Mount, target: &Pat
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let output = command.output().map_err(file("execute", helper))?;
+    let output = sys::open_files::restore_before_exec(&mut command)
+        .output()
+        .map_err(file("execute", helper))?;
     if output.status.success() {
         return Ok(());
     }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::termios::{Winsize, tcsetwinsize};
 use sys::sync::lock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -151,16 +152,12 @@ impl Copying {
         }
     }
 
-    /// Sets the terminal's size. `None` if there is no terminal.
-    pub(in crate::runtime) fn resize(&self, columns: u16, rows: u16) -> Option<io::Result<()>> {
-        let terminal = self.terminal.as_ref()?;
-        let size = rustix::termios::Winsize {
-            ws_row: rows,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
+    /// Sets the terminal's size, where there is one.
+    pub(in crate::runtime) fn resize(&self, size: Winsize) -> io::Result<()> {
+        let Some(terminal) = &self.terminal else {
+            return Ok(());
         };
-        Some(rustix::termios::tcsetwinsize(terminal.fd(), size).map_err(io::Error::from))
+        Ok(tcsetwinsize(terminal.fd(), size)?)
     }
 }
 

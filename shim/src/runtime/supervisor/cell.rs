@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::termios::Winsize;
 use sys::sync::lock;
 use tokio::sync::{mpsc, watch};
 
@@ -122,6 +123,8 @@ pub(super) struct ProcessStreams {
     pub(super) process_json: Vec<u8>,
     pub(super) copying: Option<Arc<Copying>>,
     pub(super) input: Input,
+    /// What ResizePty gave last, perhaps before the process was started.
+    pub(super) size: Option<Winsize>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 
@@ -132,6 +135,7 @@ impl ProcessStreams {
             process_json,
             copying: None,
             input: Input::Open,
+            size: None,
             exit: watch::channel(None).0,
         }
     }
@@ -160,6 +164,18 @@ impl Cell {
             self.signals
                 .subscribe()
                 .wait_for(|under_way| *under_way == 0)
+                .await,
+        );
+    }
+
+    /// Waits until no start of this exec is under way. Kill and Delete do, as with containerd's own shim: where a Start is given up,
+    /// nobody else would end what comes of it.
+    pub(super) async fn exec_start_ended(&self, target: &Target) {
+        // The sender lives as long as the container.
+        drop(
+            self.changed
+                .subscribe()
+                .wait_for(|()| !lock(&self.state).is_starting_exec(target))
                 .await,
         );
     }
@@ -317,6 +333,11 @@ impl Cell {
             if streams.input == Input::Closed {
                 copying.close_stdin();
             }
+            if let Some(size) = streams.size
+                && let Err(error) = copying.resize(size)
+            {
+                tracing::warn!(container = %self.id, %target, %error, "the terminal keeps the size that it has");
+            }
             streams.copying = Some(Arc::new(copying));
         }
     }
@@ -337,6 +358,8 @@ impl Cell {
     /// Mounts what the request names; on a thread of its own, because some file systems take their time.
     pub(super) async fn mount(&self) -> Result<()> {
         let (root, mounts) = (self.bundle.join("rootfs"), self.rootfs.clone());
+        // A helper may be started, whose end is that thread's to wait for.
+        let _off = self.calls.reaper().hands_off();
         let mounted = tokio::task::spawn_blocking(move || rootfs::mount_all(&root, &mounts)).await;
         mounted.map_err(|_panic| Error::Lost("mounting"))?
     }

@@ -22,6 +22,7 @@ impl Supervisor {
         target: &Target,
     ) -> Result<(Option<Pid>, Option<Exit>)> {
         let cell = self.cell(id)?;
+        cell.exec_start_ended(target).await;
         let before = lock(&cell.state).view(target)?;
         if let Phase::Stopped(_) = before.phase {
             // The exit event comes before the delete event.

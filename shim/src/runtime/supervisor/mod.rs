@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use rustix::termios::Winsize;
 use sys::sync::lock;
 use tokio::sync::mpsc;
 
@@ -118,6 +119,7 @@ impl Supervisor {
         all: KillScope,
     ) -> Result<()> {
         let cell = self.cell(id)?;
+        cell.exec_start_ended(target).await;
         let pid = lock(&cell.state).signalled(target)?;
         if *target != Target::Init {
             return kill_process(target, pid, signal);
@@ -209,18 +211,29 @@ impl Supervisor {
         Ok(cgroup.stats())
     }
 
-    /// Sets the size of a terminal.
+    /// Sets the size of a terminal. Before the start it holds for the start; a process without a terminal has none to set, as
+    /// with containerd's own shim.
     ///
     /// # Errors
-    /// The process has no terminal.
+    /// There is no such process; the kernel's own.
     pub fn resize(&self, id: &ContainerId, target: &Target, columns: u16, rows: u16) -> Result<()> {
         let cell = self.cell(id)?;
         lock(&cell.state).view(target)?;
-        let resized = cell
-            .copying(target)
-            .and_then(|copying| copying.resize(columns, rows));
-        resized
-            .ok_or_else(|| Error::NoTerminal(target.to_string()))?
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let copying = lock(&cell.live)
+            .streams
+            .get_mut(target)
+            .and_then(|streams| {
+                streams.size = Some(size);
+                streams.copying.clone()
+            });
+        copying
+            .map_or(Ok(()), |copying| copying.resize(size))
             .map_err(crate::error::system("set the size of a terminal"))
     }
 

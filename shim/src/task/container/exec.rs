@@ -60,7 +60,7 @@ impl Container {
                 doing: "start",
             }),
             ExecState::Running { .. } => Err(Denied::AlreadyStarted(Target::Exec(id))),
-            ExecState::Stopped { .. } => Err(Denied::AlreadyExited(Target::Exec(id))),
+            ExecState::Stopped { .. } => Err(Denied::Ended(Target::Exec(id))),
         }
     }
 

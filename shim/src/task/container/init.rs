@@ -109,7 +109,7 @@ impl Container {
             Init::Creating => return Err(busy("create")),
             Init::Starting { .. } | Init::Restoring => return Err(busy("start")),
             Init::Running { .. } => return Err(Denied::AlreadyStarted(Target::Init)),
-            Init::Stopped { .. } => return Err(Denied::AlreadyExited(Target::Init)),
+            Init::Stopped { .. } => return Err(Denied::Ended(Target::Init)),
             Init::Deleting(_) | Init::Gone(_) => return Err(Denied::Deleting),
         }
         Ok(Vec::new())
@@ -262,7 +262,7 @@ impl Container {
             | Init::Prepared
             | Init::Restoring
             | Init::Running { .. } => Denied::NotStarted(Target::Init),
-            Init::Stopped { .. } => Denied::AlreadyExited(Target::Init),
+            Init::Stopped { .. } => Denied::Ended(Target::Init),
             Init::Deleting(_) | Init::Gone(_) => Denied::Deleting,
         }
     }

@@ -72,6 +72,12 @@ impl Container {
         matches!(self.init, Init::Prepared | Init::Restoring)
     }
 
+    /// Whether `target` is an exec whose start is under way.
+    #[must_use]
+    pub fn is_starting_exec(&self, target: &Target) -> bool {
+        matches!(target, Target::Exec(id) if self.execs.get(id) == Some(&ExecState::Starting))
+    }
+
     /// Where `target` stands.
     ///
     /// # Errors

@@ -101,9 +101,12 @@ pub enum Denied {
     /// It has not been started.
     #[error("{0} has not been started")]
     NotStarted(Target),
-    /// It has ended.
+    /// It has ended, and gets no signal.
     #[error("{0}: process already finished")]
     AlreadyExited(Target),
+    /// It has ended, so it is not started, paused, resumed or checkpointed.
+    #[error("{0} has ended")]
+    Ended(Target),
     /// The container's init has ended, so nothing can be added.
     #[error("container's init process is not running")]
     InitEnded,

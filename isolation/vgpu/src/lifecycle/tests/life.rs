@@ -517,3 +517,24 @@ fn what_fails_before_the_verification_is_released_as_well() {
     host.assert_clean(&"rejected");
     assert_eq!(spec_bytes(&bundle), before);
 }
+
+#[test]
+fn a_frontend_that_has_raised_its_limit_of_open_files_starts_nothing_with_it() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 1000, hard).unwrap();
+    sys::open_files::raise().unwrap();
+    let host = TestHost::new();
+    let programs = ["runc", "broker"].map(|name| host.dir.path().join(name));
+    for path in &programs {
+        let former = fs::read_to_string(path).unwrap();
+        program(path, &format!("ulimit -Sn > \"$0.limit\"\n{former}"));
+    }
+    drop(host.create("c1", "1Gi").unwrap().unwrap());
+    for path in &programs {
+        let limit = fs::read_to_string(format!("{}.limit", path.display())).unwrap();
+        assert_eq!(limit, "1000\n", "{}", path.display());
+    }
+    release(&host.config, &key("c1")).unwrap();
+    host.assert_clean(&"released");
+}
