@@ -244,7 +244,7 @@ pub enum TimeRefusal {
     #[error("the terms of {holder} do not fit under the card's rules: {refusal}")]
     Unresolved {
         /// Whose terms.
-        holder: Holder,
+        holder: Box<Holder>,
         /// Why not.
         refusal: Box<TimeRefusal>,
     },

@@ -66,7 +66,7 @@ impl ReservedTime {
             Err(refusal) => {
                 self.unresolved
                     .get_or_insert_with(|| TimeRefusal::Unresolved {
-                        holder: holder(),
+                        holder: Box::new(holder()),
                         refusal: Box::new(refusal),
                     });
             }
