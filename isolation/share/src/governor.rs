@@ -69,7 +69,11 @@ pub(crate) fn start(share: &Arc<Share>) -> std::io::Result<Arc<Mailbox>> {
     };
     let world = World {
         share: Arc::clone(share),
-        tables: tables::take(share)?,
+        tables: tables::take(
+            share.sources.state_dir.as_deref(),
+            &share.sources.cards,
+            &share.context.name,
+        )?,
         accounts: CardAccounts::default(),
         admission: RefCell::default(),
         questions: Questions::default(),

@@ -7,8 +7,6 @@ use cards::GpuUuid;
 use compute::FileTable;
 use compute::Table;
 
-use crate::share::Share;
-
 /// Where the share records of a card are.
 pub(crate) fn folder_of(state_dir: &Path, uuid: &GpuUuid) -> PathBuf {
     state_dir.join("cards").join(uuid.as_str()).join("shares")
@@ -18,16 +16,17 @@ pub(crate) fn folder_of(state_dir: &Path, uuid: &GpuUuid) -> PathBuf {
 ///
 /// # Errors
 /// A share record that another process holds or that cannot be written, or a peer that speaks another version.
-pub(crate) fn take(share: &Share) -> io::Result<Vec<Box<dyn Table + Send>>> {
-    let sources = &share.sources;
-    let state_dir = sources
-        .state_dir
-        .as_ref()
+pub(crate) fn take(
+    state_dir: Option<&Path>,
+    cards: &[GpuUuid],
+    container: &str,
+) -> io::Result<Vec<Box<dyn Table + Send>>> {
+    let state_dir = state_dir
         .ok_or_else(|| io::Error::other("there is no state folder for the share records"))?;
     let take = |uuid: &GpuUuid| {
         let folder = folder_of(state_dir, uuid);
-        let table = FileTable::take(&folder, &share.context.name).map_err(io::Error::other)?;
+        let table = FileTable::take(&folder, container).map_err(io::Error::other)?;
         Ok(Box::new(table) as Box<dyn Table + Send>)
     };
-    sources.cards.iter().map(take).collect()
+    cards.iter().map(take).collect()
 }
