@@ -88,8 +88,7 @@ impl Host {
         NodeCard {
             trouble: match health::of(&self.config.state_dir, &card.uuid) {
                 Ok(Some(report)) => Some(trouble(report.reason, report.since_unix_ms)),
-                // Since when is not known.
-                Ok(None) => card.lost().map(|reason| trouble(reason, 0)),
+                Ok(None) => card.lost().map(|(reason, since)| trouble(reason, since)),
                 Err(error) => Some(Trouble {
                     kind: TroubleKind::Unmonitored,
                     reason: host_config::chain(&error),

@@ -174,7 +174,7 @@ pub fn collect_of(
             .as_ref()
             .map(|why| format!("the driver does not answer ({why})"));
         let reported = health.map(|health| health.reason);
-        row.unhealthy = reported.or_else(|| card.lost()).or(unanswered);
+        row.unhealthy = reported.or_else(|| Some(card.lost()?.0)).or(unanswered);
     }
     let rows = joined.cards.iter_mut().map(|card| &mut card.grants);
     let orphaned = joined.orphaned.iter_mut().map(|card| &mut card.grants);

@@ -47,10 +47,12 @@ pub struct Card {
 }
 
 impl Card {
-    /// Why it is not well, by what NVML answered last; `None`: it was there. What brokers have seen of it is in its `health.json`.
+    /// Why it is not well, by what NVML answered last, and since when, milliseconds since 1970; `None`: it was there. What brokers have
+    /// seen of it is in its `health.json`.
     #[must_use]
-    pub fn lost(&self) -> Option<String> {
-        self.modes.lost.then(|| LOST.to_owned())
+    pub fn lost(&self) -> Option<(String, u64)> {
+        let since = self.modes.lost_since_unix_ms?;
+        Some((LOST.to_owned(), since))
     }
 
     /// Why nothing is placed on it, however much of it is free; `None`: something may be.
@@ -63,8 +65,8 @@ impl Card {
     }
 }
 
-/// Why nothing may be placed on a card that NVML does not answer for.
-const LOST: &str = "NVML does not answer for it (the kernel's log may have an Xid)";
+/// Why nothing may be placed on a card that NVML calls lost.
+const LOST: &str = "lost, as NVML reports (the kernel's log may have an Xid)";
 
 /// What `cgpu-sim` writes to `<state_dir>/sim/cards.json`, before it listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,11 +129,17 @@ impl Inventory {
     /// # Errors
     /// No answer is saved and NVML is absent, refuses, or is not built in; a broken saved answer.
     pub fn kernel(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
-        if let Some(mut saved) = Self::saved(state_dir, loaded_driver_version)? {
-            saved.look_at_proc_files();
-            return Ok(saved);
+        let Some(mut saved) = Self::saved(state_dir, loaded_driver_version)? else {
+            return Self::ask_driver(state_dir, loaded_driver_version);
+        };
+        // One that was lost may have been reset since. Programs without NVML go by what was saved.
+        if saved.cards.iter().any(|card| card.lost().is_some())
+            && let Ok(now) = Self::ask_driver(state_dir, loaded_driver_version)
+        {
+            return Ok(now);
         }
-        Self::ask_driver(state_dir, loaded_driver_version)
+        saved.look_at_proc_files();
+        Ok(saved)
     }
 
     /// The last answer of the driver that is loaded.

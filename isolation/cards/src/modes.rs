@@ -18,8 +18,8 @@ pub struct Modes {
     /// Its memory is a NUMA node of the host's, as on Grace Hopper and Grace Blackwell, or the driver makes it one when the card is
     /// first opened.
     pub system_memory: bool,
-    /// NVML knew it once and did not answer for it when it was asked last, as of a card that has fallen off the bus.
-    pub lost: bool,
+    /// Since when NVML answers that it is lost: it has fallen off the bus, or cannot be reached otherwise. Milliseconds since 1970.
+    pub lost_since_unix_ms: Option<u64>,
 }
 
 /// NVIDIA's compute mode of a card: how many processes may have a CUDA context on it.

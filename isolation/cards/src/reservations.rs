@@ -160,7 +160,7 @@ impl<'a> Reservations<'a> {
                     reserved: self.reserved(&of_card, claimed, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
                         .map(|health| health.reason)
-                        .or_else(|| card.lost()),
+                        .or_else(|| Some(card.lost()?.0)),
                 })
             })
             .collect()

@@ -1,7 +1,7 @@
 /* A library that answers like NVML of R615 as far as cgpu asks. It keeps its state in STATE_DIR (a string, set when it is compiled,
  * because cgpu-limits is started without an environment):
  *
- *   cards    one UUID a line; a second word is its mode: mig, exclusive, prohibited, default or lost. Without one it is a card that knows no modes
+ *   cards    one UUID a line; a second word is its mode: mig, exclusive, prohibited, default, lost or strange. Without one it is a card that knows no modes
  *   confidential  present: the host uses confidential computing
  *   limits   one line a limit: UUID SOFT HARD CGROUP
  *   fault    absent, or one word: init, set, readback, get, crash
@@ -85,6 +85,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
         return INVALID;
     if (strcmp(devices[index].mode, "lost") == 0)
         return GPU_IS_LOST;
+    if (strcmp(devices[index].mode, "strange") == 0)
+        return UNKNOWN;
     *device = &devices[index];
     return SUCCESS;
 }

@@ -554,7 +554,7 @@ impl CardProfile {
                 compute: text.compute_mode,
                 confidential: text.confidential,
                 system_memory: text.system_memory,
-                lost: false,
+                lost_since_unix_ms: None,
             },
             context_bytes: text.context_bytes,
         })

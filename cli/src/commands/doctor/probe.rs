@@ -303,7 +303,7 @@ fn unhealthy(
         let health = cards::health::of(&config.state_dir, &card.uuid);
         let reported = health.map_err(|error| chain(&error))?;
         let reported = reported.map(|health| health.reason);
-        if let Some(reason) = reported.or_else(|| card.lost()) {
+        if let Some(reason) = reported.or_else(|| Some(card.lost()?.0)) {
             unhealthy.push((card.uuid.to_string(), reason));
         }
     }

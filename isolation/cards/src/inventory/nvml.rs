@@ -8,6 +8,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::{Card, Inventory};
 use crate::Error;
+use crate::events::now_unix_ms;
 use crate::identity::GpuUuid;
 use crate::modes::{Modes, Programs};
 
@@ -27,7 +28,7 @@ fn failed(operation: &'static str) -> impl FnOnce(NvmlError) -> Error {
     move |source| Error::Nvml { operation, source }
 }
 
-/// One card that does not answer takes no other along: it is the former answer's card of that place, lost.
+/// One card that is not answered for takes no other along: it is the former answer's card of that place.
 fn inventory_of(nvml: &Nvml, former: Option<Inventory>) -> Result<Inventory, Error> {
     let driver_version = nvml
         .sys_driver_version()
@@ -50,7 +51,16 @@ fn inventory_of(nvml: &Nvml, former: Option<Inventory>) -> Result<Inventory, Err
             return Err(error);
         };
         let mut card = known.clone();
-        card.modes.lost = true;
+        // Any other error is of a moment, or NVML's own.
+        let is_lost = matches!(
+            error,
+            Error::Nvml {
+                source: NvmlError::GpuLost,
+                ..
+            }
+        );
+        card.modes.lost_since_unix_ms =
+            is_lost.then(|| known.modes.lost_since_unix_ms.unwrap_or_else(now_unix_ms));
         cards.push(card);
     }
     cards.sort_by_key(|card| card.index);
@@ -97,7 +107,7 @@ fn modes(device: &Device<'_>) -> Result<Modes, Error> {
         },
         confidential: confidential == Some(true),
         system_memory: false,
-        lost: false,
+        lost_since_unix_ms: None,
     })
 }
 
@@ -172,16 +182,26 @@ mod tests {
         let with_lost = text.concat().replace("GPU-1 mig", "GPU-1 lost");
         std::fs::write(dir.path().join("cards"), &with_lost).unwrap();
         let after = inventory_of(&nvml, Some(before.clone())).unwrap();
-        let obstacles: Vec<_> = after.cards.iter().map(|card| card.modes.lost).collect();
-        assert_eq!(obstacles, [false, true, false, false, false]);
+        let lost: Vec<_> = after
+            .cards
+            .iter()
+            .map(|card| card.lost().is_some())
+            .collect();
+        assert_eq!(lost, [false, true, false, false, false]);
         let named = |inventory: &Inventory| -> Vec<_> {
             let cards = inventory.cards.iter();
             cards.map(|card| (card.index, card.uuid.clone())).collect()
         };
         assert_eq!(named(&after), named(&before));
+        // As long as it is lost, it is so since then.
+        assert_eq!(inventory_of(&nvml, Some(after.clone())).unwrap(), after);
         // It answers again.
         std::fs::write(dir.path().join("cards"), text.concat()).unwrap();
         assert_eq!(inventory_of(&nvml, Some(after)).unwrap(), before);
+        // An error of another kind is no loss.
+        let strange = with_lost.replace("GPU-1 lost", "GPU-1 strange");
+        std::fs::write(dir.path().join("cards"), strange).unwrap();
+        assert_eq!(inventory_of(&nvml, Some(before.clone())).unwrap(), before);
         // Nobody knows which card it was.
         std::fs::write(dir.path().join("cards"), &with_lost).unwrap();
         inventory_of(&nvml, None).unwrap_err();

@@ -174,7 +174,15 @@ impl Reservations<'_> {
     pub(super) fn counted(&self, entry: &Entry) -> Result<ComputeTerms, Error> {
         let given = self.given(entry)?;
         let larger = given.filter(|given| given.percent > entry.compute.percent);
-        Ok(larger.unwrap_or_else(|| entry.compute.clone()))
+        Ok(match larger {
+            None => entry.compute.clone(),
+            // What it was set to by hand has no percent, and may have a weight beside which none has a meaning.
+            Some(given) if entry.compute.percent.is_none() => given,
+            Some(given) => ComputeTerms {
+                percent: given.percent,
+                ..entry.compute.clone()
+            },
+        })
     }
 
     /// The terms that a container's claim gives; `None`: it has none, or its record is gone.
