@@ -49,6 +49,7 @@
 pub mod child;
 pub mod command_line;
 pub mod error_log;
+mod exec_file;
 mod kept;
 pub mod runtime;
 pub mod stage;

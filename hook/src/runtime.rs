@@ -19,6 +19,7 @@ use vgpu::{Container, Create, Ended, Prepared, Running, Source};
 use crate::child;
 use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
 use crate::error_log::ErrorLog;
+use crate::exec_file::{ExecFile, with_file};
 use crate::kept;
 
 /// The namespace of containers whose caller names no state folder; runc's own default ends so.
@@ -142,7 +143,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    fn run(&self, invocation: Invocation, log: &ErrorLog) -> anyhow::Result<ExitCode> {
+    fn run(mut self, invocation: Invocation, log: &ErrorLog) -> anyhow::Result<ExitCode> {
         match invocation.subcommand {
             Subcommand::Create {
                 id,
@@ -160,14 +161,8 @@ impl Runtime {
                 preserved_fds,
             } => {
                 let kept = kept(preserved_fds)?;
-                self.edit_exec(&id, process.as_deref(), &capabilities)?;
-                if let Some(pid_file) = self.pid_file_of_a_detached()
-                    && let Some(running) = self.own(&self.container(&id)?)?
-                {
-                    return self.exec_verified(&running, &pid_file, kept);
-                }
-                kept.pass_on().context("cannot pass descriptors on")?;
-                self.take_this_place()
+                let judged = self.judged_exec(&id, process.as_deref(), &capabilities)?;
+                self.exec(&id, judged, kept)
             }
             Subcommand::Start { id } => self.start(&id),
             Subcommand::Update { id } => self.update(&id),
@@ -322,28 +317,55 @@ impl Runtime {
         Ok(child::exit_code(status))
     }
 
-    /// The process of an exec, by its file, or by what the command line gives it.
-    fn edit_exec(
+    /// The process of an exec, by its file, or by what the command line gives it; the file, and what it is to be, for a container with
+    /// a vGPU.
+    fn judged_exec(
         &self,
         id: &str,
         process: Option<&Path>,
         capabilities: &[String],
-    ) -> anyhow::Result<()> {
-        match process {
-            Some(process) => Ok(self.container(id)?.edit_exec_file(process)?),
+    ) -> anyhow::Result<Option<(PathBuf, ExecFile)>> {
+        let container = self.container(id)?;
+        let Some(process) = process else {
             // Built from the container's own spec, which is edited already: what is looked at is what is given beside it, and its broker.
-            None => {
-                let sets = match capabilities {
-                    [] => json!({}),
-                    given => json!({"bounding": given, "effective": given, "permitted": given}),
-                };
-                let mut process = json!({"capabilities": sets});
-                match self.container(id)?.reopen() {
-                    Some(running) => Ok(running.edit_exec(&mut process)?),
-                    None => Ok(()),
-                }
+            let sets = match capabilities {
+                [] => json!({}),
+                given => json!({"bounding": given, "effective": given, "permitted": given}),
+            };
+            let mut process = json!({"capabilities": sets});
+            if let Some(running) = container.reopen() {
+                running.edit_exec(&mut process)?;
             }
+            return Ok(None);
+        };
+        match container.exec_of_file(process)? {
+            None => Ok(None),
+            Some(judged) => Ok(Some((process.to_owned(), ExecFile::new(&judged)?))),
         }
+    }
+
+    fn exec(
+        &mut self,
+        id: &str,
+        judged: Option<(PathBuf, ExecFile)>,
+        kept: Inherited,
+    ) -> anyhow::Result<ExitCode> {
+        let reads = |runtime: &Self, former: &Path, file: &Path| {
+            with_file(&runtime.arguments, runtime.global_arguments, former, file)
+        };
+        if let Some(pid_file) = self.pid_file_of_a_detached()
+            && let Some(running) = self.own(&self.container(id)?)?
+        {
+            if let Some((former, file)) = &judged {
+                self.arguments = reads(self, former, &file.for_a_child())?;
+            }
+            return self.exec_verified(&running, &pid_file, kept);
+        }
+        kept.pass_on().context("cannot pass descriptors on")?;
+        if let Some((former, file)) = judged {
+            self.arguments = reads(self, &former, &file.for_this_place()?)?;
+        }
+        self.take_this_place()
     }
 
     fn delete(&self, which: &Deleted, kept: Inherited, log: &ErrorLog) -> anyhow::Result<ExitCode> {

@@ -493,6 +493,42 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     host.assert_clean();
 }
 
+/// Engines write the file in `/tmp`, which a container may have mounted: the runtime reads what was judged, whatever is there by then.
+#[test]
+fn an_exec_s_process_is_the_one_that_was_judged() {
+    let Some(host) = Host::find() else { return };
+    let script = "exec busybox sleep 1000";
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), script);
+    let file = host.dir.path().join("process.json");
+    let process = |word: &str| json!({"args": ["/bin/busybox", "sh", "-c", format!("echo {word} >> /seen")], "cwd": "/", "user": {"uid": 0, "gid": 0}, "env": []});
+    let other = host.dir.path().join("other.json");
+    fs::write(&other, process("another").to_string()).unwrap();
+    let swap = format!("cp {} {}", other.display(), file.display());
+    host.play_runc("exec", &swap);
+    let created = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "c1"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.runtime(&["start", "c1"]).code, Some(0));
+    let seen = bundle.join("rootfs/seen");
+    let lines = || fs::read_to_string(&seen).unwrap_or_default();
+    let by_place = ["exec", "--process", file.to_str().unwrap(), "c1"];
+    let pid_file = host.dir.path().join("exec.pid");
+    for (number, arguments) in [&by_place[..], &detached_exec(&pid_file, &file)]
+        .into_iter()
+        .enumerate()
+    {
+        fs::write(&file, process("judged").to_string()).unwrap();
+        let exec = host.runtime(arguments);
+        assert_eq!(exec.code, Some(0), "{exec:?}");
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while lines().lines().count() <= number && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(lines(), "judged\n".repeat(number + 1));
+    }
+    assert_eq!(host.runtime(&["delete", "--force", "c1"]).code, Some(0));
+    host.assert_clean();
+}
+
 /// With its program's file or by words: what runc would say is that a socket is not there.
 #[test]
 fn an_exec_after_the_broker_s_end_names_the_broker() {

@@ -99,7 +99,7 @@ pub(crate) fn read_process(path: &Path) -> Result<Value, Error> {
 }
 
 /// Replaces a JSON file that an engine wrote.
-pub(crate) fn write_json(path: &Path, value: &Value) -> Result<(), Error> {
+fn write_json(path: &Path, value: &Value) -> Result<(), Error> {
     let bytes = serde_json::to_vec(value).map_err(|source| Error::SpecJson {
         path: path.to_owned(),
         source,
@@ -130,12 +130,15 @@ fn write_like(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 }
 
 fn write_new(path: &Path, bytes: &[u8], like: &std::fs::Metadata) -> std::io::Result<()> {
+    // One that a killed process has left. Whoever has it open has another file.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut file: File = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
         .open(path)?;
     file.write_all(bytes)?;
     fchown(&file, Some(like.uid()), Some(like.gid()))?;

@@ -183,7 +183,7 @@ fn an_exec_s_process_is_read_alike() {
     let edit = |text: &str| {
         fs::write(&file, text).unwrap();
         container
-            .edit_exec_file(Path::new(&file))
+            .exec_of_file(Path::new(&file))
             .map_err(|error| host_config::chain(&error))
     };
     edit(r#"{"args":["sh"],"capabilities":{"bounding":[]}}"#).unwrap();

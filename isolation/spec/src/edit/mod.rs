@@ -9,6 +9,7 @@
 mod devices;
 mod environment;
 mod error;
+mod hooks;
 mod mount;
 mod plain;
 mod procfs;
@@ -61,10 +62,11 @@ pub struct Plan<'a> {
 type Edit = fn(&mut Map<String, Value>, &Plan<'_>) -> Result<(), Error>;
 
 /// In order. Later edits may rely on earlier ones; each is safe to repeat.
-const EDITS: [Edit; 9] = [
+const EDITS: [Edit; 10] = [
     devices::remove_foreign,
     environment::add,
     environment::hide_from_other_hooks,
+    hooks::remove_nvidia_s,
     devices::add_nodes,
     devices::add_mounts,
     procfs::mask,

@@ -147,6 +147,27 @@ fn the_environment_hides_the_cards_from_other_hooks_once() {
 }
 
 /// The driver's own nodes, as `--gpus`, CDI and people name them; card 1 is granted.
+#[test]
+fn nvidia_s_runtime_hook_is_taken_out_and_no_other() {
+    let hook = |path: &str| json!({"path": path, "args": ["hook", "prestart"]});
+    let spec = json!({"process": {}, "hooks": {
+        "prestart": [hook("/usr/bin/nvidia-container-runtime-hook"), hook("/opt/network")],
+        "createRuntime": [hook("/usr/bin/nvidia-container-toolkit")],
+        "createContainer": [hook("/usr/bin/nvidia-cdi-hook")],
+        "poststop": [hook("/usr/bin/nvidia-container-toolkit")],
+    }});
+    let edited = edited_for(&simulated(), &spec).unwrap();
+    let expected = json!({
+        "prestart": [hook("/opt/network")],
+        "createRuntime": [],
+        "createContainer": [hook("/usr/bin/nvidia-cdi-hook")],
+        "poststop": [hook("/usr/bin/nvidia-container-toolkit")],
+    });
+    assert_eq!(edited["hooks"], expected);
+    let none = edited_for(&simulated(), &json!({"process": {}})).unwrap();
+    assert!(none.get("hooks").is_none());
+}
+
 fn with_card_nodes() -> Value {
     json!({
         "mounts": [

@@ -415,6 +415,8 @@ fn the_device_group_is_read_as_runc_reads_it() {
         json!({"allow": true, "access": "rwm"}),
         json!({"allow": true, "type": "a", "access": "rwm"}),
         json!({"allow": true}),
+        json!({"allow": true, "type": "a", "major": -1, "minor": -1, "access": "m"}),
+        json!({"allow": true, "type": "", "access": "m"}),
         json!({"allow": true, "type": "c", "access": "rw"}),
         json!({"allow": true, "type": "c", "major": -1, "minor": -1, "access": "rwm"}),
         json!({"allow": true, "type": "b", "major": 8, "minor": 0, "access": "r"}),

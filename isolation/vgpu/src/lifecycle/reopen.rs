@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use cards::FrontendKind;
+use serde_json::Value;
 
 use super::prepared::Prepared;
 use super::running::Running;
@@ -35,20 +36,17 @@ impl Container {
             .map(|which| Prepared::reopened(self, which))
     }
 
-    /// [`Running::edit_exec`] on the file that an engine hands to its runtime, for any container; unchanged files are not written.
+    /// [`Running::edit_exec`] on what an engine's file for its runtime has; `None`: the container has no vGPU. The file stays as it is: a
+    /// container may be able to write to its folder, as engines make it in `/tmp`, and the runtime must read what was judged.
     ///
     /// # Errors
-    /// A file that cannot be read or written, or is no JSON object; as [`Running::edit_exec`].
-    pub fn edit_exec_file(&self, file: &Path) -> Result<(), Error> {
-        let before = bundle::read_process(file)?;
-        let mut process = before.clone();
-        if let Some(running) = self.reopen() {
-            running.edit_exec(&mut process)?;
-        }
-        if process == before {
-            Ok(())
-        } else {
-            bundle::write_json(file, &process)
-        }
+    /// A file that cannot be read, or is no JSON object; as [`Running::edit_exec`].
+    pub fn exec_of_file(&self, file: &Path) -> Result<Option<Value>, Error> {
+        let mut process = bundle::read_process(file)?;
+        let Some(running) = self.reopen() else {
+            return Ok(None);
+        };
+        running.edit_exec(&mut process)?;
+        Ok(Some(process))
     }
 }

@@ -234,6 +234,7 @@ fn a_container_with_the_driver_itself_is_left_as_it_is() {
         rule(json!({"allow": true, "type": "c", "major": 195, "access": "rwm"})),
         rule(json!({"allow": true, "access": "rwm"})),
         rule(json!({"allow": true, "type": "a", "major": -1, "minor": -1, "access": "rwm"})),
+        rule(json!({"allow": true, "type": "a", "access": "m"})),
         hook("nvidia-container-runtime-hook", "all"),
         hook("nvidia-ctk", "void"),
     ] {
