@@ -1,5 +1,7 @@
 //! What `cgpu-runtime` does around the runtime's own work.
 
+mod exec;
+
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use cards::{ContainerKey, FrontendKind};
 use host_config::Config;
-use serde_json::{Value, json};
+use serde_json::Value;
 use spec::request::{Reading, Whose};
 use sys::descriptors::Inherited;
 use vgpu::backend::Started;
@@ -19,7 +21,6 @@ use vgpu::{Container, Create, Ended, Prepared, Running, Source};
 use crate::child;
 use crate::command_line::{Deleted, Invocation, Spelling, Step, Subcommand, parse};
 use crate::error_log::ErrorLog;
-use crate::exec_file::{ExecFile, with_file};
 use crate::kept;
 
 /// The namespace of containers whose caller names no state folder; runc's own default ends so.
@@ -276,15 +277,6 @@ impl Runtime {
         Ok(container.reopen_as(FrontendKind::Runtime))
     }
 
-    /// Where an exec's process is told as soon as it runs: by the file that the engine names.
-    fn pid_file_of_a_detached(&self) -> Option<PathBuf> {
-        let detached = |argument: &OsString| argument == "--detach" || argument == "-d";
-        self.arguments
-            .iter()
-            .any(detached)
-            .then(|| self.pid_file())?
-    }
-
     /// `--pid-file`, as engines write it.
     fn pid_file(&self) -> Option<PathBuf> {
         let mut arguments = self.arguments.iter().skip(self.global_arguments);
@@ -296,76 +288,6 @@ impl Runtime {
                     .map(|path| Some(path.into())),
             })?
             .or_else(|| arguments.next().map(PathBuf::from))
-    }
-
-    /// An exec whose process is killed if it runs without the container's filter.
-    fn exec_verified(
-        &self,
-        running: &Running,
-        pid_file: &Path,
-        kept: Inherited,
-    ) -> anyhow::Result<ExitCode> {
-        let status = self.child(kept)?;
-        if status.success() {
-            let process = read_pid(pid_file)?;
-            if let Err(unheld) = running.verify_exec(process) {
-                let killed = unheld.kill();
-                killed.context("a process that is not held cannot be killed")?;
-                return Err(unheld.error.into());
-            }
-        }
-        Ok(child::exit_code(status))
-    }
-
-    /// The process of an exec, by its file, or by what the command line gives it; the file, and what it is to be, for a container with
-    /// a vGPU.
-    fn judged_exec(
-        &self,
-        id: &str,
-        process: Option<&Path>,
-        capabilities: &[String],
-    ) -> anyhow::Result<Option<(PathBuf, ExecFile)>> {
-        let container = self.container(id)?;
-        let Some(process) = process else {
-            // Built from the container's own spec, which is edited already: what is looked at is what is given beside it, and its broker.
-            let sets = match capabilities {
-                [] => json!({}),
-                given => json!({"bounding": given, "effective": given, "permitted": given}),
-            };
-            let mut process = json!({"capabilities": sets});
-            if let Some(running) = container.reopen() {
-                running.edit_exec(&mut process)?;
-            }
-            return Ok(None);
-        };
-        match container.exec_of_file(process)? {
-            None => Ok(None),
-            Some(judged) => Ok(Some((process.to_owned(), ExecFile::new(&judged)?))),
-        }
-    }
-
-    fn exec(
-        &mut self,
-        id: &str,
-        judged: Option<(PathBuf, ExecFile)>,
-        kept: Inherited,
-    ) -> anyhow::Result<ExitCode> {
-        let reads = |runtime: &Self, former: &Path, file: &Path| {
-            with_file(&runtime.arguments, runtime.global_arguments, former, file)
-        };
-        if let Some(pid_file) = self.pid_file_of_a_detached()
-            && let Some(running) = self.own(&self.container(id)?)?
-        {
-            if let Some((former, file)) = &judged {
-                self.arguments = reads(self, former, &file.for_a_child())?;
-            }
-            return self.exec_verified(&running, &pid_file, kept);
-        }
-        kept.pass_on().context("cannot pass descriptors on")?;
-        if let Some((former, file)) = judged {
-            self.arguments = reads(self, &former, &file.for_this_place()?)?;
-        }
-        self.take_this_place()
     }
 
     fn delete(&self, which: &Deleted, kept: Inherited, log: &ErrorLog) -> anyhow::Result<ExitCode> {

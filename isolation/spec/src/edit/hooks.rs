@@ -13,8 +13,8 @@ use crate::json;
 /// Its program's names. `nvidia-ctk` and `nvidia-cdi-hook` are of a CDI specification, which the engine has applied, and give no card.
 const NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
-/// The stages that it can be in.
-const STAGES: [&str; 2] = ["prestart", "createRuntime"];
+/// Where it can be among the hooks.
+const BEFORE_START: [&str; 2] = ["prestart", "createRuntime"];
 
 /// Takes it out.
 pub(super) fn remove_nvidia_s(
@@ -25,9 +25,9 @@ pub(super) fn remove_nvidia_s(
         return Ok(());
     }
     let hooks = json::child_object(root, "hooks")?;
-    for stage in STAGES {
-        if hooks.get(stage).is_some_and(|hooks| !hooks.is_null()) {
-            json::child_array(hooks, stage)?.retain(|hook| !is_nvidia_s(hook));
+    for name in BEFORE_START {
+        if hooks.get(name).is_some_and(|hooks| !hooks.is_null()) {
+            json::child_array(hooks, name)?.retain(|hook| !is_nvidia_s(hook));
         }
     }
     Ok(())
