@@ -67,7 +67,7 @@ pub enum Subcommand {
         /// The container.
         id: String,
         /// The file of the process spec, if there is one.
-        process: Option<PathBuf>,
+        process: Option<ProcessOption>,
         /// `--cap`: what the process may do beyond the container's own.
         capabilities: Vec<String>,
         /// `--preserve-fds`
@@ -197,6 +197,28 @@ pub enum ParseError {
     },
 }
 
+/// `--process` of an exec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessOption {
+    /// The file.
+    pub file: PathBuf,
+    /// `--process` or `-p`: runc takes one of both alone.
+    pub name: String,
+    /// So many words of the command line are before the container's name.
+    pub options_end: usize,
+}
+
+impl ProcessOption {
+    /// The command line with another file: of several the last one holds.
+    #[must_use]
+    pub fn replaced(&self, arguments: &[OsString], file: PathBuf) -> Vec<OsString> {
+        let mut replaced = arguments.to_vec();
+        let at = self.options_end.min(replaced.len());
+        replaced.splice(at..at, [OsString::from(&self.name), file.into()]);
+        replaced
+    }
+}
+
 /// Where the errors of this command line go. Read before anything else, so that a wrong configuration is reported there too;
 /// what is not understood is passed over.
 #[must_use]
@@ -224,13 +246,18 @@ pub fn parse(arguments: &[OsString], spelling: Spelling) -> Result<Invocation, P
         root: global.value(&["root"]).map(PathBuf::from),
         global_arguments: global.consumed - usize::from(global.positional.is_some()),
         subcommand: match global.positional {
-            Some(name) => subcommand(name, rest, spelling)?,
+            Some(name) => subcommand(name, (rest, global.consumed), spelling)?,
             None => Subcommand::Other,
         },
     })
 }
 
-fn subcommand(name: &str, rest: &[String], spelling: Spelling) -> Result<Subcommand, ParseError> {
+/// `rest`: what follows it, and how many words are before that.
+fn subcommand(
+    name: &str,
+    (rest, before): (&[String], usize),
+    spelling: Spelling,
+) -> Result<Subcommand, ParseError> {
     let known = match name {
         "create" | "run" => &CREATE,
         "restore" => &RESTORE,
@@ -256,7 +283,14 @@ fn subcommand(name: &str, rest: &[String], spelling: Spelling) -> Result<Subcomm
         },
         "exec" => Subcommand::Exec {
             id: scanned.container()?,
-            process: scanned.value(&["process", "p"]).map(PathBuf::from),
+            process: scanned.named_value(&["process", "p"]).map(|(name, file)| {
+                let dashes = if name.len() == 1 { "-" } else { "--" };
+                ProcessOption {
+                    file: PathBuf::from(file),
+                    name: format!("{dashes}{name}"),
+                    options_end: before + scanned.options_end,
+                }
+            }),
             capabilities: scanned.values(&["cap", "c"]),
             preserved_fds: scanned.preserved_fds()?,
         },

@@ -162,8 +162,8 @@ impl Runtime {
                 preserved_fds,
             } => {
                 let kept = kept(preserved_fds)?;
-                let judged = self.judged_exec(&id, process.as_deref(), &capabilities)?;
-                self.exec(&id, judged, kept)
+                self.judge_exec(&id, process.as_ref(), &capabilities, kept)?;
+                self.exec(&id, kept)
             }
             Subcommand::Start { id } => self.start(&id),
             Subcommand::Update { id } => self.update(&id),

@@ -57,16 +57,21 @@ pub(super) struct Scanned<'a> {
     pub(super) positional: Option<&'a str>,
     /// How many words were read, the positional one included.
     pub(super) consumed: usize,
+    /// How many of them are options and their values.
+    pub(super) options_end: usize,
 }
 
 impl<'a> Scanned<'a> {
     /// The last one holds, as in the runtimes.
     pub(super) fn value(&self, names: &[&str]) -> Option<&'a str> {
-        self.options
-            .iter()
-            .rev()
-            .find(|(name, _)| names.contains(name))
-            .and_then(|(_, value)| *value)
+        Some(self.named_value(names)?.1)
+    }
+
+    /// [`Scanned::value`], and the name that was used.
+    pub(super) fn named_value(&self, names: &[&str]) -> Option<(&'a str, &'a str)> {
+        let mut options = self.options.iter().rev();
+        let (name, value) = options.find(|(name, _)| names.contains(name))?;
+        Some((*name, (*value)?))
     }
 
     /// All of them, for an option that may stand more than once.
@@ -129,8 +134,10 @@ pub(super) fn scan<'a>(
         options: Vec::new(),
         positional: None,
         consumed: 0,
+        options_end: 0,
     };
     while let Some(argument) = arguments.get(scanned.consumed) {
+        scanned.options_end = scanned.consumed;
         scanned.consumed += 1;
         if argument == "--" {
             scanned.positional = arguments.get(scanned.consumed).map(String::as_str);
@@ -167,6 +174,7 @@ pub(super) fn scan<'a>(
                 }
             }
         }
+        scanned.options_end = scanned.consumed;
     }
     Ok(scanned)
 }

@@ -30,10 +30,15 @@ fn run(id: &str, bundle: Option<&str>) -> Subcommand {
     }
 }
 
-fn exec(id: &str, process: Option<&str>) -> Subcommand {
+/// `process`: the file, and how many words are before the container's name.
+fn exec(id: &str, process: Option<(&str, usize)>) -> Subcommand {
     Subcommand::Exec {
         id: id.to_owned(),
-        process: process.map(PathBuf::from),
+        process: process.map(|(file, options_end)| ProcessOption {
+            file: PathBuf::from(file),
+            name: "--process".to_owned(),
+            options_end,
+        }),
         capabilities: Vec::new(),
         preserved_fds: 0,
     }
@@ -72,7 +77,7 @@ fn what_engines_send_is_understood() {
         parsed("--log l exec --process /tmp/p.json --detach --pid-file /p abc")
             .unwrap()
             .subcommand,
-        exec("abc", Some("/tmp/p.json"))
+        exec("abc", Some(("/tmp/p.json", 8)))
     );
     assert_eq!(
         parsed("exec -t -e A=b -u 0:0 abc sh -p 1")
@@ -173,10 +178,14 @@ fn crun_s_spellings_are_understood() {
         );
     }
     // What follows -t in its word is -t's own value.
-    assert_eq!(
-        by_crun("exec -tp -u0:0 -p/p.json abc").unwrap().subcommand,
-        exec("abc", Some("/p.json"))
-    );
+    let Subcommand::Exec {
+        process: Some(process),
+        ..
+    } = by_crun("exec -tp -u0:0 -p/p.json abc").unwrap().subcommand
+    else {
+        panic!("no exec");
+    };
+    assert_eq!((process.file, process.options_end), ("/p.json".into(), 4));
 }
 
 #[test]
@@ -269,5 +278,47 @@ fn a_spec_of_another_name_and_a_pattern_are_seen() {
         Subcommand::Checkpoint {
             id: "abc".to_owned()
         }
+    );
+}
+
+#[test]
+fn the_file_of_an_exec_is_replaced_however_its_option_is_spelt() {
+    let replaced = |line: &str, parse: fn(&str) -> Result<Invocation, ParseError>| {
+        let Subcommand::Exec {
+            process: Some(process),
+            ..
+        } = parse(line).unwrap().subcommand
+        else {
+            panic!("{line}");
+        };
+        let words = process.replaced(&arguments(line), "/m".into());
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        let line = words.join(" ");
+        // The runtime takes the last one.
+        let Subcommand::Exec {
+            process: Some(now), ..
+        } = parse(&line).unwrap().subcommand
+        else {
+            panic!("{line}");
+        };
+        assert_eq!(now.file, PathBuf::from("/m"), "{line}");
+        line
+    };
+    for (before, after) in [
+        (
+            "exec --process /tmp/p c1",
+            "exec --process /tmp/p --process /m c1",
+        ),
+        ("exec -p=/tmp/p c1", "exec -p=/tmp/p -p /m c1"),
+        (
+            "--root /tmp/p exec --env X=/tmp/p -d --process=/tmp/p -- c1",
+            "--root /tmp/p exec --env X=/tmp/p -d --process=/tmp/p --process /m -- c1",
+        ),
+    ] {
+        assert_eq!(replaced(before, parsed), after);
+    }
+    assert_eq!(
+        replaced("exec -dp/tmp/p c1", by_crun),
+        "exec -dp/tmp/p -p /m c1"
     );
 }

@@ -11,7 +11,8 @@ use vgpu::Running;
 
 use super::{Runtime, read_pid};
 use crate::child;
-use crate::exec_file::{ExecFile, with_file};
+use crate::command_line::ProcessOption;
+use crate::exec_file::exec_file;
 
 impl Runtime {
     /// Where an exec's process is told as soon as it runs: by the file that the engine names.
@@ -42,14 +43,15 @@ impl Runtime {
         Ok(child::exit_code(status))
     }
 
-    /// The process of an exec, by its file, or by what the command line gives it; the file, and what it is to be, for a container with
-    /// a vGPU.
-    pub(super) fn judged_exec(
-        &self,
+    /// Looks at the process of an exec, by its file, or by what the command line gives it. For a container with a vGPU the runtime gets
+    /// the file's process as it was judged.
+    pub(super) fn judge_exec(
+        &mut self,
         id: &str,
-        process: Option<&Path>,
+        process: Option<&ProcessOption>,
         capabilities: &[String],
-    ) -> anyhow::Result<Option<(PathBuf, ExecFile)>> {
+        kept: Inherited,
+    ) -> anyhow::Result<()> {
         let container = self.container(id)?;
         let Some(process) = process else {
             // Built from the container's own spec, which is edited already: what is looked at is what is given beside it, and its broker.
@@ -61,35 +63,22 @@ impl Runtime {
             if let Some(running) = container.reopen() {
                 running.edit_exec(&mut process)?;
             }
-            return Ok(None);
+            return Ok(());
         };
-        match container.exec_of_file(process)? {
-            None => Ok(None),
-            Some(judged) => Ok(Some((process.to_owned(), ExecFile::new(&judged)?))),
+        if let Some(judged) = container.exec_of_file(&process.file)? {
+            let file = exec_file(&judged, kept.after())?;
+            self.arguments = process.replaced(&self.arguments, file);
         }
+        Ok(())
     }
 
-    pub(super) fn exec(
-        &mut self,
-        id: &str,
-        judged: Option<(PathBuf, ExecFile)>,
-        kept: Inherited,
-    ) -> anyhow::Result<ExitCode> {
-        let reads = |runtime: &Self, former: &Path, file: &Path| {
-            with_file(&runtime.arguments, runtime.global_arguments, former, file)
-        };
+    pub(super) fn exec(&self, id: &str, kept: Inherited) -> anyhow::Result<ExitCode> {
         if let Some(pid_file) = self.pid_file_of_a_detached()
             && let Some(running) = self.own(&self.container(id)?)?
         {
-            if let Some((former, file)) = &judged {
-                self.arguments = reads(self, former, &file.for_a_child())?;
-            }
             return self.exec_verified(&running, &pid_file, kept);
         }
         kept.pass_on().context("cannot pass descriptors on")?;
-        if let Some((former, file)) = judged {
-            self.arguments = reads(self, &former, &file.for_this_place()?)?;
-        }
         self.take_this_place()
     }
 }

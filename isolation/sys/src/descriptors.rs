@@ -25,6 +25,12 @@ impl Inherited {
         Ok(Self { kept })
     }
 
+    /// The first number that is none of the kept ones.
+    #[must_use]
+    pub fn after(self) -> RawFd {
+        RawFd::try_from(FIRST.saturating_add(self.kept)).unwrap_or(RawFd::MAX)
+    }
+
     /// What is executed next has the kept descriptors, under their numbers. Those that are not open are left out.
     ///
     /// # Errors

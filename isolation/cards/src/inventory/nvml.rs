@@ -51,7 +51,7 @@ fn inventory_of(nvml: &Nvml, former: Option<Inventory>) -> Result<Inventory, Err
             return Err(error);
         };
         let mut card = known.clone();
-        // Any other error is of a moment, or NVML's own.
+        // Any other error is of a moment, or NVML's own: what was known stands.
         let is_lost = matches!(
             error,
             Error::Nvml {
@@ -59,8 +59,11 @@ fn inventory_of(nvml: &Nvml, former: Option<Inventory>) -> Result<Inventory, Err
                 ..
             }
         );
-        card.modes.lost_since_unix_ms =
-            is_lost.then(|| known.modes.lost_since_unix_ms.unwrap_or_else(now_unix_ms));
+        if is_lost {
+            card.modes
+                .lost_since_unix_ms
+                .get_or_insert_with(now_unix_ms);
+        }
         cards.push(card);
     }
     cards.sort_by_key(|card| card.index);
@@ -195,13 +198,15 @@ mod tests {
         assert_eq!(named(&after), named(&before));
         // As long as it is lost, it is so since then.
         assert_eq!(inventory_of(&nvml, Some(after.clone())).unwrap(), after);
+        let lost = after.clone();
         // It answers again.
         std::fs::write(dir.path().join("cards"), text.concat()).unwrap();
         assert_eq!(inventory_of(&nvml, Some(after)).unwrap(), before);
-        // An error of another kind is no loss.
+        // An error of another kind is no loss, and does not take one back.
         let strange = with_lost.replace("GPU-1 lost", "GPU-1 strange");
         std::fs::write(dir.path().join("cards"), strange).unwrap();
         assert_eq!(inventory_of(&nvml, Some(before.clone())).unwrap(), before);
+        assert_eq!(inventory_of(&nvml, Some(lost.clone())).unwrap(), lost);
         // Nobody knows which card it was.
         std::fs::write(dir.path().join("cards"), &with_lost).unwrap();
         inventory_of(&nvml, None).unwrap_err();

@@ -118,9 +118,9 @@ fn opens_driver(before: bool, rule: &Value) -> bool {
     let kind = rule.get("type").and_then(Value::as_str).unwrap_or("a");
     // -1 is every number, as is none.
     let number = |key| rule.get(key).and_then(Value::as_u64);
-    if matches!(kind, "" | "a") {
-        // It takes the place of all before it, whatever access and numbers it has.
-        return is_allowed;
+    if is_allowed && matches!(kind, "" | "a") {
+        // Of all of them, whatever access and numbers it has: to the kernel and to runc.
+        return true;
     }
     let access = rule.get("access").and_then(Value::as_str).unwrap_or("rwm");
     let is_about_it = !is_other_kind(kind)

@@ -238,11 +238,15 @@ fn opened(rules: &[Value], modules: &Modules) -> Vec<Finding> {
         let access = rule.get("access").and_then(Value::as_str).unwrap_or("rwm");
         let is_of_all = !matches!(kind, "b" | "c" | "u" | "p");
         let is_everything = matches!(kind, "" | "a");
-        if is_everything {
+        let is_whole = ["major", "minor"]
+            .into_iter()
+            .all(|key| number(key).is_none())
+            && ['r', 'w', 'm'].into_iter().all(|one| access.contains(one));
+        // Of a rule on all devices the kernel and runc's filter leave numbers and access out, and crun's does not.
+        if is_everything && is_whole {
             findings.clear();
         }
-        // Making a node that cannot be opened harms nobody; engines allow it. Of a rule on all devices the kernel and runc's filter leave
-        // the access out.
+        // Making a node that cannot be opened harms nobody; engines allow it.
         let opens = is_everything || access.contains(['r', 'w']);
         if !is_allowed || !opens || kind == "p" {
             continue;
