@@ -84,10 +84,13 @@ impl CallSlots {
 
 impl SlotTurn<'_> {
     /// Ends the turn; the call slot remembers the answer until its next ticket.
-    pub fn finish(self, answer: &Answer) {
+    pub fn finish(mut self, answer: &Answer) {
         if self.ticket.call != 0 {
             let done = CallSlot::Done(self.ticket.call, Arc::clone(answer));
             lock(&self.call_slots.call_slots).insert(self.ticket.call_slot, done);
+            self.call_slots.finished.notify_all();
+            // What runs there from now on is another one's to end.
+            self.ticket.call = 0;
         }
     }
 }

@@ -154,13 +154,16 @@ pub enum FromBroker {
 /// Sends a message.
 ///
 /// # Errors
-/// The system's; `EPIPE` when the other side has ended.
+/// The system's; `EPIPE` when the other side has ended; `InvalidInput` for a message that it would not take.
 pub fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if bytes.len() > MOST_BYTES {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     sys::fd_passing::send(socket, &bytes, fds)
 }
 
@@ -295,5 +298,35 @@ impl SupervisorLink {
         if let Err(error) = self.send(&FromBroker::Release(what), &[]) {
             tracing::warn!(error = %error, "descriptors stay with the supervisor");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::path::PathBuf;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn what_the_other_side_would_not_take_is_not_sent() {
+        let (here, there) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        let upgrade = |length| FromBroker::Upgrade {
+            program: PathBuf::from("/".repeat(length)),
+        };
+        let refused = send(here.as_fd(), &upgrade(2 * MOST_BYTES), &[]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        // The longest path that there is.
+        send(here.as_fd(), &upgrade(4095), &[]).unwrap();
+        let (received, _) = receive::<FromBroker>(there.as_fd()).unwrap().unwrap();
+        assert!(matches!(received, FromBroker::Upgrade { .. }));
     }
 }

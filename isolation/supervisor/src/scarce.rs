@@ -22,7 +22,15 @@ const PATIENCE: Duration = Duration::from_millis(25);
 pub fn is_scarcity(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw),
-        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS | Errno::EAGAIN)
+        Some(
+            Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::ENOMEM
+                | Errno::ENOBUFS
+                | Errno::EAGAIN
+                // Root's descriptors in unread messages, of the whole host (`too_many_unix_fds`).
+                | Errno::ETOOMANYREFS
+        )
     )
 }
 

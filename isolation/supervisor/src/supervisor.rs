@@ -194,8 +194,12 @@ impl Supervisor {
     ) -> Result<(Child, Program), Error> {
         let program = program(self).map_err(Error::io("opening the program of", &self.dir))?;
         self.children = self.children.saturating_add(1);
-        let child = Child::spawn(&program, &self.dir, self.children, why)?;
-        self.watch(&child)?;
+        let mut child = Child::spawn(&program, &self.dir, self.children, why)?;
+        // One that cannot be watched is ended here: nobody else waits for it.
+        self.watch(&child).inspect_err(|_unwatched| {
+            child.kill();
+            child.wait();
+        })?;
         Ok((child, program))
     }
 
