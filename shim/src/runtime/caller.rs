@@ -129,6 +129,7 @@ mod tests {
 
     #[test]
     fn a_group_is_orphaned_by_its_shim_s_end_alone() {
+        let _alone = sys::sync::lock(&super::super::CHILDREN);
         let (child, caller) = leader();
         assert!(caller.orphaned_group().unwrap().is_none(), "it lives");
         let later = Caller {
@@ -152,6 +153,7 @@ mod tests {
 
     #[test]
     fn the_unborn_of_a_group_are_its_own_and_none_that_runs() {
+        let _alone = sys::sync::lock(&super::super::CHILDREN);
         let (first, caller) = leader();
         let (other, _) = leader();
         let mut same = Command::new("/bin/cat")

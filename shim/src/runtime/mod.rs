@@ -30,3 +30,8 @@ pub use reaper::Reaper;
 pub use runc::Runc;
 pub use spec::Spec;
 pub use supervisor::{KillScope, Process, Supervisor};
+
+/// The reaper takes every child of its process (`waitpid(-1)`), and a child has all that is open until its program is executed: a test
+/// that has any, or that must be the last to have something open, holds this.
+#[cfg(test)]
+pub(crate) static CHILDREN: std::sync::Mutex<()> = std::sync::Mutex::new(());

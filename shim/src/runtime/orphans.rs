@@ -273,6 +273,7 @@ mod tests {
     /// Two processes with a command line of 1 GiB, another user's and this one's.
     #[test]
     fn a_command_line_without_end_stops_no_look_for_calls() {
+        let _alone = sys::sync::lock(&super::super::CHILDREN);
         let program = include_str!("../../../isolation/sys/src/proc/long_command_line.py");
         let users = [rustix::process::getuid().as_raw(), 65_534];
         let mut children = Vec::new();

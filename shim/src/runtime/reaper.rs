@@ -276,9 +276,9 @@ mod tests {
         assert!(reaper.watches().strays.is_empty());
     }
 
-    // `waitpid(-1)` takes every child of the process, so all that forks in this test binary is in this one test.
     #[test]
     fn exits_reach_their_watchers_even_when_they_come_first() {
+        let _alone = lock(&super::super::CHILDREN);
         let reaper = Reaper::default();
         let (child, mut early) = reaper
             .spawn(Command::new("/bin/sh").args(["-c", "exit 7"]))
