@@ -186,7 +186,9 @@ fn checked(suite: Suite, test: &str) -> Result<()> {
                 "a second install changed something"
             );
         }
-        done(programs, root, &["uninstall"])?;
+        let report = done(programs, root, &["uninstall"])?;
+        let remarks = engine(&report, "docker")?["remarks"].to_string();
+        assert!(remarks.contains("systemctl restart docker"), "{report}");
         ensure!(
             picture(root)? == before,
             "uninstall left something of {main:?}"

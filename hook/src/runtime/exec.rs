@@ -15,7 +15,7 @@ use crate::command_line::ProcessOption;
 use crate::exec_file::exec_file;
 
 impl Runtime {
-    /// Where an exec's process is told as soon as it runs: by the file that the engine names.
+    /// Where the runtime writes an exec's process as soon as it runs: the file that the engine names.
     fn pid_file_of_a_detached(&self) -> Option<PathBuf> {
         let detached = |argument: &OsString| argument == "--detach" || argument == "-d";
         self.arguments

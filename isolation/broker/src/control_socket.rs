@@ -1,6 +1,6 @@
 //! `control.sock`: one JSON request a line, one JSON answer a line.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -84,7 +84,13 @@ pub fn serve(
             Ok(Request::Upgrade { program }) if serving.broker.supervisor_pid != 0 => {
                 // The supervisor answers on the connection, when this process is gone.
                 let request = FromBroker::Upgrade { program };
-                return container.supervisor.send(&request, &[writer.as_fd()]);
+                match container.supervisor.send(&request, &[writer.as_fd()]) {
+                    Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                        let error = format!("program: its path is too long ({error})");
+                        serde_json::to_vec(&serde_json::json!({ "error": error }))?
+                    }
+                    sent => return sent,
+                }
             }
             Ok(Request::Upgrade { .. }) => serde_json::to_vec(&serde_json::json!({
                 "error": "the supervisor was killed, and the next one does not watch yet: try again"

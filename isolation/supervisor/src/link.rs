@@ -162,7 +162,8 @@ pub fn send<T: Serialize>(
 ) -> io::Result<()> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
     if bytes.len() > MOST_BYTES {
-        return Err(io::ErrorKind::InvalidInput.into());
+        let why = format!("a message of {} bytes, {MOST_BYTES} at most", bytes.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     sys::fd_passing::send(socket, &bytes, fds)
 }

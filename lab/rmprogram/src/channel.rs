@@ -7,7 +7,7 @@
 //!
 //! Sources of methods and fields: `clc56f.h`, `clc7b5.h`. It has run on simulated cards only.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rmclient::{Card, Handle, Uuid};
 
@@ -22,8 +22,6 @@ pub(crate) const COPIES: &[u32] = &[
 ];
 /// The subchannel that the copy engine is bound to.
 const COPY: u32 = 4;
-/// How long between two looks at the fence.
-const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// A channel with a copy engine.
 #[derive(Debug)]
@@ -93,16 +91,6 @@ impl CopyChannel<'_> {
         let fence_address = self.ring.address + u64::try_from(FENCE_AT).unwrap_or(0);
         commands.extend(self.ring.release(fence_address, fence));
         self.ring.submit(&commands);
-        let deadline = Instant::now() + patience;
-        while self.ring.load(FENCE_AT) != fence {
-            if Instant::now() >= deadline {
-                return Err(Error::NotDone {
-                    value: fence,
-                    milliseconds: patience.as_millis(),
-                });
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
+        self.ring.until(FENCE_AT, fence, patience)
     }
 }

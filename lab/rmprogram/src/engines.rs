@@ -10,7 +10,7 @@
 //!
 //! Sources of methods: `clc7b5.h`, `cla140.h`, `clc697.h`, `cl902d.h`, `clc7b0.h`, `clc9b7.h`, `clc9d1.h`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nvabi::bytes;
 use nvabi::class::{self, Kind};
@@ -32,8 +32,6 @@ const COPIED_BYTES: usize = 0x4_0000;
 const INLINE_BYTES: usize = 64;
 /// The engine's own report.
 const REPORTED: u32 = 0x600d;
-/// How long between two looks at a word.
-const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// What does the work of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -286,17 +284,7 @@ impl EngineChannel<'_> {
         let (fence, patience) = (self.fence, self.patience);
         commands.extend(self.ring.release(self.address(FENCE_AT), fence));
         self.ring.submit(&commands);
-        let deadline = Instant::now() + patience;
-        while self.ring.load(FENCE_AT) != fence {
-            if Instant::now() >= deadline {
-                return Err(Error::NotDone {
-                    value: fence,
-                    milliseconds: patience.as_millis(),
-                });
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
+        self.ring.until(FENCE_AT, fence, patience)
     }
 
     fn address(&self, at: usize) -> u64 {

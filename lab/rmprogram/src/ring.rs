@@ -4,6 +4,7 @@
 //! the driver's, which is mapped through the channel (`isDeviceVoltaPlus`, nv_gpu_ops.c).
 
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use nvabi::layout::channel_params;
 use nvabi::{bytes, class, control};
@@ -13,6 +14,9 @@ use sys::ioctl::Block;
 use crate::Error;
 use crate::memory::{CardMemory, CpuMapping};
 use crate::uvm::{GpuRange, Uvm};
+
+/// How long between two looks at a word.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// Length of the area that holds ring, USERD, commands and what a channel keeps beside them.
 pub(crate) const AREA_BYTES: u64 = 2 << 20;
@@ -292,6 +296,24 @@ impl Ring {
 
     pub(crate) fn load(&self, at: usize) -> u32 {
         self.area.words().read_u32(at).unwrap_or(0)
+    }
+
+    /// Waits for a word of the area's.
+    ///
+    /// # Errors
+    /// [`Error::NotDone`] when it has not come in time.
+    pub(crate) fn until(&self, at: usize, word: u32, patience: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
+        while self.load(at) != word {
+            if Instant::now() >= deadline {
+                return Err(Error::NotDone {
+                    value: word,
+                    milliseconds: patience.as_millis(),
+                });
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 
     /// `GPGet` and `GPPut`.

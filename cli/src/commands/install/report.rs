@@ -197,6 +197,15 @@ pub(super) fn reload(engine: Engine) -> Option<&'static str> {
     }
 }
 
+/// By reading moby's `reloadPlatform`: a key that is in the file no more changes nothing.
+const KEEPS_DEFAULT: &str = "docker keeps cgpu as its default runtime until `systemctl restart docker`: a reload leaves a default that is in no file any more";
+
+fn drops_default(work: &FileWork) -> bool {
+    let names = |text: &str| text.contains("\"default-runtime\"");
+    let before = work.before.as_ref().is_some_and(|found| names(&found.text));
+    before && !work.after.as_deref().is_some_and(names)
+}
+
 fn engine(action: Action, work: &Work) -> EngineReport {
     let state = match &work.skipped {
         Some(_) => State::Skipped,
@@ -204,13 +213,17 @@ fn engine(action: Action, work: &Work) -> EngineReport {
         None => State::Unchanged,
     };
     let then = reload(work.engine).filter(|_| state == State::Changed);
+    let mut remarks: Vec<String> = work.skipped.iter().chain(&work.remarks).cloned().collect();
+    if work.engine == Engine::Docker && work.files.iter().any(drops_default) {
+        remarks.push(KEEPS_DEFAULT.to_owned());
+    }
     EngineReport {
         engine: work.engine,
         version: work.version.map(|version| version.to_string()),
         state,
         files: work.files.iter().map(|one| file(action, one)).collect(),
         check: work.checked.clone(),
-        remarks: work.skipped.iter().chain(&work.remarks).cloned().collect(),
+        remarks,
         then: then.map(str::to_owned),
         then_done: false,
     }
