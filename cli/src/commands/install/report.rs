@@ -198,7 +198,7 @@ pub(super) fn reload(engine: Engine) -> Option<&'static str> {
 }
 
 /// By reading moby's `reloadPlatform`: a key that is in the file no more changes nothing.
-const KEEPS_DEFAULT: &str = "docker keeps cgpu as its default runtime until `systemctl restart docker`: a reload leaves a default that is in no file any more";
+const KEEPS_DEFAULT: &str = "docker keeps the default runtime that is taken out until `systemctl restart docker`: a reload leaves a default that is in no file any more";
 
 fn drops_default(work: &FileWork) -> bool {
     let names = |text: &str| text.contains("\"default-runtime\"");
