@@ -41,8 +41,12 @@ impl Neighbour {
         Self { table, record }
     }
 
-    /// Says what it counts as; from when on.
+    /// Says what it counts as; from when on. What it said before holds first, as a broker would wait for it: others take their
+    /// share [`EARLY_NS`] before that at most, and so may a test that watches them.
     fn announce(&mut self, rules: &CardRules, terms: Terms) -> u64 {
+        if let Some(next) = self.record.next {
+            until("what was said before holds", || now_ns() >= next.at_ns);
+        }
         let claim = Claim {
             terms,
             groups: 1,
