@@ -30,5 +30,6 @@ pub mod nodes;
 pub mod rdma;
 pub mod request;
 pub mod strict_json;
+mod time_zone;
 
 pub use request::Request;

@@ -14,6 +14,7 @@ mod mount;
 mod plain;
 mod procfs;
 mod seccomp;
+mod time_zones;
 
 use std::path::Path;
 
@@ -62,13 +63,14 @@ pub struct Plan<'a> {
 type Edit = fn(&mut Map<String, Value>, &Plan<'_>) -> Result<(), Error>;
 
 /// In order. Later edits may rely on earlier ones; each is safe to repeat.
-const EDITS: [Edit; 10] = [
+const EDITS: [Edit; 11] = [
     devices::remove_foreign,
     environment::add,
     environment::hide_from_other_hooks,
     hooks::remove_nvidia_s,
     devices::add_nodes,
     devices::add_mounts,
+    time_zones::protect,
     procfs::mask,
     procfs::protect,
     seccomp::install,

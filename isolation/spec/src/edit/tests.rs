@@ -168,6 +168,31 @@ fn nvidia_s_runtime_hook_is_taken_out_and_no_other() {
     assert!(none.get("hooks").is_none());
 }
 
+#[test]
+fn time_zones_of_the_host_are_bound_read_only() {
+    let mount = |source: &str, options: Value| json!({"destination": "/x", "type": "bind", "source": source, "options": options});
+    let spec = json!({"process": {}, "mounts": [
+        mount("/etc/localtime", json!(["rbind"])),
+        mount("/etc/../etc/timezone", json!(["bind", "ro", "rw"])),
+        mount("/usr/share/zoneinfo", json!(["rbind", "rrw", "ro"])),
+        mount("/usr/share/zoneinfos", json!(["rbind"])),
+        {"destination": "/y", "type": "bind", "source": "/etc/localtime"},
+    ]});
+    let edited = edited_for(&simulated(), &spec).unwrap();
+    let options: Vec<&Value> = edited["mounts"].as_array().unwrap()[..5]
+        .iter()
+        .map(|mount| &mount["options"])
+        .collect();
+    let expected = [
+        json!(["rbind", "ro"]),
+        json!(["bind", "rw", "ro"]),
+        json!(["rbind", "ro"]),
+        json!(["rbind"]),
+        json!(["ro"]),
+    ];
+    assert_eq!(options, expected.iter().collect::<Vec<_>>());
+}
+
 fn with_card_nodes() -> Value {
     json!({
         "mounts": [

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::time_zone;
+
 /// Options of overlay filesystems that name folders.
 const LOWER: [&str; 4] = ["lowerdir", "lowerdir+", "datadir", "datadir+"];
 const UPPER: [&str; 2] = ["upperdir", "workdir"];
@@ -50,10 +52,16 @@ impl<'a> Mount<'a> {
         self.kind == "bind" || self.has("bind") || self.has("rbind")
     }
 
-    /// The last of `ro` and `rw` counts. Of a recursive mount it is the top alone, unless `rro` says more.
+    /// The last of `ro` and `rw` counts. Of a recursive mount it is the top alone, unless `rro` says more. Where `rrw` stands, a
+    /// runtime makes all writable after it has mounted, whatever the order (runc 1.1 does). A time zone of the host becomes
+    /// read-only by [`crate::edit`].
     pub(super) fn access(&self) -> Access {
+        if self.is_bind() && time_zone::is_one(self.source) {
+            return Access::Read;
+        }
         let mut words = self.options.iter().rev();
-        match words.find(|option| matches!(**option, "ro" | "rw" | "rro" | "rrw")) {
+        match words.find(|option| matches!(**option, "ro" | "rw" | "rro")) {
+            _ if self.has("rrw") => Access::Write,
             Some(&("ro" | "rro")) => Access::Read,
             _ => Access::Write,
         }

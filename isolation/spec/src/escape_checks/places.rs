@@ -252,9 +252,7 @@ fn is_engine_s_from(parts: &[&str]) -> bool {
         ["kubelet", "pods", _pod, "containers", _, _] => true,
         // where volumes are mounted before pods get them
         ["kubelet", "plugins", "kubernetes.io", _, _, ..] => true,
-        // what tells the time zone; NVIDIA's daemons, by the specs of its toolkit
-        ["etc", "localtime" | "timezone"] => true,
-        ["usr", "share", "zoneinfo", _region, ..] => true,
+        // NVIDIA's daemons, by the specs of its toolkit
         [
             "run",
             "nvidia-persistenced" | "nvidia-fabricmanager",

@@ -727,6 +727,9 @@ fn what_engines_and_people_bind_every_day_passes() {
         ("/etc/ssl/certs", &["rbind", "ro"]),
         ("/opt/models", &["bind", "ro"]),
         ("/usr/share/fonts", &["bind", "ro"]),
+        ("/usr/share/zoneinfo", &["rbind", "rw"]),
+        ("/usr/share/zoneinfo/Europe/Berlin", &["bind"]),
+        ("/etc/timezone", &["bind"]),
         ("/run/systemd/resolve/resolv.conf", &["bind", "ro"]),
         ("/run/udev/data", &["bind", "ro"]),
     ] {
@@ -736,6 +739,22 @@ fn what_engines_and_people_bind_every_day_passes() {
             "{source}"
         );
     }
+    // Which way round they are written is nothing to a runtime.
+    for (options, expected) in [
+        (&["rbind", "rrw", "ro"][..], &[Weakness::HostRoot][..]),
+        (&["rbind", "ro", "rrw"], &[Weakness::HostRoot]),
+        (&["rbind", "rw", "ro"], &[]),
+        (&["rbind", "rro"], &[]),
+    ] {
+        assert_eq!(weaknesses(&bound("/etc/ssl/certs", options)), expected);
+    }
+    // A link of someone's to a time zone is not what is made read-only.
+    let linked = Fake {
+        links: vec![("/data/zone", "/usr/share/zoneinfo/UTC")],
+        ..fake()
+    };
+    let found = weaknesses_on(&linked, &bound("/data/zone", &["bind"]));
+    assert_eq!(found, [Weakness::HostRoot]);
     for root in [
         format!("/var/lib/docker/overlay2/{ID}/merged"),
         format!("/var/lib/docker/rootfs/overlayfs/{ID}"),
