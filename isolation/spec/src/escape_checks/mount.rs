@@ -71,6 +71,11 @@ impl<'a> Mount<'a> {
         self.access() == Access::Read && (!self.is_recursive() || self.has("rro"))
     }
 
+    /// Whether it changes a mount that was made before it: what was judged read-only becomes writable (with runc 1.1, by trying).
+    pub(super) fn is_remount(&self) -> bool {
+        self.has("remount")
+    }
+
     /// Only an explicit `bind` leaves out what is mounted below.
     pub(super) fn is_recursive(&self) -> bool {
         self.is_bind() && (self.has("rbind") || !self.has("bind"))

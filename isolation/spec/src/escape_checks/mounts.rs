@@ -93,6 +93,10 @@ pub(super) fn findings(
         let Some(mount) = Mount::read(entry) else {
             continue;
         };
+        if mount.is_remount() {
+            let value = format!("remount at {}", mount.destination);
+            findings.push(Finding::new(Weakness::HostRoot, "mounts", value));
+        }
         for (source, weakness) in context.of_mount(&mount) {
             let value = format!("{source} at {}", mount.destination);
             findings.push(Finding::new(weakness, "mounts", value));

@@ -748,6 +748,11 @@ fn what_engines_and_people_bind_every_day_passes() {
     ] {
         assert_eq!(weaknesses(&bound("/etc/ssl/certs", options)), expected);
     }
+    // Of a mount that was made before.
+    for kind in ["none", "tmpfs", "bind"] {
+        let again = json!({"destination": "/x", "type": kind, "source": "/data", "options": ["remount", "ro"]});
+        assert_eq!(weaknesses(&with("/mounts", again)), [Weakness::HostRoot]);
+    }
     // A link of someone's to a time zone is not what is made read-only.
     let linked = Fake {
         links: vec![("/data/zone", "/usr/share/zoneinfo/UTC")],
