@@ -57,9 +57,10 @@ fn copy(tid: i32, block: Block) -> Result<Segment, Refusal> {
         Extent::Exact => {
             sys::memory::read_exact(tid, block.address, &mut bytes).map_err(unreadable)?
         }
+        // What cannot be read is zero here as it is for the driver, which gets this copy: judged by fewer bytes than are executed, half a
+        // field would be none for the one and a value for the other.
         Extent::Window => {
-            let read = sys::memory::read(tid, block.address, &mut bytes).map_err(unreadable)?;
-            bytes.truncate(read);
+            sys::memory::read(tid, block.address, &mut bytes).map_err(unreadable)?;
         }
     }
     let pointer_at = u32::try_from(block.pointer_at).map_err(|_beyond| Refusal::Errno(EFAULT))?;

@@ -4,7 +4,7 @@ use ledger::{Counted, Limits, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
 /// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`. Of a container with one card: see [`of_ledger`].
-const OF_LEDGER: [(Counted, u64); 11] = [
+const OF_LEDGER: [(Counted, u64); 12] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
@@ -14,6 +14,9 @@ const OF_LEDGER: [(Counted, u64); 11] = [
     // Engine objects, events, a debugger's sessions and the like: most of them the driver hands to the firmware (`RS_FLAGS_ALLOC_RPC_TO_PHYS_RM`,
     // resource_list.h), whose heap is small and the same for all. A CUDA context has some hundreds.
     (Counted::Kind(ObjectKind::Other), 1 << 14),
+    // The driver keeps an entry in the kernel's memory for each piece of memory that is registered with each of them, which no control group
+    // counts (third_party_p2p.c, `CliAddThirdPartyP2PVidmemInfo`). A process has one for each card.
+    (Counted::Kind(ObjectKind::PeerSession), 64),
     // In pieces of 2 MiB, which is what `cuMemCreate` makes at least, 512 GiB.
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.

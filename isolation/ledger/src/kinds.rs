@@ -28,6 +28,8 @@ pub enum ObjectKind {
     Invalidated,
     /// Anything else.
     Other,
+    /// A session of third-party peer-to-peer. The driver keeps something for each piece of memory that is registered with each.
+    PeerSession,
 }
 
 /// What can be limited.
@@ -62,6 +64,7 @@ impl fmt::Display for Counted {
             Self::Kind(ObjectKind::ContextShare) => "context shares",
             Self::Kind(ObjectKind::Invalidated) => "invalidated objects",
             Self::Kind(ObjectKind::Other) => "other objects",
+            Self::Kind(ObjectKind::PeerSession) => "peer-to-peer sessions",
             Self::Objects => "objects",
             Self::Mappings => "external mappings",
             Self::Ranges => "external ranges",

@@ -171,7 +171,8 @@ impl Ledger {
             | ObjectKind::VaSpace
             | ObjectKind::ContextShare
             | ObjectKind::Invalidated
-            | ObjectKind::Other => Vec::new(),
+            | ObjectKind::Other
+            | ObjectKind::PeerSession => Vec::new(),
         };
         found.into_iter().max_by_key(|id| self.bytes_of(*id))
     }

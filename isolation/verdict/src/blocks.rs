@@ -32,7 +32,7 @@ pub struct Block {
 pub enum Extent {
     /// Unreadable memory fails the call with `EFAULT`, as the driver would.
     Exact,
-    /// A window over a block whose true length the class decides: what can be read is enough.
+    /// A window over a block whose true length the class decides: what can be read is enough, and the rest is zero.
     Window,
 }
 

@@ -163,12 +163,11 @@ fn alloc(
         // OS_DESCRIPTOR pins pages of whoever makes the call (os_desc_mem.c), and here that is not the tenant: only
         // ALLOC_MEMORY, which stays with the caller, may make it.
         Kind::Fabric | Kind::OsDescriptor => Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release)),
-        Kind::Device => {
-            let instance = params
-                .and_then(|params| u32_at(params, device_params::DEVICE_ID))
-                .unwrap_or(0);
-            Ok(object(Some(instance)))
-        }
+        // Without parameters it would use the address space that all such devices of the card share (`deviceConstruct_IMPL`, gpu/device.c).
+        Kind::Device => params
+            .and_then(|params| u32_at(params, device_params::DEVICE_ID))
+            .map(|instance| object(Some(instance)))
+            .ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release)),
         Kind::Vidmem => {
             let params =
                 params.ok_or_else(|| op.refuse(status::NV_ERR_INVALID_ARGUMENT, release))?;

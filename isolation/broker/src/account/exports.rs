@@ -34,6 +34,7 @@ fn may_be_exported(kind: ObjectKind) -> bool {
         | ObjectKind::ChannelGroup
         | ObjectKind::Channel
         | ObjectKind::ContextShare
+        | ObjectKind::PeerSession
         | ObjectKind::Invalidated => false,
     }
 }

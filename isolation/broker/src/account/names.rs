@@ -273,6 +273,7 @@ fn ends_by_itself_alone(kind: ObjectKind) -> bool {
         | ObjectKind::Channel
         | ObjectKind::ContextShare
         | ObjectKind::Invalidated
+        | ObjectKind::PeerSession
         | ObjectKind::Other => false,
     }
 }

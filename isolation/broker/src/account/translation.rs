@@ -3,7 +3,7 @@
 use driver::Segment;
 use ledger::{CardSlot, ObjectHandle, ObjectKind};
 use nvabi::bytes::{array_at, u32_at};
-use nvabi::class::{Class, Kind, NV01_MEMORY_VIRTUAL};
+use nvabi::class::{Class, Kind, NV01_MEMORY_VIRTUAL, Plain};
 use nvabi::layout::{channel_params, memory_params, nvos32, virtual_params};
 use nvabi::{escape, status};
 use verdict::{Effect, Op};
@@ -73,6 +73,7 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
         Kind::ChannelGroup => ObjectKind::ChannelGroup,
         Kind::Channel => ObjectKind::Channel,
         Kind::ContextShare => ObjectKind::ContextShare,
+        Kind::Plain(Plain::ThirdParty) => ObjectKind::PeerSession,
         Kind::Graphics
         | Kind::Copy
         | Kind::Video

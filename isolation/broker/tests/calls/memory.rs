@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use nvabi::bytes::{put_u32, put_u64, u32_at};
+use nvabi::layout::context_dma;
+use nvabi::status;
 
 use crate::Test;
 use crate::agent::Ask;
@@ -68,6 +70,12 @@ fn a_shared_address_space_is_the_clients_own() {
         let seen = seen.last().unwrap().segments.get(1).unwrap().clone();
         assert_eq!(u32_at(&seen, share_at), Some(client));
         assert_eq!(u32_at(&called.params, share_at), Some(0), "as it was given");
+        // Nor has one without parameters, which has nothing that could be made its own.
+        let seen = fixture.fake.seen().len();
+        let arg = rm::alloc(client, client, 0, rm::DEVICE, 0);
+        let called = tenant.call(fd, rm::ALLOC, &arg, &[]);
+        assert_eq!(called.status(), status::NV_ERR_INVALID_ARGUMENT);
+        assert_eq!(fixture.fake.seen().len(), seen);
     }
 }
 
@@ -165,19 +173,21 @@ fn an_unwritable_struct() {
 fn parameters_may_end_with_their_page() {
     /// A class whose parameters have no exact size, so a window over them is read.
     const WINDOWED: u32 = 0x2081;
+    const CONTEXT_DMA: u32 = 2;
     let fixture = Fixture::new(MIB);
     let (tenant, fd, client, device) = with_device(&fixture);
     let pages = tenant.pages(2, false);
     let end = pages + 2 * PAGE;
-    for (address, readable) in [(end - 8, 8), (end - PAGE, 512), (end - PAGE - 100, 512)] {
+    for address in [end - 8, end - PAGE, end - PAGE - 100] {
         tenant.write(address, &[7; 8]);
         let arg = rm::alloc(client, device, 0, WINDOWED, address);
         let called = tenant.call(fd, rm::ALLOC, &arg, &[]);
-        assert_eq!(called.status(), rm::OK, "{readable}");
+        assert_eq!(called.status(), rm::OK);
         let seen = fixture.fake.seen().pop().unwrap();
         assert_eq!(
             (seen.segments[1].len(), &seen.segments[1][..8]),
-            (readable, &[7; 8][..])
+            (512, &[7; 8][..]),
+            "what is judged is what the driver gets"
         );
         assert_eq!(
             tenant.read(address, 2),
@@ -185,6 +195,14 @@ fn parameters_may_end_with_their_page() {
             "the answer is written back"
         );
     }
+    // A notifier of 64 KiB whose limit is cut in the middle: what is left of it counts.
+    let mut params = vec![0; 31];
+    put_u32(&mut params, context_dma::FLAGS, 1 << 20);
+    put_u32(&mut params, context_dma::LIMIT, 0xffff);
+    tenant.write(end - 31, &params);
+    let arg = rm::alloc(client, device, 0, CONTEXT_DMA, end - 31);
+    let called = tenant.call(fd, rm::ALLOC, &arg, &[]);
+    assert_eq!(called.status(), status::NV_ERR_INVALID_LIMIT);
     let arg = rm::alloc(client, device, 0, WINDOWED, end);
     assert_eq!(tenant.call(fd, rm::ALLOC, &arg, &[]).ret, Err(EFAULT));
     // An exact size that just fits.
