@@ -37,8 +37,18 @@ pub fn is_made(folder: &Path, stamp: &str) -> bool {
 }
 
 /// Makes `folder` by `make` in a temporary place and moves it there when whole, so that a killed run leaves
-/// nothing that looks finished. `stamp` names what it was made from: another stamp means to make it anew.
-pub fn once(folder: &Path, stamp: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+/// nothing that looks finished. `stamp` names what it was made from: another stamp means to make it anew. It is made under the
+/// lock of a `part`; what is there waits for nobody.
+pub fn once(
+    part: &str,
+    folder: &Path,
+    stamp: &str,
+    make: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    if is_made(folder, stamp) {
+        return Ok(());
+    }
+    let _lock = lock(part)?;
     if is_made(folder, stamp) {
         return Ok(());
     }
@@ -72,13 +82,13 @@ mod tests {
             }
         };
         assert!(!is_made(&folder, "1"));
-        once(&folder, "1", make("a")).unwrap();
+        once("tests", &folder, "1", make("a")).unwrap();
         assert!(is_made(&folder, "1") && !is_made(&folder, "2"));
-        once(&folder, "1", make("b")).unwrap();
+        once("tests", &folder, "1", make("b")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("text")).unwrap(), "a");
-        once(&folder, "2", |_| anyhow::bail!("half-way")).unwrap_err();
+        once("tests", &folder, "2", |_| anyhow::bail!("half-way")).unwrap_err();
         assert_eq!(fs::read_to_string(folder.join("text")).unwrap(), "a");
-        once(&folder, "2", make("c")).unwrap();
+        once("tests", &folder, "2", make("c")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("text")).unwrap(), "c");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }

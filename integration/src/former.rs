@@ -55,8 +55,7 @@ impl Former {
     /// The history does not have it, or it does not build.
     pub fn fetch(current: &Programs) -> Result<Self> {
         let folder = cache::folder().join("former");
-        let _lock = cache::lock("former")?;
-        cache::once(&folder, COMMIT, |at| {
+        cache::once("former", &folder, COMMIT, |at| {
             progress(&format!(
                 "building the former version, {}",
                 COMMIT.get(..8).unwrap_or(COMMIT)

@@ -83,8 +83,7 @@ impl GoProgram {
     /// There is no Go toolchain, or it cannot build the programs.
     pub fn fetch_all(&self) -> Result<PathBuf> {
         let folder = self.folder();
-        let _lock = cache::lock(self.name)?;
-        cache::once(&folder, &self.stamp(), |at| {
+        cache::once(self.name, &folder, &self.stamp(), |at| {
             let go = find("go")
                 .with_context(|| format!("no Go toolchain to build {} with", self.name))?;
             fs::write(at.join("go.mod"), self.module)?;

@@ -34,7 +34,6 @@ struct Layer {
 /// busybox, and our static programs in `/usr/bin` when they are given.
 pub fn busybox(programs: Option<&Programs>) -> Result<Image> {
     let package = unpacked(Suite::Host, "busybox", &["busybox-static"])?;
-    let _lock = cache::lock("images")?;
     let binary = busybox_in(&package)?;
     let base = cached_layer("busybox", &stamp_of(&[&binary])?, |root| {
         busybox_root(root, &binary)
@@ -48,7 +47,6 @@ pub fn busybox(programs: Option<&Programs>) -> Result<Image> {
 pub fn tinygrad(programs: Option<&Programs>) -> Result<Image> {
     let rootfs = python::rootfs()?;
     let package = unpacked(Suite::Host, "busybox", &["busybox-static"])?;
-    let _lock = cache::lock("images")?;
     let binary = busybox_in(&package)?;
     let stamp = fs::read_to_string(rootfs.join(".stamp"))?;
     let base = cached_layer("tinygrad", &stamp, |root| {
@@ -65,7 +63,6 @@ pub fn tinygrad(programs: Option<&Programs>) -> Result<Image> {
 /// What a pod's sandbox runs: a program that waits for ever.
 pub fn pause() -> Result<Image> {
     let package = unpacked(Suite::Host, "busybox", &["busybox-static"])?;
-    let _lock = cache::lock("images")?;
     let binary = busybox_in(&package)?;
     let base = cached_layer("busybox", &stamp_of(&[&binary])?, |root| {
         busybox_root(root, &binary)
@@ -110,7 +107,7 @@ fn busybox_root(root: &Path, binary: &Path) -> Result<()> {
 /// A layer whose content `fill` lays out; kept in the cache under the stamp.
 fn cached_layer(name: &str, stamp: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Layer> {
     let folder = cache::folder().join("images").join(format!("{name}-base"));
-    cache::once(&folder, stamp, |at| {
+    cache::once("images", &folder, stamp, |at| {
         progress(&format!("packing the base of image {name}"));
         let root = tempfile::tempdir()?;
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
@@ -176,7 +173,7 @@ fn image(name: &str, entry: &[&str], base: Layer, programs: Option<&Programs>) -
         layers.push(programs_layer(programs, work.path())?);
     }
     let digests: Vec<&str> = layers.iter().map(|layer| layer.digest.as_str()).collect();
-    cache::once(&folder, &digests.join(" "), |at| {
+    cache::once("images", &folder, &digests.join(" "), |at| {
         progress(&format!("packing image {name}"));
         let archive = work.path().join("archive");
         fs::create_dir_all(&archive)?;

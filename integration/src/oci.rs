@@ -92,14 +92,13 @@ fn found(root: &Path, program: &str) -> Result<PathBuf> {
 /// A copy of the program that finds the loader and the libraries unpacked beside it.
 fn linked(root: &Path, name: &str, program: &str) -> Result<PathBuf> {
     let patchelf = unpacked(Suite::Host, "engines/patchelf", &["patchelf"])?;
-    let _lock = cache::lock("packages")?;
     let folder = cache::folder().join(format!("engines/{name}-linked"));
     let stamp = format!(
         "{} {}",
         root.display(),
         fs::read_to_string(root.join(".stamp"))?
     );
-    cache::once(&folder, &stamp, |at| {
+    cache::once("packages", &folder, &stamp, |at| {
         let copy = at.join(program);
         fs::copy(found(root, program)?, &copy)?;
         let libraries = library_folders(root)?;

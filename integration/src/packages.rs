@@ -131,8 +131,7 @@ fn own_list(name: &str, line: &str) -> Result<Vec<String>> {
 /// A reason to skip aloud: there is no apt, or the archive does not have the package any more.
 pub fn upstream_source(release: &str, component: &str, package: &str) -> Result<PathBuf> {
     let folder = cache::folder().join(format!("sources/{package}-{release}"));
-    let _lock = cache::lock("packages")?;
-    cache::once(&folder, package, |at| {
+    cache::once("packages", &folder, package, |at| {
         progress(&format!("fetching the source of {package} ({release})"));
         let line = format!("deb-src {SIGNED} {ARCHIVE} {release} {component}");
         let options = own_list(&format!("source-{release}"), &line)?;
@@ -181,8 +180,7 @@ fn update(suite: Suite) -> Result<()> {
 /// Downloads and unpacks packages into `<cache>/<part>`, once. Returns the folder.
 pub fn unpacked(suite: Suite, part: &str, packages: &[&str]) -> Result<PathBuf> {
     let folder = cache::folder().join(part);
-    let _lock = cache::lock("packages")?;
-    cache::once(&folder, &packages.join(" "), |at| {
+    cache::once("packages", &folder, &packages.join(" "), |at| {
         progress(&format!(
             "fetching {} ({} releases)",
             packages.join(" "),

@@ -119,14 +119,13 @@ impl Release {
 /// A copy that finds the libraries unpacked beside it, also when conmon starts it with an empty environment.
 fn linked(root: &Path, name: &str) -> Result<PathBuf> {
     let patchelf = unpacked(Suite::Host, "engines/patchelf", &["patchelf"])?;
-    let _lock = cache::lock("packages")?;
     let folder = cache::folder().join(format!("engines/{name}-linked"));
     let stamp = format!(
         "{} {}",
         root.display(),
         fs::read_to_string(root.join(".stamp"))?
     );
-    cache::once(&folder, &stamp, |at| {
+    cache::once("packages", &folder, &stamp, |at| {
         let copy = at.join("podman");
         fs::copy(root.join("usr/bin/podman"), &copy)?;
         let libraries = root.join(LIBRARIES);

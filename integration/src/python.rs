@@ -52,7 +52,6 @@ pub fn rootfs() -> Result<PathBuf> {
     }
     let wheel = wheel()?;
     let folder = cache::folder().join("python/rootfs");
-    let _lock = cache::lock("python")?;
     let stamp = format!(
         "{} {}.{} {TINYGRAD} {}",
         packages.display(),
@@ -60,7 +59,7 @@ pub fn rootfs() -> Result<PathBuf> {
         version.1,
         ROOTS.join(" ")
     );
-    cache::once(&folder, &stamp, |at| {
+    cache::once("python", &folder, &stamp, |at| {
         progress(&format!(
             "laying out Python {}.{} with tinygrad {TINYGRAD}",
             version.0, version.1
@@ -106,8 +105,7 @@ fn interpreter(suite: Suite) -> Result<(PathBuf, (u32, u32))> {
 /// tinygrad's wheel, by pip.
 fn wheel() -> Result<PathBuf> {
     let folder = cache::folder().join("python/wheel");
-    let _lock = cache::lock("python")?;
-    cache::once(&folder, TINYGRAD, |at| {
+    cache::once("python", &folder, TINYGRAD, |at| {
         progress(&format!("fetching tinygrad {TINYGRAD}"));
         let has_pip = find("python3").is_some()
             && capture(

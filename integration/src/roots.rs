@@ -136,11 +136,8 @@ impl Root {
     /// The root cannot be made: no network, or packages that do not exist.
     pub fn of(system: &System, packages: &[&str]) -> Result<Self> {
         let made = cache::folder().join("roots").join(system.suite);
-        {
-            let _lock = cache::lock("roots")?;
-            let stamp = format!("minbase {}", packages.join(" "));
-            cache::once(&made, &stamp, |at| make(system, packages, at))?;
-        }
+        let stamp = format!("minbase {}", packages.join(" "));
+        cache::once("roots", &made, &stamp, |at| make(system, packages, at))?;
         let folder = tempfile::tempdir().context("folder for a root")?;
         let mut copy = Command::new("cp");
         copy.arg("--archive").arg(made.join("root"));

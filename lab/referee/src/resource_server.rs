@@ -69,14 +69,13 @@ impl ResourceServer {
 fn compiled(tree: &Tree) -> Result<PathBuf> {
     let part = format!("referee-{}", tree.version);
     let folder = cache::folder().join(&part);
-    let _lock = cache::lock(&part)?;
     let flags = Flags::new(tree, "-O1", DEFINED.iter().copied(), NO_OTHER_FOLDERS)
         .with(&format!("-DREFEREE_TABLE={}", table(tree)?));
     let stamp = HARNESS.iter().fold(
         format!("{}\n{SOURCES:?}\n", flags.stamp()),
         |stamp, (_, text)| stamp + text,
     );
-    cache::once(&folder, &stamp, |at| {
+    cache::once(&part, &folder, &stamp, |at| {
         progress(&format!(
             "compiling the resource server of {}",
             tree.version

@@ -279,10 +279,11 @@ fn linked(tree: &Tree, program: &Program) -> Result<PathBuf> {
     let core = compiled(tree, &flags)?;
     let part = format!("referee-{}-program-{}", program.name, tree.version);
     let folder = cache::folder().join(&part);
-    let _lock = cache::lock(&part)?;
     let harness = program.harness.iter();
     let stamp = harness.fold(flags.stamp(), |stamp, (_, text)| stamp + text);
-    cache::once(&folder, &stamp, |at| link(program, &core, &flags, at))?;
+    cache::once(&part, &folder, &stamp, |at| {
+        link(program, &core, &flags, at)
+    })?;
     Ok(folder.join(program.name))
 }
 
@@ -321,8 +322,7 @@ fn folders_with_headers(below: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
 fn compiled(tree: &Tree, flags: &Flags) -> Result<PathBuf> {
     let part = format!("referee-core-{}", tree.version);
     let folder = cache::folder().join(&part);
-    let _lock = cache::lock(&part)?;
-    cache::once(&folder, &flags.stamp(), |at| {
+    cache::once(&part, &folder, &flags.stamp(), |at| {
         let nvidia = tree.folder.join("src/nvidia");
         let list = nvidia.join("srcs.mk");
         let text =
