@@ -8,7 +8,12 @@
 //! shrinks is given up only once the broker refuses it. What a container holds above a shrunken quota stays reserved until a
 //! broker says that it has been given up ([`Unsettled`]). Terms are promised before the broker has them and put back with the
 //! quota if any step fails.
+//!
+//! A command that is killed puts nothing back. Then the larger of both quotas stays reserved until the container's memory is set
+//! again, whatever its broker has heard. Terms are what is reserved: the broker follows its reservation by itself, a second later at
+//! most, and the grant at the next command or start ([`follow`]).
 
+mod follow;
 mod requested;
 mod share;
 
@@ -22,6 +27,7 @@ use cards::{ContainerKey, Grant, Inventory};
 use control::{Status, client};
 use host_config::{Config, chain, terms};
 
+pub(crate) use self::follow::settle_terms;
 pub use self::requested::Requested;
 pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
 use crate::backend;
@@ -70,6 +76,9 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
             key: cards::Called::from(key),
         });
     }
+    let store = DiskStore;
+    let reservations = Reservations::open(&lock, &config.state_dir, &store);
+    settle_terms(config, &reservations)?;
     let before = container.grant()?;
     if before.backend == cards::Backend::Broker && !dir.has_broker()? {
         return Err(Error::NoBroker {
@@ -90,8 +99,6 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
         after.compute = terms.over(&before.compute);
     }
     let host = Host::find(config)?;
-    let store = DiskStore;
-    let reservations = Reservations::open(&lock, &config.state_dir, &store);
     seen.settle(&reservations, &host.inventory)?;
     let change = Change {
         reservations: &reservations,
