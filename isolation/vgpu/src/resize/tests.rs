@@ -478,7 +478,7 @@ fn what_a_killed_command_has_reserved_is_given_up_once_broker_and_grant_agree() 
 }
 
 #[test]
-fn a_grant_that_was_touched_after_its_broker_was_asked_is_settled_the_next_time() {
+fn a_grant_that_was_touched_after_its_broker_answered_is_settled_the_next_time() {
     let fixture = Fixture::new();
     kill_after(&fixture, 6, 1);
     let seen = Unsettled::ask(&fixture.config);
