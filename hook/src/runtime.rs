@@ -13,6 +13,7 @@ use anyhow::Context;
 use cards::{ContainerKey, FrontendKind};
 use host_config::Config;
 use serde_json::Value;
+use spec::edit;
 use spec::request::{Reading, Whose};
 use sys::descriptors::Inherited;
 use vgpu::backend::Started;
@@ -169,8 +170,9 @@ impl Runtime {
             Subcommand::Update { id } => self.update(&id),
             Subcommand::Delete { which } => self.delete(&which, kept(0)?, log),
             Subcommand::Checkpoint { id } => {
-                let granted = self.container(&id)?.granted()?;
-                anyhow::ensure!(granted.is_none(), NO_CHECKPOINT);
+                if let Ok(container) = self.container(&id) {
+                    anyhow::ensure!(container.granted()?.is_none(), NO_CHECKPOINT);
+                }
                 self.take_this_place()
             }
             Subcommand::Restore { bundle } => {
@@ -196,15 +198,16 @@ impl Runtime {
         kept: Inherited,
         log: &ErrorLog,
     ) -> anyhow::Result<ExitCode> {
-        let container = self.container(id)?;
+        let container = match self.container(id) {
+            Ok(container) => container,
+            Err(unnameable) => {
+                self.require_plain(id, bundle, unnameable)?;
+                return self.create_plain(bundle, kept);
+            }
+        };
         let order = Create::new(&container, Source::Bundle(bundle), FrontendKind::Runtime);
         let Some(created) = vgpu::create(&order)? else {
-            // Its next commands must find the same runtime.
-            if self.config.runc.is_some() {
-                self.config.keep_in(bundle)?;
-            }
-            kept.pass_on().context("cannot pass descriptors on")?;
-            return self.take_this_place();
+            return self.create_plain(bundle, kept);
         };
         let status = match step {
             Step::Create => self.child(kept),
@@ -230,6 +233,35 @@ impl Runtime {
                 Ok(code)
             }
         }
+    }
+
+    /// A container whose name can be no vGPU's asks for none, and is closed to the driver as others are. What else a name may be is the
+    /// runtime's to say: runc's are of `[\w+-.]` and of any length, crun's of more.
+    fn require_plain(
+        &self,
+        id: &str,
+        bundle: &Path,
+        unnameable: anyhow::Error,
+    ) -> anyhow::Result<()> {
+        let spec = vgpu::read_spec(bundle)?;
+        let whose = Whose {
+            id: Some(id),
+            bundle: Some(bundle),
+        };
+        let reading = Reading::of(&self.config, whose, &spec, FrontendKind::Runtime)?;
+        let is_plain = reading.request.is_none() && edit::applied_for(&spec)?.is_none();
+        anyhow::ensure!(is_plain, unnameable.context(UNNAMEABLE));
+        vgpu::plain::close_bundle(&self.config, id, bundle);
+        Ok(())
+    }
+
+    fn create_plain(&self, bundle: &Path, kept: Inherited) -> anyhow::Result<ExitCode> {
+        // Its next commands must find the same runtime.
+        if self.config.runc.is_some() {
+            self.config.keep_in(bundle)?;
+        }
+        kept.pass_on().context("cannot pass descriptors on")?;
+        self.take_this_place()
     }
 
     /// A container whose runtime loads its filter only now is followed to its program; every other is verified already.
@@ -400,7 +432,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Engines keep one state folder a namespace, `…/runtime-runc/moby`, `/run/containerd/runc/k8s.io`.
+    /// Engines keep one state folder a namespace, `…/runtime-runc/moby`, `/run/containerd/runc/k8s.io`. A name that is an error here is
+    /// that of no container with a vGPU.
     fn container(&self, id: &str) -> anyhow::Result<Container> {
         let root = self.root.as_deref().and_then(Path::file_name);
         let namespace = root.map_or_else(
@@ -411,6 +444,8 @@ impl Runtime {
         Ok(Container::new(Arc::clone(&self.config), key))
     }
 }
+
+const UNNAMEABLE: &str = "a container with this name cannot have a vGPU";
 
 const NO_CHECKPOINT: &str = "a container with a vGPU can be neither checkpointed nor restored: what it holds on a card is not in a checkpoint";
 

@@ -660,6 +660,48 @@ fn a_plain_container_that_others_reach_is_closed_to_the_driver_also_with_a_broke
     assert!(!host.dir.path().join("state/lock").exists());
 }
 
+/// runc takes letters, digits and `_+,-.`.
+#[test]
+fn a_name_that_is_the_runtime_s_alone_is_no_plain_container_s_fault() {
+    let Some(host) = Host::find() else { return };
+    let long = "l".repeat(129);
+    for id in ["a+b", "a,b", ".a", &long] {
+        let bundle = host.bundle(id, json!({}), "exec busybox sleep 1000");
+        let path = bundle.join("config.json");
+        let mut spec: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        spec["linux"]["namespaces"][1]["path"] = json!("/proc/self/ns/net");
+        fs::write(&path, spec.to_string()).unwrap();
+        let bundle = bundle.to_str().unwrap();
+        let read_mode = [
+            "exec",
+            id,
+            "/bin/busybox",
+            "grep",
+            "Seccomp:",
+            "/proc/self/status",
+        ];
+        for arguments in [
+            &["create", "--bundle", bundle, id][..],
+            &["start", id],
+            &read_mode,
+            &["delete", "--force", id],
+        ] {
+            let answer = host.runtime(arguments);
+            assert_eq!(answer.code, Some(0), "{arguments:?}: {answer:?}");
+            if arguments == read_mode {
+                assert_eq!(answer.stdout, "Seccomp:\t2\n", "closed to the driver");
+            }
+        }
+    }
+    let bundle = host.bundle("a+b", json!({"cgpu.io/memory": "4Gi"}), "true");
+    let refused = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "a+b"]);
+    assert_eq!(refused.code, Some(1));
+    for part in ["cannot have a vGPU", "a+b", "[A-Za-z0-9_.-]"] {
+        assert!(refused.stderr.contains(part), "{part}: {refused:?}");
+    }
+    host.assert_clean();
+}
+
 #[test]
 fn a_container_that_asks_for_nothing_is_plain_runc() {
     let Some(host) = Host::find() else { return };

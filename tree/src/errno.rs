@@ -20,9 +20,7 @@ pub(crate) fn of(error: &Error) -> Errno {
 fn of_cards(error: &cards::Error) -> Errno {
     use cards::Error;
     match error {
-        Error::NotEnoughFree { .. } | Error::AboveClaim { .. } | Error::Overcommitted { .. } => {
-            Errno::ENOSPC
-        }
+        Error::NotEnoughFree { .. } | Error::AboveClaim { .. } => Errno::ENOSPC,
         Error::Time { refusal, .. } => of_time(refusal),
         // Containers that are there, under other rules.
         Error::Readmit { .. } | Error::InTheWay { .. } => Errno::EBUSY,

@@ -142,6 +142,9 @@ fn in_words(outcome: &Outcome, policy: Policy, is_placed: bool) -> (OutcomeKind,
         Outcome::Unusable(Unusable::Unshareable(why)) => {
             (OutcomeKind::Unshareable, format!("it {why}"))
         }
+        Outcome::Unusable(Unusable::Overcommitted(why)) => {
+            (OutcomeKind::Memory, format!("it {why}"))
+        }
         Outcome::Memory => (OutcomeKind::Memory, text("too little memory is free")),
         Outcome::Time(refusal) => (
             OutcomeKind::Time,
@@ -170,6 +173,7 @@ mod tests {
             free_bytes: free_gib << 30,
             reserved: ReservedTime::nothing(CardRules::default(), CardKind::Simulated),
             unhealthy: (index == 3).then(|| "Xid 79".to_owned()),
+            overcommitted: None,
         }
         };
         let candidates = [

@@ -52,7 +52,9 @@ impl Runtime {
         capabilities: &[String],
         kept: Inherited,
     ) -> anyhow::Result<()> {
-        let container = self.container(id)?;
+        let Ok(container) = self.container(id) else {
+            return Ok(());
+        };
         let Some(process) = process else {
             // Built from the container's own spec, which is edited already: what is looked at is what is given beside it, and its broker.
             let sets = match capabilities {
@@ -74,7 +76,8 @@ impl Runtime {
 
     pub(super) fn exec(&self, id: &str, kept: Inherited) -> anyhow::Result<ExitCode> {
         if let Some(pid_file) = self.pid_file_of_a_detached()
-            && let Some(running) = self.own(&self.container(id)?)?
+            && let Ok(container) = self.container(id)
+            && let Some(running) = self.own(&container)?
         {
             return self.exec_verified(&running, &pid_file, kept);
         }

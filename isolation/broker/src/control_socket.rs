@@ -116,7 +116,7 @@ fn is_given_up(requester: &UnixStream) -> bool {
 }
 
 /// All of them or none: `Err` names a card that the container has no share of. Nothing, and `None`, where the request is given up by then.
-fn set_quota<'a>(
+pub(crate) fn set_quota<'a>(
     account: &Account,
     journal: &Journal,
     health: &Health,

@@ -60,6 +60,7 @@ pub mod peers;
 mod pids;
 mod privilege;
 pub mod processes;
+pub mod quota;
 pub mod reaper;
 pub mod replay;
 pub mod resume;

@@ -18,6 +18,7 @@ use supervisor::succession::Succession;
 
 use crate::container::Container;
 use crate::health::Lack;
+use crate::quota;
 use crate::reaper::Reaper;
 use crate::workers::Session;
 use control::BrokerStatus;
@@ -176,6 +177,7 @@ impl Broker {
                 looked = Instant::now();
                 self.reaper.ask_to_reconcile();
                 self.container.share.reconcile();
+                quota::follow(&self.dir, &self.container);
                 self.container.cpu_time.follow();
                 self.sessions.retain(|_, session| !session.is_over());
                 self.sessions.values().for_each(Session::revive);

@@ -140,18 +140,6 @@ pub enum Error {
         /// What the claim gives.
         most: String,
     },
-    /// The reservations promise more of a card than the card has.
-    #[error(
-        "reservations of {uuid} hold {reserved_bytes} bytes of grants, the card has {memory_bytes}"
-    )]
-    Overcommitted {
-        /// The card.
-        uuid: GpuUuid,
-        /// Sum of its grants.
-        reserved_bytes: u64,
-        /// Its memory.
-        memory_bytes: u64,
-    },
     /// A container that is granted already asks again.
     #[error("container {key} already holds a part of card {uuid}")]
     AlreadyReserved {

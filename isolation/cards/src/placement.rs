@@ -16,7 +16,7 @@ use crate::reserved_time::ReservedTime;
 
 pub use self::explain::{Explained, OnCard, Outcome, explain};
 pub use self::text::in_words;
-pub use crate::refusal::{Bytes, Left, MIB, Refusal, Share, TimeRefusal, Unusable};
+pub use crate::refusal::{Bytes, Left, MIB, Overcommitted, Refusal, Share, TimeRefusal, Unusable};
 
 /// A card and what is still free of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,13 +29,17 @@ pub struct Candidate {
     pub reserved: ReservedTime,
     /// Why nothing may be placed on it; `None`: it is well.
     pub unhealthy: Option<String>,
+    /// Whether more of it is reserved than it has.
+    pub overcommitted: Option<Overcommitted>,
 }
 
 impl Candidate {
     /// Why nothing is placed on it, whatever is asked for; `None`: something may be.
     fn unusable(&self) -> Option<Unusable> {
         let unhealthy = self.unhealthy.clone().map(Unusable::Unhealthy);
-        unhealthy.or_else(|| self.card.unshareable().map(Unusable::Unshareable))
+        unhealthy
+            .or_else(|| self.card.unshareable().map(Unusable::Unshareable))
+            .or_else(|| self.overcommitted.map(Unusable::Overcommitted))
     }
 
     /// The terms that a container with this quota would have on it.
@@ -413,6 +417,9 @@ fn named_candidates<'a>(
             }
             Some(Unusable::Unshareable(why)) => {
                 return Err(Refusal::Unshareable { name: name(), why });
+            }
+            Some(Unusable::Overcommitted(why)) => {
+                return Err(Refusal::Overcommitted { name: name(), why });
             }
         }
         chosen.push(candidate);

@@ -18,6 +18,28 @@ pub enum Unusable {
     Unhealthy(String),
     /// How it is set.
     Unshareable(Unshareable),
+    /// What is reserved of it.
+    Overcommitted(Overcommitted),
+}
+
+/// A card of which more memory is reserved than it has: it had more when this was reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overcommitted {
+    /// What containers and claims have reserved.
+    pub reserved_bytes: u64,
+    /// Its memory.
+    pub memory_bytes: u64,
+}
+
+impl fmt::Display for Overcommitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "has {}, and {} are reserved: nothing is placed on it until containers or claims there end or get less (`cgpu set CONTAINER --memory`)",
+            Bytes(self.memory_bytes),
+            Bytes(self.reserved_bytes)
+        )
+    }
 }
 
 /// `container` units of a card that counts as `device` units.
@@ -109,6 +131,14 @@ pub enum Refusal {
         /// How it is set, and what to do.
         why: Unshareable,
     },
+    /// A named card of which more is reserved than it has.
+    #[error("card {name} {why}")]
+    Overcommitted {
+        /// The card.
+        name: String,
+        /// How much.
+        why: Overcommitted,
+    },
     /// Equal parts would not be whole MiB.
     #[error("{} does not split over {cards} cards: {total_bytes} bytes / {cards} is not a whole number of MiB", Bytes(*total_bytes))]
     Indivisible {
@@ -182,6 +212,9 @@ impl fmt::Display for Left {
                 );
             }
             Some(Unusable::Unshareable(why)) => {
+                return write!(f, "card {} ({}) none, it {why}", self.index, self.uuid);
+            }
+            Some(Unusable::Overcommitted(why)) => {
                 return write!(f, "card {} ({}) none, it {why}", self.index, self.uuid);
             }
         }

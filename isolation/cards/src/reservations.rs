@@ -19,7 +19,7 @@ use crate::health;
 use crate::identity::{ContainerKey, GpuUuid};
 use crate::inventory::Card;
 use crate::lock::StateLock;
-use crate::placement::Candidate;
+use crate::placement::{Candidate, Overcommitted};
 use crate::reserved_time::ReservedTime;
 use crate::rules::{self, OwnRules, Stay};
 use crate::store::{self, Store};
@@ -109,7 +109,7 @@ impl<'a> Reservations<'a> {
     /// What is left of each card.
     ///
     /// # Errors
-    /// An unreadable, newer, foreign or overcommitted file; rules that cannot be read.
+    /// An unreadable, newer or foreign file; rules that cannot be read.
     pub fn candidates(&self, cards: &[Card], defaults: &Defaults) -> Result<Vec<Candidate>, Error> {
         self.candidates_without(None, cards, defaults)
     }
@@ -146,17 +146,16 @@ impl<'a> Reservations<'a> {
                 let reserved_bytes = of_card
                     .reserved_bytes()
                     .saturating_add(claimed.bytes_on(&card.uuid));
-                let free_bytes =
-                    card.memory_bytes
-                        .checked_sub(reserved_bytes)
-                        .ok_or_else(|| Error::Overcommitted {
-                            uuid: card.uuid.clone(),
-                            reserved_bytes,
-                            memory_bytes: card.memory_bytes,
-                        })?;
+                let memory_bytes = card.memory_bytes;
+                let free_bytes = memory_bytes.checked_sub(reserved_bytes);
+                let overcommitted = Overcommitted {
+                    reserved_bytes,
+                    memory_bytes,
+                };
                 Ok(Candidate {
                     card: card.clone(),
-                    free_bytes,
+                    free_bytes: free_bytes.unwrap_or(0),
+                    overcommitted: free_bytes.is_none().then_some(overcommitted),
                     reserved: self.reserved(&of_card, claimed, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
                         .map(|health| health.reason)

@@ -60,6 +60,13 @@ pub(crate) enum Adds {
         /// How many, with the group.
         channels: usize,
     },
+    /// A group that is there becomes one of the compute engine, with so many channels.
+    Computes {
+        /// Which.
+        group: Name,
+        /// How many it has.
+        channels: usize,
+    },
     /// A channel in a group of the compute engine.
     Channel,
 }
@@ -103,6 +110,11 @@ impl Counted {
                 return full(Why::TooManyOtherChannels);
             }
             Adds::OtherGroup | Adds::OtherChannel => return Ok(()),
+            // Counted with the call that makes another object on it: it becomes one of that engine once.
+            Adds::Computes { group, .. } if under_way.converted.contains_key(&group) => {
+                return Ok(());
+            }
+            Adds::Computes { group, channels } => (1, channels, Some(group.0)),
             Adds::Group { client, channels } => (1, channels, Some(client)),
             Adds::Channel => (0, 1, None),
         };
@@ -318,18 +330,30 @@ mod tests {
         for handle in (100..).take(MOST_GROUPS - 1) {
             group(&mut state, handle, Engine::Graphics);
         }
-        let admit = |state: &State, channels| {
-            let adds = Adds::Group {
-                client: CLIENT,
-                channels,
-            };
+        group(&mut state, 21, Engine::Other);
+        let admit = |state: &State, adds| {
             let counted = Counted::on(state, CARD, Release::R570);
             counted.admit(adds).map_err(|(_, why)| why)
         };
-        assert_eq!(admit(&state, 1), Ok(()));
+        let another = Adds::Group {
+            client: CLIENT,
+            channels: 1,
+        };
+        let computes = |handle, channels| Adds::Computes {
+            group: (CLIENT, handle),
+            channels,
+        };
+        for adds in [another, computes(11, 2), computes(21, 0)] {
+            assert_eq!(admit(&state, adds), Ok(()));
+        }
         convert(&mut state, 0, 12);
+        // The last group that there may be is this one, whatever else is made on it at the same time.
+        assert_eq!(admit(&state, computes(11, 2)), Ok(()));
         convert(&mut state, 1, 13);
-        assert_eq!(admit(&state, 1), Err(Why::TooManyGroups));
+        assert_eq!(admit(&state, computes(11, 2)), Ok(()));
+        for adds in [another, computes(21, 0)] {
+            assert_eq!(admit(&state, adds), Err(Why::TooManyGroups));
+        }
         let counted = Counted::on(&state, CARD, Release::R570);
         let converted = BTreeMap::from([((CLIENT, 11), 2)]);
         assert_eq!(counted.under_way.converted, converted, "one group, once");

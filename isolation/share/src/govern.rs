@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use cards::ComputeMode;
-use control::{EventKind, NewTerms};
+use control::NewTerms;
 use journal::state::Op;
 use journal::state::scheduling::Change;
 use ledger::CardSlot;
-use plan::Terms;
 
 use crate::governor;
 use crate::mailbox::Tell;
@@ -63,8 +62,8 @@ impl Share {
         Ok(())
     }
 
-    /// Looks whether the cards' rules are others than before, and whether a governor is wanted that is not there. Called
-    /// every second.
+    /// Looks whether the cards' rules or what is reserved for the container are others than before, and whether a governor is wanted
+    /// that is not there. Called every second.
     pub fn reconcile(self: &Arc<Self>) {
         if self.sources.are_due() || self.is_wanting() {
             let _reported_and_tried_again = self.read_terms();
@@ -125,42 +124,16 @@ impl Share {
                 })?;
             named.push((slot, card));
         }
-        let mut reported = Vec::new();
         {
             let mut change = self.context.journal.change();
             for (slot, card) in &named {
-                let before = self.terms(usize::from(slot.0));
-                if before != card.terms {
-                    reported.push(format!(
-                        "card {}: {} -> {}",
-                        card.uuid,
-                        formatted(&before),
-                        formatted(&card.terms)
-                    ));
-                }
                 change.record_op(Op::Schedule(Change::Terms(*slot, card.terms)));
             }
         }
         let _reported_and_tried_again = self.read_terms();
         self.hold();
-        if !reported.is_empty() {
-            let text = reported.join("; ");
-            self.context.broker.report(EventKind::ShareChanged, text);
-        }
         Ok(cards.to_vec())
     }
-}
-
-fn formatted(terms: &Terms) -> String {
-    let mut parts = vec![terms.policy.name().to_owned()];
-    parts.extend(terms.percent.map(|percent| format!("{percent} %")));
-    if terms.weight != 1 {
-        parts.push(format!("weight {}", terms.weight));
-    }
-    if terms.priority != plan::Priority::Normal {
-        parts.push(format!("priority {}", terms.priority.name()));
-    }
-    parts.join(", ")
 }
 
 #[cfg(test)]

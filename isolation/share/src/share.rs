@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use cards::{ComputeMode, OnShareLost};
+use cards::{ComputeMode, GpuUuid, OnShareLost};
 use compute::{Fail, Status};
 use control::{ComputeStatus, EventKind};
 use driver::{CardTime, Driver, FileId, FileRef};
 use journal::Journal;
+use journal::state::Op;
+use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use nvabi::Release;
 use plan::{CardRules, Policy, Priority, Terms};
@@ -20,7 +22,7 @@ use crate::gates::{Gates, Reported};
 use crate::mailbox::{Mailbox, Tell};
 use crate::pace::Pace;
 use crate::shown::Shown;
-use crate::terms::{OnCard, Sources};
+use crate::terms::{OnCard, Sources, formatted};
 
 /// How long the end of a broker waits for its gates to open: a knob takes a fraction of a millisecond, or the driver hangs.
 const STOP: Duration = Duration::from_millis(500);
@@ -196,7 +198,7 @@ impl Share {
         (0..=u8::MAX).take(self.context.cards.len()).map(CardSlot)
     }
 
-    /// Reads rules and terms anew.
+    /// Reads rules and terms anew, and reports which terms are others than before.
     ///
     /// # Errors
     /// The first that cannot be read. It is as it was, to a successor as its predecessor held it, and is tried again.
@@ -206,20 +208,27 @@ impl Share {
         let before = self.lock().cards.clone();
         let (mut now, mut unread) = (Vec::new(), None);
         for (index, uuid) in self.sources.cards.iter().enumerate() {
-            let mut on = self.sources.on(uuid).unwrap_or_else(|error| {
-                unread.get_or_insert((uuid, error));
-                let former = before.get(index).cloned();
-                former.unwrap_or_else(|| self.sources.left(uuid, &self.context.name))
-            });
             let slot = u8::try_from(index).ok().map(CardSlot);
             let journal = &self.context.journal;
-            let changed = slot.and_then(|slot| journal.change().scheduling().terms(slot));
-            if let Some(terms) = changed {
-                on.terms = terms;
+            let reported = slot.and_then(|slot| journal.change().scheduling().terms(slot));
+            let on = match self.sources.on(uuid, &self.context.name, reported) {
+                Ok(on) => on,
+                Err(error) => {
+                    unread.get_or_insert((uuid, error));
+                    self.as_known(uuid, before.get(index), reported)
+                }
+            };
+            // Whoever cannot read the reservation later goes by the journal.
+            if let (Some(slot), Some(reported)) = (slot, reported)
+                && reported != on.terms
+            {
+                let op = Op::Schedule(Change::Terms(slot, on.terms));
+                journal.change().record_op(op);
             }
             now.push(on);
         }
-        self.lock().cards = now;
+        self.lock().cards.clone_from(&now);
+        self.report_changed(&before, &now);
         let Some((uuid, error)) = unread else {
             self.sources.followed().were_read(seen);
             return Ok(());
@@ -231,6 +240,29 @@ impl Share {
             self.context.broker.report(EventKind::Share, text);
         }
         Err(error)
+    }
+
+    /// What holds where nothing can be read.
+    fn as_known(&self, uuid: &GpuUuid, before: Option<&OnCard>, reported: Option<Terms>) -> OnCard {
+        let left = || self.sources.left(uuid, &self.context.name);
+        let mut on = before.cloned().unwrap_or_else(left);
+        on.terms = reported.unwrap_or(on.terms);
+        on
+    }
+
+    fn report_changed(&self, before: &[OnCard], now: &[OnCard]) {
+        let changed = before.iter().zip(now).zip(&self.sources.cards);
+        let changed = changed.filter(|((before, now), _)| before.terms != now.terms);
+        let texts: Vec<String> = changed
+            .map(|((before, now), uuid)| {
+                let [before, now] = [before, now].map(|on| formatted(&on.terms));
+                format!("card {uuid}: {before} -> {now}")
+            })
+            .collect();
+        if !texts.is_empty() {
+            let text = texts.join("; ");
+            self.context.broker.report(EventKind::ShareChanged, text);
+        }
     }
 
     pub(crate) fn publish(&self, statuses: Vec<Option<Status>>, times: Vec<CardTime>) {

@@ -220,10 +220,14 @@ impl Share {
                     return Ok(());
                 };
                 let groups = scheduling.objects(&state.ledger, card).groups;
-                group(counted::channels_of(&groups, name))
+                Adds::Computes {
+                    group: name,
+                    channels: counted::channels_of(&groups, name),
+                }
             }
         };
-        if matches!(adds, Adds::Group { .. }) && self.is_broken(card) {
+        let computes = matches!(adds, Adds::Group { .. } | Adds::Computes { .. });
+        if computes && self.is_broken(card) {
             return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
         }
         Counted::on(state, card, release).admit(adds)

@@ -81,16 +81,19 @@ impl Sources {
         sync::lock(&self.followed)
     }
 
-    /// Each card's rules, as files.
+    /// Each card's rules and reservations, as files.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         let Some(state_dir) = &self.state_dir else {
             return Vec::new();
         };
         let seen = |uuid: &GpuUuid| {
             let card = state_dir.join("cards").join(uuid.as_str());
-            Seen::at(&card.join(cards::rules::FILE_NAME))
+            [
+                Seen::at(&card.join(cards::rules::FILE_NAME)),
+                Seen::at(&cards::reservations::file_of(state_dir, uuid)),
+            ]
         };
-        self.cards.iter().map(seen).collect()
+        self.cards.iter().flat_map(seen).collect()
     }
 
     /// What a former broker held on a card whose rules cannot be read: what its share record says of the container, else what the
@@ -114,15 +117,41 @@ impl Sources {
         Some(next.or(record.now).filter(|_| of_this)?.terms)
     }
 
-    /// The rules and the grant's terms on a card.
-    pub(crate) fn on(&self, uuid: &GpuUuid) -> Result<OnCard, cards::Error> {
-        let (rules, terms) = match &self.state_dir {
-            Some(state_dir) => (
-                cards::rules::of(state_dir, uuid)?.unwrap_or_default(),
-                cards::rules::terms_on(state_dir, uuid, &self.requests)?,
-            ),
-            None => (CardRules::default(), Terms::NATIVE),
+    /// The rules and the container's terms on a card. What is reserved for it comes first: neighbours go by that, and a command that is
+    /// killed after it has changed the reservation tells no broker. Then what the broker was told last, then the grant's own terms.
+    pub(crate) fn on(
+        &self,
+        uuid: &GpuUuid,
+        container: &str,
+        reported: Option<Terms>,
+    ) -> Result<OnCard, cards::Error> {
+        let Some(state_dir) = &self.state_dir else {
+            return Ok(OnCard {
+                terms: reported.unwrap_or(Terms::NATIVE),
+                rules: CardRules::default(),
+            });
+        };
+        let rules = cards::rules::of(state_dir, uuid)?.unwrap_or_default();
+        let of_card = cards::reservations::terms_of(state_dir, uuid)?.into_iter();
+        let mut own = of_card.filter(|(key, _)| key == container);
+        let reserved = own.next().map(|(_, terms)| terms);
+        let terms = match reserved.or(reported) {
+            Some(terms) => terms,
+            None => cards::rules::terms_on(state_dir, uuid, &self.requests)?,
         };
         Ok(OnCard { terms, rules })
     }
+}
+
+/// Terms as people read them in an event.
+pub(crate) fn formatted(terms: &Terms) -> String {
+    let mut parts = vec![terms.policy.name().to_owned()];
+    parts.extend(terms.percent.map(|percent| format!("{percent} %")));
+    if terms.weight != 1 {
+        parts.push(format!("weight {}", terms.weight));
+    }
+    if terms.priority != plan::Priority::Normal {
+        parts.push(format!("priority {}", terms.priority.name()));
+    }
+    parts.join(", ")
 }

@@ -29,7 +29,7 @@ pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
     let (lock, _reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
     let store = DiskStore;
     let reservations = Reservations::open(&lock, &config.state_dir, &store);
-    unsettled.settle(&reservations, &host.inventory)?;
+    unsettled.settle(config, &reservations, &host.inventory)?;
     reservations.reserve_claim(record, &host.inventory.cards, &host.defaults(config))?;
     Ok(())
 }

@@ -53,6 +53,7 @@ pub fn default_request(config: &Config) -> Result<Option<Result<(), String>>, Er
     let mut candidates = candidates(config, &host, None)?;
     for candidate in &mut candidates {
         candidate.free_bytes = candidate.card.memory_bytes;
+        candidate.overcommitted = None;
         let rules = candidate.reserved.rules.clone();
         candidate.reserved = ReservedTime::nothing(rules, candidate.reserved.kind);
     }

@@ -45,6 +45,7 @@ pub(crate) fn candidates(
         free_bytes: card.memory_bytes,
         reserved: nothing.clone(),
         unhealthy: None,
+        overcommitted: None,
     });
     Ok(empty.collect())
 }

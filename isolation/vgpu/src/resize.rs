@@ -8,22 +8,29 @@
 //! shrinks is given up only once the broker refuses it. What a container holds above a shrunken quota stays reserved until a
 //! broker says that it has been given up ([`Unsettled`]). Terms are promised before the broker has them and put back with the
 //! quota if any step fails.
+//!
+//! A command that is killed puts nothing back. A broker follows by itself, a second later at most: its quota is the grant's, and its
+//! terms are what is reserved. The next command or start has the grant follow in terms ([`follow`]), and gives up what the larger of
+//! both quotas still reserves ([`Unsettled`]).
 
+mod follow;
 mod requested;
 mod share;
+mod unsettled;
 
 use std::cell::Cell;
 
 use cards::lock::StateLock;
 use cards::placement::MIB;
-use cards::reservations::{CardReservations, Defaults, Reservations};
+use cards::reservations::{Defaults, Reservations};
 use cards::store::DiskStore;
 use cards::{ContainerKey, Grant, Inventory};
-use control::{Status, client};
-use host_config::{Config, chain, terms};
+use host_config::{chain, terms};
 
+pub(crate) use self::follow::settle_terms;
 pub use self::requested::Requested;
 pub use self::share::{Reshared, RulesChanged, RulesRequested, set_rules};
+pub(crate) use self::unsettled::Unsettled;
 use crate::backend;
 use crate::host::Host;
 use crate::state::ContainerDir;
@@ -70,6 +77,9 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
             key: cards::Called::from(key),
         });
     }
+    let store = DiskStore;
+    let reservations = Reservations::open(&lock, &config.state_dir, &store);
+    settle_terms(config, &reservations)?;
     let before = container.grant()?;
     if before.backend == cards::Backend::Broker && !dir.has_broker()? {
         return Err(Error::NoBroker {
@@ -90,9 +100,7 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
         after.compute = terms.over(&before.compute);
     }
     let host = Host::find(config)?;
-    let store = DiskStore;
-    let reservations = Reservations::open(&lock, &config.state_dir, &store);
-    seen.settle(&reservations, &host.inventory)?;
+    seen.settle(config, &reservations, &host.inventory)?;
     let change = Change {
         reservations: &reservations,
         inventory: &host.inventory,
@@ -143,95 +151,6 @@ fn part(total_bytes: u64, grant: &Grant, memory: &str) -> Result<u64, Error> {
         allowed: format!("an amount of which each of the container's {count} cards gets whole MiB"),
     }
     .into())
-}
-
-/// Containers that held more than their shrunken quotas, and what they hold now.
-#[derive(Debug, Default)]
-pub(crate) struct Unsettled(Vec<Seen>);
-
-/// One of them, on one card.
-#[derive(Debug)]
-struct Seen {
-    key: ContainerKey,
-    uuid: cards::GpuUuid,
-    quota_bytes: u64,
-    retained_bytes: u64,
-    used_bytes: u64,
-}
-
-impl Unsettled {
-    /// Asks their brokers. Without the state lock: a broker may be slow, and nobody else is to wait for it. One that does not
-    /// answer may still hold it all, and neither do reservations that cannot be read stop anybody here.
-    pub(crate) fn ask(config: &Config) -> Self {
-        let mut sockets = Vec::new();
-        let mut unsettled = Vec::new();
-        for CardReservations { uuid, grants, .. } in
-            cards::reservations::look(&config.state_dir).unwrap_or_default()
-        {
-            for entry in grants {
-                if let Some(retained_bytes) = entry.retained_bytes {
-                    let dir = ContainerDir::of(&config.state_dir, &entry.key);
-                    sockets.push(dir.control_socket());
-                    unsettled.push(Seen {
-                        key: entry.key,
-                        uuid: uuid.clone(),
-                        quota_bytes: entry.quota_bytes,
-                        retained_bytes,
-                        used_bytes: retained_bytes,
-                    });
-                }
-            }
-        }
-        let answers = client::statuses(&sockets);
-        let seen = unsettled.into_iter().zip(answers);
-        Self(
-            seen.filter_map(|(seen, answer)| {
-                let used_bytes = used_of(&answer.ok()?, seen.uuid.as_str())?;
-                Some(Seen { used_bytes, ..seen })
-            })
-            .collect(),
-        )
-    }
-
-    /// Gives back what they hold no more. Called before memory is placed.
-    ///
-    /// A container above its quota gets nothing more, so what it held a moment ago is the most that it can hold, unless its quota
-    /// has changed since: then it is left for the next time.
-    ///
-    /// # Errors
-    /// Reservations that cannot be read or written.
-    pub(crate) fn settle(
-        &self,
-        reservations: &Reservations<'_>,
-        inventory: &Inventory,
-    ) -> Result<(), Error> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        for CardReservations { uuid, grants, .. } in reservations.all()? {
-            let Some(card) = inventory.cards.iter().find(|card| card.uuid == uuid) else {
-                continue;
-            };
-            for entry in &grants {
-                let as_seen = self.0.iter().find(|seen| {
-                    seen.key == entry.key
-                        && seen.uuid == uuid
-                        && seen.quota_bytes == entry.quota_bytes
-                        && Some(seen.retained_bytes) == entry.retained_bytes
-                });
-                if let Some(seen) = as_seen.filter(|seen| seen.used_bytes < seen.retained_bytes) {
-                    let still = Some(seen.used_bytes);
-                    reservations.resize(&entry.key, card, entry.quota_bytes, still)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn used_of(status: &Status, uuid: &str) -> Option<u64> {
-    let card = status.cards.iter().find(|card| card.uuid == uuid)?;
-    Some(card.used_bytes.saturating_add(card.reserved_bytes))
 }
 
 /// One change of one container.

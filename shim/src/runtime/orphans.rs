@@ -206,13 +206,29 @@ fn remove_cgroup(runc: &Runc, id: &ContainerId, group: &Path) -> Result<()> {
 }
 
 /// Kills what runc had started and not yet made the container's program; `false` if the group holds anything else: it is
-/// then a container's that lives, under another engine with the same names.
+/// then a container's that lives, under another engine with the same names, and nothing of it is killed.
 fn end_inits(runc: &Runc, id: &ContainerId, group: &Path) -> Result<bool> {
     let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    for pid in inside
+    let pids = inside
         .lines()
-        .filter_map(|line| Pid::from_raw(line.parse().ok()?))
-    {
+        .filter_map(|line| Pid::from_raw(line.parse().ok()?));
+    let Some(inits) = inits_among(pids, runc, id) else {
+        return Ok(false);
+    };
+    // Only now: the end of one may change what another looks like.
+    inits.iter().try_for_each(end)?;
+    Ok(true)
+}
+
+/// Those of these processes that are runc's and not the container's program yet; `None`: one of them is something else.
+fn inits_among(
+    pids: impl Iterator<Item = Pid>,
+    runc: &Runc,
+    id: &ContainerId,
+) -> Option<Vec<OwnedFd>> {
+    let mut inits = Vec::new();
+    for pid in pids {
+        // Opened first, so that what is read below and what is killed are one process.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
             continue;
         };
@@ -224,11 +240,11 @@ fn end_inits(runc: &Runc, id: &ContainerId, group: &Path) -> Result<bool> {
         // runc may start its init within the group: until it is that, it looks like the call.
         let is_init = line.split(|byte| *byte == 0).nth(1) == Some(b"init");
         if !is_init && !is_call(&line, runc, id) {
-            return Ok(false);
+            return None;
         }
-        end(&process)?;
+        inits.push(process);
     }
-    Ok(true)
+    Some(inits)
 }
 
 /// Whether a command line is one that [`Runc`] makes for the container, be it of a wrapper or of runc itself. It is everybody's to
@@ -313,6 +329,36 @@ mod tests {
         }
         looked.unwrap();
         assert!(read_kib < 256 << 10, "{read_kib} KiB were read");
+    }
+
+    #[test]
+    fn a_group_with_a_container_s_program_loses_no_process() {
+        let _alone = sys::sync::lock(&super::super::CHILDREN);
+        let group = tempfile::tempdir().unwrap();
+        // Nobody opens its other end, so that whoever reads it is there until it is killed.
+        let pipe = group.path().join("init");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let cat = || {
+            let mut command = Command::new("/bin/cat");
+            command.current_dir(group.path()).stdin(Stdio::piped());
+            command
+        };
+        let mut init = cat().arg("init").spawn().unwrap();
+        let mut program = cat().spawn().unwrap();
+        let procs = group.path().join("cgroup.procs");
+        let runc = Runc::new("ns", &RuncOptions::default(), None);
+        let id = ContainerId::new("a").unwrap();
+        fs::write(&procs, format!("{}\n{}\n", init.id(), program.id())).unwrap();
+        assert!(!end_inits(&runc, &id, group.path()).unwrap());
+        // Alone it is runc's, which a process that was killed just now is not: that has no command line.
+        let pid = Pid::from_child(&init);
+        let inits = inits_among([pid].into_iter(), &runc, &id);
+        assert_eq!(inits.map(|inits| inits.len()), Some(1), "it was killed");
+        fs::write(&procs, format!("{}\n", init.id())).unwrap();
+        assert!(end_inits(&runc, &id, group.path()).unwrap());
+        assert!(!init.wait().unwrap().success());
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
     }
 
     #[test]

@@ -47,6 +47,10 @@ pub(crate) const TESTS: &[Test] = &[
         "quota::a_change_that_nobody_waits_for_is_not_made",
         a_change_that_nobody_waits_for_is_not_made,
     ),
+    (
+        "quota::what_is_granted_is_followed_though_no_request_came",
+        what_is_granted_is_followed,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -98,6 +102,37 @@ fn a_change_that_nobody_waits_for_is_not_made() {
     assert_eq!(quota(), 4 * MIB);
     assert!(set(2 * MIB, true).contains("2097152"));
     assert_eq!(quota(), 2 * MIB);
+}
+
+fn what_is_granted_is_followed() {
+    let fixture = Fixture::new(4 * MIB);
+    let folder = tempfile::tempdir().unwrap();
+    let grant = |quota_bytes: u64| {
+        let grant = serde_json::json!({
+            "version": 1,
+            "key": {"namespace": "default", "id": "c1"},
+            "driver": {"kind": "kernel"},
+            "driver_version": "570.195.03",
+            "cards": [{"uuid": UUID, "minor": 0, "quota_bytes": quota_bytes}],
+            "compute": cards::ComputeTerms::default(),
+            "frontend": {"kind": "shim", "pid": 1},
+            "bundle": null,
+            "created_at_unix_ms": 1,
+        });
+        std::fs::write(folder.path().join("grant.json"), grant.to_string()).unwrap();
+    };
+    let followed = || {
+        broker::quota::follow(folder.path(), &fixture.container);
+        let journal = fixture.container.journal.change();
+        journal.ledger.quota(CardSlot(0))
+    };
+    assert_eq!(followed(), 4 * MIB, "there is no grant");
+    for quota_bytes in [6 * MIB, 2 * MIB] {
+        grant(quota_bytes);
+        assert_eq!(followed(), quota_bytes);
+    }
+    std::fs::write(folder.path().join("grant.json"), "{").unwrap();
+    assert_eq!(followed(), 2 * MIB);
 }
 
 fn is_exact() {

@@ -27,6 +27,7 @@ fn candidate(index: u32, memory_mib: u64, free_mib: u64) -> Candidate {
         free_bytes: free_mib * MIB,
         reserved: ReservedTime::nothing(CardRules::default(), CardKind::Simulated),
         unhealthy: None,
+        overcommitted: None,
     }
 }
 

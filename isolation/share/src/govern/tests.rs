@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use cards::{ComputeTerms, GpuUuid};
+use control::EventKind;
 use driver::{
     Binding, Call, Caller, CardIdentity, Driver, Executed, FileId, FileKind, FileRef,
     ImplicitBytes, Ticket,
@@ -209,4 +210,78 @@ fn a_successor_without_a_record_holds_what_the_grant_asks_for() {
     assert_eq!(share.terms(0).percent, Some(30));
     assert!(is_held(&share));
     share.stop();
+}
+
+/// What is reserved for the container, as a command writes it that is killed before it has told the broker.
+fn reserve(host: &Host, compute: &ComputeTerms) {
+    let file = cards::reservations::file_of(host.folder.path(), &GpuUuid::new(UUID).unwrap());
+    let entry = serde_json::json!({
+        "key": {"namespace": "n", "id": "c"},
+        "quota_bytes": 1,
+        "compute": compute,
+        "created_at_unix_ms": 0,
+    });
+    let reservations = serde_json::json!({"version": 1, "uuid": UUID, "grants": [entry]});
+    let written = file.with_extension("new");
+    fs::write(&written, reservations.to_string()).unwrap();
+    fs::rename(written, file).unwrap();
+}
+
+fn fixed(percent: u32) -> [NewTerms; 1] {
+    let terms = plan::Terms {
+        policy: Policy::Fixed,
+        percent: Some(percent),
+        ..plan::Terms::NATIVE
+    };
+    [NewTerms {
+        uuid: UUID.to_owned(),
+        terms,
+    }]
+}
+
+#[test]
+fn a_share_follows_its_reservation_though_no_request_came() {
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    reserve(&host, &percent(30));
+    let share = host.broker(percent(30));
+    share.start(Beginning::First).unwrap();
+    reserve(&host, &percent(40));
+    share.set(&fixed(40)).unwrap();
+    assert_eq!(share.terms(0).percent, Some(40));
+    // The next command is killed between the reservation and the broker.
+    reserve(&host, &percent(10));
+    share.reconcile();
+    assert_eq!(share.terms(0).percent, Some(10));
+    let reports = || host.reports.lock().unwrap().clone();
+    let changes = [
+        format!("card {UUID}: fixed, 30 % -> fixed, 40 %"),
+        format!("card {UUID}: fixed, 40 % -> fixed, 10 %"),
+    ];
+    assert!(
+        changes.iter().all(|text| reports().contains(text)),
+        "{:?}",
+        reports()
+    );
+    // Where the reservation cannot be read any more, it stays at what was read last, not at what was told last.
+    fs::write(host.rules(), "{").unwrap();
+    share.read_terms().unwrap_err();
+    assert_eq!(share.terms(0).percent, Some(10));
+    share.stop();
+}
+
+#[test]
+fn a_share_that_is_reserved_when_nothing_was_yet_gets_a_governor() {
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    reserve(&host, &ComputeTerms::default());
+    let share = host.broker(ComputeTerms::default());
+    share.start(Beginning::First).unwrap();
+    assert!(!is_held(&share));
+    reserve(&host, &percent(10));
+    share.reconcile();
+    assert_eq!((share.terms(0).percent, is_held(&share)), (Some(10), true));
+    reserve(&host, &ComputeTerms::default());
+    share.reconcile();
+    assert!(!is_held(&share));
 }

@@ -53,6 +53,7 @@ fn candidate(index: u32, memory_mib: u64) -> Candidate {
         card,
         reserved: ReservedTime::nothing(CardRules::default(), CardKind::Simulated),
         unhealthy: None,
+        overcommitted: None,
     }
 }
 

@@ -81,6 +81,7 @@ fn of_placement(refusal: &Refusal) -> Fault {
         | Refusal::Excluded { .. }
         | Refusal::Unhealthy { .. }
         | Refusal::Unshareable { .. }
+        | Refusal::Overcommitted { .. }
         | Refusal::Indivisible { .. }
         | Refusal::AboveCard { .. }
         | Refusal::Contradiction { .. }

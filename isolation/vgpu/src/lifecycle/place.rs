@@ -63,7 +63,7 @@ impl Making<'_> {
         self.refuse_deep_state_dir()?;
         let store = DiskStore;
         let reservations = Reservations::open(&lock, &config.state_dir, &store);
-        unsettled.settle(&reservations, &self.host.inventory)?;
+        unsettled.settle(config, &reservations, &self.host.inventory)?;
         let (cards, defaults) = (&self.host.inventory.cards, self.host.defaults(config));
         let candidates = match &self.request.request.amount {
             Amount::PerCard(parts) => {

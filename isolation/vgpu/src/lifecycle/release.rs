@@ -16,7 +16,7 @@ use crate::backend::Ending;
 use crate::events::Log;
 use crate::own_group::{OF_A_START, OF_ITS_FRONTEND, Patience};
 use crate::state::{self, ContainerDir, Which};
-use crate::{Container, Error, backend, bundle, own_group, sockets};
+use crate::{Container, Error, backend, bundle, own_group, resize, sockets};
 
 /// Groups whose processes were killed are looked at again so often.
 const GROUP_TRIES: u32 = 10;
@@ -133,6 +133,7 @@ pub(crate) fn reclaim_locked(
             Err(error) => reclaimed.fail(&entry.key, error.into()),
         }
     }
+    resize::settle_terms(config, &reservations)?;
     Ok((lock, reclaimed))
 }
 

@@ -9,7 +9,8 @@ use std::thread;
 
 use cards::lock::{Attempt, FileLock};
 use cards::{Card, CardGrant, ComputeTerms, GpuUuid, SimulatedInventory};
-use control::CardStatus;
+use control::{CardStatus, Status};
+use host_config::Config;
 use serde_json::{Value, json};
 
 use super::*;
@@ -38,6 +39,7 @@ pub(super) struct Fixture {
     pub(super) config: Config,
     pub(super) key: ContainerKey,
     used_bytes: Arc<Mutex<u64>>,
+    quota_bytes: Arc<Mutex<u64>>,
     pub(super) mood: Arc<Mutex<Mood>>,
     pub(super) heard: Arc<Mutex<Vec<Value>>>,
     first: Option<Fake>,
@@ -47,6 +49,8 @@ pub(super) struct Fixture {
 pub(super) struct Fake {
     pub(super) key: ContainerKey,
     used_bytes: Arc<Mutex<u64>>,
+    /// Of each card, as its status has it.
+    quota_bytes: Arc<Mutex<u64>>,
     pub(super) mood: Arc<Mutex<Mood>>,
     pub(super) heard: Arc<Mutex<Vec<Value>>>,
     _alive: FileLock,
@@ -57,6 +61,7 @@ impl Fixture {
         let mut fixture = Self::empty();
         let first = fixture.join("c1", &ComputeTerms::default(), 2);
         fixture.used_bytes = Arc::clone(&first.used_bytes);
+        fixture.quota_bytes = Arc::clone(&first.quota_bytes);
         fixture.mood = Arc::clone(&first.mood);
         fixture.heard = Arc::clone(&first.heard);
         fixture.first = Some(first);
@@ -95,6 +100,7 @@ impl Fixture {
             config,
             key: ContainerKey::new("default", "c1").unwrap(),
             used_bytes: Arc::default(),
+            quota_bytes: Arc::default(),
             mood: Arc::new(Mutex::new(Mood::Obeys)),
             heard: Arc::default(),
             first: None,
@@ -148,18 +154,19 @@ impl Fixture {
         let fake = Fake {
             key,
             used_bytes: Arc::new(Mutex::new(GIB)),
+            quota_bytes: Arc::new(Mutex::new(4 * GIB)),
             mood: Arc::new(Mutex::new(Mood::Obeys)),
             heard: Arc::default(),
             _alive: alive,
         };
         let listener = UnixListener::bind(folder.control_socket()).unwrap();
-        let (used, mood, heard) = (
-            Arc::clone(&fake.used_bytes),
+        let (held, mood, heard) = (
+            [&fake.used_bytes, &fake.quota_bytes].map(Arc::clone),
             Arc::clone(&fake.mood),
             Arc::clone(&fake.heard),
         );
         let lock = self.config.state_dir.join("lock");
-        thread::spawn(move || play(&listener, &used, &mood, &heard, &lock));
+        thread::spawn(move || play(&listener, &held, &mood, &heard, &lock));
         fake
     }
 
@@ -189,7 +196,7 @@ fn uuid(index: u32) -> GpuUuid {
 /// Answers until the test process ends.
 fn play(
     listener: &UnixListener,
-    used: &Mutex<u64>,
+    [used, quota]: &[Arc<Mutex<u64>>; 2],
     mood: &Mutex<Mood>,
     heard: &Mutex<Vec<Value>>,
     lock: &std::path::Path,
@@ -211,6 +218,9 @@ fn play(
         } else if changes && mood == Mood::Refuses {
             json!({"error": "not today"})
         } else if changes {
+            if mood == Mood::Obeys {
+                *quota.lock().unwrap() = request["cards"][0]["quota_bytes"].as_u64().unwrap();
+            }
             let cards: Vec<Value> = request["cards"]
                 .as_array()
                 .unwrap()
@@ -222,6 +232,7 @@ fn play(
             let cards = ["GPU-0", "GPU-1"].map(|uuid| CardStatus {
                 uuid: uuid.to_owned(),
                 used_bytes,
+                quota_bytes: *quota.lock().unwrap(),
                 ..CardStatus::default()
             });
             json!(Status {
@@ -266,12 +277,7 @@ fn what_is_held_above_a_shrunken_quota_stays_reserved_until_it_is_given_up() {
     assert_eq!(fixture.granted_and_reserved(), (1, 3));
     let settled = |used_bytes: u64| {
         *fixture.used_bytes.lock().unwrap() = used_bytes;
-        let seen = Unsettled::ask(&fixture.config);
-        let lock = StateLock::take(&fixture.config.state_dir).unwrap();
-        let store = DiskStore;
-        let reservations = Reservations::open(&lock, &fixture.config.state_dir, &store);
-        let host = Host::find(&fixture.config).unwrap();
-        seen.settle(&reservations, &host.inventory).unwrap();
+        settle(&fixture, &Unsettled::ask(&fixture.config));
     };
     settled(2 * GIB);
     assert_eq!(fixture.granted_and_reserved(), (1, 2));
@@ -324,6 +330,7 @@ fn a_quota_that_a_silent_broker_may_have_stays_reserved_beside_the_next_change()
     set(Mood::Hangs);
     fixture.resize("12Gi").unwrap_err();
     assert_eq!(fixture.granted_and_reserved(), (4, 6));
+    *fixture.quota_bytes.lock().unwrap() = 6 * GIB;
     fixture.resize("10Gi").unwrap_err();
     assert_eq!(fixture.granted_and_reserved(), (4, 6));
     set(Mood::Obeys);
@@ -364,12 +371,7 @@ fn what_was_seen_before_a_quota_changed_settles_nothing() {
     *fixture.used_bytes.lock().unwrap() = 4 * GIB;
     fixture.resize("8Gi").unwrap();
     fixture.resize("4Gi").unwrap();
-    let lock = StateLock::take(&fixture.config.state_dir).unwrap();
-    let store = DiskStore;
-    let reservations = Reservations::open(&lock, &fixture.config.state_dir, &store);
-    let host = Host::find(&fixture.config).unwrap();
-    seen.settle(&reservations, &host.inventory).unwrap();
-    drop(lock);
+    settle(&fixture, &seen);
     assert_eq!(fixture.granted_and_reserved(), (2, 4));
 }
 
@@ -422,4 +424,68 @@ fn bad_values_and_absent_containers_are_named() {
     let error = resize_memory(&fixture.config, &other, "4Gi").unwrap_err();
     assert!(matches!(error, Error::NoVgpu { .. }), "{error}");
     assert!(fixture.dir.path().exists());
+}
+
+/// What a command that is killed after so many of its steps has done to the first card: reserved the larger quota, written the grant.
+fn kill_after(fixture: &Fixture, quota_gib: u64, steps: u32) {
+    let dir = ContainerDir::of(&fixture.config.state_dir, &fixture.key);
+    let host = Host::find(&fixture.config).unwrap();
+    let lock = StateLock::take(&fixture.config.state_dir).unwrap();
+    let reservations = Reservations::open(&lock, &fixture.config.state_dir, &DiskStore);
+    let mut grant = Grant::read(dir.path()).unwrap();
+    for slice in &mut grant.cards {
+        let card = host.inventory.cards.iter().find(|it| it.uuid == slice.uuid);
+        let larger = slice.quota_bytes.max(quota_gib * GIB);
+        reservations
+            .reserve_at_least(&fixture.key, card.unwrap(), larger)
+            .unwrap();
+        slice.quota_bytes = quota_gib * GIB;
+    }
+    if steps > 1 {
+        grant.write(&DiskStore, dir.path()).unwrap();
+    }
+}
+
+fn settle(fixture: &Fixture, seen: &Unsettled) {
+    let lock = StateLock::take(&fixture.config.state_dir).unwrap();
+    let reservations = Reservations::open(&lock, &fixture.config.state_dir, &DiskStore);
+    let host = Host::find(&fixture.config).unwrap();
+    seen.settle(&fixture.config, &reservations, &host.inventory)
+        .unwrap();
+}
+
+#[test]
+fn what_a_killed_command_has_reserved_is_given_up_once_broker_and_grant_agree() {
+    for (quota_gib, steps, granted_gib, larger_gib, held_gib) in [
+        (6, 1, 4, 6, 1),
+        (6, 2, 6, 6, 1),
+        (2, 1, 4, 4, 1),
+        (2, 2, 2, 4, 1),
+        (2, 2, 2, 4, 3),
+    ] {
+        let fixture = Fixture::new();
+        *fixture.used_bytes.lock().unwrap() = held_gib * GIB;
+        kill_after(&fixture, quota_gib, steps);
+        // Before the broker has followed the grant.
+        settle(&fixture, &Unsettled::ask(&fixture.config));
+        let reserved_gib = if steps == 1 { 4 } else { larger_gib };
+        assert_eq!(fixture.granted_and_reserved(), (granted_gib, reserved_gib));
+        *fixture.quota_bytes.lock().unwrap() = granted_gib * GIB;
+        settle(&fixture, &Unsettled::ask(&fixture.config));
+        let settled_gib = granted_gib.max(held_gib);
+        assert_eq!(fixture.granted_and_reserved(), (granted_gib, settled_gib));
+    }
+}
+
+#[test]
+fn a_grant_that_was_touched_after_its_broker_answered_is_settled_the_next_time() {
+    let fixture = Fixture::new();
+    kill_after(&fixture, 6, 1);
+    let seen = Unsettled::ask(&fixture.config);
+    // A command that fails has the same written in the end, and its broker may have got more meanwhile.
+    *fixture.mood.lock().unwrap() = Mood::Hangs;
+    fixture.resize("12Gi").unwrap_err();
+    assert_eq!(fixture.granted_and_reserved(), (4, 6));
+    settle(&fixture, &seen);
+    assert_eq!(fixture.granted_and_reserved(), (4, 6));
 }

@@ -396,3 +396,65 @@ fn rules_can_be_given_to_a_card_that_nobody_is_on() {
     assert_eq!(terms.policy, ComputePolicy::Preemptive);
     assert_eq!(kept(&fixture, &joined.key).1, Terms::NATIVE);
 }
+
+/// A command that is killed between the reservations and everything else.
+fn reserve_alone(fixture: &Fixture, key: &ContainerKey, compute: &ComputeTerms, cards: usize) {
+    let host = Host::find(&fixture.config).unwrap();
+    let lock = StateLock::take(&fixture.config.state_dir).unwrap();
+    let reservations = Reservations::open(&lock, &fixture.config.state_dir, &DiskStore);
+    let defaults = host.defaults(&fixture.config);
+    for card in host.inventory.cards.iter().take(cards) {
+        reservations
+            .set_compute(key, &card.uuid, compute, &defaults)
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_grant_follows_its_reservation_after_a_command_that_was_killed() {
+    for by_a_command in [true, false] {
+        let fixture = Fixture::empty();
+        let killed = fixture.join("killed", &percent(40), 2);
+        let other = fixture.join("other", &percent(20), 2);
+        reserve_alone(&fixture, &killed.key, &percent(10), 2);
+        if by_a_command {
+            // Of any container.
+            let requested = Requested {
+                compute: Some("30%"),
+                ..Requested::default()
+            };
+            change(&container(&fixture.config, &other.key), &requested).unwrap();
+        } else {
+            crate::reclaim(&fixture.config).unwrap();
+        }
+        let (granted, terms) = kept(&fixture, &killed.key);
+        assert_eq!((granted.percent, terms.percent), (Some(10), Some(10)));
+    }
+}
+
+#[test]
+fn the_next_change_goes_on_from_what_is_reserved() {
+    let fixture = Fixture::empty();
+    let killed = fixture.join("killed", &percent(40), 2);
+    reserve_alone(&fixture, &killed.key, &percent(10), 2);
+    let requested = Requested {
+        policy: Some("soft"),
+        ..Requested::default()
+    };
+    let done = change(&container(&fixture.config, &killed.key), &requested).unwrap();
+    assert_eq!(done.compute[0].before.percent, Some(10));
+    assert_eq!(kept(&fixture, &killed.key).0.percent, Some(10));
+    // One that was killed between two cards is made whole by the next.
+    reserve_alone(&fixture, &killed.key, &percent(25), 1);
+    crate::reclaim(&fixture.config).unwrap();
+    let dir = ContainerDir::of(&fixture.config.state_dir, &killed.key);
+    assert_eq!(Grant::read(dir.path()).unwrap().compute.percent, Some(10));
+    let requested = Requested {
+        compute: Some("15%"),
+        ..Requested::default()
+    };
+    change(&container(&fixture.config, &killed.key), &requested).unwrap();
+    assert_eq!(kept(&fixture, &killed.key).0.percent, Some(15));
+    let percents: Vec<Value> = reported(&killed).into_iter().map(|card| card.2).collect();
+    assert_eq!(percents, [15, 15]);
+}
