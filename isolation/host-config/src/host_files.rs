@@ -49,6 +49,8 @@ pub trait HostFiles {
     fn node(&self, path: &Path) -> Option<Node>;
     /// Whether the file is a namespace of this kind that is certainly not the host's.
     fn is_foreign_namespace(&self, kind: &str, path: &Path) -> bool;
+    /// The users of the user namespace at a path, as its `uid_map` has them for this process; `None` where they cannot be read.
+    fn users_of(&self, path: &Path) -> Option<String>;
     /// The kernel's list of device majors (`/proc/devices`).
     fn devices(&self) -> String;
 }
@@ -110,6 +112,10 @@ impl HostFiles for ThisHost {
             (Some(named), Some(first), Some(ours)) => named != first && named != ours,
             _ => false,
         }
+    }
+
+    fn users_of(&self, path: &Path) -> Option<String> {
+        sys::user_namespace::users_of(path).ok()
     }
 
     fn devices(&self) -> String {

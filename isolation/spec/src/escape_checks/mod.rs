@@ -10,6 +10,7 @@
 //! the host's network and IPC (our sockets are files); an unconfined seccomp or AppArmor profile (our rules do not
 //! come from them). In a user namespace of its own, without the host's root in it, a container's capabilities are no privilege.
 
+mod annotations;
 mod capabilities;
 mod devices;
 mod error;
@@ -76,6 +77,7 @@ pub fn of_container(
     }
     findings.extend(devices::findings(root, host)?);
     findings.extend(mounts::findings(root, &namespaces, own, host)?);
+    findings.extend(annotations::findings(spec)?);
     Ok(findings)
 }
 

@@ -32,25 +32,35 @@ const MPS_FILE: &str = "nvidia-cuda-mps-control.pid";
 const X11_SOCKETS: &str = "/tmp/.X11-unix";
 
 /// Filesystems that are the kernel's own words, wherever they are mounted.
-const OF_CONTROL_GROUPS: [&str; 2] = ["cgroup", "cgroup2"];
-const OF_SYSFS: [&str; 8] = [
-    "sysfs",
-    "debugfs",
-    "tracefs",
-    "securityfs",
-    "configfs",
-    "efivarfs",
+const OF_CONTROL_GROUPS: [&str; 3] = ["cgroup", "cgroup2", "cpuset"];
+const OF_SYSFS: [&str; 14] = [
+    "binfmt_misc",
     "bpf",
+    "configfs",
+    "debugfs",
+    "efivarfs",
+    "fusectl",
+    "nfsd",
     "pstore",
+    "resctrl",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "sysfs",
+    "tracefs",
 ];
+
+/// Filesystems that are made for the container, and hold nothing that it does not put there.
+const OWN: [&str; 4] = ["tmpfs", "ramfs", "mqueue", "devpts"];
 
 /// Filesystems whose source is a word, not a place.
 const SOURCELESS: [&str; 8] = [
     "tmpfs", "ramfs", "mqueue", "devpts", "proc", "sysfs", "cgroup", "cgroup2",
 ];
 
-/// How mounts of the container are to be seen by the host.
-const SHARED: [&str; 2] = ["shared", "rshared"];
+/// How mounts of the host are seen in the container, and those of the container nowhere else. A word without `r` is for the topmost mount
+/// alone: all that is mounted below stays shared, and what the runtime mounts over it appears on the host (with runc 1.1, by trying).
+const NOT_SHARED: [&str; 3] = ["", "rslave", "rprivate"];
 
 /// What drivers show of themselves; some of it root can write.
 const OF_DRIVERS: &str = "/proc/driver";
@@ -68,6 +78,7 @@ pub(super) fn findings(
     host: &dyn HostFiles,
 ) -> Result<Vec<Finding>, Error> {
     let context = Context {
+        root: root_of(root, own, host),
         guarded: guarded(root)?,
         mps_folder: mps_folder(root)?,
         own,
@@ -81,7 +92,7 @@ pub(super) fn findings(
         .get("linux")
         .and_then(|linux| linux.get("rootfsPropagation"))
         .and_then(Value::as_str)
-        .filter(|how| SHARED.contains(how))
+        .filter(|how| !NOT_SHARED.contains(how))
     {
         findings.push(Finding::new(
             Weakness::HostRoot,
@@ -117,6 +128,8 @@ struct Source<'a> {
 }
 
 struct Context<'a> {
+    /// The container's root; below the bundle where that is not known.
+    root: Option<PathBuf>,
     /// `linux.readonlyPaths` and `linux.maskedPaths`.
     guarded: Vec<PathBuf>,
     /// Where the container's programs look for an MPS server.
@@ -169,13 +182,19 @@ impl Context<'_> {
             judge(mount.source, mount.access(), mount.is_recursive());
             return found;
         }
-        for (layer, access) in mount.layers() {
-            judge(&layer, access, false);
+        let layers = mount.layers();
+        for (layer, access) in &layers {
+            judge(layer, *access, false);
         }
         // Whatever else is mounted from a file of the host: a disk's node, an image.
         if mount.source.starts_with('/') && !SOURCELESS.contains(&mount.kind) {
             judge(mount.source, mount.access(), false);
         }
+        // The runtime is in the container's root when it mounts, not in the bundle, and the image's links lead where they like.
+        let relative = layers
+            .into_iter()
+            .filter(|(layer, _)| !layer.starts_with('/'));
+        found.extend(relative.map(|(layer, _)| (layer, Weakness::HostRoot)));
         found.extend(self.of_filesystem(mount).into_iter().map(|weakness| {
             let from = if mount.source.is_empty() {
                 mount.kind
@@ -201,6 +220,9 @@ impl Context<'_> {
         // Runtimes clean a path before they follow it, or do not.
         for path in [source.path.to_owned(), cleaned(source.path)] {
             let Some(path) = self.absolute(source.path, &path) else {
+                if mount.is_some() && self.is_of_the_root(source, &path) {
+                    found.push(Weakness::ProcSys);
+                }
                 // Below a bundle that is not known, which is root's; out of it nobody knows where.
                 let mut parts = source.path.components();
                 if parts.any(|part| part == std::path::Component::ParentDir) {
@@ -214,6 +236,9 @@ impl Context<'_> {
             }
             if lead.is_endless {
                 found.push(Weakness::HostRoot);
+            }
+            if mount.is_some() && self.is_of_the_root(source, &lead.end) {
+                found.push(Weakness::ProcSys);
             }
             if self.is_the_bundle_s(source.path, &lead.end) {
                 continue;
@@ -256,6 +281,16 @@ impl Context<'_> {
             return Some(path.to_owned());
         }
         self.own.bundle.as_ref().map(|bundle| bundle.join(written))
+    }
+
+    /// Whether files are taken from the container's own root: it has the container's procfs by then, without what is made read-only at
+    /// `/proc` alone. The host's own root is another finding.
+    fn is_of_the_root(&self, source: Source<'_>, path: &Path) -> bool {
+        let host_s = Path::new("/");
+        self.root.as_deref().is_some_and(|root| {
+            let is_in = path.starts_with(root) || (source.is_recursive && root.starts_with(path));
+            is_in && root != host_s && path != host_s
+        })
     }
 
     /// What a relative path leads to in its bundle is the container's own.
@@ -362,35 +397,34 @@ impl Context<'_> {
     fn of_filesystem(&self, mount: &Mount<'_>) -> Vec<Weakness> {
         let is_shielded = self.namespaces.shields_root_s_files();
         let weakness = match mount.kind {
-            "sysfs" if !mount.is_read_only() && !is_shielded => Weakness::HostSys,
-            "debugfs" | "tracefs" | "securityfs" | "configfs" | "efivarfs" | "bpf"
-                if !is_shielded =>
-            {
-                Weakness::HostSys
-            }
-            "cgroup" | "cgroup2"
-                if !mount.is_read_only() && !self.namespaces.has_own_cgroup() && !is_shielded =>
-            {
-                Weakness::HostCgroup
-            }
             "devtmpfs" => Weakness::HostDev,
-            "proc" if !mount.is_read_only() && !is_shielded && !self.is_guarded(mount) => {
-                Weakness::ProcSys
+            kind if OWN.contains(&kind) => return Vec::new(),
+            "overlay" if !mount.source.contains('/') => return Vec::new(),
+            // A user namespace may mount those that are made for it, and the kernel gives it no other.
+            "sysfs" | "cgroup" | "cgroup2" | "proc" if mount.is_read_only() || is_shielded => {
+                return Vec::new();
             }
-            // A filesystem from a disk of the host.
-            _ if mount.source.starts_with("/dev/") && !SOURCELESS.contains(&mount.kind) => {
-                Weakness::HostDevices
-            }
-            _ => return Vec::new(),
+            "sysfs" => Weakness::HostSys,
+            "cgroup" | "cgroup2" if self.namespaces.has_own_cgroup() => return Vec::new(),
+            "proc" if self.is_guarded(mount) => return Vec::new(),
+            "proc" => Weakness::ProcSys,
+            kind if OF_CONTROL_GROUPS.contains(&kind) => Weakness::HostCgroup,
+            kind if OF_SYSFS.contains(&kind) && is_shielded => return Vec::new(),
+            kind if OF_SYSFS.contains(&kind) => Weakness::HostSys,
+            // Of a disk of the host, or of nobody here knows what.
+            _ => Weakness::HostDevices,
         };
         vec![weakness]
     }
 
+    /// Elsewhere than at `/proc` the paths that are made read-only may be others when that is done: by a link of the image's, or by what is
+    /// mounted over it meanwhile.
     fn is_guarded(&self, mount: &Mount<'_>) -> bool {
         let at = cleaned(Path::new(mount.destination));
-        PROC_GUARDED
-            .iter()
-            .all(|name| self.guarded.contains(&at.join(name)))
+        at == Path::new("/proc")
+            && PROC_GUARDED
+                .iter()
+                .all(|name| self.guarded.contains(&at.join(name)))
     }
 }
 
@@ -413,6 +447,16 @@ fn of_the_kernel(source: Source<'_>, mount: Option<&Mount<'_>>) -> Option<Weakne
         Some(Weakness::HostSys)
     } else {
         None
+    }
+}
+
+/// Where the container's root is.
+fn root_of(spec: &Map<String, Value>, own: &OwnPlaces, host: &dyn HostFiles) -> Option<PathBuf> {
+    let written = Path::new(spec.get("root")?.get("path")?.as_str()?);
+    match &own.bundle {
+        Some(bundle) => Some(host.resolve(&bundle.join(written))),
+        None if written.is_absolute() => Some(host.resolve(written)),
+        None => Some(cleaned(written)),
     }
 }
 

@@ -17,6 +17,15 @@ pub(super) struct Namespaces {
     maps_host_root: bool,
 }
 
+/// Whether a `uid_map` has the host's root: lines of `INSIDE OUTSIDE COUNT`.
+fn has_root(users: &str) -> bool {
+    users.lines().any(|line| {
+        line.split_whitespace()
+            .nth(1)
+            .is_none_or(|outside| outside == "0")
+    })
+}
+
 impl Namespaces {
     /// None of its own.
     pub(super) fn of_the_host() -> Self {
@@ -32,19 +41,28 @@ impl Namespaces {
         };
         let linux = json::object(linux, "linux")?;
         let mut own = Vec::new();
+        let mut joined = None;
         for entry in json::list(linux, "linux", "namespaces")? {
             let kind = entry.get("type").and_then(Value::as_str).unwrap_or("");
             let path = entry.get("path").and_then(Value::as_str).unwrap_or("");
             if path.is_empty() || host.is_foreign_namespace(kind, Path::new(path)) {
                 own.push(kind.to_owned());
             }
+            if kind == "user" && !path.is_empty() {
+                joined = Some(Path::new(path));
+            }
         }
         let mappings = json::list(linux, "linux", "uidMappings")?;
         let reaches_root =
             |mapping: &Value| mapping.get("hostID").and_then(Value::as_u64).unwrap_or(0) == 0;
+        // One that is joined has its own mappings, whatever the spec's are.
+        let maps_host_root = match joined {
+            Some(path) => host.users_of(path).is_none_or(|users| has_root(&users)),
+            None => mappings.is_empty() || mappings.iter().any(reaches_root),
+        };
         Ok(Self {
             own,
-            maps_host_root: mappings.is_empty() || mappings.iter().any(reaches_root),
+            maps_host_root,
         })
     }
 

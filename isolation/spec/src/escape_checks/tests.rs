@@ -25,9 +25,14 @@ struct Fake {
     foreign_namespaces: Vec<&'static str>,
     devices: &'static str,
     mounts: &'static str,
+    users: &'static str,
 }
 
 impl HostFiles for Fake {
+    fn users_of(&self, _path: &Path) -> Option<String> {
+        (!self.users.is_empty()).then(|| self.users.to_owned())
+    }
+
     fn lead(&self, path: &Path) -> Walked {
         let path = cleaned(path);
         let end = self
@@ -751,7 +756,22 @@ fn what_engines_and_people_bind_every_day_passes() {
     // Of a mount that was made before.
     for kind in ["none", "tmpfs", "bind"] {
         let again = json!({"destination": "/x", "type": kind, "source": "/data", "options": ["remount", "ro"]});
-        assert_eq!(weaknesses(&with("/mounts", again)), [Weakness::HostRoot]);
+        let found = weaknesses(&with("/mounts", again));
+        assert!(found.contains(&Weakness::HostRoot), "{kind}: {found:?}");
+    }
+    // Only what is recursive keeps the container's mounts off the host's.
+    for (how, expected) in [
+        ("rslave", &[][..]),
+        ("rprivate", &[]),
+        ("", &[]),
+        ("slave", &[Weakness::HostRoot]),
+        ("private", &[Weakness::HostRoot]),
+        ("rshared", &[Weakness::HostRoot]),
+        ("runbindable", &[Weakness::HostRoot]),
+    ] {
+        let mut spec = ordinary();
+        spec["linux"]["rootfsPropagation"] = json!(how);
+        assert_eq!(weaknesses(&spec), expected, "{how}");
     }
     // A link of someone's to a time zone is not what is made read-only.
     let linked = Fake {
@@ -855,19 +875,9 @@ fn every_type_of_mount_is_judged_by_what_it_takes_from_the_host() {
     assert_eq!(mounted("ext4", "/srv/disk", &[]), [HostDevices]);
     assert_eq!(
         mounted("erofs", "/run/docker.sock", &["ro"]),
-        [EngineSocket]
+        [HostDevices, EngineSocket]
     );
     assert_eq!(mounted("tmpfs", "/etc", &[]), []);
-    for how in ["shared", "rshared"] {
-        let mut spec = ordinary();
-        spec["linux"]["rootfsPropagation"] = json!(how);
-        assert_eq!(weaknesses(&spec), [HostRoot], "{how}");
-    }
-    for how in ["private", "rslave", ""] {
-        let mut spec = ordinary();
-        spec["linux"]["rootfsPropagation"] = json!(how);
-        assert_eq!(weaknesses(&spec), [], "{how}");
-    }
 }
 
 #[test]
@@ -974,9 +984,10 @@ fn links_of_this_host_are_followed_to_their_end() {
     ] {
         assert_ne!(judged(&source), [], "{source}");
     }
-    for source in [path("data"), "rootfs".to_owned(), "files/x".to_owned()] {
+    for source in [path("data"), "files/x".to_owned()] {
         assert_eq!(judged(&source), [], "{source}");
     }
+    assert_eq!(judged("rootfs"), [Weakness::ProcSys]);
     // This program's own folder, above and below.
     let me = std::env::current_exe().unwrap();
     let mine = OwnPlaces::of(&host_config::Config::default(), None);
@@ -1121,4 +1132,148 @@ fn this_host_knows_its_own_namespaces_nodes_and_links() {
         host.resolve(Path::new("/nonexistent/./a/../b")),
         Path::new("/nonexistent/b")
     );
+}
+
+/// The container's procfs is there by then, and its read-only paths are below `/proc` alone.
+#[test]
+fn nothing_is_mounted_out_of_the_containers_own_root() {
+    let own = OwnPlaces {
+        bundle: Some("/run/bundle".into()),
+        ..own_at("/run/cgpu")
+    };
+    let found = |own: &OwnPlaces, root: &str, source: &str, options: &[&str]| {
+        let mut spec = bound(source, options);
+        spec["root"]["path"] = json!(root);
+        let findings = of_container(&spec, own, &fake()).unwrap();
+        admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
+    };
+    let rootless = own_at("/run/cgpu");
+    for (own, root, source, options) in [
+        (&own, "rootfs", "rootfs/proc", &["rbind", "ro"][..]),
+        (&own, "rootfs", "/run/bundle/rootfs/proc", &["bind", "ro"]),
+        (&own, "/data/r", "/data/r/proc", &["bind"]),
+        (&own, "/data/r", "/data/x/../r/proc", &["bind"]),
+        (&own, "/data/r", "/data/r", &["bind", "ro"]),
+        (&own, "/data/r", "/data", &["rbind", "ro"]),
+        (&rootless, "rootfs", "rootfs/sys", &["rbind"]),
+        (&rootless, "rootfs", "./rootfs", &["rbind"]),
+    ] {
+        let found = found(own, root, source, options);
+        assert!(found.contains(&Weakness::ProcSys), "{source}: {found:?}");
+    }
+    for (root, source, options) in [
+        ("rootfs", "volumes", &["rbind"][..]),
+        ("/data/r", "/data", &["bind"]),
+        ("/data/r", "/data/r2", &["rbind"]),
+    ] {
+        assert_eq!(found(&own, root, source, options), [], "{source}");
+    }
+}
+
+#[test]
+fn only_filesystems_that_are_known_are_mounted() {
+    let mounted = |kind: &str, source: &str, options: Value| {
+        let mount =
+            json!({"destination": "/x", "type": kind, "source": source, "options": options});
+        weaknesses(&with("/mounts", mount))
+    };
+    for (kind, source, expected) in [
+        ("binfmt_misc", "binfmt_misc", Weakness::HostSys),
+        ("resctrl", "resctrl", Weakness::HostSys),
+        ("cpuset", "cpuset", Weakness::HostCgroup),
+        ("ext4", "../../../dev/vda", Weakness::HostDevices),
+        ("zfs", "rpool/root", Weakness::HostDevices),
+        ("9p", "host", Weakness::HostDevices),
+        ("", "x", Weakness::HostDevices),
+    ] {
+        assert_eq!(mounted(kind, source, json!([])), [expected], "{kind}");
+    }
+    for kind in ["tmpfs", "ramfs", "mqueue", "devpts"] {
+        assert_eq!(mounted(kind, kind, json!(["nosuid"])), [], "{kind}");
+    }
+    // The runtime follows them in the container's root, by the image's links.
+    let layers = json!([
+        "lowerdir=/data/low",
+        "upperdir=link/up",
+        "workdir=link/work"
+    ]);
+    assert_eq!(mounted("overlay", "overlay", layers), [Weakness::HostRoot]);
+    let layers = json!([
+        "lowerdir=/data/low",
+        "upperdir=/data/up",
+        "workdir=/data/work"
+    ]);
+    assert_eq!(mounted("overlay", "overlay", layers), []);
+    // What makes a procfs's paths read-only at another place need not find them.
+    let mut spec = with(
+        "/mounts",
+        json!({"destination": "/d/l/p", "type": "proc", "source": "proc"}),
+    );
+    for name in ["sys", "bus", "sysrq-trigger"] {
+        let paths = spec["linux"]["readonlyPaths"].as_array_mut().unwrap();
+        paths.push(json!(format!("/d/l/p/{name}")));
+    }
+    assert_eq!(weaknesses(&spec), [Weakness::ProcSys]);
+}
+
+#[test]
+fn annotations_that_a_runtime_obeys_are_judged() {
+    for (key, value, expected) in [
+        (
+            "run.oci.systemd.subgroup",
+            "../../x",
+            &[Weakness::HostCgroup][..],
+        ),
+        ("run.oci.systemd.subgroup", "..", &[Weakness::HostCgroup]),
+        ("run.oci.systemd.subgroup", "", &[]),
+        ("run.oci.systemd.subgroup", "container", &[]),
+        ("run.oci.delegate-cgroup", "x", &[Weakness::HostCgroup]),
+        (
+            "run.oci.hooks.stdout",
+            "/etc/cron.d/x",
+            &[Weakness::HostRoot],
+        ),
+        ("run.oci.handler", "krun", &[Weakness::HostRoot]),
+        ("run.oci.keep_original_groups", "1", &[]),
+        ("org.criu.config", "/tmp/x", &[Weakness::HostRoot]),
+        (
+            "org.systemd.property.OnFailure",
+            "['x']",
+            &[Weakness::HostRoot],
+        ),
+        ("org.systemd.property.CollectMode", "'inactive'", &[]),
+        ("org.opencontainers.image.title", "x", &[]),
+    ] {
+        let mut spec = ordinary();
+        spec["annotations"] = json!({key: value});
+        assert_eq!(weaknesses(&spec), expected, "{key} = {value}");
+    }
+}
+
+/// A runtime that joins one writes no mappings into it, and older ones do not compare them.
+#[test]
+fn a_user_namespace_that_is_joined_has_its_own_mappings() {
+    for (users, expected) in [
+        ("0 0 1\n", &[Weakness::CapSysAdmin][..]),
+        ("1 100000 9\n0 0 1\n", &[Weakness::CapSysAdmin]),
+        ("", &[Weakness::CapSysAdmin]),
+        ("0 100000 65536\n", &[]),
+    ] {
+        let host = Fake {
+            foreign_namespaces: vec!["/run/users"],
+            users,
+            ..fake()
+        };
+        let mut spec = with(
+            "/linux/namespaces",
+            json!({"type": "user", "path": "/run/users"}),
+        );
+        spec["linux"]["uidMappings"] = json!([{"containerID": 0, "hostID": 100_000, "size": 9}]);
+        let bounding = &mut spec["process"]["capabilities"]["bounding"];
+        bounding
+            .as_array_mut()
+            .unwrap()
+            .push(json!("CAP_SYS_ADMIN"));
+        assert_eq!(weaknesses_on(&host, &spec), expected, "{users}");
+    }
 }
