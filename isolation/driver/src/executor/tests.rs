@@ -27,7 +27,7 @@ enum Plays {
     LosesFiles,
 }
 
-/// The error of a call by an executor that is played so.
+/// The error of a call by such an executor.
 fn error_of(plays: Plays) -> Error {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.sock");
@@ -39,7 +39,7 @@ fn error_of(plays: Plays) -> Error {
         implicit: ImplicitBytes::default(),
     };
     let driver = ExecutorDriver::away(&path, facts);
-    let played = thread::spawn(move || play(&listener, plays));
+    let executor = thread::spawn(move || play(&listener, plays));
     let null = File::open("/dev/null").unwrap();
     let file = FileRef {
         id: FileId(1),
@@ -62,7 +62,7 @@ fn error_of(plays: Plays) -> Error {
     };
     let error = driver.execute(file, caller, ticket, &mut call).unwrap_err();
     drop(driver);
-    played.join().unwrap();
+    executor.join().unwrap();
     error
 }
 

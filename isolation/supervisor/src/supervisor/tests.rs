@@ -53,7 +53,7 @@ fn a_broker_that_does_not_die_is_not_waited_for() {
     let mut process = command.spawn().unwrap();
     let pid = process.id().cast_signed();
     let handle = PidFd::open(pid).unwrap();
-    let (tells, told) = mpsc::channel();
+    let (reports, reported) = mpsc::channel();
     let (goes_on, is_dead) = mpsc::channel();
     let supervising = std::thread::spawn(move || {
         let dir = tempfile::tempdir().unwrap();
@@ -74,12 +74,12 @@ fn a_broker_that_does_not_die_is_not_waited_for() {
         supervisor.follow_the_dead().unwrap();
         // Nobody else serves while it may still do something.
         let waits = (supervisor.broker.is_some(), supervisor.start_at.is_none());
-        tells.send(waits).unwrap();
+        reports.send(waits).unwrap();
         is_dead.recv().unwrap();
         supervisor.follow_the_dead().unwrap();
         (supervisor.broker.is_none(), supervisor.start_at.is_some())
     });
-    let waits = told.recv_timeout(Duration::from_secs(60));
+    let waits = reported.recv_timeout(Duration::from_secs(60));
     process.kill().unwrap();
     process.wait().unwrap();
     assert_eq!(waits, Ok((true, true)), "the supervisor waits");
