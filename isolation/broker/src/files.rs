@@ -171,8 +171,8 @@ impl Inner {
 }
 
 impl FileTable {
-    /// The files that a journal knows and whose duplicates were stored. What was stored and is not known is given up: a broker
-    /// was killed between noting it and the call.
+    /// The files that a journal knows and whose duplicates were stored. What was stored and is not known is released: nobody else will
+    /// give it up.
     #[must_use]
     pub fn restore(
         supervisor: Arc<SupervisorLink>,
@@ -180,12 +180,19 @@ impl FileTable {
         driver: Arc<dyn Driver>,
         stored: Vec<(FileId, OwnedFd)>,
     ) -> Self {
-        let mut files = Vec::new();
+        let (mut files, mut unknown) = (Vec::new(), Vec::new());
         for (id, fd) in stored {
-            let state = journal.change();
-            if let Some(entry) = state.file(id).filter(|entry| !entry.is_closing) {
-                files.push(Arc::new(OpenFile::new(id, entry.kind, fd)));
+            match journal.change().file(id) {
+                Some(entry) if !entry.is_closing => {
+                    files.push(Arc::new(OpenFile::new(id, entry.kind, fd)));
+                }
+                // Whoever gives it up has it released.
+                Some(_closing) => {}
+                None => unknown.push(Stored::File(id, FileKind::Ctl)),
             }
+        }
+        if !unknown.is_empty() {
+            supervisor.release_later(unknown);
         }
         // Own descriptors can always be compared.
         files.sort_by(|one, other| {
@@ -482,13 +489,4 @@ pub(crate) fn duplicate(tid: i32, tgid: i32, number: i32) -> io::Result<OwnedFd>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_container_has_no_more_files_than_each_of_our_processes_can_hold() {
-        assert_eq!(most_files(1024), 512);
-        assert_eq!(most_files(1 << 20), MOST_FILES);
-        assert_eq!(most_files(u64::MAX), MOST_FILES);
-    }
-}
+mod tests;

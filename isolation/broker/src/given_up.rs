@@ -1,15 +1,16 @@
 //! Files that nobody of the container holds any more: closed at the driver, in the ledger, and here.
 //!
 //! Somebody else may have such a file open: a `poll` that never ends, an unread message, another container's process. What it has then
-//! and nobody takes back ([`crate::close_files`]) stays charged until the file is gone ([`crate::last_reference`]).
+//! and nobody takes back ([`crate::close_files`]) stays charged until the file is gone ([`crate::last_reference`]). So does what a file has
+//! that the supervisor or the driver may still hold, since a message to it failed: it is sent again at each look.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use driver::{Driver, FileId, FileKind};
+use driver::{Binding, Driver, FileId, FileKind};
 use supervisor::link::Stored;
 use sys::sync::lock;
 
@@ -22,6 +23,9 @@ use crate::open_file_scan::{Look, OfProcesses, without_holder};
 /// In which time a driver has cleaned up after a file that somebody else has closed, on a machine that is not overloaded.
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(1);
 
+/// So many files wait for another message to supervisor and driver. What is beyond is the next broker's to give up, by the journal.
+const MOST_UNRELEASED: usize = 1024;
+
 /// What a container has closed.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {
@@ -29,12 +33,24 @@ pub(crate) struct GivenUp {
     elsewhere: LastReferences,
     /// Those of them that are gone, and since when: the kernel forgets a file before the driver cleans up after it.
     ending: Mutex<Vec<(FileId, Instant)>>,
+    /// Files that supervisor or driver may still hold, each with whether its charge ends with that.
+    unreleased: Mutex<BTreeMap<FileId, Charge>>,
+}
+
+/// What becomes of a file's charge when neither supervisor nor driver holds the file any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Charge {
+    Ends,
+    /// Somebody else may have the file open, or there is none.
+    IsAsItWas,
 }
 
 impl GivenUp {
     /// Closes what nobody of the container holds, and lets go of what nobody at all has any more; says whether there was any.
     pub(crate) fn look(&self, container: &Container) -> bool {
+        container.supervisor.release_what_waits();
         let mut uncharged = self.take_ended();
+        uncharged.extend(self.release_again(container));
         let closed = self.close_unheld(container);
         // Once for all of them: of what nobody has now the last duplicate was closed here, and the driver has cleaned up.
         let staying = closed.iter().filter(|(_, stays)| *stays);
@@ -59,7 +75,9 @@ impl GivenUp {
         let mut closed = Vec::new();
         for id in unheld(container) {
             if native.is_some_and(|native| native.take_idle(id)) {
-                tell_driver(&*container.driver, id);
+                if !tell_driver(&*container.driver, id) {
+                    self.release_later(id, Charge::IsAsItWas);
+                }
                 continue;
             }
             // A call under way keeps its file; it is looked at again at the next interval.
@@ -84,17 +102,63 @@ impl GivenUp {
             let keeps = close_files::free_all(container, file);
             keeps && self.watch_elsewhere(file)
         });
-        let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
-        if let Err(error) = container.supervisor.release(vec![Stored::File(id, kind)]) {
-            tracing::error!(error = %error, "the supervisor was not told of a closed file");
+        if !release(container, id, file) {
+            let charge = if stays {
+                Charge::IsAsItWas
+            } else {
+                Charge::Ends
+            };
+            self.release_later(id, charge);
+            return true;
         }
-        drop(file);
-        tell_driver(&*container.driver, id);
         if !stays {
             let mut change = container.journal.change();
             container.account.close_file(&mut change, id);
         }
         stays
+    }
+
+    fn release_later(&self, id: FileId, charge: Charge) {
+        let mut unreleased = lock(&self.unreleased);
+        if unreleased.len() < MOST_UNRELEASED || unreleased.contains_key(&id) {
+            unreleased.insert(id, charge);
+        } else {
+            tracing::warn!("what a closed file has stays charged until the next broker");
+        }
+    }
+
+    /// The files that are released by now and whose charge ends with that.
+    fn release_again(&self, container: &Container) -> Vec<FileId> {
+        let again = std::mem::take(&mut *lock(&self.unreleased));
+        let mut uncharged = Vec::new();
+        for (id, charge) in again {
+            match (release(container, id, None), charge) {
+                (true, Charge::Ends) => uncharged.push(id),
+                (true, Charge::IsAsItWas) => {}
+                (false, _) => self.release_later(id, charge),
+            }
+        }
+        uncharged
+    }
+
+    /// Has the driver close what it holds and the journal does not know: a former broker has left it there, or a call that named it while
+    /// it was closed. A file is in the journal before it comes to the driver.
+    pub(crate) fn close_unknown(&self, container: &Container) {
+        let mut unknown = match container.driver.held() {
+            Ok(held) => held,
+            // It may answer at the next interval. That it does not is reported elsewhere.
+            Err(error) => return tracing::debug!(%error, "the driver's files are not known"),
+        };
+        {
+            let state = container.journal.change();
+            unknown.retain(|id| state.file(*id).is_none());
+        }
+        for id in unknown {
+            tracing::warn!(file = id.0, "the driver held a file that nobody knows");
+            if !tell_driver(&*container.driver, id) {
+                self.release_later(id, Charge::IsAsItWas);
+            }
+        }
     }
 
     fn take_gone(&self) -> Vec<FileId> {
@@ -169,8 +233,23 @@ fn unheld(container: &Container) -> Vec<FileId> {
     orphans.iter().map(|file| file.id).collect()
 }
 
-fn tell_driver(driver: &dyn Driver, closed: FileId) {
-    if let Err(error) = driver.closed(closed) {
-        tracing::error!(error = %error, "a closed file could not be reported");
+/// Has our duplicates of a file closed, wherever they are; says whether they are. It can be done again.
+fn release(container: &Container, id: FileId, file: Option<Arc<OpenFile>>) -> bool {
+    let kind = file.as_ref().map_or(FileKind::Ctl, |file| file.kind);
+    let stored = container.supervisor.release(vec![Stored::File(id, kind)]);
+    if let Err(error) = &stored {
+        tracing::error!(error = %error, "the supervisor was not told of a closed file");
     }
+    drop(file);
+    tell_driver(&*container.driver, id) && stored.is_ok()
+}
+
+/// Whether the driver has nothing of the file any more.
+fn tell_driver(driver: &dyn Driver, closed: FileId) -> bool {
+    let Err(error) = driver.closed(closed) else {
+        return true;
+    };
+    tracing::error!(error = %error, "a closed file could not be reported");
+    // All that a simulator had of the container ends with it.
+    driver.binding() == Binding::None && error.is_unreachable()
 }

@@ -182,7 +182,10 @@ impl Reaper {
             .retain_those_of(&container.journal.change());
         self.rest();
         let spent = cpu_time().saturating_sub(before);
-        self.round(spent, || self.given_up.look(container));
+        self.round(spent, || {
+            self.given_up.close_unknown(container);
+            self.given_up.look(container)
+        });
     }
 
     /// Has [`Reaper::watch_over`] look once, soon.
@@ -296,7 +299,7 @@ impl Reaper {
         sync::lock(&self.round)
     }
 
-    /// Gives up what a former broker was giving up, and what it noted and never had.
+    /// Gives up what a former broker was giving up, what it noted and never had, and what the driver has that nobody knows.
     pub fn finish_closing(&self, container: &Container) {
         let _round = sync::lock(&self.round);
         // The journal first: a file that is noted between the two looks is held by the second.
@@ -308,9 +311,10 @@ impl Reaper {
         let held: HashSet<FileId> = container.files.held().iter().map(|file| file.id).collect();
         for (id, is_closing) in recorded {
             if is_closing || !held.contains(&id) {
-                let _nothing_stays = self.given_up.close(container, id, None);
+                let _is_tried_again = self.given_up.close(container, id, None);
             }
         }
+        self.given_up.close_unknown(container);
     }
 }
 

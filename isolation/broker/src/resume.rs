@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Barrier};
 
-use driver::{Caller, FdSlot, Ticket};
+use driver::{Attempt, Caller, FdSlot, Ticket};
 use journal::Journal;
 use journal::shared_state::{CallSlot, Phase};
 use journal::state::{self, Answer, Begun, Finished, OpenCall};
@@ -210,6 +210,7 @@ fn ask_again(
             call_slot: call_slot.number(),
             call: begun.number,
         },
+        attempt: Attempt::Again,
         before: begun.before,
         fds,
         reservation: begun.reservation,

@@ -228,7 +228,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// An answer of the executor that is not one, or a refusal.
+    /// The executor refused what it was sent, or could not be sent it, before anything was done.
+    #[error("executor at {socket} refused: {reason}")]
+    ExecutorRefused {
+        /// Path of the socket.
+        socket: String,
+        /// Why.
+        reason: String,
+    },
+    /// An answer of the executor that is not one.
     #[error("executor at {socket}: {what}")]
     ExecutorAnswer {
         /// Path of the socket.
@@ -260,6 +268,7 @@ impl Error {
             | Self::Refused { .. }
             | Self::Anew { .. }
             | Self::Executor { .. }
+            | Self::ExecutorRefused { .. }
             | Self::ExecutorAnswer { .. }
             | Self::Sums(_) => 5, // EIO
             Self::Unsupported(_) => 25, // ENOTTY
@@ -275,26 +284,47 @@ impl Error {
             Self::Malformed { .. }
             | Self::Refused { .. }
             | Self::Anew { .. }
+            | Self::ExecutorRefused { .. }
             | Self::ExecutorAnswer { .. } => true,
             Self::Sums(_) | Self::Unsupported(_) => false,
         }
     }
 
-    /// Whether the kernel may have carried out the call all the same: an executor has it, and has not answered. What a simulator
-    /// did ends with it.
+    /// Whether the driver may have carried out the call all the same: an executor has it, and has not answered, or a former broker may
+    /// have had it made before this one failed. What a simulator did ends with it.
     #[must_use]
-    pub fn is_in_doubt(&self) -> bool {
-        match self {
-            Self::Executor { step, .. } => *step == executor::RECEIVE,
-            Self::ExecutorAnswer { .. } => true,
-            Self::Sim { .. }
-            | Self::Malformed { .. }
-            | Self::Refused { .. }
-            | Self::Anew { .. }
-            | Self::Sums(_)
-            | Self::Unsupported(_) => false,
+    pub fn is_in_doubt(&self, attempt: Attempt) -> bool {
+        match (self, attempt) {
+            (Self::Executor { step, source, .. }, Attempt::First) => {
+                // A socket that ends with a request unread says so (`unix_release_sock`): that call was never made.
+                *step == executor::RECEIVE && source.kind() != std::io::ErrorKind::ConnectionReset
+            }
+            (Self::ExecutorAnswer { .. }, Attempt::First)
+            | (
+                Self::Executor { .. } | Self::ExecutorRefused { .. } | Self::ExecutorAnswer { .. },
+                Attempt::Again,
+            ) => true,
+            (Self::Sim { source, .. }, Attempt::Again) => is_scarcity(source),
+            (Self::ExecutorRefused { .. } | Self::Sim { .. }, Attempt::First)
+            | (
+                Self::Malformed { .. }
+                | Self::Refused { .. }
+                | Self::Anew { .. }
+                | Self::Sums(_)
+                | Self::Unsupported(_),
+                _,
+            ) => false,
         }
     }
+}
+
+/// Which attempt at one call it is that has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// Nobody has asked for the call before.
+    First,
+    /// A former broker may have asked for it.
+    Again,
 }
 
 /// Whether this process, not its peer, lacks something.
@@ -443,7 +473,16 @@ pub trait Driver: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// The tenant's last reference to a file is gone.
+    /// The files of the tenant that whoever makes the calls holds for this driver. The broker closes those that it does not know any
+    /// more ([`Driver::closed`]): each keeps the tenant's file open.
+    ///
+    /// # Errors
+    /// As [`Driver::execute`].
+    fn held(&self) -> Result<Vec<FileId>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// The tenant's last reference to a file is gone. Reporting it twice does no harm.
     ///
     /// # Errors
     /// As [`Driver::execute`].

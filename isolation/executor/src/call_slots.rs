@@ -3,6 +3,7 @@
 //! ```text
 //! (nothing) ── begin ─▶ Running(call) ── finish ─▶ Done(call, answer) ── begin(another) ─▶ Running(another)
 //!                          │ begin(same): waits          │ begin(same): the answer again
+//!                          └─ dropped ─▶ what was there before
 //! ```
 
 use std::collections::HashMap;
@@ -44,22 +45,26 @@ pub enum Begun<'a> {
     TooMany,
 }
 
-/// A call under way. Dropped unfinished, nothing was made, and the call slot is free.
+/// A call under way. Dropped unfinished, nothing was made, and the call slot is as it was: it still knows which tickets are past.
 #[derive(Debug)]
 pub struct SlotTurn<'a> {
     call_slots: &'a CallSlots,
     ticket: Ticket,
+    former: Option<CallSlot>,
 }
 
 impl CallSlots {
     /// Takes a ticket's turn, waiting for what is under way on its call slot.
     pub fn begin(&self, ticket: Ticket) -> Begun<'_> {
-        let turn = SlotTurn {
-            call_slots: self,
-            ticket,
+        let turn = |former| {
+            Begun::Turn(SlotTurn {
+                call_slots: self,
+                ticket,
+                former,
+            })
         };
         if ticket.call == 0 {
-            return Begun::Turn(turn);
+            return turn(None);
         }
         let mut call_slots = lock(&self.call_slots);
         loop {
@@ -77,8 +82,7 @@ impl CallSlots {
                 None => break,
             }
         }
-        call_slots.insert(ticket.call_slot, CallSlot::Running);
-        Begun::Turn(turn)
+        turn(call_slots.insert(ticket.call_slot, CallSlot::Running))
     }
 }
 
@@ -101,9 +105,10 @@ impl Drop for SlotTurn<'_> {
             return;
         }
         let mut call_slots = lock(&self.call_slots.call_slots);
-        if let Some(CallSlot::Running) = call_slots.get(&self.ticket.call_slot) {
-            call_slots.remove(&self.ticket.call_slot);
-        }
+        match self.former.take() {
+            Some(former) => call_slots.insert(self.ticket.call_slot, former),
+            None => call_slots.remove(&self.ticket.call_slot),
+        };
         drop(call_slots);
         self.call_slots.finished.notify_all();
     }
@@ -152,6 +157,11 @@ mod tests {
         let call_slots = CallSlots::default();
         drop(turn(call_slots.begin(ticket(1, 7))));
         turn(call_slots.begin(ticket(1, 7))).finish(&Arc::from(&b""[..]));
+        drop(turn(call_slots.begin(ticket(1, 8))));
+        let Begun::Answered(_) = call_slots.begin(ticket(1, 7)) else {
+            panic!("made twice")
+        };
+        assert!(matches!(call_slots.begin(ticket(1, 6)), Begun::Past));
     }
 
     #[test]

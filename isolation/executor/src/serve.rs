@@ -134,7 +134,14 @@ fn converse(connection: &OwnedFd, shared: &Shared) -> io::Result<()> {
     let mut out = Vec::new();
     let mut greeted = false;
     loop {
-        let (length, fds) = sys::fd_passing::receive(connection.as_fd(), &mut buffer)?;
+        let (length, fds) = match sys::fd_passing::receive(connection.as_fd(), &mut buffer) {
+            // There may be no descriptor for what came beside it. Whoever sent it must not take the call for one that was begun.
+            Err(error) => {
+                let reason = format!("a message that could not be received: {error}");
+                return refuse(connection, &mut out, reason);
+            }
+            Ok(received) => received,
+        };
         if length == 0 {
             return Ok(());
         }
@@ -194,6 +201,13 @@ fn execute(
     };
     let mut segments =
         blocks(&head.blocks, bytes).ok_or_else(|| refused("blocks of another length"))?;
+    // Before anything is kept: what a broker of the past has sent brings back no file that its successor has closed.
+    let turn = match shared.call_slots.begin(head.ticket) {
+        Begun::Turn(turn) => turn,
+        Begun::Answered(answer) => return Ok(answer),
+        Begun::Past => return Err(refused("a ticket of the past")),
+        Begun::TooMany => return Err(refused("too many call slots")),
+    };
     let mut fds = fds.into_iter();
     let mut file_of = |given| match given {
         Given::Held(id) => shared.files.of(id).ok_or(Answer::NotHeld { file: id }),
@@ -216,12 +230,6 @@ fn execute(
     let target = target?;
     let named: Vec<Arc<OwnedFd>> = named.into_iter().collect::<Result<_, _>>()?;
 
-    let turn = match shared.call_slots.begin(head.ticket) {
-        Begun::Turn(turn) => turn,
-        Begun::Answered(answer) => return Ok(answer),
-        Begun::Past => return Err(refused("a ticket of the past")),
-        Begun::TooMany => return Err(refused("too many call slots")),
-    };
     let slots: Vec<Slot<'_>> = head
         .slots
         .iter()
@@ -238,7 +246,8 @@ fn execute(
         &Answer::Done { ret: executed.ret },
         Vec::with_capacity(total.saturating_add(8)),
     );
-    let mut answer = answer.map_err(|_too_long| refused("an answer that cannot be written"))?;
+    // It can always be written. If it could not, what is no answer would leave the call in doubt, and a refusal would not.
+    let mut answer = answer.unwrap_or_default();
     for segment in &segments {
         answer.extend_from_slice(&segment.bytes);
     }

@@ -108,13 +108,20 @@ struct Reply {
     alarms: u64,
 }
 
-/// Of this thread alone: its sleeps end in time, it is the next to get a processor, and it has CAP_SYS_NICE and no other capability.
-/// A driver asks the calling thread for that one before it sets an interleave level (`RS_ACCESS_NICE`).
+/// Of this thread alone: its sleeps end in time, it is the next to get a processor, and it has CAP_SYS_NICE, for which a driver asks the
+/// calling thread before it sets an interleave level (`RS_ACCESS_NICE`). Of the broker's capabilities it keeps CAP_SYS_RESOURCE, with which
+/// files are passed to an executor (`supervisor::scarce`).
 fn go_first() -> std::io::Result<()> {
     nix::sys::prctl::set_timerslack(TIMER_SLACK_NS)?;
-    let nice: CapsHashSet = [Capability::CAP_SYS_NICE].into_iter().collect();
+    let had = caps::read(None, CapSet::Permitted).map_err(std::io::Error::other)?;
+    let passes_files = had.contains(&Capability::CAP_SYS_RESOURCE);
+    let passes_files = passes_files.then_some(Capability::CAP_SYS_RESOURCE);
+    let kept: CapsHashSet = passes_files
+        .into_iter()
+        .chain([Capability::CAP_SYS_NICE])
+        .collect();
     for set in [CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &nice).map_err(std::io::Error::other)?;
+        caps::set(None, set, &kept).map_err(std::io::Error::other)?;
     }
     // 0 names the calling thread.
     Ok(rustix::process::setpriority_process(None, NICENESS)?)

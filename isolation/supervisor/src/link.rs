@@ -22,7 +22,7 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use driver::{FileId, FileKind};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,10 @@ pub const PROTOCOL: u32 = 2;
 
 /// A path has 4096 bytes at most; everything else is short.
 const MOST_BYTES: usize = 8 * 1024;
+/// So many stored descriptors have room in one message.
+const MOST_OF_A_MESSAGE: usize = 256;
+/// So many wait to be released. Of what is beyond, the next broker finds that nobody needs it.
+const MOST_UNRELEASED: usize = 4096;
 
 /// A descriptor that the supervisor stores for the next broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -198,6 +202,8 @@ pub struct SupervisorLink {
     /// Held for writing while a successor is handed everything, so that nothing is stored or released beside that.
     socket: RwLock<Option<Arc<OwnedFd>>>,
     pid: AtomicI32,
+    /// What the supervisor is to release some time, and could not be told yet.
+    unreleased: Mutex<Vec<Stored>>,
 }
 
 impl SupervisorLink {
@@ -207,6 +213,7 @@ impl SupervisorLink {
         Self {
             socket: RwLock::new(Some(Arc::new(socket))),
             pid: AtomicI32::new(pid),
+            unreleased: Mutex::default(),
         }
     }
 
@@ -296,8 +303,30 @@ impl SupervisorLink {
 
     /// Has stored descriptors closed some time soon.
     pub fn release_later(&self, what: Vec<Stored>) {
-        if let Err(error) = self.send(&FromBroker::Release(what), &[]) {
-            tracing::warn!(error = %error, "descriptors stay with the supervisor");
+        let mut unreleased = sync::lock(&self.unreleased);
+        let free = MOST_UNRELEASED.saturating_sub(unreleased.len());
+        if what.len() > free {
+            tracing::warn!("descriptors stay with the supervisor until the next broker");
+        }
+        unreleased.extend(what.into_iter().take(free));
+        drop(unreleased);
+        self.release_what_waits();
+    }
+
+    /// Has closed what [`SupervisorLink::release_later`] could not have closed yet. Another supervisor may not have it: that does no harm.
+    pub fn release_what_waits(&self) {
+        let mut unreleased = sync::lock(&self.unreleased);
+        while !unreleased.is_empty() {
+            let rest = unreleased.len().saturating_sub(MOST_OF_A_MESSAGE);
+            let some = unreleased.split_off(rest);
+            let message = FromBroker::Release(some);
+            if let Err(error) = self.send(&message, &[]) {
+                tracing::warn!(error = %error, "descriptors stay with the supervisor for now");
+                if let FromBroker::Release(some) = message {
+                    unreleased.extend(some);
+                }
+                return;
+            }
         }
     }
 }
@@ -310,6 +339,42 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
     use super::*;
+
+    /// A supervisor that reads nothing until it is asked to, and whose socket is full.
+    #[test]
+    fn what_could_not_be_released_is_released_later() {
+        let (here, there) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        )
+        .unwrap();
+        let filler = [0; 1024];
+        while sys::fd_passing::send(here.as_fd(), &filler, &[]).is_ok() {}
+        let link = SupervisorLink::new(here, 1);
+        let answers = |numbers: std::ops::Range<u64>| numbers.map(Stored::Answer).collect();
+        link.release_later(answers(0..1000));
+        link.release_later(answers(1000..1001));
+        let mut buffer = [0; MOST_BYTES];
+        while let Ok((length, _)) = sys::fd_passing::receive(there.as_fd(), &mut buffer) {
+            assert_eq!(length, filler.len(), "nothing was sent");
+        }
+        link.release_what_waits();
+        let mut released = Vec::new();
+        while let Ok(Some((FromBroker::Release(some), _))) = receive(there.as_fd()) {
+            released.extend(some);
+        }
+        released.sort_by_key(|stored| match stored {
+            Stored::Answer(call) => *call,
+            other => panic!("{other:?}"),
+        });
+        let all: Vec<Stored> = answers(0..1001);
+        assert_eq!(released, all);
+        // Once alone.
+        link.release_what_waits();
+        receive::<FromBroker>(there.as_fd()).unwrap_err();
+    }
 
     #[test]
     fn what_the_other_side_would_not_take_is_not_sent() {

@@ -6,9 +6,13 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use caps::Capability;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
+/// Whoever has it passes descriptors however many of its user's are in unread messages, of the whole host (`too_many_unix_fds`): a tenant
+/// who is the same user could keep all others from that. CAP_SYS_ADMIN would do as well, which NVIDIA's driver obeys.
+pub const PASSES_DESCRIPTORS: Capability = Capability::CAP_SYS_RESOURCE;
 /// Enough for one control connection with its answer, or one hand-over.
 const SPARES: usize = 6;
 /// A socket whose connection could not be accepted is not looked at for so long.
@@ -28,7 +32,7 @@ pub fn is_scarcity(error: &io::Error) -> bool {
                 | Errno::ENOMEM
                 | Errno::ENOBUFS
                 | Errno::EAGAIN
-                // Root's descriptors in unread messages, of the whole host (`too_many_unix_fds`).
+                // Root's descriptors in unread messages, where there is no [`PASSES_DESCRIPTORS`].
                 | Errno::ETOOMANYREFS
         )
     )

@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use driver::Binding;
 use journal::shared_state::SharedState;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signalfd::SignalFd;
@@ -53,6 +54,8 @@ use upgrade::{Upgrade, micros};
 
 /// How often the heartbeat is looked at.
 const TICK_MS: u16 = 100;
+/// A broker whose socket has ended is dead within so long, unless the driver keeps it.
+const DEATH: Duration = Duration::from_millis(100);
 const TOKEN_SIGNAL: u64 = u64::MAX;
 const TOKEN_NOTIFY: u64 = u64::MAX - 1;
 const LISTENERS_FROM: u64 = 1 << 40;
@@ -71,6 +74,10 @@ pub struct Supervisor {
     /// Serves, or is about to.
     broker: Option<Child>,
     upgrade: Option<Upgrade>,
+    /// Killed, and not dead yet.
+    dismissed: Vec<Child>,
+    /// In whose process the driver is called.
+    binding: Binding,
     children: u64,
     replaced: u64,
     failures: u32,
@@ -130,6 +137,7 @@ impl Supervisor {
                     child => self.hear(child)?,
                 }
             }
+            self.follow_the_dead()?;
             self.watch_over_children();
             self.watched_notify
                 .resume(&self.epoll, self.estate.notify.as_fd());
@@ -160,6 +168,10 @@ impl Supervisor {
     }
 
     fn patience_ms(&self) -> u16 {
+        let broker = self.broker.as_ref();
+        if broker.is_some_and(|broker| broker.ends_now(DEATH)) {
+            return 1;
+        }
         let soon = self.start_at.is_some()
             || self
                 .upgrade
@@ -170,6 +182,11 @@ impl Supervisor {
 
     fn start_what_is_due(&mut self) -> Result<(), Error> {
         if self.broker.is_some() || self.start_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        // One that was taking over may have the journal in its hands until it is dead.
+        let takes_over = |child: &Child| child.step() == Step::Resuming;
+        if self.dismissed.iter().any(takes_over) {
             return Ok(());
         }
         self.give_up_the_late_upgrade();
@@ -194,13 +211,14 @@ impl Supervisor {
     ) -> Result<(Child, Program), Error> {
         let program = program(self).map_err(Error::io("opening the program of", &self.dir))?;
         self.children = self.children.saturating_add(1);
-        let mut child = Child::spawn(&program, &self.dir, self.children, why)?;
-        // One that cannot be watched is ended here: nobody else waits for it.
-        self.watch(&child).inspect_err(|_unwatched| {
-            child.kill();
-            child.wait();
-        })?;
-        Ok((child, program))
+        let child = Child::spawn(&program, &self.dir, self.children, why)?;
+        match self.watch(&child) {
+            Ok(()) => Ok((child, program)),
+            Err(unwatched) => {
+                self.dismiss(child);
+                Err(unwatched)
+            }
+        }
     }
 
     /// A socket of a dead child reports its end, and so its exit.
@@ -291,20 +309,7 @@ impl Supervisor {
         {
             return self.hand_all_to(number);
         }
-        let Some(upgrade) = &mut self.upgrade else {
-            return;
-        };
-        upgrade.child.set_step(Step::Standby);
-        match &self.broker {
-            Some(broker) => {
-                upgrade.hand_over_at = Some(Instant::now());
-                self.paused_at = Some(Instant::now());
-                if let Err(error) = broker.send(&FromSupervisor::HandOver, &[]) {
-                    tracing::debug!(error = %error, "the former broker has just ended");
-                }
-            }
-            None => self.promote(),
-        }
+        self.stands_by();
     }
 
     /// The former broker is gone and the next one stands by.
@@ -399,10 +404,16 @@ impl Supervisor {
         let next = self.upgrade.as_ref().map(|upgrade| &upgrade.child);
         for child in self.broker.iter().chain(next) {
             let takes = matches!(child.step(), Step::Resuming | Step::Serving);
-            if takes && let Err(error) = child.send(&message, &[listener]) {
+            if takes
+                && !child.is_at_end()
+                && let Err(error) = child.send(&message, &[listener])
+            {
                 tracing::error!(error = %error, "a broker did not take a listener");
                 child.kill();
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use driver::{FdSlot, FileKind, Segment, Ticket};
+use driver::{Attempt, FdSlot, FileKind, Segment, Ticket};
 use journal::Change;
 use journal::counters::Counter;
 use journal::reservation::Reservation;
@@ -24,6 +24,7 @@ use crate::order::InOrder;
 pub(crate) struct BegunCall<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) ticket: Ticket,
+    pub(crate) attempt: Attempt,
     pub(crate) before: Arc<Vec<Segment>>,
     pub(crate) fds: Vec<FdSlot>,
     pub(crate) reservation: Reservation,
@@ -81,6 +82,7 @@ impl<'c> ReceivedCall<'c> {
                         call_slot: self.call.call_slot.number(),
                         call: number,
                     },
+                    attempt: Attempt::First,
                     before,
                     fds,
                     reservation,

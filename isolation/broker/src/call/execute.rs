@@ -38,6 +38,7 @@ impl<'a> BegunCall<'a> {
         let Self {
             request,
             ticket,
+            attempt,
             before,
             fds,
             reservation,
@@ -64,7 +65,7 @@ impl<'a> BegunCall<'a> {
             }
         }
         let mut executed = ExecutedCall {
-            is_in_doubt: matches!(&done, Err(error) if error.is_in_doubt()),
+            is_in_doubt: matches!(&done, Err(error) if error.is_in_doubt(attempt)),
             result: CallResult::errno(0, &before),
             request,
             ticket,

@@ -73,6 +73,8 @@ pub(crate) struct Fake {
     pub(crate) allocated: AtomicU64,
     pub(crate) freed: AtomicU64,
     pub(crate) closed: AtomicU64,
+    /// Whether it cannot be told of closed files.
+    pub(crate) hears_of_no_close: AtomicBool,
     /// Bytes that its sums have and no object: as if something had got past the broker.
     pub(crate) leaked_bytes: AtomicU64,
     /// What it reports, all of it.
@@ -637,6 +639,13 @@ impl Driver for Handle {
     }
 
     fn closed(&self, file: FileId) -> Result<(), Error> {
+        if self.0.hears_of_no_close.load(Ordering::SeqCst) {
+            return Err(Error::Executor {
+                socket: String::new(),
+                step: "connect",
+                source: nix::errno::Errno::EMFILE.into(),
+            });
+        }
         let mut state = self.0.lock();
         let clients: Vec<u32> = state
             .clients

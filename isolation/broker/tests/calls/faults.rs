@@ -2,14 +2,16 @@
 //! reported, and all of it is over when its cause is.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
+use supervisor::scarce::PASSES_DESCRIPTORS;
 
 use crate::Test;
 use crate::fake::GRANULE;
@@ -27,6 +29,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "faults::a_supervisor_without_descriptors_recovers",
         supervisor_without_descriptors,
+    ),
+    (
+        "faults::descriptors_in_flight_keep_no_file_out",
+        descriptors_in_flight,
     ),
     (
         "faults::a_lone_broker_names_itself_when_it_can",
@@ -319,6 +325,37 @@ fn supervisor_without_descriptors() {
     assert_ne!(second.client(fd), 0);
     assert_eq!(kept.supervisor_pid(), supervisor);
     assert_eq!(kept.used_bytes(), 2 * GRANULE);
+}
+
+/// More of the user's descriptors are in unread messages than a broker and its supervisor may have open.
+fn descriptors_in_flight() {
+    const MOST: u64 = 128;
+    let can = caps::has_cap(None, caps::CapSet::Permitted, PASSES_DESCRIPTORS);
+    if !can.unwrap() {
+        println!("SKIP: no {PASSES_DESCRIPTORS}");
+        return;
+    }
+    let kept = Kept::new(1 << 30);
+    let (tenant, _process) = kept.tenant();
+    let allocates = || {
+        let fd = tenant.open(&kept.node("nvidiactl"));
+        let client = tenant.client(fd);
+        let device = tenant.device(fd, client);
+        tenant.memory(fd, client, device, 0, GRANULE).status()
+    };
+    assert_eq!(allocates(), 0);
+    let (one, _unread) = UnixStream::pair().unwrap();
+    let null = File::open("/dev/null").unwrap();
+    for _ in 0..2 {
+        sys::fd_passing::send(one.as_fd(), b"x", &[null.as_fd(); 100]).unwrap();
+    }
+    let _starved =
+        [kept.broker_pid().unwrap(), kept.supervisor_pid()].map(|pid| Starved::at(pid, MOST));
+    assert_eq!(allocates(), 0);
+    // What the next one needs is passed as well.
+    replace(&kept);
+    assert_eq!(allocates(), 0);
+    assert_eq!(kept.used_bytes(), 3 * GRANULE);
 }
 
 fn lone_on_a_full_disk() {

@@ -15,6 +15,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("files::close_releases", close_releases),
     ("files::exit_releases", exit_releases),
     (
+        "files::a_close_that_the_driver_does_not_hear_of_is_reported_again",
+        a_close_is_reported_again,
+    ),
+    (
         "files::what_a_closed_file_held_is_freed_though_another_has_it_open",
         what_a_closed_file_held_is_freed,
     ),
@@ -88,6 +92,28 @@ fn close_releases() {
         fixture.used_bytes() == 0
     });
     fixture.assert_exact(0);
+    assert_eq!(fixture.fake.closed.load(Ordering::SeqCst), 1);
+}
+
+/// What the driver has of the file is charged until it says that it has closed it.
+fn a_close_is_reported_again() {
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    assert_eq!(tenant.memory(fd, client, device, 0, MIB).status(), rm::OK);
+    let deaf = &fixture.fake.hears_of_no_close;
+    deaf.store(true, Ordering::SeqCst);
+    tenant.close(fd);
+    reconcile_until(&fixture, "the closed file is given up", || {
+        fixture.container.files.held().is_empty()
+    });
+    for _ in 0..3 {
+        fixture.reaper.reconcile(&fixture.container);
+        fixture.assert_exact(MIB);
+    }
+    deaf.store(false, Ordering::SeqCst);
+    fixture.reaper.reconcile(&fixture.container);
+    fixture.assert_exact(0);
+    fixture.reaper.reconcile(&fixture.container);
     assert_eq!(fixture.fake.closed.load(Ordering::SeqCst), 1);
 }
 

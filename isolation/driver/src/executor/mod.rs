@@ -34,6 +34,8 @@ use sums::Asker;
 use sys::sync::lock;
 use wire::{Answer, BlockHead, Execute, Given, MAX_MESSAGE_BYTES, PROTOCOL, Request, SlotHead};
 
+/// The step before any request: nothing that fails in it was a call.
+const GREET: &str = "greeting";
 /// The step after which an executor has a call.
 pub(crate) const RECEIVE: &str = "receive";
 
@@ -98,7 +100,7 @@ impl ExecutorDriver {
     /// Connects to the executor at a socket.
     ///
     /// # Errors
-    /// [`Error::Executor`] where none listens, [`Error::ExecutorAnswer`] where it is of another build.
+    /// [`Error::Executor`] where none listens, [`Error::ExecutorRefused`] where it is of another build.
     pub fn connect(socket: &Path, facts: Facts) -> Result<Self, Error> {
         let driver = Self::away(socket, facts);
         driver.greet()?;
@@ -129,20 +131,6 @@ impl ExecutorDriver {
         self
     }
 
-    /// The files of the tenant that the executor holds. A broker that took over another's work closes those that it does not know
-    /// ([`Driver::closed`]): each keeps the tenant's file open.
-    ///
-    /// # Errors
-    /// As [`Driver::execute`].
-    pub fn held(&self) -> Result<Vec<FileId>, Error> {
-        let answer = self.ask(&Request::Held)?;
-        let Answer::Held(mut files) = answer else {
-            return Err(self.unexpected(&answer));
-        };
-        files.retain(|file| !Asker::owns(*file));
-        Ok(files)
-    }
-
     fn open(&self) -> Result<Connection, Error> {
         let socket = sys::fd_passing::connect_seqpacket(&self.socket)
             .map_err(|source| self.failed("connect", source))?;
@@ -151,12 +139,23 @@ impl ExecutorDriver {
             out: Vec::new(),
             buffer: vec![0; MAX_MESSAGE_BYTES],
         };
-        let answer = self.simple(&mut connection, &Request::Hello { protocol: PROTOCOL })?;
-        let Answer::Welcome { pid } = answer else {
-            return Err(self.unexpected(&answer));
-        };
+        let pid = self.hail(&mut connection)?;
         self.pid.get_or_init(|| pid);
         Ok(connection)
+    }
+
+    /// Greets; the executor's process.
+    fn hail(&self, connection: &mut Connection) -> Result<i32, Error> {
+        let greeted = match self.simple(connection, &Request::Hello { protocol: PROTOCOL }) {
+            Ok(Answer::Welcome { pid }) => Ok(pid),
+            Ok(other) => Err(self.unexpected(&other)),
+            Err(error) => Err(error),
+        };
+        match greeted {
+            Err(Error::ExecutorAnswer { what, .. }) => Err(self.refused(what)),
+            Err(Error::Executor { source, .. }) => Err(self.failed(GREET, source)),
+            greeted => greeted,
+        }
     }
 
     /// A connection that nobody else uses; it is dropped, not put back, where something fails on it.
@@ -189,9 +188,8 @@ impl ExecutorDriver {
 
     fn encode(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), Error> {
         let taken = std::mem::take(out);
-        *out = postcard::to_extend(request, taken).map_err(|error| {
-            self.malformed(format!("a request that cannot be written: {error}"))
-        })?;
+        *out = postcard::to_extend(request, taken)
+            .map_err(|error| self.refused(format!("a request that cannot be written: {error}")))?;
         Ok(())
     }
 
@@ -269,7 +267,7 @@ impl ExecutorDriver {
                 }
             }
         }
-        Err(self.malformed("it loses the files that it is given".to_owned()))
+        Err(self.refused("it loses the files that it is given".to_owned()))
     }
 
     fn head<'a>(
@@ -328,6 +326,14 @@ impl ExecutorDriver {
         }
     }
 
+    /// Nothing was done.
+    fn refused(&self, reason: String) -> Error {
+        Error::ExecutorRefused {
+            socket: self.socket.display().to_string(),
+            reason,
+        }
+    }
+
     fn malformed(&self, what: String) -> Error {
         Error::ExecutorAnswer {
             socket: self.socket.display().to_string(),
@@ -336,14 +342,16 @@ impl ExecutorDriver {
     }
 
     fn unexpected(&self, answer: &Answer) -> Error {
-        self.malformed(match answer {
-            Answer::Refused { reason } => format!("it refused: {reason}"),
+        match answer {
+            Answer::Refused { reason } => self.refused(reason.clone()),
             Answer::Welcome { .. }
             | Answer::Done { .. }
             | Answer::NotHeld { .. }
             | Answer::Ok
-            | Answer::Held(_) => format!("an answer to another request ({answer:?})"),
-        })
+            | Answer::Held(_) => {
+                self.malformed(format!("an answer to another request ({answer:?})"))
+            }
+        }
     }
 }
 
@@ -405,12 +413,30 @@ impl Driver for ExecutorDriver {
         self.asker.ask(self, cards).map(Some)
     }
 
-    fn closed(&self, file: FileId) -> Result<(), Error> {
-        lock(&self.held).remove(&file);
-        let answer = self.ask(&Request::Closed { file })?;
-        let Answer::Ok = answer else {
+    fn held(&self) -> Result<Vec<FileId>, Error> {
+        let answer = self.ask(&Request::Held)?;
+        let Answer::Held(mut files) = answer else {
             return Err(self.unexpected(&answer));
         };
-        Ok(())
+        files.retain(|file| !Asker::owns(*file));
+        Ok(files)
+    }
+
+    fn closed(&self, file: FileId) -> Result<(), Error> {
+        lock(&self.held).remove(&file);
+        match self.ask(&Request::Closed { file }) {
+            Ok(Answer::Ok) => Ok(()),
+            Ok(other) => Err(self.unexpected(&other)),
+            // Nobody listens there any more: the executor has ended, and its duplicates with it.
+            Err(Error::Executor { source, .. })
+                if source.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,8 @@ use driver::executor::{ExecutorDriver, NumaNode, Started, spawn};
 use driver::kernel::Facts;
 use driver::nodes::Nodes;
 use driver::{
-    Call, Caller, Driver, Executed, FdSlot, FileId, FileKind, FileRef, ImplicitBytes, Ticket,
+    Attempt, Call, Caller, Driver, Executed, FdSlot, FileId, FileKind, FileRef, ImplicitBytes,
+    Ticket,
 };
 use nvabi::Release;
 
@@ -38,6 +39,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "what_is_no_request_is_refused",
         what_is_no_request_is_refused,
+    ),
+    (
+        "a_call_of_the_past_brings_no_file_back",
+        a_call_of_the_past_brings_no_file_back,
     ),
     (
         "without_descriptors_it_waits_and_goes_on",
@@ -100,6 +105,14 @@ fn waiting_bytes(
     id: u64,
     file: &impl AsFd,
 ) -> Result<(Executed, u32), driver::Error> {
+    waiting_bytes_by(driver, (id, Ticket::UNREMEMBERED), file)
+}
+
+fn waiting_bytes_by(
+    driver: &ExecutorDriver,
+    (id, ticket): (u64, Ticket),
+    file: &impl AsFd,
+) -> Result<(Executed, u32), driver::Error> {
     const FIONREAD: u32 = 0x541b;
     let mut call = Call::own(FIONREAD, vec![0xff; 4], None);
     let file = FileRef {
@@ -107,7 +120,7 @@ fn waiting_bytes(
         kind: FileKind::Uvm,
         fd: file.as_fd(),
     };
-    let done = driver.execute(file, CALLER, Ticket::UNREMEMBERED, &mut call)?;
+    let done = driver.execute(file, CALLER, ticket, &mut call)?;
     let count = nvabi::bytes::u32_at(&call.segments[0].bytes, 0).unwrap();
     Ok((done, count))
 }
@@ -214,6 +227,21 @@ fn closed_files_are_closed_here_too() {
         std::io::Write::write(&mut &writer, b"x")
             .is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
     });
+}
+
+/// A killed broker's request may be read after its successor has closed the file.
+fn a_call_of_the_past_brings_no_file_back() {
+    let executor = Executor::new();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let ticket = |call| Ticket { call_slot: 1, call };
+    let (killed, successor) = (executor.connect(), executor.connect());
+    waiting_bytes_by(&successor, (1, ticket(8)), &reader).unwrap();
+    successor.closed(FileId(1)).unwrap();
+    for (call, is_answered) in [(7, false), (8, true)] {
+        let answered = waiting_bytes_by(&killed, (1, ticket(call)), &reader);
+        assert_eq!(answered.is_ok(), is_answered, "{answered:?}");
+        assert_eq!(successor.held().unwrap(), [], "call {call}");
+    }
 }
 
 fn it_ends_with_its_supervisor_and_its_brokers() {
@@ -374,8 +402,14 @@ fn without_descriptors_it_waits_and_goes_on() {
     let pid = driver.process().unwrap();
     let (reader, _writer) = std::io::pipe().unwrap();
     // It keeps a duplicate of each file, until it has no descriptor for another one.
-    let refused = (1..20_000).find(|id| waiting_bytes(&driver, *id, &reader).is_err());
-    assert!(refused.is_some_and(|id| id > 16_000), "{refused:?}");
+    let refused = (1..20_000).find_map(|id| {
+        let error = waiting_bytes(&driver, id, &reader).err()?;
+        Some((id, error))
+    });
+    let (id, error) = refused.unwrap();
+    assert!(id > 16_000, "{id}");
+    // It has not begun what it could not take.
+    assert!(!error.is_in_doubt(Attempt::First), "{error:?}");
     // Connected again after the refusal; the next one is accepted when there is a descriptor for it.
     waiting_bytes(&driver, 1, &reader).unwrap();
     let waiting: Vec<_> = (0..8)

@@ -56,6 +56,10 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("a_call_that_a_killed_broker_left_is_made_once", once),
     (
+        "a_file_that_nobody_knows_any_more_is_closed",
+        a_file_that_nobody_knows_any_more_is_closed,
+    ),
+    (
         "a_tenant_that_ends_leaves_nothing",
         a_tenant_that_ends_leaves_nothing,
     ),
@@ -342,6 +346,32 @@ fn flipping_references() {
         space.call(&uvm::UVM_FREE, &range(number * 8 * MIB, 2 * MIB, 24));
     }
     fixture.assert_exact(0);
+}
+
+/// A former broker's call named it while it was being closed.
+fn a_file_that_nobody_knows_any_more_is_closed() {
+    let fixture = Fixture::new(64 * MIB, Binding::Executor);
+    let (tenant, _process) = fixture.tenant();
+    let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
+    let client = tenant.client(fd);
+    let known = fixture.executor().held().unwrap();
+    let file = std::fs::File::open(fixture.nodes().join("nvidiactl")).unwrap();
+    let unknown = FileRef {
+        id: FileId(77),
+        kind: FileKind::Ctl,
+        fd: file.as_fd(),
+    };
+    let mut call = Call::own(rm::ALLOC, rm::alloc(0, 0, 0, rm::ROOT, 0), None);
+    let caller = Caller { tgid: 1, tid: 1 };
+    let ticket = Ticket::UNREMEMBERED;
+    let executor = fixture.executor();
+    executor
+        .execute(unknown, caller, ticket, &mut call)
+        .unwrap();
+    assert_eq!(executor.held().unwrap().len(), known.len() + 1);
+    fixture.reconcile();
+    assert_eq!(executor.held().unwrap(), known);
+    assert_eq!(tenant.free(fd, client, client, client), rm::OK);
 }
 
 fn once() {

@@ -539,6 +539,13 @@ impl Driver for Front {
         }
     }
 
+    fn held(&self) -> Result<Vec<FileId>, Error> {
+        match &self.way {
+            Way::Strict(executor) => executor.held(),
+            Way::Compat(..) => Ok(Vec::new()),
+        }
+    }
+
     fn closed(&self, file: FileId) -> Result<(), Error> {
         match &self.way {
             Way::Strict(executor) => executor.closed(file),

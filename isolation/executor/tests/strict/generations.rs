@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use driver::Binding;
+use driver::{Binding, Driver};
 use nvabi::Release;
 use nvabi::capability::Capabilities;
 use rmclient::{Client, Nodes};

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use driver::Binding;
+use driver::{Binding, Driver};
 use nvabi::Release;
 use rmclient::Nodes;
 use rmprogram::program::{Answer, Expected, Program};

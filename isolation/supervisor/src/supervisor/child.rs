@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -88,6 +88,14 @@ pub(super) enum Death {
 }
 
 impl Death {
+    fn of(status: ExitStatus) -> Self {
+        match (status.signal(), status.code()) {
+            (Some(signal), _) => Self::Signal(signal),
+            (None, Some(code)) => Self::Exit(code),
+            (None, None) => Self::Unseen,
+        }
+    }
+
     /// Whether somebody killed it, or the system did for want of memory: by SIGKILL.
     pub(super) fn is_kill(self) -> bool {
         self == Self::Signal(Signal::SIGKILL as i32)
@@ -150,6 +158,8 @@ pub(super) struct Child {
     /// Since its last heartbeat, or while it starts since its last step.
     patience: Patience,
     is_killed: Cell<bool>,
+    /// Since when all that it has sent was heard, and no more will come.
+    at_end_since: Option<Instant>,
     /// Why its supervisor killed it.
     killed_because: Cell<Option<&'static str>>,
 }
@@ -211,6 +221,7 @@ impl Child {
             heartbeats: 0,
             patience: Patience::new(),
             is_killed: Cell::new(false),
+            at_end_since: None,
             killed_because: Cell::new(None),
         }
     }
@@ -282,6 +293,22 @@ impl Child {
         self.patience.is_exhausted(pid, most)
     }
 
+    /// Nothing more is heard of it.
+    pub(super) fn set_at_end(&mut self) {
+        self.at_end_since = Some(Instant::now());
+    }
+
+    /// Whether it is only waited for.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.at_end_since.is_some()
+    }
+
+    /// Whether it may be dead at any moment: it has been at its end for less than `most`.
+    pub(super) fn ends_now(&self, most: Duration) -> bool {
+        self.at_end_since
+            .is_some_and(|since| since.elapsed() < most)
+    }
+
     /// Whether it was: it may take its time to end, in a driver or on a busy host.
     pub(super) fn is_killed(&self) -> bool {
         self.is_killed.get()
@@ -317,11 +344,20 @@ impl Child {
         }
     }
 
-    /// Whether it has ended, or nothing can be said of it.
-    fn has_ended(&mut self) -> bool {
+    /// How it ended; `None`: it has not.
+    pub(super) fn death(&mut self) -> Option<Death> {
         match &mut self.process {
-            Process::Started(process) => !matches!(process.try_wait(), Ok(None)),
-            Process::Adopted { handle, .. } => !matches!(handle.wait_exit(0), Ok(false)),
+            Process::Started(process) => match process.try_wait() {
+                Ok(status) => status.map(Death::of),
+                Err(error) => {
+                    tracing::debug!(error = %error, "a broker was waited for already");
+                    Some(Death::Unseen)
+                }
+            },
+            // Its parent learns how it ended; it has served, so that it makes no difference here.
+            Process::Adopted { handle, .. } => {
+                (!matches!(handle.wait_exit(0), Ok(false))).then_some(Death::Unseen)
+            }
         }
     }
 
@@ -330,7 +366,7 @@ impl Child {
         let reported = self.step == Step::Serving && self.signal(Signal::SIGTERM).is_ok();
         let until = Instant::now() + LAST_WORDS;
         while reported && Instant::now() < until {
-            if self.has_ended() {
+            if self.death().is_some() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -338,25 +374,16 @@ impl Child {
         self.kill();
     }
 
-    /// Waits for its end, and says how that came.
-    pub(super) fn wait(&mut self) -> Death {
-        let process = match &mut self.process {
-            Process::Started(process) => process,
+    /// Waits for its end, which a call in the driver can keep from coming: not while others are to be heard.
+    pub(super) fn wait(&mut self) {
+        match &mut self.process {
+            Process::Started(process) => {
+                if let Err(error) = process.wait() {
+                    tracing::debug!(error = %error, "a broker was waited for already");
+                }
+            }
             Process::Adopted { handle, .. } => {
                 while matches!(handle.wait_exit(u16::MAX), Ok(false)) {}
-                // Its parent learns how it ended; it has served, so that it makes no difference here.
-                return Death::Unseen;
-            }
-        };
-        match process.wait() {
-            Ok(status) => match (status.signal(), status.code()) {
-                (Some(signal), _) => Death::Signal(signal),
-                (None, Some(code)) => Death::Exit(code),
-                (None, None) => Death::Unseen,
-            },
-            Err(error) => {
-                tracing::debug!(error = %error, "a broker was waited for already");
-                Death::Unseen
             }
         }
     }

@@ -30,15 +30,34 @@ impl Supervisor {
             );
             return Ok(());
         }
-        let Some(mut broker) = self.broker.take_if(|broker| broker.number() == number) else {
+        let broker = self.broker.as_mut();
+        let Some(broker) = broker.filter(|broker| broker.number() == number) else {
             return Ok(());
         };
-        let death = self.bury(&mut broker);
+        let _closed_anyway = self.epoll.delete(broker.socket());
+        broker.kill();
+        broker.set_at_end();
+        if self.is_ready {
+            self.paused_at.get_or_insert_with(Instant::now);
+        }
+        self.follow_the_dead()
+    }
+
+    /// Where the broker whose socket has ended is dead as well, there is to be a next one. A call in the driver can keep it from that for as
+    /// long as it takes; nobody is waited for here.
+    pub(super) fn follow_the_dead(&mut self) -> Result<(), Error> {
+        self.dismissed.retain_mut(|child| child.death().is_none());
+        let dying = self.broker.as_mut().filter(|broker| broker.is_at_end());
+        let Some(death) = dying.and_then(Child::death) else {
+            return Ok(());
+        };
+        let Some(broker) = self.broker.take() else {
+            return Ok(());
+        };
         if !self.is_ready {
             // The frontend shows the last line of the log, which is the broker's own.
             return Err(Error::FirstBroker);
         }
-        self.paused_at.get_or_insert_with(Instant::now);
         let how = broker.how(death);
         self.why_next = Some(how.clone());
         match &self.upgrade {
@@ -63,11 +82,11 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Makes sure that a child is dead. What it had sent was read before: its socket is at its end.
-    pub(super) fn bury(&self, child: &mut Child) -> Death {
+    /// Kills a child that is to follow nobody. What it has sent is heard no more.
+    pub(super) fn dismiss(&mut self, child: Child) {
         let _closed_anyway = self.epoll.delete(child.socket());
         child.kill();
-        child.wait()
+        self.dismissed.push(child);
     }
 
     /// A broker did not live long.

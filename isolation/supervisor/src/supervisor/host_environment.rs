@@ -16,6 +16,7 @@ use nix::sys::socket::sockopt::AcceptConn;
 use super::Error;
 use crate::grant::{self, frontend_is_gone};
 use crate::listener_socket::{self, Handed};
+use crate::scarce::PASSES_DESCRIPTORS;
 
 /// Whether anybody still needs a container's broker.
 #[derive(Debug, Clone, Copy)]
@@ -125,12 +126,25 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
-/// The supervisor needs none: it signals its own children, and what it executes becomes root's again.
+/// The supervisor passes descriptors, and needs nothing else: it signals its own children, and what it executes becomes root's again.
 pub(super) fn drop_capabilities() -> Result<(), Error> {
-    for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &CapsHashSet::new()).map_err(Error::Capabilities)?;
+    let had = caps::read(None, CapSet::Permitted).map_err(Error::Capabilities)?;
+    let kept = kept_of(&had);
+    for (set, kept) in [
+        (CapSet::Inheritable, &CapsHashSet::new()),
+        (CapSet::Effective, &kept),
+        (CapSet::Permitted, &kept),
+    ] {
+        caps::set(None, set, kept).map_err(Error::Capabilities)?;
     }
     Ok(())
+}
+
+fn kept_of(had: &CapsHashSet) -> CapsHashSet {
+    had.iter()
+        .copied()
+        .filter(|capability| *capability == PASSES_DESCRIPTORS)
+        .collect()
 }
 
 /// Says `ready` on standard output and closes it: the frontend waits for this.
@@ -177,6 +191,23 @@ const IDENTITY_BYTES: usize = 80;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_supervisor_keeps_what_descriptors_are_passed_with_and_no_more() {
+        let passes: CapsHashSet = [caps::Capability::CAP_SYS_RESOURCE].into_iter().collect();
+        assert_eq!(kept_of(&caps::all()), passes);
+        let admin = [caps::Capability::CAP_SYS_ADMIN].into_iter().collect();
+        assert_eq!(kept_of(&admin), CapsHashSet::new());
+        let threads = std::thread::spawn(|| {
+            let had = caps::read(None, CapSet::Permitted).unwrap();
+            drop_capabilities().unwrap();
+            let has =
+                [CapSet::Effective, CapSet::Permitted].map(|set| caps::read(None, set).unwrap());
+            (kept_of(&had), has)
+        });
+        let (kept, has) = threads.join().unwrap();
+        assert_eq!(has, [kept.clone(), kept]);
+    }
 
     #[test]
     fn a_frontend_that_ended_without_a_listener_is_waited_for_as_long_as_its_engine_may_take() {

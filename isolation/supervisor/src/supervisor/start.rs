@@ -94,7 +94,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    fn new(
+    pub(super) fn new(
         dir: &Path,
         grant: &Grant,
         name: String,
@@ -134,6 +134,8 @@ impl Supervisor {
             program,
             broker: None,
             upgrade: None,
+            dismissed: Vec::new(),
+            binding: grant::binding_of(grant),
             children: 0,
             replaced: 0,
             failures: 0,

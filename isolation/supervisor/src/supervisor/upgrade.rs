@@ -6,12 +6,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use control::Upgraded;
+use driver::Binding;
+use journal::shared_state::{AtDriver, now_ms};
 
 use super::Supervisor;
-use super::child::{Child, Program};
+use super::child::{Child, Program, Step};
+use crate::link::FromSupervisor;
 
 /// The serving broker has ended: so long calls wait for a next one of another program, and then the former program serves again.
 pub(super) const UPGRADE_STARTS: Duration = Duration::from_secs(1);
+
+/// In compat mode a broker is not replaced while a call of its own has been in the driver for longer: it may hang.
+const LONGEST_CALL_MS: u64 = 1000;
 
 /// What the next broker says of the one before it.
 const UPGRADED: &str = "an upgrade";
@@ -31,10 +37,14 @@ impl Supervisor {
         let refuse = |problem: &str| {
             answer_with(&requested_by, &serde_json::json!({ "error": problem }));
         };
+        if let Some(problem) = self.what_keeps_the_broker() {
+            return refuse(&problem);
+        }
         if self.upgrade.is_some() {
             return refuse("another replacement is under way");
         }
-        let Some(old_pid) = self.broker.as_ref().map(Child::pid) else {
+        let serving = self.broker.as_ref().filter(|broker| !broker.is_at_end());
+        let Some(old_pid) = serving.map(Child::pid) else {
             return refuse("no broker serves at this moment");
         };
         let program = match Program::open(path) {
@@ -53,6 +63,35 @@ impl Supervisor {
             }
             Err(error) => refuse(&sys::chain(&error)),
         }
+    }
+
+    /// The next broker stands by: the serving one is told to hand over.
+    pub(super) fn stands_by(&mut self) {
+        let problem = self.what_keeps_the_broker();
+        let Some(upgrade) = &mut self.upgrade else {
+            return;
+        };
+        upgrade.child.set_step(Step::Standby);
+        match (&self.broker, problem) {
+            (None, _) => self.promote(),
+            (Some(_), Some(problem)) => {
+                if let Some(upgrade) = self.upgrade.take() {
+                    self.upgrade_failed(upgrade, &problem);
+                }
+            }
+            (Some(broker), None) => {
+                upgrade.hand_over_at = Some(Instant::now());
+                self.paused_at = Some(Instant::now());
+                if let Err(error) = broker.send(&FromSupervisor::HandOver, &[]) {
+                    tracing::debug!(error = %error, "the former broker has just ended");
+                }
+            }
+        }
+    }
+
+    fn what_keeps_the_broker(&self) -> Option<String> {
+        self.broker.as_ref()?;
+        what_keeps(self.binding, &self.shared_state.at_driver(), now_ms())
     }
 
     /// A child that cannot take over.
@@ -76,13 +115,13 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn upgrade_failed(&mut self, mut upgrade: Upgrade, problem: &str) {
+    pub(super) fn upgrade_failed(&mut self, upgrade: Upgrade, problem: &str) {
         tracing::error!(
             container = self.name,
             problem,
             "the broker was not replaced"
         );
-        self.bury(&mut upgrade.child);
+        self.dismiss(upgrade.child);
         answer_with(
             &upgrade.requested_by,
             &serde_json::json!({ "error": problem }),
@@ -113,6 +152,21 @@ impl Supervisor {
     }
 }
 
+/// Why a broker that is told to hand over might not end, if it is so: a process whose thread is in the driver ends when that comes back.
+fn what_keeps(binding: Binding, at_driver: &[AtDriver], now_ms: u64) -> Option<String> {
+    if binding != Binding::Caller {
+        return None;
+    }
+    let since_ms = at_driver.iter().map(|call| call.since_ms).min()?;
+    let for_ms = now_ms.saturating_sub(since_ms);
+    (for_ms >= LONGEST_CALL_MS).then(|| {
+        format!(
+            "a call of the container has been in the driver for {for_ms} ms, and in compat mode its broker cannot end before that call has: \
+             all calls would wait for it; try again when it has ended"
+        )
+    })
+}
+
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -124,5 +178,28 @@ fn answer_with(connection: &OwnedFd, answer: &serde_json::Value) {
     });
     if let Err(error) = written {
         tracing::debug!(error = %error, "nobody reads the answer");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_may_hang_keeps_a_broker_of_compat_mode_alone() {
+        let call = |since_ms| AtDriver {
+            call_slot: 1,
+            since_ms,
+            is_reported: false,
+        };
+        let calls = [call(9_500), call(9_000), call(9_900)];
+        assert_eq!(what_keeps(Binding::Caller, &calls, 9_999), None);
+        let problem = what_keeps(Binding::Caller, &calls, 10_000).unwrap();
+        assert!(problem.contains("in the driver for 1000 ms"), "{problem}");
+        assert_eq!(what_keeps(Binding::Caller, &[], 10_000), None);
+        // An executor's call is waited for at a socket, which nobody has to come back from.
+        for binding in [Binding::Executor, Binding::None] {
+            assert_eq!(what_keeps(binding, &calls, u64::MAX), None);
+        }
     }
 }
