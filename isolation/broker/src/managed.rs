@@ -19,21 +19,21 @@
 //! *every* mapping that was let through is remembered until its thread is out of the call and its process has been looked at
 //! after that.
 //!
-//! What a process leaves mapped when it ends stays charged until its file is closed or `UVM_FREE` names it: a driver in
-//! multi-process mode keeps it.
+//! What a process leaves mapped when it ends stays charged until its file is closed: a second file of nvidia-uvm may keep its
+//! memory. `UVM_FREE` gives nothing back, since the driver frees no managed range by it: what it frees at an address is another
+//! range, also where the ledger has managed memory of a process that is gone.
 
 mod evidence;
 mod look;
 pub(crate) mod spans;
 mod suspicions;
 
-use std::fs;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use driver::{FileId, FileKind};
-use journal::{Change, Journal};
+use journal::Journal;
 use ledger::{Operation, ProcessId, Span};
 use verdict::policy::Managed;
 
@@ -479,20 +479,4 @@ impl Inner {
             ended_in: 0,
         });
     }
-}
-
-/// Gives up what `UVM_FREE` has freed of processes that are gone; what a living one still has mapped is not the driver's to free.
-pub(crate) fn freed(change: &mut Change<'_>, file: FileId, base: u64) {
-    let file = ledger::FileId(file.0);
-    let named = change.ledger.managed_at(file, base);
-    if let Some(it) = named.filter(|it| !exists(it.process.0)) {
-        change.record(Operation::UnmapManaged {
-            uvm_file: file,
-            span: it.span,
-        });
-    }
-}
-
-fn exists(pid: i32) -> bool {
-    fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
