@@ -339,10 +339,11 @@ impl Look {
         let files = self.files.of_inode.get(&inode).unwrap_or(&nothing);
         let is_alone = self.files.is_alone(inode);
         let found: Vec<Span> = found.iter().collect();
-        let (mut charged_bytes, mut beyond) = (0_u64, None);
+        let (mut charged_bytes, mut beyond, mut is_denied) = (0_u64, None, false);
         for chunk in found.chunks(CHUNK) {
             let mut change = scope.journal.change();
-            // What has been charged since the picture was taken, and pools, which are the host's memory.
+            // What has been charged since the picture was taken. A pool explains nothing: while its file has none there any more, the
+            // same mapping is managed memory.
             let mut of_file: BTreeMap<FileId, Vec<Span>> = BTreeMap::new();
             let mut pools = Vec::new();
             for id in files {
@@ -361,8 +362,9 @@ impl Look {
                     mine.push(it.span);
                 }
             }
-            let explained_by_itself = Stretches::of([mine, pools.clone()].concat());
-            let explained_by_anybody = Stretches::of([anybodys, pools].concat());
+            let explained_by_itself = Stretches::of(mine);
+            let explained_by_anybody = Stretches::of(anybodys);
+            let pools = Stretches::of(pools);
             let of_file: Vec<(FileId, Stretches)> = files
                 .iter()
                 .map(|id| (*id, Stretches::of(of_file.remove(id).unwrap_or_default())))
@@ -392,6 +394,7 @@ impl Look {
                     scope.account.has_managed(span);
                     let bytes = span.last().saturating_sub(span.base()).saturating_add(1);
                     charged_bytes = charged_bytes.saturating_add(bytes);
+                    is_denied |= !pools.leave_of(span, &mut 0).is_empty();
                     if let Applied::Recorded(recorded) = applied {
                         beyond = beyond.max(recorded.over_quota_bytes);
                     }
@@ -403,7 +406,8 @@ impl Look {
             (_, Some(over_bytes)) => Some(format!(
                 "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
             )),
-            (_, None) if scope.policy == Managed::Deny => Some(format!(
+            // A pool may be mapped under every policy: a broker of a former version did not charge it.
+            (_, None) if is_denied && scope.policy == Managed::Deny => Some(format!(
                 "process {pid} has mapped {charged_bytes} bytes of managed memory, which is denied"
             )),
             (_, None) => {

@@ -1,0 +1,95 @@
+//! Managed memory that stays charged, whatever a container does to have it uncharged.
+
+use broker::managed::Reason;
+use driver::FileId;
+use journal::state::Op;
+use ledger::{ObjectKind, Operation, ProcessId, Span};
+use verdict::policy::Managed;
+
+use crate::Test;
+use crate::agent::Ask;
+use crate::fixture::{Fixture, until};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "managed::uvm_free_uncharges_nothing",
+        uvm_free_uncharges_nothing,
+    ),
+    (
+        "managed::a_pool_explains_no_mapping",
+        a_pool_explains_no_mapping,
+    ),
+];
+
+const MIB: u64 = 1 << 20;
+
+/// A process has unmapped the beginning of what it mapped, and has ended before a look: another range can be where the ledger has managed
+/// memory, and the driver frees that one.
+fn uvm_free_uncharges_nothing() {
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+    let base = 1 << 36;
+    let free_range = || tenant.free_range(uvm, base);
+    // A call, by which the file is known.
+    free_range();
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    let process = ProcessId(ended.id().cast_signed());
+    ended.wait().unwrap();
+    let span = Span::new(base, 3 * MIB).unwrap();
+    {
+        let mut change = fixture.container.journal.change();
+        let FileId(file) = change.files().next().unwrap().0;
+        change.record(Operation::MapManaged {
+            uvm_file: ledger::FileId(file),
+            span,
+            process,
+            cards: fixture.container.account.card_slots(),
+        });
+    }
+    assert_eq!(fixture.used_bytes(), 3 * MIB);
+    free_range();
+    assert_eq!(fixture.used_bytes(), 3 * MIB);
+}
+
+/// A pool was freed after its mapping was let through, and before that was made: what is mapped is managed memory then. Another file has a pool
+/// at the same address.
+fn a_pool_explains_no_mapping() {
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let (uvm, other) = (
+        tenant.open(&fixture.path("nvidia-uvm")),
+        tenant.open(&fixture.path("nvidia-uvm")),
+    );
+    tenant.free_range(other, 1 << 36);
+    let bytes = usize::try_from(3 * MIB).unwrap();
+    let address = tenant.ok(&Ask::MapManaged { fd: uvm, bytes });
+    let span = Span::new(address.cast_unsigned(), 3 * MIB).unwrap();
+    {
+        let mut change = fixture.container.journal.change();
+        let files: Vec<FileId> = change.files().map(|(file, _)| file).collect();
+        let mapped = change.ledger.managed().next().unwrap().uvm_file;
+        let [other] = files
+            .into_iter()
+            .filter(|file| file.0 != mapped.0)
+            .collect::<Vec<_>>()[..]
+        else {
+            panic!("two files");
+        };
+        change.record(Operation::UnmapManaged {
+            uvm_file: mapped,
+            span,
+        });
+        let kind = ObjectKind::Other;
+        let reserved = change.ledger(Operation::Reserve { kind, demand: None });
+        let Ok(ledger::Applied::Reserved(reservation)) = reserved else {
+            panic!("{reserved:?}");
+        };
+        change.record_op(Op::Pool(other, (span.base(), 3 * MIB), reservation));
+    }
+    assert_eq!(fixture.used_bytes(), 0);
+    until("it is charged", || {
+        broker::watch::managed::look(&fixture.container, Reason::Interval);
+        fixture.used_bytes() == 3 * MIB
+    });
+}
