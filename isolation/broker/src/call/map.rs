@@ -1,7 +1,7 @@
 //! `mmap` with an offset, which makes managed memory on files of UVM's.
 
 use driver::FileKind;
-use nvabi::errno::{EINVAL, ENOMEM};
+use nvabi::errno::{EINVAL, ENODEV, ENOMEM};
 use supervisor::scarce;
 use verdict::managed::Mapping;
 use verdict::policy::Managed;
@@ -44,6 +44,7 @@ impl ReceivedCall<'_> {
             }
             // It may be one of UVM's, which nobody would charge.
             Lookup::TooMany => return Reply::Errno(ENOMEM),
+            Lookup::Untraceable => return Reply::Errno(ENODEV),
             Lookup::Failed(error) if scarce::is_scarcity(error) => return Reply::Errno(ENOMEM),
             Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => {
                 if is_elsewhere || policy == Managed::Allow {

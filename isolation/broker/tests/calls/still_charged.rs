@@ -1,9 +1,15 @@
 //! Managed memory that stays charged, whatever a container does to have it uncharged.
 
+use std::path::PathBuf;
+
 use broker::managed::Reason;
-use driver::FileId;
+use driver::{FileId, FileKind};
 use journal::state::Op;
 use ledger::{ObjectKind, Operation, ProcessId, Span};
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nvabi::errno::ENODEV;
 use verdict::policy::Managed;
 
 use crate::Test;
@@ -18,6 +24,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "managed::a_pool_explains_no_mapping",
         a_pool_explains_no_mapping,
+    ),
+    (
+        "managed::a_node_on_an_overlay_is_refused",
+        a_node_on_an_overlay_is_refused,
     ),
 ];
 
@@ -92,4 +102,51 @@ fn a_pool_explains_no_mapping() {
         broker::watch::managed::look(&fixture.container, Reason::Interval);
         fixture.used_bytes() == 3 * MIB
     });
+}
+
+/// A node that a tenant has made, or that an image has, where a table of mappings has another device number than `fstat`. It is `/dev/zero`, whose
+/// mappings the kernel makes.
+fn a_node_on_an_overlay_is_refused() {
+    // The mounts go with this thread.
+    let on_an_overlay = std::thread::spawn(|| {
+        let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+        let node = match overlaid_node(&fixture) {
+            Ok(node) => node,
+            Err(error) => {
+                println!("SKIP: no overlay in a namespace of mounts: {error}");
+                return;
+            }
+        };
+        fixture.fake.add_node(&node, FileKind::Uvm);
+        let tenant = fixture.tenant();
+        let uvm = tenant.open(&node);
+        let continued = fixture.continued();
+        let bytes = usize::try_from(MIB).unwrap();
+        let mapped = tenant.ask(&Ask::MapManaged { fd: uvm, bytes });
+        assert_eq!(mapped, Err(ENODEV));
+        assert_eq!(fixture.continued(), continued);
+        let row = nvabi::uvm::UVM_FREE;
+        let arg = vec![0; row.size.of(nvabi::Release::R570) as usize];
+        assert_eq!(tenant.call(uvm, row.cmd, &arg, &[]).ret, Err(ENODEV));
+        assert!(fixture.fake.seen().is_empty(), "no driver hears of it");
+    });
+    on_an_overlay.join().unwrap();
+}
+
+fn overlaid_node(fixture: &Fixture) -> nix::Result<PathBuf> {
+    let nothing = None::<&str>;
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+    mount(nothing, "/", nothing, private, nothing)?;
+    let [lower, other, merged] = ["lower", "other", "merged"].map(|name| fixture.path(name));
+    for folder in [&lower, &other, &merged] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let zero = makedev(1, 5);
+    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+    mknod(&lower.join("node"), SFlag::S_IFCHR, mode, zero)?;
+    let layers = format!("lowerdir={}:{}", lower.display(), other.display());
+    let (overlay, layers) = (Some("overlay"), Some(layers.as_str()));
+    mount(overlay, &merged, overlay, MsFlags::empty(), layers)?;
+    Ok(merged.join("node"))
 }
