@@ -17,8 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
 use driver::FileId;
-use ledger::{Applied, ManagedSpan, Operation, ProcessId, Span};
-use verdict::policy::Managed;
+use ledger::{ManagedSpan, Operation, Span};
 
 use super::spans::Stretches;
 use super::{ManagedMappings, OnItsWay, Scope, What, evidence};
@@ -26,6 +25,7 @@ use crate::maps::{self, Table};
 use crate::open_file_scan;
 
 mod files;
+mod found;
 mod kept;
 mod way;
 
@@ -291,7 +291,7 @@ impl Look {
             if !found.is_empty() {
                 managed.lock().charged_at.insert(pid, evidence::now());
                 let of = (pid, *inode, file);
-                violations.extend(self.charge(scope, of, &found, suspicions));
+                violations.extend(self.charge(scope, of, (&found, suspicions), &mut steps));
             }
         }
         managed.work.steps.fetch_add(steps, Ordering::Relaxed);
@@ -325,102 +325,6 @@ impl Look {
         let unsuspected = uncharged.without(suspicions, steps);
         let suspected = uncharged.without(&unsuspected, steps);
         Stretches::of(rest.iter().chain(suspected.iter()).collect())
-    }
-
-    /// Charges what is mapped and is not charged; says what is beyond the quota then, or should not be there at all.
-    fn charge(
-        &self,
-        scope: Scope<'_>,
-        (pid, inode, file): (i32, Inode, Option<FileId>),
-        found: &Stretches,
-        suspicions: &Stretches,
-    ) -> Vec<String> {
-        let nothing = Vec::new();
-        let files = self.files.of_inode.get(&inode).unwrap_or(&nothing);
-        let is_alone = self.files.is_alone(inode);
-        let found: Vec<Span> = found.iter().collect();
-        let (mut charged_bytes, mut beyond, mut is_denied) = (0_u64, None, false);
-        for chunk in found.chunks(CHUNK) {
-            let mut change = scope.journal.change();
-            // What has been charged since the picture was taken. A pool explains nothing: while its file has none there any more, the
-            // same mapping is managed memory.
-            let mut of_file: BTreeMap<FileId, Vec<Span>> = BTreeMap::new();
-            let mut pools = Vec::new();
-            for id in files {
-                let all = change.pools(*id);
-                pools.extend(all.filter_map(|(base, bytes)| Span::new(base, bytes)));
-            }
-            let (mut mine, mut anybodys) = (Vec::new(), Vec::new());
-            for it in change.ledger.managed() {
-                if self.files.inode(it.uvm_file) != Some(inode) {
-                    continue;
-                }
-                let id = FileId(it.uvm_file.0);
-                of_file.entry(id).or_default().push(it.span);
-                anybodys.push(it.span);
-                if it.process.0 == pid {
-                    mine.push(it.span);
-                }
-            }
-            let explained_by_itself = Stretches::of(mine);
-            let explained_by_anybody = Stretches::of(anybodys);
-            let pools = Stretches::of(pools);
-            let of_file: Vec<(FileId, Stretches)> = files
-                .iter()
-                .map(|id| (*id, Stretches::of(of_file.remove(id).unwrap_or_default())))
-                .collect();
-            for span in chunk {
-                let is_suspected = !is_alone && suspicions.meets(*span);
-                let explained = if is_suspected {
-                    &explained_by_itself
-                } else {
-                    &explained_by_anybody
-                };
-                for span in explained.leave_of(*span, &mut 0) {
-                    // An address of a file is charged once, so a file is taken that is not charged there.
-                    let is_free = |(_, charged): &&(FileId, Stretches)| !charged.meets(span);
-                    let known = of_file.iter().find(|it| Some(it.0) == file && is_free(it));
-                    let free = known.or_else(|| of_file.iter().find(is_free));
-                    let file = free.or_else(|| of_file.first());
-                    let Some((file, _)) = file else {
-                        continue;
-                    };
-                    let applied = change.record(Operation::FoundManaged {
-                        uvm_file: ledger::FileId(file.0),
-                        span,
-                        process: ProcessId(pid),
-                        cards: scope.account.card_slots(),
-                    });
-                    scope.account.has_managed(span);
-                    let bytes = span.last().saturating_sub(span.base()).saturating_add(1);
-                    charged_bytes = charged_bytes.saturating_add(bytes);
-                    is_denied |= !pools.leave_of(span, &mut 0).is_empty();
-                    if let Applied::Recorded(recorded) = applied {
-                        beyond = beyond.max(recorded.over_quota_bytes);
-                    }
-                }
-            }
-        }
-        let text = match (charged_bytes, beyond) {
-            (0, _) => None,
-            (_, Some(over_bytes)) => Some(format!(
-                "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
-            )),
-            // A pool may be mapped under every policy: a broker of a former version did not charge it.
-            (_, None) if is_denied && scope.policy == Managed::Deny => Some(format!(
-                "process {pid} has mapped {charged_bytes} bytes of managed memory, which is denied"
-            )),
-            (_, None) => {
-                tracing::warn!(
-                    container = scope.name,
-                    pid,
-                    charged_bytes,
-                    "managed memory was found that no call had been charged for"
-                );
-                None
-            }
-        };
-        text.into_iter().collect()
     }
 
     /// Uncharges what nobody has mapped, and nobody is on its way to.

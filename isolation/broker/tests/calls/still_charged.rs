@@ -29,6 +29,10 @@ pub(crate) const TESTS: &[Test] = &[
         "managed::a_node_on_an_overlay_is_refused",
         a_node_on_an_overlay_is_refused,
     ),
+    (
+        "managed::what_is_found_is_charged_in_linear_time",
+        what_is_found_is_charged_in_linear_time,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -149,4 +153,39 @@ fn overlaid_node(fixture: &Fixture) -> nix::Result<PathBuf> {
     let (overlay, layers) = (Some("overlay"), Some(layers.as_str()));
     mount(overlay, &merged, overlay, MsFlags::empty(), layers)?;
     Ok(merged.join("node"))
+}
+
+/// Many pieces that were not charged: what has been charged of them is not read again for each few.
+fn what_is_found_is_charged_in_linear_time() {
+    const PIECES: u64 = 4096;
+    const PAGE: u64 = 4096;
+    let fixture = Fixture::with_managed(1 << 30, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+    let bytes = usize::try_from(PAGE).unwrap();
+    let map = |_| tenant.ok(&Ask::MapManaged { fd: uvm, bytes });
+    let mut pages: Vec<i64> = (0..2 * PIECES).map(map).collect();
+    pages.sort_unstable();
+    // Those between them, so that none touches another.
+    for address in pages.iter().skip(1).step_by(2) {
+        let address = address.cast_unsigned();
+        tenant.ok(&Ask::UnmapManaged { address });
+    }
+    {
+        let mut change = fixture.container.journal.change();
+        let uvm_file = change.ledger.managed().next().unwrap().uvm_file;
+        let span = Span::new(PAGE, 1 << 47).unwrap();
+        change.record(Operation::UnmapManaged { uvm_file, span });
+    }
+    assert_eq!(fixture.used_bytes(), 0);
+    let managed = &fixture.container.managed;
+    let before = managed.work();
+    until("all is charged", || {
+        broker::watch::managed::look(&fixture.container, Reason::Interval);
+        fixture.used_bytes() == PIECES * PAGE
+    });
+    let after = managed.work();
+    let looks = after.looks - before.looks + 1;
+    let steps = after.steps - before.steps;
+    assert!(steps < looks * 5 * PIECES, "{steps} steps, {looks} looks");
 }
