@@ -171,6 +171,8 @@ pub enum Refused {
     TooMany,
     /// The caller waits no more.
     GivenUp,
+    /// The process is charged there already, and may have that in memory of a former program of its own.
+    MappedBefore,
 }
 
 /// Who maps, and whether it still waits to be let.
@@ -180,6 +182,8 @@ pub struct Mapper<'a> {
     pub tgid: i32,
     /// The thread.
     pub tid: i32,
+    /// Whether the process may have other memory than that of its program ([`crate::initialised`]).
+    pub may_have_former_memory: bool,
     /// Whether the call still waits for its answer. While it does, the thread is in no other one.
     pub is_waiting: &'a dyn Fn() -> bool,
 }
@@ -230,6 +234,14 @@ impl ManagedMappings {
         let span = Span::new(base, length).ok_or(Refused::Malformed)?;
         let mut inner = self.lock();
         inner.admit(mapper)?;
+        if mapper.may_have_former_memory {
+            let state = journal.change();
+            let mut charged = state.ledger.managed();
+            // What it was charged for in one memory would explain what it maps in the other.
+            if charged.any(|it| it.process.0 == mapper.tgid && meet(it.span, span)) {
+                return Err(Refused::MappedBefore);
+            }
+        }
         let operation = Operation::MapManaged {
             uvm_file: ledger::FileId(file.0),
             span,
@@ -409,6 +421,10 @@ impl ManagedMappings {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         sync::lock(&self.inner)
     }
+}
+
+fn meet(one: Span, other: Span) -> bool {
+    one.base() <= other.last() && other.base() <= one.last()
 }
 
 impl Inner {

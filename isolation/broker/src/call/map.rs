@@ -32,6 +32,8 @@ impl ReceivedCall<'_> {
         let mapper = Mapper {
             tgid: self.caller.tgid,
             tid: self.caller.tid,
+            may_have_former_memory: policy != Managed::Allow
+                && container.files.initialised.has_several(self.caller.tgid),
             is_waiting: &|| self.call.still_waits(),
         };
         let suspect = || container.managed.suspect((offset, length), mapper);
@@ -97,7 +99,8 @@ impl NotifiedCall<'_> {
         match &remembered {
             Err(managed::Refused::Ledger(
                 ledger::Refusal::OverQuota { .. } | ledger::Refusal::TooMany { .. },
-            )) => {
+            ))
+            | Err(managed::Refused::MappedBefore) => {
                 if self.give_up_what_is_gone() {
                     remembered = remember();
                 }
@@ -118,7 +121,9 @@ impl NotifiedCall<'_> {
                     None,
                 )
             }
-            Err(managed::Refused::TooMany) => self.refuse_map(ENOMEM),
+            Err(managed::Refused::TooMany | managed::Refused::MappedBefore) => {
+                self.refuse_map(ENOMEM)
+            }
             Err(managed::Refused::Malformed) => Reply::Errno(EINVAL),
             Err(managed::Refused::GivenUp) => Reply::GivenUp,
         }

@@ -442,6 +442,7 @@ fn pages_far_from_each_other_take_their_tables() {
         let mapper = Mapper {
             tgid: 7,
             tid: 7,
+            may_have_former_memory: false,
             is_waiting: &|| true,
         };
         let map = |base: u64| {

@@ -9,7 +9,7 @@ use ledger::{ObjectKind, Operation, ProcessId, Span};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-use nvabi::errno::ENODEV;
+use nvabi::errno::{ENODEV, ENOMEM};
 use verdict::policy::Managed;
 
 use crate::Test;
@@ -28,6 +28,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "managed::a_node_on_an_overlay_is_refused",
         a_node_on_an_overlay_is_refused,
+    ),
+    (
+        "managed::a_process_of_two_programs_maps_no_stretch_twice",
+        a_process_of_two_programs_maps_no_stretch_twice,
     ),
     (
         "managed::what_is_found_is_charged_in_linear_time",
@@ -188,4 +192,38 @@ fn what_is_found_is_charged_in_linear_time() {
     let looks = after.looks - before.looks + 1;
     let steps = after.steps - before.steps;
     assert!(steps < looks * 5 * PIECES, "{steps} steps, {looks} looks");
+}
+
+/// As a program would that has executed itself again at the same addresses, while a second file keeps what it had mapped: it tries to initialise
+/// a file once more.
+fn a_process_of_two_programs_maps_no_stretch_twice() {
+    const PAGE: usize = 4096;
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let (uvm, other) = (
+        tenant.open(&fixture.path("nvidia-uvm")),
+        tenant.open(&fixture.path("nvidia-uvm")),
+    );
+    let initialise = |fd| {
+        let row = nvabi::uvm::UVM_INITIALIZE;
+        let arg = vec![0; row.size.of(nvabi::Release::R570) as usize];
+        let _not_a_driver_s = tenant.call(fd, row.cmd, &arg, &[]);
+    };
+    initialise(uvm);
+    let address = tenant.ok(&Ask::MapManaged {
+        fd: uvm,
+        bytes: 2 * PAGE,
+    });
+    let offset = address.cast_unsigned();
+    let again = || tenant.ask(&Ask::Map { fd: other, offset });
+    assert_eq!(again(), Ok(0), "one program has one memory");
+    initialise(other);
+    let continued = fixture.continued();
+    for _ in 0..2 {
+        assert_eq!(again(), Err(ENOMEM));
+    }
+    assert_eq!(fixture.continued(), continued);
+    // What is mapped no more may be mapped again.
+    tenant.ok(&Ask::UnmapManaged { address: offset });
+    until("it is mapped no more", || again() == Ok(0));
 }
