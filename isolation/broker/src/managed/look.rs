@@ -20,7 +20,7 @@ use driver::FileId;
 use ledger::{ManagedSpan, Operation, Span};
 
 use super::spans::Stretches;
-use super::{ManagedMappings, OnItsWay, Scope, What, evidence};
+use super::{Inner, ManagedMappings, OnItsWay, Scope, What, evidence, teardown};
 use crate::maps::{self, Table};
 use crate::open_file_scan;
 
@@ -327,7 +327,7 @@ impl Look {
         Stretches::of(rest.iter().chain(suspected.iter()).collect())
     }
 
-    /// Uncharges what nobody has mapped, and nobody is on its way to.
+    /// Uncharges what nobody has mapped, nobody is on its way to and the driver has given up.
     fn end(&mut self, managed: &ManagedMappings, scope: Scope<'_>) -> bool {
         if self.is_inconclusive {
             tracing::debug!(container = scope.name, "not everybody could be looked at");
@@ -351,43 +351,56 @@ impl Look {
             }
         }
         managed.work.steps.fetch_add(steps, Ordering::Relaxed);
+        let seen: Vec<i32> = self.seen.keys().copied().collect();
+        let unmapped = on_nobodys_way(&managed.lock(), &unmapped);
+        let unmapped = teardown::over(managed, &seen, unmapped);
         let mut found = false;
         for chunk in unmapped.chunks(CHUNK) {
             // Held until it is uncharged: nobody sets out for it meanwhile.
             let inner = managed.lock();
-            let Some(meanwhile) = &inner.charged_meanwhile else {
-                return found;
-            };
-            let mut kept: HashMap<FileId, Vec<Span>> = HashMap::new();
-            let mut of_former = BTreeSet::new();
-            for (file, span) in meanwhile {
-                kept.entry(*file).or_default().push(*span);
-            }
-            for OnItsWay { tgid, what, .. } in inner.on_their_way.values() {
-                match what {
-                    What::Charged(file, span) => kept.entry(*file).or_default().push(*span),
-                    What::OfFormerBroker => {
-                        of_former.insert(*tgid);
-                    }
-                    What::Other(_) => {}
-                }
-            }
-            let kept: HashMap<FileId, Stretches> = merged(kept);
             let mut change = scope.journal.change();
-            for (it, span) in chunk {
-                if of_former.contains(&it.process.0) {
-                    continue;
-                }
-                let kept = kept.get(&FileId(it.uvm_file.0)).unwrap_or(&nothing);
-                for span in kept.leave_of(*span, &mut 0) {
-                    found = true;
-                    change.record(Operation::UnmapManaged {
-                        uvm_file: it.uvm_file,
-                        span,
-                    });
-                }
+            for (it, span) in on_nobodys_way(&inner, chunk) {
+                found = true;
+                change.record(Operation::UnmapManaged {
+                    uvm_file: it.uvm_file,
+                    span,
+                });
             }
         }
         found
     }
+}
+
+/// What nobody is on the way to, and nobody was charged for since the picture was taken; nothing where that was too much.
+fn on_nobodys_way<'a>(
+    inner: &Inner,
+    unmapped: &[(&'a ManagedSpan, Span)],
+) -> Vec<(&'a ManagedSpan, Span)> {
+    let Some(meanwhile) = &inner.charged_meanwhile else {
+        return Vec::new();
+    };
+    let mut kept: HashMap<FileId, Vec<Span>> = HashMap::new();
+    let mut of_former = BTreeSet::new();
+    for (file, span) in meanwhile {
+        kept.entry(*file).or_default().push(*span);
+    }
+    for OnItsWay { tgid, what, .. } in inner.on_their_way.values() {
+        match what {
+            What::Charged(file, span) => kept.entry(*file).or_default().push(*span),
+            What::OfFormerBroker => {
+                of_former.insert(*tgid);
+            }
+            What::Other(_) => {}
+        }
+    }
+    let kept: HashMap<FileId, Stretches> = merged(kept);
+    let nothing = Stretches::default();
+    let mut rest = Vec::new();
+    let all = unmapped.iter();
+    for (it, span) in all.filter(|(it, _)| !of_former.contains(&it.process.0)) {
+        let kept = kept.get(&FileId(it.uvm_file.0)).unwrap_or(&nothing);
+        let spans = kept.leave_of(*span, &mut 0).into_iter();
+        rest.extend(spans.map(|span| (*it, span)));
+    }
+    rest
 }

@@ -34,6 +34,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_process_of_two_programs_maps_no_stretch_twice,
     ),
     (
+        "managed::what_is_unmapped_stays_charged_while_a_thread_may_unmap",
+        what_is_unmapped_stays_charged,
+    ),
+    (
         "managed::what_is_found_is_charged_in_linear_time",
         what_is_found_is_charged_in_linear_time,
     ),
@@ -226,4 +230,40 @@ fn a_process_of_two_programs_maps_no_stretch_twice() {
     // What is mapped no more may be mapped again.
     tenant.ok(&Ask::UnmapManaged { address: offset });
     until("it is mapped no more", || again() == Ok(0));
+}
+
+/// A thread gets no processor in the middle of `munmap`: the table has the mapping no more, and the card's pages are held until it goes on. That
+/// it is there cannot be seen; what can is that it runs, or waits to, and was not seen elsewhere since.
+fn what_is_unmapped_stays_charged() {
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+    let bytes = usize::try_from(3 * MIB).unwrap();
+    let address = tenant.ok(&Ask::MapManaged { fd: uvm, bytes });
+    let (other_process, _pid) = tenant.process(&[]);
+    let (thread, other) = (tenant.thread(), other_process.thread());
+    // Another process's threads have other memory.
+    other.ask_only(&Ask::Spin);
+    thread.ask_only(&Ask::Spin);
+    let address = address.cast_unsigned();
+    tenant.ok(&Ask::UnmapManaged { address });
+    let looks = || fixture.container.managed.work().looks;
+    let before = looks();
+    until("three whole looks", || {
+        broker::watch::managed::look(&fixture.container, Reason::Interval);
+        assert_eq!(fixture.used_bytes(), 3 * MIB);
+        looks() >= before + 3
+    });
+    let bytes = usize::try_from(2 * MIB).unwrap();
+    let refused = tenant.ask(&Ask::MapManaged { fd: uvm, bytes });
+    assert_eq!(refused, Err(ENOMEM));
+    assert_eq!(fixture.used_bytes(), 3 * MIB);
+    tenant.ok(&Ask::StopFlipping);
+    thread.answer().unwrap();
+    until("it is given up", || {
+        broker::watch::managed::look(&fixture.container, Reason::Interval);
+        fixture.used_bytes() == 0
+    });
+    other_process.ok(&Ask::StopFlipping);
+    other.answer().unwrap();
 }
