@@ -54,6 +54,8 @@ pub enum Syscall {
     IoUringEnter,
     IoUringRegister,
     Clone3,
+    Execveat,
+    IoDestroy,
 }
 
 impl Arch {
@@ -119,6 +121,8 @@ const fn numbers(call: Syscall) -> (Option<u32>, Option<u32>) {
         Syscall::IoUringEnter => (Some(426), Some(426)),
         Syscall::IoUringRegister => (Some(427), Some(427)),
         Syscall::Clone3 => (Some(435), Some(435)),
+        Syscall::Execveat => (Some(322), Some(281)),
+        Syscall::IoDestroy => (Some(207), Some(1)),
     }
 }
 
@@ -150,6 +154,8 @@ mod tests {
             (Syscall::Getsockopt, libc::SYS_getsockopt),
             (Syscall::Clone, libc::SYS_clone),
             (Syscall::Execve, libc::SYS_execve),
+            (Syscall::Execveat, libc::SYS_execveat),
+            (Syscall::IoDestroy, libc::SYS_io_destroy),
             (Syscall::Exit, libc::SYS_exit),
             (Syscall::Fcntl, libc::SYS_fcntl),
             (Syscall::Setuid, libc::SYS_setuid),

@@ -50,7 +50,7 @@ use crate::replay::ThreadTurn;
 use crate::syscall::{AUDIT_ARCH, SYS_IOCTL, SYS_MMAP};
 use reply::Reply;
 
-use nvabi::errno::{EBADF, EMFILE, ENOSYS, ENOTTY, ESRCH};
+use nvabi::errno::{EBADF, EMFILE, ENODEV, ENOSYS, ENOTTY, ESRCH};
 
 /// A call that the kernel has handed over, and whoever serves it.
 #[derive(Clone, Copy)]
@@ -189,6 +189,7 @@ impl ReceivedCall<'_> {
             // Never handed to the kernel: another thread could put a file of the driver under this number meanwhile.
             Lookup::Foreign(_) => Err(Reply::Errno(ENOTTY)),
             Lookup::TooMany => Err(Reply::Errno(EMFILE)),
+            Lookup::Untraceable => Err(Reply::Errno(ENODEV)),
             Lookup::Failed(error) => Err(Reply::Errno(error.raw_os_error().unwrap_or(EBADF))),
         }
     }

@@ -13,16 +13,16 @@
 use std::cmp::Ordering;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{self, AtomicUsize};
+use std::sync::atomic::{self, AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
+use driver::nodes::has_traceable_mappings;
 use driver::{Driver, FileId, FileKind, FileRef};
 use journal::Journal;
 use journal::limits::MOST_FILES;
 use journal::state::Op;
 use nix::sys::resource::{Resource, getrlimit};
 use nvabi::errno::EMFILE;
-use sys::pidfd::PidFd;
 use sys::sync;
 use verdict::Surface;
 
@@ -31,6 +31,10 @@ use supervisor::scarce::is_scarcity;
 
 use crate::initialised::Initialised;
 use crate::table::Table;
+
+mod comparison;
+
+pub(crate) use comparison::{duplicate, held_by_thread, own_position, position};
 
 /// An open file of the driver that the tenant holds.
 #[derive(Debug)]
@@ -122,6 +126,8 @@ pub enum Lookup {
     Foreign(OwnedFd),
     /// A file of the driver beyond those that a container may have.
     TooMany,
+    /// One of nvidia-uvm's whose mappings could not be told from those of other files.
+    Untraceable,
     /// The descriptor cannot be looked at.
     Failed(io::Error),
 }
@@ -131,6 +137,7 @@ enum Found {
     Ours(InUse),
     Foreign(OwnedFd),
     TooMany,
+    Untraceable,
 }
 
 /// Hints beyond this are forgotten all at once; they cost a few microseconds to make again.
@@ -150,6 +157,8 @@ pub struct FileTable {
     supervisor: Arc<SupervisorLink>,
     /// At most half of the descriptors that a process may have: what is passed to a supervisor that has no room is lost.
     most_files: usize,
+    /// Whether the log has that a node was refused.
+    is_reported: AtomicBool,
     /// The memory that mappings of nvidia-uvm's are in.
     pub(crate) initialised: Initialised,
     inner: Mutex<Inner>,
@@ -204,6 +213,7 @@ impl FileTable {
             journal,
             supervisor,
             most_files: most_files(soft),
+            is_reported: AtomicBool::new(false),
             initialised: Initialised::default(),
             inner: Mutex::new(Inner {
                 by_id: files
@@ -243,6 +253,7 @@ impl FileTable {
             }
             Ok(Found::Foreign(fd)) => Lookup::Foreign(fd),
             Ok(Found::TooMany) => Lookup::TooMany,
+            Ok(Found::Untraceable) => Lookup::Untraceable,
             Err(error) => Lookup::Failed(error),
         }
     }
@@ -277,7 +288,7 @@ impl FileTable {
                         Ok(Some(file))
                     }
                     Found::TooMany => Err(io::Error::from_raw_os_error(EMFILE)),
-                    Found::Foreign(_) => Ok(None),
+                    Found::Foreign(_) | Found::Untraceable => Ok(None),
                 };
             }
         }
@@ -328,6 +339,14 @@ impl FileTable {
         let Some(kind) = self.driver.classify(fd.as_fd()) else {
             return Ok(Found::Foreign(fd));
         };
+        if kind == FileKind::Uvm && !has_traceable_mappings(fd.as_fd()) {
+            if !self.is_reported.swap(true, atomic::Ordering::Relaxed) {
+                tracing::warn!(
+                    "a node of nvidia-uvm is on a file system where its mappings cannot be found: calls on it are refused"
+                );
+            }
+            return Ok(Found::Untraceable);
+        }
         let mut inner = sync::lock(&self.inner);
         let at = match own_position(&inner.files, fd.as_fd())? {
             Ok(at) => {
@@ -425,67 +444,6 @@ fn most_files(descriptors: u64) -> usize {
     usize::try_from(descriptors / 2)
         .unwrap_or(MOST_FILES)
         .min(MOST_FILES)
-}
-
-/// Where a file is among others in the order of `kcmp`, or where it would; `order` compares one of them with it.
-///
-/// # Errors
-/// The first that `order` meets.
-pub(crate) fn position<T>(
-    files: &[T],
-    mut order: impl FnMut(&T) -> io::Result<Ordering>,
-) -> io::Result<Result<usize, usize>> {
-    let mut failed = None;
-    let at = files.binary_search_by(|file| {
-        order(file).unwrap_or_else(|error| {
-            failed.get_or_insert(error);
-            Ordering::Equal
-        })
-    });
-    failed.map_or(Ok(at), Err)
-}
-
-/// Where an open file of this process is among others in the order of `kcmp`, or where it would.
-///
-/// # Errors
-/// A descriptor that is none.
-pub(crate) fn own_position(
-    files: &[Arc<OpenFile>],
-    fd: BorrowedFd<'_>,
-) -> io::Result<Result<usize, usize>> {
-    position(files, |file| sys::kcmp::own_files(file.fd.as_fd(), fd))
-}
-
-/// The one of these files, which are in the order of `kcmp`, that is under a number of a thread.
-///
-/// # Errors
-/// The thread is gone, has no such descriptor, or may not be looked at.
-pub(crate) fn held_by_thread(
-    files: &[Arc<OpenFile>],
-    tid: i32,
-    number: i32,
-) -> io::Result<Option<InUse>> {
-    let at = position(files, |file| {
-        sys::kcmp::file(tid, number, file.fd.as_fd()).map(Ordering::reverse)
-    })?;
-    Ok(at.ok().and_then(|at| files.get(at)).map(InUse::new))
-}
-
-/// Duplicates what *the thread* has under that number. `pidfd_getfd` looks into the table of the process's leader, and a
-/// thread made without CLONE_FILES has another.
-pub(crate) fn duplicate(tid: i32, tgid: i32, number: i32) -> io::Result<OwnedFd> {
-    match PidFd::open(tgid)?.duplicate(number) {
-        Ok(fd) if sys::kcmp::file(tid, number, fd.as_fd())? == Ordering::Equal => return Ok(fd),
-        Ok(_of_the_process) => {}
-        // Before Linux 6.9 no thread can be opened: what its process has not, it has not either, where they have one table.
-        Err(error) if sys::kcmp::tables(tgid, tid)? == Ordering::Equal => return Err(error),
-        Err(_of_the_process) => {}
-    }
-    let fd = PidFd::open_thread(tid)?.duplicate(number)?;
-    match sys::kcmp::file(tid, number, fd.as_fd())? {
-        Ordering::Equal => Ok(fd),
-        Ordering::Less | Ordering::Greater => Err(io::ErrorKind::NotFound.into()),
-    }
 }
 
 #[cfg(test)]

@@ -164,6 +164,14 @@ impl Initialised {
         all.any(|memory| memory.tgid == tgid && memory.is_there())
     }
 
+    /// Whether a process may have memory beside that which it has now: several of its number are there. Two that were kept of one memory count
+    /// as two, since nobody tells them apart.
+    pub(crate) fn has_several(&self, tgid: i32) -> bool {
+        let all = self.all().into_iter();
+        let mut there = all.filter(|memory| memory.tgid == tgid && memory.is_there());
+        there.next().is_some() && there.next().is_some()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty()
     }

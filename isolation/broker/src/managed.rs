@@ -8,8 +8,8 @@
 //!
 //! The mapping is made by the caller, after our answer, and as late as it gets a processor: neither its success nor `munmap` is
 //! seen here. So the tables of the processes' mappings say what there is, and they are believed about a stretch only when no
-//! thread is on its way to it: a thread is, until it is known to be out of the call ([`evidence`]). No time that passes gives
-//! anything back.
+//! thread is on its way to it: a thread is, until it is known to be out of the call ([`evidence`]). Nor is what they miss given up
+//! before the thread that unmapped it is known to be out of that call ([`teardown`]). No time that passes gives anything back.
 //!
 //! Every process of the container is looked at, whether it has made a call or not: a child has its parent's mappings, and a file
 //! can be handed to anybody. That happens on every interval while anything is charged, else on every tenth, and before memory is
@@ -19,21 +19,23 @@
 //! *every* mapping that was let through is remembered until its thread is out of the call and its process has been looked at
 //! after that.
 //!
-//! What a process leaves mapped when it ends stays charged until its file is closed or `UVM_FREE` names it: a driver in
-//! multi-process mode keeps it.
+//! What a process leaves mapped when it ends stays charged until its file is closed: a second file of nvidia-uvm may keep its
+//! memory. `UVM_FREE` gives nothing back, since the driver frees no managed range by it: what it frees at an address is another
+//! range, also where the ledger has managed memory of a process that is gone.
 
 mod evidence;
 mod look;
+mod on_their_way;
 pub(crate) mod spans;
 mod suspicions;
+mod teardown;
 
-use std::fs;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use driver::{FileId, FileKind};
-use journal::{Change, Journal};
+use journal::Journal;
 use ledger::{Operation, ProcessId, Span};
 use verdict::policy::Managed;
 
@@ -45,12 +47,15 @@ use crate::table::Table;
 use look::{Looking, Step};
 use suspicions::{OfKept, Suspicion};
 use sys::sync;
+use teardown::Teardowns;
 
 /// So many stretches may be on their way, or wait for a look, at once: the threads of a large program.
 const MOST_REMEMBERED: usize = 4096;
 /// While nothing is charged and nothing on its way, there is a look on one interval of so many. One look of so many looks at all memory that
 /// processes had.
 const SLOW: u32 = 10;
+/// A thread that has just come back from a call goes on to sleep, or to make another one.
+const BETWEEN_EVIDENCE: Duration = Duration::from_millis(2);
 /// A call that is to be refused waits no longer for a look.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -92,6 +97,8 @@ struct Inner {
     suspected: Vec<Suspicion>,
     /// Those of processes that have been looked at, until the memory has been that they had.
     of_kept: OfKept,
+    /// What is mapped no more, and may not be given up yet.
+    teardowns: Teardowns,
     next_number: u64,
     /// What was charged since the look under way took its picture of the ledger; `None`: too much.
     charged_meanwhile: Option<Vec<(FileId, Span)>>,
@@ -171,6 +178,8 @@ pub enum Refused {
     TooMany,
     /// The caller waits no more.
     GivenUp,
+    /// The process is charged there already, and may have that in memory of a former program of its own.
+    MappedBefore,
 }
 
 /// Who maps, and whether it still waits to be let.
@@ -180,6 +189,8 @@ pub struct Mapper<'a> {
     pub tgid: i32,
     /// The thread.
     pub tid: i32,
+    /// Whether the process may have other memory than that of its program ([`crate::initialised`]).
+    pub may_have_former_memory: bool,
     /// Whether the call still waits for its answer. While it does, the thread is in no other one.
     pub is_waiting: &'a dyn Fn() -> bool,
 }
@@ -197,6 +208,7 @@ impl Default for Inner {
             on_their_way: Table::default(),
             suspected: Vec::new(),
             of_kept: OfKept::default(),
+            teardowns: Teardowns::default(),
             next_number: 0,
             charged_meanwhile: Some(Vec::new()),
             charged_at: Table::default(),
@@ -207,12 +219,14 @@ impl Default for Inner {
 }
 
 impl ManagedMappings {
-    /// A thread makes a call, and waits: whatever it was let map before is mapped, or never will be. A call that waits no more
+    /// A thread makes a call, and waits: whatever it was let map before is mapped, or never will be, and what it unmapped is given up. A call that waits no more
     /// says nothing, since the thread may have made others meanwhile.
     pub fn called(&self, tid: i32, is_waiting: impl Fn() -> bool) {
         let mut inner = self.lock();
-        if inner.on_their_way.contains_key(&tid) && is_waiting() {
+        let says_anything = inner.on_their_way.contains_key(&tid) || !inner.teardowns.is_empty();
+        if says_anything && is_waiting() {
             inner.is_out(tid, None);
+            inner.teardowns.is_out(tid);
         }
     }
 
@@ -230,6 +244,14 @@ impl ManagedMappings {
         let span = Span::new(base, length).ok_or(Refused::Malformed)?;
         let mut inner = self.lock();
         inner.admit(mapper)?;
+        if mapper.may_have_former_memory {
+            let state = journal.change();
+            let mut charged = state.ledger.managed();
+            // What it was charged for in one memory would explain what it maps in the other.
+            if charged.any(|it| it.process.0 == mapper.tgid && meet(it.span, span)) {
+                return Err(Refused::MappedBefore);
+            }
+        }
         let operation = Operation::MapManaged {
             uvm_file: ledger::FileId(file.0),
             span,
@@ -366,12 +388,22 @@ impl ManagedMappings {
     /// A whole look that begins after this moment, in which others may share; whether anything was uncharged.
     fn whole_look(&self, scope: Scope<'_>) -> bool {
         let deadline = Instant::now() + LONGEST_WAIT;
-        let needed = self.looking().begun().saturating_add(1);
+        let mut needed = self.looking().begun().saturating_add(1);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let found = loop {
             let mut looking = self.looking();
             if looking.done() >= needed {
-                break looking.has_found_since(needed);
+                let has_found = looking.has_found_since(needed);
+                if has_found || self.lock().teardowns.is_empty() {
+                    break has_found;
+                }
+                // The next one gives up what is missed once its threads are out.
+                needed = looking.begun().saturating_add(1);
+                drop(looking);
+                if !self.wait_for_teardowns(deadline) {
+                    break false;
+                }
+                continue;
             }
             let now = Instant::now();
             let Some(left) = deadline.checked_duration_since(now) else {
@@ -389,6 +421,23 @@ impl ManagedMappings {
         };
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         found
+    }
+
+    /// Whether all threads are out of the calls by which they may have unmapped something before a moment.
+    fn wait_for_teardowns(&self, deadline: Instant) -> bool {
+        while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+            let wait = self.pace.wait();
+            if wait.is_none() {
+                let begun = Instant::now();
+                let are_over = teardown::settle(self);
+                self.pace.spent(begun.elapsed());
+                if are_over {
+                    return true;
+                }
+            }
+            std::thread::sleep(wait.unwrap_or(BETWEEN_EVIDENCE).min(left));
+        }
+        false
     }
 
     /// One piece of a look, which is begun if there is none.
@@ -411,88 +460,6 @@ impl ManagedMappings {
     }
 }
 
-impl Inner {
-    fn admit(&self, mapper: Mapper<'_>) -> Result<(), Refused> {
-        // A call that was given up while it was looked at must not stand for one that its thread has made since.
-        if !(mapper.is_waiting)() {
-            return Err(Refused::GivenUp);
-        }
-        let remembered = self.on_their_way.len().saturating_add(self.remembered());
-        if remembered >= MOST_REMEMBERED && !self.on_their_way.contains_key(&mapper.tid) {
-            return Err(Refused::TooMany);
-        }
-        Ok(())
-    }
-
-    /// How many stretches wait for a look.
-    fn remembered(&self) -> usize {
-        self.suspected.len().saturating_add(self.of_kept.len())
-    }
-
-    fn record_charge(&mut self, tgid: i32, file: FileId, span: Span) {
-        self.charged_at.insert(tgid, evidence::now());
-        match &mut self.charged_meanwhile {
-            Some(meanwhile) if meanwhile.len() < MOST_REMEMBERED => meanwhile.push((file, span)),
-            _ => self.charged_meanwhile = None,
-        }
-    }
-
-    fn sets_out(&mut self, mapper: Mapper<'_>, what: What) {
-        // The thread waits in this call, so it is out of the one before.
-        self.is_out(mapper.tid, None);
-        self.next_number = self.next_number.saturating_add(1);
-        let on_its_way = OnItsWay {
-            number: self.next_number,
-            tgid: mapper.tgid,
-            at: evidence::now(),
-            what,
-        };
-        self.on_their_way.insert(mapper.tid, on_its_way);
-    }
-
-    /// A thread is out of the call that it was let make; with a number, of that one alone.
-    fn is_out(&mut self, tid: i32, number: Option<u64>) {
-        let Some(mapping) = self.on_their_way.get(&tid).copied() else {
-            return;
-        };
-        if number.is_some_and(|number| number != mapping.number) {
-            return;
-        }
-        self.on_their_way.remove(&tid);
-        let OnItsWay { tgid, at, what, .. } = mapping;
-        let span = match what {
-            // What is charged is compared anyhow; but another file may have been mapped there than the one that is charged.
-            What::Charged(_, span) | What::Other(span) => span,
-            What::OfFormerBroker => return,
-        };
-        let is_known = |other: &Suspicion| {
-            other.tgid == Some(tgid) && other.span == span && other.ended_in == 0
-        };
-        if let Some(other) = self.suspected.iter_mut().find(|other| is_known(other)) {
-            other.at = other.at.max(at);
-            return;
-        }
-        self.suspected.push(Suspicion {
-            tgid: Some(tgid),
-            at,
-            span,
-            ended_in: 0,
-        });
-    }
-}
-
-/// Gives up what `UVM_FREE` has freed of processes that are gone; what a living one still has mapped is not the driver's to free.
-pub(crate) fn freed(change: &mut Change<'_>, file: FileId, base: u64) {
-    let file = ledger::FileId(file.0);
-    let named = change.ledger.managed_at(file, base);
-    if let Some(it) = named.filter(|it| !exists(it.process.0)) {
-        change.record(Operation::UnmapManaged {
-            uvm_file: file,
-            span: it.span,
-        });
-    }
-}
-
-fn exists(pid: i32) -> bool {
-    fs::exists(format!("/proc/{pid}")).unwrap_or(true)
+fn meet(one: Span, other: Span) -> bool {
+    one.base() <= other.last() && other.base() <= one.last()
 }

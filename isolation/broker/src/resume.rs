@@ -251,7 +251,7 @@ fn descriptors(files: &FileTable, begun: &Begun) -> io::Result<Vec<FdSlot>> {
 fn foreign(files: &FileTable, caller: Caller, number: i32) -> Option<OwnedFd> {
     match files.look_up((caller.tid, caller.tgid), number) {
         Lookup::Foreign(fd) => Some(fd),
-        Lookup::Ours(_) | Lookup::TooMany | Lookup::Failed(_) => None,
+        Lookup::Ours(_) | Lookup::TooMany | Lookup::Untraceable | Lookup::Failed(_) => None,
     }
 }
 

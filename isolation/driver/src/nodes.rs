@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::{FileStat, SFlag, fstat, major, minor};
+use nix::sys::statfs::{EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 use nvabi::proc_files::{DEVICES_PATH, UVM_NAME, character_major};
 use sys::sync;
 
@@ -119,6 +120,26 @@ impl Nodes {
     }
 }
 
+/// `RAMFS_MAGIC`: a devtmpfs of a kernel without tmpfs.
+const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
+
+/// Whether a mapping of a file has the file's device number and inode in `/proc/PID/maps`: those are the kernel's own, and `fstat` may be told
+/// others by the file system, as by btrfs and overlayfs. A device node is where its engine has put it, on a tmpfs or a devtmpfs, or on a file
+/// system that is known to tell its own. The plain files of a simulator are no tenant's to choose.
+#[must_use]
+pub fn has_traceable_mappings(fd: BorrowedFd<'_>) -> bool {
+    let is_device = fstat(fd).map(|stat| {
+        let format = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+        format == SFlag::S_IFCHR
+    });
+    let known = [TMPFS_MAGIC, RAMFS_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC];
+    match is_device {
+        Ok(false) => true,
+        Ok(true) => fstatfs(fd).is_ok_and(|fs| known.contains(&fs.filesystem_type())),
+        Err(_unknown) => false,
+    }
+}
+
 fn kind_of_device(stat: &FileStat, uvm: &UvmMajor, now: Instant) -> Option<FileKind> {
     if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFCHR {
         return None;
@@ -180,6 +201,65 @@ mod tests {
         let mut stat = fstat(fs::File::open("/dev/null").unwrap()).unwrap();
         stat.st_rdev = nix::sys::stat::makedev(major, minor);
         stat
+    }
+
+    /// In a thread with mounts of its own, which go with it.
+    #[test]
+    fn the_mappings_of_a_node_are_not_found_where_fstat_has_another_device_number() {
+        use nix::mount::{MsFlags, mount};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let prepare = || -> nix::Result<()> {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+            let nothing = None::<&str>;
+            mount(
+                nothing,
+                "/",
+                nothing,
+                MsFlags::MS_PRIVATE | MsFlags::MS_REC,
+                nothing,
+            )?;
+            mount(
+                nothing,
+                folder.path(),
+                Some("tmpfs"),
+                MsFlags::empty(),
+                nothing,
+            )?;
+            for name in ["lower", "other", "merged"] {
+                fs::create_dir(at(name)).unwrap();
+            }
+            fs::write(at("lower/plain"), "").unwrap();
+            let mode = nix::sys::stat::Mode::S_IRUSR;
+            let null = nix::sys::stat::makedev(1, 3);
+            nix::sys::stat::mknod(&at("lower/null"), SFlag::S_IFCHR, mode, null)?;
+            let of = |name| at(name).display().to_string();
+            let layers = format!("lowerdir={}:{}", of("lower"), of("other"));
+            let merged = at("merged");
+            mount(
+                Some("overlay"),
+                &merged,
+                Some("overlay"),
+                MsFlags::empty(),
+                Some(layers.as_str()),
+            )
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if let Err(error) = prepare() {
+                    println!("SKIP: no overlay in a namespace of mounts: {error}");
+                    return;
+                }
+                let is_found =
+                    |name| has_traceable_mappings(fs::File::open(at(name)).unwrap().as_fd());
+                assert!(is_found("lower/null"));
+                assert!(!is_found("merged/null"));
+                assert!(is_found("merged/plain"), "a simulator's");
+            });
+        });
+        assert!(has_traceable_mappings(
+            fs::File::open("/dev/null").unwrap().as_fd()
+        ));
     }
 
     #[test]

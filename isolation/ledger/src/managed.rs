@@ -114,17 +114,6 @@ impl Ledger {
         freed
     }
 
-    /// The stretch of a file that is charged as managed from this address on.
-    #[must_use]
-    pub fn managed_at(&self, uvm_file: FileId, base: u64) -> Option<ManagedSpan> {
-        let piece = self.managed.get(&uvm_file)?.get(&base)?;
-        Some(ManagedSpan {
-            uvm_file,
-            span: Span::between(base, piece.last)?,
-            process: piece.process,
-        })
-    }
-
     /// Whether an address of a file is charged as managed.
     #[must_use]
     pub fn has_managed(&self, uvm_file: FileId, address: u64) -> bool {

@@ -10,6 +10,8 @@ pub const EBADF: i32 = 9;
 pub const ENOMEM: i32 = 12;
 /// An address at which the caller has no memory, or a struct that is too short.
 pub const EFAULT: i32 = 14;
+/// A device that is not there.
+pub const ENODEV: i32 = 19;
 /// What `nvidia.ko` answers to a number or size that it does not know.
 pub const EINVAL: i32 = 22;
 /// No descriptor is left.

@@ -1,4 +1,4 @@
-//! `kcmp(2)`: whether two descriptors name one open file, or two threads share one table of them.
+//! `kcmp(2)`: whether two descriptors name one open file, or two threads share one table of them, or their memory.
 //!
 //! UNSAFETY: neither libc nor nix wraps the call.
 
@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
 const KCMP_FILE: libc::c_int = 0;
+const KCMP_VM: libc::c_int = 1;
 const KCMP_FILES: libc::c_int = 2;
 
 /// Orders the open file behind `tid`'s descriptor `number` against the one behind `ours`. The order is arbitrary but fixed
@@ -39,6 +40,14 @@ fn own_pid() -> i32 {
 /// `ESRCH` when a thread has gone, `EPERM` without ptrace access.
 pub fn tables(one: i32, other: i32) -> io::Result<Ordering> {
     compare(one, other, KCMP_FILES, 0, 0)
+}
+
+/// Orders the memory of two threads.
+///
+/// # Errors
+/// As [`tables`].
+pub fn memory(one: i32, other: i32) -> io::Result<Ordering> {
+    compare(one, other, KCMP_VM, 0, 0)
 }
 
 fn order(pid: i32, number: i64, ours: BorrowedFd<'_>) -> io::Result<Ordering> {

@@ -2,7 +2,7 @@
 //!
 //! `uvm_mmap` (nvidia-uvm/uvm.c) makes a managed range of `[address, address + length)` when the mapping is shared, readable and
 //! writable and its address equals its offset; it takes the place of nothing: an overlap fails. The one exception is a
-//! mapping that matches a semaphore pool exactly, which is system memory and made by an ioctl before. The address is not among
+//! mapping that matches a semaphore pool exactly, which is system memory and made by an ioctl before, if the pool is still there. The address is not among
 //! what the caller asks for (a hint need not be taken), but the offset is, and the two must be equal: so the offset is the address.
 //!
 //! The call itself changes the caller's address space and is therefore handed back; its registers cannot change meanwhile.
@@ -42,7 +42,9 @@ const MAP_ANONYMOUS: u64 = 0x20;
 /// Decides an `mmap` of a UVM file. `Execute(Effect::None)` and `Execute(Effect::Managed)` are for the caller to execute: the
 /// broker commits the effect and lets the call proceed.
 ///
-/// `is_semaphore_pool` says whether exactly this range (first address, bytes) is a pool that the file already has.
+/// `is_semaphore_pool` says whether exactly this range (first address, bytes) is a pool that the file already has. Its mapping passes where
+/// managed memory is denied, and is charged as managed memory all the same: the caller maps after the answer, and it is managed memory if the
+/// pool has been freed by then.
 #[must_use]
 pub fn map(
     mapping: Mapping,
@@ -69,15 +71,15 @@ pub fn map(
     if !offset.is_multiple_of(page_bytes) {
         return Verdict::Refuse(Refusal::Errno(EINVAL));
     }
-    if is_semaphore_pool(offset, length) {
-        return Verdict::Execute(Effect::None);
-    }
+    let charged = Verdict::Execute(Effect::Managed {
+        base: offset,
+        length,
+    });
     match policy {
-        Managed::Deny => Verdict::Refuse(Refusal::Errno(EINVAL)),
-        Managed::Charge => Verdict::Execute(Effect::Managed {
-            base: offset,
-            length,
-        }),
+        Managed::Deny if !is_semaphore_pool(offset, length) => {
+            Verdict::Refuse(Refusal::Errno(EINVAL))
+        }
+        Managed::Deny | Managed::Charge => charged,
         Managed::Allow => Verdict::Execute(Effect::None),
     }
 }
@@ -151,10 +153,18 @@ mod tests {
 
     #[test]
     fn a_semaphore_pool_may_be_mapped_under_every_policy_but_no_part_of_it() {
-        for policy in [Managed::Deny, Managed::Charge, Managed::Allow] {
+        let charged = Effect::Managed {
+            base: 0x1000_0000,
+            length: 0x1000,
+        };
+        for (policy, effect) in [
+            (Managed::Deny, charged.clone()),
+            (Managed::Charge, charged),
+            (Managed::Allow, Effect::None),
+        ] {
             assert_eq!(
                 map_of(1, MAP_SHARED, 0x1000_0000, policy),
-                Verdict::Execute(Effect::None)
+                Verdict::Execute(effect)
             );
         }
         assert_eq!(

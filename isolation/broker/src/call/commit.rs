@@ -21,7 +21,6 @@ use crate::close_files;
 use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::health::Health;
-use crate::managed;
 use crate::numbering::{self, Asker};
 use crate::replay::ThreadTurn;
 
@@ -162,7 +161,6 @@ impl ExecutedCall<'_> {
             && let Some(base) = u64_at(&first.bytes, uvm::map_external::BASE)
         {
             change.record_op(state::Op::PoolGone(file.id, base));
-            managed::freed(change, file.id, base);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use driver::{Binding, Caller, FdSlot, Segment};
 use nvabi::call;
-use nvabi::errno::{EBADF, EFAULT, EMFILE};
+use nvabi::errno::{EBADF, EFAULT, EMFILE, ENODEV};
 use supervisor::scarce;
 use verdict::blocks::Descriptor;
 use verdict::{Op, Refusal};
@@ -23,7 +23,10 @@ impl ReceivedCall<'_> {
                 || self.call.still_waits(),
                 || match container.files.look_up((tid, tgid), number) {
                     Lookup::Failed(error) => Err(error),
-                    found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => Ok(found),
+                    found @ (Lookup::Ours(_)
+                    | Lookup::Foreign(_)
+                    | Lookup::TooMany
+                    | Lookup::Untraceable) => Ok(found),
                 },
             );
             looked.unwrap_or_else(Lookup::Failed)
@@ -40,7 +43,10 @@ impl ReceivedCall<'_> {
                     _ => Lookup::Failed(error),
                 }
             }
-            found @ (Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::TooMany) => found,
+            found @ (Lookup::Ours(_)
+            | Lookup::Foreign(_)
+            | Lookup::TooMany
+            | Lookup::Untraceable) => found,
         }
     }
 }
@@ -84,6 +90,7 @@ pub(super) fn descriptors(
             fd,
         }]),
         Lookup::TooMany => Err(Refusal::Errno(EMFILE)),
+        Lookup::Untraceable => Err(Refusal::Errno(ENODEV)),
         Lookup::Failed(error) if scarce::is_scarcity(&error) => Err(Refusal::Errno(EMFILE)),
         Lookup::Failed(_) => Err(Refusal::Errno(EBADF)),
     }

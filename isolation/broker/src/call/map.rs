@@ -1,7 +1,7 @@
 //! `mmap` with an offset, which makes managed memory on files of UVM's.
 
 use driver::FileKind;
-use nvabi::errno::{EINVAL, ENOMEM};
+use nvabi::errno::{EINVAL, ENODEV, ENOMEM};
 use supervisor::scarce;
 use verdict::managed::Mapping;
 use verdict::policy::Managed;
@@ -32,6 +32,8 @@ impl ReceivedCall<'_> {
         let mapper = Mapper {
             tgid: self.caller.tgid,
             tid: self.caller.tid,
+            may_have_former_memory: policy != Managed::Allow
+                && container.files.initialised.has_several(self.caller.tgid),
             is_waiting: &|| self.call.still_waits(),
         };
         let suspect = || container.managed.suspect((offset, length), mapper);
@@ -44,6 +46,7 @@ impl ReceivedCall<'_> {
             }
             // It may be one of UVM's, which nobody would charge.
             Lookup::TooMany => return Reply::Errno(ENOMEM),
+            Lookup::Untraceable => return Reply::Errno(ENODEV),
             Lookup::Failed(error) if scarce::is_scarcity(error) => return Reply::Errno(ENOMEM),
             Lookup::Ours(_) | Lookup::Foreign(_) | Lookup::Failed(_) => {
                 if is_elsewhere || policy == Managed::Allow {
@@ -96,7 +99,8 @@ impl NotifiedCall<'_> {
         match &remembered {
             Err(managed::Refused::Ledger(
                 ledger::Refusal::OverQuota { .. } | ledger::Refusal::TooMany { .. },
-            )) => {
+            ))
+            | Err(managed::Refused::MappedBefore) => {
                 if self.give_up_what_is_gone() {
                     remembered = remember();
                 }
@@ -117,7 +121,9 @@ impl NotifiedCall<'_> {
                     None,
                 )
             }
-            Err(managed::Refused::TooMany) => self.refuse_map(ENOMEM),
+            Err(managed::Refused::TooMany | managed::Refused::MappedBefore) => {
+                self.refuse_map(ENOMEM)
+            }
             Err(managed::Refused::Malformed) => Reply::Errno(EINVAL),
             Err(managed::Refused::GivenUp) => Reply::GivenUp,
         }

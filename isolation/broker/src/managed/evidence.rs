@@ -1,20 +1,30 @@
-//! Whether a thread is out of the `mmap` that it was let make.
+//! Whether a thread is out of the `mmap` that it was let make, or of what may have ended a mapping.
 //!
 //! The kernel executes the call in the thread, some time after our answer: a thread that gets no processor makes it much later.
 //! No time that passes says that it was made. What does: the thread has ended; or it sleeps outside of `mmap`, or in user
 //! mode. A thread that runs, or waits to run, says nothing.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::maps::has_gone;
-use crate::syscall::SYS_MMAP;
+use crate::syscall::{SYS_MMAP, UNMAPPING};
 
 /// Whether a thread has left every `mmap` that it was in before this look; `false` where that cannot be told.
 pub(super) fn is_out(tgid: i32, tid: i32) -> bool {
+    is_out_of((tgid, tid), &[SYS_MMAP])
+}
+
+/// Whether a thread has left every call that it was in before this look and that ends mappings; `false` where that cannot be told.
+pub(super) fn unmaps_nothing(tgid: i32, tid: i32) -> bool {
+    is_out_of((tgid, tid), &UNMAPPING)
+}
+
+fn is_out_of((tgid, tid): (i32, i32), calls: &[i32]) -> bool {
     let thread = format!("/proc/{tgid}/task/{tid}");
     match fs::read_to_string(format!("{thread}/syscall")) {
-        Ok(text) => is_elsewhere(&text),
+        Ok(text) => is_elsewhere(&text, calls),
         // A kernel without this file says nothing; of a thread that has ended not even the folder is there.
         Err(error) if has_gone(&error) => !Path::new(&thread).exists(),
         Err(_unknown) => false,
@@ -22,23 +32,42 @@ pub(super) fn is_out(tgid: i32, tid: i32) -> bool {
 }
 
 /// `running`; or the number of the system call in which the thread sleeps, -1 for none, and its registers.
-fn is_elsewhere(text: &str) -> bool {
+fn is_elsewhere(text: &str, calls: &[i32]) -> bool {
     let first = text.split_ascii_whitespace().next().unwrap_or_default();
     first
         .parse::<i64>()
-        .is_ok_and(|number| number != i64::from(SYS_MMAP))
+        .is_ok_and(|number| calls.iter().all(|call| number != i64::from(*call)))
 }
 
 /// The threads of a process that may be in an `mmap`.
 pub(super) fn threads_that_may_map(tgid: i32) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{tgid}/task"));
-    tasks
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|task| task.file_name().to_str()?.parse().ok())
-        .filter(|tid| !is_out(tgid, *tid))
-        .collect()
+    let tasks = threads(tgid);
+    let all = tasks.into_iter().flatten();
+    all.filter(|tid| !is_out(tgid, *tid)).collect()
+}
+
+/// The threads of a process; none of one that is gone.
+///
+/// # Errors
+/// They cannot be listed.
+pub(super) fn threads(tgid: i32) -> io::Result<Vec<i32>> {
+    let tasks = match fs::read_dir(format!("/proc/{tgid}/task")) {
+        Err(error) if has_gone(&error) => return Ok(Vec::new()),
+        tasks => tasks?,
+    };
+    let mut threads = Vec::new();
+    for task in tasks {
+        match task {
+            Ok(task) => threads.extend(
+                task.file_name()
+                    .to_str()
+                    .and_then(|tid| tid.parse::<i32>().ok()),
+            ),
+            Err(error) if has_gone(&error) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(threads)
 }
 
 /// Now, as [`sys::proc::start_ticks`] counts.
@@ -65,6 +94,7 @@ mod tests {
 
     #[test]
     fn only_a_thread_that_sleeps_elsewhere_is_out() {
+        let is_elsewhere = |text: &str| is_elsewhere(text, &[SYS_MMAP]);
         assert!(is_elsewhere("202 0x1 0x2 0x0 0x0 0x0 0x0 0x7ffc 0x7f01\n"));
         assert!(is_elsewhere("-1 0x7ffc 0x7f01\n"));
         for unknown in [
@@ -73,6 +103,16 @@ mod tests {
             &format!("{SYS_MMAP} 0x0 0x1000 0x3 0x1 0x3 0x0 0x7ffc 0x7f01\n"),
         ] {
             assert!(!is_elsewhere(unknown), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_in_a_call_that_ends_mappings_says_nothing() {
+        let is_elsewhere = |text: &str| is_elsewhere(text, &UNMAPPING);
+        assert!(is_elsewhere("202 0x1 0x2\n"));
+        assert!(is_elsewhere(&format!("{SYS_MMAP} 0x1 0x2\n")));
+        for call in UNMAPPING {
+            assert!(call > 0 && !is_elsewhere(&format!("{call} 0x1 0x2\n")));
         }
     }
 

@@ -17,15 +17,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
 use driver::FileId;
-use ledger::{Applied, ManagedSpan, Operation, ProcessId, Span};
-use verdict::policy::Managed;
+use ledger::{ManagedSpan, Operation, Span};
 
 use super::spans::Stretches;
-use super::{ManagedMappings, OnItsWay, Scope, What, evidence};
+use super::{Inner, ManagedMappings, OnItsWay, Scope, What, evidence, teardown};
 use crate::maps::{self, Table};
 use crate::open_file_scan;
 
 mod files;
+mod found;
 mod kept;
 mod way;
 
@@ -291,7 +291,7 @@ impl Look {
             if !found.is_empty() {
                 managed.lock().charged_at.insert(pid, evidence::now());
                 let of = (pid, *inode, file);
-                violations.extend(self.charge(scope, of, &found, suspicions));
+                violations.extend(self.charge(scope, of, (&found, suspicions), &mut steps));
             }
         }
         managed.work.steps.fetch_add(steps, Ordering::Relaxed);
@@ -327,99 +327,7 @@ impl Look {
         Stretches::of(rest.iter().chain(suspected.iter()).collect())
     }
 
-    /// Charges what is mapped and is not charged; says what is beyond the quota then, or should not be there at all.
-    fn charge(
-        &self,
-        scope: Scope<'_>,
-        (pid, inode, file): (i32, Inode, Option<FileId>),
-        found: &Stretches,
-        suspicions: &Stretches,
-    ) -> Vec<String> {
-        let nothing = Vec::new();
-        let files = self.files.of_inode.get(&inode).unwrap_or(&nothing);
-        let is_alone = self.files.is_alone(inode);
-        let found: Vec<Span> = found.iter().collect();
-        let (mut charged_bytes, mut beyond) = (0_u64, None);
-        for chunk in found.chunks(CHUNK) {
-            let mut change = scope.journal.change();
-            // What has been charged since the picture was taken, and pools, which are the host's memory.
-            let mut of_file: BTreeMap<FileId, Vec<Span>> = BTreeMap::new();
-            let mut pools = Vec::new();
-            for id in files {
-                let all = change.pools(*id);
-                pools.extend(all.filter_map(|(base, bytes)| Span::new(base, bytes)));
-            }
-            let (mut mine, mut anybodys) = (Vec::new(), Vec::new());
-            for it in change.ledger.managed() {
-                if self.files.inode(it.uvm_file) != Some(inode) {
-                    continue;
-                }
-                let id = FileId(it.uvm_file.0);
-                of_file.entry(id).or_default().push(it.span);
-                anybodys.push(it.span);
-                if it.process.0 == pid {
-                    mine.push(it.span);
-                }
-            }
-            let explained_by_itself = Stretches::of([mine, pools.clone()].concat());
-            let explained_by_anybody = Stretches::of([anybodys, pools].concat());
-            let of_file: Vec<(FileId, Stretches)> = files
-                .iter()
-                .map(|id| (*id, Stretches::of(of_file.remove(id).unwrap_or_default())))
-                .collect();
-            for span in chunk {
-                let is_suspected = !is_alone && suspicions.meets(*span);
-                let explained = if is_suspected {
-                    &explained_by_itself
-                } else {
-                    &explained_by_anybody
-                };
-                for span in explained.leave_of(*span, &mut 0) {
-                    // An address of a file is charged once, so a file is taken that is not charged there.
-                    let is_free = |(_, charged): &&(FileId, Stretches)| !charged.meets(span);
-                    let known = of_file.iter().find(|it| Some(it.0) == file && is_free(it));
-                    let free = known.or_else(|| of_file.iter().find(is_free));
-                    let file = free.or_else(|| of_file.first());
-                    let Some((file, _)) = file else {
-                        continue;
-                    };
-                    let applied = change.record(Operation::FoundManaged {
-                        uvm_file: ledger::FileId(file.0),
-                        span,
-                        process: ProcessId(pid),
-                        cards: scope.account.card_slots(),
-                    });
-                    scope.account.has_managed(span);
-                    let bytes = span.last().saturating_sub(span.base()).saturating_add(1);
-                    charged_bytes = charged_bytes.saturating_add(bytes);
-                    if let Applied::Recorded(recorded) = applied {
-                        beyond = beyond.max(recorded.over_quota_bytes);
-                    }
-                }
-            }
-        }
-        let text = match (charged_bytes, beyond) {
-            (0, _) => None,
-            (_, Some(over_bytes)) => Some(format!(
-                "process {pid} has mapped managed memory {over_bytes} bytes beyond the quota"
-            )),
-            (_, None) if scope.policy == Managed::Deny => Some(format!(
-                "process {pid} has mapped {charged_bytes} bytes of managed memory, which is denied"
-            )),
-            (_, None) => {
-                tracing::warn!(
-                    container = scope.name,
-                    pid,
-                    charged_bytes,
-                    "managed memory was found that no call had been charged for"
-                );
-                None
-            }
-        };
-        text.into_iter().collect()
-    }
-
-    /// Uncharges what nobody has mapped, and nobody is on its way to.
+    /// Uncharges what nobody has mapped, nobody is on its way to and the driver has given up.
     fn end(&mut self, managed: &ManagedMappings, scope: Scope<'_>) -> bool {
         if self.is_inconclusive {
             tracing::debug!(container = scope.name, "not everybody could be looked at");
@@ -443,43 +351,56 @@ impl Look {
             }
         }
         managed.work.steps.fetch_add(steps, Ordering::Relaxed);
+        let seen: Vec<i32> = self.seen.keys().copied().collect();
+        let unmapped = on_nobodys_way(&managed.lock(), &unmapped);
+        let unmapped = teardown::over(managed, &seen, unmapped);
         let mut found = false;
         for chunk in unmapped.chunks(CHUNK) {
             // Held until it is uncharged: nobody sets out for it meanwhile.
             let inner = managed.lock();
-            let Some(meanwhile) = &inner.charged_meanwhile else {
-                return found;
-            };
-            let mut kept: HashMap<FileId, Vec<Span>> = HashMap::new();
-            let mut of_former = BTreeSet::new();
-            for (file, span) in meanwhile {
-                kept.entry(*file).or_default().push(*span);
-            }
-            for OnItsWay { tgid, what, .. } in inner.on_their_way.values() {
-                match what {
-                    What::Charged(file, span) => kept.entry(*file).or_default().push(*span),
-                    What::OfFormerBroker => {
-                        of_former.insert(*tgid);
-                    }
-                    What::Other(_) => {}
-                }
-            }
-            let kept: HashMap<FileId, Stretches> = merged(kept);
             let mut change = scope.journal.change();
-            for (it, span) in chunk {
-                if of_former.contains(&it.process.0) {
-                    continue;
-                }
-                let kept = kept.get(&FileId(it.uvm_file.0)).unwrap_or(&nothing);
-                for span in kept.leave_of(*span, &mut 0) {
-                    found = true;
-                    change.record(Operation::UnmapManaged {
-                        uvm_file: it.uvm_file,
-                        span,
-                    });
-                }
+            for (it, span) in on_nobodys_way(&inner, chunk) {
+                found = true;
+                change.record(Operation::UnmapManaged {
+                    uvm_file: it.uvm_file,
+                    span,
+                });
             }
         }
         found
     }
+}
+
+/// What nobody is on the way to, and nobody was charged for since the picture was taken; nothing where that was too much.
+fn on_nobodys_way<'a>(
+    inner: &Inner,
+    unmapped: &[(&'a ManagedSpan, Span)],
+) -> Vec<(&'a ManagedSpan, Span)> {
+    let Some(meanwhile) = &inner.charged_meanwhile else {
+        return Vec::new();
+    };
+    let mut kept: HashMap<FileId, Vec<Span>> = HashMap::new();
+    let mut of_former = BTreeSet::new();
+    for (file, span) in meanwhile {
+        kept.entry(*file).or_default().push(*span);
+    }
+    for OnItsWay { tgid, what, .. } in inner.on_their_way.values() {
+        match what {
+            What::Charged(file, span) => kept.entry(*file).or_default().push(*span),
+            What::OfFormerBroker => {
+                of_former.insert(*tgid);
+            }
+            What::Other(_) => {}
+        }
+    }
+    let kept: HashMap<FileId, Stretches> = merged(kept);
+    let nothing = Stretches::default();
+    let mut rest = Vec::new();
+    let all = unmapped.iter();
+    for (it, span) in all.filter(|(it, _)| !of_former.contains(&it.process.0)) {
+        let kept = kept.get(&FileId(it.uvm_file.0)).unwrap_or(&nothing);
+        let spans = kept.leave_of(*span, &mut 0).into_iter();
+        rest.extend(spans.map(|span| (*it, span)));
+    }
+    rest
 }

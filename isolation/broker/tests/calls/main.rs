@@ -36,6 +36,7 @@ mod replace;
 mod rm;
 mod share;
 mod signals;
+mod still_charged;
 mod strict;
 mod tenant;
 
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         memory::TESTS,
         loss::TESTS,
         managed::TESTS,
+        still_charged::TESTS,
         mapped::TESTS,
         registered::TESTS,
         exits::TESTS,
