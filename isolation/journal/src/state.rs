@@ -48,7 +48,7 @@ pub struct State {
     /// Channel groups and channels, and the terms of the container's share.
     scheduling: Scheduling,
     os_events: OsEvents,
-    /// Control files, each with a device file that is registered with it and is held.
+    /// Control files, each with a file that is registered with it and is held.
     registered: BTreeSet<(FileId, FileId)>,
     /// What a context takes on a card, bytes: the most that its driver has told.
     context_bytes: BTreeMap<CardSlot, u64>,
@@ -68,7 +68,7 @@ pub struct Numbering {
 pub struct FileEntry {
     /// What it is.
     pub kind: FileKind,
-    /// The control file that a device file is registered with.
+    /// The control file that it is registered with, as device files are.
     pub registered_with: Option<FileId>,
     /// Nobody holds it any more: it is being given up, whatever happens.
     pub is_closing: bool,
@@ -176,7 +176,15 @@ impl State {
         self.files.get(&id)
     }
 
-    /// Whether a device file that is held is registered with a control file.
+    /// The control file that the driver binds to what a call on a file makes, and whose end ends that: the one that the file is registered
+    /// with, which a control file can be too (`RmIoctl`, escape.c).
+    #[must_use]
+    pub fn bound_file(&self, id: FileId) -> FileId {
+        let entry = self.files.get(&id);
+        entry.and_then(|entry| entry.registered_with).unwrap_or(id)
+    }
+
+    /// Whether a file that is held is registered with a control file.
     #[must_use]
     pub fn has_registered(&self, control: FileId) -> bool {
         let all = (control, FileId(0))..=(control, FileId(u64::MAX));

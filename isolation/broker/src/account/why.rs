@@ -28,6 +28,9 @@ pub enum Why {
     /// Exports go into a control file.
     #[error("the file that is to hold the exports is no control file")]
     NoControlFile,
+    /// A call on a file while another one registers it with a control file.
+    #[error("the file is being registered with a control file")]
+    BeingRegistered,
     /// A handle that names nothing of the container's.
     #[error("{field}: client {client:#x} has no {object:#x}")]
     NotThere {
