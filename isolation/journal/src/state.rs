@@ -72,6 +72,8 @@ pub struct FileEntry {
     pub registered_with: Option<FileId>,
     /// Nobody holds it any more: it is being given up, whatever happens.
     pub is_closing: bool,
+    /// The driver has made it one for exports for this container, and makes it one for nobody else.
+    pub is_claimed: bool,
 }
 
 /// One change.
@@ -93,6 +95,8 @@ pub enum Op {
     FileSeen(FileId, FileKind),
     /// A device file is registered with a control file.
     FileRegistered(FileId, FileId),
+    /// The driver has made the file one for exports.
+    FileClaimed(FileId),
     /// Nobody holds the file any more.
     FileClosing(FileId),
     /// It is closed everywhere.
@@ -182,6 +186,13 @@ impl State {
     pub fn bound_file(&self, id: FileId) -> FileId {
         let entry = self.files.get(&id);
         entry.and_then(|entry| entry.registered_with).unwrap_or(id)
+    }
+
+    /// Whether nobody but this container exports into a file: the driver has made it one for exports, by a call for that or by an export.
+    #[must_use]
+    pub fn is_claimed(&self, id: FileId) -> bool {
+        let mut exports = self.ledger.exported_by(ledger::FileId(id.0));
+        self.files.get(&id).is_some_and(|entry| entry.is_claimed) || exports.next().is_some()
     }
 
     /// Whether a file that is held is registered with a control file.
@@ -285,6 +296,11 @@ impl State {
             Op::Keep(tid, Some(end)) => self.kept.end(tid, end),
             Op::FileSeen(id, kind) => self.see_file(id, kind),
             Op::FileRegistered(device, control) => self.register_file(device, control),
+            Op::FileClaimed(id) => {
+                if let Some(entry) = self.files.get_mut(&id) {
+                    entry.is_claimed = true;
+                }
+            }
             Op::FileClosing(id) => {
                 if let Some(entry) = self.files.get_mut(&id) {
                     entry.is_closing = true;
@@ -337,6 +353,7 @@ impl State {
             kind,
             registered_with: None,
             is_closing: false,
+            is_claimed: false,
         };
         self.files.insert(id, entry);
     }
