@@ -74,6 +74,8 @@ pub struct FileEntry {
     pub is_closing: bool,
     /// The driver has made it one for exports for this container, and makes it one for nobody else.
     pub is_claimed: bool,
+    /// Another container of the share group was told what it holds, is charged for that, and may import it at any time.
+    pub is_reported: bool,
 }
 
 /// One change.
@@ -97,6 +99,8 @@ pub enum Op {
     FileRegistered(FileId, FileId),
     /// The driver has made the file one for exports.
     FileClaimed(FileId),
+    /// Another container was told what the file holds.
+    FileReported(FileId),
     /// Nobody holds the file any more.
     FileClosing(FileId),
     /// It is closed everywhere.
@@ -105,6 +109,8 @@ pub enum Op {
     Pool(FileId, (u64, u64), ReservationToken),
     /// The file's pool that begins there is freed.
     PoolGone(FileId, u64),
+    /// The file's pool that begins there outlives its file: what is reserved for it stays reserved.
+    PoolStays(FileId, u64),
     /// A card's GPU id.
     GpuId(u32, CardSlot),
     /// A card's device instance.
@@ -301,6 +307,11 @@ impl State {
                     entry.is_claimed = true;
                 }
             }
+            Op::FileReported(id) => {
+                if let Some(entry) = self.files.get_mut(&id) {
+                    entry.is_reported = true;
+                }
+            }
             Op::FileClosing(id) => {
                 if let Some(entry) = self.files.get_mut(&id) {
                     entry.is_closing = true;
@@ -316,6 +327,7 @@ impl State {
                 self.pools.insert((file, base), (bytes, reservation));
             }
             Op::PoolGone(file, base) => self.end_pool((file, base))?,
+            Op::PoolStays(file, base) => drop(self.pools.remove(&(file, base))),
             Op::OsEvent(file, event) => self.os_events.insert(file, event),
             Op::OsEventGone(event) => self.os_events.remove(event),
             Op::GpuId(id, slot) => {
@@ -354,6 +366,7 @@ impl State {
             registered_with: None,
             is_closing: false,
             is_claimed: false,
+            is_reported: false,
         };
         self.files.insert(id, entry);
     }

@@ -590,6 +590,7 @@ impl Driver for Handle {
         let requested = match call.cmd & 0xff {
             0x2b => class,
             0x2a => u32_at(&first, nvos54::CMD),
+            _ if call.cmd == uvm::UVM_FREE.cmd && file.kind == FileKind::Uvm => Some(call.cmd),
             _ if [uvm::UVM_REGISTER_CHANNEL.cmd, uvm::UVM_REGISTER_GPU.cmd].contains(&call.cmd) => {
                 Some(call.cmd)
             }
@@ -637,6 +638,8 @@ impl Driver for Handle {
         let at = match arg.len() {
             16 => nvos00::STATUS,
             28 => nvos55::STATUS,
+            // UVM_FREE's.
+            24 => 16,
             // UVM_REGISTER_GPU's.
             40 => 36,
             48 => 40,

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
-use nvabi::{Release, status, uvm};
+use nvabi::{Release, uvm};
 
 use crate::Test;
 use crate::agent::Ask;
@@ -56,14 +56,6 @@ pub(crate) const TESTS: &[Test] = &[
         a_client_stays_with_its_control_file,
     ),
     (
-        "files::a_client_is_of_the_control_file_that_its_own_is_registered_with",
-        a_client_is_of_the_registered_control_file,
-    ),
-    (
-        "files::a_file_is_registered_while_no_call_is_made_on_it",
-        a_file_is_registered_alone,
-    ),
-    (
         "files::memory_over_quota_looks_for_exits_first",
         memory_over_quota_looks_for_exits_first,
     ),
@@ -75,10 +67,10 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const MIB: u64 = 1 << 20;
-const REGISTER_FD: u32 = 0xc004_46c9;
+pub(crate) const REGISTER_FD: u32 = 0xc004_46c9;
 
 /// Reconciles until it has looked.
-fn reconcile_until(fixture: &Fixture, what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn reconcile_until(fixture: &Fixture, what: &str, is_so: impl Fn() -> bool) {
     until(what, || {
         fixture.reaper.reconcile(&fixture.container);
         is_so()
@@ -348,7 +340,7 @@ fn a_private_table_is_looked_into() {
 }
 
 /// Registers a file with a control file.
-fn register(tenant: &Tenant, file: i32, control: i32) {
+pub(crate) fn register(tenant: &Tenant, file: i32, control: i32) {
     let arg = control.to_le_bytes();
     assert_eq!(tenant.call(file, REGISTER_FD, &arg, &[]).ret, Ok(0));
 }
@@ -368,56 +360,6 @@ fn a_registered_control_file_stays() {
     tenant.close(card);
     reconcile_until(&fixture, "both are given up", || fixture.used_bytes() == 0);
     assert_eq!(fixture.fake.closed.load(Ordering::SeqCst), 2);
-}
-
-/// A control file can be registered with another one, and the driver keeps what is made on it as long as the other is open.
-fn a_client_is_of_the_registered_control_file() {
-    for is_compat in [false, true] {
-        let fixture = Fixture::new(4 * MIB);
-        let fake = &fixture.fake;
-        fake.is_compat.store(is_compat, Ordering::Relaxed);
-        let tenant = fixture.tenant();
-        let [first, second] = [(); 2].map(|()| tenant.open(&fixture.path("nvidiactl")));
-        register(&tenant, first, second);
-        let client = match is_compat {
-            // Nobody sees it made.
-            true => fake.client_of_the_kernel(fake.seen().last().unwrap().file),
-            false => tenant.client(first),
-        };
-        let device = tenant.device(first, client);
-        let memory = tenant.memory(first, client, device, 0, 3 * MIB);
-        assert_eq!(memory.status(), rm::OK);
-        tenant.close(first);
-        reconcile_until(&fixture, "the first is given up", || {
-            fake.closed.load(Ordering::SeqCst) == 1
-        });
-        fixture.assert_exact(3 * MIB);
-        tenant.close(second);
-        reconcile_until(&fixture, "both are given up", || fixture.used_bytes() == 0);
-        fixture.assert_exact(0);
-    }
-}
-
-/// To which of the two files the driver has bound a client that comes meanwhile, nobody could tell.
-fn a_file_is_registered_alone() {
-    let fixture = Fixture::new(4 * MIB);
-    let fake = &fixture.fake;
-    fake.is_compat.store(true, Ordering::Relaxed);
-    let tenant = fixture.tenant();
-    let other = tenant.thread();
-    let [first, second] = [(); 2].map(|()| tenant.open(&fixture.path("nvidiactl")));
-    fake.hold_back(REGISTER_FD, None);
-    std::thread::scope(|scope| {
-        let registered = scope.spawn(|| register(&tenant, first, second));
-        fake.wait_for_held(1);
-        let client = fake.client_of_the_kernel(fake.seen().last().unwrap().file);
-        let arg = rm::alloc(client, client, 0, rm::DEVICE, other.params_address());
-        let device = || other.call(first, rm::ALLOC, &arg, &[0; 56]).status();
-        assert_eq!(device(), status::NV_ERR_IN_USE);
-        fake.let_go();
-        registered.join().unwrap();
-        assert_eq!(device(), rm::OK);
-    });
 }
 
 fn a_client_stays_with_its_control_file() {
