@@ -1,5 +1,6 @@
 //! Objects put into control files, and taken out again.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,6 +9,8 @@ use nix::sys::signal::Signal;
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::layout::{export_file, export_object, export_objects, import_object};
 use nvabi::{control, status};
+use serde_json::json;
+use sys::pidfd::PidFd;
 
 use crate::Test;
 use crate::fixture::{Fixture, until};
@@ -48,6 +51,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "exports::a_successor_knows_which_files_are_its_containers",
         a_successor_knows_which_files_are_its_containers,
+    ),
+    (
+        "exports::what_another_container_was_told_of_is_not_replaced",
+        what_another_container_was_told_of_is_not_replaced,
     ),
     ("exports::what_is_not_ours_is_not_exported", not_ours),
     (
@@ -348,6 +355,52 @@ fn a_successor_knows_which_files_are_its_containers() {
     kept.fake.refused.lock().unwrap().insert(CLAIM, in_use);
     assert_eq!(export_many(&tenant, &ours, &[5], transfer_file), rm::OK);
     assert_eq!(kept.fake.controls(CLAIM).len(), 1);
+}
+
+/// The other one is charged for what it was told of, and imports what is there.
+fn what_another_container_was_told_of_is_not_replaced() {
+    const GROUP: &str = "tests/group";
+    let kept = Kept::in_group(4 * MIB, GROUP);
+    let (tenant, process) = kept.tenant();
+    let fd = tenant.open(&kept.node("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let ours = Device { fd, client, device };
+    for (handle, bytes) in [(5, MIB), (6, 2 * MIB)] {
+        let memory = tenant.memory(fd, client, device, handle, bytes);
+        assert_eq!(memory.status(), rm::OK);
+    }
+    let transfer_file = tenant.open(&kept.node("nvidiactl"));
+    for object in [6, 5] {
+        let exported = export_many(&tenant, &ours, &[object], transfer_file);
+        assert_eq!(exported, rm::OK, "nobody was told of it");
+    }
+    // As a broker beside this one asks, by a number of its own.
+    let pid = process.0.id().cast_signed();
+    let as_ours = PidFd::open(pid).unwrap().duplicate(transfer_file).unwrap();
+    let told = || {
+        let fd = as_ours.as_raw_fd();
+        let answer = kept.ask(&json!({"op": "exports_of", "fd": fd, "group": GROUP}));
+        answer.ok()?["exports"][0]["memory"]["bytes"].as_u64()
+    };
+    kept.fake.hold_back(rm::CONTROL, None);
+    std::thread::scope(|scope| {
+        let exported = scope.spawn(|| export_many(&tenant, &ours, &[5], transfer_file));
+        kept.fake.wait_for_held(1);
+        assert_eq!(told(), None, "nobody knows what is there");
+        kept.fake.let_go();
+        assert_eq!(exported.join().unwrap(), rm::OK);
+    });
+    until("it is told", || told() == Some(MIB));
+    for _ in 0..2 {
+        let anew = export_many(&tenant, &ours, &[6], transfer_file);
+        assert_eq!(anew, status::NV_ERR_STATE_IN_USE);
+        let first = kept.broker_pid().unwrap();
+        kept.signal(first, Signal::SIGKILL);
+    }
+    until("the next one tells it", || told() == Some(MIB));
+    let beside = export_many(&tenant, &ours, &[0, 6], transfer_file);
+    assert_eq!(beside, rm::OK, "another place is free");
 }
 
 fn foreign_files() {
