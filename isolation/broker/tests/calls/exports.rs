@@ -53,8 +53,8 @@ pub(crate) const TESTS: &[Test] = &[
         a_successor_knows_which_files_are_its_containers,
     ),
     (
-        "exports::what_another_container_was_told_of_is_not_replaced",
-        what_another_container_was_told_of_is_not_replaced,
+        "exports::what_was_reported_to_another_container_is_not_replaced",
+        what_was_reported_to_another_container_is_not_replaced,
     ),
     ("exports::what_is_not_ours_is_not_exported", not_ours),
     (
@@ -358,7 +358,7 @@ fn a_successor_knows_which_files_are_its_containers() {
 }
 
 /// The other one is charged for what it was told of, and imports what is there.
-fn what_another_container_was_told_of_is_not_replaced() {
+fn what_was_reported_to_another_container_is_not_replaced() {
     const GROUP: &str = "tests/group";
     let kept = Kept::in_group(4 * MIB, GROUP);
     let (tenant, process) = kept.tenant();
@@ -378,7 +378,7 @@ fn what_another_container_was_told_of_is_not_replaced() {
     // As a broker beside this one asks, by a number of its own.
     let pid = process.0.id().cast_signed();
     let as_ours = PidFd::open(pid).unwrap().duplicate(transfer_file).unwrap();
-    let told = || {
+    let reported = || {
         let fd = as_ours.as_raw_fd();
         let answer = kept.ask(&json!({"op": "exports_of", "fd": fd, "group": GROUP}));
         answer.ok()?["exports"][0]["memory"]["bytes"].as_u64()
@@ -387,18 +387,18 @@ fn what_another_container_was_told_of_is_not_replaced() {
     std::thread::scope(|scope| {
         let exported = scope.spawn(|| export_many(&tenant, &ours, &[5], transfer_file));
         kept.fake.wait_for_held(1);
-        assert_eq!(told(), None, "nobody knows what is there");
+        assert_eq!(reported(), None, "nobody knows what is there");
         kept.fake.let_go();
         assert_eq!(exported.join().unwrap(), rm::OK);
     });
-    until("it is told", || told() == Some(MIB));
+    until("it is told", || reported() == Some(MIB));
     for _ in 0..2 {
         let anew = export_many(&tenant, &ours, &[6], transfer_file);
         assert_eq!(anew, status::NV_ERR_STATE_IN_USE);
         let first = kept.broker_pid().unwrap();
         kept.signal(first, Signal::SIGKILL);
     }
-    until("the next one tells it", || told() == Some(MIB));
+    until("the next one tells it", || reported() == Some(MIB));
     let beside = export_many(&tenant, &ours, &[0, 6], transfer_file);
     assert_eq!(beside, rm::OK, "another place is free");
 }
