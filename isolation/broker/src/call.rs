@@ -24,6 +24,7 @@
 
 pub(crate) mod admit;
 pub(crate) mod begin;
+mod claim;
 pub(crate) mod commit;
 pub(crate) mod execute;
 mod hand_back;

@@ -3,7 +3,7 @@
 //! A real driver frees what a file holds when *nobody* has the file open any more: nobody of another container either, to whom a
 //! tenant may have handed it, and not the second file of nvidia-uvm, which has the first one open as long as it is open itself. Holders are
 //! looked for in the broker's own container alone ([`crate::open_file_scan`]), so what the ledger is about to give back is freed first, by the
-//! calls with which a program would end: every root client of a control file, and in a UVM address space every range group, and every card, whose
+//! calls with which a program would end: every root client of a control file, and in a UVM address space every semaphore pool, every range group, and every card, whose
 //! pages are moved to the host and whose mappings end with the memory that they hold.
 //!
 //! What was exported *into* a file is taken back too, by a client of the broker's own: the file may be open where no table of descriptors
@@ -20,9 +20,10 @@
 use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
+use journal::state::Op;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::nvos00;
-use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_OK};
+use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 
 use crate::container::Container;
@@ -47,6 +48,7 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
             }
         }
         (Binding::Executor | Binding::Caller, FileKind::Uvm) => {
+            free_pools(driver, journal, file);
             for group in container.account.range_groups_of(file.id) {
                 let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(release));
                 put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
@@ -66,6 +68,34 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
     let exports = exports_of(journal, file);
     let keeps_exports = !exports.is_empty() && !take_back_exports(driver, file, &exports);
     keeps_clients || keeps_exports
+}
+
+/// Has the driver free the semaphore pools of a UVM file. What it does not free stays charged to the container's end: nobody hears when such a
+/// file is gone ([`crate::last_reference`]).
+fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
+    let pools: Vec<u64> = {
+        let state = journal.change();
+        state.pools(file.id).map(|(base, _bytes)| base).collect()
+    };
+    for base in pools {
+        if !free_pool(driver, file, base) {
+            tracing::warn!(base, "a semaphore pool of a closed file was not freed");
+            let stays = Op::PoolStays(file.id, base);
+            journal.change().record_op(stays);
+        }
+    }
+}
+
+/// Has the driver free a semaphore pool, and says whether it is gone: the driver refuses it of one that is mapped
+/// (`uvm_free_semaphore_pool`, uvm_va_range.c).
+fn free_pool(driver: &DriverSide, file: &OpenFile, base: u64) -> bool {
+    let row = uvm::UVM_FREE;
+    let mut arg = zeroed(row.size.of(driver.release));
+    put_u64(&mut arg, uvm::map_external::BASE, base);
+    let answer = execute(driver, file, caller(0), (row.cmd, arg));
+    let status_at = usize::try_from(row.status.of(driver.release)).ok();
+    let status = answer.and_then(|arg| u32_at(&arg, status_at?));
+    matches!(status, Some(NV_OK | NV_ERR_INVALID_ADDRESS))
 }
 
 /// Has the driver free what the container has exported into a control file that it has closed; says whether it has.

@@ -48,7 +48,7 @@ pub struct State {
     /// Channel groups and channels, and the terms of the container's share.
     scheduling: Scheduling,
     os_events: OsEvents,
-    /// Control files, each with a device file that is registered with it and is held.
+    /// Control files, each with a file that is registered with it and is held.
     registered: BTreeSet<(FileId, FileId)>,
     /// What a context takes on a card, bytes: the most that its driver has told.
     context_bytes: BTreeMap<CardSlot, u64>,
@@ -68,10 +68,14 @@ pub struct Numbering {
 pub struct FileEntry {
     /// What it is.
     pub kind: FileKind,
-    /// The control file that a device file is registered with.
+    /// The control file that it is registered with, as device files are.
     pub registered_with: Option<FileId>,
     /// Nobody holds it any more: it is being given up, whatever happens.
     pub is_closing: bool,
+    /// The driver has made it one for exports for this container, and makes it one for nobody else.
+    pub is_claimed: bool,
+    /// Another container of the share group was told what it holds, is charged for that, and may import it at any time.
+    pub is_reported: bool,
 }
 
 /// One change.
@@ -93,6 +97,10 @@ pub enum Op {
     FileSeen(FileId, FileKind),
     /// A device file is registered with a control file.
     FileRegistered(FileId, FileId),
+    /// The driver has made the file one for exports.
+    FileClaimed(FileId),
+    /// Another container was told what the file holds.
+    FileReported(FileId),
     /// Nobody holds the file any more.
     FileClosing(FileId),
     /// It is closed everywhere.
@@ -101,6 +109,8 @@ pub enum Op {
     Pool(FileId, (u64, u64), ReservationToken),
     /// The file's pool that begins there is freed.
     PoolGone(FileId, u64),
+    /// The file's pool that begins there outlives its file: what is reserved for it stays reserved.
+    PoolStays(FileId, u64),
     /// A card's GPU id.
     GpuId(u32, CardSlot),
     /// A card's device instance.
@@ -176,7 +186,22 @@ impl State {
         self.files.get(&id)
     }
 
-    /// Whether a device file that is held is registered with a control file.
+    /// The control file that the driver binds to what a call on a file makes, and whose end ends that: the one that the file is registered
+    /// with, which a control file can be too (`RmIoctl`, escape.c).
+    #[must_use]
+    pub fn bound_file(&self, id: FileId) -> FileId {
+        let entry = self.files.get(&id);
+        entry.and_then(|entry| entry.registered_with).unwrap_or(id)
+    }
+
+    /// Whether nobody but this container exports into a file: the driver has made it one for exports, by a call for that or by an export.
+    #[must_use]
+    pub fn is_claimed(&self, id: FileId) -> bool {
+        let mut exports = self.ledger.exported_by(ledger::FileId(id.0));
+        self.files.get(&id).is_some_and(|entry| entry.is_claimed) || exports.next().is_some()
+    }
+
+    /// Whether a file that is held is registered with a control file.
     #[must_use]
     pub fn has_registered(&self, control: FileId) -> bool {
         let all = (control, FileId(0))..=(control, FileId(u64::MAX));
@@ -277,6 +302,16 @@ impl State {
             Op::Keep(tid, Some(end)) => self.kept.end(tid, end),
             Op::FileSeen(id, kind) => self.see_file(id, kind),
             Op::FileRegistered(device, control) => self.register_file(device, control),
+            Op::FileClaimed(id) => {
+                if let Some(entry) = self.files.get_mut(&id) {
+                    entry.is_claimed = true;
+                }
+            }
+            Op::FileReported(id) => {
+                if let Some(entry) = self.files.get_mut(&id) {
+                    entry.is_reported = true;
+                }
+            }
             Op::FileClosing(id) => {
                 if let Some(entry) = self.files.get_mut(&id) {
                     entry.is_closing = true;
@@ -292,6 +327,7 @@ impl State {
                 self.pools.insert((file, base), (bytes, reservation));
             }
             Op::PoolGone(file, base) => self.end_pool((file, base))?,
+            Op::PoolStays(file, base) => drop(self.pools.remove(&(file, base))),
             Op::OsEvent(file, event) => self.os_events.insert(file, event),
             Op::OsEventGone(event) => self.os_events.remove(event),
             Op::GpuId(id, slot) => {
@@ -329,6 +365,8 @@ impl State {
             kind,
             registered_with: None,
             is_closing: false,
+            is_claimed: false,
+            is_reported: false,
         };
         self.files.insert(id, entry);
     }

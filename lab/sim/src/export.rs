@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_OBJECT_NOT_FOUND};
+use nvabi::status::{NV_ERR_OBJECT_NOT_FOUND, NV_ERR_OUT_OF_RANGE};
 
 use crate::card::SimCard;
 use crate::locked;
 use crate::memory::Memory;
 use crate::refusal::Refusal;
 
-const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
+const BEYOND: Refusal = Refusal(NV_ERR_OUT_OF_RANGE);
 /// `NV0000_OS_UNIX_EXPORT_OBJECT_FD_BUFFER_SIZE`
 pub(crate) const METADATA_BYTES: usize = 64;
 
@@ -88,17 +88,20 @@ impl Contents {
         }
     }
 
-    /// Puts objects at an index and those that follow; none where one of the places is taken or beyond the end.
-    pub(crate) fn put(&mut self, index: u16, objects: Vec<Exported>) -> Result<(), Refusal> {
-        let count = u16::try_from(objects.len()).map_err(|_many| INVALID)?;
-        let end = index
-            .checked_add(count)
-            .filter(|end| *end <= self.most)
-            .ok_or(INVALID)?;
-        if self.objects.range(index..end).next().is_some() {
-            return Err(INVALID);
+    /// Puts objects, or nothing, at an index and those that follow, in the place of what is there; none where one of the places is beyond the end.
+    pub(crate) fn put(
+        &mut self,
+        index: u16,
+        objects: Vec<Option<Exported>>,
+    ) -> Result<(), Refusal> {
+        let count = u16::try_from(objects.len()).map_err(|_many| BEYOND)?;
+        let end = index.checked_add(count).filter(|end| *end <= self.most);
+        for (place, object) in (index..end.ok_or(BEYOND)?).zip(objects) {
+            match object {
+                Some(object) => self.objects.insert(place, object),
+                None => self.objects.remove(&place),
+            };
         }
-        self.objects.extend((index..end).zip(objects));
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use driver::wire::WireFd;
 use nvabi::bytes::{put, put_u32, u16_at, u32_at};
 use nvabi::layout::nvos54;
 use nvabi::status::{
-    NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAMETER,
-    NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAMETER, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_OUT_OF_RANGE,
+    NV_ERR_STATE_IN_USE,
 };
 use nvabi::{control, escape};
 use tenant::{Opened, Tenant, ada, open};
@@ -20,6 +20,7 @@ const MIB: u64 = 1 << 20;
 const EXPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
 const IMPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD;
 const INFO: u32 = control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO;
+const MAKE_FILE: u32 = control::NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD;
 const EXPORT_MANY: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
 const IMPORT_MANY: u32 = control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD;
 /// The descriptor's number in every tenant.
@@ -121,7 +122,7 @@ fn an_export_keeps_memory_until_its_file_is_closed_and_every_import_does() {
         assert_eq!(nobody, Err(NV_ERR_INVALID_PARAMETER), "{version}");
         transfer_file.export(&one, device, memory).unwrap();
         let twice = transfer_file.export(&one, device, memory);
-        assert_eq!(twice, Err(NV_ERR_INVALID_ARGUMENT), "{version}");
+        assert_eq!(twice, Err(NV_ERR_STATE_IN_USE), "{version}");
         one.free(memory).unwrap();
         assert_eq!(used(), MIB, "{version}");
         let import = transfer_file.import(&two, other).unwrap();
@@ -229,17 +230,8 @@ fn a_file_carries_many_objects_by_their_places_under_every_release() {
         };
         call(EXPORT_MANY, many(device, 4, &[first, second], 0)).unwrap();
         call(EXPORT_MANY, many(device, 4, &[host], 3)).unwrap();
-        for taken in [
-            many(device, 4, &[host], 1),
-            many(device, 4, &[first, second], 3),
-            many(device, 5, &[host], 2),
-        ] {
-            assert_eq!(
-                call(EXPORT_MANY, taken),
-                Err(NV_ERR_INVALID_ARGUMENT),
-                "{version}"
-            );
-        }
+        let beyond = call(EXPORT_MANY, many(device, 4, &[first, second], 3));
+        assert_eq!(beyond, Err(NV_ERR_OUT_OF_RANGE), "{version}");
         let size = control::row(INFO, one.release).unwrap().params_bytes;
         let info = call(INFO, vec![0; size as usize]).unwrap();
         let most_at = if version.starts_with("535") { 8 } else { 12 };
@@ -265,5 +257,45 @@ fn a_file_carries_many_objects_by_their_places_under_every_release() {
         assert_eq!(used(), MIB, "{version}: the second was not imported");
         one.free(0x700).unwrap();
         assert_eq!(used(), 0, "{version}");
+    }
+}
+
+/// As RM does, which asks nobody whose file it is (`cliresCtrlCmdOsUnixExportObjectsToFd_IMPL`, os.c).
+#[test]
+fn what_is_in_a_place_is_replaced_by_anybody_and_a_file_becomes_one_for_exports_once() {
+    for version in RELEASES {
+        let machine = ada(version, 64, 1);
+        let mut one = Tenant::new(&machine, "ns/one");
+        let mut two = Tenant::new(&machine, "ns/two");
+        let (device, _sub) = one.device(0);
+        let (other, _sub) = two.device(0);
+        let file = transfer_file_file();
+        let (ours, theirs) = (
+            TransferFile::of(&mut one, &file),
+            TransferFile::of(&mut two, &file),
+        );
+        let make = |of: &TransferFile, tenant: &Tenant, device: u32| {
+            let mut params = vec![0; 76];
+            put_u32(&mut params, 0, device);
+            put(&mut params, 4, &2_u16.to_le_bytes());
+            of.control(tenant, MAKE_FILE, 72, &mut params)
+        };
+        make(&ours, &one, device).unwrap();
+        for again in [make(&ours, &one, device), make(&theirs, &two, other)] {
+            assert_eq!(again, Err(NV_ERR_STATE_IN_USE), "{version}");
+        }
+        let first = one.vidmem(device, MIB).unwrap().0;
+        let second = two.vidmem(other, 2 * MIB).unwrap().0;
+        let put_at_0 = |of: &TransferFile, tenant: &Tenant, device, object| {
+            of.control(tenant, EXPORT_MANY, 0, &mut many(device, 2, &[object], 0))
+        };
+        put_at_0(&ours, &one, device, first).unwrap();
+        one.free(first).unwrap();
+        put_at_0(&theirs, &two, other, second).unwrap();
+        two.free(second).unwrap();
+        let used = || machine.account()[0].used_bytes;
+        assert_eq!(used(), 2 * MIB, "{version}: the first is gone");
+        put_at_0(&ours, &one, device, 0).unwrap();
+        assert_eq!(used(), 0, "{version}: taken back");
     }
 }

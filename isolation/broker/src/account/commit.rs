@@ -30,7 +30,7 @@ impl Account {
             Reservation::Nothing => {}
             Reservation::Client { token } => {
                 change.record(Operation::OpenClient {
-                    file,
+                    file: ledger::FileId(change.bound_file(call.origin.file).0),
                     client: ClientHandle(made),
                     process: ProcessId(call.origin.process),
                     reservation: *token,
@@ -299,10 +299,11 @@ fn commit_exports(
     }
 }
 
-/// Where a new object is. A client stays with the control file that made it, though a call on a registered device file reaches it too.
+/// Where a new object is. A client stays with the control file that the driver has bound it to, though calls on all files that are
+/// registered with that one reach it too.
 fn place(state: &State, call: &JudgedCall<'_>, (client, parent): (u32, u32), handle: u32) -> Place {
     let client = ClientHandle(client);
-    let file = ledger::FileId(call.origin.file.0);
+    let file = ledger::FileId(state.bound_file(call.origin.file).0);
     Place {
         file: state.ledger.owner_file(client).unwrap_or(file),
         client,

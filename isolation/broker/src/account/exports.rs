@@ -115,9 +115,12 @@ impl Account {
         call: &JudgedCall<'_>,
         export: &Export,
     ) -> Result<Reservation, Denied> {
-        let Some((_, FileKind::Ctl)) = call.origin.transfer_file else {
+        let Some((file, FileKind::Ctl)) = call.origin.transfer_file else {
             return Err(self.denied(call, status::NV_ERR_INVALID_PARAMETER, Why::NoControlFile));
         };
+        if replaces_reported(change, file, export) {
+            return Err(self.denied(call, status::NV_ERR_STATE_IN_USE, Why::ReportedExport));
+        }
         // RM would export an address space too, and import it below whatever the call names (`space_without_a_card`, names.rs).
         let client = ClientHandle(export.client);
         let not_exported = export.objects.iter().copied().find(|object| {
@@ -183,6 +186,17 @@ impl Account {
             pins,
         })
     }
+}
+
+/// Whether an export puts an object into a place whose object another container has been told of: that one is charged for what was there,
+/// and would import what is there now.
+fn replaces_reported(state: &State, file: FileId, export: &Export) -> bool {
+    let is_reported = state.file(file).is_some_and(|entry| entry.is_reported);
+    let mut places = (u32::from(export.first)..).zip(&export.objects);
+    is_reported
+        && places.any(|(index, object)| {
+            *object != 0 && state.ledger.has_export(ledger::FileId(file.0), index)
+        })
 }
 
 fn indices(import: &Import) -> impl Iterator<Item = u32> {

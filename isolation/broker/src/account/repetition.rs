@@ -23,7 +23,8 @@ impl JudgedCall<'_> {
         };
         match self.effect {
             Effect::Client => made.is_some_and(|client| {
-                ledger.owner_file(ClientHandle(client)) == Some(ledger::FileId(file.0))
+                let bound = ledger::FileId(state.bound_file(file).0);
+                ledger.owner_file(ClientHandle(client)) == Some(bound)
             }),
             Effect::Object { client, .. } | Effect::Dup { client, .. } => has(*client, made),
             Effect::Memory(memory) => has(memory.client, made),

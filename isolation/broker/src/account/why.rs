@@ -25,9 +25,15 @@ pub enum Why {
     /// A file by which neither this container nor one of its share group has exported.
     #[error("the file's exports are not the container's")]
     ForeignExport,
+    /// An export in the place of one that another container of the share group has been told of.
+    #[error("another container may import what is in the place already")]
+    ReportedExport,
     /// Exports go into a control file.
     #[error("the file that is to hold the exports is no control file")]
     NoControlFile,
+    /// A call on a file while another one registers it with a control file.
+    #[error("the file is being registered with a control file")]
+    BeingRegistered,
     /// A handle that names nothing of the container's.
     #[error("{field}: client {client:#x} has no {object:#x}")]
     NotThere {

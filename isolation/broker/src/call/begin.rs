@@ -3,12 +3,13 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use driver::{Attempt, FdSlot, FileKind, Segment, Ticket};
+use driver::{Attempt, Binding, FdSlot, FileKind, Segment, Ticket};
 use journal::Change;
 use journal::counters::Counter;
 use journal::reservation::Reservation;
 use journal::state::{self, Begun, Finished, NamedFd, State};
 use nvabi::errno::EMFILE;
+use nvabi::{Release, escape, status};
 use share::Passage;
 use verdict::{Effect, Refusal, TakenOut};
 
@@ -240,11 +241,17 @@ impl<'c> NotifiedCall<'c> {
     /// Whether all that a call names is there, and whether the share's limits let it be made.
     fn check(&self, state: &State, call: &JudgedCall<'_>) -> Result<(), Denied> {
         let container = self.container;
-        let binding = container.driver.binding();
+        let (binding, release) = (container.driver.binding(), container.driver.release);
+        if binding == Binding::Caller && meets_a_registration(state, call, release) {
+            return Err(Denied {
+                refusal: call.op.refuse(status::NV_ERR_IN_USE, release),
+                why: Why::BeingRegistered,
+            });
+        }
         container.account.find_named(state, binding, call)?;
         let admitted = container.share.admit(state, call.effect, call.segments);
         admitted.map_err(|(status, why)| Denied {
-            refusal: call.op.refuse(status, container.driver.release),
+            refusal: call.op.refuse(status, release),
             why: Why::Share(why),
         })
     }
@@ -284,6 +291,18 @@ impl<'c> NotifiedCall<'c> {
         }
         Ok(())
     }
+}
+
+/// Whether a file is being registered while another call is made on it. Which file the driver has bound the other call's client to nobody could
+/// tell, where the client is known by that call.
+fn meets_a_registration(state: &State, call: &JudgedCall<'_>, release: Release) -> bool {
+    let is_one = call.op.escape() == Some(escape::Id::RegisterFd);
+    let cmd = escape::NV_ESC_REGISTER_FD.cmd(release);
+    state.open().any(|(_, other)| {
+        let begun = &other.begun;
+        let is_under_way = other.finished.is_none() && begun.file == call.origin.file;
+        is_under_way && (is_one || begun.cmd == cmd)
+    })
 }
 
 /// A descriptor as the journal has it.

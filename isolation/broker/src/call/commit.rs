@@ -176,10 +176,9 @@ impl ExecutedCall<'_> {
             return;
         };
         if change.ledger.owner_file(client).is_none() {
-            let file = self.request.file.id;
-            let of = change.file(file).and_then(|of| of.registered_with);
+            let file = change.bound_file(self.request.file.id);
             change.record(ledger::Operation::SeeClient {
-                file: ledger::FileId(of.unwrap_or(file).0),
+                file: ledger::FileId(file.0),
                 client,
                 process: ledger::ProcessId(0),
             });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use driver::{Binding, Call, FdSlot, NewFile, Segment, Ticket};
+use driver::{Binding, Call, Executed, FdSlot, NewFile, Segment, Ticket};
 use journal::counters::Counter;
 use journal::reservation::Reservation;
 use ledger::{ClientHandle, ObjectHandle};
@@ -14,6 +14,7 @@ use verdict::{Effect, Refusal};
 
 use super::admit::Request;
 use super::begin::{BegunCall, Held};
+use super::claim::claim;
 use crate::answer_files::AnswerFiles;
 use crate::container::Container;
 
@@ -53,9 +54,17 @@ impl<'a> BegunCall<'a> {
         let mapper = mapper(container, &request.effect);
         let put_back = narrow(driver.binding(), (&request, mapper), &mut call.segments);
         container.shared_state.goes_to_driver(ticket.call_slot);
-        let done = driver.show(request.file, &call.fds).and_then(|()| {
-            let target = request.file.for_driver();
-            driver.execute(target, request.caller, ticket, &mut call)
+        let shown = driver.show(request.file, &call.fds);
+        let claimed = match &shown {
+            Ok(()) => claim(container, &request, &before, &call.fds),
+            Err(_) => Ok(()),
+        };
+        let done = shown.and_then(|()| match &claimed {
+            Ok(()) => {
+                let target = request.file.for_driver();
+                driver.execute(target, request.caller, ticket, &mut call)
+            }
+            Err(_) => Ok(Executed::default()),
         });
         container.health.is_back(ticket.call_slot);
         container.health.take_reach(&**driver, &done);
@@ -78,9 +87,12 @@ impl<'a> BegunCall<'a> {
         match done {
             Ok(done) => {
                 container.counters.count(Counter::Executed);
-                executed.result = CallResult {
-                    ret: done.ret,
-                    after: call.segments,
+                executed.result = match claimed {
+                    Ok(()) => CallResult {
+                        ret: done.ret,
+                        after: call.segments,
+                    },
+                    Err(refusal) => CallResult::refused(refusal, &executed.before),
                 };
                 if let Some(file) = done.new_file {
                     executed.keep(&container.answers, file);

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 
 use control::{ExportsOf, HOST, PeerExport, PeerExports, PeerMemory};
 use journal::Journal;
+use journal::reservation::Reservation;
+use journal::state::{Op, State};
 use ledger::{Exported, FileId};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -28,14 +30,19 @@ pub(super) fn file_of(
     Some(FileId(same.id.0))
 }
 
-/// Answers the other broker: what this container has exported by the file.
+/// Answers the other broker: what this container has exported by the file, and does not replace from now on. Of a place that an export is on its
+/// way to nobody knows what is there.
 pub(super) fn by(account: &Account, journal: &Journal, file: Option<FileId>) -> PeerExports {
     let Some(file) = file else {
         return PeerExports {
             exports: Vec::new(),
         };
     };
-    let state = journal.change();
+    let mut state = journal.change();
+    let of = driver::FileId(file.0);
+    if state.is_claimed(of) && state.file(of).is_some_and(|entry| !entry.is_reported) {
+        state.record_op(Op::FileReported(of));
+    }
     let reported = |exported: Exported| {
         let memory = match exported.allocation {
             Some(id) => {
@@ -60,7 +67,22 @@ pub(super) fn by(account: &Account, journal: &Journal, file: Option<FileId>) -> 
         })
     };
     let exports = state.ledger.exported_by(file);
+    let settled = exports.filter(|exported| !is_on_its_way(&state, of, exported.index));
     PeerExports {
-        exports: exports.filter_map(reported).collect(),
+        exports: settled.filter_map(reported).collect(),
     }
+}
+
+/// Whether the driver may be putting something into a place of a file.
+fn is_on_its_way(state: &State, file: driver::FileId, index: u32) -> bool {
+    state.open().any(|(_, call)| {
+        let Reservation::Exports { first, pins } = &call.begun.reservation else {
+            return false;
+        };
+        let mut named = call.begun.fds.iter().filter_map(|fd| fd.file);
+        let place = index
+            .checked_sub(u32::from(*first))
+            .and_then(|at| pins.get(usize::try_from(at).ok()?));
+        call.finished.is_none() && place.is_some() && named.any(|(named, _kind)| named == file)
+    })
 }

@@ -1,13 +1,16 @@
 //! Objects put into control files, and taken out again.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvabi::bytes::{put, put_u32, u32_at};
-use nvabi::layout::{export_object, export_objects, import_object};
+use nvabi::layout::{export_file, export_object, export_objects, import_object};
 use nvabi::{control, status};
+use serde_json::json;
+use sys::pidfd::PidFd;
 
 use crate::Test;
 use crate::fixture::{Fixture, until};
@@ -37,6 +40,22 @@ pub(crate) const TESTS: &[Test] = &[
         "exports::what_is_imported_is_what_was_charged",
         what_is_imported_is_what_was_charged,
     ),
+    (
+        "exports::a_file_is_this_containers_before_its_first_export",
+        a_file_is_this_containers_before_its_first_export,
+    ),
+    (
+        "exports::nothing_is_exported_into_what_another_container_has_exported_into",
+        nothing_is_exported_into_another_containers,
+    ),
+    (
+        "exports::a_successor_knows_which_files_are_its_containers",
+        a_successor_knows_which_files_are_its_containers,
+    ),
+    (
+        "exports::what_was_reported_to_another_container_is_not_replaced",
+        what_was_reported_to_another_container_is_not_replaced,
+    ),
     ("exports::what_is_not_ours_is_not_exported", not_ours),
     (
         "exports::an_address_space_is_not_exported",
@@ -48,8 +67,10 @@ pub(crate) const TESTS: &[Test] = &[
 const MIB: u64 = 1 << 20;
 const EXPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;
 const IMPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD;
+const EXPORT_MANY: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
 /// With handle 0 at the first place.
-const TAKE_BACK: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
+const TAKE_BACK: u32 = EXPORT_MANY;
+const CLAIM: u32 = control::NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD;
 const INFO: u32 = control::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO;
 
 struct Device {
@@ -71,6 +92,24 @@ fn export(tenant: &Tenant, on: &Device, object: u32, transfer_file: i32) -> u32 
     put_u32(&mut params, export_object::H_OBJECT, object);
     put(&mut params, export_object::FD, &transfer_file.to_le_bytes());
     control(tenant, on, EXPORT, &params)
+}
+
+/// The objects go to the first of four places.
+fn export_many(tenant: &Tenant, on: &Device, objects: &[u32], transfer_file: i32) -> u32 {
+    let mut params = vec![0; 2128];
+    put(
+        &mut params,
+        export_objects::FD,
+        &transfer_file.to_le_bytes(),
+    );
+    put_u32(&mut params, export_objects::H_DEVICE, on.device);
+    put(&mut params, export_objects::MAX_OBJECTS, b"\x04\0metadata");
+    for (object, at) in objects.iter().zip((export_objects::OBJECTS..).step_by(4)) {
+        put_u32(&mut params, at, *object);
+    }
+    let count = u16::try_from(objects.len()).unwrap().to_le_bytes();
+    put(&mut params, export_objects::COUNT, &count);
+    control(tenant, on, EXPORT_MANY, &params)
 }
 
 fn import(tenant: &Tenant, on: &Device, handle: u32, transfer_file: i32) -> u32 {
@@ -246,6 +285,122 @@ fn what_is_imported_is_what_was_charged() {
         assert_eq!(anew.join().unwrap(), rm::OK);
     });
     fixture.assert_exact(3 * MIB);
+}
+
+/// The driver frees what anybody has in a place, and puts anybody's object there.
+fn a_file_is_this_containers_before_its_first_export() {
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let ours = Device { fd, client, device };
+    // An export of one object makes the file one for exports itself, once.
+    let single = exported(&tenant, &ours, &fixture.path("nvidiactl"));
+    assert_eq!(export_many(&tenant, &ours, &[5], single), rm::OK);
+    assert_eq!(fixture.fake.controls(CLAIM).len(), 0);
+
+    let several = tenant.open(&fixture.path("nvidiactl"));
+    for objects in [&[][..], &[5], &[0, 5]] {
+        assert_eq!(export_many(&tenant, &ours, objects, several), rm::OK);
+    }
+    let claims = fixture.fake.controls(CLAIM);
+    let [claim] = claims.as_slice() else {
+        panic!("{claims:?}");
+    };
+    let params = &claim.segments[1];
+    assert_eq!(params.len(), 76);
+    assert_eq!(u32_at(params, export_file::H_DEVICE), Some(device));
+    assert_eq!(&params[export_file::MAX_OBJECTS..][..10], b"\x04\0metadata");
+    let exports = fixture.fake.controls(EXPORT_MANY);
+    assert_eq!(
+        (claim.caller, claim.file),
+        (exports[0].caller, exports[0].file)
+    );
+    let own = control(&tenant, &ours, CLAIM, &[0; 76]);
+    assert_eq!(own, status::NV_ERR_NOT_SUPPORTED, "no tenant's");
+    fixture.assert_exact(3 * MIB);
+}
+
+fn nothing_is_exported_into_another_containers() {
+    let fixture = Fixture::new(4 * MIB);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    let ours = Device { fd, client, device };
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let theirs = tenant.open(&fixture.path("nvidiactl"));
+    let in_use = status::NV_ERR_STATE_IN_USE;
+    fixture.fake.refused.lock().unwrap().insert(CLAIM, in_use);
+    for _ in 0..2 {
+        assert_eq!(export_many(&tenant, &ours, &[5], theirs), in_use);
+    }
+    assert_eq!(fixture.fake.controls(EXPORT_MANY).len(), 0);
+    assert_eq!(
+        import(&tenant, &ours, 6, theirs),
+        status::NV_ERR_INSUFFICIENT_PERMISSIONS
+    );
+    fixture.assert_exact(MIB);
+}
+
+fn a_successor_knows_which_files_are_its_containers() {
+    let kept = Kept::new(4 * MIB);
+    let (tenant, _process) = kept.tenant();
+    let fd = tenant.open(&kept.node("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let ours = Device { fd, client, device };
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let transfer_file = tenant.open(&kept.node("nvidiactl"));
+    assert_eq!(export_many(&tenant, &ours, &[], transfer_file), rm::OK);
+    let first = kept.broker_pid().unwrap();
+    kept.signal(first, Signal::SIGKILL);
+    // Now anybody has exported into it.
+    let in_use = status::NV_ERR_STATE_IN_USE;
+    kept.fake.refused.lock().unwrap().insert(CLAIM, in_use);
+    assert_eq!(export_many(&tenant, &ours, &[5], transfer_file), rm::OK);
+    assert_eq!(kept.fake.controls(CLAIM).len(), 1);
+}
+
+/// The other one is charged for what it was told of, and imports what is there.
+fn what_was_reported_to_another_container_is_not_replaced() {
+    const GROUP: &str = "tests/group";
+    let kept = Kept::in_group(4 * MIB, GROUP);
+    let (tenant, process) = kept.tenant();
+    let fd = tenant.open(&kept.node("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let ours = Device { fd, client, device };
+    for (handle, bytes) in [(5, MIB), (6, 2 * MIB)] {
+        let memory = tenant.memory(fd, client, device, handle, bytes);
+        assert_eq!(memory.status(), rm::OK);
+    }
+    let transfer_file = tenant.open(&kept.node("nvidiactl"));
+    for object in [6, 5] {
+        let exported = export_many(&tenant, &ours, &[object], transfer_file);
+        assert_eq!(exported, rm::OK, "nobody was told of it");
+    }
+    // As a broker beside this one asks, by a number of its own.
+    let pid = process.0.id().cast_signed();
+    let as_ours = PidFd::open(pid).unwrap().duplicate(transfer_file).unwrap();
+    let reported = || {
+        let fd = as_ours.as_raw_fd();
+        let answer = kept.ask(&json!({"op": "exports_of", "fd": fd, "group": GROUP}));
+        answer.ok()?["exports"][0]["memory"]["bytes"].as_u64()
+    };
+    kept.fake.hold_back(rm::CONTROL, None);
+    std::thread::scope(|scope| {
+        let exported = scope.spawn(|| export_many(&tenant, &ours, &[5], transfer_file));
+        kept.fake.wait_for_held(1);
+        assert_eq!(reported(), None, "nobody knows what is there");
+        kept.fake.let_go();
+        assert_eq!(exported.join().unwrap(), rm::OK);
+    });
+    until("it is told", || reported() == Some(MIB));
+    for _ in 0..2 {
+        let anew = export_many(&tenant, &ours, &[6], transfer_file);
+        assert_eq!(anew, status::NV_ERR_STATE_IN_USE);
+        let first = kept.broker_pid().unwrap();
+        kept.signal(first, Signal::SIGKILL);
+    }
+    until("the next one tells it", || reported() == Some(MIB));
+    let beside = export_many(&tenant, &ours, &[0, 6], transfer_file);
+    assert_eq!(beside, rm::OK, "another place is free");
 }
 
 fn foreign_files() {

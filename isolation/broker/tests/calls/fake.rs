@@ -42,6 +42,8 @@ pub(crate) struct Seen {
 struct State {
     nodes: HashMap<(u64, u64), FileKind>,
     clients: HashMap<u32, FileId>,
+    /// The control file of each file that is registered with one.
+    registered: HashMap<FileId, FileId>,
     objects: Objects,
     /// Channels and groups that may not run.
     stopped: HashSet<(u32, u32)>,
@@ -85,6 +87,8 @@ pub(crate) struct Fake {
     pub(crate) slow_micros: AtomicU64,
     /// Whether it plays an executor of a real driver.
     pub(crate) is_bound: AtomicBool,
+    /// Whether it plays a real driver whose calls are executed in their callers: those that a broker hands back do not reach it.
+    pub(crate) is_compat: AtomicBool,
     /// Controls and classes that it refuses, with their statuses.
     pub(crate) refused: Mutex<HashMap<u32, u32>>,
     /// The same for one client's alone: by control and client.
@@ -141,6 +145,13 @@ impl Fake {
 
     pub(crate) fn client_count(&self) -> usize {
         self.lock().clients.len()
+    }
+
+    /// A root client that the kernel has had made by a caller, on a file that the driver has seen.
+    pub(crate) fn client_of_the_kernel(&self, file: FileId) -> u32 {
+        let mut state = self.lock();
+        let file = state.bound(file);
+        state.new_client(file)
     }
 
     /// Whether a channel is disabled, or a channel or group off its runlist.
@@ -217,17 +228,16 @@ impl Fake {
             word(nvos21::H_CLASS),
         );
         let handle = if class == 0 || class == rm::ROOT {
-            let handle = if needed == 0 {
-                state.next_client += 1;
-                0xc1d0_0000 + state.next_client
-            } else {
-                needed
-            };
-            if state.clients.contains_key(&handle) {
+            if state.clients.contains_key(&needed) {
                 return status::NV_ERR_INSERT_DUPLICATE_NAME;
             }
-            state.clients.insert(handle, file);
-            handle
+            match needed {
+                0 => state.new_client(file),
+                _ => {
+                    state.clients.insert(needed, file);
+                    needed
+                }
+            }
         } else {
             if !state.clients.contains_key(&client) {
                 return status::NV_ERR_INVALID_CLIENT;
@@ -347,6 +357,18 @@ impl Objects {
 }
 
 impl State {
+    /// The file that a client which a call on a file makes is bound to.
+    fn bound(&self, file: FileId) -> FileId {
+        self.registered.get(&file).copied().unwrap_or(file)
+    }
+
+    fn new_client(&mut self, file: FileId) -> u32 {
+        self.next_client += 1;
+        let handle = 0xc1d0_0000 + self.next_client;
+        self.clients.insert(handle, file);
+        handle
+    }
+
     /// Below an object that is not there some drivers make no handle, and never answer again.
     fn look_for_destination(&mut self, client: u32, parent: u32) {
         let is_root = client == parent && self.clients.contains_key(&client);
@@ -503,10 +525,11 @@ impl Driver for Handle {
     }
 
     fn binding(&self) -> Binding {
-        if self.0.is_bound.load(Ordering::Relaxed) {
-            Binding::Executor
-        } else {
-            Binding::None
+        let is = |plays: &AtomicBool| plays.load(Ordering::Relaxed);
+        match (is(&self.0.is_compat), is(&self.0.is_bound)) {
+            (true, _) => Binding::Caller,
+            (false, true) => Binding::Executor,
+            (false, false) => Binding::None,
         }
     }
 
@@ -569,6 +592,7 @@ impl Driver for Handle {
         let requested = match call.cmd & 0xff {
             0x2b => class,
             0x2a => u32_at(&first, nvos54::CMD),
+            _ if call.cmd == uvm::UVM_FREE.cmd && file.kind == FileKind::Uvm => Some(call.cmd),
             _ if [uvm::UVM_REGISTER_CHANNEL.cmd, uvm::UVM_REGISTER_GPU.cmd].contains(&call.cmd) => {
                 Some(call.cmd)
             }
@@ -586,13 +610,21 @@ impl Driver for Handle {
         };
         let refused = refused.or_else(|| requested.and_then(alone));
         let mut state = fake.lock();
+        let bound = state.bound(file.id);
         let status = match call.cmd & 0xff {
             _ if refused.is_some() => refused.unwrap(),
-            0x2b => fake.alloc(&mut state, file.id, call),
+            0x2b => fake.alloc(&mut state, bound, call),
             0x29 => fake.free(&mut state, &first),
-            0x2a => answer_control(&mut state, file.id, call),
+            0x2a => answer_control(&mut state, bound, call),
             0x34 => dup(&mut state, &mut call.segments[0].bytes),
             0x57 => state.map_dma(&first),
+            201 => {
+                // A server of its own is shown no descriptors.
+                if let Some((control, _)) = call.fds.first().and_then(|slot| slot.file) {
+                    state.registered.insert(file.id, control);
+                }
+                return Ok(Executed::default());
+            }
             200 => {
                 let arg = &mut call.segments[0].bytes;
                 arg.fill(0);
@@ -610,6 +642,8 @@ impl Driver for Handle {
         let at = match arg.len() {
             16 => nvos00::STATUS,
             28 => nvos55::STATUS,
+            // UVM_FREE's.
+            24 => 16,
             // UVM_REGISTER_GPU's.
             40 => 36,
             48 => 40,

@@ -10,6 +10,7 @@ use crate::agent::Ask;
 use crate::fixture::{Fixture, MAPPABLE_CTL, until};
 use crate::quota::with_device;
 use crate::rm;
+use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[
     ("files::close_releases", close_releases),
@@ -70,9 +71,10 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const MIB: u64 = 1 << 20;
+pub(crate) const REGISTER_FD: u32 = 0xc004_46c9;
 
 /// Reconciles until it has looked.
-fn reconcile_until(fixture: &Fixture, what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn reconcile_until(fixture: &Fixture, what: &str, is_so: impl Fn() -> bool) {
     until(what, || {
         fixture.reaper.reconcile(&fixture.container);
         is_so()
@@ -363,14 +365,17 @@ fn a_private_table_is_looked_into() {
     tenant.client(fd);
 }
 
+/// Registers a file with a control file.
+pub(crate) fn register(tenant: &Tenant, file: i32, control: i32) {
+    let arg = control.to_le_bytes();
+    assert_eq!(tenant.call(file, REGISTER_FD, &arg, &[]).ret, Ok(0));
+}
+
 fn a_registered_control_file_stays() {
-    const REGISTER_FD: u32 = 0xc004_46c9;
     let fixture = Fixture::new(4 * MIB);
     let (tenant, control, client, device) = with_device(&fixture);
     let card = tenant.open(&fixture.path("nvidia0"));
-    let mut arg = vec![0; 4];
-    put_u32(&mut arg, 0, control.cast_unsigned());
-    assert_eq!(tenant.call(card, REGISTER_FD, &arg, &[]).ret, Ok(0));
+    register(&tenant, card, control);
     assert_eq!(
         tenant.memory(control, client, device, 0, MIB).status(),
         rm::OK

@@ -70,6 +70,18 @@ impl Kept {
         })
     }
 
+    /// Of a share group.
+    pub(crate) fn in_group(quota_bytes: u64, group: &str) -> Self {
+        let native = json!({"policy": null, "percent": null, "weight": null, "priority": "normal"});
+        let kept = Self::granted(Fake::new(), quota_bytes, &[], &native, |_, grant| {
+            grant["isolation"] = json!({ "share_group": group });
+        });
+        match kept {
+            Ok(kept) => kept,
+            Err((reply, log)) => panic!("{reply}: {log}"),
+        }
+    }
+
     /// In front of a driver of this version, which a file of the operator's has shown to have these layouts.
     pub(crate) fn with_layouts(
         version: &'static str,

@@ -8,6 +8,7 @@
 mod agent;
 mod bounds;
 mod card_wide;
+mod closed;
 mod cpu_time;
 mod events;
 mod exits;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
     let tests: Vec<Test> = [
         quota::TESTS,
         card_wide::TESTS,
+        closed::TESTS,
         layouts::TESTS,
         pages::TESTS,
         named::TESTS,

@@ -9,7 +9,9 @@
 use super::{Answer, Decision, EMPTY, Length, Nested, Spec, counted};
 use crate::call::optional;
 use crate::capability::Needs;
-use crate::layout::{export_info, export_object, export_objects, import_object, import_objects};
+use crate::layout::{
+    export_file, export_info, export_object, export_objects, import_object, import_objects,
+};
 use crate::per;
 use crate::status::{NV_ERR_INSUFFICIENT_PERMISSIONS, NV_ERR_NOT_SUPPORTED};
 
@@ -104,6 +106,7 @@ controls! {
     0x0000_3d05 NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, [24], ExportObject, descriptor export_object::FD;
     0x0000_3d06 NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, [20], ImportObject, descriptor import_object::FD;
     0x0000_3d08 NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, [76, R545 80], ExportInfo, descriptor export_info::FD;
+    0x0000_3d0a NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD, [76], NotATenants(NV_ERR_NOT_SUPPORTED), descriptor export_file::FD;
     0x0000_3d0b NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD, [2128], ExportObjects, descriptor export_objects::FD;
     0x0000_3d0c NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, [652], ImportObjects, descriptor import_objects::FD;
     0x0041_0110 NV0041_CTRL_CMD_GET_SURFACE_INFO, [16], Passed, pointers INFO_LIST;

@@ -47,6 +47,14 @@ structs! {
         /// Entries of `objects`.
         MOST "NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS": u32 = 512;
     }
+    mod export_file "NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS" {
+        /// `hDevice`
+        H_DEVICE = 0;
+        /// `maxObjects`, two bytes; `metadata` is behind it, as in [`export_objects`]
+        MAX_OBJECTS = 4;
+        /// `fd`
+        FD = 72;
+    }
     mod import_objects "NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS" {
         /// the file that holds the exports
         FD "fd" = 0;

@@ -7,6 +7,7 @@ use driver::wire::WireFd;
 use nvabi::bytes::{array_at, put, put_u32, u16_at, u32_at};
 use nvabi::status::{
     NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_DEVICE, NV_ERR_INVALID_PARAMETER, NV_ERR_NOT_SUPPORTED,
+    NV_ERR_STATE_IN_USE,
 };
 
 use super::control::Requested;
@@ -36,13 +37,9 @@ pub(super) fn export_one(requested: &mut Requested<'_>) -> Result<(), Refusal> {
         return Err(NO_PARAMETER);
     }
     let (card, exported) = exportable(state, context, client, params, 12)?;
-    // A file carries one object of this call, or those of the other.
-    if transfer_file(state, context, 16).is_ok() {
-        return Err(INVALID);
-    }
     let mut contents = Contents::new(card, 1, [0; METADATA_BYTES]);
-    contents.put(0, vec![exported])?;
-    carry(state, context, 16, contents)
+    contents.put(0, vec![Some(exported)])?;
+    carry_first(state, context, 16, contents)
 }
 
 /// `{fd 0, type 4, hDevice 8, hParent 12, hObject 16}`
@@ -104,9 +101,59 @@ pub(super) fn export_many(requested: &mut Requested<'_>) -> Result<(), Refusal> 
         return Err(INVALID);
     }
     let device = u32_at(params, 4).ok_or(INVALID)?;
+    let there = transfer_file(state, context, 0).ok();
+    let card = match &there {
+        // Who has made it one for exports, and with how many places, is not asked.
+        Some(there) => there.contents().card.clone(),
+        None => card_of_device(state, context, client, device)?,
+    };
+    let mut objects = Vec::new();
+    for at in (76..).step_by(4).take(usize::from(count)) {
+        // Nothing, which takes back what is there.
+        if u32_at(params, at) == Some(0) {
+            objects.push(None);
+            continue;
+        }
+        let (on, exported) = exportable(state, context, client, params, at)?;
+        if on.index != card.index {
+            return Err(NO_PARAMETER);
+        }
+        objects.push(Some(exported));
+    }
+    if let Some(there) = there {
+        return there.contents().put(index, objects);
+    }
+    if most == 0 {
+        return Err(NO_PARAMETER);
+    }
+    let metadata = array_at(params, 10).ok_or(INVALID)?;
+    let mut contents = Contents::new(card, most, metadata);
+    contents.put(index, objects)?;
+    carry(state, context, 0, contents)
+}
+
+/// `{hDevice 0, maxObjects 4:2, metadata 6:64, fd 72}`: the file is one for exports from now on, with nothing in it.
+pub(super) fn make_file(requested: &mut Requested<'_>) -> Result<(), Refusal> {
+    let (state, context, client) = (&mut *requested.state, requested.context, requested.client);
+    let params = &*requested.params;
+    let most = u16_at(params, 4).filter(|most| *most != 0);
+    let most = most.ok_or(NO_PARAMETER)?;
+    named_file(context, 72)?;
+    let device = u32_at(params, 0).ok_or(INVALID)?;
+    let card = card_of_device(state, context, client, device)?;
+    let metadata = array_at(params, 6).ok_or(INVALID)?;
+    carry_first(state, context, 72, Contents::new(card, most, metadata))
+}
+
+fn card_of_device(
+    state: &mut State,
+    context: &Context<'_>,
+    client: u32,
+    device: u32,
+) -> Result<Arc<crate::card::SimCard>, Refusal> {
     let device = state.object(context, client, device)?;
-    let card = match &device.resource {
-        Resource::Device(_space) => device.card.clone().ok_or(INVALID)?,
+    match &device.resource {
+        Resource::Device(_space) => device.card.clone().ok_or(INVALID),
         Resource::Client
         | Resource::Subdevice(_)
         | Resource::Memory(..)
@@ -116,30 +163,8 @@ pub(super) fn export_many(requested: &mut Requested<'_>) -> Result<(), Refusal> 
         | Resource::ContextShare(_)
         | Resource::Channel(_)
         | Resource::Plain
-        | Resource::Invalidated => return Err(INVALID),
-    };
-    let mut objects = Vec::new();
-    for at in (76..).step_by(4).take(usize::from(count)) {
-        let (on, exported) = exportable(state, context, client, params, at)?;
-        if on.index != card.index {
-            return Err(Refusal(NV_ERR_INVALID_DEVICE));
-        }
-        objects.push(exported);
+        | Resource::Invalidated => Err(NO_PARAMETER),
     }
-    if let Ok(transfer_file) = transfer_file(state, context, 0) {
-        let mut contents = transfer_file.contents();
-        if contents.card.index != card.index || contents.most != most {
-            return Err(INVALID);
-        }
-        return contents.put(index, objects);
-    }
-    if most == 0 {
-        return Err(INVALID);
-    }
-    let metadata = array_at(params, 10).ok_or(INVALID)?;
-    let mut contents = Contents::new(card, most, metadata);
-    contents.put(index, objects)?;
-    carry(state, context, 0, contents)
 }
 
 /// `{fd 0, hParent 4, objects 8:512, objectTypes 520:128, numObjects 648:2, index 650:2}`; a handle of 0 leaves its object
@@ -263,6 +288,19 @@ fn carry(
     let transfer_file = context.hardware.exports.add(fd, contents);
     state.exports.insert(file, transfer_file);
     Ok(())
+}
+
+/// The same, of a file that nobody has made one for exports (`_initializeExportObjectFd`, os.c).
+fn carry_first(
+    state: &mut State,
+    context: &Context<'_>,
+    at: usize,
+    contents: Contents,
+) -> Result<(), Refusal> {
+    match transfer_file(state, context, at) {
+        Ok(_there) => Err(Refusal(NV_ERR_STATE_IN_USE)),
+        Err(_none) => carry(state, context, at, contents),
+    }
 }
 
 /// A handle for an exported object, below a parent on its card.

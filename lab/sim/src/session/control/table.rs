@@ -73,6 +73,7 @@ pub(super) fn modelled(id: Id) -> Modelled {
         Id::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => OfClient(export::export_one),
         Id::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => OfClient(export::import_one),
         Id::NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => OfClient(export::info),
+        Id::NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD => OfClient(export::make_file),
         Id::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => OfClient(export::export_many),
         Id::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => OfClient(export::import_many),
 

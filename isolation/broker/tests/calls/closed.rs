@@ -1,0 +1,116 @@
+//! To which file the driver binds what a call makes, and what it keeps of one that is closed.
+
+use std::sync::atomic::Ordering;
+
+use nvabi::bytes::{put_u64, u32_at, u64_at};
+use nvabi::{Release, status, uvm};
+
+use crate::Test;
+use crate::files::{REGISTER_FD, reconcile_until, register};
+use crate::fixture::Fixture;
+use crate::rm;
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "closed::a_client_is_of_the_control_file_that_its_own_is_registered_with",
+        a_client_is_of_the_registered_control_file,
+    ),
+    (
+        "closed::a_file_is_registered_while_no_call_is_made_on_it",
+        a_file_is_registered_alone,
+    ),
+    (
+        "closed::semaphore_pools_are_freed_with_their_file_or_stay_charged",
+        semaphore_pools_are_freed_with_their_file,
+    ),
+];
+
+const MIB: u64 = 1 << 20;
+
+/// A control file can be registered with another one, and the driver keeps what is made on it as long as the other is open.
+fn a_client_is_of_the_registered_control_file() {
+    for is_compat in [false, true] {
+        let fixture = Fixture::new(4 * MIB);
+        let fake = &fixture.fake;
+        fake.is_compat.store(is_compat, Ordering::Relaxed);
+        let tenant = fixture.tenant();
+        let [first, second] = [(); 2].map(|()| tenant.open(&fixture.path("nvidiactl")));
+        register(&tenant, first, second);
+        let client = match is_compat {
+            // Nobody sees it made.
+            true => fake.client_of_the_kernel(fake.seen().last().unwrap().file),
+            false => tenant.client(first),
+        };
+        let device = tenant.device(first, client);
+        let memory = tenant.memory(first, client, device, 0, 3 * MIB);
+        assert_eq!(memory.status(), rm::OK);
+        tenant.close(first);
+        reconcile_until(&fixture, "the first is given up", || {
+            fake.closed.load(Ordering::SeqCst) == 1
+        });
+        fixture.assert_exact(3 * MIB);
+        tenant.close(second);
+        reconcile_until(&fixture, "both are given up", || fixture.used_bytes() == 0);
+        fixture.assert_exact(0);
+    }
+}
+
+/// To which of the two files the driver has bound a client that comes meanwhile, nobody could tell.
+fn a_file_is_registered_alone() {
+    let fixture = Fixture::new(4 * MIB);
+    let fake = &fixture.fake;
+    fake.is_compat.store(true, Ordering::Relaxed);
+    let tenant = fixture.tenant();
+    let other = tenant.thread();
+    let [first, second] = [(); 2].map(|()| tenant.open(&fixture.path("nvidiactl")));
+    fake.hold_back(REGISTER_FD, None);
+    std::thread::scope(|scope| {
+        let registered = scope.spawn(|| register(&tenant, first, second));
+        fake.wait_for_held(1);
+        let client = fake.client_of_the_kernel(fake.seen().last().unwrap().file);
+        let arg = rm::alloc(client, client, 0, rm::DEVICE, other.params_address());
+        let device = || other.call(first, rm::ALLOC, &arg, &[0; 56]).status();
+        assert_eq!(device(), status::NV_ERR_IN_USE);
+        fake.let_go();
+        registered.join().unwrap();
+        assert_eq!(device(), rm::OK);
+    });
+}
+
+/// A second file of nvidia-uvm keeps the first one open.
+fn semaphore_pools_are_freed_with_their_file() {
+    let (pool, free) = (uvm::UVM_ALLOC_SEMAPHORE_POOL, uvm::UVM_FREE);
+    for refusal in [None, Some(status::NV_ERR_INVALID_ARGUMENT)] {
+        let fixture = Fixture::new(4 * MIB);
+        fixture.fake.is_bound.store(true, Ordering::Relaxed);
+        let tenant = fixture.tenant();
+        let uvm_file = tenant.open(&fixture.path("nvidia-uvm"));
+        let mut arg = vec![0; pool.size.of(Release::R570) as usize];
+        put_u64(&mut arg, uvm::map_external::BASE, 1 << 36);
+        put_u64(&mut arg, uvm::map_external::LENGTH, 2 * MIB);
+        let made = tenant.call(uvm_file, pool.cmd, &arg, &[]);
+        let status_at = pool.status.of(Release::R570) as usize;
+        assert_eq!((made.ret, u32_at(&made.arg, status_at)), (Ok(0), Some(0)));
+        let charged = fixture.used_bytes_of_the_host();
+        assert!(charged >= 2 * MIB);
+        fixture
+            .fake
+            .refused
+            .lock()
+            .unwrap()
+            .extend(refusal.map(|it| (free.cmd, it)));
+        let _elsewhere = fixture.elsewhere(&tenant, uvm_file);
+        tenant.close(uvm_file);
+        reconcile_until(&fixture, "the file is given up", || {
+            fixture.fake.closed.load(Ordering::SeqCst) == 1
+        });
+        let seen = fixture.fake.seen();
+        let freed = seen.iter().filter(|call| call.cmd == free.cmd);
+        let bases: Vec<_> = freed
+            .map(|call| u64_at(&call.segments[0], uvm::map_external::BASE))
+            .collect();
+        assert_eq!(bases, [Some(1 << 36)]);
+        let stays = if refusal.is_some() { charged } else { 0 };
+        assert_eq!(fixture.used_bytes_of_the_host(), stays);
+    }
+}
