@@ -223,8 +223,8 @@ impl ManagedMappings {
     /// says nothing, since the thread may have made others meanwhile.
     pub fn called(&self, tid: i32, is_waiting: impl Fn() -> bool) {
         let mut inner = self.lock();
-        let says_anything = inner.on_their_way.contains_key(&tid) || !inner.teardowns.is_empty();
-        if says_anything && is_waiting() {
+        let matters = inner.on_their_way.contains_key(&tid) || !inner.teardowns.is_empty();
+        if matters && is_waiting() {
             inner.is_out(tid, None);
             inner.teardowns.is_out(tid);
         }

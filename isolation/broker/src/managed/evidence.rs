@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_sleeps_in_a_call_that_ends_mappings_says_nothing() {
+    fn a_thread_that_sleeps_in_a_call_that_ends_mappings_is_no_evidence() {
         let is_elsewhere = |text: &str| is_elsewhere(text, &UNMAPPING);
         assert!(is_elsewhere("202 0x1 0x2\n"));
         assert!(is_elsewhere(&format!("{SYS_MMAP} 0x1 0x2\n")));

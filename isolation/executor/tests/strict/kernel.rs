@@ -17,13 +17,13 @@ use driver::kernel::{Facts, KernelDriver};
 use driver::nodes::Nodes;
 use driver::sim::SimDriver;
 use driver::{
-    Call, Caller, Driver, Error, Executed, FdSlot, FileId, FileKind, FileRef, NewFile, Segment,
-    Ticket,
+    Call, Caller, Driver, Error, Executed, FdSlot, FileId, FileKind, FileRef, Link, NewFile,
+    Segment, Ticket,
 };
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at, u64_at};
 use nvabi::call::Descriptor;
-use nvabi::escape::NV_ESC_RM_MAP_MEMORY as MAP_MEMORY;
+use nvabi::escape::{NV_ESC_RM_CONTROL, NV_ESC_RM_MAP_MEMORY as MAP_MEMORY};
 use nvabi::layout::{device_params, nvos21, nvos33, nvos54};
 use nvabi::{class, control, status};
 use sys::pidfd::PidFd;
@@ -359,7 +359,7 @@ impl Shared {
         let op = verdict::op(broker::files::surface(kind), cmd, R).map_err(|_error| ENOTTY)?;
         let copied = fetch::argument(self.pid, &op, call.args[2], R);
         let mut segments = vec![copied.map_err(|_error| EFAULT)?];
-        fetch::parameters(self.pid, &op, &mut segments, R).map_err(|_error| EFAULT)?;
+        self.parameters(&op, &mut segments).ok_or(EFAULT)?;
         let copies = segments.iter().map(|block| block.bytes.clone()).collect();
         self.seen.lock().unwrap().push((cmd, copies));
         self.wait_while_held(cmd);
@@ -400,6 +400,29 @@ impl Shared {
         } else {
             Ok(done.ret)
         }
+    }
+
+    /// Copies what the struct points to. A control that is no tenant's is the broker's own, and points to nothing further.
+    fn parameters(&self, op: &Op, segments: &mut Vec<Segment>) -> Option<()> {
+        let arg = &segments[0].bytes;
+        let control = u32_at(arg, nvos54::CMD).and_then(|cmd| control::known(cmd, R));
+        let own = control.filter(|control| !control.decision.is_a_tenants());
+        let is_control = op.escape() == Some(NV_ESC_RM_CONTROL.id);
+        let Some(own) = own.filter(|_| is_control) else {
+            return fetch::parameters(self.pid, op, segments, R).ok();
+        };
+        let address = u64_at(arg, nvos54::P_PARAMS)?;
+        let mut bytes = vec![0; own.params_bytes as usize];
+        sys::memory::read_exact(self.pid, address, &mut bytes).ok()?;
+        segments.push(Segment {
+            address,
+            link: Some(Link {
+                segment: 0,
+                pointer_at: u32::try_from(nvos54::P_PARAMS).ok()?,
+            }),
+            bytes,
+        });
+        Some(())
     }
 
     /// A device is made for a process only that has the card's node open (device.c, `deviceConstruct_IMPL`: `osIsGpuAccessible`;
