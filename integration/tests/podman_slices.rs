@@ -86,7 +86,8 @@ impl Host for PodmanRig {
 fn slices(host: &PodmanRig) -> Result<()> {
     // One that cannot be created. crun calls no hook then: its broker sees that podman is gone, and the next start takes back
     // what it held.
-    assert_eq!(host.run(SLICE, &["/no/such/program"])?.code, Some(127));
+    let reply = host.run(SLICE, &["/no/such/program"])?;
+    assert_eq!(reply.code, Some(127), "{reply:?}");
     let processes = host.node.settled(|line| !line.starts_with("process"));
     assert_eq!(processes, Vec::<String>::new());
     // A container that runs to its end: its card, its quota, its exit code; and one without a vGPU.

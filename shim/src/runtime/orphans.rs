@@ -345,6 +345,13 @@ mod tests {
         };
         let mut init = cat().arg("init").spawn().unwrap();
         let mut program = cat().spawn().unwrap();
+        // One within exec has no command line yet, and spawn returns as early as that.
+        for child in [&init, &program] {
+            let pid = child.id().cast_signed();
+            while command_line(pid).unwrap_or_default().is_empty() {
+                std::thread::yield_now();
+            }
+        }
         let procs = group.path().join("cgroup.procs");
         let runc = Runc::new("ns", &RuncOptions::default(), None);
         let id = ContainerId::new("a").unwrap();

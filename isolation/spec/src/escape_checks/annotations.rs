@@ -18,11 +18,15 @@ const OBEYED: [&str; 5] = [
 ];
 
 /// What engines write, and what harms nobody.
-const HARMLESS: [&str; 9] = [
+const HARMLESS: [&str; 13] = [
     "org.systemd.property.After",
     "org.systemd.property.CollectMode",
     "org.systemd.property.DefaultDependencies",
     "org.systemd.property.Delegate",
+    "org.systemd.property.KillMode",
+    "org.systemd.property.KillSignal",
+    "org.systemd.property.RuntimeMaxUSec",
+    "org.systemd.property.SendSIGKILL",
     "org.systemd.property.TimeoutStopSec",
     "org.systemd.property.TimeoutStopUSec",
     "run.oci.keep_original_groups",

@@ -1242,6 +1242,8 @@ fn annotations_that_a_runtime_obeys_are_judged() {
             &[Weakness::HostRoot],
         ),
         ("org.systemd.property.CollectMode", "'inactive'", &[]),
+        // Of podman 5.
+        ("org.systemd.property.KillSignal", "15", &[]),
         ("org.opencontainers.image.title", "x", &[]),
     ] {
         let mut spec = ordinary();
