@@ -188,15 +188,12 @@ impl Account {
     }
 }
 
-/// Whether an export puts an object into a place whose object another container has been told of: that one is charged for what was there,
-/// and would import what is there now.
+/// Whether an export changes a place whose object another container has been told of: that one is charged for what was there, and would import
+/// what is there then. Nothing (a handle of 0) takes back what is there, and another object could follow.
 fn replaces_reported(state: &State, file: FileId, export: &Export) -> bool {
     let is_reported = state.file(file).is_some_and(|entry| entry.is_reported);
-    let mut places = (u32::from(export.first)..).zip(&export.objects);
-    is_reported
-        && places.any(|(index, object)| {
-            *object != 0 && state.ledger.has_export(ledger::FileId(file.0), index)
-        })
+    let mut places = (u32::from(export.first)..).take(export.objects.len());
+    is_reported && places.any(|index| state.ledger.has_export(ledger::FileId(file.0), index))
 }
 
 fn indices(import: &Import) -> impl Iterator<Item = u32> {
