@@ -391,7 +391,7 @@ fn what_was_reported_to_another_container_is_not_replaced() {
         kept.fake.let_go();
         assert_eq!(exported.join().unwrap(), rm::OK);
     });
-    until("it is told", || reported() == Some(MIB));
+    until("it is reported", || reported() == Some(MIB));
     for _ in 0..2 {
         // Nor taken back, after which another could be put there.
         for object in [6, 0] {

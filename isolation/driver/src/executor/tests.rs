@@ -27,18 +27,23 @@ enum Plays {
     LosesFiles,
 }
 
-/// The error of a call by such an executor.
-fn error_of(plays: Plays) -> Error {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("e.sock");
-    let listener = sys::fd_passing::listen_seqpacket(&path).unwrap();
+/// The driver of an executor that listens at a path, or has.
+fn driver_of(path: &Path) -> ExecutorDriver {
     let facts = Facts {
         version: "570.195.03".to_owned(),
         release: Release::R570,
         nodes: Nodes::of_kernel(),
         implicit: ImplicitBytes::default(),
     };
-    let driver = ExecutorDriver::away(&path, facts);
+    ExecutorDriver::away(path, facts)
+}
+
+/// The error of a call by such an executor.
+fn error_of(plays: Plays) -> Error {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.sock");
+    let listener = sys::fd_passing::listen_seqpacket(&path).unwrap();
+    let driver = driver_of(&path);
     let executor = thread::spawn(move || play(&listener, plays));
     let null = File::open("/dev/null").unwrap();
     let file = FileRef {
@@ -151,13 +156,7 @@ fn a_file_of_an_executor_that_has_ended_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.sock");
     drop(sys::fd_passing::listen_seqpacket(&path).unwrap());
-    let facts = Facts {
-        version: "570.195.03".to_owned(),
-        release: Release::R570,
-        nodes: Nodes::of_kernel(),
-        implicit: ImplicitBytes::default(),
-    };
-    let driver = ExecutorDriver::away(&path, facts);
+    let driver = driver_of(&path);
     driver.closed(FileId(1)).unwrap();
     assert!(driver.held().unwrap_err().is_unreachable());
 }

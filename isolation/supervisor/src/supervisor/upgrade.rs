@@ -65,7 +65,7 @@ impl Supervisor {
         }
     }
 
-    /// The next broker stands by: the serving one is told to hand over.
+    /// The next broker stands by: the serving one gets the order to hand over.
     pub(super) fn stands_by(&mut self) {
         let problem = self.what_keeps_the_broker();
         let Some(upgrade) = &mut self.upgrade else {
@@ -152,7 +152,7 @@ impl Supervisor {
     }
 }
 
-/// Why a broker that is told to hand over might not end, if it is so: a process whose thread is in the driver ends when that comes back.
+/// Why a broker that gets the order to hand over might not end, if it is so: a process whose thread is in the driver ends when that comes back.
 fn what_keeps(binding: Binding, at_driver: &[AtDriver], now_ms: u64) -> Option<String> {
     if binding != Binding::Caller {
         return None;

@@ -152,19 +152,10 @@ fn card_of_device(
     device: u32,
 ) -> Result<Arc<crate::card::SimCard>, Refusal> {
     let device = state.object(context, client, device)?;
-    match &device.resource {
-        Resource::Device(_space) => device.card.clone().ok_or(INVALID),
-        Resource::Client
-        | Resource::Subdevice(_)
-        | Resource::Memory(..)
-        | Resource::Virtual(_)
-        | Resource::VaSpace(_)
-        | Resource::ChannelGroup(..)
-        | Resource::ContextShare(_)
-        | Resource::Channel(_)
-        | Resource::Plain
-        | Resource::Invalidated => Err(NO_PARAMETER),
-    }
+    let Resource::Device(_space) = &device.resource else {
+        return Err(NO_PARAMETER);
+    };
+    device.card.clone().ok_or(INVALID)
 }
 
 /// `{fd 0, hParent 4, objects 8:512, objectTypes 520:128, numObjects 648:2, index 650:2}`; a handle of 0 leaves its object
