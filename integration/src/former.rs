@@ -1,5 +1,6 @@
 //! The former version of the product: its source, and those of its programs that live on in containers when a host is upgraded.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cache;
 use crate::command::{capture, line, progress};
-use crate::programs::Programs;
+use crate::programs::{Programs, target_folder};
 
 /// The former version: the first commit with the journal's version 9, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
@@ -62,11 +63,13 @@ impl Former {
             ));
             let source = at.join("source");
             unpack(&source)?;
-            build(&source, &at.join("target"))?;
+            let target = at.join("target");
+            take_over(&target_folder().join("debug"), &target.join("debug"))?;
+            build(&source, &target)?;
             let programs = at.join("programs");
-            gather(&at.join("target/debug"), current.folder(), &programs)?;
+            gather(&target.join("debug"), current.folder(), &programs)?;
             // A cargo that knows no folder for what is on the way leaves ten times the programs' size here.
-            fs::remove_dir_all(at.join("target"))?;
+            fs::remove_dir_all(target)?;
             Ok(())
         })?;
         Ok(Self {
@@ -93,6 +96,46 @@ fn unpack(into: &Path) -> Result<()> {
     let unpacked = unpacking.status().context("starting tar")?;
     if !git.wait()?.success() || !unpacked.success() {
         bail!("the repository's history does not have {COMMIT}");
+    }
+    Ok(())
+}
+
+/// Copies what this tree's build has of crates of others: cargo finds those of the same version and features fresh and compiles
+/// them no second time. Where it keeps them elsewhere, all is compiled.
+fn take_over(from: &Path, to: &Path) -> Result<()> {
+    let Ok(units) = fs::read_dir(from.join(".fingerprint")) else {
+        return Ok(());
+    };
+    let mut foreign = HashSet::new();
+    for unit in units {
+        // `NAME-HASH`.
+        let name = unit?.file_name().into_string().unwrap_or_default();
+        let ours = name.starts_with("cgpu-") || name.starts_with("xtask-");
+        if let Some((_, hash)) = name.rsplit_once('-').filter(|_| !ours) {
+            foreign.insert(hash.to_owned());
+        }
+    }
+    // A unit has its fingerprint when it is done: what is compiled in this moment is not taken for whole.
+    for folder in [".fingerprint", "build", "deps"] {
+        let into = to.join(folder);
+        fs::create_dir_all(&into)?;
+        let mut taken = Vec::new();
+        for entry in fs::read_dir(from.join(folder))? {
+            let entry = entry?;
+            let name = entry.file_name().into_string().unwrap_or_default();
+            // `NAME-HASH` or `NAME-HASH.ENDING`.
+            let hash = name.rsplit_once('-').map(|(_, hash)| hash);
+            let hash = hash.and_then(|hash| hash.split('.').next());
+            if hash.is_some_and(|hash| foreign.contains(hash)) {
+                taken.push(entry.path());
+            }
+        }
+        if !taken.is_empty() {
+            // Copies: cargo writes into these files. They keep their times, by which it knows what is fresh.
+            let mut copy = Command::new("cp");
+            copy.args(["--archive", "--reflink=auto", "--target-directory"]);
+            capture(copy.arg(&into).args(taken), LIMIT)?.success()?;
+        }
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! What the programs are made of, as the packages say it: nothing that a program has is absent, nothing that only tests have is there, and
 //! all of it is under a licence that the project takes.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
@@ -16,7 +14,7 @@ use regex::Regex;
 use serde_json::Value;
 use spdx::{Expression, Licensee};
 
-use self::common::{MAKERS, build, lacking, package, packages};
+use crate::common::{MAKERS, build, lacking, package, packages};
 
 /// Packages, with their programs and those for containers.
 const PACKAGES: [(&str, &[&str]); 4] = [

@@ -1,10 +1,6 @@
 //! The image of a node: a layout whose parts name each other by their digests, with the files of its packages, that every engine loads
 //! and runs.
 
-mod common;
-#[path = "common/listing.rs"]
-mod listing;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};
@@ -32,8 +28,8 @@ use oci_spec::image::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use self::common::{MAKERS, build, lacking, package, packages};
-use self::listing::files;
+use crate::common::{MAKERS, build, lacking, package, packages};
+use crate::listing::files;
 
 const NAME: &str = "cgpu-node";
 

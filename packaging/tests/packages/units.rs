@@ -1,7 +1,5 @@
 //! Units as systemd reads them, and what they start.
 
-mod common;
-
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -16,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use regex::Regex;
 
-use self::common::{MAKERS, lacking, package, packages};
+use crate::common::{MAKERS, lacking, package, packages};
 
 /// Packages.
 const PACKAGES: [&str; 3] = ["cgpu", "cgpu-agent", "cgpu-sim"];

@@ -1,10 +1,6 @@
 //! Packages as package managers see them: the same bytes twice, the same files in each form, and a system's root that is as it was
 //! after install, upgrade, remove and purge.
 
-mod common;
-#[path = "common/listing.rs"]
-mod listing;
-
 use std::fs;
 use std::process::Command;
 
@@ -15,8 +11,8 @@ use integration::roots::{LIMIT, Root, System};
 use integration::skip;
 use packaging::write;
 
-use self::common::{MAKERS, build, lacking, package, packages};
-use self::listing::files;
+use crate::common::{MAKERS, build, lacking, package, packages};
+use crate::listing::files;
 
 #[test]
 fn the_same_programs_give_the_same_packages() -> Result<()> {
