@@ -149,6 +149,8 @@ fn build(source: &Path, target: &Path) -> Result<()> {
         .env("CARGO_TARGET_DIR", target)
         // Of its own: cargo gives crates of both versions the same names, and takes one's for the other's.
         .env_remove("CARGO_BUILD_BUILD_DIR")
+        // It is not to be linted.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_PROFILE_DEV_DEBUG", "false");
     for (package, program) in PROGRAMS {

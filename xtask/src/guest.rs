@@ -101,7 +101,7 @@ impl Kernel {
     fn build(self) -> Result<(Vec<Executable>, PathBuf)> {
         Ok(match self {
             Self::Host | Self::Trixie | Self::Noble => {
-                let executables = executables::build()?;
+                let executables = executables::build()?.tests;
                 let programs = Programs::gather(Profile::Dev)?;
                 (executables, programs.folder().to_owned())
             }
@@ -110,7 +110,7 @@ impl Kernel {
                 (Vec::new(), programs.folder().to_owned())
             }
             Self::Arm64 => (
-                executables::build_for_arm64()?,
+                executables::build_for_arm64()?.tests,
                 target_folder().join(executables::ARM64).join("debug"),
             ),
         })

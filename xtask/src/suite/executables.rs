@@ -110,8 +110,23 @@ const NOT_FOR_ARM64: [&str; 7] = [
     "xtask",
 ];
 
+/// What a build has made.
+#[derive(Debug, Default)]
+pub(crate) struct Built {
+    pub(crate) tests: Vec<Executable>,
+    /// Of the compiler, and of clippy where it compiles ([`lints`]).
+    pub(crate) warnings: usize,
+}
+
+/// Whether builds lint: cargo's own variable, which `.ci/run` sets, makes clippy the compiler of the workspace's crates. It does all
+/// that the compiler does, in a tenth more time, where a `cargo clippy` of its own reads each crate a second time.
+pub(crate) fn lints() -> bool {
+    let wrapper = std::env::var_os("RUSTC_WORKSPACE_WRAPPER");
+    wrapper.is_some_and(|path| Path::new(&path).ends_with("clippy-driver"))
+}
+
 /// Builds the workspace once, all programs and tests with the same features, and lists the tests.
-pub(crate) fn build() -> Result<Vec<Executable>> {
+pub(crate) fn build() -> Result<Built> {
     listed(&mut cargo(&BUILD))
 }
 
@@ -119,7 +134,7 @@ pub(crate) fn build() -> Result<Vec<Executable>> {
 ///
 /// # Errors
 /// As of [`build`], and where no standard library or linker for it can be had.
-pub(crate) fn build_for_arm64() -> Result<Vec<Executable>> {
+pub(crate) fn build_for_arm64() -> Result<Built> {
     ensure_installed(&[("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu")])?;
     // Where rustup is missing, the compiler may have the library all the same.
     if integration::command::find("rustup").is_some() {
@@ -141,34 +156,45 @@ const BUILD: [&str; 4] = [
     "build",
     "--workspace",
     "--all-targets",
-    "--message-format=json-render-diagnostics",
+    "--message-format=json",
 ];
 
-fn listed(command: &mut Command) -> Result<Vec<Executable>> {
-    let executables = read(command)?;
-    if executables.is_empty() {
+fn listed(command: &mut Command) -> Result<Built> {
+    let built = read(command)?;
+    if built.tests.is_empty() {
         bail!("`{}` made no test", line(command));
     }
-    Ok(executables)
+    Ok(built)
 }
 
-fn read(command: &mut Command) -> Result<Vec<Executable>> {
+fn read(command: &mut Command) -> Result<Built> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting `{}`", line(command)))?;
     let out = child.stdout.take().context("standard output is a pipe")?;
-    let mut executables = Vec::new();
+    let mut built = Built::default();
     for reply in BufReader::new(out).lines() {
         let message: Value = serde_json::from_str(&reply?).context("reading what cargo says")?;
-        executables.extend(Executable::of_message(&message));
+        built.tests.extend(Executable::of_message(&message));
+        if let Some(diagnostic) = diagnostic_of(&message) {
+            eprint!("{diagnostic}");
+            built.warnings += 1;
+        }
     }
     let status = child.wait()?;
     if !status.success() {
         bail!("`{}` ended with {status}", line(command));
     }
-    Ok(executables)
+    Ok(built)
+}
+
+/// A warning or an error, as the compiler shows it.
+fn diagnostic_of(message: &Value) -> Option<&str> {
+    let diagnostic = &message["message"];
+    let rendered = diagnostic["rendered"].as_str()?;
+    matches!(diagnostic["level"].as_str()?, "warning" | "error").then_some(rendered)
 }
 
 #[cfg(test)]
@@ -194,6 +220,20 @@ mod tests {
         assert_eq!(Executable::of_message(&message("bin", false)), None);
         let finished = serde_json::json!({"reason": "build-finished", "success": true});
         assert_eq!(Executable::of_message(&finished), None);
+    }
+
+    #[test]
+    fn warnings_and_errors_are_diagnostics() {
+        let of = |level: &str| {
+            serde_json::json!({
+                "reason": "compiler-message",
+                "message": {"level": level, "rendered": "unused variable\n"},
+            })
+        };
+        assert_eq!(diagnostic_of(&of("warning")), Some("unused variable\n"));
+        assert_eq!(diagnostic_of(&of("error")), Some("unused variable\n"));
+        assert_eq!(diagnostic_of(&of("note")), None);
+        assert_eq!(diagnostic_of(&message("test", true)), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: format, lints, and every test of the workspace.
 //!
-//! Everything is built once, with one set of features, and the test executables are run some at a time. Lints are checked beside them.
+//! Everything is built once, with one set of features, and the test executables are run some at a time. Lints are checked beside them,
+//! or by the build itself where clippy is its compiler.
 //! No crate has documentation tests: `cargo test --doc` would compile each crate again, to run none.
 
 use std::fs;
@@ -88,8 +89,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         checks(&mut counts)?;
     }
     progress("building programs and tests");
-    let executables = times.take("build", executables::build)?;
-    let chosen = chosen(executables, options.layer);
+    let built = times.take("build", executables::build)?;
+    let chosen = chosen(built.tests, options.layer);
     let for_guest = chosen.clone();
     let needs_programs = chosen.iter().any(|one| one.layer() == Layer::Engines);
     let programs = match needs_programs {
@@ -104,12 +105,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         limit: runner::LIMIT,
     };
     let lints = thread::scope(|scope| -> Result<bool> {
-        let lints = is_whole.then(|| scope.spawn(lints));
+        let lints = (is_whole && !executables::lints()).then(|| scope.spawn(lints));
         progress("tests");
         let tested = test(chosen, &settings, &mut times)?;
         counts.add(tested);
         match lints.map(thread::ScopedJoinHandle::join) {
-            None => Ok(true),
+            None => Ok(no_warnings(built.warnings)),
             Some(Ok(passed)) => passed,
             Some(Err(_panicked)) => bail!("the lints' thread has panicked"),
         }
@@ -247,6 +248,14 @@ fn checks(counts: &mut Counts) -> Result<()> {
     integration::skip::record("licences and sources", "no cargo-deny");
     counts.ignored += 1;
     Ok(())
+}
+
+/// Whether a build that lints has found nothing.
+fn no_warnings(warnings: usize) -> bool {
+    if warnings > 0 {
+        eprintln!("FAILED: lints: {warnings} warnings of the build");
+    }
+    warnings == 0
 }
 
 /// Whether clippy has nothing to say.
