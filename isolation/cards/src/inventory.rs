@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::identity::GpuUuid;
 use crate::modes::{self, Modes, Unshareable};
-use crate::store::{self, DiskStore, Store};
+use crate::store::{self, Store};
 
 #[cfg(feature = "nvml")]
 mod nvml;
@@ -127,14 +127,18 @@ impl Inventory {
     /// used as long as the driver whose answer it is stays loaded. (The state folder does not survive a reboot.)
     ///
     /// # Errors
-    /// No answer is saved and NVML is absent, refuses, or is not built in; a broken saved answer.
+    /// No answer is saved, or a broken one, and NVML is absent, refuses, or is not built in.
     pub fn kernel(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
-        let Some(mut saved) = Self::saved(state_dir, loaded_driver_version)? else {
-            return Self::ask_driver(state_dir, loaded_driver_version);
+        let ask = || Self::ask_driver(state_dir, loaded_driver_version);
+        let mut saved = match Self::saved(state_dir, loaded_driver_version) {
+            Ok(Some(saved)) => saved,
+            Ok(None) => return ask(),
+            // It is whole again if NVML can be asked here.
+            Err(broken) => return ask().map_err(|_no_answer| broken),
         };
         // One that was lost may have been reset since. Programs without NVML go by what was saved.
         if saved.cards.iter().any(|card| card.lost().is_some())
-            && let Ok(now) = Self::ask_driver(state_dir, loaded_driver_version)
+            && let Ok(now) = ask()
         {
             return Ok(now);
         }
@@ -165,12 +169,10 @@ impl Inventory {
             driver_version: found.driver_version.clone(),
             cards: found.cards.clone(),
         };
-        store::write_json(
-            &DiskStore,
-            "saved inventory",
-            &Self::saved_path(state_dir),
-            &saved,
-        )?;
+        let path = Self::saved_path(state_dir);
+        let bytes = store::to_json("saved inventory", &path, &saved)?;
+        // Starts, views and the agent ask without the state lock, and more than one of them at a time.
+        store::replace_beside_others(&path, &bytes)?;
         Ok(found)
     }
 
@@ -220,6 +222,7 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::DiskStore;
 
     fn card(index: u32) -> Card {
         Card {
@@ -308,5 +311,16 @@ mod tests {
         assert!(matches!(error, Error::Nvml { .. }), "{error}");
         #[cfg(not(feature = "nvml"))]
         assert!(matches!(error, Error::NoNvml { .. }), "{error}");
+    }
+    #[test]
+    fn a_broken_saved_inventory_is_named_where_nobody_can_be_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(Inventory::saved_path(dir.path()), "{").unwrap();
+        if Path::new("/proc/driver/nvidia/version").exists() {
+            println!("SKIP: this machine has a card");
+            return;
+        }
+        let error = Inventory::kernel(dir.path(), "580.1").unwrap_err();
+        assert!(matches!(error, Error::Unreadable { .. }), "{error}");
     }
 }

@@ -1,13 +1,15 @@
 //! The few file operations that durability rests on, as a seam: tests fail the N-th of them, or stop at the N-th.
 //!
 //! A file is replaced as: write `<name>.tmp`, sync it, rename it over `<name>`, sync the folder. The rename is the
-//! commit point: a reader sees the old file or the new one, never half of either. All writers hold the state lock, so
-//! one name for the temporary file is enough, and a temporary file that a crash left behind is overwritten.
+//! commit point: a reader sees the old file or the new one, never half of either. Writers hold the state lock, so
+//! one name for the temporary file is enough, and a temporary file that a crash left behind is overwritten. Those that do not hold it
+//! replace a file by [`replace_beside_others`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -95,13 +97,22 @@ pub(crate) fn write_json<T: Serialize>(
     path: &Path,
     value: &T,
 ) -> Result<(), Error> {
+    replace(store, path, &to_json(what, path, value)?)
+}
+
+/// As a file has it, with a newline at its end.
+pub(crate) fn to_json<T: Serialize>(
+    what: &'static str,
+    path: &Path,
+    value: &T,
+) -> Result<Vec<u8>, Error> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|source| Error::Unreadable {
         what,
         path: path.to_owned(),
         source,
     })?;
     bytes.push(b'\n');
-    replace(store, path, &bytes)
+    Ok(bytes)
 }
 
 /// Replaces `path` durably: the four steps of the module's header.
@@ -123,9 +134,32 @@ pub fn replace(store: &dyn Store, path: &Path, bytes: &[u8]) -> Result<(), Error
     store.sync(parent).map_err(Error::io("sync", parent))
 }
 
+/// Replaces a file that others may replace at the same time, with a temporary file of one's own: the last one stays, whole. What is kept
+/// so can be asked for anew, and is not synced.
+///
+/// # Errors
+/// Names the step and the file; no temporary file is left.
+pub fn replace_beside_others(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    static WRITERS: AtomicU32 = AtomicU32::new(0);
+    let writer = WRITERS.fetch_add(1, Ordering::Relaxed);
+    let temporary = with_ending(path, &format!(".{}-{writer}", std::process::id()));
+    let written = DiskStore
+        .write(&temporary, bytes)
+        .map_err(Error::io("write", &temporary))
+        .and_then(|()| fs::rename(&temporary, path).map_err(Error::io("replace", path)));
+    if written.is_err() {
+        let _removed = fs::remove_file(&temporary);
+    }
+    written
+}
+
 fn temporary_of(path: &Path) -> PathBuf {
+    with_ending(path, ".tmp")
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
+    name.push(ending);
     PathBuf::from(name)
 }
 
@@ -180,4 +214,35 @@ pub(crate) fn parse_versioned<T: DeserializeOwned>(
         });
     }
     serde_json::from_slice(bytes).map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_replace_a_file_at_once_leave_it_whole_and_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cards.json");
+        let texts = [vec![b'a'; 1 << 16], vec![b'b'; 1 << 15]];
+        replace_beside_others(&path, &texts[0]).unwrap();
+        std::thread::scope(|scope| {
+            for text in [0, 1, 0, 1].map(|which| &texts[which]) {
+                let path = &path;
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        replace_beside_others(path, text).unwrap();
+                        assert!(texts_have(&fs::read(path).unwrap()));
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    fn texts_have(found: &[u8]) -> bool {
+        let one =
+            |byte: u8, length: usize| found.len() == length && found.iter().all(|it| *it == byte);
+        one(b'a', 1 << 16) || one(b'b', 1 << 15)
+    }
 }

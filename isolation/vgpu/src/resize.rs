@@ -70,13 +70,18 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
     if total_bytes.is_none() && terms.is_none() {
         return Err(Error::NothingRequested);
     }
-    let seen = Unsettled::ask(config);
-    let lock = StateLock::take(&config.state_dir).map_err(|error| gone_or(error, key))?;
-    if !dir.exists() {
-        return Err(Error::NoVgpu {
+    let exists = || match dir.exists() {
+        true => Ok(()),
+        false => Err(Error::NoVgpu {
             key: cards::Called::from(key),
-        });
-    }
+        }),
+    };
+    exists()?;
+    let seen = Unsettled::ask(config);
+    // Without the lock, for which every start and end of the host waits: this may ask NVML, and a driver can be slow.
+    let host = Host::find(config)?;
+    let lock = StateLock::take(&config.state_dir).map_err(|error| gone_or(error, key))?;
+    exists()?;
     let store = DiskStore;
     let reservations = Reservations::open(&lock, &config.state_dir, &store);
     settle_terms(config, &reservations)?;
@@ -99,7 +104,6 @@ pub fn change(container: &Container, requested: &Requested<'_>) -> Result<Change
     if let Some(terms) = terms {
         after.compute = terms.over(&before.compute);
     }
-    let host = Host::find(config)?;
     seen.settle(config, &reservations, &host.inventory)?;
     let change = Change {
         reservations: &reservations,
@@ -296,16 +300,18 @@ impl Change<'_> {
             }
             Ok(())
         };
+        let written = before.write(&DiskStore, self.dir.path());
+        let is_granted = written.is_ok();
         let undo_quota = || -> Result<(), Error> {
             let held = self.backend.resize(self.dir, before)?;
-            self.reserve_new(before, before, &held).map(drop)
+            // Its broker follows the grant, which may be the larger one still.
+            if is_granted {
+                self.reserve_new(before, before, &held)?;
+            }
+            Ok(())
         };
         // Each is tried whatever becomes of the others.
-        let mut undone = vec![
-            before
-                .write(&DiskStore, self.dir.path())
-                .map_err(Error::from),
-        ];
+        let mut undone = vec![written.map_err(Error::from)];
         if self.reshares {
             undone.push(undo_terms());
         }

@@ -92,10 +92,7 @@ fn save(state_dir: &Path, cache: &Path, known: &Known) -> Result<(), Error> {
     let Ok(text) = serde_json::to_vec(known) else {
         return Ok(());
     };
-    let temporary = state_dir.join(format!("{CACHE}.{}", std::process::id()));
-    std::fs::write(&temporary, text)
-        .and_then(|()| std::fs::rename(&temporary, cache))
-        .map_err(Error::io("write", cache))
+    Ok(cards::store::replace_beside_others(cache, &text)?)
 }
 
 fn saved(cache: &Path) -> Option<Known> {

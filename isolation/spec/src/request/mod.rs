@@ -272,12 +272,7 @@ impl<'a> Parts<'a> {
 
     /// What a pod's author writes is seen by no scheduler, and would be granted beside what that one counts.
     fn refuse_pod_author(&self) -> Result<(), Error> {
-        let control_group = json::control_group(self.spec)?;
-        // Not every engine of a kubelet's annotates its containers (docker below cri-dockerd).
-        let is_in_pod =
-            engine::is_in_pod(&self.annotations)? || kubernetes::is_of_a_kubelet(control_group);
-        let claims_alone = self.config.kubernetes.claims_alone(control_group);
-        let Some(why) = claims_alone.filter(|_| is_in_pod) else {
+        let Some(why) = self.claims_alone()? else {
             return Ok(());
         };
         // Without an amount a policy asks.
@@ -298,6 +293,16 @@ impl<'a> Parts<'a> {
         })
     }
 
+    /// Why the author of this container's pod cannot ask; `None`: it can, or there is none.
+    fn claims_alone(&self) -> Result<Option<String>, Error> {
+        let control_group = json::control_group(self.spec)?;
+        // Not every engine of a kubelet's annotates its containers (docker below cri-dockerd).
+        let is_in_pod =
+            engine::is_in_pod(&self.annotations)? || kubernetes::is_of_a_kubelet(control_group);
+        let claims_alone = self.config.kubernetes.claims_alone(control_group);
+        Ok(claims_alone.filter(|_| is_in_pod))
+    }
+
     /// The host's default. A container that says that it wants no card, or whose pod's author has said who gets one, has none.
     fn default(&self) -> Result<Option<Request>, Error> {
         let Some(default) = &self.config.request.default else {
@@ -308,8 +313,11 @@ impl<'a> Parts<'a> {
         if declines || self.terms.name_another {
             return Ok(None);
         }
-        // The pod's unnamed terms are for whichever of its containers has an amount.
-        let of_pod = self.terms.annotations.iter().copied();
+        // The pod's unnamed terms are for whichever of its containers has an amount, where its author has a say.
+        let of_pod = match self.claims_alone()? {
+            None => self.terms.annotations.iter().copied(),
+            Some(_) => [].iter().copied(),
+        };
         let native = Annotated::read(default.terms().chain(of_pod))?.unwrap_or_default();
         let environment = EnvironmentTerms::read(&self.variables)?;
         let request = narrowed(self.config, native, environment)?;

@@ -31,6 +31,8 @@ fn resize_memory(config: &Config, key: &ContainerKey, memory: &str) -> Result<Ve
 pub(super) enum Mood {
     Obeys,
     Refuses,
+    /// And obeys from then on.
+    RefusesOnce,
     Hangs,
 }
 
@@ -210,12 +212,16 @@ fn play(
             request["under_lock"] = FileLock::is_held(lock).unwrap().into();
         }
         let used_bytes = *used.lock().unwrap();
-        let mood = *mood.lock().unwrap();
+        let now = *mood.lock().unwrap();
+        if now == Mood::RefusesOnce {
+            *mood.lock().unwrap() = Mood::Obeys;
+        }
+        let mood = now;
         let shares = request["op"] == "set_compute";
         let changes = shares || request["op"] == "set_quota";
         let answer = if shares && mood == Mood::Obeys {
             json!({"cards": request["cards"]})
-        } else if changes && mood == Mood::Refuses {
+        } else if changes && matches!(mood, Mood::Refuses | Mood::RefusesOnce) {
             json!({"error": "not today"})
         } else if changes {
             if mood == Mood::Obeys {
@@ -406,6 +412,29 @@ fn a_broker_that_refuses_or_hangs_leaves_all_as_it_was() {
         // Whether a silent broker has heard of it is not known: then nobody else gets the difference.
         assert!(reserved == 6 || reserved == 4, "{reserved}");
     }
+}
+
+#[test]
+fn what_a_grant_that_cannot_be_put_back_gives_stays_reserved() {
+    let fixture = Fixture::new();
+    *fixture.mood.lock().unwrap() = Mood::RefusesOnce;
+    let folder = ContainerDir::of(&fixture.config.state_dir, &fixture.key);
+    let granted = || Grant::read(folder.path()).unwrap().cards[0].quota_bytes;
+    thread::scope(|scope| {
+        // The broker's answer waits for that.
+        let heard = fixture.heard.lock().unwrap();
+        let (config, key) = (&fixture.config, &fixture.key);
+        let changing = scope.spawn(move || resize_memory(config, key, "12Gi"));
+        while granted() != 6 * GIB {
+            thread::yield_now();
+        }
+        // No grant can be written from now on.
+        fs::create_dir(folder.path().join("grant.json.tmp")).unwrap();
+        drop(heard);
+        changing.join().unwrap().unwrap_err();
+    });
+    // A broker follows its grant within a second.
+    assert_eq!(fixture.granted_and_reserved(), (6, 6));
 }
 
 #[test]

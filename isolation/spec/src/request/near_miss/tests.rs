@@ -452,6 +452,15 @@ fn a_default_is_for_a_pods_containers_and_meets_the_pods_own_terms() {
         (place.container.as_str(), place.amount),
         ("app", super::super::AmountOf::Container)
     );
+    // Where claims alone count, its author has no say in it.
+    let config = configured(
+        "[request.default]\nmemory = \"2Gi\"\npriority = \"low\"\n[kubernetes]\nauthority = \"claims\"",
+    );
+    for own in [("cgpu.io/priority", "high"), ("cgpu.io/cards", "8")] {
+        let request = default(&config, &of_pod("container", own)).unwrap();
+        assert_eq!(request.request.cards, Choice::Count(1));
+        assert_eq!(request.compute.priority, cards::grant::Priority::Low);
+    }
 }
 
 #[test]
