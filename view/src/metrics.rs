@@ -168,9 +168,9 @@ pub struct SliceMetrics {
     pub uuid: String,
     /// N of `/dev/nvidia<N>`.
     pub minor: u32,
-    /// Quota, bytes; absent where its broker does not answer: `cgpu set` may have changed it.
+    /// The broker's quota, bytes; absent where it does not answer: it may not have the grant's yet.
     pub quota_bytes: Option<u64>,
-    /// What the container asked for, bytes.
+    /// What its grant gives it, bytes.
     pub requested_bytes: u64,
     /// Held, bytes; absent where no broker answers.
     pub used_bytes: Option<u64>,

@@ -161,12 +161,19 @@ pub fn has_any(folder: &Path) -> bool {
 /// # Errors
 /// The system's, from reading.
 pub fn read(folder: &Path) -> Result<Vec<Event>, crate::Error> {
+    // This one first: where it has become the former one meanwhile, it is the whole log, and what came after it has its turn later.
+    let current = opened(&folder.join(NAME))?;
+    in_both(current, opened(&folder.join(FORMER_NAME))?)
+}
+
+fn in_both(current: Option<OpenLog>, former: Option<OpenLog>) -> Result<Vec<Event>, crate::Error> {
+    let is_moved = matches!((&current, &former), (Some(one), Some(other)) if one.is(other));
     let mut events = Vec::new();
-    for name in [FORMER_NAME, NAME] {
-        let read = store::read_capped("events", &folder.join(name), READ_BYTES);
-        let Some(bytes) = crate::Error::absent_is_none(read)? else {
-            continue;
-        };
+    for log in [former.filter(|_| !is_moved), current]
+        .into_iter()
+        .flatten()
+    {
+        let bytes = store::read_open("events", (&log.path, &log.file), READ_BYTES)?;
         let lines = bytes.split_inclusive(|byte| *byte == b'\n');
         events.extend(
             lines
@@ -175,6 +182,33 @@ pub fn read(folder: &Path) -> Result<Vec<Event>, crate::Error> {
         );
     }
     Ok(events)
+}
+
+/// One of a folder's files.
+struct OpenLog {
+    path: PathBuf,
+    file: File,
+    /// Device and inode.
+    is: (u64, u64),
+}
+
+impl OpenLog {
+    fn is(&self, other: &Self) -> bool {
+        self.is == other.is
+    }
+}
+
+fn opened(path: &Path) -> Result<Option<OpenLog>, crate::Error> {
+    let open = || {
+        let file = File::open(path).map_err(crate::Error::io("read", path))?;
+        let found = file.metadata().map_err(crate::Error::io("read", path))?;
+        Ok(OpenLog {
+            path: path.to_owned(),
+            is: (found.dev(), found.ino()),
+            file,
+        })
+    };
+    crate::Error::absent_is_none(open())
 }
 
 /// The last event of a folder's log, without reading the others: logs of many containers are looked at together.
@@ -390,6 +424,11 @@ mod tests {
             .map(|event| event.text)
             .collect();
         assert_eq!(texts, ["of the long file", "of the new one"]);
+        // Moved while it is read: each event is there once.
+        let [moved, former] =
+            [FORMER_NAME; 2].map(|name| opened(&folder.path().join(name)).unwrap());
+        let read = in_both(moved, former).unwrap();
+        assert_eq!(read.len(), 1, "{read:?}");
         // Somebody else is at it.
         let other = open(&path).unwrap();
         other.lock().unwrap();

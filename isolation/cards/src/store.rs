@@ -169,6 +169,15 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 /// [`Error::Io`] and [`Error::Oversized`].
 pub fn read_capped(what: &'static str, path: &Path, limit_bytes: u64) -> Result<Vec<u8>, Error> {
     let file = File::open(path).map_err(Error::io("read", path))?;
+    read_open(what, (path, &file), limit_bytes)
+}
+
+/// The same of a file that is open; `path` is where it was found.
+pub(crate) fn read_open(
+    what: &'static str,
+    (path, file): (&Path, &File),
+    limit_bytes: u64,
+) -> Result<Vec<u8>, Error> {
     // Some room beyond what is there: the end is then found without growing, and a node of many claims reads many such files at a start.
     let expected = file.metadata().map_or(0, |found| found.len());
     let expected = usize::try_from(expected.min(limit_bytes)).unwrap_or_default();

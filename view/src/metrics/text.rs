@@ -40,6 +40,8 @@ pub fn render(metrics: &Metrics, form: TextForm, dialects: &[Dialect]) -> anyhow
     // Of two containers of one name the one that was made last has it: the other one has ended, or soon will.
     let mut containers: Vec<&ContainerMetrics> = metrics.containers.iter().collect();
     containers.sort_by_key(|container| std::cmp::Reverse(container.created_at_unix_ms));
+    let mut named = HashSet::new();
+    containers.retain(|container| named.insert(identity(container)));
     let all = [Dialect::Cgpu, Dialect::Ack, Dialect::Dcgm, Dialect::Hami];
     for dialect in all.into_iter().filter(|dialect| dialects.contains(dialect)) {
         match dialect {

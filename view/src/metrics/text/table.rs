@@ -304,7 +304,7 @@ pub(super) const OF_SLICE: &[Metric<SliceMetrics>] = &[
     ),
     metric!(
         Gauge "cgpu_memory_requested_bytes",
-        "What the container asked for on a card when it started",
+        "What the container's grant gives it of a card: what it asked for when it started, or what cgpu set gave it since",
         |of| Some(of.requested_bytes)
     ),
     metric!(
@@ -334,7 +334,7 @@ pub(super) const OF_SLICE: &[Metric<SliceMetrics>] = &[
     ),
     metric!(
         Ratio "cgpu_compute_requested_ratio",
-        "Part of a card's time that the container asked for: its cap (policy fixed) or floor (policy soft)",
+        "Part of a card's time that the container's terms give: its cap (policy fixed) or floor (policy soft)",
         |of| of.share.percent.map(|percent| ratio(percent.saturating_mul(10_000)))
     ),
     metric!(Gauge "cgpu_compute_weight", "The container's weight", |of| of.share.weight),
