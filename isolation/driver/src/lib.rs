@@ -301,19 +301,23 @@ impl Error {
             }
             (Self::ExecutorAnswer { .. }, Attempt::First)
             | (
-                Self::Executor { .. } | Self::ExecutorRefused { .. } | Self::ExecutorAnswer { .. },
+                // The last two are found before anything is sent: a former broker, of another version, may have sent it.
+                Self::Executor { .. }
+                | Self::ExecutorRefused { .. }
+                | Self::ExecutorAnswer { .. }
+                | Self::Sums(_)
+                | Self::Unsupported(_),
                 Attempt::Again,
             ) => true,
             (Self::Sim { source, .. }, Attempt::Again) => is_scarcity(source),
-            (Self::ExecutorRefused { .. } | Self::Sim { .. }, Attempt::First)
-            | (
-                Self::Malformed { .. }
-                | Self::Refused { .. }
-                | Self::Anew { .. }
+            (
+                Self::ExecutorRefused { .. }
+                | Self::Sim { .. }
                 | Self::Sums(_)
                 | Self::Unsupported(_),
-                _,
-            ) => false,
+                Attempt::First,
+            )
+            | (Self::Malformed { .. } | Self::Refused { .. } | Self::Anew { .. }, _) => false,
         }
     }
 }
