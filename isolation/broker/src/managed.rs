@@ -394,7 +394,7 @@ impl ManagedMappings {
             let mut looking = self.looking();
             if looking.done() >= needed {
                 let has_found = looking.has_found_since(needed);
-                if has_found || self.lock().teardowns.is_empty() {
+                if has_found || !self.lock().teardowns.need_another_look() {
                     break has_found;
                 }
                 // The next one gives up what is missed once its threads are out.
