@@ -76,6 +76,7 @@ struct Counts {
     looks: AtomicU64,
     bytes: AtomicU64,
     steps: AtomicU64,
+    pieces: AtomicU64,
 }
 
 /// What looks have cost so far.
@@ -87,6 +88,8 @@ pub struct Work {
     pub bytes: u64,
     /// Comparisons of stretches.
     pub steps: u64,
+    /// Pieces in which they were taken, between which others have their turn.
+    pub pieces: u64,
 }
 
 #[derive(Debug)]
@@ -314,6 +317,7 @@ impl ManagedMappings {
             looks: value(&self.work.looks),
             bytes: value(&self.work.bytes),
             steps: value(&self.work.steps),
+            pieces: value(&self.work.pieces),
         }
     }
 
