@@ -26,6 +26,9 @@ const LONGEST_CLEAN_UP: Duration = Duration::from_secs(1);
 /// So many files wait for another message to supervisor and driver. What is beyond is the next broker's to give up, by the journal.
 const MOST_UNRELEASED: usize = 1024;
 
+/// Where nothing has changed, the driver is asked which files it holds at every so many intervals.
+const SELDOM: u32 = 60;
+
 /// What a container has closed.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {
@@ -35,6 +38,16 @@ pub(crate) struct GivenUp {
     ending: Mutex<Vec<(FileId, Instant)>>,
     /// Files that supervisor or driver may still hold, each with whether its charge ends with that.
     unreleased: Mutex<BTreeMap<FileId, Charge>>,
+    last_look: Mutex<LastLook>,
+}
+
+/// When the driver was asked which files it holds.
+#[derive(Debug, Default)]
+struct LastLook {
+    /// [`Driver::held_changes`] before that; `None`: it has not answered, or counts nothing.
+    at: Option<u64>,
+    /// Intervals since then.
+    intervals: u32,
 }
 
 /// What becomes of a file's charge when neither supervisor nor driver holds the file any more.
@@ -142,10 +155,24 @@ impl GivenUp {
     }
 
     /// Has the driver close what it holds and the journal does not know: a former broker has left it there, or a call that named it while
-    /// it was closed. A file is in the journal before it comes to the driver.
+    /// it was closed. A file is in the journal before it comes to the driver. The answer has every file, so it is asked where a file has come to it or
+    /// was closed, else seldom.
     pub(crate) fn close_unknown(&self, container: &Container) {
+        // Before it is asked: what changes meanwhile is asked for again.
+        let now = container.driver.held_changes();
+        {
+            let mut last = lock(&self.last_look);
+            last.intervals = last.intervals.saturating_add(1);
+            if now.is_some() && last.at == now && last.intervals < SELDOM {
+                return;
+            }
+            *last = LastLook::default();
+        }
         let mut unknown = match container.driver.held() {
-            Ok(held) => held,
+            Ok(held) => {
+                lock(&self.last_look).at = now;
+                held
+            }
             // It may answer at the next interval. That it does not is reported elsewhere.
             Err(error) => return tracing::debug!(%error, "the driver's files are not known"),
         };

@@ -76,6 +76,7 @@ struct Counts {
     looks: AtomicU64,
     bytes: AtomicU64,
     steps: AtomicU64,
+    pieces: AtomicU64,
 }
 
 /// What looks have cost so far.
@@ -87,6 +88,8 @@ pub struct Work {
     pub bytes: u64,
     /// Comparisons of stretches.
     pub steps: u64,
+    /// Pieces in which they were taken, between which others have their turn.
+    pub pieces: u64,
 }
 
 #[derive(Debug)]
@@ -314,6 +317,7 @@ impl ManagedMappings {
             looks: value(&self.work.looks),
             bytes: value(&self.work.bytes),
             steps: value(&self.work.steps),
+            pieces: value(&self.work.pieces),
         }
     }
 
@@ -394,7 +398,7 @@ impl ManagedMappings {
             let mut looking = self.looking();
             if looking.done() >= needed {
                 let has_found = looking.has_found_since(needed);
-                if has_found || self.lock().teardowns.is_empty() {
+                if has_found || !self.lock().teardowns.need_another_look() {
                     break has_found;
                 }
                 // The next one gives up what is missed once its threads are out.

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::os::unix::fs::FileExt;
 
 use ledger::Span;
 use nix::errno::Errno;
@@ -39,20 +40,49 @@ const ROUNDS: usize = 4;
 /// # Errors
 /// The table cannot be read: nothing is known of the process then.
 pub(crate) fn read(pid: i32, mut each: impl FnMut(Area)) -> io::Result<Table> {
+    let bytes = of_any_thread(pid, |path| read_one(path, &mut each))?;
+    Ok(bytes.map_or(Table::Gone, Table::Read))
+}
+
+/// The table of a process, to be read in parts; `None`: the process has ended, or has no memory any more.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn open(pid: i32) -> io::Result<Option<Parts>> {
+    of_any_thread(pid, |path| {
+        let file = match File::open(path) {
+            Err(error) if has_gone(&error) => return Ok(None),
+            file => file?,
+        };
+        let mut table = buffered(file);
+        match table.fill_buf() {
+            Ok([]) => Ok(None),
+            Ok(_) => Ok(Some(Parts(table))),
+            Err(error) if has_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// What the first thread of a process has of which `of` knows anything, the process's own before others; `None`: there is none.
+fn of_any_thread<T>(
+    pid: i32,
+    mut of: impl FnMut(&str) -> io::Result<Option<T>>,
+) -> io::Result<Option<T>> {
     for _ in 0..ROUNDS {
-        if let Some(bytes) = read_one(&format!("/proc/{pid}/maps"), &mut each)? {
-            return Ok(Table::Read(bytes));
+        if let Some(found) = of(&format!("/proc/{pid}/maps"))? {
+            return Ok(Some(found));
         }
         let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
             Ok(tasks) => tasks,
-            Err(error) if has_gone(&error) => return Ok(Table::Gone),
+            Err(error) if has_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         let (mut are_all_there, mut others) = (true, 0_usize);
         for task in tasks {
             let task = match task {
                 Ok(task) => task,
-                Err(error) if has_gone(&error) => return Ok(Table::Gone),
+                Err(error) if has_gone(&error) => return Ok(None),
                 Err(error) => return Err(error),
             };
             if task.file_name().to_str() == Some(&pid.to_string()) {
@@ -60,17 +90,55 @@ pub(crate) fn read(pid: i32, mut each: impl FnMut(Area)) -> io::Result<Table> {
             }
             others = others.saturating_add(1);
             let path = task.path();
-            if let Some(bytes) = read_one(&format!("{}/maps", path.display()), &mut each)? {
-                return Ok(Table::Read(bytes));
+            if let Some(found) = of(&format!("{}/maps", path.display()))? {
+                return Ok(Some(found));
             }
             are_all_there &= path.exists();
         }
         // One that has ended since it was listed may have started another.
         if are_all_there || others == 0 {
-            return Ok(Table::Gone);
+            return Ok(None);
         }
     }
     Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// A table of mappings that is read in parts. Each is of its own moment, as each of the kernel's pieces of a table is: a mapping that is there all
+/// the time is in one of them.
+#[derive(Debug)]
+pub(crate) struct Parts(BufReader<File>);
+
+/// How far a table was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// The part's length.
+    pub(crate) bytes: u64,
+    pub(crate) end: Option<TableEnd>,
+}
+
+/// How a table ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TableEnd {
+    /// All of it was read.
+    Whole,
+    /// Nobody has the memory any more: it may have broken off.
+    Gone,
+}
+
+impl Parts {
+    /// Says the mappings of files in the next lines, so many at most.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub(crate) fn next(&mut self, lines: usize, mut each: impl FnMut(Area)) -> io::Result<Part> {
+        let (bytes, is_last) = read_lines(&mut self.0, lines, &mut each)?;
+        let is_there = || matches!(self.0.get_ref().read_at(&mut [0], 0), Ok(1));
+        let end = is_last.then(|| match is_there() {
+            true => TableEnd::Whole,
+            false => TableEnd::Gone,
+        });
+        Ok(Part { bytes, end })
+    }
 }
 
 /// A descriptor that is closed, a process that has ended, or a group that was removed.
@@ -97,27 +165,38 @@ fn read_one(path: &str, each: &mut impl FnMut(Area)) -> io::Result<Option<u64>> 
 /// The table cannot be read.
 pub(crate) fn read_table(mut file: &File, each: &mut impl FnMut(Area)) -> io::Result<Option<u64>> {
     file.rewind()?;
-    let mut table = BufReader::with_capacity(64 * 1024, file);
+    let (bytes, _at_its_end) = read_lines(&mut buffered(file), usize::MAX, each)?;
+    Ok((bytes > 0).then_some(bytes))
+}
+
+fn buffered<T: Read>(table: T) -> BufReader<T> {
+    BufReader::with_capacity(64 * 1024, table)
+}
+
+/// The length of so many lines at most, and whether the table ends with them.
+fn read_lines(
+    table: &mut BufReader<impl Read>,
+    lines: usize,
+    each: &mut impl FnMut(Area),
+) -> io::Result<(u64, bool)> {
     let (mut bytes, mut line) = (0_u64, Vec::new());
-    loop {
+    for _ in 0..lines {
         line.clear();
-        let read = match (&mut table)
-            .take(MOST_LINE_BYTES)
-            .read_until(b'\n', &mut line)
-        {
+        let read = match table.take(MOST_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(read) => read,
             // It ends while it is read.
             Err(error) if has_gone(&error) => 0,
             Err(error) => return Err(error),
         };
         if read == 0 {
-            return Ok((bytes > 0).then_some(bytes));
+            return Ok((bytes, true));
         }
         bytes = bytes.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         if let Some(area) = area(&line) {
             each(area);
         }
     }
+    Ok((bytes, false))
 }
 
 /// `from-end access offset major:minor inode path`; `None` for a mapping of no file.
@@ -201,5 +280,50 @@ mod tests {
     #[test]
     fn nobody_has_no_table() {
         assert_eq!(read(i32::MAX, |_| ()).unwrap(), Table::Gone);
+    }
+
+    #[test]
+    fn a_table_in_parts_is_the_whole_one_and_one_that_breaks_off_is_known() {
+        use std::io::Write;
+        use std::process::{Command, Stdio};
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        child.stdin.as_mut().unwrap().write_all(b"a\n").unwrap();
+        let mut line = [0; 2];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut line)
+            .unwrap();
+        // It has written it, and maps nothing more.
+        let mut whole = Vec::new();
+        let Table::Read(bytes) = read(pid, |area| whole.push(area)).unwrap() else {
+            panic!("it is there")
+        };
+        for lines in [1, 3, 1000] {
+            let (mut areas, mut sum) = (Vec::new(), 0);
+            let mut parts = open(pid).unwrap().unwrap();
+            let end = loop {
+                let part = parts.next(lines, |area| areas.push(area)).unwrap();
+                sum += part.bytes;
+                if let Some(end) = part.end {
+                    break end;
+                }
+            };
+            assert_eq!((end, sum), (TableEnd::Whole, bytes), "{lines}");
+            assert_eq!(areas, whole, "{lines}");
+        }
+        let mut parts = open(pid).unwrap().unwrap();
+        assert_eq!(parts.next(1, |_| ()).unwrap().end, None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let rest = parts.next(usize::MAX, |_| ()).unwrap();
+        assert_eq!(rest.end, Some(TableEnd::Gone));
+        assert!(open(pid).unwrap().is_none());
     }
 }

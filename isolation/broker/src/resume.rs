@@ -8,6 +8,9 @@
 //! | begun (in doubt)   | asked of the driver again under the same ticket, committed, answered | the same, kept as undelivered |
 //! | finished           | answered              | kept as undelivered; if it was being answered, as answered |
 //!
+//! A call in doubt that cannot be asked again fails with EIO, and what it holds of the account stays held as long as the container: the driver
+//! may have executed it.
+//!
 //! What is in doubt is asked again as the journal has it, never from another look at the tenant's memory; an executor that
 //! remembers tickets does it once. Calls in doubt hold their places in [`crate::order`] before a new call can take one, as they
 //! did before.
@@ -255,7 +258,8 @@ fn foreign(files: &FileTable, caller: Caller, number: i32) -> Option<OwnedFd> {
     }
 }
 
-/// A call that this broker cannot ask again: another version's verdict, or a file that nobody has.
+/// A call that this broker cannot ask again: another version's verdict, or a file that nobody has. The driver may have executed it, and nobody
+/// can name what it has made to have it freed: that stays charged.
 fn give_up(name: &str, journal: &Journal, call_slot: &CallSlot, begun: Begun) -> Finished {
     tracing::error!(
         container = name,
@@ -263,7 +267,7 @@ fn give_up(name: &str, journal: &Journal, call_slot: &CallSlot, begun: Begun) ->
         "a call that a former broker began cannot be asked again"
     );
     let mut change = journal.change();
-    change.roll_back(&begun.reservation);
+    change.leave_in_doubt(&begun.reservation);
     let answer = Answer {
         ret: -nvabi::errno::EIO,
         after: Arc::clone(&begun.before),

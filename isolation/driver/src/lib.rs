@@ -27,6 +27,7 @@
 )]
 
 pub mod call;
+mod card;
 pub mod descriptors;
 pub mod executor;
 pub mod issue;
@@ -39,6 +40,9 @@ pub mod wire;
 pub mod xid;
 
 pub use call::{Call, Executed, FdSlot, FileKind, Link, Segment};
+pub use card::{
+    CardIdentity, CardSum, CardTime, ImplicitBytes, Incident, IncidentKind, RequestedCard,
+};
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -108,66 +112,6 @@ pub enum Binding {
     Executor,
     /// A simulated driver binds nothing.
     None,
-}
-
-/// A card of the container, as it is asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestedCard<'a> {
-    /// `GPU-…`
-    pub uuid: &'a str,
-    /// N of `/dev/nvidia<N>`
-    pub minor: u32,
-}
-
-/// What a driver itself counts for this container on one card.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct CardSum {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Bytes of memory objects (classes 0x40, 0x82, 0x83), each physical allocation once; no context memory, no page tables.
-    pub memory_bytes: u64,
-    /// Bytes of the further handles of such objects, and of handles of what another container has allocated; each handle anew.
-    pub further_bytes: u64,
-}
-
-/// How long a card's compute engine has worked for this container.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct CardTime {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Nanoseconds since the container's first call, without what switches between containers cost. It never falls.
-    pub used_ns: u64,
-    /// When it was read, ns of CLOCK_MONOTONIC.
-    pub at_ns: u64,
-}
-
-/// Something that went wrong on a card.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Incident {
-    /// Rises by one with every incident of a driver's life.
-    pub sequence: u64,
-    /// `GPU-…`; empty where only the PCI address is known.
-    pub uuid: String,
-    /// `0000:01:00`-like, where known.
-    pub pci: String,
-    /// What.
-    pub kind: IncidentKind,
-    /// Whether this container caused it (the faulting process or channel is its own); `None`: nobody can be named.
-    pub own: Option<bool>,
-}
-
-/// Kinds of incidents.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum IncidentKind {
-    /// The driver reported an Xid; the number says which, the text is the driver's.
-    Xid {
-        /// For example 13, 31, 43, 79.
-        number: u32,
-        /// The rest of the driver's line.
-        detail: String,
-    },
-    /// The card has fallen off the bus.
-    CardLost,
 }
 
 /// A file that a call names: the one it is made on, or one in its struct.
@@ -301,19 +245,23 @@ impl Error {
             }
             (Self::ExecutorAnswer { .. }, Attempt::First)
             | (
-                Self::Executor { .. } | Self::ExecutorRefused { .. } | Self::ExecutorAnswer { .. },
+                // The last two are found before anything is sent: a former broker, of another version, may have sent it.
+                Self::Executor { .. }
+                | Self::ExecutorRefused { .. }
+                | Self::ExecutorAnswer { .. }
+                | Self::Sums(_)
+                | Self::Unsupported(_),
                 Attempt::Again,
             ) => true,
             (Self::Sim { source, .. }, Attempt::Again) => is_scarcity(source),
-            (Self::ExecutorRefused { .. } | Self::Sim { .. }, Attempt::First)
-            | (
-                Self::Malformed { .. }
-                | Self::Refused { .. }
-                | Self::Anew { .. }
+            (
+                Self::ExecutorRefused { .. }
+                | Self::Sim { .. }
                 | Self::Sums(_)
                 | Self::Unsupported(_),
-                _,
-            ) => false,
+                Attempt::First,
+            )
+            | (Self::Malformed { .. } | Self::Refused { .. } | Self::Anew { .. }, _) => false,
         }
     }
 }
@@ -335,34 +283,6 @@ fn is_scarcity(error: &std::io::Error) -> bool {
         errno,
         Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS | Errno::ETOOMANYREFS)
     )
-}
-
-/// One card as its driver numbers it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct CardIdentity {
-    /// `GPU-…`
-    pub uuid: String,
-    /// N of `/dev/nvidia<N>`
-    pub minor: u32,
-    /// RM's GPU id (CARD_INFO, PROBED_IDS)
-    pub gpu_id: u32,
-    /// RM's device instance (`deviceId` of NV01_DEVICE_0)
-    pub device_instance: u32,
-    /// Framebuffer in bytes.
-    pub memory_bytes: u64,
-}
-
-/// Card memory that an object takes without a size field, in bytes: the declared context tax.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct ImplicitBytes {
-    /// For each channel group (TSG) of the graphics and compute engine: context buffers.
-    pub channel_group: u64,
-    /// For each channel group of another engine.
-    pub other_group: u64,
-    /// For each channel: instance memory and method buffers.
-    pub channel: u64,
-    /// For each GPU virtual address space: page tables.
-    pub va_space: u64,
 }
 
 /// Executes admitted calls.
@@ -480,6 +400,11 @@ pub trait Driver: Send + Sync {
     /// As [`Driver::execute`].
     fn held(&self) -> Result<Vec<FileId>, Error> {
         Ok(Vec::new())
+    }
+
+    /// A number that grows with all by which what [`Driver::held`] comes to may become something else; `None`: nobody counts that.
+    fn held_changes(&self) -> Option<u64> {
+        None
     }
 
     /// The tenant's last reference to a file is gone. Reporting it twice does no harm.

@@ -27,7 +27,7 @@ use named::Named;
 use sys::sync;
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
-pub const VERSION: u64 = 9;
+pub const VERSION: u64 = 10;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -305,13 +305,26 @@ impl Change<'_> {
         }
     }
 
-    /// Drops references that no call under way has: a former broker held them for what its successor does not know.
+    /// Keeps what is held, until the container's end: the driver may have executed the call, and nobody will know.
+    pub fn leave_in_doubt(&mut self, reservation: &Reservation) {
+        let pins = reservation.pins();
+        if !pins.is_empty() {
+            self.record_op(Op::PinsStay(pins));
+        }
+    }
+
+    /// Drops references that no call under way has, and none that is in doubt for ever: a former broker held them for what its successor does
+    /// not know.
     pub fn unpin_all_but_of_open_calls(&mut self) {
         let of_calls = self
             .open()
             .flat_map(|(_, open)| open.begun.reservation.pins());
         let of_calls: HashSet<PinToken> = of_calls.collect();
-        let strays = self.ledger.pins().filter(|pin| !of_calls.contains(pin));
+        let pins = self.ledger.pins();
+        let strays = pins.filter(|pin| {
+            let stays = of_calls.contains(pin) || self.staying_pins().contains(pin);
+            !stays
+        });
         for pin in strays.collect::<Vec<_>>() {
             self.record(Operation::Unpin { pin });
         }

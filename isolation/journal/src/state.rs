@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use driver::{FileId, FileKind};
 use ledger::steps::Stepped;
-use ledger::{Applied, CardSlot, Ledger, Operation, Recorded, Refusal, ReservationToken};
+use ledger::{Applied, CardSlot, Ledger, Operation, PinToken, Recorded, Refusal, ReservationToken};
 use serde::{Deserialize, Serialize};
 
 mod calls;
@@ -52,6 +52,8 @@ pub struct State {
     registered: BTreeSet<(FileId, FileId)>,
     /// What a context takes on a card, bytes: the most that its driver has told.
     context_bytes: BTreeMap<CardSlot, u64>,
+    /// References of calls that the driver may have executed, of which nobody will know: they stay.
+    staying_pins: BTreeSet<PinToken>,
 }
 
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
@@ -101,6 +103,8 @@ pub enum Op {
     FileClaimed(FileId),
     /// Another container was told what the file holds.
     FileReported(FileId),
+    /// References stay that a call held, since the driver may have executed it.
+    PinsStay(Vec<PinToken>),
     /// Nobody holds the file any more.
     FileClosing(FileId),
     /// It is closed everywhere.
@@ -145,6 +149,7 @@ impl State {
             os_events: OsEvents::default(),
             registered: BTreeSet::new(),
             context_bytes: BTreeMap::new(),
+            staying_pins: BTreeSet::new(),
         }
     }
 
@@ -211,6 +216,11 @@ impl State {
     /// The files, by identity.
     pub fn files(&self) -> impl Iterator<Item = (FileId, &FileEntry)> {
         self.files.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// References that stay as long as the container: see [`Op::PinsStay`].
+    pub(crate) fn staying_pins(&self) -> &BTreeSet<PinToken> {
+        &self.staying_pins
     }
 
     /// Calls under way, by call slot.
@@ -327,6 +337,7 @@ impl State {
                 self.pools.insert((file, base), (bytes, reservation));
             }
             Op::PoolGone(file, base) => self.end_pool((file, base))?,
+            Op::PinsStay(pins) => self.staying_pins.extend(pins),
             Op::PoolStays(file, base) => drop(self.pools.remove(&(file, base))),
             Op::OsEvent(file, event) => self.os_events.insert(file, event),
             Op::OsEventGone(event) => self.os_events.remove(event),

@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 pub struct ReservationToken(u64);
 
 /// A [`Pin`] by its number, as [`ReservationToken`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PinToken(u64);
 
 /// One change of a ledger; each variant is the method of its name.

@@ -122,9 +122,10 @@ impl ExecutedCall<'_> {
         change: &mut Change<'_>,
         turn: &ThreadTurn<'_>,
     ) -> ChangesAccount {
-        // What the kernel may have given for all that stays reserved as long as the container lives: its executor, without which
-        // nothing can be freed, is gone.
-        if !self.is_in_doubt {
+        // What the kernel may have given for all that stays reserved as long as the container lives: nobody can name it to have it freed.
+        if self.is_in_doubt {
+            change.leave_in_doubt(&self.reservation);
+        } else {
             change.roll_back(&self.reservation);
         }
         let call = self

@@ -17,20 +17,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
 use driver::FileId;
-use ledger::{ManagedSpan, Operation, Span};
+use ledger::{ManagedSpan, Span};
 
 use super::spans::Stretches;
-use super::{Inner, ManagedMappings, OnItsWay, Scope, What, evidence, teardown};
-use crate::maps::{self, Table};
+use super::{ManagedMappings, Scope, evidence};
 use crate::open_file_scan;
 
+mod end;
 mod files;
 mod found;
 mod kept;
+mod process;
 mod way;
 
-use files::{Files, Inode, MOST_MAPPED, Mapped, merged, stretches};
+use end::Ending;
+use files::{Files, Inode, MOST_MAPPED, Mapped, stretches};
 use kept::{InKept, OutOfSight};
+use process::Reading;
 use way::resume;
 pub(super) use way::settle;
 
@@ -38,6 +41,8 @@ pub(super) use way::settle;
 const MOST_ROUNDS: u32 = 16;
 /// So many changes are made at once; other calls wait for them.
 const CHUNK: usize = 256;
+/// So many lines of a table, or pieces of managed memory, are gone through in one step.
+const MOST_OF_A_STEP: usize = 8192;
 
 /// The look under way, and the numbers of those before.
 #[derive(Debug, Default)]
@@ -74,6 +79,8 @@ struct Look {
     /// What is charged to each process.
     by_process: HashMap<i32, Mapped>,
     todo: Vec<i32>,
+    /// Whose table is read.
+    reading: Option<Reading>,
     /// Everybody looked at, with the moment of its start.
     seen: HashMap<i32, Option<u64>>,
     /// What those have mapped who have been charged.
@@ -88,6 +95,8 @@ struct Look {
     out_of_sight: OutOfSight,
     /// Somebody could not be looked at: nothing is uncharged.
     is_inconclusive: bool,
+    /// Once all have been looked at.
+    ending: Option<Ending>,
 }
 
 impl Looking {
@@ -114,6 +123,7 @@ impl Looking {
         managed: &ManagedMappings,
         scope: Scope<'_>,
     ) -> (Step, Vec<String>) {
+        managed.work.pieces.fetch_add(1, Ordering::Relaxed);
         let Some(look) = &mut self.under_way else {
             self.begun = self.begun.saturating_add(1);
             let look = Look::begin(managed, scope, self.begun);
@@ -121,20 +131,12 @@ impl Looking {
             return (Step::More, Vec::new());
         };
         let mut violations = Vec::new();
-        let suspect = match self.is_others_turn {
-            true => None,
-            false => managed.lock().next_suspect(),
+        if look.is_anybody_left(managed, scope, &mut self.is_others_turn, &mut violations) {
+            return (Step::More, violations);
+        }
+        let Some(found) = look.end(managed, scope) else {
+            return (Step::More, violations);
         };
-        self.is_others_turn = suspect.is_some();
-        if let Some(pid) = suspect.or_else(|| look.next(managed, scope)) {
-            look.examine(managed, scope, pid, &mut violations);
-            return (Step::More, violations);
-        }
-        if let Some(memory) = look.next_memory(managed, scope) {
-            look.examine_memory(managed, scope, &memory, &mut violations);
-            return (Step::More, violations);
-        }
-        let found = look.end(managed, scope);
         managed.lock().end_of_look(self.begun);
         managed.work.looks.fetch_add(1, Ordering::Relaxed);
         self.under_way = None;
@@ -176,6 +178,7 @@ impl Look {
             by_inode,
             by_process,
             todo: Vec::new(),
+            reading: None,
             seen: HashMap::new(),
             own: HashMap::new(),
             elsewhere: BTreeMap::new(),
@@ -184,7 +187,39 @@ impl Look {
             kept: None,
             out_of_sight: OutOfSight::default(),
             is_inconclusive: false,
+            ending: None,
         }
+    }
+
+    /// Looks at somebody, or goes on with it; `false` when everybody has been looked at.
+    fn is_anybody_left(
+        &mut self,
+        managed: &ManagedMappings,
+        scope: Scope<'_>,
+        is_others_turn: &mut bool,
+        violations: &mut Vec<String>,
+    ) -> bool {
+        if self.ending.is_some() {
+            return false;
+        }
+        if self.reading.is_some() {
+            self.read_on(managed, scope, violations);
+            return true;
+        }
+        let suspect = match *is_others_turn {
+            true => None,
+            false => managed.lock().next_suspect(),
+        };
+        *is_others_turn = suspect.is_some();
+        if let Some(pid) = suspect.or_else(|| self.next(managed, scope)) {
+            self.examine(managed, scope, pid, violations);
+            return true;
+        }
+        if let Some(memory) = self.next_memory(managed, scope) {
+            self.examine_memory(managed, scope, &memory, violations);
+            return true;
+        }
+        false
     }
 
     /// Who is to be looked at next; `None` when everybody has been.
@@ -224,48 +259,6 @@ impl Look {
         charged
             .filter(|pid| started(pid).is_some_and(|at| managed.lock().is_same_process(*pid, at)))
             .collect()
-    }
-
-    fn examine(
-        &mut self,
-        managed: &ManagedMappings,
-        scope: Scope<'_>,
-        pid: i32,
-        violations: &mut Vec<String>,
-    ) {
-        let start = sys::proc::start_ticks(pid);
-        let is_any_kept = !scope.files.initialised.is_empty();
-        let suspicions = {
-            let mut inner = managed.lock();
-            inner.take_suspicions((pid, start), self.number, is_any_kept)
-        };
-        self.seen.insert(pid, start);
-        let mut mapped = BTreeMap::new();
-        let table = maps::read(pid, |area| self.files.add(&mut mapped, area));
-        match table {
-            Ok(Table::Read(bytes)) => {
-                managed.work.bytes.fetch_add(bytes, Ordering::Relaxed);
-            }
-            // What it had is the driver's to give up; who has shared its memory is looked at as well.
-            Ok(Table::Gone) => {
-                managed.lock().has_ended(self.number, &suspicions);
-                return;
-            }
-            Err(error) => {
-                managed.lock().has_ended(self.number, &suspicions);
-                tracing::debug!(pid, %error, "a table of mappings cannot be read");
-                self.is_inconclusive = true;
-                return;
-            }
-        }
-        let mapped: Mapped = merged(mapped);
-        let suspicions = Stretches::of(suspicions);
-        violations.extend(self.charge_uncharged(managed, scope, (pid, None), &mapped, &suspicions));
-        let is_charged = self.by_process.contains_key(&pid);
-        let is_same = start.is_some_and(|start| managed.lock().is_same_process(pid, start));
-        if is_charged && is_same {
-            self.own.insert(pid, mapped);
-        }
     }
 
     /// Charges what a process has mapped that is not charged; says what is beyond the quota then. Of memory that it had, `file` may be what is
@@ -326,81 +319,4 @@ impl Look {
         let suspected = uncharged.without(&unsuspected, steps);
         Stretches::of(rest.iter().chain(suspected.iter()).collect())
     }
-
-    /// Uncharges what nobody has mapped, nobody is on its way to and the driver has given up.
-    fn end(&mut self, managed: &ManagedMappings, scope: Scope<'_>) -> bool {
-        if self.is_inconclusive {
-            tracing::debug!(container = scope.name, "not everybody could be looked at");
-            return false;
-        }
-        let elsewhere: Mapped = merged(std::mem::take(&mut self.elsewhere));
-        let nothing = Stretches::default();
-        let (mut unmapped, mut steps) = (Vec::new(), 0);
-        let is_in_sight = |it: &&ManagedSpan| !self.out_of_sight.has(it);
-        for it in self.charged.iter().filter(is_in_sight) {
-            let (Some(inode), Some(own)) =
-                (self.files.inode(it.uvm_file), self.own.get(&it.process.0))
-            else {
-                continue;
-            };
-            let own = own.get(&inode).unwrap_or(&nothing);
-            let elsewhere = elsewhere.get(&inode).unwrap_or(&nothing);
-            for rest in own.leave_of(it.span, &mut steps) {
-                let rest = elsewhere.leave_of(rest, &mut steps);
-                unmapped.extend(rest.into_iter().map(|span| (it, span)));
-            }
-        }
-        managed.work.steps.fetch_add(steps, Ordering::Relaxed);
-        let seen: Vec<i32> = self.seen.keys().copied().collect();
-        let unmapped = on_nobodys_way(&managed.lock(), &unmapped);
-        let unmapped = teardown::over(managed, &seen, unmapped);
-        let mut found = false;
-        for chunk in unmapped.chunks(CHUNK) {
-            // Held until it is uncharged: nobody sets out for it meanwhile.
-            let inner = managed.lock();
-            let mut change = scope.journal.change();
-            for (it, span) in on_nobodys_way(&inner, chunk) {
-                found = true;
-                change.record(Operation::UnmapManaged {
-                    uvm_file: it.uvm_file,
-                    span,
-                });
-            }
-        }
-        found
-    }
-}
-
-/// What nobody is on the way to, and nobody was charged for since the picture was taken; nothing where that was too much.
-fn on_nobodys_way<'a>(
-    inner: &Inner,
-    unmapped: &[(&'a ManagedSpan, Span)],
-) -> Vec<(&'a ManagedSpan, Span)> {
-    let Some(meanwhile) = &inner.charged_meanwhile else {
-        return Vec::new();
-    };
-    let mut kept: HashMap<FileId, Vec<Span>> = HashMap::new();
-    let mut of_former = BTreeSet::new();
-    for (file, span) in meanwhile {
-        kept.entry(*file).or_default().push(*span);
-    }
-    for OnItsWay { tgid, what, .. } in inner.on_their_way.values() {
-        match what {
-            What::Charged(file, span) => kept.entry(*file).or_default().push(*span),
-            What::OfFormerBroker => {
-                of_former.insert(*tgid);
-            }
-            What::Other(_) => {}
-        }
-    }
-    let kept: HashMap<FileId, Stretches> = merged(kept);
-    let nothing = Stretches::default();
-    let mut rest = Vec::new();
-    let all = unmapped.iter();
-    for (it, span) in all.filter(|(it, _)| !of_former.contains(&it.process.0)) {
-        let kept = kept.get(&FileId(it.uvm_file.0)).unwrap_or(&nothing);
-        let spans = kept.leave_of(*span, &mut 0).into_iter();
-        rest.extend(spans.map(|span| (*it, span)));
-    }
-    rest
 }

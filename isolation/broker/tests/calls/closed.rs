@@ -23,6 +23,10 @@ pub(crate) const TESTS: &[Test] = &[
         "closed::semaphore_pools_are_freed_with_their_file_or_stay_charged",
         semaphore_pools_are_freed_with_their_file,
     ),
+    (
+        "closed::what_the_driver_holds_is_listed_where_that_may_have_changed",
+        what_the_driver_holds_is_listed_seldom,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -113,4 +117,36 @@ fn semaphore_pools_are_freed_with_their_file() {
         let stays = if refusal.is_some() { charged } else { 0 };
         assert_eq!(fixture.used_bytes_of_the_host(), stays);
     }
+}
+
+/// The answer has every file: at each interval, it would be the cost of a container that does nothing. A file that nobody knows is closed all the
+/// same.
+fn what_the_driver_holds_is_listed_seldom() {
+    let fixture = Fixture::new(4 * MIB);
+    let fake = &fixture.fake;
+    let requests = || fake.held_requests.load(Ordering::SeqCst);
+    let intervals = |count| (0..count).for_each(|_| fixture.reaper.reconcile(&fixture.container));
+    let stray = |id| fake.kept_files.lock().unwrap().insert(driver::FileId(id));
+    let is_closed = || fake.kept_files.lock().unwrap().is_empty();
+    // What a former broker has left.
+    stray(1 << 40);
+    intervals(1);
+    assert!(is_closed());
+    // It has closed one.
+    intervals(1);
+    assert_eq!(requests(), 2);
+    intervals(59);
+    assert_eq!(requests(), 2);
+    intervals(1);
+    assert_eq!(requests(), 3);
+    // A call that was late brings one.
+    stray(1 << 40);
+    fake.held_changes.fetch_add(1, Ordering::SeqCst);
+    intervals(1);
+    assert!(is_closed());
+    // And should it not be seen.
+    intervals(1);
+    stray(1 << 40);
+    intervals(60);
+    assert!(is_closed());
 }

@@ -77,6 +77,11 @@ pub(crate) struct Fake {
     pub(crate) closed: AtomicU64,
     /// Whether it cannot be told of closed files.
     pub(crate) hears_of_no_close: AtomicBool,
+    /// How often it was asked which files it holds, and how often that has changed.
+    pub(crate) held_requests: AtomicU64,
+    pub(crate) held_changes: AtomicU64,
+    /// What it replies then.
+    pub(crate) kept_files: Mutex<BTreeSet<FileId>>,
     /// Bytes that its sums have and no object: as if something had got past the broker.
     pub(crate) leaked_bytes: AtomicU64,
     /// What it reports, all of it.
@@ -672,6 +677,15 @@ impl Driver for Handle {
         Ok(incidents)
     }
 
+    fn held(&self) -> Result<Vec<FileId>, Error> {
+        self.0.held_requests.fetch_add(1, Ordering::SeqCst);
+        Ok(self.0.kept_files.lock().unwrap().iter().copied().collect())
+    }
+
+    fn held_changes(&self) -> Option<u64> {
+        Some(self.0.held_changes.load(Ordering::SeqCst))
+    }
+
     fn closed(&self, file: FileId) -> Result<(), Error> {
         if self.0.hears_of_no_close.load(Ordering::SeqCst) {
             return Err(Error::Executor {
@@ -690,6 +704,8 @@ impl Driver for Handle {
         for client in clients {
             state.drop_client(client);
         }
+        self.0.kept_files.lock().unwrap().remove(&file);
+        self.0.held_changes.fetch_add(1, Ordering::SeqCst);
         self.0.closed.fetch_add(1, Ordering::SeqCst);
         self.0.changed.notify_all();
         Ok(())

@@ -20,6 +20,7 @@ mod files;
 mod fixture;
 mod health;
 mod host;
+mod in_doubt;
 mod kept;
 mod launch;
 mod layouts;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         host::TESTS,
         signals::TESTS,
         replace::TESTS,
+        in_doubt::TESTS,
         share::TESTS,
         provoked::TESTS,
         cpu_time::TESTS,

@@ -41,6 +41,10 @@ pub(crate) const TESTS: &[Test] = &[
         "managed::what_is_found_is_charged_in_linear_time",
         what_is_found_is_charged_in_linear_time,
     ),
+    (
+        "managed::a_long_table_is_looked_at_in_pieces",
+        a_long_table_is_looked_at_in_pieces,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -266,4 +270,42 @@ fn what_is_unmapped_stays_charged() {
     });
     other_process.ok(&Ask::StopFlipping);
     other.answer().unwrap();
+}
+
+/// A look's steps are as long as a tenant's table of mappings, unless they go through so many lines at a time. What is mapped is where the last of
+/// them comes to, or the first.
+fn a_long_table_is_looked_at_in_pieces() {
+    const MAPPINGS: u64 = 60_000;
+    const PAGE: u64 = 4096;
+    let fixture = Fixture::with_managed(1 << 30, Managed::Charge);
+    let tenant = fixture.tenant();
+    let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+    let bytes = usize::try_from(PAGE).unwrap();
+    let mut addresses = Vec::new();
+    let mut map = || addresses.push(tenant.ok(&Ask::MapManaged { fd: uvm, bytes }));
+    (0..10).for_each(|_| map());
+    let count = usize::try_from(MAPPINGS).unwrap();
+    tenant.ok(&Ask::ManyMappings { count });
+    (0..10).for_each(|_| map());
+    let work = || fixture.container.managed.work();
+    let look = || broker::watch::managed::look(&fixture.container, Reason::Interval);
+    let before = work();
+    until("three whole looks", || {
+        look();
+        assert_eq!(fixture.used_bytes(), 20 * PAGE);
+        work().looks >= before.looks + 3
+    });
+    let (looks, pieces) = (work().looks - before.looks, work().pieces - before.pieces);
+    assert!(
+        pieces >= looks * MAPPINGS / 8192,
+        "{pieces} in {looks} looks"
+    );
+    for address in addresses {
+        let address = address.cast_unsigned();
+        tenant.ok(&Ask::UnmapManaged { address });
+    }
+    until("all is given back", || {
+        look();
+        fixture.used_bytes() == 0
+    });
 }

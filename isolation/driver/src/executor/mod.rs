@@ -20,6 +20,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -86,6 +87,8 @@ pub struct ExecutorDriver {
     idle: Mutex<Vec<Connection>>,
     /// Files that the executor has from us.
     held: Mutex<HashSet<FileId>>,
+    /// How often it may have been sent files, or was to close one.
+    held_changes: AtomicU64,
     asker: Asker,
 }
 
@@ -115,6 +118,7 @@ impl ExecutorDriver {
             pid: OnceLock::new(),
             idle: Mutex::default(),
             held: Mutex::default(),
+            held_changes: AtomicU64::new(0),
             asker: Asker::default(),
         }
     }
@@ -239,12 +243,16 @@ impl ExecutorDriver {
         // Once more where the executor turns out not to have a file: it is then sent.
         for _attempt in 0..call.fds.len().saturating_add(2) {
             let (head, fds) = self.head(file, ticket, call);
+            self.has_sent(&fds);
             connection.out.clear();
             self.encode(&Request::Execute(head), &mut connection.out)?;
             for segment in &call.segments {
                 connection.out.extend_from_slice(&segment.bytes);
             }
-            let (answer, (from, to)) = self.exchange(connection, &fds, patience)?;
+            let exchanged = self.exchange(connection, &fds, patience);
+            // Whoever has asked meanwhile has asked too early.
+            self.has_sent(&fds);
+            let (answer, (from, to)) = exchanged?;
             match answer {
                 Answer::Done { ret } => {
                     let mut bytes = connection.buffer.get(from..to).unwrap_or_default();
@@ -268,6 +276,13 @@ impl ExecutorDriver {
             }
         }
         Err(self.refused("it loses the files that it is given".to_owned()))
+    }
+
+    /// A file may come to the executor that it does not hold.
+    fn has_sent(&self, fds: &[BorrowedFd<'_>]) {
+        if !fds.is_empty() {
+            self.held_changes.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     fn head<'a>(
@@ -422,9 +437,15 @@ impl Driver for ExecutorDriver {
         Ok(files)
     }
 
+    fn held_changes(&self) -> Option<u64> {
+        Some(self.held_changes.load(Ordering::SeqCst))
+    }
+
     fn closed(&self, file: FileId) -> Result<(), Error> {
         lock(&self.held).remove(&file);
-        match self.ask(&Request::Closed { file }) {
+        let answer = self.ask(&Request::Closed { file });
+        self.held_changes.fetch_add(1, Ordering::SeqCst);
+        match answer {
             Ok(Answer::Ok) => Ok(()),
             Ok(other) => Err(self.unexpected(&other)),
             // Nobody listens there any more: the executor has ended, and its duplicates with it.

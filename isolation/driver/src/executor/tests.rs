@@ -160,3 +160,66 @@ fn a_file_of_an_executor_that_has_ended_is_closed() {
     driver.closed(FileId(1)).unwrap();
     assert!(driver.held().unwrap_err().is_unreachable());
 }
+
+#[test]
+fn what_an_executor_holds_changes_where_a_file_is_sent_or_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.sock");
+    let listener = sys::fd_passing::listen_seqpacket(&path).unwrap();
+    let executor = thread::spawn(move || {
+        let connection = sys::fd_passing::accept(listener.as_fd()).unwrap();
+        let mut buffer = vec![0; MAX_MESSAGE_BYTES];
+        for answer in [
+            Answer::Welcome { pid: 1 },
+            Answer::Held(vec![FileId(9)]),
+            Answer::Done { ret: 0 },
+            Answer::Done { ret: 0 },
+            Answer::Ok,
+        ] {
+            sys::fd_passing::receive(connection.as_fd(), &mut buffer).unwrap();
+            let mut bytes = postcard::to_stdvec(&answer).unwrap();
+            if matches!(answer, Answer::Done { .. }) {
+                bytes.extend([0; 4]);
+            }
+            sys::fd_passing::send(connection.as_fd(), &bytes, &[]).unwrap();
+        }
+    });
+    let driver = driver_of(&path);
+    let changes = || driver.held_changes().unwrap();
+    let first = changes();
+    assert_eq!(driver.held().unwrap(), [FileId(9)]);
+    assert_eq!(changes(), first);
+    let call = || {
+        let null = File::open("/dev/null").unwrap();
+        let file = FileRef {
+            id: FileId(1),
+            kind: FileKind::Uvm,
+            fd: null.as_fd(),
+        };
+        let block = Segment {
+            address: 0,
+            link: None,
+            bytes: vec![0; 4],
+        };
+        let mut call = Call {
+            cmd: 1,
+            segments: vec![block],
+            fds: Vec::new(),
+        };
+        let caller = Caller { tgid: 1, tid: 1 };
+        let ticket = Ticket {
+            call_slot: 1,
+            call: 1,
+        };
+        driver.execute(file, caller, ticket, &mut call).unwrap();
+    };
+    call();
+    let sent = changes();
+    assert!(sent > first);
+    // It has the file already.
+    call();
+    assert_eq!(changes(), sent);
+    driver.closed(FileId(1)).unwrap();
+    assert!(changes() > sent);
+    executor.join().unwrap();
+}

@@ -546,6 +546,13 @@ impl Driver for Front {
         }
     }
 
+    fn held_changes(&self) -> Option<u64> {
+        match &self.way {
+            Way::Strict(executor) => executor.held_changes(),
+            Way::Compat(..) => None,
+        }
+    }
+
     fn closed(&self, file: FileId) -> Result<(), Error> {
         match &self.way {
             Way::Strict(executor) => executor.closed(file),

@@ -17,7 +17,7 @@ use super::log::{
 };
 use super::*;
 use crate::limits;
-use crate::state::{Begun, CallKey, Numbering};
+use crate::state::{Answer, Begun, CallKey, ChangesAccount, Numbering};
 
 fn fresh() -> State {
     State::new(Ledger::new(&[(CardSlot(0), 1 << 30)]), Numbering::default())
@@ -114,6 +114,26 @@ fn a_successor_lets_go_of_references_that_no_open_call_has() {
     drop(first);
     let second = open(&file);
     let mut change = second.change();
+    change.unpin_all_but_of_open_calls();
+    assert_eq!(change.ledger.pins().collect::<Vec<_>>(), [of_call]);
+    assert_eq!(change.ledger.used(CARD), 1 << 20);
+    // It cannot ask for the call again: the driver may have executed it, and has the memory then.
+    let reservation = change.open_in(0).unwrap().begun.reservation.clone();
+    change.leave_in_doubt(&reservation);
+    change.record_op(Op::End(
+        0,
+        Answer {
+            ret: -5,
+            after: Arc::default(),
+            replaces: None,
+            changes_account: ChangesAccount::No,
+        },
+    ));
+    change.record_op(Op::Settle(0, None));
+    drop(change);
+    drop(second);
+    let third = open(&file);
+    let mut change = third.change();
     change.unpin_all_but_of_open_calls();
     assert_eq!(change.ledger.pins().collect::<Vec<_>>(), [of_call]);
     assert_eq!(change.ledger.used(CARD), 1 << 20);

@@ -83,7 +83,7 @@ pub(super) fn merged<K, M: FromIterator<(K, Stretches)>>(
 
 /// Adds a stretch to others, which come in the order of their addresses, those of one table after those of another. Beyond what is remembered,
 /// the room between two counts as mapped: nothing is hidden behind a great many.
-fn add(mapped: &mut Vec<Span>, span: Span) {
+pub(super) fn add(mapped: &mut Vec<Span>, span: Span) {
     let has_space = mapped.len() < MOST_MAPPED;
     match mapped.last_mut() {
         Some(before) if !has_space || before.last().checked_add(1) == Some(span.base()) => {
