@@ -210,6 +210,25 @@ fn screens_are_those_that_were_looked_at() {
 }
 
 #[test]
+fn what_nobody_knows_of_a_card_is_no_zero() {
+    let mut top = host(0);
+    let (uuid, silent) = (top.cards[0].uuid.clone(), top.cards[1].uuid.clone());
+    for slice in top.vgpus.iter_mut().flat_map(|vgpu| &mut vgpu.cards) {
+        slice.share.used_ppm = None;
+        slice.used_bytes = slice.used_bytes.filter(|_| slice.uuid == uuid);
+    }
+    let used = top.use_of(&uuid);
+    assert!(
+        used.memory_bytes.is_some() && used.time_ppm.is_none(),
+        "{used:?}"
+    );
+    assert_eq!(top.use_of(&silent).memory_bytes, None);
+    // Nobody is on it.
+    top.vgpus.clear();
+    assert_eq!(top.use_of(&silent).memory_bytes, Some(0));
+}
+
+#[test]
 fn the_picture_in_the_documents_is_the_screen() {
     let buffer = screen((120, 30), &[Key::Char('s'), Key::Enter]);
     check(&folder().join("../docs/guide/top.svg"), &picture(&buffer));

@@ -174,7 +174,7 @@ pub struct PsIncidents {
     pub hung_call: u64,
     /// Those of them that have not come back yet.
     pub hung_now: u64,
-    /// Comparisons in which the driver counted more than the ledger.
+    /// Times that memory was found beyond the ledger: held by the driver, or mapped without a call.
     pub violations: u64,
 }
 

@@ -7,7 +7,6 @@ use crate::JSON_VERSION;
 use crate::cards::CardRow;
 use crate::host_driver::HostDriver;
 use crate::ps::{PsCard, PsVgpu};
-use crate::share::Share;
 
 /// What `cgpu top --json` prints, one a period.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,10 +28,10 @@ pub struct Top {
 /// What the containers of a card use of it together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Use {
-    /// Memory that they hold, bytes.
-    pub memory_bytes: u64,
-    /// Of its time in the last second or so, parts of a million.
-    pub time_ppm: u64,
+    /// Memory that they hold, bytes; of those whose brokers have answered. Absent where none has.
+    pub memory_bytes: Option<u64>,
+    /// Of its time in the last second or so, parts of a million; of those of whom that is known. Absent where it is of none.
+    pub time_ppm: Option<u64>,
     /// What they are entitled to, parts of a million.
     pub entitled_ppm: u64,
 }
@@ -59,19 +58,16 @@ impl Top {
     #[must_use]
     pub fn use_of(&self, uuid: &str) -> Use {
         let slices = self.vgpus.iter().flat_map(|vgpu| &vgpu.cards);
-        let of_card = slices.filter(|slice| slice.uuid == uuid);
-        of_card.fold(Use::default(), |sum, slice: &PsCard| {
-            let Share {
-                used_ppm,
-                entitlement_ppm,
-                ..
-            } = &slice.share;
-            let add = |sum: u64, one: Option<u64>| sum.saturating_add(one.unwrap_or(0));
-            Use {
-                memory_bytes: add(sum.memory_bytes, slice.used_bytes),
-                time_ppm: add(sum.time_ppm, *used_ppm),
-                entitled_ppm: add(sum.entitled_ppm, *entitlement_ppm),
-            }
-        })
+        let of_card: Vec<&PsCard> = slices.filter(|slice| slice.uuid == uuid).collect();
+        let all = |value: fn(&PsCard) -> Option<u64>| {
+            let mut known = of_card.iter().filter_map(|slice| value(slice)).peekable();
+            let is_known = of_card.is_empty() || known.peek().is_some();
+            is_known.then(|| known.fold(0, u64::saturating_add))
+        };
+        Use {
+            memory_bytes: all(|slice| slice.used_bytes),
+            time_ppm: all(|slice| slice.share.used_ppm),
+            entitled_ppm: all(|slice| slice.share.entitlement_ppm).unwrap_or(0),
+        }
     }
 }

@@ -164,15 +164,18 @@ impl Health {
             return Some(comparison);
         }
         self.counters.count(Counter::Violations);
+        let killed = self.punish(processes, driver.process());
         if comparison.is_news {
             let found: Vec<String> = comparison
                 .violations
                 .iter()
                 .map(ToString::to_string)
+                .chain(killed)
                 .collect();
             self.tell(EventKind::Violation, found.join("; "));
+        } else if let Some(killed) = killed {
+            tracing::warn!(container = self.name, "the violation stands: {killed}");
         }
-        self.punish(processes, driver.process());
         Some(comparison)
     }
 
@@ -203,18 +206,18 @@ impl Health {
     /// says follows.
     pub(crate) fn violated(&self, processes: &Processes, executor: Option<i32>, text: String) {
         self.counters.count(Counter::Violations);
-        self.tell(EventKind::Violation, text);
-        self.punish(processes, executor);
+        let killed = self.punish(processes, executor);
+        let text = [Some(text), killed].into_iter().flatten();
+        self.tell(EventKind::Violation, text.collect::<Vec<_>>().join("; "));
     }
 
-    fn punish(&self, processes: &Processes, executor: Option<i32>) {
-        if self.plan.on_violation == OnViolation::Kill {
-            let killed = kill::all_processes(processes, executor);
-            if killed > 0 {
-                let text = format!("{killed} processes were killed, as on_violation says");
-                self.tell(EventKind::Violation, text);
-            }
+    /// What has become of the container's processes, for people; `None`: nothing.
+    fn punish(&self, processes: &Processes, executor: Option<i32>) -> Option<String> {
+        if self.plan.on_violation != OnViolation::Kill {
+            return None;
         }
+        let killed = kill::all_processes(processes, executor);
+        (killed > 0).then(|| format!("{killed} processes were killed, as on_violation says"))
     }
 }
 

@@ -26,7 +26,7 @@ pub enum Counter {
     Answered,
     /// Comparisons of the ledger with the driver's sums.
     Reconciled,
-    /// Those in which the driver counted more.
+    /// Times that memory was found beyond the ledger.
     Violations,
     /// Xids of the container's own.
     Xid,

@@ -93,7 +93,7 @@ const CARDS: &[Column<CardCell>] = &[
         Cell::from(clean(&card.name))
     }),
     card("MEMORY", Constraint::Length(10), |top, card, colours| {
-        let used = top.use_of(&card.uuid).memory_bytes;
+        let used = top.use_of(&card.uuid).memory_bytes.unwrap_or(0);
         let style = colours.of_level(percent(card.granted_bytes, card.memory_bytes));
         Cell::from(Line::from(bar(
             10,
@@ -107,25 +107,20 @@ const CARDS: &[Column<CardCell>] = &[
         Cell::from(pair(Some(card.granted_bytes), card.memory_bytes))
     }),
     card("USED", Constraint::Length(8), |top, card, _| {
-        Cell::from(size(top.use_of(&card.uuid).memory_bytes))
+        let used = top.use_of(&card.uuid).memory_bytes;
+        Cell::from(used.map_or_else(unknown, size))
     })
     .from(Width::Middle),
     card("TIME", Constraint::Length(10), |top, card, colours| {
-        let used = top.use_of(&card.uuid);
-        let style = colours.of_level(percent(used.time_ppm, PPM));
-        Cell::from(Line::from(bar(
-            10,
-            used.time_ppm,
-            used.entitled_ppm,
-            PPM,
-            style,
-        )))
+        let entitled_ppm = top.use_of(&card.uuid).entitled_ppm;
+        let had_ppm = top.use_of(&card.uuid).time_ppm.unwrap_or(0);
+        let style = colours.of_level(percent(had_ppm, PPM));
+        Cell::from(Line::from(bar(10, had_ppm, entitled_ppm, PPM, style)))
     }),
     card("HAD", Constraint::Length(5), |top, card, _| {
-        Cell::from(format!(
-            "{} %",
-            percent_of_card(top.use_of(&card.uuid).time_ppm)
-        ))
+        let had_ppm = top.use_of(&card.uuid).time_ppm;
+        let text = |ppm| format!("{} %", percent_of_card(ppm));
+        Cell::from(had_ppm.map_or_else(unknown, text))
     }),
     card("ENTITLED", Constraint::Length(8), |top, card, _| {
         Cell::from(format!(

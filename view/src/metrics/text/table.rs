@@ -223,7 +223,7 @@ pub(super) const OF_CONTAINER: &[Metric<ContainerMetrics>] = &[
     ),
     metric!(
         Counter "cgpu_violations",
-        "Comparisons in which the driver counted more memory than cgpu",
+        "Times that memory was found beyond the account of cgpu: held by the driver, or mapped without a call",
         |of| health(of, |health| health.violations)
     ),
     metric!(
