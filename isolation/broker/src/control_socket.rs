@@ -154,7 +154,11 @@ pub(crate) fn set_quota<'a>(
     let cards = named.into_iter().map(|(slot, card)| Quota {
         uuid: card.uuid.clone(),
         quota_bytes: change.ledger.quota(slot),
-        used_bytes: change.ledger.used(slot),
+        // What a shrunken quota leaves to others is what the card has.
+        used_bytes: change
+            .ledger
+            .used(slot)
+            .saturating_add(account.page_tables(&change, slot)),
     });
     let quotas = Quotas {
         cards: cards.collect(),
@@ -173,6 +177,7 @@ struct CardSums {
     held_bytes: u64,
     reserved_bytes: u64,
     peak_bytes: u64,
+    page_table_bytes: u64,
 }
 
 /// The account as it stands.
@@ -189,6 +194,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
             held_bytes: ledger.used(card).saturating_sub(ledger.reserved(card)),
             reserved_bytes: ledger.reserved(card),
             peak_bytes: ledger.peak(card),
+            page_table_bytes: container.account.page_tables(&change, card),
         };
         let host = sums(CardSlot::HOST);
         let sums: Vec<(CardSlot, CardSums)> = (0..u8::MAX)
@@ -210,6 +216,7 @@ pub fn status(container: &Container, serving: &Serving) -> Status {
             used_bytes: sums.held_bytes,
             reserved_bytes: sums.reserved_bytes,
             peak_bytes: sums.peak_bytes,
+            page_table_bytes: sums.page_table_bytes,
             refused: container.counters.value(Counter::OverQuota(card)),
             compute,
         })

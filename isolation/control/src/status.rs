@@ -78,6 +78,9 @@ pub struct CardStatus {
     /// Reserved for allocations under way, bytes.
     #[serde(default)]
     pub reserved_bytes: u64,
+    /// Page tables beside that, free ones left out, bytes.
+    #[serde(default)]
+    pub page_table_bytes: u64,
     /// Most ever held, bytes.
     pub peak_bytes: u64,
     /// Allocations that did not fit.

@@ -107,6 +107,17 @@ impl Mapped {
 }
 
 impl Inner {
+    /// Page tables that have to find room in a quota, with so many more: those that are not free.
+    fn beside(&self, card: CardSlot, quota_bytes: u64, more: u128) -> u128 {
+        let mapped = self.cards.get(&card).map_or(0, Mapped::all);
+        let free = (u128::from(quota_bytes) / QUOTA_FOR_A_FREE_BYTE).saturating_add(FREE_BYTES);
+        mapped.saturating_add(more).saturating_sub(free)
+    }
+
+    fn is_counted(&self, card: CardSlot) -> bool {
+        self.cards.get(&card).is_some_and(|it| it.by_uvm.is_some())
+    }
+
     /// Whether so many more bytes of memory, and so many of page tables, are free.
     fn check(
         &self,
@@ -117,9 +128,7 @@ impl Inner {
         let Some((quota_bytes, used)) = state.ledger.quota_and_use(card) else {
             return Ok(());
         };
-        let mapped = self.cards.get(&card).map_or(0, Mapped::all);
-        let free = (u128::from(quota_bytes) / QUOTA_FOR_A_FREE_BYTE).saturating_add(FREE_BYTES);
-        let tables = mapped.saturating_add(more).saturating_sub(free);
+        let tables = self.beside(card, quota_bytes, more);
         let needed = used.saturating_add(tables).saturating_add(memory.into());
         if tables == 0 || needed <= quota_bytes.into() {
             return Ok(());
@@ -140,11 +149,15 @@ impl Inner {
         card: CardSlot,
         bytes: (u64, u128),
     ) -> Result<(), Refusal> {
-        if self.cards.get(&card).is_some_and(|it| it.by_uvm.is_some())
-            && self.check(state, card, bytes).is_ok()
-        {
+        if self.is_counted(card) && self.check(state, card, bytes).is_ok() {
             return Ok(());
         }
+        self.count(state, card);
+        self.check(state, card, bytes)
+    }
+
+    /// Goes through all that is mapped.
+    fn count(&mut self, state: &State, card: CardSlot) {
         self.forget_what_is_gone(state);
         let mapped = tables_of(state.ledger.mapped(card));
         let managed = tables_of(state.ledger.managed_on(card));
@@ -153,7 +166,6 @@ impl Inner {
             .map(|(_, base, bytes)| tables_of_pool(base, bytes));
         let by_uvm = pools.fold(mapped.saturating_add(managed), u128::saturating_add);
         self.cards.entry(card).or_default().by_uvm = Some(by_uvm);
-        self.check(state, card, bytes)
     }
 
     /// What maps, and what is mapped, takes its mappings with it.
@@ -219,6 +231,17 @@ fn length(span: Span) -> u64 {
 }
 
 impl Account {
+    /// The bytes of a card that page tables take beside what the ledger has, free ones left out; no less than that, until all that is mapped
+    /// is gone through again.
+    pub(crate) fn page_tables(&self, state: &State, card: CardSlot) -> u64 {
+        let mut inner = lock(&self.page_tables.0);
+        if !inner.is_counted(card) {
+            inner.count(state, card);
+        }
+        let bytes = inner.beside(card, state.ledger.quota(card), 0);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
     /// Whether memory of a card fits beside the page tables of what is mapped there.
     pub(crate) fn fits_beside_page_tables(
         &self,

@@ -9,11 +9,12 @@ use nvabi::layout::{nvos33, nvos34, nvos46, nvos47, virtual_params};
 use nvabi::status::{NV_ERR_INSUFFICIENT_RESOURCES, NV_ERR_INVALID_LIMIT, NV_ERR_NOT_SUPPORTED};
 use nvabi::uvm::map_external;
 use nvabi::{Release, escape, uvm};
+use serde_json::Value;
 
 use crate::Test;
 use crate::fake::UUID;
 use crate::fixture::{Confined, Fixture};
-use crate::quota::with_device;
+use crate::quota::{set, with_device};
 use crate::rm;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -250,6 +251,11 @@ fn page_tables_of_rm_s_mappings() {
     );
     // A part is none; the memory's end is that of its mappings.
     assert_eq!(seat.map(0), rm::OK);
+    // What a smaller quota leaves to others is what the card has: the memory and the tables.
+    let answer: Value = serde_json::from_str(&set(&fixture, 2 * MIB, true)).unwrap();
+    let used = answer["cards"][0]["used_bytes"].as_u64().unwrap();
+    assert!(used > QUOTA / 2 + MIB * 7 / 8, "{answer}");
+    set(&fixture, QUOTA, true);
     assert_eq!(seat.unmap(0, MIB), NV_ERR_NOT_SUPPORTED);
     assert_eq!(seat.memory(6, 2 * MIB), rm::NO_MEMORY);
     seat.free(HOST);

@@ -64,6 +64,35 @@ pub(crate) fn with_device(fixture: &Fixture) -> (Confined, i32, u32, u32) {
     (tenant, fd, client, device)
 }
 
+/// Asks the control socket for another quota; its answer, for one who waits for it.
+pub(crate) fn set(fixture: &Fixture, quota_bytes: u64, waits: bool) -> String {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let request = Request::SetQuota {
+        cards: vec![NewQuota {
+            uuid: UUID.to_owned(),
+            quota_bytes,
+        }],
+    };
+    let line = serde_json::to_string(&request).unwrap() + "\n";
+    ours.write_all(line.as_bytes()).unwrap();
+    let waiting = waits.then_some(ours);
+    let serving = Serving {
+        listeners: 0,
+        broker: BrokerStatus::default(),
+    };
+    let served = std::thread::scope(|scope| {
+        let served = scope.spawn(|| serve(theirs, &fixture.container, &serving));
+        let answer = waiting.map(|stream| {
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).unwrap();
+            line
+        });
+        served.join().unwrap().unwrap();
+        answer
+    });
+    served.unwrap_or_default()
+}
+
 /// A request may lie in the control socket while brokers are replaced, for longer than whoever made it waits.
 fn a_change_that_nobody_waits_for_is_not_made() {
     let fixture = Fixture::new(4 * MIB);
@@ -71,33 +100,7 @@ fn a_change_that_nobody_waits_for_is_not_made() {
         let journal = fixture.container.journal.change();
         journal.ledger.quota(CardSlot(0))
     };
-    let set = |quota_bytes: u64, waits: bool| {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let request = Request::SetQuota {
-            cards: vec![NewQuota {
-                uuid: UUID.to_owned(),
-                quota_bytes,
-            }],
-        };
-        let line = serde_json::to_string(&request).unwrap() + "\n";
-        ours.write_all(line.as_bytes()).unwrap();
-        let waiting = waits.then_some(ours);
-        let serving = Serving {
-            listeners: 0,
-            broker: BrokerStatus::default(),
-        };
-        let served = std::thread::scope(|scope| {
-            let served = scope.spawn(|| serve(theirs, &fixture.container, &serving));
-            let answer = waiting.map(|stream| {
-                let mut line = String::new();
-                BufReader::new(stream).read_line(&mut line).unwrap();
-                line
-            });
-            served.join().unwrap().unwrap();
-            answer
-        });
-        served.unwrap_or_default()
-    };
+    let set = |quota_bytes, waits| set(&fixture, quota_bytes, waits);
     assert_eq!(set(3 * MIB, false), "");
     assert_eq!(quota(), 4 * MIB);
     assert!(set(2 * MIB, true).contains("2097152"));

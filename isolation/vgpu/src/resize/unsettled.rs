@@ -132,9 +132,10 @@ impl Seen {
     /// A quota that the broker has not got yet may be asked for at this moment.
     fn answered(self, card: &CardStatus) -> Self {
         let is_followed = |granted: &Granted| granted.quota_bytes == card.quota_bytes;
+        let beside = card.reserved_bytes.saturating_add(card.page_table_bytes);
         Self {
             granted: self.granted.filter(is_followed),
-            used_bytes: card.used_bytes.saturating_add(card.reserved_bytes),
+            used_bytes: card.used_bytes.saturating_add(beside),
             ..self
         }
     }
