@@ -140,13 +140,8 @@ pub fn cards(state_dir: &Path) -> io::Result<Vec<GpuUuid>> {
 }
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    entries
-        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
-        .collect()
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    Ok(sys::entries(folder)?.into_iter().map(name).collect())
 }
 
 /// Whether anything is in a folder's log.
@@ -323,10 +318,7 @@ fn drop_oldest(state_dir: &Path, ended: Vec<Kept>, most: usize) -> io::Result<()
 fn remove(state_dir: &Path, key: &ContainerKey) -> io::Result<()> {
     let folder = of_container(state_dir, key);
     for name in [FORMER_NAME, NAME] {
-        match fs::remove_file(folder.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        sys::absent_is_fine(fs::remove_file(folder.join(name)))?;
     }
     // Another container may have come to the namespace, or to this very name.
     let _not_empty = fs::remove_dir(&folder);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sys::failed;
 
 use crate::Error;
 
@@ -112,15 +113,13 @@ pub fn replace(store: &dyn Store, path: &Path, bytes: &[u8]) -> Result<(), Error
     let temporary = temporary_of(path);
     store
         .write(&temporary, bytes)
-        .map_err(Error::io("write", &temporary))?;
-    store
-        .sync(&temporary)
-        .map_err(Error::io("sync", &temporary))?;
+        .map_err(failed("write", &temporary))?;
+    store.sync(&temporary).map_err(failed("sync", &temporary))?;
     store
         .rename(&temporary, path)
-        .map_err(Error::io("replace", path))?;
+        .map_err(failed("replace", path))?;
     let parent = path.parent().unwrap_or_else(|| Path::new("/"));
-    store.sync(parent).map_err(Error::io("sync", parent))
+    Ok(store.sync(parent).map_err(failed("sync", parent))?)
 }
 
 fn temporary_of(path: &Path) -> PathBuf {
@@ -134,14 +133,14 @@ fn temporary_of(path: &Path) -> PathBuf {
 /// # Errors
 /// [`Error::Io`] and [`Error::Oversized`].
 pub fn read_capped(what: &'static str, path: &Path, limit_bytes: u64) -> Result<Vec<u8>, Error> {
-    let file = File::open(path).map_err(Error::io("read", path))?;
+    let file = File::open(path).map_err(failed("read", path))?;
     // Some room beyond what is there: the end is then found without growing, and a node of many claims reads many such files at a start.
     let expected = file.metadata().map_or(0, |found| found.len());
     let expected = usize::try_from(expected.min(limit_bytes)).unwrap_or_default();
     let mut bytes = Vec::with_capacity(expected.saturating_add(64));
     file.take(limit_bytes.saturating_add(1))
         .read_to_end(&mut bytes)
-        .map_err(Error::io("read", path))?;
+        .map_err(failed("read", path))?;
     let oversized = u64::try_from(bytes.len()).map_or(true, |len| len > limit_bytes);
     if oversized {
         Err(Error::Oversized {

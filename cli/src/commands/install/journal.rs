@@ -11,7 +11,6 @@
 //! taken out).
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -348,9 +347,9 @@ impl Lock {
             .mode(0o600)
             .custom_flags(OFlag::O_NOFOLLOW.bits())
             .open(&path);
-        let file = match opened {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.with_context(|| format!("open {}", path.display()))?,
+        let opened = sys::absent_is_none(opened);
+        let Some(file) = opened.with_context(|| format!("open {}", path.display()))? else {
+            return Ok(None);
         };
         file.lock()
             .with_context(|| format!("lock {}", path.display()))?;

@@ -43,10 +43,9 @@ pub(super) struct Found {
 /// # Errors
 /// A link, something that is no plain file, more than 4 MiB, not UTF-8.
 pub(super) fn read(path: &Path) -> anyhow::Result<Option<Found>> {
-    let about = match fs::symlink_metadata(path) {
-        Ok(about) => about,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+    let about = sys::absent_is_none(fs::symlink_metadata(path));
+    let Some(about) = about.with_context(|| format!("read {}", path.display()))? else {
+        return Ok(None);
     };
     if about.is_symlink() {
         bail!(
@@ -265,7 +264,7 @@ impl<'a> Writer<'a> {
         let temporary = temporary_of(path);
         self.disk
             .step()
-            .and_then(|()| remove_if_there(&temporary))
+            .and_then(|()| sys::absent_is_fine(fs::remove_file(&temporary)))
             .and_then(|()| symlink(target, &temporary))
             .and_then(|()| self.disk.step())
             .and_then(|()| fs::rename(&temporary, path))
@@ -276,10 +275,8 @@ impl<'a> Writer<'a> {
     /// Removes a file, and what a killed run may have left beside it; an absent one is fine.
     pub(super) fn remove(&self, path: &Path) -> anyhow::Result<()> {
         for path in [&temporary_of(path), path] {
-            match self.disk.step().and_then(|()| fs::remove_file(path)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other.with_context(|| format!("remove {}", path.display()))?,
-            }
+            let removed = self.disk.step().and_then(|()| fs::remove_file(path));
+            sys::absent_is_fine(removed).with_context(|| format!("remove {}", path.display()))?;
         }
         self.sync_folder(path)
     }
@@ -316,25 +313,17 @@ impl<'a> Writer<'a> {
         let folder = path.parent().unwrap_or_else(|| Path::new("/"));
         self.disk
             .step()
-            .and_then(|()| match File::open(folder) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
-                Ok(folder) => folder.sync_all(),
+            .and_then(|()| match sys::absent_is_none(File::open(folder))? {
+                None => Ok(()),
+                Some(folder) => folder.sync_all(),
             })
             .with_context(|| format!("sync {}", folder.display()))
     }
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// A file of nobody else's, in the place of what a killed run left.
 fn create_new(path: &Path) -> io::Result<File> {
-    remove_if_there(path)?;
+    sys::absent_is_fine(fs::remove_file(path))?;
     OpenOptions::new()
         .write(true)
         .create_new(true)
