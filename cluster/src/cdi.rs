@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use cards::claims::{ClaimUid, Pointer, Record};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
@@ -185,12 +184,7 @@ fn variable(pointer: &Pointer, names: &mut BTreeSet<String>) -> String {
     let digits = if is_uuid {
         plain.to_ascii_lowercase()
     } else {
-        let digest = Sha256::digest(pointer.to_string());
-        digest
-            .iter()
-            .take(16)
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        format!("{:.32}", cards::digest(pointer.to_string()))
     };
     let mut length = DIGITS;
     loop {

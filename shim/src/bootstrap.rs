@@ -18,7 +18,6 @@ use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 use rustix::process::getpid;
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
-use sha2::{Digest, Sha256};
 use vgpu::sockets::Folder;
 
 use crate::command_line::{Invocation, Verbosity};
@@ -140,10 +139,7 @@ fn reply(call: &Call, address: String) -> Result<Vec<u8>> {
 /// The same for every container of a group under one containerd, and for no other: what containerd's `shim.SocketAddress`
 /// computes, by which its tools find a shim.
 fn socket_name(containerd: &str, namespace: &str, group: &str) -> String {
-    Sha256::digest(joined(&[containerd, namespace, group]))
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    cards::digest(joined(&[containerd, namespace, group]))
 }
 
 /// What Go's `filepath.Join` makes of them: `.`, `..` and empty parts are resolved.

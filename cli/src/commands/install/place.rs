@@ -80,16 +80,6 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<Found>> {
     }))
 }
 
-/// A text's fingerprint.
-pub(super) fn digest(text: &str) -> String {
-    hexadecimal(&Sha256::digest(text.as_bytes()))
-}
-
-/// Bytes as people write fingerprints.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A file's fingerprint, from its beginning.
 pub(super) fn digest_of(file: &mut File) -> io::Result<String> {
     file.seek(SeekFrom::Start(0))?;
@@ -106,7 +96,7 @@ fn transfer(from: &mut impl Read, to: &mut impl Write) -> io::Result<String> {
             other => other?,
         };
         let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else {
-            return Ok(hexadecimal(&digest.finalize()));
+            return Ok(cards::hexadecimal(&digest.finalize()));
         };
         digest.update(bytes);
         to.write_all(bytes)?;
