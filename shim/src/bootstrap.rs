@@ -58,14 +58,20 @@ impl Started {
     }
 }
 
-/// Starts or finds the server.
-pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
+/// What containerd writes to it.
+pub(crate) fn standard_input() -> Result<Vec<u8>> {
     let mut input = Vec::new();
     let stdin = std::io::stdin().lock();
     stdin
         .take(MOST_INPUT_BYTES)
         .read_to_end(&mut input)
         .map_err(system("read standard input"))?;
+    Ok(input)
+}
+
+/// Starts or finds the server.
+pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
+    let input = standard_input()?;
     let call = call(&input, invocation);
     let params = match &call {
         Call::Params(params) => Some(params.as_ref()),
