@@ -14,8 +14,8 @@ use nvabi::proc_files::{VERSION_PATH, driver_version};
 use crate::issue::{Slot, issue};
 use crate::nodes::Nodes;
 use crate::{
-    Binding, Call, Caller, Driver, Error, Executed, FileId, FileKind, FileRef, ImplicitBytes,
-    Ticket, descriptors, pointers,
+    Binding, Call, Caller, CardIdentity, Driver, Error, Executed, FileId, FileKind, FileRef,
+    ImplicitBytes, Ticket, descriptors, pointers,
 };
 
 /// Why the kernel's driver cannot be used.
@@ -91,6 +91,10 @@ impl KernelDriver {
 impl Driver for KernelDriver {
     fn version(&self) -> &str {
         &self.facts.version
+    }
+
+    fn cards(&self) -> &[CardIdentity] {
+        &[]
     }
 
     fn implicit(&self) -> ImplicitBytes {

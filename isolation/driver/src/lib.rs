@@ -371,9 +371,7 @@ pub trait Driver: Send + Sync {
     fn version(&self) -> &str;
 
     /// The cards as this driver numbers them; empty where they must be learnt from the answers that pass by.
-    fn cards(&self) -> &[CardIdentity] {
-        &[]
-    }
+    fn cards(&self) -> &[CardIdentity];
 
     /// What objects without a size cost on a card.
     fn implicit(&self) -> ImplicitBytes;

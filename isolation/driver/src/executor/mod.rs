@@ -27,8 +27,8 @@ use nvabi::Release;
 
 use crate::kernel::{Facts, KernelDriver, OpenError, put_numbers_back};
 use crate::{
-    Binding, Call, Caller, CardSum, Driver, Error, Executed, FdSlot, FileId, FileKind, FileRef,
-    ImplicitBytes, RequestedCard, Ticket, descriptors, pointers,
+    Binding, Call, Caller, CardIdentity, CardSum, Driver, Error, Executed, FdSlot, FileId,
+    FileKind, FileRef, ImplicitBytes, RequestedCard, Ticket, descriptors, pointers,
 };
 use sums::Asker;
 use sys::sync::lock;
@@ -358,6 +358,10 @@ impl ExecutorDriver {
 impl Driver for ExecutorDriver {
     fn version(&self) -> &str {
         &self.facts.version
+    }
+
+    fn cards(&self) -> &[CardIdentity] {
+        &[]
     }
 
     fn implicit(&self) -> ImplicitBytes {
