@@ -176,4 +176,5 @@ pub(crate) async fn answer<T>(
 }
 
 #[cfg(test)]
+#[path = "api/tests/fake.rs"]
 pub(crate) mod fake;

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use cards::claims::{ClaimUid, Pointer, Record};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
@@ -79,10 +78,10 @@ impl CdiFolder {
     /// A failed file operation.
     pub(crate) fn remove(&self, claim: &ClaimUid) -> Result<(), Error> {
         let path = self.path_of(claim);
-        match fs::remove_file(&path) {
-            Ok(()) => self.sync(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(Error::io("remove", &path)(error)),
+        let removed = sys::absent_is_none(fs::remove_file(&path));
+        match removed.map_err(Error::io("remove", &path))? {
+            Some(()) => self.sync(),
+            None => Ok(()),
         }
     }
 
@@ -106,13 +105,9 @@ impl CdiFolder {
     /// # Errors
     /// The folder cannot be read; an absent one has none.
     pub(crate) fn claims(&self) -> Result<Vec<ClaimUid>, Error> {
-        let entries = match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(Error::io("read", &self.path))?,
-        };
         let mut found = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(Error::io("read", &self.path))?.file_name();
+        for entry in sys::entries(&self.path).map_err(Error::io("read", &self.path))? {
+            let name = entry.file_name();
             let name = name.to_string_lossy();
             let uid = name
                 .strip_prefix(PREFIX)
@@ -189,12 +184,7 @@ fn variable(pointer: &Pointer, names: &mut BTreeSet<String>) -> String {
     let digits = if is_uuid {
         plain.to_ascii_lowercase()
     } else {
-        let digest = Sha256::digest(pointer.to_string());
-        digest
-            .iter()
-            .take(16)
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        format!("{:.32}", cards::digest(pointer.to_string()))
     };
     let mut length = DIGITS;
     loop {

@@ -7,7 +7,6 @@ use cards::claims::{ClaimUid, Record};
 use cards::placement::Policy;
 use cards::{Card, CardRules};
 use host_config::config::Strength;
-use sha2::{Digest, Sha256};
 
 use crate::names::is_label;
 
@@ -136,13 +135,7 @@ fn device_name(uuid: &str) -> String {
     if is_own && is_label(&plain) {
         return plain;
     }
-    let digest = Sha256::digest(uuid);
-    let hex: String = digest
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("gpu-{hex}")
+    format!("gpu-{:.32}", cards::digest(uuid))
 }
 
 #[cfg(test)]

@@ -136,19 +136,14 @@ fn name(node: &NodeName, index: usize) -> String {
     if whole.len() <= NAME_CHARS_MAX {
         return whole;
     }
-    let digest = <sha2::Sha256 as sha2::Digest>::digest(node.as_str());
-    let hex: String = digest
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = cards::digest(node.as_str());
     let kept: String = node
         .as_str()
         .chars()
         .take(NAME_CHARS_MAX - suffix.len() - 17)
         .collect();
     // What is cut may end in a dot, which would be followed by a hyphen.
-    format!("{}-{hex}{suffix}", kept.trim_end_matches(['.', '-']))
+    format!("{}-{digest:.16}{suffix}", kept.trim_end_matches(['.', '-']))
 }
 
 #[cfg(test)]

@@ -446,6 +446,7 @@ fn value<'a>(card: &'a Card, name: &str) -> Option<&'a DeviceAttribute> {
 }
 
 #[cfg(test)]
+#[path = "search/tests/allocator.rs"]
 mod allocator;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -22,6 +22,14 @@ const EXPIRED_MAX: u32 = 3;
 /// Set in every pod.
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 
+/// An object as it is read.
+pub(crate) trait Object:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned
+{
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> Object for K {}
+
 /// Why there is no answer. Texts of the server are other people's: they are cleaned where they are taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -102,7 +110,7 @@ impl Cluster {
         reduce: impl Fn(K) -> Option<T>,
     ) -> Result<Vec<T>, Error>
     where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+        K: Object,
     {
         self.pages(what, &Api::all(self.client.clone()), fields, reduce)
             .await
@@ -119,10 +127,7 @@ impl Cluster {
         reduce: impl Fn(K) -> Option<T>,
     ) -> Result<Vec<T>, Error>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned,
+        K: Resource<Scope = NamespaceResourceScope> + Object,
     {
         let api = Api::namespaced(self.client.clone(), &self.namespace);
         self.pages(what, &api, fields, reduce).await
@@ -136,7 +141,7 @@ impl Cluster {
         reduce: impl Fn(K) -> Option<T>,
     ) -> Result<Vec<T>, Error>
     where
-        K: Clone + Debug + DeserializeOwned,
+        K: Object,
     {
         let operation = || format!("list {what}");
         let first = || {
@@ -170,7 +175,7 @@ impl Cluster {
     /// The server's.
     pub(crate) async fn one<K>(&self, what: &str, name: &str) -> Result<Option<K>, Error>
     where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+        K: Object,
     {
         self.get(what, &Api::all(self.client.clone()), name).await
     }
@@ -181,10 +186,7 @@ impl Cluster {
     /// The server's.
     pub(crate) async fn one_in<K>(&self, what: &str, name: &str) -> Result<Option<K>, Error>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned,
+        K: Resource<Scope = NamespaceResourceScope> + Object,
     {
         let api = Api::namespaced(self.client.clone(), &self.namespace);
         self.get(what, &api, name).await
@@ -192,7 +194,7 @@ impl Cluster {
 
     async fn get<K>(&self, what: &str, api: &Api<K>, name: &str) -> Result<Option<K>, Error>
     where
-        K: Clone + Debug + DeserializeOwned,
+        K: Object,
     {
         if !is_name(name) {
             return Ok(None);

@@ -18,7 +18,6 @@ use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 use rustix::process::getpid;
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
-use sha2::{Digest, Sha256};
 use vgpu::sockets::Folder;
 
 use crate::command_line::{Invocation, Verbosity};
@@ -59,14 +58,20 @@ impl Started {
     }
 }
 
-/// Starts or finds the server.
-pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
+/// What containerd writes to it.
+pub(crate) fn standard_input() -> Result<Vec<u8>> {
     let mut input = Vec::new();
     let stdin = std::io::stdin().lock();
     stdin
         .take(MOST_INPUT_BYTES)
         .read_to_end(&mut input)
         .map_err(system("read standard input"))?;
+    Ok(input)
+}
+
+/// Starts or finds the server.
+pub(crate) fn start(invocation: &Invocation) -> Result<Started> {
+    let input = standard_input()?;
     let call = call(&input, invocation);
     let params = match &call {
         Call::Params(params) => Some(params.as_ref()),
@@ -140,10 +145,7 @@ fn reply(call: &Call, address: String) -> Result<Vec<u8>> {
 /// The same for every container of a group under one containerd, and for no other: what containerd's `shim.SocketAddress`
 /// computes, by which its tools find a shim.
 fn socket_name(containerd: &str, namespace: &str, group: &str) -> String {
-    Sha256::digest(joined(&[containerd, namespace, group]))
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    cards::digest(joined(&[containerd, namespace, group]))
 }
 
 /// What Go's `filepath.Join` makes of them: `.`, `..` and empty parts are resolved.

@@ -1,13 +1,13 @@
 //! `-help`, `-v` and `-info`.
 
-use std::io::Read;
 use std::process::{Command, Stdio};
 
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message, MessageField};
 
-use crate::error::{Error, Result, system};
+use crate::bootstrap::standard_input;
+use crate::error::{Error, Result};
 use crate::wire::runc_options;
 
 /// The runtime's name as engines configure it.
@@ -15,9 +15,6 @@ const NAME: &str = "io.containerd.cgpu.v2";
 
 /// The name under which containerd's client registers runc's JSON.
 const FEATURES_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
-
-/// Options are small; this is containerd's own limit.
-const MOST_INPUT_BYTES: u64 = 10 << 20;
 
 /// For a person who has found the program.
 pub(crate) fn help() -> Vec<u8> {
@@ -41,12 +38,7 @@ pub(crate) fn version() -> Vec<u8> {
 
 /// What containerd 2 asks each runtime for; the runtime's options are on standard input.
 pub(crate) fn info() -> Result<Vec<u8>> {
-    let mut input = Vec::new();
-    let stdin = std::io::stdin().lock();
-    stdin
-        .take(MOST_INPUT_BYTES)
-        .read_to_end(&mut input)
-        .map_err(system("read standard input"))?;
+    let input = standard_input()?;
     let any = Any::parse_from_bytes(&input).map_err(|source| Error::Protobuf {
         what: "the options",
         source,

@@ -364,6 +364,7 @@ impl Meminfo {
 }
 
 #[cfg(test)]
+#[path = "hierarchy/tests/fixture.rs"]
 pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;

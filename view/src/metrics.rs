@@ -273,12 +273,8 @@ pub fn collect(config: &Config, build: Build) -> anyhow::Result<Metrics> {
             version: build.version.to_owned(),
             commit: build.commit.to_owned(),
             node: node_name(),
-            errors: Vec::new(),
-            took: Vec::new(),
-            starts_refused: Vec::new(),
-            events: Vec::new(),
             claims_prepared,
-            claims: None,
+            ..Exporter::default()
         },
         containers,
         cards,

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -87,7 +86,7 @@ struct Tail {
 
 impl Tail {
     fn open(logs: Logs) -> io::Result<Self> {
-        let file = opened(&logs.current)?;
+        let file = sys::absent_is_none(File::open(&logs.current))?;
         Ok(Self {
             logs,
             file,
@@ -97,7 +96,7 @@ impl Tail {
 
     /// What was moved away before the file was opened.
     fn older(&self) -> io::Result<String> {
-        let Some(mut file) = opened(&self.logs.older)? else {
+        let Some(mut file) = sys::absent_is_none(File::open(&self.logs.older))? else {
             return Ok(String::new());
         };
         // Moved away since: it is the file that is read already.
@@ -114,7 +113,7 @@ impl Tail {
     /// The whole lines that were written since the last look.
     fn more(&mut self) -> io::Result<String> {
         self.read()?;
-        let now = opened(&self.logs.current)?;
+        let now = sys::absent_is_none(File::open(&self.logs.current))?;
         if now.is_some() && !is_same(now.as_ref(), self.file.as_ref())? {
             // What was written to the old one after it was read, before it was moved away.
             self.read()?;
@@ -137,14 +136,6 @@ impl Tail {
                 .read_to_end(&mut self.half)?;
         }
         Ok(())
-    }
-}
-
-fn opened(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

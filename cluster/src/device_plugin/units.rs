@@ -7,7 +7,6 @@ use cards::GpuUuid;
 use cards::claims::{ClaimName, ClaimUid, Given, Record, Share, VERSION};
 use cards::grant::ComputeTerms;
 use cards::placement::Policy;
-use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 use crate::names::{self, NodeName};
@@ -157,18 +156,13 @@ impl Selection {
 
     /// The uid of their record: the same units have the same one, whatever agent is asked.
     pub(super) fn uid(&self, resource: &ResourceName) -> ClaimUid {
-        let mut digest = Sha256::new();
-        digest.update(format!("{resource}\n{}\n", self.card));
-        for number in &self.numbers {
-            digest.update(format!("{number}\n"));
-        }
-        let digits: String = digest
-            .finalize()
-            .iter()
-            .take(16)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let uid = ClaimUid::new(format!("{UID_PREFIX}{digits}"));
+        let numbers = self.numbers.iter().map(|number| format!("{number}\n"));
+        let digest = cards::digest(format!(
+            "{resource}\n{}\n{}",
+            self.card,
+            numbers.collect::<String>()
+        ));
+        let uid = ClaimUid::new(format!("{UID_PREFIX}{digest:.32}"));
         uid.unwrap_or_else(|error| unreachable!("hexadecimal digits: {error}"))
     }
 

@@ -11,7 +11,6 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
-use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::object::{ObjectRef, Reason, Report};
@@ -256,25 +255,20 @@ impl Entry {
 /// The same happening has the same event, whichever agent of the node reports it.
 fn name(key: &Key, first_unix_ms: u64) -> String {
     let (object, reason, about) = key;
-    let mut digest = Sha256::new();
+    let mut bytes = Vec::new();
     for part in [
         object.kind,
         object.uid.as_deref().unwrap_or_default(),
         reason.name(),
         about,
     ] {
-        digest.update(part);
-        digest.update([0]);
+        bytes.extend(part.as_bytes());
+        bytes.push(0);
     }
-    digest.update(first_unix_ms.to_be_bytes());
-    let digest = digest.finalize();
-    let hex: String = digest
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    bytes.extend(first_unix_ms.to_be_bytes());
+    let digest = cards::digest(bytes);
     let kept = cut(&object.name, OBJECT_NAME_BYTES_MAX).trim_end_matches(['.', '-']);
-    format!("{kept}.{hex}")
+    format!("{kept}.{digest:.16}")
 }
 
 fn reference(object: &ObjectRef) -> ObjectReference {

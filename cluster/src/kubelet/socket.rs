@@ -102,9 +102,9 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 /// Nobody accepts on a socket whose process has ended.
 async fn remove_stale(path: &Path) -> Result<(), Error> {
-    let about = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        about => about.map_err(Error::io("look at", path))?,
+    let about = sys::absent_is_none(fs::symlink_metadata(path));
+    let Some(about) = about.map_err(Error::io("look at", path))? else {
+        return Ok(());
     };
     if !about.file_type().is_socket() {
         let is_file = io::Error::other("it is there, and is no socket");
@@ -114,10 +114,7 @@ async fn remove_stale(path: &Path) -> Result<(), Error> {
     match attempt {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!(socket = %path.display(), "a former driver's socket is removed");
-            match fs::remove_file(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                removed => removed.map_err(Error::io("remove", path)),
-            }
+            sys::absent_is_fine(fs::remove_file(path)).map_err(Error::io("remove", path))
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(Err(error)) => Err(Error::io("connect to", path)(error)),

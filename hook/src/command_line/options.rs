@@ -50,6 +50,7 @@ pub(super) const DELETE: Options = Options {
 pub(super) const HELP: [&str; 4] = ["help", "h", "?", "usage"];
 
 /// Options up to the first word that is none.
+#[derive(Default)]
 pub(super) struct Scanned<'a> {
     /// Where they stand.
     pub(super) subcommand: &'a str,
@@ -131,10 +132,7 @@ pub(super) fn scan<'a>(
 ) -> Result<Scanned<'a>, ParseError> {
     let mut scanned = Scanned {
         subcommand,
-        options: Vec::new(),
-        positional: None,
-        consumed: 0,
-        options_end: 0,
+        ..Scanned::default()
     };
     while let Some(argument) = arguments.get(scanned.consumed) {
         scanned.options_end = scanned.consumed;

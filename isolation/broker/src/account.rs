@@ -19,6 +19,7 @@ mod cpu_mappings;
 mod exports;
 mod host_mappings;
 #[cfg(test)]
+#[path = "account/tests/made_up.rs"]
 mod made_up;
 mod names;
 mod one_card;

@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sys::failed;
 
 use crate::Error;
 use crate::grant::{ComputeTerms, ManagedMemory};
@@ -204,14 +203,9 @@ impl Claims {
     }
 
     fn uids(&self) -> Result<Vec<ClaimUid>, Error> {
-        let read = Error::io("read", &self.folder);
-        let entries = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(read)?,
-        };
         let mut uids = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(Error::io("read", &self.folder))?.file_name();
+        for entry in sys::entries(&self.folder).map_err(failed("read", &self.folder))? {
+            let name = entry.file_name();
             let name = name.to_string_lossy();
             // What a crash has left beside a record.
             if name.ends_with(".tmp") {
@@ -236,7 +230,7 @@ impl Claims {
     ) -> Result<(), Error> {
         store
             .create_dir(&self.folder)
-            .map_err(Error::io("create", &self.folder))?;
+            .map_err(failed("create", &self.folder))?;
         let path = self.path(&record.claim.uid);
         store::write_json(store, "claim record", &path, record)
     }
@@ -252,10 +246,8 @@ impl Claims {
         uid: &ClaimUid,
     ) -> Result<(), Error> {
         let path = self.path(uid);
-        store
-            .remove_file(&path)
-            .map_err(Error::io("remove", &path))?;
-        sys::absent_is_fine(store.sync(&self.folder)).map_err(Error::io("sync", &self.folder))
+        store.remove_file(&path).map_err(failed("remove", &path))?;
+        Ok(sys::absent_is_fine(store.sync(&self.folder)).map_err(failed("sync", &self.folder))?)
     }
 
     fn path(&self, uid: &ClaimUid) -> PathBuf {

@@ -14,16 +14,8 @@ pub enum Error {
     #[error(transparent)]
     Name(#[from] NameError),
     /// A file operation failed.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// The verb: read, write, create, remove, lock.
-        operation: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] sys::FileError),
     /// A file of ours that is not what this version writes.
     #[error("{what} {} cannot be read: move it away by hand only if no container uses a card", path.display())]
     Unreadable {
@@ -245,23 +237,8 @@ impl Error {
     /// Any other.
     pub fn absent_is_none<T>(read: Result<T, Self>) -> Result<Option<T>, Self> {
         match read {
-            Err(Self::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                Ok(None)
-            }
+            Err(Self::Io(error)) if error.is_absent() => Ok(None),
             other => other.map(Some),
-        }
-    }
-
-    /// Wraps a failed file operation.
-    pub(crate) fn io(
-        operation: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Io {
-            operation,
-            path,
-            source,
         }
     }
 }

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use sys::failed;
 
 use crate::identity::{ContainerKey, GpuUuid};
 use crate::names::Names;
@@ -140,13 +141,8 @@ pub fn cards(state_dir: &Path) -> io::Result<Vec<GpuUuid>> {
 }
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    entries
-        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
-        .collect()
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    Ok(sys::entries(folder)?.into_iter().map(name).collect())
 }
 
 /// Whether anything is in a folder's log.
@@ -200,15 +196,15 @@ impl OpenLog {
 
 fn opened(path: &Path) -> Result<Option<OpenLog>, crate::Error> {
     let open = || {
-        let file = File::open(path).map_err(crate::Error::io("read", path))?;
-        let found = file.metadata().map_err(crate::Error::io("read", path))?;
+        let file = File::open(path)?;
+        let found = file.metadata()?;
         Ok(OpenLog {
             path: path.to_owned(),
             is: (found.dev(), found.ino()),
             file,
         })
     };
-    crate::Error::absent_is_none(open())
+    Ok(sys::absent_is_none(open()).map_err(failed("read", path))?)
 }
 
 /// The last event of a folder's log, without reading the others: logs of many containers are looked at together.
@@ -357,10 +353,7 @@ fn drop_oldest(state_dir: &Path, ended: Vec<Kept>, most: usize) -> io::Result<()
 fn remove(state_dir: &Path, key: &ContainerKey) -> io::Result<()> {
     let folder = of_container(state_dir, key);
     for name in [FORMER_NAME, NAME] {
-        match fs::remove_file(folder.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        sys::absent_is_fine(fs::remove_file(folder.join(name)))?;
     }
     // Another container may have come to the namespace, or to this very name.
     let _not_empty = fs::remove_dir(&folder);

@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sys::failed;
 
 use crate::Error;
 use crate::identity::GpuUuid;
@@ -67,7 +68,7 @@ pub fn report(state_dir: &Path, health: &CardHealth) -> Result<(), Error> {
         .recursive(true)
         .mode(0o700)
         .create(&folder)
-        .map_err(Error::io("create", &folder))?;
+        .map_err(failed("create", &folder))?;
     let path = folder.join(FILE_NAME);
     // Several brokers may report the same moment: each writes a file of its own, and one of them gets the name.
     let own = folder.join(format!("{FILE_NAME}.{}", std::process::id()));
@@ -90,7 +91,7 @@ pub fn report(state_dir: &Path, health: &CardHealth) -> Result<(), Error> {
             other => other,
         });
     let removed = fs::remove_file(&own);
-    written.and(removed).map_err(Error::io("write", &path))
+    Ok(written.and(removed).map_err(failed("write", &path))?)
 }
 
 /// What is known against a card; `None`: it is well.
@@ -116,17 +117,11 @@ pub(crate) fn of_card(cards_dir: &Path, uuid: &GpuUuid) -> Result<Option<CardHea
 /// A failed file operation; a folder whose name is no card's.
 pub fn reported(state_dir: &Path) -> Result<Vec<GpuUuid>, Error> {
     let cards_dir = state_dir.join("cards");
-    let entries = match fs::read_dir(&cards_dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("read", &cards_dir)(error)),
-    };
     let mut reported = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::io("read", &cards_dir))?;
+    for entry in sys::entries(&cards_dir).map_err(failed("read", &cards_dir))? {
         let uuid = GpuUuid::new(entry.file_name().to_string_lossy())?;
         let path = path_of(&cards_dir, &uuid);
-        if path.try_exists().map_err(Error::io("look at", &path))? {
+        if path.try_exists().map_err(failed("look at", &path))? {
             reported.push(uuid);
         }
     }
@@ -140,11 +135,8 @@ pub fn reported(state_dir: &Path) -> Result<Vec<GpuUuid>, Error> {
 /// A failed file operation.
 pub fn clear(state_dir: &Path, uuid: &GpuUuid) -> Result<bool, Error> {
     let path = path_of(&state_dir.join("cards"), uuid);
-    match fs::remove_file(&path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Error::io("remove", &path)(error)),
-    }
+    let removed = sys::absent_is_none(fs::remove_file(&path));
+    Ok(removed.map_err(failed("remove", &path))?.is_some())
 }
 
 fn path_of(cards_dir: &Path, uuid: &GpuUuid) -> PathBuf {

@@ -36,6 +36,7 @@
 pub mod called;
 pub mod claims;
 pub mod cpu_time;
+mod digest;
 mod error;
 pub mod events;
 pub mod grant;
@@ -56,6 +57,7 @@ pub mod store;
 
 pub use called::Called;
 pub use cpu_time::CpuTime;
+pub use digest::{digest, hexadecimal};
 pub use error::Error;
 pub use grant::{
     Backend, Capability, CardFigures, CardGrant, ComputeMode, ComputeTerms, DriverSpec, Frontend,

@@ -7,6 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use sys::failed;
+
 use crate::Error;
 
 /// A held lock; dropping it releases.
@@ -29,7 +31,7 @@ impl FileLock {
     /// [`Error::Io`] where the file cannot be created or the lock not be had.
     pub fn take(path: &Path) -> Result<Self, Error> {
         let file = open(path)?;
-        sys::lock::exclusive(&file).map_err(Error::io("lock", path))?;
+        sys::lock::exclusive(&file).map_err(failed("lock", path))?;
         Ok(Self(file))
     }
 
@@ -39,7 +41,7 @@ impl FileLock {
     /// [`Error::Io`] where the file cannot be created or the lock fails for another reason than a holder.
     pub fn attempt(path: &Path) -> Result<Attempt, Error> {
         let file = open(path)?;
-        let taken = sys::lock::try_exclusive(&file).map_err(Error::io("lock", path))?;
+        let taken = sys::lock::try_exclusive(&file).map_err(failed("lock", path))?;
         Ok(if taken {
             Attempt::Taken(Self(file))
         } else {
@@ -52,12 +54,11 @@ impl FileLock {
     /// # Errors
     /// [`Error::Io`] where the file exists and cannot be opened or asked.
     pub fn is_held(path: &Path) -> Result<bool, Error> {
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(Error::io("open", path)(error)),
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        let Some(file) = sys::absent_is_none(opened).map_err(failed("open", path))? else {
+            return Ok(false);
         };
-        sys::lock::is_held(&file).map_err(Error::io("query the lock of", path))
+        Ok(sys::lock::is_held(&file).map_err(failed("query the lock of", path))?)
     }
 }
 
@@ -79,7 +80,7 @@ impl StateLock {
     }
 }
 
-fn open(path: &Path) -> Result<File, Error> {
+fn open(path: &Path) -> Result<File, sys::FileError> {
     // std opens with O_CLOEXEC: a program that we start never holds the lock on.
     OpenOptions::new()
         .read(true)
@@ -89,7 +90,7 @@ fn open(path: &Path) -> Result<File, Error> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-        .map_err(Error::io("open", path))
+        .map_err(failed("open", path))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use plan::{CardKind, CardRules, Terms};
 use serde::{Deserialize, Serialize};
+use sys::failed;
 
 use crate::Error;
 use crate::called::Holder;
@@ -391,9 +392,7 @@ impl<'a> Reservations<'a> {
 
     fn make_folder(&self, uuid: &GpuUuid) -> Result<(), Error> {
         for dir in [&self.cards_dir, &self.cards_dir.join(uuid.as_str())] {
-            self.store
-                .create_dir(dir)
-                .map_err(Error::io("create", dir))?;
+            self.store.create_dir(dir).map_err(failed("create", dir))?;
         }
         Ok(())
     }

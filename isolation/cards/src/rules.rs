@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub use plan::CardRules;
 use plan::Terms;
+use sys::failed;
 
 use crate::grant::ComputeTerms;
 use crate::identity::GpuUuid;
@@ -98,7 +99,7 @@ pub(crate) fn set(
     uuid: &GpuUuid,
     own: Option<&OwnRules>,
 ) -> Result<(), Error> {
-    let remove = |path: PathBuf| store.remove_file(&path).map_err(Error::io("remove", &path));
+    let remove = |path: PathBuf| store.remove_file(&path).map_err(failed("remove", &path));
     let stays = stay_file(cards_dir, uuid);
     match own.map(|own| own.stay) {
         Some(Stay::ForGood) => store::replace(store, &stays, b"")?,
@@ -106,7 +107,7 @@ pub(crate) fn set(
     }
     match own {
         Some(own) => write(store, cards_dir, uuid, &own.rules),
-        None => remove(path_of(cards_dir, uuid)),
+        None => Ok(remove(path_of(cards_dir, uuid))?),
     }
 }
 

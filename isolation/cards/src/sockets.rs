@@ -7,10 +7,7 @@
 //!
 //! runc connects by the path that the spec names, so that a descriptor of the folder would not do.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
-
-use sha2::{Digest, Sha256};
 
 /// `sun_path` has 108 bytes, one of them for its end.
 pub const PATH_BYTES_MAX: usize = 107;
@@ -37,13 +34,10 @@ pub fn of(folder: &Path, name: &str) -> PathBuf {
     let (Some(state_dir), Some(below)) = (state_dir, below) else {
         return own;
     };
-    let digest = Sha256::digest(below.as_os_str().as_encoded_bytes());
-    let mut short = String::new();
-    for byte in digest.iter().take(16) {
-        // Into a string every text can be written.
-        let _written = write!(short, "{byte:02x}");
-    }
-    state_dir.join("sockets").join(format!("{short}-{name}"))
+    let digest = crate::digest(below.as_os_str().as_encoded_bytes());
+    state_dir
+        .join("sockets")
+        .join(format!("{digest:.32}-{name}"))
 }
 
 #[cfg(test)]

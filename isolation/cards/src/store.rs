@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sys::failed;
 
 use crate::Error;
 
@@ -123,15 +124,13 @@ pub fn replace(store: &dyn Store, path: &Path, bytes: &[u8]) -> Result<(), Error
     let temporary = temporary_of(path);
     store
         .write(&temporary, bytes)
-        .map_err(Error::io("write", &temporary))?;
-    store
-        .sync(&temporary)
-        .map_err(Error::io("sync", &temporary))?;
+        .map_err(failed("write", &temporary))?;
+    store.sync(&temporary).map_err(failed("sync", &temporary))?;
     store
         .rename(&temporary, path)
-        .map_err(Error::io("replace", path))?;
+        .map_err(failed("replace", path))?;
     let parent = path.parent().unwrap_or_else(|| Path::new("/"));
-    store.sync(parent).map_err(Error::io("sync", parent))
+    Ok(store.sync(parent).map_err(failed("sync", parent))?)
 }
 
 /// Replaces a file that others may replace at the same time, with a temporary file of one's own: the last one stays, whole. What is kept
@@ -145,12 +144,12 @@ pub fn replace_beside_others(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let temporary = with_ending(path, &format!(".{}-{writer}", std::process::id()));
     let written = DiskStore
         .write(&temporary, bytes)
-        .map_err(Error::io("write", &temporary))
-        .and_then(|()| fs::rename(&temporary, path).map_err(Error::io("replace", path)));
+        .map_err(failed("write", &temporary))
+        .and_then(|()| fs::rename(&temporary, path).map_err(failed("replace", path)));
     if written.is_err() {
         let _removed = fs::remove_file(&temporary);
     }
-    written
+    Ok(written?)
 }
 
 fn temporary_of(path: &Path) -> PathBuf {
@@ -168,7 +167,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 /// # Errors
 /// [`Error::Io`] and [`Error::Oversized`].
 pub fn read_capped(what: &'static str, path: &Path, limit_bytes: u64) -> Result<Vec<u8>, Error> {
-    let file = File::open(path).map_err(Error::io("read", path))?;
+    let file = File::open(path).map_err(failed("read", path))?;
     read_open(what, (path, &file), limit_bytes)
 }
 
@@ -184,7 +183,7 @@ pub(crate) fn read_open(
     let mut bytes = Vec::with_capacity(expected.saturating_add(64));
     file.take(limit_bytes.saturating_add(1))
         .read_to_end(&mut bytes)
-        .map_err(Error::io("read", path))?;
+        .map_err(failed("read", path))?;
     let oversized = u64::try_from(bytes.len()).map_or(true, |len| len > limit_bytes);
     if oversized {
         Err(Error::Oversized {

@@ -17,6 +17,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use plan::ShareRecord;
 use plan::share_record::SIZE_BYTES;
+use sys::failed;
 
 use crate::table::TableError;
 
@@ -161,9 +162,8 @@ impl RecordFiles {
 
     /// Writes one's own record.
     pub(crate) fn write(&self, record: &[u8; SIZE_BYTES]) -> Result<(), TableError> {
-        self.own
-            .write_all_at(record, 0)
-            .map_err(|source| failed("write", &self.dir.join(&self.name))(source))
+        let written = self.own.write_all_at(record, 0);
+        Ok(written.map_err(|source| failed("write", self.dir.join(&self.name))(source))?)
     }
 
     /// Readable when records have come or gone; `None` where the system gave no such descriptor. Only a hint: whoever waits for it polls as well.
@@ -208,7 +208,7 @@ impl RecordFiles {
     /// Gives up one's own record: the name goes first, so that nobody finds an unlocked record.
     pub(crate) fn withdraw(self) -> Result<(), TableError> {
         let path = self.dir.join(&self.name);
-        sys::absent_is_fine(fs::remove_file(&path)).map_err(failed("remove", &path))
+        Ok(sys::absent_is_fine(fs::remove_file(&path)).map_err(failed("remove", &path))?)
     }
 
     fn list(&mut self) -> Result<(), TableError> {
@@ -292,13 +292,10 @@ fn sweep(path: &Path) -> Result<(), TableError> {
     Ok(())
 }
 
-fn still_named(file: &File, path: &Path) -> Result<bool, TableError> {
+fn still_named(file: &File, path: &Path) -> Result<bool, sys::FileError> {
     let ours = file.metadata().map_err(failed("look at", path))?;
-    match fs::symlink_metadata(path) {
-        Ok(named) => Ok(named.ino() == ours.ino() && named.dev() == ours.dev()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed("look at", path)(error)),
-    }
+    let named = sys::absent_is_none(fs::symlink_metadata(path)).map_err(failed("look at", path))?;
+    Ok(named.is_some_and(|named| named.ino() == ours.ino() && named.dev() == ours.dev()))
 }
 
 /// At most a record, from the start; fewer bytes where the file is shorter.
@@ -317,18 +314,10 @@ fn read_record(file: &File, into: &mut [u8]) -> io::Result<usize> {
 }
 
 /// `shares` in the card's folder; the folder itself may not be there yet either.
-fn create_dir(dir: &Path) -> Result<(), TableError> {
+fn create_dir(dir: &Path) -> Result<(), sys::FileError> {
     DirBuilder::new()
         .mode(0o700)
         .recursive(true)
         .create(dir)
         .map_err(failed("create", dir))
-}
-
-fn failed<'a>(step: &'static str, path: &'a Path) -> impl Fn(io::Error) -> TableError + 'a {
-    move |source| TableError::Io {
-        step,
-        path: path.to_owned(),
-        source,
-    }
 }

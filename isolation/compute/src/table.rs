@@ -1,7 +1,6 @@
 //! The records of one card: one record per container, written by its owner alone and read by the others.
 
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 
 use plan::{ShareRecord, ShareRecordError};
@@ -10,16 +9,8 @@ use plan::{ShareRecord, ShareRecordError};
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// A file operation failed.
-    #[error("cannot {step} {path}")]
-    Io {
-        /// What was being done.
-        step: &'static str,
-        /// To which file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] sys::FileError),
     /// Another broker of the container lives.
     #[error("share record {path} has an owner")]
     Held {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nvabi::DriverVersion;
 use spec::capabilities::{Capabilities, Capability};
+use sys::failed;
 
 use crate::catalogue::{self, DATA, LIBRARIES, Library, Need, PROGRAM_FOLDERS, PROGRAMS};
 use crate::elf::{self, Machine};
@@ -149,7 +150,7 @@ fn cached(tree: &Tree) -> Result<Vec<(u32, PathBuf)>, Error> {
         .read()?
         .take(CACHE_MAX_BYTES)
         .read_to_end(&mut bytes)
-        .map_err(Error::io("read", cache.path()))?;
+        .map_err(failed("read", cache.path()))?;
     let Some(entries) = linker_cache::entries(&bytes) else {
         tracing::warn!(path = %cache.path().display(), "it is no linker cache; the driver's libraries are looked for in the usual folders");
         return Ok(Vec::new());

@@ -14,16 +14,8 @@ pub enum Error {
     #[error(transparent)]
     EscapeChecks(#[from] escape_checks::Error),
     /// A file of the host that cannot be looked at.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// The verb.
-        operation: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] sys::FileError),
     /// A source that others than root could swap.
     #[error(
         "{} is not given to containers: {} belongs to user {owner} with mode {mode:o}; it must be root's, and writable by no other", path.display(), culprit.display()
@@ -156,19 +148,7 @@ pub enum Error {
     },
 }
 
-impl Error {
-    pub(crate) fn io(
-        operation: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Io {
-            operation,
-            path,
-            source,
-        }
-    }
-}
+impl Error {}
 
 /// Texts of strangers are cut before they end in an error.
 pub(crate) fn cut(text: &str) -> String {

@@ -15,6 +15,7 @@ use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
 use serde_json::Value;
+use sys::failed;
 
 use crate::elf;
 use crate::error::Error;
@@ -118,7 +119,7 @@ fn add(tree: &Tree, libraries: &[Entry]) -> Result<(), Error> {
     old.read()?
         .take(CACHE_MAX_BYTES + 1)
         .read_to_end(&mut bytes)
-        .map_err(Error::io("read", &path))?;
+        .map_err(failed("read", &path))?;
     let new = u64::try_from(bytes.len())
         .is_ok_and(|length| length <= CACHE_MAX_BYTES)
         .then(|| linker_cache::with(&bytes, libraries))
@@ -130,7 +131,7 @@ fn add(tree: &Tree, libraries: &[Entry]) -> Result<(), Error> {
     if new == bytes {
         return Ok(());
     }
-    replace(folder.fd(), &new, old.metadata()).map_err(Error::io("write", &path))
+    Ok(replace(folder.fd(), &new, old.metadata()).map_err(failed("write", &path))?)
 }
 
 /// By the folder's descriptor alone: whoever swaps folders of the root meanwhile changes nothing about where this goes.

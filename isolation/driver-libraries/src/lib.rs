@@ -25,6 +25,7 @@ pub mod drivers;
 mod elf;
 mod error;
 #[cfg(any(test, feature = "fake"))]
+#[path = "tests/fake.rs"]
 pub mod fake;
 pub mod host_nodes;
 mod image;

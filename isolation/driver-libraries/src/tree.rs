@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use sys::failed;
 
 use crate::error::Error;
 
@@ -43,7 +44,7 @@ impl Tree {
     pub(crate) fn open(root: &Path) -> Result<Self, Error> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let dir = nix::fcntl::open(root, flags, nix::sys::stat::Mode::empty())
-            .map_err(|errno| Error::io("open the folder", root)(errno.into()))?;
+            .map_err(|errno| failed("open the folder", root)(errno.into()))?;
         Ok(Self {
             root: root.to_owned(),
             dir,
@@ -86,11 +87,11 @@ impl Tree {
         let fd = match opened {
             Ok(fd) => fd,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            Err(errno) => return Err(Error::io("find", shown())(errno.into())),
+            Err(errno) => return Err(failed("find", shown())(errno.into()).into()),
         };
         let file = File::from(fd);
-        let metadata = file.metadata().map_err(Error::io("look at", shown()))?;
-        let path = std::fs::read_link(magic(&file)).map_err(Error::io("resolve", shown()))?;
+        let metadata = file.metadata().map_err(failed("look at", shown()))?;
+        let path = std::fs::read_link(magic(&file)).map_err(failed("resolve", shown()))?;
         Ok(Some(Found {
             fd: file.into(),
             path,
@@ -129,7 +130,7 @@ impl Found {
                 expected: "a plain file",
             });
         }
-        File::open(magic(&self.fd)).map_err(Error::io("open", &self.path))
+        Ok(File::open(magic(&self.fd)).map_err(failed("open", &self.path))?)
     }
 
     /// The path, if nobody but root (or this process's user) can put another file there: the file and all folders above
@@ -154,13 +155,12 @@ impl Found {
         if self.path.to_str().is_none() {
             return Err(path("its name is not UTF-8"));
         }
-        let there = std::fs::symlink_metadata(&self.path).map_err(Error::io("find", &self.path))?;
+        let there = std::fs::symlink_metadata(&self.path).map_err(failed("find", &self.path))?;
         if (there.dev(), there.ino()) != (self.metadata.dev(), self.metadata.ino()) {
             return Err(path("another file has come to stand there"));
         }
         for folder in self.path.ancestors().skip(1) {
-            let metadata =
-                std::fs::symlink_metadata(folder).map_err(Error::io("look at", folder))?;
+            let metadata = std::fs::symlink_metadata(folder).map_err(failed("look at", folder))?;
             let is_sticky = metadata.mode() & 0o1000 != 0;
             if !is_ours(&metadata) || (others_write(&metadata) && !is_sticky) {
                 return Err(refuse(folder, &metadata));

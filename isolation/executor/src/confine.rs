@@ -5,14 +5,13 @@
 //! policy "same user" (RS_SHARE_TYPE_OS_SECURITY_TOKEN) that one tenant sets would open its memory to the other. So every
 //! executor has a uid of its own: [`UID_BASE`] and its process number, which no other living process has.
 
-use std::io;
-
 use arch::Arch;
 use caps::CapSet;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
+use crate::error::{Error, failed};
 use crate::filter;
 
 /// Below it lie the host's own users, dynamic users and the ranges of user namespaces (0x80000 to 0x6fff_ffff by convention); a
@@ -31,60 +30,25 @@ const SETS: [CapSet; 5] = [
     CapSet::Permitted,
 ];
 
-/// Why the process could not give up its rights: it must not serve then.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A step failed.
-    #[error("{step}")]
-    Step {
-        /// Which.
-        step: &'static str,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// Capabilities could not be read or dropped.
-    #[error("dropping capabilities: {set:?}")]
-    Capabilities {
-        /// The set.
-        set: CapSet,
-        /// Why.
-        #[source]
-        source: caps::errors::CapsError,
-    },
-    /// A set is not empty although it was emptied.
-    #[error("capabilities are left: {set:?}")]
-    Left {
-        /// The set.
-        set: CapSet,
-    },
-}
-
 /// Gives up everything but the descriptors 0 to 2 and what was duplicated from them. Called once, before there are threads.
 ///
 /// # Errors
 /// [`Error`]; the process must end then.
 pub fn confine() -> Result<(), Error> {
-    let step = |step| {
-        move |errno: nix::errno::Errno| Error::Step {
-            step,
-            source: errno.into(),
-        }
-    };
     let empty = |set| caps::clear(None, set).map_err(|source| Error::Capabilities { set, source });
     setrlimit(Resource::RLIMIT_NOFILE, MOST_FILES, MOST_FILES)
-        .map_err(step("limiting open files"))?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(step("switching core files off"))?;
-    nix::unistd::chdir("/").map_err(step("leaving the working directory"))?;
+        .map_err(failed("limiting open files"))?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(failed("switching core files off"))?;
+    nix::unistd::chdir("/").map_err(failed("leaving the working directory"))?;
     // The bounding set needs a capability to be emptied, so it goes first.
     empty(CapSet::Bounding)?;
     empty(CapSet::Ambient)?;
     empty(CapSet::Inheritable)?;
     let own = UID_BASE.saturating_add(std::process::id());
     let (uid, gid) = (Uid::from_raw(own), Gid::from_raw(own));
-    setgroups(&[]).map_err(step("leaving all groups"))?;
-    setresgid(gid, gid, gid).map_err(step("becoming a group of its own"))?;
-    setresuid(uid, uid, uid).map_err(step("becoming a user of its own"))?;
+    setgroups(&[]).map_err(failed("leaving all groups"))?;
+    setresgid(gid, gid, gid).map_err(failed("becoming a group of its own"))?;
+    setresuid(uid, uid, uid).map_err(failed("becoming a user of its own"))?;
     empty(CapSet::Effective)?;
     empty(CapSet::Permitted)?;
     for set in SETS {
@@ -93,10 +57,7 @@ pub fn confine() -> Result<(), Error> {
             return Err(Error::Left { set });
         }
     }
-    prctl::set_no_new_privs().map_err(step("giving up new privileges"))?;
-    prctl::set_dumpable(false).map_err(step("closing its memory to others"))?;
-    sys::seccomp::install(&filter::program(Arch::NATIVE)).map_err(|source| Error::Step {
-        step: "installing its filter",
-        source,
-    })
+    prctl::set_no_new_privs().map_err(failed("giving up new privileges"))?;
+    prctl::set_dumpable(false).map_err(failed("closing its memory to others"))?;
+    sys::seccomp::install(&filter::program(Arch::NATIVE)).map_err(failed("installing its filter"))
 }

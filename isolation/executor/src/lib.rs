@@ -30,7 +30,10 @@
 
 pub mod call_slots;
 pub mod confine;
+mod error;
 pub mod files;
 mod filter;
 pub mod near;
 pub mod serve;
+
+pub use error::Error;

@@ -3,39 +3,21 @@
 //! RM takes system memory by the policy and the processor of the thread that makes the call (`NV_GET_FREE_PAGES`, nv-vm.c), which is
 //! the executor's.
 
-use std::io;
-
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Why the process is not near its card. It serves all the same.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// What is said of the processors cannot be read.
-    #[error("no list of processors: {0:?}")]
-    Cpus(String),
-    /// A step failed.
-    #[error("{step}")]
-    Step {
-        /// Which.
-        step: &'static str,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-}
+use crate::error::{Error, failed};
 
 /// Moves this process to a node, before it has threads. Memory of other nodes is taken where there is none of this one left.
 ///
 /// # Errors
 /// [`Error`]; what did not fail holds.
 pub fn move_to(node: u32, cpus: &str) -> Result<(), Error> {
-    let step = |step, source| Error::Step { step, source };
     let memory = sys::numa::prefer(node);
     let cpus = parsed(cpus).ok_or_else(|| Error::Cpus(cpus.to_owned()))?;
     sched_setaffinity(Pid::from_raw(0), &cpus)
-        .map_err(|errno| step("moving to the card's processors", errno.into()))?;
-    memory.map_err(|source| step("preferring the card's memory", source))
+        .map_err(failed("moving to the card's processors"))?;
+    memory.map_err(failed("preferring the card's memory"))
 }
 
 /// `0-3,8`: those that a set of the C library has room for.

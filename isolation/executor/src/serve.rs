@@ -17,6 +17,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
 use crate::call_slots::{Begun, CallSlots};
+use crate::error::{Error, failed};
 use crate::files::Files;
 
 /// Stack of a connection's thread; its buffers are on the heap.
@@ -36,26 +37,11 @@ struct Shared {
     ended: io::PipeWriter,
 }
 
-/// Why serving ended before its time.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A step failed.
-    #[error("{step}")]
-    Step {
-        /// Which.
-        step: &'static str,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-}
-
 /// Serves connections until `lifeline` has hung up and the last of them has gone.
 ///
 /// # Errors
 /// [`Error`]
 pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
-    let failed = |step| move |source| Error::Step { step, source };
     let (wake, ended) = io::pipe().map_err(failed("making a pipe"))?;
     let shared = Arc::new(Shared {
         files: Files::default(),
@@ -83,7 +69,7 @@ pub fn serve(listener: &impl AsFd, lifeline: &impl AsFd) -> Result<(), Error> {
         match poll(&mut fds, patience) {
             Ok(_some) => {}
             Err(Errno::EINTR) => continue,
-            Err(errno) => return Err(failed("waiting")(errno.into())),
+            Err(errno) => return Err(failed("waiting")(errno)),
         }
         let happened = |at: usize| {
             fds.get(at)

@@ -226,11 +226,8 @@ impl Config {
 
     /// The container of this bundle has come to its end.
     pub fn forget(bundle: &Path) {
-        match std::fs::remove_file(bundle.join(KEPT)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(bundle = %bundle.display(), %error, "the configuration of the container stays in its bundle");
-            }
-            Ok(()) | Err(_) => {}
+        if let Err(error) = sys::absent_is_fine(std::fs::remove_file(bundle.join(KEPT))) {
+            tracing::warn!(bundle = %bundle.display(), %error, "the configuration of the container stays in its bundle");
         }
     }
 

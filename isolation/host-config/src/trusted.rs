@@ -5,6 +5,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use sys::failed;
+
 use crate::user_namespace;
 use crate::walk::walk;
 
@@ -18,16 +20,8 @@ pub const DRIVER_FILE: &str = "file of a driver version";
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be looked at.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// The verb.
-        operation: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] sys::FileError),
     /// A program or a configuration that others can change.
     #[error("{what} {} belongs to user {owner} with mode {mode:o}: it must be a plain file of root's that no other user can write{}", path.display(), if [CONFIGURATION, DRIVER_FILE].contains(what) { "" } else { ", and executable" })]
     File {
@@ -54,15 +48,6 @@ pub enum Error {
         /// Its mode.
         mode: u32,
     },
-}
-
-fn io(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.into();
-    move |source| Error::Io {
-        operation,
-        path,
-        source,
-    }
 }
 
 /// Checks a program.
@@ -92,9 +77,9 @@ fn check(
     path: &Path,
     is_as_needed: impl Fn(&Metadata) -> bool,
 ) -> Result<(), Error> {
-    let absolute = std::path::absolute(path).map_err(io("resolve", path))?;
+    let absolute = std::path::absolute(path).map_err(failed("resolve", path))?;
     let walked = walk(&absolute);
-    let metadata = std::fs::metadata(&absolute).map_err(io(
+    let metadata = std::fs::metadata(&absolute).map_err(failed(
         match what {
             CONFIGURATION => "find the configuration",
             DRIVER_FILE => "find the file of the driver's version",
@@ -119,7 +104,7 @@ fn check(
         return Err(untrusted(&metadata));
     }
     for part in &walked.through {
-        let metadata = std::fs::symlink_metadata(part).map_err(io("read", part))?;
+        let metadata = std::fs::symlink_metadata(part).map_err(failed("read", part))?;
         // In a sticky folder others cannot touch what is not theirs; a link has no mode of its own.
         let is_safe = metadata.is_symlink()
             || !others_write(&metadata)

@@ -31,7 +31,7 @@ use scheduling::Change as ScheduleChange;
 pub use scheduling::Scheduling;
 
 /// The whole.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct State {
     /// The account.
     pub ledger: Ledger,
@@ -138,18 +138,7 @@ impl State {
         Self {
             ledger,
             numbering,
-            files: BTreeMap::new(),
-            last_file: 0,
-            last_call: 0,
-            open: BTreeMap::new(),
-            kept: Records::default(),
-            cgroup: None,
-            pools: BTreeMap::new(),
-            scheduling: Scheduling::default(),
-            os_events: OsEvents::default(),
-            registered: BTreeSet::new(),
-            context_bytes: BTreeMap::new(),
-            staying_pins: BTreeSet::new(),
+            ..Self::default()
         }
     }
 

@@ -38,7 +38,7 @@ impl Allocation {
 }
 
 /// One card's share. Sums are wider than what they add, so that no sequence of records can wrap them.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Share {
     pub(crate) quota_bytes: u64,
     pub(crate) held_bytes: u128,
@@ -52,10 +52,7 @@ impl Share {
     fn new(quota_bytes: u64) -> Self {
         Self {
             quota_bytes,
-            held_bytes: 0,
-            reserved_bytes: 0,
-            peak_bytes: 0,
-            named_bytes: 0,
+            ..Self::default()
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Share};
 use crate::charge::{Demand, narrow};
 use crate::counts::{Counts, Limits, wide};
 use crate::held::{HeldId, Registrations};
@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::tree::Tree;
 
 /// The account of one container. One owner, behind the caller's lock; nothing in it waits.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Ledger {
     pub(crate) accounts: Accounts,
     pub(crate) counts: Counts,
@@ -127,12 +127,6 @@ pub struct Freed {
 }
 
 impl Freed {
-    /// Whether the driver ended nothing that counts: no object was taken out, no channel invalidated, nothing uncharged.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        self.objects == 0 && self.scheduled.is_empty() && self.bytes.is_empty()
-    }
-
     /// Adds what another one uncharged.
     pub(crate) fn add_bytes(&mut self, other: Self) {
         for (card, more) in other.bytes {
@@ -156,16 +150,7 @@ impl Ledger {
         Self {
             accounts: Accounts::new(quotas),
             counts: Counts::new(limits),
-            clients: BTreeMap::new(),
-            clients_by_file: BTreeSet::new(),
-            mappings: BTreeMap::new(),
-            ranges: BTreeMap::new(),
-            managed: BTreeMap::new(),
-            exports: BTreeMap::new(),
-            registrations: Registrations::default(),
-            reservations: BTreeMap::new(),
-            pins: BTreeMap::new(),
-            next_token: 0,
+            ..Self::default()
         }
     }
 
@@ -184,17 +169,13 @@ impl Ledger {
     /// Bytes held and reserved.
     #[must_use]
     pub fn used(&self, card: CardSlot) -> u64 {
-        self.accounts
-            .share(card)
-            .map_or(0, |it| narrow(it.used_bytes()))
+        self.of_share(card, Share::used_bytes)
     }
 
     /// Bytes reserved for calls under way, which are a part of [`Ledger::used`].
     #[must_use]
     pub fn reserved(&self, card: CardSlot) -> u64 {
-        self.accounts
-            .share(card)
-            .map_or(0, |it| narrow(it.reserved_bytes))
+        self.of_share(card, |share| share.reserved_bytes)
     }
 
     /// Bytes that can still be reserved; 0 while more is used than the quota.
@@ -206,17 +187,20 @@ impl Ledger {
     /// Bytes held of memory that was asked for by size and has a handle.
     #[must_use]
     pub fn named(&self, card: CardSlot) -> u64 {
-        self.accounts
-            .share(card)
-            .map_or(0, |it| narrow(it.named_bytes))
+        self.of_share(card, |share| share.named_bytes)
     }
 
     /// The most bytes ever held at once; reservations do not count.
     #[must_use]
     pub fn peak(&self, card: CardSlot) -> u64 {
+        self.of_share(card, |share| share.peak_bytes)
+    }
+
+    /// A sum of a card's share; 0 of a card it has no share of.
+    fn of_share(&self, card: CardSlot, sum: impl Fn(&Share) -> u128) -> u64 {
         self.accounts
             .share(card)
-            .map_or(0, |it| narrow(it.peak_bytes))
+            .map_or(0, |share| narrow(sum(share)))
     }
 
     /// The cards that the container has, or has held memory of.

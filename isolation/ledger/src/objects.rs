@@ -118,24 +118,6 @@ impl Ledger {
         recorded
     }
 
-    /// [`Ledger::add_object`] for a device: everything below it is on `card`.
-    pub fn add_device(
-        &mut self,
-        place: Place,
-        class: u32,
-        card: CardSlot,
-        reservation: Reservation,
-    ) -> Recorded {
-        let device = NewObject {
-            place,
-            class,
-            kind: ObjectKind::Device,
-            card: Some(card),
-            depends_on: &[],
-        };
-        self.add_object(device, reservation, Actual::AsReserved)
-    }
-
     /// Notes an uncharged object of a call whose result the broker will not see (the kernel executes it
     /// after the answer). It changes nothing that is held: if the client is not known on this file or the
     /// handle is taken, nothing is added. Returns whether it was.

@@ -80,7 +80,14 @@ fn opened() -> Ledger {
         ..on_device(DEVICE)
     };
     let slot = reserve(&mut ledger, ObjectKind::Device, None);
-    ledger.add_device(device, 0x80, CARD, slot);
+    let device = NewObject {
+        place: device,
+        class: 0x80,
+        kind: ObjectKind::Device,
+        card: Some(CARD),
+        depends_on: &[],
+    };
+    ledger.add_object(device, slot, Actual::AsReserved);
     ledger
 }
 
@@ -466,7 +473,7 @@ fn an_export_keeps_the_charge_until_the_exporting_file_is_closed() {
     allocate(&mut ledger, MEMORY, 400);
     for _ in 0..2 {
         let pin = ledger.pin(CLIENT, MEMORY, PinFor::Export).unwrap();
-        assert!(ledger.export(pin, FileId(9), 0).is_nothing());
+        assert_eq!(ledger.export(pin, FileId(9), 0), Freed::default());
     }
     ledger.close_file(CTL);
     assert_eq!(ledger.used(CARD), 400);
@@ -606,7 +613,7 @@ fn of_objects_that_depend_on_each_other_none_is_left_charged() {
     add(&mut ledger, on_device(a), ObjectKind::Other, None, &[b]);
     // `a` hangs on a handle that now comes to be: what bore it before is gone, and of `a` the name is left.
     let recorded = add(&mut ledger, on_device(b), ObjectKind::Other, None, &[a]);
-    assert!(recorded.replaced.is_nothing());
+    assert_eq!(recorded.replaced, Freed::default());
     let name = ledger.object(CLIENT, a).expect("a name");
     assert_eq!(name.kind, ObjectKind::Invalidated);
     let own = Place {
@@ -624,14 +631,13 @@ fn freeing_an_unknown_handle_changes_nothing() {
     let mut ledger = opened();
     allocate(&mut ledger, MEMORY, 400);
     let before = ledger.snapshot();
-    assert!(ledger.free(CLIENT, ObjectHandle(0xdead)).is_nothing());
-    assert!(ledger.free(ClientHandle(0xdead), MEMORY).is_nothing());
-    assert!(
-        ledger
-            .free(ClientHandle(0xdead), ObjectHandle(0xdead))
-            .is_nothing()
+    assert_eq!(ledger.free(CLIENT, ObjectHandle(0xdead)), Freed::default());
+    assert_eq!(ledger.free(ClientHandle(0xdead), MEMORY), Freed::default());
+    assert_eq!(
+        ledger.free(ClientHandle(0xdead), ObjectHandle(0xdead)),
+        Freed::default()
     );
-    assert!(ledger.close_file(FileId(77)).is_nothing());
+    assert_eq!(ledger.close_file(FileId(77)), Freed::default());
     assert_eq!(ledger.snapshot(), before);
 }
 

@@ -3,8 +3,8 @@
 #![cfg(debug_assertions)]
 
 use ledger::{
-    Actual, CardSlot, ClientHandle, Demand, FileId, Ledger, NewObject, ObjectHandle, ObjectKind,
-    PinFor, Place, ProcessId, Purpose, Span, steps,
+    Actual, CardSlot, ClientHandle, Demand, FileId, Freed, Ledger, NewObject, ObjectHandle,
+    ObjectKind, PinFor, Place, ProcessId, Purpose, Span, steps,
 };
 
 const PROCESS: ProcessId = ProcessId(7);
@@ -107,7 +107,7 @@ fn single_steps(count: u32) -> Vec<(&'static str, u64)> {
         assert_eq!(ledger.free(CLIENT, ObjectHandle(10 + middle)).objects, 1);
     });
     of("free what is not there", &mut |ledger| {
-        assert!(ledger.free(CLIENT, ObjectHandle(7)).is_nothing());
+        assert_eq!(ledger.free(CLIENT, ObjectHandle(7)), Freed::default());
     });
     of("free a range", &mut |ledger| {
         ledger.free_range(UVM, span(middle).base());

@@ -96,16 +96,6 @@ impl GateSchedule {
             .min_by_key(|edge| (edge.at_ns, edge.kind))
     }
 
-    /// When it is open next: this time itself if it is open then. `None` where it stays closed.
-    #[must_use]
-    pub fn next_open(&self, window_ns: u64, at_ns: u64) -> Option<u64> {
-        if self.is_open(window_ns, at_ns) {
-            return Some(at_ns);
-        }
-        // Closed now: the next change can only be an opening.
-        self.next_edge(window_ns, at_ns).map(|edge| edge.at_ns)
-    }
-
     /// How much of every window it is open.
     #[must_use]
     pub fn open_ns(&self, window_ns: u64) -> u64 {

@@ -49,7 +49,9 @@ use child::{Child, Death, Program, Step};
 pub use error::Error;
 use fd_store::FdStore;
 use host_environment::FirstListener;
-pub use host_environment::{Abandonment, accept_listener, name_of, record_identity};
+pub use host_environment::{
+    Abandonment, accept_listener, name_of, record_identity, set_capabilities,
+};
 use upgrade::{Upgrade, micros};
 
 /// How often the heartbeat is looked at.

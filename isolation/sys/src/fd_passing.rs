@@ -17,17 +17,17 @@ use nix::sys::time::{TimeVal, TimeValLike};
 /// Most descriptors that one message may carry here.
 const MAX_FDS: u32 = 8;
 
+fn seqpacket() -> nix::Result<OwnedFd> {
+    let family = AddressFamily::Unix;
+    socket(family, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
+}
+
 /// Opens a listening SOCK_SEQPACKET socket at a path.
 ///
 /// # Errors
 /// The system's, e.g. `EADDRINUSE`.
 pub fn listen_seqpacket(path: &Path) -> io::Result<OwnedFd> {
-    let fd = socket(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let fd = seqpacket()?;
     bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
     listen(&fd, Backlog::new(128)?)?;
     Ok(fd)
@@ -38,12 +38,7 @@ pub fn listen_seqpacket(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// The system's, e.g. `ENOENT` or `ECONNREFUSED`.
 pub fn connect_seqpacket(path: &Path) -> io::Result<OwnedFd> {
-    let fd = socket(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let fd = seqpacket()?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(fd)
 }
@@ -54,12 +49,7 @@ pub fn connect_seqpacket(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// The system's, e.g. `ENOENT` or `ECONNREFUSED`; `EAGAIN` when the time is over.
 pub fn connect_seqpacket_within(path: &Path, patience: Duration) -> io::Result<OwnedFd> {
-    let fd = socket(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let fd = seqpacket()?;
     let micros = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
     let patience = TimeVal::microseconds(micros);
     setsockopt(&fd, SendTimeout, &patience)?;

@@ -41,4 +41,4 @@ pub mod sync;
 pub mod traced;
 pub mod user_namespace;
 
-pub use error::{absent_is_fine, chain};
+pub use error::{FileError, absent_is_fine, absent_is_none, chain, entries, failed};

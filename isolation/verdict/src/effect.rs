@@ -424,49 +424,24 @@ impl Effect {
     /// What it takes out of a file, or asks about one; `None` where it does neither.
     #[must_use]
     pub fn taken_out(&self) -> Option<TakenOut> {
-        match self {
-            Self::Import(import) => {
-                let first = u32::from(import.first);
-                let slots = first..first.saturating_add(u32::from(import.count));
-                Some(TakenOut::Slots(slots))
-            }
-            Self::ExportInfo { .. } => Some(TakenOut::Figures),
-            Self::None
-            | Self::Client
-            | Self::MapDma { .. }
-            | Self::UnmapDma { .. }
-            | Self::CpuMapping { .. }
-            | Self::Object { .. }
-            | Self::Memory(_)
-            | Self::Free { .. }
-            | Self::Dup { .. }
-            | Self::Range { .. }
-            | Self::RangeGroup(_)
-            | Self::Pages(_)
-            | Self::MapExternal { .. }
-            | Self::Unmap { .. }
-            | Self::RegisterCard { .. }
-            | Self::Register { .. }
-            | Self::Unregister(_)
-            | Self::FreeRange { .. }
-            | Self::Export(_)
-            | Self::Managed { .. }
-            | Self::ChannelClients { .. }
-            | Self::Schedule(_)
-            | Self::OsEvent { .. }
-            | Self::Pool { .. }
-            | Self::Answered { .. }
-            | Self::NamesCards { .. }
-            | Self::View(_) => None,
-        }
+        self.shown().0
     }
 
     /// What is rewritten in the answer of a call that has succeeded.
     #[must_use]
     pub fn view(&self) -> Option<View> {
+        self.shown().1
+    }
+
+    fn shown(&self) -> (Option<TakenOut>, Option<View>) {
         match self {
-            Self::View(view) => Some(*view),
-            Self::ExportInfo { .. } => Some(View::ExportedDevice),
+            Self::Import(import) => {
+                let first = u32::from(import.first);
+                let slots = first..first.saturating_add(u32::from(import.count));
+                (Some(TakenOut::Slots(slots)), None)
+            }
+            Self::ExportInfo { .. } => (Some(TakenOut::Figures), Some(View::ExportedDevice)),
+            Self::View(view) => (None, Some(*view)),
             Self::None
             | Self::Client
             | Self::MapDma { .. }
@@ -487,13 +462,12 @@ impl Effect {
             | Self::Unregister(_)
             | Self::FreeRange { .. }
             | Self::Export(_)
-            | Self::Import(_)
             | Self::Managed { .. }
             | Self::ChannelClients { .. }
             | Self::OsEvent { .. }
             | Self::NamesCards { .. }
             | Self::Schedule(_)
-            | Self::Answered { .. } => None,
+            | Self::Answered { .. } => (None, None),
         }
     }
 }

@@ -48,6 +48,18 @@ fn short(params: &[u8], at: usize) -> Result<u16, Fault> {
     u16_at(params, at).ok_or(Fault::Absent)
 }
 
+/// How many slots of a file are named, and the first of them.
+fn slots(params: &[u8], (count, index): (usize, usize), most: u32) -> Result<(u16, u16), Fault> {
+    let (count, first) = (short(params, count)?, short(params, index)?);
+    if u32::from(count) > most {
+        return Err(INVALID);
+    }
+    if first.checked_add(count).is_none() {
+        return Err(Fault::Status(status::NV_ERR_OUT_OF_RANGE));
+    }
+    Ok((count, first))
+}
+
 /// No number below 0 names a file; the kernel module takes -1 for none and makes none.
 fn file(params: &[u8], at: usize) -> Result<Descriptor, Fault> {
     if word(params, at)?.cast_signed() < 0 {
@@ -77,13 +89,7 @@ pub(crate) fn export_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
 pub(crate) fn export_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     use export_objects::{COUNT, FD, H_DEVICE, INDEX, MAX_OBJECTS, MOST, OBJECTS};
     let file = file(params, FD)?;
-    let (count, first) = (short(params, COUNT)?, short(params, INDEX)?);
-    if u32::from(count) > MOST {
-        return Err(INVALID);
-    }
-    if first.checked_add(count).is_none() {
-        return Err(Fault::Status(status::NV_ERR_OUT_OF_RANGE));
-    }
+    let (count, first) = slots(params, (COUNT, INDEX), MOST)?;
     let objects: Result<Vec<u32>, Fault> = (0..usize::from(count))
         .map(|slot| word(params, OBJECTS + slot * 4))
         .collect();
@@ -118,13 +124,7 @@ pub(crate) fn import_one(client: u32, params: &[u8]) -> Result<Effect, Fault> {
 pub(crate) fn import_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     use import_objects::{COUNT, FD, H_PARENT, INDEX, MOST, OBJECTS, TYPES};
     let file = file(params, FD)?;
-    let (count, first) = (short(params, COUNT)?, short(params, INDEX)?);
-    if u32::from(count) > MOST {
-        return Err(INVALID);
-    }
-    if first.checked_add(count).is_none() {
-        return Err(Fault::Status(status::NV_ERR_OUT_OF_RANGE));
-    }
+    let (count, first) = slots(params, (COUNT, INDEX), MOST)?;
     Ok(Effect::Import(Import {
         client,
         parent: word(params, H_PARENT)?,

@@ -20,6 +20,7 @@ use cards::{FrontendKind, Grant};
 use host_config::{Config, chain, programs, trusted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
+use sys::failed;
 use sys::pidfd::PidFd;
 use sys::proc::start_ticks;
 
@@ -61,7 +62,7 @@ pub fn program(config: &Config) -> Result<PathBuf, Error> {
         Some(path) => path.clone(),
         None => {
             let me = Path::new("/proc/self/exe");
-            programs::internal(PROGRAM).map_err(Error::io("find", me))?
+            programs::internal(PROGRAM).map_err(failed("find", me))?
         }
     };
     trusted::program("broker", &path)?;
@@ -89,7 +90,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
     let program = program(config)?;
     let socket = dir.notify_socket();
     dir.prepare_sockets()?;
-    let listener = UnixListener::bind(&socket).map_err(Error::io("listen on", &socket))?;
+    let listener = UnixListener::bind(&socket).map_err(failed("listen on", &socket))?;
     let log = dir.file(LOG);
     let stderr = OpenOptions::new()
         .append(true)
@@ -97,7 +98,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(&log)
-        .map_err(Error::io("create", &log))?;
+        .map_err(failed("create", &log))?;
     let mut command = Command::new(&program);
     match OwnGroup::of(config, &grant.key).admit(&mut command) {
         Err(error) if grant.frontend.kind == FrontendKind::Run => {
@@ -122,7 +123,7 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
     let opened = i32::try_from(child.id())
         .map_err(std::io::Error::other)
         .and_then(PidFd::open)
-        .map_err(Error::io("watch", &program));
+        .map_err(|error| failed("watch", &program)(error).into());
     match record(dir, &child).and(opened) {
         Ok(process) => Ok(Starting {
             child,
@@ -163,17 +164,12 @@ impl Starting {
 
 fn record(dir: &ContainerDir, child: &Child) -> Result<(), Error> {
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
-    let path = dir.file("broker.pid");
     // A broker that has ended already is found by its silence.
     let identity = Identity {
         pid,
         start_ticks: start_ticks(pid).unwrap_or(0),
     };
-    let text = serde_json::to_vec(&identity).map_err(|source| Error::SpecJson {
-        path: path.clone(),
-        source,
-    })?;
-    std::fs::write(&path, text).map_err(Error::io("write", &path))
+    dir.write_json("broker.pid", &identity)
 }
 
 /// The error says what is wrong.
@@ -305,10 +301,9 @@ pub(crate) fn recorded(dir: &ContainerDir) -> Result<Option<PidFd>, Error> {
 
 fn identity(dir: &ContainerDir) -> Result<Option<Identity>, Error> {
     let path = dir.file("broker.pid");
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io("read", path)(error)),
+    let read = sys::absent_is_none(std::fs::read(&path));
+    let Some(bytes) = read.map_err(failed("read", path))? else {
+        return Ok(None);
     };
     // A frontend that was killed while it wrote leaves half of it; the broker then ends by itself, since its frontend is gone.
     Ok(serde_json::from_slice(&bytes).ok())

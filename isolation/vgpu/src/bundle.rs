@@ -13,9 +13,10 @@ use cards::store::read_capped;
 use serde_json::Value;
 use spec::edit;
 use spec::strict_json::{self, Document};
+use sys::failed;
 
 use crate::Error;
-use crate::state::ContainerDir;
+use crate::state::{ContainerDir, json};
 
 /// A spec is tens of KiB; one with a hundred times that many mounts is still below.
 const SPEC_MAX_BYTES: u64 = 16 << 20;
@@ -52,13 +53,13 @@ impl Spec {
 }
 
 /// Keeps the spec as its engine wrote it.
-pub(crate) fn keep_original(dir: &ContainerDir, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn keep_original(dir: &ContainerDir, bytes: &[u8]) -> Result<(), sys::FileError> {
     let original = dir.file(ORIGINAL);
     // Renamed into place, so that a killed frontend never leaves half of it; not synced: neither outlives a reboot.
     let temporary = dir.file(&format!("{ORIGINAL}.tmp"));
     std::fs::write(&temporary, bytes)
         .and_then(|()| std::fs::rename(&temporary, &original))
-        .map_err(Error::io("keep the spec as", &original))
+        .map_err(failed("keep the spec as", &original))
 }
 
 /// The spec of a bundle, of any shape.
@@ -82,7 +83,7 @@ pub(crate) fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) -> 
         return Ok(());
     }
     let bytes = read_capped("container spec", &original, SPEC_MAX_BYTES)?;
-    write_like(&path, &bytes)
+    Ok(write_like(&path, &bytes)?)
 }
 
 /// The spec as the engine wrote it, if the container came with one.
@@ -100,11 +101,7 @@ pub(crate) fn read_process(path: &Path) -> Result<Value, Error> {
 
 /// Replaces a JSON file that an engine wrote.
 fn write_json(path: &Path, value: &Value) -> Result<(), Error> {
-    let bytes = serde_json::to_vec(value).map_err(|source| Error::SpecJson {
-        path: path.to_owned(),
-        source,
-    })?;
-    write_like(path, &bytes)
+    Ok(write_like(path, &json(path, value)?)?)
 }
 
 fn parse(document: Document, path: &Path, bytes: &[u8]) -> Result<Value, Error> {
@@ -115,8 +112,8 @@ fn parse(document: Document, path: &Path, bytes: &[u8]) -> Result<Value, Error> 
 }
 
 /// Replaces a file in one step by another with the same owner and mode.
-fn write_like(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let old = std::fs::metadata(path).map_err(Error::io("read", path))?;
+fn write_like(path: &Path, bytes: &[u8]) -> Result<(), sys::FileError> {
+    let old = std::fs::metadata(path).map_err(failed("read", path))?;
     let mut name = path.as_os_str().to_owned();
     name.push(".cgpu-tmp");
     let temporary = PathBuf::from(name);
@@ -126,15 +123,12 @@ fn write_like(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         // The error that counts is the first; what is left behind is ours and overwritten next time.
         drop(std::fs::remove_file(&temporary));
     }
-    written.map_err(Error::io("write", path))
+    written.map_err(failed("write", path))
 }
 
 fn write_new(path: &Path, bytes: &[u8], like: &std::fs::Metadata) -> std::io::Result<()> {
     // One that a killed process has left. Whoever has it open has another file.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    sys::absent_is_fine(std::fs::remove_file(path))?;
     let mut file: File = OpenOptions::new()
         .write(true)
         .create_new(true)

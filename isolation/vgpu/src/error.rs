@@ -80,16 +80,8 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file operation failed.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// The verb.
-        operation: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] sys::FileError),
     /// A spec that is not JSON.
     #[error("{} is not a container spec", path.display())]
     SpecJson {
@@ -456,18 +448,5 @@ impl Error {
             return self;
         }
         request::Error::of_default(self).into()
-    }
-
-    /// Wraps a failed file operation.
-    pub(crate) fn io(
-        operation: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Io {
-            operation,
-            path,
-            source,
-        }
     }
 }

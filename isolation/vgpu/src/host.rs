@@ -15,6 +15,7 @@ use releases::Known;
 use rustix::fs::StatVfsMountFlags;
 use serde_json::Value;
 use spec::edit::Mount;
+use sys::failed;
 use verdict::filter::{Coverage, FilterSpec};
 
 use crate::{Error, mount};
@@ -31,7 +32,7 @@ pub(crate) fn require_root() -> Result<(), Error> {
         return Err(Error::Rootless { who });
     }
     let is_mapped = user_namespace::is_in_one();
-    if is_mapped.map_err(Error::io("read", "/proc/self/uid_map"))? {
+    if is_mapped.map_err(failed("read", "/proc/self/uid_map"))? {
         let who = "in a user namespace".to_owned();
         return Err(Error::Rootless { who });
     }
@@ -95,7 +96,7 @@ impl Host {
 
     fn kernel(config: &Config) -> Result<Self, Error> {
         let path = Path::new(VERSION_PATH);
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = std::fs::read_to_string(path).map_err(failed("read", path))?;
         let version = driver_version(&text).ok_or(Error::KernelVersion { path: VERSION_PATH })?;
         let inventory = Inventory::kernel(&config.state_dir, version)?;
         let (filter, layouts) = filter(config, &inventory.driver_version, Coverage::Production)?;

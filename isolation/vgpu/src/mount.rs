@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use spec::edit::Mount;
+use sys::failed;
 
 use crate::error::Error;
 
@@ -12,7 +13,7 @@ const TOOL_TARGET: &str = "/usr/bin/cgpu";
 /// Checks that there is something to bind, and that it is no link: its target would be the link's owner's choice.
 pub(crate) fn checked(source: PathBuf, target: PathBuf, options: &[&str]) -> Result<Mount, Error> {
     let metadata =
-        std::fs::symlink_metadata(&source).map_err(Error::io("find the file to bind", &source))?;
+        std::fs::symlink_metadata(&source).map_err(failed("find the file to bind", &source))?;
     if metadata.is_symlink() || metadata.is_dir() {
         return Err(Error::MountSource { path: source });
     }

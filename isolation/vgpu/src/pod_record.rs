@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use spec::request::{AmountOf, PodPlace};
+use sys::failed;
 
 use crate::error::Error;
-use crate::state::ContainerDir;
+use crate::state::{ContainerDir, json};
 
 /// In the container's folder.
 const FILE: &str = "pod.json";
@@ -40,10 +41,7 @@ pub(crate) fn write(
         has_pod_amount: place.amount == AmountOf::Pod,
         namespace: namespace.map(str::to_owned),
     };
-    let text = serde_json::to_vec(&record).map_err(|source| Error::SpecJson {
-        path: path.clone(),
-        source,
-    })?;
+    let text = json(&path, &record)?;
     // One that cannot be read again would hide who has the pod's amount.
     if text.len() > SIZE_MAX {
         return Err(Error::PodNames {
@@ -52,7 +50,7 @@ pub(crate) fn write(
         });
     }
     // Not durable: after a power cut no container runs, and its folder is reclaimed.
-    std::fs::write(&path, text).map_err(Error::io("write", path))
+    Ok(std::fs::write(&path, text).map_err(failed("write", path))?)
 }
 
 /// What is recorded of a container; `None`: nothing, or nothing that can be read.

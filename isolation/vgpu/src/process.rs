@@ -53,13 +53,7 @@ pub(crate) fn record(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
     if process.wait_exit(0).map_err(unread)? {
         return Err(Error::InitGone { pid });
     }
-    let path = dir.file(FILE);
-    let text = serde_json::to_vec(&first).map_err(|source| Error::SpecJson {
-        path: path.clone(),
-        source,
-    })?;
-    // Not durable: after a power cut no container runs.
-    fs::write(&path, text).map_err(Error::io("write", path))
+    dir.write_json(FILE, &first)
 }
 
 /// Whether this is another process than the noted first one. Where nothing is noted, nobody knows of another.

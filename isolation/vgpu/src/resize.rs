@@ -133,9 +133,7 @@ fn follow_terms(container: &Container) {
 
 /// A state folder that is not there holds no container.
 fn gone_or(error: cards::Error, key: &ContainerKey) -> Error {
-    if let cards::Error::Io { source, .. } = &error
-        && source.kind() == std::io::ErrorKind::NotFound
-    {
+    if matches!(&error, cards::Error::Io(error) if error.is_absent()) {
         return Error::NoVgpu {
             key: cards::Called::from(key),
         };

@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use host_config::config::RUNC_DIRS;
 use host_config::trusted;
 use host_config::{Config, chain};
 use serde::{Deserialize, Serialize};
+use sys::failed;
 
 use crate::{Error, state};
 
@@ -57,7 +58,7 @@ pub fn path(config: &Config) -> Result<PathBuf, Error> {
 /// It cannot, or does not say (`runc features` came with 1.1, as did the listener).
 pub(crate) fn require_notify(config: &Config) -> Result<(), Error> {
     let path = path(config)?;
-    let metadata = std::fs::metadata(&path).map_err(Error::io("find the runtime", &path))?;
+    let metadata = std::fs::metadata(&path).map_err(failed("find the runtime", &path))?;
     let cache = config.state_dir.join(CACHE);
     let known = |seccomp_notify| Known {
         path: path.clone(),
@@ -100,14 +101,18 @@ fn saved(cache: &Path) -> Option<Known> {
     serde_json::from_slice(&bytes).ok()
 }
 
-fn asks_notify(path: &Path) -> Result<bool, Error> {
-    let output = sys::open_files::restore_before_exec(&mut Command::new(path))
-        .arg("features")
+fn output(path: &Path, argument: &str) -> Result<Output, sys::FileError> {
+    sys::open_files::restore_before_exec(&mut Command::new(path))
+        .arg(argument)
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null())
         .output()
-        .map_err(Error::io("run", path))?;
+        .map_err(failed("run", path))
+}
+
+fn asks_notify(path: &Path) -> Result<bool, Error> {
+    let output = output(path, "features")?;
     if !output.status.success() {
         return reports_by_version(path);
     }
@@ -124,13 +129,7 @@ fn asks_notify(path: &Path) -> Result<bool, Error> {
 
 /// An older crun says what it was built with below its version.
 fn reports_by_version(path: &Path) -> Result<bool, Error> {
-    let output = sys::open_files::restore_before_exec(&mut Command::new(path))
-        .arg("--version")
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(Error::io("run", path))?;
+    let output = output(path, "--version")?;
     let reply = String::from_utf8_lossy(&output.stdout);
     Ok(reply.starts_with(CRUN_REPORTS_BY_VERSION)
         && reply.split_whitespace().any(|word| word == "+SECCOMP"))

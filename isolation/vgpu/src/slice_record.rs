@@ -16,6 +16,7 @@ use rustix::fs::XattrFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spec::edit::Mount;
+use sys::failed;
 
 use crate::Error;
 use crate::mount;
@@ -129,15 +130,15 @@ fn put(path: &Path, record: &SliceRecord) -> Result<(), Error> {
     if let Some(last) = bytes.last_mut() {
         *last = b'\n';
     }
-    OpenOptions::new()
+    let written = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o444)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-        .and_then(|mut file| file.write_all(&bytes))
-        .map_err(Error::io("write", path))
+        .and_then(|mut file| file.write_all(&bytes));
+    Ok(written.map_err(failed("write", path))?)
 }
 
 #[cfg(test)]

@@ -97,10 +97,9 @@ impl Folder {
     /// # Errors
     /// It cannot be looked at. A socket that is not there is no error.
     pub fn is_ours(&self, name: &str) -> io::Result<bool> {
-        let inode = |path: PathBuf| match fs::symlink_metadata(path) {
-            Ok(found) => Ok(Some((found.dev(), found.ino()))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        let inode = |path: PathBuf| {
+            let found = sys::absent_is_none(fs::symlink_metadata(path))?;
+            io::Result::Ok(found.map(|found| (found.dev(), found.ino())))
         };
         let socket = inode(self.dir.join(name))?;
         Ok(socket.is_some() && socket == inode(self.link(name))?)

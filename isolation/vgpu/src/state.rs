@@ -1,11 +1,14 @@
 //! The state folder: where everything of a container lies, and what a folder's locks say.
 
+use std::fs::DirEntry;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use cards::lock::FileLock;
 use cards::sockets;
 use cards::{Called, ContainerKey, Grant};
+use serde::Serialize;
+use sys::failed;
 
 use crate::error::Error;
 
@@ -125,6 +128,13 @@ impl ContainerDir {
         self.file("broker.lock")
     }
 
+    /// Records something of the container. Not durable: after a power cut no container runs.
+    pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {
+        let path = self.file(name);
+        let text = json(&path, value)?;
+        Ok(std::fs::write(&path, text).map_err(failed("write", path))?)
+    }
+
     /// Makes the folder of those sockets whose paths are too long in this one.
     pub(crate) fn prepare_sockets(&self) -> Result<(), Error> {
         for name in sockets::ALL {
@@ -134,7 +144,7 @@ impl ContainerDir {
                     .recursive(true)
                     .mode(0o700)
                     .create(folder)
-                    .map_err(Error::io("create", folder))?;
+                    .map_err(failed("create", folder))?;
             }
         }
         Ok(())
@@ -176,8 +186,8 @@ pub(crate) fn prepare(state_dir: &Path) -> Result<(), Error> {
         .recursive(true)
         .mode(0o700)
         .create(state_dir)
-        .map_err(Error::io("create", state_dir))?;
-    let metadata = std::fs::metadata(state_dir).map_err(Error::io("read", state_dir))?;
+        .map_err(failed("create", state_dir))?;
+    let metadata = std::fs::metadata(state_dir).map_err(failed("read", state_dir))?;
     let ours = metadata.uid() == nix::unistd::geteuid().as_raw();
     if ours && metadata.mode() & 0o022 == 0 {
         Ok(())
@@ -206,19 +216,19 @@ pub(crate) fn containers(state_dir: &Path) -> Result<Vec<ContainerKey>, Error> {
 }
 
 fn entries(dir: &Path) -> Result<Vec<String>, Error> {
-    let read = match std::fs::read_dir(dir) {
-        Ok(read) => read,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("read", dir)(error)),
-    };
-    let mut names = Vec::new();
-    for entry in read {
-        let entry = entry.map_err(Error::io("read", dir))?;
-        names.push(entry.file_name().to_string_lossy().into_owned());
-    }
-    Ok(names)
+    let entries = sys::entries(dir).map_err(failed("read", dir))?.into_iter();
+    let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
+    Ok(entries.map(name).collect())
 }
 
-fn removed(path: &Path, result: std::io::Result<()>) -> Result<(), Error> {
-    sys::absent_is_fine(result).map_err(Error::io("remove", path))
+/// What a file is to hold, as JSON.
+pub(crate) fn json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|source| Error::SpecJson {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn removed(path: &Path, result: std::io::Result<()>) -> Result<(), sys::FileError> {
+    sys::absent_is_fine(result).map_err(failed("remove", path))
 }

@@ -11,7 +11,6 @@
 //! taken out).
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::change::{Document, Format, Made};
 use super::copies::Copies;
 use super::engine::Engine;
-use super::place::{self, Found, Owner, Writer, digest};
+use super::place::{self, Found, Owner, Writer};
 
 /// The folder of the journal, below the root.
 pub(super) const FOLDER: &str = "/var/lib/cgpu";
@@ -110,8 +109,8 @@ impl Entry {
             path: path.to_owned(),
             format,
             runtime: runtime.to_owned(),
-            before: original.map(|found| digest(&found.text)),
-            left: vec![digest(text)],
+            before: original.map(|found| cards::digest(&found.text)),
+            left: vec![cards::digest(text)],
             fresh: fresh.to_owned(),
             made,
         }
@@ -150,7 +149,7 @@ impl Entry {
                 how,
             });
         };
-        let standing = digest(&now.text);
+        let standing = cards::digest(&now.text);
         if Some(&standing) == self.before.as_ref() {
             return Ok(Original {
                 found: Some(now.clone()),
@@ -168,7 +167,7 @@ impl Entry {
                 });
             };
             let kept = place::read(&kept_at(state, before))?;
-            match kept.filter(|kept| &digest(&kept.text) == before) {
+            match kept.filter(|kept| &cards::digest(&kept.text) == before) {
                 Some(kept) => {
                     return Ok(Original {
                         found: Some(Found {
@@ -317,7 +316,7 @@ impl Journal {
 
 /// Keeps an original, by its fingerprint. Returns where.
 pub(super) fn keep(state: &Path, original: &Found, writer: &Writer<'_>) -> anyhow::Result<PathBuf> {
-    let path = kept_at(state, &digest(&original.text));
+    let path = kept_at(state, &cards::digest(&original.text));
     writer.create_dirs(&state.join("originals"), 0o700)?;
     let owner = Owner {
         uid: nix::unistd::geteuid().as_raw(),
@@ -348,9 +347,9 @@ impl Lock {
             .mode(0o600)
             .custom_flags(OFlag::O_NOFOLLOW.bits())
             .open(&path);
-        let file = match opened {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.with_context(|| format!("open {}", path.display()))?,
+        let opened = sys::absent_is_none(opened);
+        let Some(file) = opened.with_context(|| format!("open {}", path.display()))? else {
+            return Ok(None);
         };
         file.lock()
             .with_context(|| format!("lock {}", path.display()))?;

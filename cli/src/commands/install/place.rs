@@ -43,10 +43,9 @@ pub(super) struct Found {
 /// # Errors
 /// A link, something that is no plain file, more than 4 MiB, not UTF-8.
 pub(super) fn read(path: &Path) -> anyhow::Result<Option<Found>> {
-    let about = match fs::symlink_metadata(path) {
-        Ok(about) => about,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+    let about = sys::absent_is_none(fs::symlink_metadata(path));
+    let Some(about) = about.with_context(|| format!("read {}", path.display()))? else {
+        return Ok(None);
     };
     if about.is_symlink() {
         bail!(
@@ -81,16 +80,6 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<Found>> {
     }))
 }
 
-/// A text's fingerprint.
-pub(super) fn digest(text: &str) -> String {
-    hexadecimal(&Sha256::digest(text.as_bytes()))
-}
-
-/// Bytes as people write fingerprints.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A file's fingerprint, from its beginning.
 pub(super) fn digest_of(file: &mut File) -> io::Result<String> {
     file.seek(SeekFrom::Start(0))?;
@@ -107,7 +96,7 @@ fn transfer(from: &mut impl Read, to: &mut impl Write) -> io::Result<String> {
             other => other?,
         };
         let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else {
-            return Ok(hexadecimal(&digest.finalize()));
+            return Ok(cards::hexadecimal(&digest.finalize()));
         };
         digest.update(bytes);
         to.write_all(bytes)?;
@@ -265,7 +254,7 @@ impl<'a> Writer<'a> {
         let temporary = temporary_of(path);
         self.disk
             .step()
-            .and_then(|()| remove_if_there(&temporary))
+            .and_then(|()| sys::absent_is_fine(fs::remove_file(&temporary)))
             .and_then(|()| symlink(target, &temporary))
             .and_then(|()| self.disk.step())
             .and_then(|()| fs::rename(&temporary, path))
@@ -276,10 +265,8 @@ impl<'a> Writer<'a> {
     /// Removes a file, and what a killed run may have left beside it; an absent one is fine.
     pub(super) fn remove(&self, path: &Path) -> anyhow::Result<()> {
         for path in [&temporary_of(path), path] {
-            match self.disk.step().and_then(|()| fs::remove_file(path)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other.with_context(|| format!("remove {}", path.display()))?,
-            }
+            let removed = self.disk.step().and_then(|()| fs::remove_file(path));
+            sys::absent_is_fine(removed).with_context(|| format!("remove {}", path.display()))?;
         }
         self.sync_folder(path)
     }
@@ -316,25 +303,17 @@ impl<'a> Writer<'a> {
         let folder = path.parent().unwrap_or_else(|| Path::new("/"));
         self.disk
             .step()
-            .and_then(|()| match File::open(folder) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
-                Ok(folder) => folder.sync_all(),
+            .and_then(|()| match sys::absent_is_none(File::open(folder))? {
+                None => Ok(()),
+                Some(folder) => folder.sync_all(),
             })
             .with_context(|| format!("sync {}", folder.display()))
     }
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// A file of nobody else's, in the place of what a killed run left.
 fn create_new(path: &Path) -> io::Result<File> {
-    remove_if_there(path)?;
+    sys::absent_is_fine(fs::remove_file(path))?;
     OpenOptions::new()
         .write(true)
         .create_new(true)

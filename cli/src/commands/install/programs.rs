@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use super::copies::{Copies, Version};
 use super::engine;
 use super::journal::Journal;
-use super::place::{Writer, digest_of, hexadecimal};
+use super::place::{Writer, digest_of};
 use super::processes;
 use super::transaction;
 use super::work::Site;
@@ -83,7 +83,7 @@ impl Source {
             all.update(format!("{name} {digest}\n"));
             files.push((name, file, digest));
         }
-        let digest = hexadecimal(&all.finalize());
+        let digest = cards::hexadecimal(&all.finalize());
         let short = digest.get(..12).unwrap_or(&digest);
         Ok(Self {
             name: format!("{version}-{short}"),

@@ -3,6 +3,7 @@
 use caps::{CapSet, Capability, CapsHashSet};
 use cards::OnViolation;
 use supervisor::scarce::PASSES_DESCRIPTORS;
+use supervisor::set_capabilities;
 
 use super::Error;
 use crate::privilege;
@@ -22,14 +23,7 @@ pub(super) fn drop_all_but_needed(on_violation: OnViolation) -> Result<(), Error
         effective,
         permitted,
     } = Kept::of(&had, on_violation);
-    for (set, kept) in [
-        (CapSet::Inheritable, &CapsHashSet::new()),
-        (CapSet::Effective, &effective),
-        (CapSet::Permitted, &permitted),
-    ] {
-        caps::set(None, set, kept).map_err(Error::Capabilities)?;
-    }
-    Ok(())
+    set_capabilities(&effective, &permitted).map_err(Error::Capabilities)
 }
 
 /// What a broker has, once it serves.

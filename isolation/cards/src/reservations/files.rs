@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use plan::Terms;
+use sys::failed;
 
 use super::{CardReservations, Entry, SIZE_MAX_BYTES, VERSION};
 use crate::Error;
@@ -35,14 +36,8 @@ pub fn look(state_dir: &Path) -> Result<Vec<CardReservations>, Error> {
 }
 
 pub(super) fn all_in(cards_dir: &Path) -> Result<Vec<CardReservations>, Error> {
-    let entries = match std::fs::read_dir(cards_dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("read", cards_dir)(error)),
-    };
     let mut uuids = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::io("read", cards_dir))?;
+    for entry in sys::entries(cards_dir).map_err(failed("read", cards_dir))? {
         uuids.push(GpuUuid::new(entry.file_name().to_string_lossy())?);
     }
     uuids.sort();

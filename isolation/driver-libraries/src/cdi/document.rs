@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 use spec::strict_json;
+use sys::failed;
 
 use crate::error::{Error, cut};
 use crate::tree::{Found, LastLink, Tree};
@@ -136,7 +137,7 @@ impl Spec {
         file.read()?
             .take(SIZE_MAX_BYTES + 1)
             .read_to_end(&mut bytes)
-            .map_err(Error::io("read", path))?;
+            .map_err(failed("read", path))?;
         if !bytes
             .windows(KIND.len())
             .any(|text| text == KIND.as_bytes())

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use host_config::walk::cleaned;
 use spec::capabilities::Capabilities;
 use spec::escape_checks::is_card_s;
+use sys::failed;
 
 pub(crate) use self::document::KIND;
 use self::document::{Edits, Spec};
@@ -73,15 +74,14 @@ impl Specs {
     pub(crate) fn read(host: &Tree, folders: &[PathBuf]) -> Result<Self, Error> {
         let mut all = Vec::new();
         for folder in folders.iter().rev() {
-            let listed = match std::fs::read_dir(folder) {
-                Ok(listed) => listed,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(Error::io("list", folder)(error)),
+            let listed = sys::absent_is_none(std::fs::read_dir(folder));
+            let Some(listed) = listed.map_err(failed("list", folder))? else {
+                continue;
             };
             let mut paths: Vec<PathBuf> = listed
                 .map(|entry| entry.map(|entry| entry.path()))
                 .collect::<Result<_, _>>()
-                .map_err(Error::io("list", folder))?;
+                .map_err(failed("list", folder))?;
             paths.retain(|path| {
                 let extension = path.extension().and_then(|extension| extension.to_str());
                 matches!(extension, Some("json" | "yaml" | "yml"))

@@ -89,10 +89,7 @@ pub fn spawn_with(mut command: Command, socket: &Path) -> Result<Started, SpawnE
         path: socket.to_owned(),
         source,
     };
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(listen(error)),
-        Ok(()) | Err(_) => {}
-    }
+    sys::absent_is_fine(std::fs::remove_file(socket)).map_err(listen)?;
     let listener = sys::fd_passing::listen_seqpacket(socket).map_err(listen)?;
     let (watched, lifeline) = io::pipe().map_err(SpawnError::Lifeline)?;
     let child = command

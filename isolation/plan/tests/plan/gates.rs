@@ -43,9 +43,6 @@ fn a_segment_over_the_windows_end_is_one_segment() {
     );
     assert_eq!(gate.segment_at(100, 110), Some((80, 120)));
     assert_eq!(gate.segment_at(100, 10), Some((0, 20)));
-    assert_eq!(gate.next_open(100, 130), Some(180));
-    assert_eq!(gate.next_open(100, 185), Some(185));
-    assert_eq!(GateSchedule::Closed.next_open(100, 0), None);
     assert_eq!(GateSchedule::Open.next_edge(100, 0), None);
 }
 

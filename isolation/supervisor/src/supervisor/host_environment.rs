@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use caps::errors::CapsError;
 use caps::{CapSet, CapsHashSet};
 use cards::{Frontend, FrontendKind, Grant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -130,14 +131,14 @@ pub(super) fn raise_descriptor_limit() {
 pub(super) fn drop_capabilities() -> Result<(), Error> {
     let had = caps::read(None, CapSet::Permitted).map_err(Error::Capabilities)?;
     let kept = kept_of(&had);
-    for (set, kept) in [
-        (CapSet::Inheritable, &CapsHashSet::new()),
-        (CapSet::Effective, &kept),
-        (CapSet::Permitted, &kept),
-    ] {
-        caps::set(None, set, kept).map_err(Error::Capabilities)?;
-    }
-    Ok(())
+    set_capabilities(&kept, &kept).map_err(Error::Capabilities)
+}
+
+/// Nothing is inherited.
+pub fn set_capabilities(effective: &CapsHashSet, permitted: &CapsHashSet) -> Result<(), CapsError> {
+    caps::set(None, CapSet::Inheritable, &CapsHashSet::new())?;
+    caps::set(None, CapSet::Effective, effective)?;
+    caps::set(None, CapSet::Permitted, permitted)
 }
 
 fn kept_of(had: &CapsHashSet) -> CapsHashSet {

@@ -17,6 +17,7 @@ use bpf::Instruction;
 use cards::{Grant, IoUring};
 use control::{Request, Status, client};
 use serde::{Deserialize, Serialize};
+use sys::failed;
 use sys::pidfd::PidFd;
 use sys::proc::status_field;
 use sys::traced::Traced;
@@ -97,7 +98,7 @@ fn check(dir: &ContainerDir, grant: &Grant, programs: &[Vec<Instruction>]) -> Re
     }
     // Before the note: what is noted as checked can be compared with.
     let path = dir.file(PROGRAMS);
-    std::fs::write(&path, written(programs)).map_err(Error::io("write", path))?;
+    std::fs::write(&path, written(programs)).map_err(failed("write", path))?;
     let programs = programs.len();
     record(dir, Record::Checked { programs })
 }
@@ -123,13 +124,7 @@ fn await_listener(control: &Path) -> Result<(), Error> {
 }
 
 fn record(dir: &ContainerDir, record: Record) -> Result<(), Error> {
-    let path = dir.file(FILE);
-    let text = serde_json::to_vec(&record).map_err(|source| Error::SpecJson {
-        path: path.clone(),
-        source,
-    })?;
-    // Not durable: after a power cut no container runs.
-    std::fs::write(&path, text).map_err(Error::io("write", path))
+    dir.write_json(FILE, &record)
 }
 
 fn recorded(dir: &ContainerDir) -> Option<Record> {

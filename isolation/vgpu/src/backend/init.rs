@@ -5,7 +5,7 @@ use sys::pidfd::PidFd;
 use sys::proc::start_ticks;
 
 use crate::error::Error;
-use crate::state::ContainerDir;
+use crate::state::{ContainerDir, json};
 
 /// The note's name in the container's folder.
 pub(crate) const FILE: &str = "init.json";
@@ -34,11 +34,7 @@ pub(super) fn record(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
         return Err(gone());
     }
     let path = dir.file(FILE);
-    let text =
-        serde_json::to_vec(&Init { pid, start_ticks }).map_err(|source| Error::SpecJson {
-            path: path.clone(),
-            source,
-        })?;
+    let text = json(&path, &Init { pid, start_ticks })?;
     Ok(cards::store::replace(
         &cards::store::DiskStore,
         &path,

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use serde::{Deserialize, Serialize};
+use sys::failed;
 
 use crate::error::Error;
 use crate::state::ContainerDir;
@@ -48,8 +49,7 @@ impl Leaf {
                 pid,
                 path: theirs.unwrap_or_default(),
             })?;
-        let metadata =
-            std::fs::metadata(&path).map_err(Error::io("find the control group", &path))?;
+        let metadata = std::fs::metadata(&path).map_err(failed("find the control group", &path))?;
         Ok(Self {
             path,
             inode: metadata.ino(),
@@ -75,7 +75,7 @@ pub(super) fn is_populated(dir: &ContainerDir) -> bool {
 }
 
 /// The path in version 2's tree, `0::` in `/proc/<pid>/cgroup`.
-fn group_of(process: &str) -> Result<Option<String>, Error> {
+fn group_of(process: &str) -> Result<Option<String>, sys::FileError> {
     sys::proc::group_of(process, "")
-        .map_err(|source| Error::io("read", format!("/proc/{process}/cgroup"))(source))
+        .map_err(|source| failed("read", format!("/proc/{process}/cgroup"))(source))
 }

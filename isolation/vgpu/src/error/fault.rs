@@ -200,7 +200,7 @@ mod tests {
                 Error::DriverLibraries(driver_libraries::Error::EscapeChecks(unreadable())),
                 Fault::Host,
             ),
-            (Error::io("read", "/x")(io()), Fault::Host),
+            (sys::failed("read", "/x")(io()).into(), Fault::Host),
             (Error::NothingRequested, Fault::Host),
         ] {
             assert_eq!(error.fault(), fault, "{error}");

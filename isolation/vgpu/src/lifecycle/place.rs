@@ -14,6 +14,7 @@ use cards::{
 use plan::Terms;
 use spec::nodes::{self, Node};
 use spec::request;
+use sys::failed;
 
 use super::making::{Making, Step};
 use super::pod;
@@ -274,15 +275,15 @@ fn in_requests_terms(refusal: Refusal) -> Error {
     .into()
 }
 
-fn make_folder(path: &Path) -> Result<(), Error> {
+fn make_folder(path: &Path) -> Result<(), sys::FileError> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(Error::io("create", path))
+        .map_err(failed("create", path))
 }
 
-pub(super) fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(Error::io("resolve", path))
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, sys::FileError> {
+    std::path::absolute(path).map_err(failed("resolve", path))
 }

@@ -254,8 +254,7 @@ impl Container {
                 Config::forget(&bundle);
             }
             Ok(_) => {}
-            Err(cards::Error::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(cards::Error::Io(error)) if error.is_absent() => {}
             Err(error @ cards::Error::Newer { .. }) => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(%key, error = %chain(&error), "a grant that cannot be read is removed")

@@ -1,7 +1,6 @@
 //! CPU time of a vGPU's own processes: weight and quota are the container's own, within bounds.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -9,6 +8,7 @@ use cards::store::DiskStore;
 use cards::{CpuTime, Grant, cpu_time};
 use host_config::{Config, chain};
 use plan::Terms;
+use sys::failed;
 
 use super::OwnGroup;
 use super::tree::Tree;
@@ -76,7 +76,7 @@ impl OwnGroup {
             return Ok(());
         };
         let record = dir.file(CPU_GROUP);
-        fs::write(&record, group.as_os_str().as_bytes()).map_err(Error::io("write", &record))?;
+        fs::write(&record, group.as_os_str().as_bytes()).map_err(failed("write", &record))?;
         self.follow_group(dir, &group, governor)
     }
 
@@ -86,13 +86,13 @@ impl OwnGroup {
     /// As [`OwnGroup::follow`].
     pub(crate) fn follow_again(&self, dir: &ContainerDir, governor: Governor) -> Result<(), Error> {
         use std::os::unix::ffi::OsStringExt;
-        match fs::read(dir.file(CPU_GROUP)) {
-            Ok(path) => {
+        let read = sys::absent_is_none(fs::read(dir.file(CPU_GROUP)));
+        match read.map_err(failed("read", dir.file(CPU_GROUP)))? {
+            Some(path) => {
                 let group = PathBuf::from(std::ffi::OsString::from_vec(path));
                 self.follow_group(dir, &group, governor)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(Error::io("read", dir.file(CPU_GROUP))(error)),
+            None => Ok(()),
         }
     }
 

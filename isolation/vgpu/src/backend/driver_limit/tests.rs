@@ -371,7 +371,7 @@ fn a_group_that_is_not_the_container_s_own_is_refused() {
     assert!(
         matches!(
             error,
-            Error::InitGone { .. } | Error::Io { .. } | Error::NoOwnCgroup { .. }
+            Error::InitGone { .. } | Error::Io(_) | Error::NoOwnCgroup { .. }
         ),
         "{error}"
     );

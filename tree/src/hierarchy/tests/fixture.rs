@@ -21,7 +21,7 @@ pub(crate) fn card(index: u32, uuid: &str) -> CardRow {
 
 /// The first container of the document that `cgpu ps --json` has a snapshot of, under this name, with 4 GiB of each of these cards.
 pub(crate) fn vgpu(namespace: &str, id: &str, uuids: &[&str]) -> PsVgpu {
-    let text = include_str!("../../../view/tests/snapshots/ps.json");
+    let text = include_str!("../../../../view/tests/snapshots/ps.json");
     let mut ps: Ps = serde_json::from_str(text).unwrap();
     let first = ps.vgpus.swap_remove(0);
     let slice = first.cards.first().unwrap().clone();
