@@ -56,7 +56,7 @@ impl<'a> BegunCall<'a> {
         container.shared_state.goes_to_driver(ticket.call_slot);
         let shown = driver.show(request.file, &call.fds);
         let claimed = match &shown {
-            Ok(()) => claim(container, &request, &before, &call.fds),
+            Ok(()) => claim(container, &request, ticket, (&before, &call.fds)),
             Err(_) => Ok(()),
         };
         let done = shown.and_then(|()| match &claimed {
