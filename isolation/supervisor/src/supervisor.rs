@@ -50,6 +50,7 @@ pub use error::Error;
 use fd_store::FdStore;
 use host_environment::FirstListener;
 pub use host_environment::{Abandonment, accept_listener, name_of, record_identity};
+pub use upgrade::LONGEST_CALL;
 use upgrade::{Upgrade, micros};
 
 /// How often the heartbeat is looked at.
