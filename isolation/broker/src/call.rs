@@ -23,6 +23,7 @@
 //! The tenant's memory is read once, before the verdict, and what the driver executes is that copy.
 
 pub(crate) mod admit;
+mod again;
 pub(crate) mod begin;
 mod claim;
 pub(crate) mod commit;

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use driver::Driver;
 use journal::Journal;
@@ -22,6 +23,7 @@ use crate::cpu_time::Allowance;
 use crate::driver_side::DriverSide;
 use crate::files::FileTable;
 use crate::health::{Health, Plan, Watched};
+use crate::last_calls::LastCalls;
 use crate::looked::Looked;
 use crate::managed::ManagedMappings;
 use crate::memories::Memories;
@@ -73,6 +75,8 @@ pub struct Container {
     pub cpu_time: Allowance,
     /// Threads that serve a call now, of all listeners together.
     pub at_work: AtomicUsize,
+    /// Whether calls still begin.
+    pub(crate) last_calls: LastCalls,
 }
 
 /// What a broker takes over; without a former one it is empty.
@@ -222,7 +226,14 @@ impl Container {
             share: Arc::new(Share::new(share, context)),
             cpu_time,
             at_work: AtomicUsize::new(0),
+            last_calls: LastCalls::default(),
         })
+    }
+
+    /// Before a hand-over: waits for calls under way for so long, and in compat mode for all that this broker has begun.
+    pub fn finish_calls(&self, patience: Duration, are_busy: impl Fn() -> bool) {
+        let made = (&*self.journal, self.driver.binding());
+        self.last_calls.finish(made, patience, are_busy);
     }
 
     /// A container without a supervisor: nothing outlives this process.

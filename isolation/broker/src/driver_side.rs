@@ -58,11 +58,31 @@ impl DriverSide {
         &self,
         file: FileRef<'_>,
         caller: Caller,
+        call: Call,
+    ) -> Result<Option<Blocks>, driver::Error> {
+        self.execute_as(Ticket::UNREMEMBERED, (file, caller), call)
+    }
+
+    /// [`Self::execute_own`], before the call that has this ticket: it is made once, however often that one is asked for.
+    ///
+    /// # Errors
+    /// The call did not reach the driver.
+    pub(crate) fn execute_before(
+        &self,
+        ticket: Ticket,
+        on: (FileRef<'_>, Caller),
+        call: Call,
+    ) -> Result<Option<Blocks>, driver::Error> {
+        self.execute_as(ticket.before(), on, call)
+    }
+
+    fn execute_as(
+        &self,
+        ticket: Ticket,
+        (file, caller): (FileRef<'_>, Caller),
         mut call: Call,
     ) -> Result<Option<Blocks>, driver::Error> {
-        let done = self
-            .driver
-            .execute(file, caller, Ticket::UNREMEMBERED, &mut call)?;
+        let done = self.driver.execute(file, caller, ticket, &mut call)?;
         Ok((done.ret >= 0).then(|| call.into_blocks()))
     }
 

@@ -45,6 +45,7 @@ pub mod files;
 mod given_up;
 pub mod health;
 mod initialised;
+mod last_calls;
 mod last_reference;
 pub mod looked;
 pub mod managed;

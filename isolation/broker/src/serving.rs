@@ -297,11 +297,8 @@ impl Broker {
             session.end();
         }
         self.container.share.hand_over();
-        let until = Instant::now() + FINISH;
         let are_busy = || self.sessions.values().any(|session| !session.is_over());
-        while are_busy() && Instant::now() < until {
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        self.container.finish_calls(FINISH, are_busy);
     }
 }
 

@@ -16,8 +16,9 @@ use sys::sync::lock;
 /// A finished call's message.
 pub type Answer = Arc<[u8]>;
 
-/// More call slots than any broker has threads: a broken one must not fill the memory.
-const MOST_CALL_SLOTS: usize = 4096;
+/// More call slots than any broker has threads, each with that of the calls before its own ([`Ticket::before`]): a broken one must not fill
+/// the memory.
+const MOST_CALL_SLOTS: usize = 2 * 4096;
 
 /// The call slots of one container.
 #[derive(Debug, Default)]
@@ -142,6 +143,20 @@ mod tests {
         turn(call_slots.begin(ticket(2, 7))).finish(&Arc::from(&b"another slot"[..]));
         turn(call_slots.begin(ticket(1, 8))).finish(&Arc::from(&b"second"[..]));
         assert!(matches!(call_slots.begin(ticket(1, 7)), Begun::Past));
+    }
+
+    #[test]
+    fn a_call_before_another_gets_the_same_answer_beside_it() {
+        let call_slots = CallSlots::default();
+        let call = ticket(1, 7);
+        turn(call_slots.begin(call.before())).finish(&Arc::from(&b"before"[..]));
+        turn(call_slots.begin(call)).finish(&Arc::from(&b"itself"[..]));
+        for (ticket, needed) in [(call.before(), &b"before"[..]), (call, b"itself")] {
+            let Begun::Answered(answer) = call_slots.begin(ticket) else {
+                panic!("made twice")
+            };
+            assert_eq!(&*answer, needed);
+        }
     }
 
     #[test]

@@ -59,6 +59,17 @@ impl Ledger {
         clients.filter_map(|(_, client)| Some((*client, self.clients.get(client)?.process)))
     }
 
+    /// Whether anything would be given back with a file: its clients, ranges, managed memory and exports.
+    #[must_use]
+    pub fn has_charges_of(&self, file: FileId) -> bool {
+        let has_ranges = self.ranges.get(&file).is_some_and(|it| !it.is_empty());
+        let has_managed = self.managed.get(&file).is_some_and(|it| !it.is_empty());
+        self.clients_of(file).next().is_some()
+            || has_ranges
+            || has_managed
+            || self.exports.contains_key(&file)
+    }
+
     /// The devices and subdevices of a client, by handle.
     pub fn devices(
         &self,

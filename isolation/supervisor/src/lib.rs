@@ -29,6 +29,6 @@ mod supervisor;
 pub mod topology;
 
 pub use supervisor::{
-    Abandonment, Error, Supervisor, accept_listener, name_of, record_identity, set_capabilities,
-    why_replaced,
+    Abandonment, Error, LONGEST_CALL, Supervisor, accept_listener, name_of, record_identity,
+    set_capabilities, why_replaced,
 };

@@ -180,11 +180,14 @@ pub fn receive<T: for<'de> Deserialize<'de>>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = [0; MOST_BYTES];
-    let (length, fds) = match sys::fd_passing::receive(socket, &mut buffer) {
-        // Killed with messages of ours unread.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-        other => other?,
+    let received = match sys::fd_passing::receive(socket, &mut buffer) {
+        // The other side has ended with messages of ours unread. The kernel reports that once, and before what the other side had sent.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            sys::fd_passing::receive(socket, &mut buffer)
+        }
+        other => other,
     };
+    let (length, fds) = received?;
     if length == 0 {
         return Ok(None);
     }
@@ -374,6 +377,32 @@ mod tests {
         // Once alone.
         link.release_what_waits();
         receive::<FromBroker>(there.as_fd()).unwrap_err();
+    }
+
+    #[test]
+    fn what_a_broker_sent_before_its_end_is_received_whatever_it_left_unread() {
+        let (broker, supervisor) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        send(supervisor.as_fd(), &FromSupervisor::HandOver, &[]).unwrap();
+        let stored = std::fs::File::open("/dev/null").unwrap();
+        for call in [1, 2] {
+            let store = FromBroker::Store(Stored::Answer(call));
+            send(broker.as_fd(), &store, &[stored.as_fd()]).unwrap();
+        }
+        drop(broker);
+        for call in [1, 2] {
+            let received = receive::<FromBroker>(supervisor.as_fd()).unwrap();
+            let (store, fds) = received.expect("a message that was sent");
+            assert_eq!(store, FromBroker::Store(Stored::Answer(call)));
+            assert_eq!(fds.len(), 1);
+        }
+        let end = receive::<FromBroker>(supervisor.as_fd()).unwrap();
+        assert!(end.is_none(), "{end:?}");
     }
 
     #[test]

@@ -52,6 +52,7 @@ use host_environment::FirstListener;
 pub use host_environment::{
     Abandonment, accept_listener, name_of, record_identity, set_capabilities,
 };
+pub use upgrade::LONGEST_CALL;
 use upgrade::{Upgrade, micros};
 
 /// How often the heartbeat is looked at.

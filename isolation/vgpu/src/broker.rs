@@ -26,7 +26,7 @@ use sys::proc::start_ticks;
 
 use crate::container::LOG;
 use crate::error::Error;
-use crate::own_group::OwnGroup;
+use crate::own_group::{OwnGroup, Patience};
 use crate::state::ContainerDir;
 
 /// What the broker writes when it can serve.
@@ -34,6 +34,11 @@ const READY: &[u8] = b"ready\n";
 
 /// The program's name, among cgpu's own.
 const PROGRAM: &str = "cgpu-broker";
+
+/// Where the supervisor is named, or a broker that has just lost it.
+const BROKER: &str = "broker.pid";
+/// Where the supervisor names the executor that it has started.
+const EXECUTOR: &str = "executor.pid";
 
 /// How much of the log's end is searched for its last line.
 const LOG_TAIL_BYTES: u64 = 4096;
@@ -169,7 +174,7 @@ fn record(dir: &ContainerDir, child: &Child) -> Result<(), Error> {
         pid,
         start_ticks: start_ticks(pid).unwrap_or(0),
     };
-    dir.write_json("broker.pid", &identity)
+    dir.write_json(BROKER, &identity)
 }
 
 /// The error says what is wrong.
@@ -287,9 +292,43 @@ fn stop_recorded(
     Ok(())
 }
 
+/// Waits until the container's executor has ended, which its broker's end has end by itself, and kills it where it does not: what it has of a
+/// card is free only then. It is in the control group of the vGPU's own processes, where there is one.
+///
+/// # Errors
+/// [`Error::StillEnding`]
+pub(crate) fn await_executor(
+    dir: &ContainerDir,
+    patience: Patience,
+    is_still: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let Some(process) = recorded_in(dir, EXECUTOR)?.filter(|_| is_still()) else {
+        return Ok(());
+    };
+    let has_ended = |within: Duration| {
+        let ms = u16::try_from(within.as_millis()).unwrap_or(u16::MAX);
+        process.wait_exit(ms).unwrap_or(true)
+    };
+    if has_ended(patience.unharmed) {
+        return Ok(());
+    }
+    // It may have ended in this moment.
+    drop(process.signal(libc::SIGKILL));
+    match has_ended(patience.in_all.saturating_sub(patience.unharmed)) {
+        true => Ok(()),
+        false => Err(Error::StillEnding {
+            path: dir.path().to_owned(),
+        }),
+    }
+}
+
 /// The broker that was recorded, if that very process still lives.
 pub(crate) fn recorded(dir: &ContainerDir) -> Result<Option<PidFd>, Error> {
-    let Some(identity) = identity(dir)? else {
+    recorded_in(dir, BROKER)
+}
+
+fn recorded_in(dir: &ContainerDir, name: &str) -> Result<Option<PidFd>, Error> {
+    let Some(identity) = identity(dir, name)? else {
         return Ok(None);
     };
     let Ok(process) = PidFd::open(identity.pid) else {
@@ -299,8 +338,8 @@ pub(crate) fn recorded(dir: &ContainerDir) -> Result<Option<PidFd>, Error> {
     Ok((start_ticks(identity.pid) == Some(identity.start_ticks)).then_some(process))
 }
 
-fn identity(dir: &ContainerDir) -> Result<Option<Identity>, Error> {
-    let path = dir.file("broker.pid");
+fn identity(dir: &ContainerDir, name: &str) -> Result<Option<Identity>, Error> {
+    let path = dir.file(name);
     let read = sys::absent_is_none(std::fs::read(&path));
     let Some(bytes) = read.map_err(failed("read", path))? else {
         return Ok(None);
@@ -312,7 +351,7 @@ fn identity(dir: &ContainerDir) -> Result<Option<Identity>, Error> {
 /// The broker may be our own child, and nobody else's business then.
 fn reap(dir: &ContainerDir) {
     use nix::sys::wait::{WaitPidFlag, waitpid};
-    if let Ok(Some(identity)) = identity(dir) {
+    if let Ok(Some(identity)) = identity(dir, BROKER) {
         let waited = waitpid(
             nix::unistd::Pid::from_raw(identity.pid),
             Some(WaitPidFlag::WNOHANG),

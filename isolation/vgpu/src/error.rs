@@ -366,6 +366,12 @@ pub enum Error {
         /// The container's folder.
         path: PathBuf,
     },
+    /// Its own processes are dead to signals: the driver takes its time to free what they have, or hangs.
+    #[error("processes of the vGPU in {} have not ended: the driver may still have what it had of a card, which stays reserved until they have (the next start, and cgpu doctor --repair, take it back then)", path.display())]
+    StillEnding {
+        /// The container's folder, or the control group of those processes.
+        path: PathBuf,
+    },
     /// A broker that was not replaced.
     #[error("the broker of container {key} was not replaced: {problem}")]
     BrokerUpgrade {

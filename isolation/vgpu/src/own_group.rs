@@ -51,9 +51,9 @@ const MOST_THREADS: u64 = 8192;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     /// Before they are killed.
-    unharmed: Duration,
+    pub(crate) unharmed: Duration,
     /// In all.
-    in_all: Duration,
+    pub(crate) in_all: Duration,
 }
 
 /// Of the frontend whose container has ended.
@@ -65,6 +65,11 @@ pub(crate) const OF_ITS_FRONTEND: Patience = Patience {
 pub(crate) const OF_A_START: Patience = Patience {
     unharmed: Duration::ZERO,
     in_all: Duration::from_millis(100),
+};
+/// Of a start whose own name is still another vGPU's: an engine that starts a container again expects it to start.
+pub(crate) const OF_ITS_NAME: Patience = Patience {
+    unharmed: Duration::ZERO,
+    in_all: Duration::from_secs(10),
 };
 /// The lock of the node is held meanwhile: what was left is killed at once, and waited for by nobody. A later sweep finds it gone.
 const SWEEP: Patience = Patience {
@@ -245,7 +250,7 @@ impl OwnGroup {
     /// the next vGPU's of this name as soon as `is_still` says no, and is left alone then.
     ///
     /// # Errors
-    /// [`Error::OwnGroup`]: a process that cannot be killed is in it. [`sweep`] tries again.
+    /// [`Error::StillEnding`]: a process that has not ended, killed or not, is in it. [`Error::OwnGroup`]: it is empty, and stays.
     pub(crate) fn remove(
         &self,
         patience: Patience,
@@ -265,8 +270,11 @@ impl OwnGroup {
                 if error.kind() == ErrorKind::ResourceBusy && begun.elapsed() >= patience.unharmed {
                     kill_all_in(&folder, is_still);
                 }
-                if error.kind() != ErrorKind::ResourceBusy || begun.elapsed() >= patience.in_all {
+                if error.kind() != ErrorKind::ResourceBusy {
                     return Err(failed(&folder)(error));
+                }
+                if begun.elapsed() >= patience.in_all {
+                    return Err(Error::StillEnding { path: folder });
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -30,9 +30,10 @@ pub(crate) const CPU_GROUP: &str = "cpu-group";
 
 /// Every file that can be in a container's folder, in the order in which it is emptied. `grant.json` goes last: while it is
 /// there, the folder can still be explained.
-const FILES: [&str; 24] = [
+const FILES: [&str; 25] = [
     "broker.pid",
     "broker.pid.tmp",
+    "executor.pid",
     "broker.lock",
     "broker.log",
     "broker.1.log",

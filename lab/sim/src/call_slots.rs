@@ -85,7 +85,7 @@ impl<A: Clone> CallSlots<A> {
     pub(crate) fn begin(&self, ticket: Ticket, peer: Option<BorrowedFd<'_>>) -> Begun<'_, A> {
         let Ticket { call_slot, call } = ticket;
         let native = ticket.as_native();
-        let number = native.unwrap_or(ticket).call_slot;
+        let number = ticket.slot_number();
         if number >= MOST_CALL_SLOTS {
             return Begun::Refused(Refused::NoSuchCallSlot(number));
         }
@@ -281,6 +281,18 @@ mod tests {
             ask(&call_slots, &executed, Ticket::native(MOST_CALL_SLOTS, 1)),
             Err(Refused::NoSuchCallSlot(MOST_CALL_SLOTS))
         );
+    }
+
+    #[test]
+    fn a_call_before_another_is_known_again_beside_it() {
+        let (call_slots, executed) = (CallSlots::default(), AtomicU64::new(0));
+        for _ in 0..2 {
+            assert_eq!(ask(&call_slots, &executed, ticket(1, 5).before()), Ok(0));
+        }
+        for _ in 0..2 {
+            assert_eq!(ask(&call_slots, &executed, ticket(1, 5)), Ok(1));
+        }
+        assert_eq!(ask(&call_slots, &executed, ticket(1, 5).before()), Ok(0));
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl<'c> NotifiedCall<'c> {
         self.check_imports(&call, &fds).map_err(deny)?;
         let (in_order, mut change, taken) = loop {
             let in_order = container.orders.take(&request.effect, request.file);
-            let mut change = container.journal.change();
+            let mut change = container.last_calls.begin(&container.journal);
             let denied = match self.take(&mut change, &call, &fds) {
                 Ok(taken) => break (in_order, change, taken),
                 Err(denied) => denied,

@@ -6,7 +6,7 @@
 //! exports. The driver makes it so once, and refuses it of a file into which anybody has exported (`_initializeExportObjectFd`). No tenant may make
 //! that call. An export of a single object does both at once, and needs none.
 
-use driver::{Call, FdSlot, Segment};
+use driver::{Call, FdSlot, Segment, Ticket};
 use journal::state;
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::control::{self, NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD as CLAIM};
@@ -20,15 +20,16 @@ use super::admit::Request;
 use super::begin::transfer_file_of;
 use crate::container::Container;
 
-/// Makes the file of an export its container's, unless it is that already.
+/// Makes the file of an export its container's, unless it is that already. `ticket` is the export's: a successor of a broker that was killed
+/// before the journal had the claim asks again, and whoever remembers tickets gives it the first one's answer.
 ///
 /// # Errors
 /// The driver's refusal: somebody else has exported into the file.
 pub(super) fn claim(
     container: &Container,
     request: &Request<'_>,
-    segments: &[Segment],
-    fds: &[FdSlot],
+    ticket: Ticket,
+    (segments, fds): (&[Segment], &[FdSlot]),
 ) -> Result<(), Refusal> {
     let Effect::Export(Export {
         client,
@@ -47,7 +48,8 @@ pub(super) fn claim(
     let (driver, op) = (&container.driver, &request.op);
     let call = call_of(*client, segments, fds, driver.release);
     let call = call.ok_or_else(|| op.refuse(NV_ERR_NOT_SUPPORTED, driver.release))?;
-    let done = driver.execute_own(request.file.for_driver(), request.caller, call);
+    let on = (request.file.for_driver(), request.caller);
+    let done = driver.execute_before(ticket, on, call);
     let answer = done.map_err(|error| {
         container.health.refused(&op.name(), &error);
         Refusal::Errno(error.errno())

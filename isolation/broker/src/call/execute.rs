@@ -8,11 +8,12 @@ use journal::reservation::Reservation;
 use ledger::{ClientHandle, ObjectHandle};
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at};
-use nvabi::errno::EBADF;
+use nvabi::errno::{EBADF, EIO};
 use verdict::share::PutBack;
 use verdict::{Effect, Refusal};
 
 use super::admit::Request;
+use super::again::{has_no_handle, is_made_again};
 use super::begin::{BegunCall, Held};
 use super::claim::claim;
 use crate::answer_files::AnswerFiles;
@@ -55,8 +56,10 @@ impl<'a> BegunCall<'a> {
         let put_back = narrow(driver.binding(), (&request, mapper), &mut call.segments);
         container.shared_state.goes_to_driver(ticket.call_slot);
         let shown = driver.show(request.file, &call.fds);
+        let is_again = is_made_again(attempt, driver.binding());
         let claimed = match &shown {
-            Ok(()) => claim(container, &request, &before, &call.fds),
+            Ok(()) if is_again && has_no_handle(&request, &before) => Err(Refusal::Errno(EIO)),
+            Ok(()) => claim(container, &request, ticket, (&before, &call.fds)),
             Err(_) => Ok(()),
         };
         let done = shown.and_then(|()| match &claimed {
@@ -111,6 +114,9 @@ impl<'a> BegunCall<'a> {
                 container.health.refused(&name, &error);
                 executed.result = CallResult::errno(error.errno(), &executed.before);
             }
+        }
+        if is_again {
+            executed.judge_repetition(driver.release);
         }
         executed
     }

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use driver::FileKind;
+use journal::state::Op;
+use ledger::{ClientHandle, Operation, ProcessId};
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::{Release, status, uvm};
 
@@ -26,6 +29,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "closed::what_the_driver_holds_is_listed_where_that_may_have_changed",
         what_the_driver_holds_is_listed_seldom,
+    ),
+    (
+        "closed::a_file_that_was_not_handed_over_keeps_what_its_clients_have_charged",
+        a_file_that_was_not_handed_over_keeps_its_clients,
     ),
 ];
 
@@ -79,6 +86,33 @@ fn a_file_is_registered_alone() {
         registered.join().unwrap();
         assert_eq!(device(), rm::OK);
     });
+}
+
+/// What a former broker recorded and a successor does not have: the tenant may have it open all the same.
+fn a_file_that_was_not_handed_over_keeps_its_clients() {
+    let fixture = Fixture::new(4 * MIB);
+    let container = &fixture.container;
+    let [unused, used, closing] = [(); 3].map(|()| {
+        let mut change = container.journal.change();
+        let file = change.next_file();
+        change.record_op(Op::FileSeen(file, FileKind::Ctl));
+        file
+    });
+    for (file, client) in [(used, 0xc1d0_0001), (closing, 0xc1d0_0002)] {
+        container.journal.change().record(Operation::SeeClient {
+            file: ledger::FileId(file.0),
+            client: ClientHandle(client),
+            process: ProcessId(0),
+        });
+    }
+    let op = Op::FileClosing(closing);
+    container.journal.change().record_op(op);
+    fixture.reaper.finish_closing(container);
+    let state = container.journal.change();
+    let known = [unused, used, closing].map(|file| state.file(file).is_some());
+    assert_eq!(known, [false, true, false]);
+    let clients: Vec<_> = state.ledger.clients().map(|(it, ..)| it).collect();
+    assert_eq!(clients, [ClientHandle(0xc1d0_0001)]);
 }
 
 /// A second file of nvidia-uvm keeps the first one open.

@@ -53,6 +53,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_successor_knows_which_files_are_its_containers,
     ),
     (
+        "exports::a_file_is_claimed_once_whatever_becomes_of_the_broker",
+        a_file_is_claimed_once,
+    ),
+    (
         "exports::what_was_reported_to_another_container_is_not_replaced",
         what_was_reported_to_another_container_is_not_replaced,
     ),
@@ -355,6 +359,30 @@ fn a_successor_knows_which_files_are_its_containers() {
     kept.fake.refused.lock().unwrap().insert(CLAIM, in_use);
     assert_eq!(export_many(&tenant, &ours, &[5], transfer_file), rm::OK);
     assert_eq!(kept.fake.controls(CLAIM).len(), 1);
+}
+
+/// The driver makes a file one for exports once only: a second try is refused, and so is every export into the file from then on.
+fn a_file_is_claimed_once() {
+    let kept = Kept::new(4 * MIB);
+    let (tenant, _process) = kept.tenant();
+    let fd = tenant.open(&kept.node("nvidiactl"));
+    let client = tenant.client(fd);
+    let device = tenant.device(fd, client);
+    let ours = Device { fd, client, device };
+    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
+    let transfer_file = tenant.open(&kept.node("nvidiactl"));
+    kept.fake.hold_back(rm::CONTROL, None);
+    std::thread::scope(|scope| {
+        let exported = scope.spawn(|| export_many(&tenant, &ours, &[5], transfer_file));
+        kept.fake.wait_for_held(1);
+        assert_eq!(kept.fake.controls(CLAIM).len(), 1, "it is the claim");
+        let first = kept.broker_pid().unwrap();
+        kept.signal(first, Signal::SIGKILL);
+        kept.fake.let_go();
+        assert_eq!(exported.join().unwrap(), rm::OK);
+    });
+    assert_eq!(kept.fake.controls(CLAIM).len(), 1);
+    assert_eq!(kept.fake.controls(EXPORT_MANY).len(), 1);
 }
 
 /// The other one is charged for what it was told of, and imports what is there.

@@ -63,6 +63,10 @@ struct State {
     /// Calls with this number (and class, for allocations) wait.
     held_back: Option<(u32, Option<u32>)>,
     waiting: usize,
+    /// The next call with this number is carried out, and its answer does not come.
+    lost: Option<u32>,
+    /// Calls whose answers do not come yet.
+    unanswered: usize,
 }
 
 /// The driver.
@@ -210,6 +214,31 @@ impl Fake {
     pub(crate) fn let_go(&self) {
         self.lock().held_back = None;
         self.changed.notify_all();
+    }
+
+    /// The next call with this number is carried out and not answered: to its maker it is as if it had not come back.
+    pub(crate) fn lose_answer(&self, cmd: u32) {
+        self.lock().lost = Some(cmd & 0xff);
+    }
+
+    pub(crate) fn has_lost_an_answer(&self) -> bool {
+        self.lock().unanswered > 0
+    }
+
+    pub(crate) fn find_answers(&self) {
+        self.lock().unanswered = 0;
+        self.changed.notify_all();
+    }
+
+    fn may_lose_the_answer(&self, cmd: u32) {
+        let mut state = self.lock();
+        if state.lost != Some(cmd & 0xff) {
+            return;
+        }
+        (state.lost, state.unanswered) = (None, 1);
+        while state.unanswered > 0 {
+            state = self.changed.wait(state).unwrap();
+        }
     }
 
     fn spend_time(&self) {
@@ -659,6 +688,7 @@ impl Driver for Handle {
         put_u32(arg, at, status);
         // A little after the work: the answer is on its way when a signal comes.
         fake.spend_time();
+        fake.may_lose_the_answer(call.cmd);
         Ok(Executed::default())
     }
 

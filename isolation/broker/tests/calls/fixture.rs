@@ -1,6 +1,7 @@
 //! A broker's insides around the fake driver, and tenants under the real filter.
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -8,18 +9,21 @@ use std::time::{Duration, Instant};
 
 use ::share::Sources;
 use broker::account::{Slot, uuid_bytes};
-use broker::container::{Container, Parts};
+use broker::container::{Container, Inheritance, Parts};
 use broker::health::Plan;
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
 use cards::ComputeTerms;
 use driver::{FileKind, ImplicitBytes};
+use journal::Journal;
 use journal::counters::Counter;
+use journal::shared_state::SharedState;
 use ledger::CardSlot;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use nvabi::Release;
 use nvabi::capability::Capabilities;
+use supervisor::link::Stored;
 use sys::pidfd::PidFd;
 use verdict::policy::{Managed, Policy, RegisteredMemory};
 
@@ -35,6 +39,9 @@ pub(crate) struct Fixture {
     pub(crate) container: Arc<Container>,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) fake: Arc<Fake>,
+    /// What a successor would be handed.
+    estate: [OwnedFd; 2],
+    slot: Slot,
     folder: tempfile::TempDir,
     sessions: Mutex<Vec<Arc<Session>>>,
     events: Option<JoinHandle<()>>,
@@ -140,14 +147,22 @@ impl Fixture {
         };
         let release = Release::R570;
         let name = "tests/calls".to_owned();
-        let mut parts = Parts::new(name, release, Box::new(driver), vec![slot]);
+        let mut parts = Parts::new(name, release, Box::new(driver), vec![slot.clone()]);
         parts.call_rules.policy = policy;
         parts.health = plan;
         let cards = vec![cards::GpuUuid::new(UUID).unwrap()];
         let state_dir = Some(folder.path().to_owned());
         let sources = Sources::new(state_dir, requests, cards);
         parts.share = sources.with_nodes(folder.path().to_owned());
-        let container = Arc::new(Container::alone(parts).unwrap());
+        let estate = [SharedState::memfd(), Journal::memfd()].map(Result::unwrap);
+        let [shared_state, journal] = estate.each_ref().map(|fd| fd.try_clone().unwrap());
+        let inheritance = Inheritance {
+            shared_state,
+            journal,
+            stored: Vec::new(),
+            supervisor: Arc::default(),
+        };
+        let container = Arc::new(Container::resume(parts, inheritance).unwrap());
         let reaper = Arc::new(Reaper::new().unwrap());
         let events = {
             let (container, reaper) = (Arc::clone(&container), Arc::clone(&reaper));
@@ -157,10 +172,37 @@ impl Fixture {
             container,
             reaper,
             fake,
+            estate,
+            slot,
             folder,
             sessions: Mutex::default(),
             events: Some(events),
         }
+    }
+
+    /// What comes after a broker that is killed now: it has taken up what that has left, as it is at this moment.
+    pub(crate) fn successor(&self) -> Arc<Container> {
+        let driver = Handle(Arc::clone(&self.fake));
+        let name = "tests/calls".to_owned();
+        let slots = vec![self.slot.clone()];
+        let mut parts = Parts::new(name, Release::R570, Box::new(driver), slots);
+        parts.call_rules.policy = self.container.call_rules.policy;
+        let [shared_state, journal] = self.estate.each_ref().map(copy);
+        let files = self.container.files.held().into_iter().map(|file| {
+            let stored = Stored::File(file.id, file.kind);
+            (stored, file.fd.try_clone().unwrap())
+        });
+        let inheritance = Inheritance {
+            shared_state,
+            journal,
+            stored: files.collect(),
+            supervisor: Arc::default(),
+        };
+        let successor = Arc::new(Container::resume(parts, inheritance).unwrap());
+        broker::resume::resume(&successor, &[]).unwrap();
+        let has_open = || successor.journal.change().open().next().is_some();
+        until("it has taken up all calls", || !has_open());
+        successor
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -261,6 +303,14 @@ impl Drop for Fixture {
             events.unwrap();
         }
     }
+}
+
+/// Of a memory that somebody may go on with.
+fn copy(memory: &OwnedFd) -> OwnedFd {
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let mut copy = tempfile::tempfile().unwrap();
+    std::io::copy(&mut File::open(path).unwrap(), &mut copy).unwrap();
+    copy.into()
 }
 
 /// Waits for what happens in another thread or process.

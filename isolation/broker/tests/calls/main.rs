@@ -10,6 +10,7 @@ mod bounds;
 mod card_wide;
 mod closed;
 mod cpu_time;
+mod doubt;
 mod events;
 mod exits;
 mod exports;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         quota::TESTS,
         card_wide::TESTS,
         closed::TESTS,
+        doubt::TESTS,
         layouts::TESTS,
         pages::TESTS,
         named::TESTS,

@@ -2,15 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use driver::Binding;
+
 use super::child::{Child, Death, Step};
-use super::upgrade::UPGRADE_STARTS;
+use super::upgrade::{LONGEST_CALL, UPGRADE_STARTS};
 use super::{Error, Supervisor, delay};
 
 /// A broker whose heartbeat has stopped for this long, and that could have run, is replaced. There is one ten times as often.
 const HANG: Duration = Duration::from_secs(2);
 /// A broker that takes this long for a step of its start, and could have run, is replaced.
 const START: Duration = Duration::from_secs(10);
-/// A broker that was told to hand over is killed after this: all that it has not finished is in the shared state.
+/// A broker that was told to hand over is killed after this: all that it has not finished is in the shared state. In compat mode that is
+/// [`LONGEST_CALL`] later.
 const HAND_OVER: Duration = Duration::from_millis(25);
 /// What the next broker says of one that was killed for it.
 const HUNG: &str = "it did not move for 2 s, and was killed";
@@ -108,7 +111,8 @@ impl Supervisor {
     pub(super) fn watch_over_children(&mut self) {
         let heartbeats = self.shared_state.heartbeats();
         if let Some(upgrade) = &self.upgrade {
-            let waits_for = upgrade.hand_over_at.filter(|at| at.elapsed() > HAND_OVER);
+            let most = time_to_hand_over(self.binding);
+            let waits_for = upgrade.hand_over_at.filter(|at| at.elapsed() > most);
             if let (Some(_), Some(broker)) = (waits_for, &self.broker) {
                 broker.kill();
             }
@@ -131,6 +135,27 @@ impl Supervisor {
                 );
                 child.kill_because(why);
             }
+        }
+    }
+}
+
+/// How long a broker may take to hand over. A driver's answer that is lost with it can be had again where somebody else has made the call.
+fn time_to_hand_over(binding: Binding) -> Duration {
+    match binding {
+        Binding::Caller => LONGEST_CALL.saturating_add(HAND_OVER),
+        Binding::Executor | Binding::None => HAND_OVER,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_broker_that_makes_the_calls_itself_is_waited_for_as_long_as_they_may_take() {
+        assert!(time_to_hand_over(Binding::Caller) > LONGEST_CALL);
+        for binding in [Binding::Executor, Binding::None] {
+            assert_eq!(time_to_hand_over(binding), HAND_OVER);
         }
     }
 }

@@ -172,9 +172,18 @@ pub fn accept_listener(notify: BorrowedFd<'_>) -> Result<Handed, listener_socket
 
 /// Names this process in `broker.pid`, as the frontend does for the first supervisor (`vgpu::broker`).
 pub fn record_identity(dir: &Path) -> io::Result<()> {
+    record(dir, "broker.pid", std::process::id())
+}
+
+/// Names the container's executor in `executor.pid`: what it holds of a card is free once it has ended, and not before (`vgpu::broker`).
+pub(super) fn record_executor(dir: &Path, pid: u32) -> io::Result<()> {
+    record(dir, "executor.pid", pid)
+}
+
+fn record(dir: &Path, name: &str, pid: u32) -> io::Result<()> {
     let identity = serde_json::json!({
-        "pid": std::process::id(),
-        "start_ticks": sys::proc::Stat::of("self")?.start_ticks,
+        "pid": pid,
+        "start_ticks": sys::proc::Stat::of(pid)?.start_ticks,
     });
     // In place, by one write that is longer than any former one: a full disk has room for it.
     let text = format!("{:<IDENTITY_BYTES$}", identity.to_string());
@@ -182,7 +191,7 @@ pub fn record_identity(dir: &Path) -> io::Result<()> {
         .write(true)
         .create(true)
         .truncate(false)
-        .open(dir.join("broker.pid"))?;
+        .open(dir.join(name))?;
     file.write_all_at(text.as_bytes(), 0)
 }
 
@@ -208,6 +217,23 @@ mod tests {
         });
         let (kept, has) = threads.join().unwrap();
         assert_eq!(has, [kept.clone(), kept]);
+    }
+
+    #[test]
+    fn an_executor_is_named_so_that_no_later_process_is_taken_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        record_executor(dir.path(), process.id()).unwrap();
+        let text = std::fs::read(dir.path().join("executor.pid")).unwrap();
+        let named: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let start_ticks = sys::proc::start_ticks(process.id().cast_signed()).unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let needed = serde_json::json!({"pid": process.id(), "start_ticks": start_ticks});
+        assert_eq!(named, needed);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use driver::sim::SimDriver;
 use driver::{Binding, Driver};
 
 use super::Error;
+use super::host_environment::record_executor;
 use crate::grant::binding_of;
 use crate::topology::Topology;
 
@@ -34,6 +35,8 @@ pub(super) fn begin(dir: &Path, grant: &Grant, name: &str) -> Result<Option<Owne
                 &sockets::of(dir, sockets::EXECUTOR),
                 near.as_ref(),
             )?;
+            record_executor(dir, started.child.id())
+                .map_err(Error::io("naming the executor in", dir))?;
             Ok(Some(started.lifeline))
         }
         Binding::Caller | Binding::None => Ok(None),

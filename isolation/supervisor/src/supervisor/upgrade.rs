@@ -16,8 +16,9 @@ use crate::link::FromSupervisor;
 /// The serving broker has ended: so long calls wait for a next one of another program, and then the former program serves again.
 pub(super) const UPGRADE_STARTS: Duration = Duration::from_secs(1);
 
-/// In compat mode a broker is not replaced while a call of its own has been in the driver for longer: it may hang.
-const LONGEST_CALL_MS: u64 = 1000;
+/// In compat mode a broker is not replaced while a call of its own has been in the driver for longer: it may hang. One that hands over has as
+/// long for the calls that it has begun: nobody else remembers what the driver answers, and a successor would make them again.
+pub const LONGEST_CALL: Duration = Duration::from_millis(1000);
 
 /// What the next broker says of the one before it.
 const UPGRADED: &str = "an upgrade";
@@ -159,7 +160,7 @@ fn what_keeps(binding: Binding, at_driver: &[AtDriver], now_ms: u64) -> Option<S
     }
     let since_ms = at_driver.iter().map(|call| call.since_ms).min()?;
     let for_ms = now_ms.saturating_sub(since_ms);
-    (for_ms >= LONGEST_CALL_MS).then(|| {
+    (u128::from(for_ms) >= LONGEST_CALL.as_millis()).then(|| {
         format!(
             "a call of the container has been in the driver for {for_ms} ms, and in compat mode its broker cannot end before that call has: \
              all calls would wait for it; try again when it has ended"

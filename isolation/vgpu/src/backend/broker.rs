@@ -86,11 +86,15 @@ impl Backend for Broker<'_> {
         let Some(key) = dir.key() else {
             return Ok(());
         };
-        // The container's end must not fail by it: the next reclaim finds the group.
-        if let Err(error) = OwnGroup::of(self.config, &key).remove(ending.patience, ending.is_still)
-        {
-            tracing::warn!(%key, error = %host_config::chain(&error), "a control group stays");
+        match OwnGroup::of(self.config, &key).remove(ending.patience, ending.is_still) {
+            Ok(()) => {}
+            Err(error @ Error::StillEnding { .. }) => return Err(error),
+            // Nobody is in it: the next reclaim finds it.
+            Err(error) => {
+                tracing::warn!(%key, error = %host_config::chain(&error), "a control group stays");
+            }
         }
-        Ok(())
+        // A vGPU without a group has one as well.
+        broker::await_executor(dir, ending.patience, ending.is_still)
     }
 }

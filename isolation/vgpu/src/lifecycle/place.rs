@@ -51,10 +51,16 @@ impl Making<'_> {
             .map(|taking| Ok::<_, Error>((taking, pod::Neighbours::ask(container, &taking)?)))
             .transpose()?;
         sweep_sockets();
+        container.await_former();
         let lock = StateLock::take(&config.state_dir)?;
         self.watch.reached(Step::Locked)?;
-        let (mut lock, _reclaimed) = reclaim_locked(config, lock)?;
+        let (mut lock, reclaimed) = reclaim_locked(config, lock)?;
         self.watch.reached(Step::Reclaimed)?;
+        let mut left = reclaimed.failed.into_iter();
+        // Nobody holds it: why it is still there says more than that it is.
+        if let Some((_, error)) = left.find(|(key, _)| key == container.key()) {
+            return Err(error);
+        }
         self.refuse_second()?;
         if let Some((taking, neighbours)) = &pod {
             lock = pod::take_back_ended(container, lock, taking, neighbours)?;

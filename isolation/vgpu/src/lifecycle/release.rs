@@ -14,7 +14,7 @@ use host_config::{Config, chain};
 
 use crate::backend::Ending;
 use crate::events::Log;
-use crate::own_group::{OF_A_START, OF_ITS_FRONTEND, Patience};
+use crate::own_group::{OF_A_START, OF_ITS_FRONTEND, OF_ITS_NAME, Patience};
 use crate::state::{self, ContainerDir, Which};
 use crate::{Container, Error, backend, bundle, own_group, resize, sockets};
 
@@ -205,7 +205,8 @@ pub(super) fn take_back(
 }
 
 impl Container {
-    /// Ends this vGPU: broker stopped, spec put back, grant and folder gone. One that is gone is fine: the name may be another's.
+    /// Ends this vGPU: broker stopped, spec put back, grant and folder gone. One that is gone is fine: the name may be another's. One whose
+    /// processes the driver keeps from ending is left to [`reclaim`], with all that it has reserved.
     ///
     /// # Errors
     /// What could not be undone; a later call, or [`reclaim`], tries again.
@@ -214,8 +215,27 @@ impl Container {
             return Ok(());
         };
         // Outside the lock: a broker may take a second to end, and other containers start meanwhile.
-        self.end_backends(which, OF_ITS_FRONTEND)?;
-        self.undo_ended(which)
+        match self.end_backends(which, OF_ITS_FRONTEND) {
+            // The container has ended, whatever the driver does: an engine could do nothing but try again. Every start does.
+            Err(error @ Error::StillEnding { .. }) => {
+                let key = self.key();
+                tracing::warn!(%key, error = %chain(&error), "a vGPU is not released yet");
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => self.undo_ended(which),
+        }
+    }
+
+    /// Before a vGPU of this name is made: what another one has left may take its time to end.
+    pub(super) fn await_former(&self) {
+        let is_left = !backend::is_live(self.dir()).unwrap_or(true);
+        if let Some(which) = self.dir().which().filter(|_| is_left)
+            && let Err(error) = self.end_backends(which, OF_ITS_NAME)
+        {
+            let key = self.key();
+            tracing::warn!(%key, error = %chain(&error), "what a former vGPU of this name has left does not end");
+        }
     }
 
     /// Meanwhile another one may have taken the vGPU back, and the engine have made the next container of this name.

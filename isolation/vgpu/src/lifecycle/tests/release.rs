@@ -1,6 +1,8 @@
 //! What is ended without the state lock, while others take it.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
 use cards::FrontendKind;
 use cards::lock::{Attempt, FileLock};
@@ -51,10 +53,7 @@ fn nobody_waits_for_the_lock_while_another_container_s_broker_ends() {
 
 /// A vGPU whose frontend lets it go, and which another start takes back; then the next container of its name.
 fn made_again(host: &TestHost) -> Created {
-    let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
-    while backend::is_live(&dir).unwrap() {
-        std::thread::yield_now();
-    }
+    nobody_holds(host);
     assert_eq!(reclaim(&host.config).unwrap(), [key("c1")]);
     let next = host.create("c1", "2Gi").unwrap().unwrap();
     assert_eq!(host.reserved_mib(), 2 << 10);
@@ -99,6 +98,145 @@ fn what_is_made_between_the_end_of_a_broker_and_the_lock_is_not_undone() {
         .end_backends(which, own_group::OF_ITS_FRONTEND)
         .unwrap();
     assert_is_untouched(&host, &next);
+    next.prepared.ended().release().unwrap();
+    host.assert_clean(&"the next");
+}
+
+/// A process that no signal ends, as one in the driver: frozen by version 1's freezer, until this is dropped.
+struct Unkillable {
+    process: Child,
+    freezer: PathBuf,
+}
+
+impl Unkillable {
+    fn enter(groups: &[PathBuf]) -> Option<Self> {
+        let process = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = process.id().to_string();
+        let freezer = PathBuf::from(format!("/sys/fs/cgroup/freezer/cgpu-test-{pid}"));
+        let mut unkillable = Self { process, freezer };
+        let frozen = fs::create_dir(&unkillable.freezer)
+            .and_then(|()| fs::write(unkillable.freezer.join("tasks"), &pid))
+            .and_then(|()| fs::write(unkillable.freezer.join("freezer.state"), "FROZEN"));
+        if frozen.is_err() {
+            println!("SKIP: no freezer of version 1");
+            unkillable.process.kill().unwrap();
+            return None;
+        }
+        while unkillable.state() != "FROZEN" {
+            std::thread::yield_now();
+        }
+        for group in groups {
+            fs::write(group.join("tasks"), &pid).unwrap();
+        }
+        Some(unkillable)
+    }
+
+    fn state(&self) -> String {
+        let state = fs::read_to_string(self.freezer.join("freezer.state")).unwrap();
+        state.trim().to_owned()
+    }
+
+    fn name_as_executor(&self, dir: &Path) {
+        let pid = self.process.id().cast_signed();
+        let start_ticks = sys::proc::start_ticks(pid).unwrap();
+        let identity = serde_json::json!({"pid": pid, "start_ticks": start_ticks});
+        fs::write(dir.join("executor.pid"), identity.to_string()).unwrap();
+    }
+}
+
+impl Drop for Unkillable {
+    fn drop(&mut self) {
+        drop(fs::write(self.freezer.join("freezer.state"), "THAWED"));
+        drop(self.process.kill());
+        drop(self.process.wait());
+        drop(fs::remove_dir(&self.freezer));
+    }
+}
+
+/// What another test is starting at this moment shares the lock until it executes its program.
+fn nobody_holds(host: &TestHost) {
+    let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
+    while backend::is_live(&dir).unwrap() {
+        std::thread::yield_now();
+    }
+}
+
+/// The delete of its container succeeds, and nobody else is given what it may have. A start of its own name says why there is none.
+fn assert_is_kept(host: &TestHost, executor: Unkillable) {
+    let released = container(&host.config, &key("c1")).reopen().unwrap();
+    released.ended().release().unwrap();
+    assert_eq!(host.reserved_mib(), 20 << 10);
+    let error = reclaim(&host.config).unwrap_err();
+    assert!(matches!(error, Error::StillEnding { .. }), "{error}");
+    // The other card has room for one.
+    let other = host.create("c2", "20Gi").unwrap().unwrap();
+    let refused = host.create("c3", "20Gi").unwrap_err();
+    assert_eq!(refused.reason(), "full", "{refused}");
+    assert_eq!(host.reserved_mib(), 40 << 10);
+    drop(executor);
+    assert_eq!(reclaim(&host.config).unwrap(), [key("c1")]);
+    assert_eq!(host.reserved_mib(), 20 << 10);
+    other.prepared.ended().release().unwrap();
+    host.assert_clean(&"it has ended");
+}
+
+#[test]
+fn what_a_vgpu_s_processes_may_have_of_a_card_is_nobody_else_s_before_they_have_ended() {
+    let host = TestHost::new();
+    let vgpu = host.create("c1", "20Gi").unwrap().unwrap();
+    let groups = own_group::all(&host.config);
+    if groups.is_empty() {
+        println!("SKIP: no control groups can be made here");
+        return vgpu.prepared.ended().release().unwrap();
+    }
+    drop(vgpu);
+    nobody_holds(&host);
+    match Unkillable::enter(&groups) {
+        Some(executor) => assert_is_kept(&host, executor),
+        None => release(&host.config, &key("c1")).unwrap(),
+    }
+}
+
+#[test]
+fn an_executor_without_a_control_group_is_waited_for_as_well() {
+    let mut host = TestHost::new();
+    host.config.broker.cgroup_root = host.dir.path().join("no-tree");
+    let created = created(&host, "c1", FrontendKind::Run).unwrap().unwrap();
+    drop(created);
+    nobody_holds(&host);
+    let Some(executor) = Unkillable::enter(&[]) else {
+        return release(&host.config, &key("c1")).unwrap();
+    };
+    let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
+    executor.name_as_executor(dir.path());
+    release(&host.config, &key("c1")).unwrap();
+    assert_eq!(host.reserved_mib(), 1 << 10);
+    let error = reclaim(&host.config).unwrap_err();
+    assert!(matches!(error, Error::StillEnding { .. }), "{error}");
+    drop(executor);
+    assert_eq!(reclaim(&host.config).unwrap(), [key("c1")]);
+    host.assert_clean(&"it has ended");
+}
+
+#[test]
+fn a_start_of_the_same_name_waits_for_what_the_former_one_has_left() {
+    let mut host = TestHost::new();
+    host.config.broker.cgroup_root = host.dir.path().join("no-tree");
+    let former = created(&host, "c1", FrontendKind::Run).unwrap().unwrap();
+    drop(former);
+    nobody_holds(&host);
+    let Some(executor) = Unkillable::enter(&[]) else {
+        return release(&host.config, &key("c1")).unwrap();
+    };
+    let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
+    executor.name_as_executor(dir.path());
+    release(&host.config, &key("c1")).unwrap();
+    let next = std::thread::scope(|scope| {
+        let starts = scope.spawn(|| created(&host, "c1", FrontendKind::Run));
+        drop(executor);
+        starts.join().unwrap().unwrap().unwrap()
+    });
+    assert_eq!(host.reserved_mib(), 1 << 10);
     next.prepared.ended().release().unwrap();
     host.assert_clean(&"the next");
 }
