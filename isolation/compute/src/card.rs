@@ -1,6 +1,7 @@
 //! One card of a container: what is there, what it is to be, and the next call that brings the one to the other.
 
 mod account;
+mod ahead;
 mod layout;
 mod openings;
 mod record;
@@ -209,6 +210,7 @@ impl Card {
         self.review(now_ns, extra_ns);
         let leads = self.leads(extra_ns);
         let view = &self.view;
+        self.account.ahead.pass(now_ns);
         let progress = {
             let mut lengths = self.account.lengths(view.is_corrected());
             self.phase
