@@ -1,8 +1,11 @@
 //! A verdict's effect on the container's account: what is reserved before the driver executes, and what is committed after.
 
+use std::sync::Arc;
+
 use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
 use ledger::{CardSlot, Ledger, Operation};
 use nvabi::Release;
+use share::engines::CopyEngines;
 use verdict::policy::Managed;
 use verdict::{Effect, Op, Refusal};
 
@@ -78,6 +81,7 @@ pub struct Account {
     charges_managed: bool,
     advised: advised::Advised,
     made: one_card::Made,
+    copies: Arc<CopyEngines>,
 }
 
 /// Who made the call, on which file.
@@ -197,7 +201,15 @@ impl Account {
             charges_managed: true,
             advised: advised::Advised::default(),
             made: one_card::Made::default(),
+            copies: Arc::default(),
         }
+    }
+
+    /// The same with what the cards answer of their copy engines.
+    #[must_use]
+    pub fn with_copies(mut self, copies: Arc<CopyEngines>) -> Self {
+        self.copies = copies;
+        self
     }
 
     /// The same with RM's ids of cards by their UUIDs, where the driver does not say them beforehand.

@@ -18,6 +18,7 @@ use plan::{CardRules, Policy, Priority, Terms};
 use sys::sync;
 
 use crate::bucket::Bucket;
+use crate::engines::CopyEngines;
 use crate::gates::{Gates, Reported};
 use crate::mailbox::{Mailbox, Tell};
 use crate::pace::Pace;
@@ -61,6 +62,8 @@ pub struct Context {
     pub journal: Arc<Journal>,
     /// Its broker.
     pub broker: Box<dyn Broker>,
+    /// What its cards have answered of their copy engines.
+    pub copies: Arc<CopyEngines>,
 }
 
 /// In which a tenant may have the driver preempt once more.

@@ -115,6 +115,7 @@ impl Host {
             driver: Arc::new(Nobody),
             journal: Arc::new(journal),
             broker: Box::new(Reports(Arc::clone(&self.reports))),
+            copies: Arc::default(),
         };
         let cards = vec![GpuUuid::new(UUID).unwrap()];
         Arc::new(Share::new(
