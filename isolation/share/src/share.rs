@@ -168,7 +168,13 @@ impl Share {
     pub fn is_governed(&self, card: CardSlot) -> bool {
         let inner = self.lock();
         let on = inner.cards.get(usize::from(card.0));
-        on.is_some_and(|on| !is_native(&on.terms))
+        on.is_some_and(OnCard::is_governed)
+    }
+
+    /// Whether the container has terms of its own on any card.
+    pub(crate) fn has_terms(&self) -> bool {
+        let inner = self.lock();
+        inner.cards.iter().any(|on| !is_native(&on.terms))
     }
 
     /// How many calls wait for a gate or for their turn to preempt: their threads do nothing.
@@ -320,7 +326,7 @@ impl Share {
 
     pub(crate) fn wants_governor(&self) -> bool {
         let inner = self.lock();
-        inner.cards.iter().any(|on| !is_native(&on.terms))
+        inner.cards.iter().any(OnCard::is_governed)
     }
 
     pub(crate) fn is_wanting(&self) -> bool {

@@ -417,3 +417,21 @@ fn groups_that_come_and_go_at_changes_of_epoch_take_no_slices_from_a_neighbour()
         }
     }
 }
+
+#[test]
+fn many_groups_of_a_native_container_leave_a_soft_floor_its_part() {
+    let mut fixture = Fixture::new(5, 1);
+    fixture.join("native", plan::Terms::NATIVE, 128);
+    let floor = terms(Policy::Soft, Some(30), 1, Priority::Normal);
+    let soft = fixture.join("soft", floor, 1);
+    fixture.run_ms(SETTLED_MS);
+    let has = sliced(&mut fixture, soft, 2_000, |_, _| ());
+    assert!(has >= 29_000, "{has} in 100 000");
+    assert!(
+        fixture.tenants[soft]
+            .calls
+            .iter()
+            .all(|(_, knob)| name(knob) != "interleave")
+    );
+    assert_eq!(fixture.gate_calls(0, fixture.now_ns - S), 0, "slices alone");
+}
