@@ -6,6 +6,7 @@ mod layout;
 mod openings;
 mod record;
 mod refusals;
+mod restored;
 mod retries;
 mod status;
 mod timing;
@@ -31,6 +32,7 @@ use crate::world::Environment;
 use account::Account;
 use openings::Openings;
 use record::OwnRecord;
+use restored::Restored;
 use retries::Retries;
 use timing::CallTimes;
 
@@ -69,7 +71,8 @@ pub(crate) struct Card {
     times: CallTimes,
     account: Account,
     counts: Counts,
-    stopping: bool,
+    /// Everything is to be as it would be without a governor.
+    restored: Option<Restored>,
     /// It had channels, and no record, when the governor started: until it counts, it runs as it did.
     ran_before: bool,
 }
@@ -136,10 +139,13 @@ impl Card {
             times: CallTimes::default(),
             account: Account::resumed(carry_over, DriftCorrection::resumed(bias_ns, length_ns)),
             counts: Counts::default(),
-            stopping: false,
+            restored: None,
             ran_before: false,
         };
         card.ran_before = !resumed && card.groups() > 0;
+        if resumed {
+            card.settings.inherit(&card.objects);
+        }
         card.review(now_ns, 0);
         card
     }
@@ -153,11 +159,6 @@ impl Card {
             self.peers.touch();
         }
         self.terms = terms;
-    }
-
-    /// From now on everything is to be open.
-    pub(crate) fn stop(&mut self) {
-        self.stopping = true;
     }
 
     /// The container's groups on the engine that shares are about.
@@ -244,7 +245,7 @@ impl Card {
     /// The question that the driver is still to be asked.
     pub(crate) fn probe_knob(&mut self, now_ns: u64) -> Option<Knob> {
         let asks = !self.probe.is_done() && !self.appeal.is_open();
-        if !asks || !self.retries.are_over(now_ns) || self.stopping {
+        if !asks || !self.retries.are_over(now_ns) || self.restored.is_some() {
             return None;
         }
         let slice_us = self.view.slice_us;
@@ -255,16 +256,6 @@ impl Card {
             .find(|group| group.engine == Engine::Graphics)?;
         self.probe
             .pull(self.index, group, slice_us, &mut self.channel_states)
-    }
-
-    /// The call that a group's slice or place needs.
-    pub(crate) fn setting_knob(&mut self, now_ns: u64) -> Option<Knob> {
-        if !self.retries.are_over(now_ns) || self.stopping {
-            return None;
-        }
-        let needed = self.needed();
-        self.settings
-            .pull(self.index, &self.objects, needed, now_ns)
     }
 
     /// Takes in what became of a call.
@@ -451,7 +442,7 @@ impl Card {
     }
 
     fn wants_open(&self, now_ns: u64) -> bool {
-        self.stopping
+        self.restored.is_some()
             || self.means() == Means::Slices
             || !matches!(self.phase, Phase::Closed { .. })
             || self.openings.is_open(now_ns, self.times.closing.lead_ns())
