@@ -11,10 +11,38 @@ use crate::world::Environment;
 /// What a container was kept from is made up for in this time, as far as there is room then.
 const MADE_UP_NS: u64 = 300_000_000;
 
+/// How many changes of what neighbours add to the ends of segments may interrupt a measurement at once, and one more after how long.
+///
+/// What is measured across one is a little off, and a neighbour can bring them about as often as it likes: without a bound nothing would be measured.
+const INTERRUPTIONS: u64 = 40;
+const INTERRUPTION_NS: u64 = 10_000_000_000;
+
+/// Interruptions that are left, as the time that it takes to have them again.
+#[derive(Debug, Default)]
+pub(super) struct Interruptions {
+    used_ns: u64,
+    seen_ns: u64,
+}
+
+impl Interruptions {
+    /// Whether one more may be.
+    pub(super) fn take(&mut self, now_ns: u64) -> bool {
+        let passed_ns = now_ns.saturating_sub(self.seen_ns);
+        self.seen_ns = now_ns;
+        self.used_ns = self.used_ns.saturating_sub(passed_ns);
+        let is_left = self.used_ns <= (INTERRUPTIONS - 1) * INTERRUPTION_NS;
+        if is_left {
+            self.used_ns += INTERRUPTION_NS;
+        }
+        is_left
+    }
+}
+
 /// What the container has had, and what it is corrected by.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) usage: Usage,
+    pub(super) interruptions: Interruptions,
     /// The card keeps an account of the container.
     pub(super) metered: bool,
     pub(super) drift: DriftCorrection,
@@ -32,6 +60,7 @@ impl Account {
     pub(super) fn resumed(carry_over: CarryOver, drift: DriftCorrection) -> Self {
         Self {
             usage: Usage::default(),
+            interruptions: Interruptions::default(),
             metered: false,
             drift,
             ahead: Ahead::default(),
@@ -177,5 +206,21 @@ impl Card {
             self.account.usage.restart(now_ns + 2 * window_ns);
         }
         self.account.carry_over.follow(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_that_comes_and_goes_interrupts_few_measurements() {
+        let mut interruptions = Interruptions::default();
+        let (start_ns, step_ns) = (1_000_000_000_000, 100_000_000);
+        let mut times = (0..6_000).map(|step| start_ns + step * step_ns);
+        let all = times.by_ref().filter(|at_ns| interruptions.take(*at_ns));
+        // Ten minutes: what there is at once, and one in ten seconds.
+        assert_eq!(all.count(), 40 + 59);
+        assert!(interruptions.take(start_ns + 1_000_000_000_000));
     }
 }

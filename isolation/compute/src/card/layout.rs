@@ -66,7 +66,11 @@ impl Card {
             }
             self.account.carry_over.forget(self.account.usage.last());
         }
-        if !same_share || !before.measures_as(&self.view) {
+        let is_interrupted = match same_share && before.measures_as(&self.view) {
+            true => has_changed && self.account.interruptions.take(now_ns),
+            false => true,
+        };
+        if is_interrupted {
             // The first window may be used as the former layout left it.
             self.account
                 .usage
