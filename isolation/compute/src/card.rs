@@ -195,6 +195,7 @@ impl Card {
             let confirmed = world.confirm(self.index);
             self.settle(now_ns, &confirmed);
         }
+        self.ask_again(now_ns, world);
         if now_ns >= self.poll_at_ns || peers_changed {
             self.poll_at_ns = self.next_look_ns(now_ns);
             changed |= self.peers.look(self.index, &self.own.record, world);

@@ -435,3 +435,23 @@ fn many_groups_of_a_native_container_leave_a_soft_floor_its_part() {
     );
     assert_eq!(fixture.gate_calls(0, fixture.now_ns - S), 0, "slices alone");
 }
+
+#[test]
+fn a_driver_that_has_refused_the_gate_gets_the_question_again_and_is_believed() {
+    let mut attack = Attack::new(11);
+    let fixture = &mut attack.fixture;
+    let level = |fixture: &Fixture| fixture.status(attack.attacker, 0).enforcement_level;
+    fixture.faults.refused.insert("close", 0x56);
+    fixture.run_ms(5_000);
+    assert_eq!(level(fixture), Some(EnforcementLevel::Schedule));
+    let before = fixture.questions;
+    fixture.run_ms(200_000);
+    assert_eq!(fixture.questions, before, "at a slow pace");
+    fixture.faults.refused.clear();
+    fixture.run_ms(120_000);
+    assert_eq!(level(fixture), Some(EnforcementLevel::Gate));
+    let from_ns = fixture.now_ns;
+    fixture.run_ms(10_000);
+    let has = fixture.permille(attack.attacker, 0, from_ns, fixture.now_ns);
+    assert!((196..=204).contains(&has), "{has}");
+}
