@@ -205,11 +205,10 @@ impl Account {
         }
     }
 
-    /// The same with what the cards answer of their copy engines.
+    /// What the cards answer of their copy engines, for whoever asks them.
     #[must_use]
-    pub fn with_copies(mut self, copies: Arc<CopyEngines>) -> Self {
-        self.copies = copies;
-        self
+    pub fn copies(&self) -> Arc<CopyEngines> {
+        Arc::clone(&self.copies)
     }
 
     /// The same with RM's ids of cards by their UUIDs, where the driver does not say them beforehand.

@@ -11,7 +11,6 @@ use journal::Journal;
 use journal::counters::Counters;
 use journal::shared_state::SharedState;
 use nvabi::Release;
-use share::engines::CopyEngines;
 use share::{Card, Context, Share, Sources};
 use supervisor::link::{Stored, SupervisorLink};
 use supervisor::topology::CARDS;
@@ -166,11 +165,9 @@ impl Container {
         let driver: Arc<dyn Driver> = Arc::from(driver);
         let cards: Vec<Card> = slots.iter().map(card).collect();
         let uuids: Vec<String> = slots.iter().map(|slot| slot.uuid.clone()).collect();
-        let copies = Arc::<CopyEngines>::default();
         let account = Account::new(release, slots, driver.cards(), driver.implicit())
             .with_gpu_ids(&pci::gpu_ids(Path::new(CARDS), &uuids))
             .with_host_memory(host_memory_bytes)
-            .with_copies(Arc::clone(&copies))
             .with_managed(call_rules.policy.managed);
         let shared_state = SharedState::open(shared_state).map_err(ResumeError::SharedState)?;
         let fresh = || account.fresh_state();
@@ -203,7 +200,7 @@ impl Container {
             driver: Arc::clone(&driver),
             journal: Arc::clone(&journal),
             broker: Box::new(Lender::new(Arc::clone(&files), Arc::clone(&health))),
-            copies,
+            copies: account.copies(),
         };
         Ok(Self {
             name,

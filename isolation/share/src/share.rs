@@ -14,7 +14,7 @@ use journal::state::Op;
 use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use nvabi::Release;
-use plan::{CardRules, Policy, Priority, Terms};
+use plan::{CardRules, Terms};
 use sys::sync;
 
 use crate::bucket::Bucket;
@@ -23,7 +23,7 @@ use crate::gates::{Gates, Reported};
 use crate::mailbox::{Mailbox, Tell};
 use crate::pace::Pace;
 use crate::shown::Shown;
-use crate::terms::{OnCard, Sources, formatted};
+use crate::terms::{OnCard, Sources, formatted, is_native};
 
 /// How long the end of a broker waits for its gates to open: a knob takes a fraction of a millisecond, or the driver hangs.
 const STOP: Duration = Duration::from_millis(500);
@@ -102,12 +102,6 @@ pub(crate) struct Inner {
     /// [`journal::state::Scheduling::generation`], as it was last seen.
     pub(crate) generation: u64,
     pub(crate) mailbox: Option<Arc<Mailbox>>,
-}
-
-/// Whether terms leave everything to the driver.
-#[must_use]
-pub fn is_native(terms: &Terms) -> bool {
-    terms.policy == Policy::Native && terms.priority == Priority::Normal
 }
 
 /// A call that waits for its time.

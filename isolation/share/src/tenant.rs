@@ -18,7 +18,8 @@ use crate::engines::{copies, engine_of_channel, engine_of_group, is_group};
 use crate::gates::{Held, Permit};
 use crate::knobs;
 use crate::pace::{self, Paced};
-use crate::share::{Share, is_native};
+use crate::share::Share;
+use crate::terms::is_native;
 use crate::touched::{Part, Touched};
 use crate::why::Why;
 

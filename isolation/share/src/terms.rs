@@ -5,11 +5,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use cards::{ComputeTerms, GpuUuid};
 use plan::share_record::SIZE_BYTES;
-use plan::{CardRules, ShareRecord, Terms, TermsError};
+use plan::{CardRules, Policy, Priority, ShareRecord, Terms, TermsError};
 use sys::sync;
 
 use crate::followed::{Followed, Seen};
-use crate::share::is_native;
 use crate::tables;
 
 /// What a grant says, and where the cards' rules are.
@@ -25,6 +24,12 @@ pub struct Sources {
     pub nodes: PathBuf,
     /// The rules' files.
     followed: Mutex<Followed>,
+}
+
+/// Whether terms leave everything to the driver.
+#[must_use]
+pub fn is_native(terms: &Terms) -> bool {
+    terms.policy == Policy::Native && terms.priority == Priority::Normal
 }
 
 /// What holds on one card.
@@ -167,7 +172,7 @@ pub(crate) fn formatted(terms: &Terms) -> String {
     if terms.weight != 1 {
         parts.push(format!("weight {}", terms.weight));
     }
-    if terms.priority != plan::Priority::Normal {
+    if terms.priority != Priority::Normal {
         parts.push(format!("priority {}", terms.priority.name()));
     }
     parts.join(", ")

@@ -365,11 +365,11 @@ fn channels_of_other_engines() {
 fn copies_beside_graphics() {
     let fixture = governed();
     let tenant = computing(&fixture);
-    let asked = || {
+    let questions = || {
         let caps = control::NV2080_CTRL_CMD_CE_GET_ALL_CAPS;
         fixture.fake.controls(caps).len()
     };
-    assert_eq!(asked(), 0, "who does not copy asks nothing");
+    assert_eq!(questions(), 0, "who does not copy asks nothing");
     let make = |engine| {
         let on = |parent, class| {
             let name = (tenant.client, parent);
@@ -381,7 +381,7 @@ fn copies_beside_graphics() {
         (group, on(group, CHANNEL))
     };
     let ((beside, gated), (apart, free)) = (make(COPY + 1), make(COPY));
-    assert_eq!(asked(), 1, "a card is asked once");
+    assert_eq!(questions(), 1, "a card is asked once");
     let engine = |group| {
         let state = fixture.container.journal.change();
         state

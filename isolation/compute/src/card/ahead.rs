@@ -90,7 +90,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn asked(ahead_ms: i64, added_most_ns: u64) -> (Ahead, DriftCorrection, Vec<u64>) {
+    fn owing(ahead_ms: i64, added_most_ns: u64) -> (Ahead, DriftCorrection, Vec<u64>) {
         let (mut ahead, mut drift) = (Ahead::default(), DriftCorrection::default());
         drift.carry(ahead_ms * 1_000_000, added_most_ns);
         let starts = [1_000, 1_100, 1_200].map(|start_ms| start_ms * MS);
@@ -110,7 +110,7 @@ mod tests {
             (1_215, 5),
             (1_300, 0),
         ] {
-            let (mut ahead, mut drift, lengths) = asked(50, 0);
+            let (mut ahead, mut drift, lengths) = owing(50, 0);
             assert_eq!((lengths, drift.carried_ns()), (vec![0, 0, 10 * MS], 0));
             ahead.pass(now_ms * MS);
             assert_eq!(ahead.carries(), owed_ms > 0);
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn what_is_made_up_for_is_not_lost_with_a_segment_that_does_not_come() {
         for (now_ms, owed_ms) in [(900, -5), (1_021, -4), (1_050, -3), (1_122, -1), (1_300, 0)] {
-            let (mut ahead, mut drift, lengths) = asked(-5, 2 * MS);
+            let (mut ahead, mut drift, lengths) = owing(-5, 2 * MS);
             assert_eq!(lengths, [22 * MS, 22 * MS, 21 * MS]);
             ahead.hand_back(&mut drift, now_ms * MS);
             assert_eq!(drift.carried_ns(), owed_ms * 1_000_000, "{now_ms}");
