@@ -1,8 +1,11 @@
 //! A verdict's effect on the container's account: what is reserved before the driver executes, and what is committed after.
 
+use std::sync::Arc;
+
 use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
 use ledger::{CardSlot, Ledger, Operation};
 use nvabi::Release;
+use share::engines::CopyEngines;
 use verdict::policy::Managed;
 use verdict::{Effect, Op, Refusal};
 
@@ -79,6 +82,7 @@ pub struct Account {
     charges_managed: bool,
     advised: advised::Advised,
     made: one_card::Made,
+    copies: Arc<CopyEngines>,
 }
 
 /// Who made the call, on which file.
@@ -198,7 +202,14 @@ impl Account {
             charges_managed: true,
             advised: advised::Advised::default(),
             made: one_card::Made::default(),
+            copies: Arc::default(),
         }
+    }
+
+    /// What the cards answer of their copy engines, for whoever asks them.
+    #[must_use]
+    pub fn copies(&self) -> Arc<CopyEngines> {
+        Arc::clone(&self.copies)
     }
 
     /// The same with RM's ids of cards by their UUIDs, where the driver does not say them beforehand.

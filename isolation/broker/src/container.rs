@@ -204,6 +204,7 @@ impl Container {
             driver: Arc::clone(&driver),
             journal: Arc::clone(&journal),
             broker: Box::new(Lender::new(Arc::clone(&files), Arc::clone(&health))),
+            copies: account.copies(),
         };
         Ok(Self {
             name,

@@ -198,7 +198,7 @@ fn ask_again(
     let in_order = container.orders.take_again(&request.effect, &file);
     in_place();
     // It was let through before; gates that have closed since are not passed by it.
-    let passage = container.share.pass_again(&request.effect);
+    let passage = container.share.pass_again(&request.effect, &begun.before);
     // A call that is given up here may have been executed: descriptors that are lacking are waited for.
     let fds = match scarce::wait_out(|| true, || descriptors(&container.files, &begun)) {
         Ok(fds) => fds,

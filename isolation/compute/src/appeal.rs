@@ -16,6 +16,9 @@ use crate::world::Confirmed;
 const PAUSE_NS: u64 = 1_000_000_000;
 const PAUSE_MAX_NS: u64 = 60_000_000_000;
 
+/// A driver that has refused a gate may have done so on a bad day: it is asked again, as long as the gate is a weaker one or none.
+const AGAIN_NS: u64 = 300_000_000_000;
+
 /// After so long without a refusal the pause is as at first.
 const QUIET_NS: u64 = 600_000_000_000;
 
@@ -46,6 +49,8 @@ pub(crate) struct Appeal {
     next_ns: u64,
     pause_ns: u64,
     raised_ns: u64,
+    /// When a driver that has refused a gate is asked again.
+    again_ns: Option<u64>,
 }
 
 impl Default for Appeal {
@@ -55,6 +60,7 @@ impl Default for Appeal {
             next_ns: 0,
             pause_ns: PAUSE_NS,
             raised_ns: 0,
+            again_ns: None,
         }
     }
 }
@@ -77,6 +83,19 @@ impl Appeal {
     /// Whether the driver is to be asked now.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.is_open() && now_ns >= self.next_ns
+    }
+
+    /// Whether a driver that holds less than it could is to be asked again now, though nothing more was refused.
+    pub(crate) fn is_due_again(&mut self, now_ns: u64) -> bool {
+        let again_ns = *self
+            .again_ns
+            .get_or_insert_with(|| now_ns.saturating_add(AGAIN_NS));
+        !self.is_open() && now_ns >= again_ns
+    }
+
+    /// It was asked again, or holds all that it could.
+    pub(crate) fn rest(&mut self) {
+        self.again_ns = None;
     }
 
     /// Takes in what was confirmed; what is settled by it, with the refusal that it was about.

@@ -1,10 +1,12 @@
 //! One card of a container: what is there, what it is to be, and the next call that brings the one to the other.
 
 mod account;
+mod ahead;
 mod layout;
 mod openings;
 mod record;
 mod refusals;
+mod restored;
 mod retries;
 mod status;
 mod timing;
@@ -30,6 +32,7 @@ use crate::world::Environment;
 use account::Account;
 use openings::Openings;
 use record::OwnRecord;
+use restored::Restored;
 use retries::Retries;
 use timing::CallTimes;
 
@@ -68,7 +71,8 @@ pub(crate) struct Card {
     times: CallTimes,
     account: Account,
     counts: Counts,
-    stopping: bool,
+    /// Everything is to be as it would be without a governor.
+    restored: Option<Restored>,
     /// It had channels, and no record, when the governor started: until it counts, it runs as it did.
     ran_before: bool,
 }
@@ -135,10 +139,13 @@ impl Card {
             times: CallTimes::default(),
             account: Account::resumed(carry_over, DriftCorrection::resumed(bias_ns, length_ns)),
             counts: Counts::default(),
-            stopping: false,
+            restored: None,
             ran_before: false,
         };
         card.ran_before = !resumed && card.groups() > 0;
+        if resumed {
+            card.settings.inherit(&card.objects);
+        }
         card.review(now_ns, 0);
         card
     }
@@ -152,11 +159,6 @@ impl Card {
             self.peers.touch();
         }
         self.terms = terms;
-    }
-
-    /// From now on everything is to be open.
-    pub(crate) fn stop(&mut self) {
-        self.stopping = true;
     }
 
     /// The container's groups on the engine that shares are about.
@@ -193,6 +195,7 @@ impl Card {
             let confirmed = world.confirm(self.index);
             self.settle(now_ns, &confirmed);
         }
+        self.ask_again(now_ns, world);
         if now_ns >= self.poll_at_ns || peers_changed {
             self.poll_at_ns = self.next_look_ns(now_ns);
             changed |= self.peers.look(self.index, &self.own.record, world);
@@ -209,6 +212,7 @@ impl Card {
         self.review(now_ns, extra_ns);
         let leads = self.leads(extra_ns);
         let view = &self.view;
+        self.account.ahead.pass(now_ns);
         let progress = {
             let mut lengths = self.account.lengths(view.is_corrected());
             self.phase
@@ -242,7 +246,7 @@ impl Card {
     /// The question that the driver is still to be asked.
     pub(crate) fn probe_knob(&mut self, now_ns: u64) -> Option<Knob> {
         let asks = !self.probe.is_done() && !self.appeal.is_open();
-        if !asks || !self.retries.are_over(now_ns) || self.stopping {
+        if !asks || !self.retries.are_over(now_ns) || self.restored.is_some() {
             return None;
         }
         let slice_us = self.view.slice_us;
@@ -253,16 +257,6 @@ impl Card {
             .find(|group| group.engine == Engine::Graphics)?;
         self.probe
             .pull(self.index, group, slice_us, &mut self.channel_states)
-    }
-
-    /// The call that a group's slice or place needs.
-    pub(crate) fn setting_knob(&mut self, now_ns: u64) -> Option<Knob> {
-        if !self.retries.are_over(now_ns) || self.stopping {
-            return None;
-        }
-        let needed = self.needed();
-        self.settings
-            .pull(self.index, &self.objects, needed, now_ns)
     }
 
     /// Takes in what became of a call.
@@ -449,7 +443,7 @@ impl Card {
     }
 
     fn wants_open(&self, now_ns: u64) -> bool {
-        self.stopping
+        self.restored.is_some()
             || self.means() == Means::Slices
             || !matches!(self.phase, Phase::Closed { .. })
             || self.openings.is_open(now_ns, self.times.closing.lead_ns())

@@ -79,8 +79,8 @@ pub(crate) enum Progress {
     Missed,
 }
 
-/// How long a segment is to be this time, given its length by the layout; 0: left out. Asked once for each segment.
-pub(crate) type Lengths<'a> = &'a mut dyn FnMut(u64) -> u64;
+/// How long a segment is to be this time, given its start and its length by the layout; 0: left out. Asked once for each segment of a cycle.
+pub(crate) type Lengths<'a> = &'a mut dyn FnMut(u64, u64) -> u64;
 
 impl Phase {
     /// The phase at this time under a new cycle.
@@ -229,7 +229,7 @@ impl Cycle {
                 if past {
                     continue;
                 }
-                let length_ns = lengths(span.length_ns);
+                let length_ns = lengths(at_ns, span.length_ns);
                 if length_ns > 0 {
                     let end_ns = ends(length_ns);
                     return Phase::Closed { start_ns, end_ns };
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn opens_and_closes_early_by_the_leads_and_once_a_window() {
         let cycle = cycle(30, 20);
-        let mut phase = Phase::begin(Some(&cycle), 0, LEADS, &mut |length| length);
+        let mut phase = Phase::begin(Some(&cycle), 0, LEADS, &mut |_, length| length);
         let (start, end) = (30 * MS, 50 * MS);
         assert_eq!(
             phase,
@@ -282,12 +282,15 @@ mod tests {
             Some(&cycle),
             start - LEADS.open_ns - 1,
             LEADS,
-            &mut |length| length,
+            &mut |_, length| length,
         );
         assert!(matches!(phase, Phase::Closed { .. }));
-        phase.advance(Some(&cycle), start - LEADS.open_ns, LEADS, &mut |length| {
-            length
-        });
+        phase.advance(
+            Some(&cycle),
+            start - LEADS.open_ns,
+            LEADS,
+            &mut |_, length| length,
+        );
         assert_eq!(
             phase,
             Phase::Open {
@@ -300,7 +303,7 @@ mod tests {
             open_ns: 10,
             close_ns: 10,
         };
-        phase.advance(Some(&cycle), start - 100, shorter, &mut |length| length);
+        phase.advance(Some(&cycle), start - 100, shorter, &mut |_, length| length);
         assert_eq!(
             phase,
             Phase::Open {
@@ -308,9 +311,12 @@ mod tests {
                 end_ns: end
             }
         );
-        phase.advance(Some(&cycle), end - LEADS.close_ns, LEADS, &mut |length| {
-            length
-        });
+        phase.advance(
+            Some(&cycle),
+            end - LEADS.close_ns,
+            LEADS,
+            &mut |_, length| length,
+        );
         assert_eq!(
             phase,
             Phase::Closed {
@@ -323,9 +329,12 @@ mod tests {
             open_ns: 100_000,
             close_ns: 100_000,
         };
-        phase.advance(Some(&cycle), end - LEADS.close_ns, shorter, &mut |length| {
-            length
-        });
+        phase.advance(
+            Some(&cycle),
+            end - LEADS.close_ns,
+            shorter,
+            &mut |_, length| length,
+        );
         assert!(matches!(phase, Phase::Closed { .. }));
     }
 
@@ -336,14 +345,16 @@ mod tests {
             close_ns: 5 * MS,
         };
         let cycle = cycle(30, 2);
-        let mut phase = Phase::begin(Some(&cycle), 0, slow, &mut |length| length);
+        let mut phase = Phase::begin(Some(&cycle), 0, slow, &mut |_, length| length);
         for window in 0..3 {
             let start_ns = window * 100 * MS + 30 * MS;
             let progress =
-                phase.advance(Some(&cycle), start_ns - 5 * MS, slow, &mut |length| length);
+                phase.advance(Some(&cycle), start_ns - 5 * MS, slow, &mut |_, length| {
+                    length
+                });
             assert_eq!(progress, Progress::Kept);
             assert!(matches!(phase, Phase::Open { .. }), "{phase:?}");
-            phase.advance(Some(&cycle), start_ns, slow, &mut |length| length);
+            phase.advance(Some(&cycle), start_ns, slow, &mut |_, length| length);
             assert!(matches!(phase, Phase::Closed { .. }), "{phase:?}");
         }
     }
@@ -375,11 +386,11 @@ mod tests {
             before_ns: 0,
             after_ns: 0,
         });
-        let mut phase = Phase::begin(Some(&cycle), 1_002 * MS, LEADS, &mut |length| length);
+        let mut phase = Phase::begin(Some(&cycle), 1_002 * MS, LEADS, &mut |_, length| length);
         let mut ends = Vec::new();
         for now in (1_002 * MS..1_200 * MS).step_by(100_000) {
             let before = phase;
-            phase.advance(Some(&cycle), now, LEADS, &mut |length| length);
+            phase.advance(Some(&cycle), now, LEADS, &mut |_, length| length);
             if let (Phase::Open { end_ns, .. }, Phase::Closed { .. }) = (before, phase) {
                 ends.push(end_ns / MS);
             }
@@ -390,15 +401,15 @@ mod tests {
     #[test]
     fn a_wake_up_that_comes_late_uses_the_rest_of_the_segment_or_waits_for_the_next() {
         let cycle = cycle(30, 20);
-        let mut phase = Phase::begin(Some(&cycle), 0, LEADS, &mut |length| length);
+        let mut phase = Phase::begin(Some(&cycle), 0, LEADS, &mut |_, length| length);
         assert_eq!(
             phase
                 .clone()
-                .advance(Some(&cycle), 45 * MS, LEADS, &mut |length| length),
+                .advance(Some(&cycle), 45 * MS, LEADS, &mut |_, length| length),
             Progress::Kept
         );
         assert_eq!(
-            phase.advance(Some(&cycle), 49_900_000, LEADS, &mut |length| length),
+            phase.advance(Some(&cycle), 49_900_000, LEADS, &mut |_, length| length),
             Progress::Missed
         );
         assert_eq!(
@@ -408,9 +419,12 @@ mod tests {
                 end_ns: 150 * MS
             }
         );
-        phase.advance(Some(&cycle), 1_000 * MS + 40 * MS, LEADS, &mut |length| {
-            length
-        });
+        phase.advance(
+            Some(&cycle),
+            1_000 * MS + 40 * MS,
+            LEADS,
+            &mut |_, length| length,
+        );
         assert_eq!(
             phase,
             Phase::Open {
@@ -441,7 +455,7 @@ mod tests {
             };
             let cycle = Cycle { window_ns, spans: vec![span] };
             let leads = Leads { open_ns, close_ns };
-            match Phase::begin(Some(&cycle), now_ns, leads, &mut |length| length) {
+            match Phase::begin(Some(&cycle), now_ns, leads, &mut |_, length| length) {
                 Phase::Free => prop_assert!(false),
                 Phase::Open { end_ns, .. } => {
                     prop_assert!(end_ns <= now_ns + open_ns + span.length_ns + 2 * lap_ns);

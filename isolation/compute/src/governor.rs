@@ -11,7 +11,8 @@ use crate::world::{Action, Environment, Event};
 /// Holds one container to its share of each of its cards. It makes no call and reads no clock: see [`Governor::next`].
 ///
 /// ```text
-/// Waiting ── Started ──▶ Running ── Stopping ──▶ Opening ── every gate is open ──▶ Done
+/// Waiting ── Started ──▶ Running ── Stopping ──▶ Opening ── every gate is open, ──▶ Done
+///                                                           slices as without
 ///                          │ ▲                     │ ▲
 ///                     Pull ▼ │ Answered       Pull ▼ │ Answered
 ///                        one call               one call
@@ -90,7 +91,7 @@ impl Governor {
                 }
                 self.unreported = true;
             }
-            Event::Stopping => self.stop(now_ns),
+            Event::Stopping => self.stop(now_ns, world),
             Event::Started | Event::Woke | Event::ObjectsChanged => {}
         }
         if self.state == State::Waiting {
@@ -128,8 +129,8 @@ impl Governor {
             return Action::Pull(knob);
         }
         if let State::Opening { since_ns } = self.state {
-            let open = self.cards.iter().all(Card::is_open);
-            if open || now_ns.saturating_sub(since_ns) >= OPENING_MAX_NS {
+            let is_done = |card: &Card| card.is_open() && card.is_restored(now_ns);
+            if self.cards.iter().all(is_done) || now_ns.saturating_sub(since_ns) >= OPENING_MAX_NS {
                 self.leave(world);
                 return Action::Done;
             }
@@ -178,13 +179,13 @@ impl Governor {
         }
     }
 
-    fn stop(&mut self, now_ns: u64) {
+    fn stop(&mut self, now_ns: u64, world: &dyn Environment) {
         if matches!(self.state, State::Waiting) {
             self.state = State::Done;
         }
         if self.state == State::Running {
             self.state = State::Opening { since_ns: now_ns };
-            self.cards.iter_mut().for_each(Card::stop);
+            self.cards.iter_mut().for_each(|card| card.stop(world));
         }
     }
 
@@ -316,7 +317,8 @@ impl Governor {
             .iter()
             .filter_map(Card::edge)
             .map(|(at_ns, lead_ns)| at_ns.saturating_sub(lead_ns))
-            .all(|at_ns| at_ns >= now_ns.saturating_add(CLEAR_NS));
+            .all(|at_ns| at_ns >= now_ns.saturating_add(CLEAR_NS))
+            || matches!(self.state, State::Opening { .. });
         let cards = || 0..self.setup.cards;
         let mut found = None;
         for (purpose, card) in cards()

@@ -4,6 +4,8 @@ use crate::knob::{Engine, Group, Knob, Objects};
 
 /// Interleave level of a container of high priority.
 const HIGH: u32 = 2;
+/// That of every group which the driver makes (NVA06C_CTRL_INTERLEAVE_LEVEL_MEDIUM, `kchangrpapiConstruct_IMPL`).
+const DEFAULT: u32 = 1;
 
 #[derive(Debug, Clone, Copy)]
 struct Applied {
@@ -11,10 +13,21 @@ struct Applied {
     handle: u32,
     /// The last value that was tried. A level that is refused is not tried again before it changes; a slice is, after a while.
     slice_us: Option<u64>,
-    level: Option<u32>,
+    level: Level,
     /// After a refusal: when it is tried again, and after how long the next time.
     again_ns: u64,
     pause_ns: u64,
+}
+
+/// What is known of a group's level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// A former governor may have set any.
+    Unknown,
+    /// As the driver made it, or as it was set.
+    Known(u32),
+    /// It has to be set again, whatever it is.
+    Lost,
 }
 
 /// A slice that was refused for one group is tried again after this, and after twice as long each time, up to [`PAUSE_MAX_NS`].
@@ -46,6 +59,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// These were there before this governor was: a former one may have raised them.
+    pub(crate) fn inherit(&mut self, objects: &Objects) {
+        let inherited = graphics(objects).map(|group| Applied::of(group, Level::Unknown));
+        self.applied.extend(inherited);
+    }
+
     /// Forgets groups that have gone.
     pub(crate) fn follow(&mut self, objects: &Objects) {
         self.applied
@@ -57,29 +76,22 @@ impl Settings {
         &mut self,
         card: usize,
         objects: &Objects,
-        needed: Needed,
+        needed: &dyn Fn(&Group) -> Needed,
         now_ns: u64,
     ) -> Option<Knob> {
         let (group, knob) = graphics(objects)
-            .find_map(|group| Some((group, self.next(card, group, needed, now_ns)?)))?;
+            .find_map(|group| Some((group, self.next(card, group, needed(group), now_ns)?)))?;
         let at = match self.applied.iter().position(|applied| applied.is(group)) {
             Some(at) => at,
             None => {
-                self.applied.push(Applied {
-                    client: group.client,
-                    handle: group.handle,
-                    slice_us: None,
-                    level: None,
-                    again_ns: 0,
-                    pause_ns: PAUSE_NS,
-                });
+                self.applied.push(Applied::of(group, Level::Known(DEFAULT)));
                 self.applied.len() - 1
             }
         };
         if let Some(applied) = self.applied.get_mut(at) {
             match &knob {
                 Knob::SetTimeslice { slice_us, .. } => applied.slice_us = Some(*slice_us),
-                Knob::Interleave { level, .. } => applied.level = Some(*level),
+                Knob::Interleave { level, .. } => applied.level = Level::Known(*level),
                 Knob::Open { .. }
                 | Knob::Close { .. }
                 | Knob::GetTimeslice { .. }
@@ -90,6 +102,24 @@ impl Settings {
         Some(knob)
     }
 
+    /// Whether every group is as it is needed, as far as the driver lets it be: what it has refused it may refuse for good.
+    pub(crate) fn are(&self, objects: &Objects, needed: &dyn Fn(&Group) -> Needed) -> bool {
+        let refused = |group: &Group| {
+            let applied = self.applied.iter().find(|applied| applied.is(group));
+            applied.is_some_and(|applied| applied.again_ns > 0 && applied.slice_us.is_none())
+        };
+        graphics(objects).all(|group| {
+            let needed = match needed(group) {
+                needed if refused(group) => Needed {
+                    slice_us: None,
+                    ..needed
+                },
+                needed => needed,
+            };
+            self.next(0, group, needed, u64::MAX).is_none()
+        })
+    }
+
     /// A call did not reach the driver: it is made again.
     pub(crate) fn lost(&mut self, knob: &Knob) {
         let (of, forget): (_, fn(&mut Applied)) = match knob {
@@ -97,7 +127,7 @@ impl Settings {
                 ((*client, *group), |applied| applied.slice_us = None)
             }
             Knob::Interleave { client, group, .. } => {
-                ((*client, *group), |applied| applied.level = None)
+                ((*client, *group), |applied| applied.level = Level::Lost)
             }
             Knob::Open { .. }
             | Knob::Close { .. }
@@ -147,14 +177,12 @@ impl Settings {
                 slice_us,
             });
         }
-        let level = applied.and_then(|applied| applied.level);
         let needed = match needed.first {
             First::Yes => HIGH,
-            // What was never raised is as the driver made it.
-            First::No if level.is_none_or(|level| level == 0) => return None,
-            First::No => 0,
+            First::No => DEFAULT,
         };
-        (level != Some(needed)).then_some(Knob::Interleave {
+        let level = applied.map_or(Level::Known(DEFAULT), |applied| applied.level);
+        (level != Level::Known(needed)).then_some(Knob::Interleave {
             card,
             client,
             group: handle,
@@ -164,6 +192,17 @@ impl Settings {
 }
 
 impl Applied {
+    fn of(group: &Group, level: Level) -> Self {
+        Self {
+            client: group.client,
+            handle: group.handle,
+            slice_us: None,
+            level,
+            again_ns: 0,
+            pause_ns: PAUSE_NS,
+        }
+    }
+
     fn is(&self, group: &Group) -> bool {
         (self.client, self.handle) == (group.client, group.handle)
     }
@@ -200,7 +239,7 @@ mod tests {
     }
 
     fn all(settings: &mut Settings, objects: &Objects, needed: Needed) -> Vec<Knob> {
-        std::iter::from_fn(|| settings.pull(0, objects, needed, 0)).collect()
+        std::iter::from_fn(|| settings.pull(0, objects, &|_| needed, 0)).collect()
     }
 
     #[test]
@@ -224,7 +263,7 @@ mod tests {
             back.len() == 3
                 && back
                     .iter()
-                    .all(|knob| matches!(knob, Knob::Interleave { level: 0, .. }))
+                    .all(|knob| matches!(knob, Knob::Interleave { level: 1, .. }))
         );
         // A handle that is used again is a new group.
         settings.follow(&objects(&[2, 3]));
@@ -232,5 +271,27 @@ mod tests {
             all(&mut settings, &objects(&[1, 2, 3]), needed(500, First::No)).len(),
             1
         );
+    }
+
+    #[test]
+    fn groups_of_a_former_governor_are_put_back_among_the_others_once() {
+        let mut settings = Settings::default();
+        settings.inherit(&objects(&[1, 100]));
+        let needed = Needed {
+            slice_us: None,
+            first: First::No,
+        };
+        let back = all(&mut settings, &objects(&[1, 2, 100]), needed);
+        let level = |knob: &Knob| {
+            matches!(
+                knob,
+                Knob::Interleave {
+                    group: 1,
+                    level: 1,
+                    ..
+                }
+            )
+        };
+        assert!(back.len() == 1 && back.iter().all(level), "{back:?}");
     }
 }

@@ -98,6 +98,15 @@ impl View {
                 .is_some_and(|share| share.promise == Promise::Exactly)
     }
 
+    /// Whether one account may go on over a change from this layout to that one: the container's segments are the same, whatever its neighbours add to their ends.
+    pub(crate) fn measures_as(&self, other: &Self) -> bool {
+        let gate = |view: &Self| view.share.as_ref().map(|share| share.gate.clone());
+        self.layout.window_ns == other.layout.window_ns
+            && self.cycle.is_some() == other.cycle.is_some()
+            && self.is_full() == other.is_full()
+            && gate(self) == gate(other)
+    }
+
     /// How long the container's segments of a window are; 0 where it has none.
     pub(crate) fn segment_ns(&self) -> u64 {
         let window_ns = self.layout.window_ns;

@@ -103,6 +103,12 @@ pub trait Environment {
         Confirmed::Impossible
     }
 
+    /// The timeslice that the container believes to have set for a group (client and handle), microseconds.
+    fn requested_slice_us(&self, card: usize, group: (u32, u32)) -> Option<u64> {
+        let _ = (card, group);
+        None
+    }
+
     /// Whether the container has work queued on the card, where that can be told.
     fn busy(&self, card: usize) -> Option<bool> {
         let _ = card;

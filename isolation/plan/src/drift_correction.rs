@@ -17,13 +17,24 @@ pub enum Demand {
     Unknown,
 }
 
+/// What one segment has taken off what is carried, and what it has added to what is saved up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Paid {
+    /// By how much it is shorter for that; negative: longer.
+    pub carried_ns: i64,
+    /// What it has saved up, because it was too short to be opened.
+    pub earned_ns: i64,
+    /// What earlier ones had saved up, and it uses.
+    pub spent_ns: i64,
+}
+
 /// An integral controller, once a second: a quarter of the error of the last second is taken off, spread over its windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriftCorrection {
     /// Taken off each window's segment; negative: added.
     bias_ns: i64,
     /// What segments too short to be opened have saved up.
-    credit_ns: u64,
+    credit_ns: i64,
     /// What the container is ahead by once, and its next segments are shorter by; negative: behind, and longer.
     carried_ns: i64,
     /// By how much one segment may be longer for it.
@@ -80,6 +91,11 @@ impl DriftCorrection {
     /// How long a segment should be open in the next window; 0: leave it closed this time. Advances what such windows save up, so
     /// once per segment.
     pub fn next_length_ns(&mut self, length_ns: u64) -> u64 {
+        self.next(length_ns).0
+    }
+
+    /// The same, and what the segment pays: [`DriftCorrection::hand_back`] takes that again if the segment does not come.
+    pub fn next(&mut self, length_ns: u64) -> (u64, Paid) {
         let length = i64::try_from(length_ns).unwrap_or(i64::MAX);
         let corrected = length.saturating_sub(self.bias_ns).max(0);
         let longest = i64::try_from(self.added_most_ns).unwrap_or(i64::MAX);
@@ -93,16 +109,30 @@ impl DriftCorrection {
         self.carried_ns -= paid;
         let needed = u64::try_from(corrected.saturating_sub(paid)).unwrap_or(0);
         let least = window::SEGMENT_NS.min(length_ns);
-        if needed >= least {
-            self.credit_ns = 0;
-            return needed;
-        }
-        self.credit_ns += needed;
-        if self.credit_ns < least {
-            return 0;
-        }
-        self.credit_ns -= least;
-        least
+        let scale = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let (length_ns, earned_ns, spent_ns) = if needed >= least {
+            (needed, 0, self.credit_ns)
+        } else if self.credit_ns.saturating_add(scale(needed)) < scale(least) {
+            (0, scale(needed), 0)
+        } else {
+            (least, scale(needed), scale(least))
+        };
+        self.credit_ns = self.credit_ns + earned_ns - spent_ns;
+        let paid = Paid {
+            carried_ns: paid,
+            earned_ns,
+            spent_ns,
+        };
+        (length_ns, paid)
+    }
+
+    /// A segment that was asked for does not come, or not all of it: what is left of its payment is owed again.
+    pub fn hand_back(&mut self, left: Paid) {
+        self.carried_ns = self.carried_ns.saturating_add(left.carried_ns);
+        self.credit_ns = self
+            .credit_ns
+            .saturating_add(left.spent_ns)
+            .saturating_sub(left.earned_ns);
     }
 
     /// From now on segments are no longer than their layout says: another's begins where they end.

@@ -39,7 +39,14 @@ impl Share {
             Beginning::First => {
                 read?;
                 self.check(beginning)?;
-                self.govern().map_err(Error::Start)
+                match self.govern() {
+                    // One that is held for its neighbours' sake alone starts, and is held as soon as it can be.
+                    Err(error) if !self.has_terms() => {
+                        tracing::warn!(%error, "nobody holds the share yet that the container has beside others");
+                        Ok(())
+                    }
+                    held => held.map_err(Error::Start),
+                }
             }
             Beginning::TakenOver => {
                 let _reported_and_tried_again = read;

@@ -320,6 +320,12 @@ impl Environment for World {
         self.questions.confirm(&self.share, card)
     }
 
+    fn requested_slice_us(&self, card: usize, group: (u32, u32)) -> Option<u64> {
+        let _whichever = card;
+        let state = self.share.context.journal.change();
+        state.scheduling().timeslice_us(group)
+    }
+
     fn used(&self, card: usize) -> Option<Used> {
         let context = &self.share.context;
         self.accounts.read(&*context.driver);

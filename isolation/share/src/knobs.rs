@@ -79,6 +79,16 @@ pub fn answer(share: &Share, knob: &Knob) -> Answer {
     }
 }
 
+/// What the copy engines of a card are, by the driver's answer on this client's file.
+pub(crate) fn copy_caps(share: &Share, card: CardSlot, client: u32) -> Result<Vec<u8>, KnobError> {
+    let pulling = Pulling {
+        share,
+        spent: RefCell::default(),
+        beside_own: Cell::new(false),
+    };
+    switch::copy_caps(&pulling, card, client)
+}
+
 fn pulled(pulling: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError> {
     let slot = |card: usize| {
         u8::try_from(card)

@@ -7,8 +7,9 @@
 //!             └─▶ scheduling (State) ◀┘
 //! ```
 //!
-//! A container whose terms are the driver's own (native, normal priority) has no governor: no thread, no share record, no call of the
-//! broker's own.
+//! A container whose terms are the driver's own (native, normal priority) has no governor as long as no other one of its cards has terms: no
+//! thread, no share record, no call of the broker's own. Beside one that has, it counts as one of weight 1 and has slices like that, or the other's
+//! part would be what its channel groups leave.
 //!
 //! Of the broker a share needs the journal, the driver, and a [`Broker`], who lends it a file of the tenant's for a call and reports for it.
 //! It must not know who makes calls, what they cost in memory, or who the supervisor is.
@@ -53,7 +54,7 @@ mod why;
 pub use govern::Error;
 pub use probe::ProbeError;
 pub use record::{Beginning, NotStrict, TooLow};
-pub use share::{Broker, Card, Context, Share, is_native};
+pub use share::{Broker, Card, Context, Share};
 pub use tenant::{Disposition, Passage};
-pub use terms::{Sources, TermsRefused};
+pub use terms::{Sources, TermsRefused, is_native};
 pub use why::Why;

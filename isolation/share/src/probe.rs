@@ -57,14 +57,19 @@ const USERD_BYTES: u64 = 64 << 10;
 const RING_ADDRESS: u64 = 0x10_0000_0000;
 const RING_ENTRIES: u32 = 32;
 
-/// Statuses that pass, and say nothing of what a driver lets be held: something is used up, busy or lost.
-const PASSES: [u32; 6] = [
-    status::NV_ERR_BUSY_RETRY,
-    status::NV_ERR_GPU_IS_LOST,
-    status::NV_ERR_INSUFFICIENT_RESOURCES,
-    status::NV_ERR_NO_MEMORY,
-    status::NV_ERR_STATE_IN_USE,
-    status::NV_ERR_TIMEOUT,
+/// Statuses by which a driver says that it does not do a thing. Any other may pass, as what is used up, busy or lost does, and says nothing of what it
+/// lets be held: it would stand in the card's record for as long as there is this driver.
+const REFUSALS: [u32; 10] = [
+    status::NV_ERR_INSUFFICIENT_PERMISSIONS,
+    status::NV_ERR_INVALID_ARGUMENT,
+    status::NV_ERR_INVALID_CLASS,
+    status::NV_ERR_INVALID_COMMAND,
+    status::NV_ERR_INVALID_FUNCTION,
+    status::NV_ERR_INVALID_OBJECT_PARENT,
+    status::NV_ERR_INVALID_OPERATION,
+    status::NV_ERR_INVALID_PARAM_STRUCT,
+    status::NV_ERR_INVALID_PARAMETER,
+    status::NV_ERR_NOT_SUPPORTED,
 ];
 
 /// Why a card's knobs could not be tried.
@@ -113,7 +118,7 @@ impl ProbeError {
             Self::Call(OwnCallError::Node { source, .. }) => {
                 !matches!(source.kind(), std::io::ErrorKind::NotFound)
             }
-            Self::Call(OwnCallError::Refused { status, .. }) => PASSES.contains(status),
+            Self::Call(OwnCallError::Refused { status, .. }) => !REFUSALS.contains(status),
             Self::Lock { .. }
             | Self::Busy
             | Self::Call(OwnCallError::Failed { .. } | OwnCallError::Lost { .. })
@@ -331,7 +336,7 @@ impl Asking<'_> {
         };
         answer.map_err(|error| {
             if let OwnCallError::Refused { status, .. } = &error
-                && !PASSES.contains(status)
+                && REFUSALS.contains(status)
             {
                 KnobError::Status(*status)
             } else {

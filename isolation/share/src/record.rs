@@ -15,7 +15,8 @@ use plan::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::probe::{self, ProbeError, ProbeLock};
-use crate::share::{Share, is_native};
+use crate::share::Share;
+use crate::terms::is_native;
 
 const FILE_NAME: &str = "enforcement.json";
 const VERSION: u32 = 1;

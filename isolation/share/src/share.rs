@@ -14,15 +14,16 @@ use journal::state::Op;
 use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use nvabi::Release;
-use plan::{CardRules, Policy, Priority, Terms};
+use plan::{CardRules, Terms};
 use sys::sync;
 
 use crate::bucket::Bucket;
+use crate::engines::CopyEngines;
 use crate::gates::{Gates, Reported};
 use crate::mailbox::{Mailbox, Tell};
 use crate::pace::Pace;
 use crate::shown::Shown;
-use crate::terms::{OnCard, Sources, formatted};
+use crate::terms::{OnCard, Sources, formatted, is_native};
 
 /// How long the end of a broker waits for its gates to open: a knob takes a fraction of a millisecond, or the driver hangs.
 const STOP: Duration = Duration::from_millis(500);
@@ -61,6 +62,8 @@ pub struct Context {
     pub journal: Arc<Journal>,
     /// Its broker.
     pub broker: Box<dyn Broker>,
+    /// What its cards have answered of their copy engines.
+    pub copies: Arc<CopyEngines>,
 }
 
 /// In which a tenant may have the driver preempt once more.
@@ -99,12 +102,6 @@ pub(crate) struct Inner {
     /// [`journal::state::Scheduling::generation`], as it was last seen.
     pub(crate) generation: u64,
     pub(crate) mailbox: Option<Arc<Mailbox>>,
-}
-
-/// Whether terms leave everything to the driver.
-#[must_use]
-pub fn is_native(terms: &Terms) -> bool {
-    terms.policy == Policy::Native && terms.priority == Priority::Normal
 }
 
 /// A call that waits for its time.
@@ -165,7 +162,13 @@ impl Share {
     pub fn is_governed(&self, card: CardSlot) -> bool {
         let inner = self.lock();
         let on = inner.cards.get(usize::from(card.0));
-        on.is_some_and(|on| !is_native(&on.terms))
+        on.is_some_and(OnCard::is_governed)
+    }
+
+    /// Whether the container has terms of its own on any card.
+    pub(crate) fn has_terms(&self) -> bool {
+        let inner = self.lock();
+        inner.cards.iter().any(|on| !is_native(&on.terms))
     }
 
     /// How many calls wait for a gate or for their turn to preempt: their threads do nothing.
@@ -317,7 +320,7 @@ impl Share {
 
     pub(crate) fn wants_governor(&self) -> bool {
         let inner = self.lock();
-        inner.cards.iter().any(|on| !is_native(&on.terms))
+        inner.cards.iter().any(OnCard::is_governed)
     }
 
     pub(crate) fn is_wanting(&self) -> bool {

@@ -10,13 +10,16 @@ use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put_u64, u32_at};
 use nvabi::layout::{nvos21, nvos55, timeslice};
 use nvabi::status;
+use verdict::schedule::GraphicsCopies;
 use verdict::{Effect, Schedule, Switch};
 
 use crate::counted::{self, Adds, Counted};
-use crate::engines::{engine_of_channel, engine_of_group, is_group};
+use crate::engines::{copies, engine_of_channel, engine_of_group, is_group};
 use crate::gates::{Held, Permit};
+use crate::knobs;
 use crate::pace::{self, Paced};
 use crate::share::Share;
+use crate::terms::is_native;
 use crate::touched::{Part, Touched};
 use crate::why::Why;
 
@@ -73,6 +76,7 @@ impl Share {
     pub fn disposition<'a>(
         &'a self,
         effect: &Effect,
+        segments: &[Segment],
         still_waits: &dyn Fn() -> bool,
     ) -> Disposition<'a> {
         let schedule = match Touched::by(effect) {
@@ -82,6 +86,9 @@ impl Share {
                 client,
                 parent,
             } => {
+                if copies(part, segments) {
+                    self.ask_for_copies(client, parent);
+                }
                 let paced = match self.in_turn(client, parent, still_waits) {
                     Ok(paced) => paced,
                     Err(disposition) => return disposition,
@@ -145,11 +152,11 @@ impl Share {
     }
 
     /// A call that a former broker has begun: it passed the gates then, and does so again.
-    pub fn pass_again(&self, effect: &Effect) -> Passage<'_> {
+    pub fn pass_again(&self, effect: &Effect, segments: &[Segment]) -> Passage<'_> {
         match Touched::by(effect) {
             Touched::Made { .. }
             | Touched::Scheduled(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
-                match self.disposition(effect, &|| true) {
+                match self.disposition(effect, segments, &|| true) {
                     Disposition::Goes(passage) => passage,
                     Disposition::Answered | Disposition::Refused(_) | Disposition::GivenUp => {
                         Passage::default()
@@ -197,8 +204,9 @@ impl Share {
         };
         let scheduling = state.scheduling();
         let group = |channels| Adds::Group { client, channels };
+        let copies = self.context.copies.of(card);
         let adds = match part {
-            Part::Group => match engine_of_group(segments) {
+            Part::Group => match engine_of_group(segments, copies) {
                 Engine::Graphics => group(0),
                 Engine::Other => Adds::OtherGroup,
             },
@@ -208,7 +216,7 @@ impl Share {
                     Some(Engine::Other) | None => Adds::OtherChannel,
                 }
             }
-            Part::Channel => match engine_of_channel(segments) {
+            Part::Channel => match engine_of_channel(segments, copies) {
                 Engine::Graphics if self.is_governed(card) => {
                     return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
                 }
@@ -245,10 +253,16 @@ impl Share {
                 client,
                 parent,
             } => match part {
-                Part::Group => new(nvos21::H_NEW)
-                    .map(|handle| Change::Added((client, handle), engine_of_group(after))),
-                Part::Channel => new(nvos21::H_NEW)
-                    .map(|handle| Change::Added((client, handle), engine_of_channel(after))),
+                Part::Group | Part::Channel => new(nvos21::H_NEW).map(|handle| {
+                    let card = card_of(change, (client, parent));
+                    let copies =
+                        card.map_or(GraphicsCopies::ASSUMED, |card| self.context.copies.of(card));
+                    let engine = match part {
+                        Part::Group => engine_of_group(after, copies),
+                        Part::Channel | Part::Context => engine_of_channel(after, copies),
+                    };
+                    Change::Added((client, handle), engine)
+                }),
                 Part::Context => {
                     let group = change
                         .scheduling()
@@ -284,6 +298,21 @@ impl Share {
         }
     }
 
+    /// Which copy engines are on the runlist of graphics, the card says once, before the container has a group of one.
+    fn ask_for_copies(&self, client: u32, parent: u32) {
+        let copies = &self.context.copies;
+        let card = card_of(&self.context.journal.change(), (client, parent));
+        let Some(card) = card.filter(|card| copies.answered(*card).is_none()) else {
+            return;
+        };
+        match knobs::copy_caps(self, card, client) {
+            Ok(caps) => copies.learn(card, GraphicsCopies::by_caps(&caps)),
+            Err(error) => {
+                tracing::debug!(card = card.0, %error, "the card does not say what its copy engines are");
+            }
+        }
+    }
+
     /// Whoever makes contexts waits for his turn, where the container's share is held by gates and those of its neighbours are.
     fn in_turn<'a>(
         &'a self,
@@ -292,7 +321,8 @@ impl Share {
         still_waits: &dyn Fn() -> bool,
     ) -> Result<Option<Paced<'a>>, Disposition<'a>> {
         let card = card_of(&self.context.journal.change(), (client, parent));
-        if !card.is_some_and(|card| self.is_governed(card)) {
+        let has_terms = |card: CardSlot| !is_native(&self.terms(usize::from(card.0)));
+        if !card.is_some_and(has_terms) {
             return Ok(None);
         }
         let _held = self.wait_in_line();

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use cards::{ComputeTerms, GpuUuid};
 use plan::share_record::SIZE_BYTES;
-use plan::{CardRules, ShareRecord, Terms, TermsError};
+use plan::{CardRules, Policy, Priority, ShareRecord, Terms, TermsError};
 use sys::sync;
 
 use crate::followed::{Followed, Seen};
@@ -26,11 +26,26 @@ pub struct Sources {
     followed: Mutex<Followed>,
 }
 
+/// Whether terms leave everything to the driver.
+#[must_use]
+pub fn is_native(terms: &Terms) -> bool {
+    terms.policy == Policy::Native && terms.priority == Priority::Normal
+}
+
 /// What holds on one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OnCard {
     pub(crate) terms: Terms,
     pub(crate) rules: CardRules,
+    /// Whether another container that has a slice of the card has terms.
+    pub(crate) is_beside_terms: bool,
+}
+
+impl OnCard {
+    /// Whether somebody holds the container's share: its own terms want it, or another's do, beside whom it counts as one of weight 1.
+    pub(crate) fn is_governed(&self) -> bool {
+        !is_native(&self.terms) || self.is_beside_terms
+    }
 }
 
 /// Terms that a container cannot be given.
@@ -105,6 +120,7 @@ impl Sources {
         OnCard {
             terms: terms.unwrap_or(Terms::NATIVE),
             rules,
+            is_beside_terms: false,
         }
     }
 
@@ -129,17 +145,23 @@ impl Sources {
             return Ok(OnCard {
                 terms: reported.unwrap_or(Terms::NATIVE),
                 rules: CardRules::default(),
+                is_beside_terms: false,
             });
         };
         let rules = cards::rules::of(state_dir, uuid)?.unwrap_or_default();
         let of_card = cards::reservations::terms_of(state_dir, uuid)?.into_iter();
-        let mut own = of_card.filter(|(key, _)| key == container);
-        let reserved = own.next().map(|(_, terms)| terms);
+        let (own, others): (Vec<_>, Vec<_>) = of_card.partition(|(key, _)| key == container);
+        let reserved = own.first().map(|(_, terms)| *terms);
+        let is_beside_terms = others.iter().any(|(_, terms)| !is_native(terms));
         let terms = match reserved.or(reported) {
             Some(terms) => terms,
             None => cards::rules::terms_on(state_dir, uuid, &self.requests)?,
         };
-        Ok(OnCard { terms, rules })
+        Ok(OnCard {
+            terms,
+            rules,
+            is_beside_terms,
+        })
     }
 }
 
@@ -150,7 +172,7 @@ pub(crate) fn formatted(terms: &Terms) -> String {
     if terms.weight != 1 {
         parts.push(format!("weight {}", terms.weight));
     }
-    if terms.priority != plan::Priority::Normal {
+    if terms.priority != Priority::Normal {
         parts.push(format!("priority {}", terms.priority.name()));
     }
     parts.join(", ")

@@ -72,8 +72,41 @@ pub fn bounds(op: &Op, segments: &[&[u8]]) -> Vec<Narrowing> {
     }
 }
 
-/// Whether an engine type is graphics and compute. A group that does not say gets that engine.
+/// The copy engines of a card that are on the runlist of graphics and compute (GRCEs): a bit for each.
+///
+/// A group of one of them takes turns with those that compute, without end and without a slice of its own, as long as nobody gates it. Which they are differs
+/// from card to card: the first two from Turing to Hopper, the first four on GB202 (`NV_CE_GRCE_ALLOWED_LCE_MASK`, kernel_ce_*.c).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphicsCopies(u32);
+
+impl GraphicsCopies {
+    /// What is assumed of a card that has not answered.
+    pub const ASSUMED: Self = Self(0b11);
+
+    /// By the answer of CE_GET_ALL_CAPS: two bytes for each engine, and `NV2080_CTRL_CE_CAPS_CE_GRCE` is the first bit of the first (ctrl2080ce.h).
+    #[must_use]
+    pub fn by_caps(params: &[u8]) -> Self {
+        let is_one = |engine: &u32| {
+            let first = usize::try_from(*engine)
+                .ok()
+                .and_then(|at| at.checked_mul(2));
+            first
+                .and_then(|at| u8_at(params, at))
+                .is_some_and(|caps| caps & 1 != 0)
+        };
+        let engines = (0..=engine_type::COPY9 - engine_type::COPY0).filter(is_one);
+        Self(engines.fold(0, |mask, engine| mask | 1 << engine))
+    }
+
+    fn has(self, engine: u32) -> bool {
+        engine_type::copy_of(engine).is_some_and(|copy| self.0 & 1 << copy != 0)
+    }
+}
+
+/// Whether an engine type is on the runlist of graphics and compute. A group that does not say gets that engine.
 #[must_use]
-pub fn is_graphics(engine: u32) -> bool {
-    engine == engine_type::NULL || (engine_type::GR0..=engine_type::GR7).contains(&engine)
+pub fn is_graphics(engine: u32, copies: GraphicsCopies) -> bool {
+    engine == engine_type::NULL
+        || (engine_type::GR0..=engine_type::GR7).contains(&engine)
+        || copies.has(engine)
 }

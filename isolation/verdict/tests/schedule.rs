@@ -6,7 +6,7 @@ use nvabi::layout::{
     disable_channels, nvos54, preempt, preemption_mode, schedule as runlist, timeslice,
 };
 use nvabi::{Release, control, escape, status};
-use verdict::schedule::{LONGEST_SLICE_US, bounds};
+use verdict::schedule::{GraphicsCopies, LONGEST_SLICE_US, bounds};
 use verdict::{Effect, Op, Refusal, Schedule, Surface, Switch, Verdict};
 
 const CLIENT: u32 = 0xc1d0_0007;
@@ -281,8 +281,29 @@ fn no_tenant_resets_an_engine() {
 
 #[test]
 fn a_group_that_does_not_name_its_engine_computes() {
-    let graphics: Vec<u32> = (0..32)
-        .filter(|engine| verdict::schedule::is_graphics(*engine))
-        .collect();
-    assert_eq!(graphics, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let graphics = |copies| -> Vec<u32> {
+        let engines = 0..0x60;
+        let graphics = |engine: &u32| verdict::schedule::is_graphics(*engine, copies);
+        engines.filter(graphics).collect()
+    };
+    let none = GraphicsCopies::by_caps(&[0; 68]);
+    assert_eq!(graphics(none), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn a_group_of_a_copy_engine_on_the_runlist_of_graphics_counts_as_one_of_graphics() {
+    let copies = |copies| -> Vec<u32> {
+        let engines = 9..0x60;
+        let graphics = |engine: &u32| verdict::schedule::is_graphics(*engine, copies);
+        engines.filter(graphics).collect()
+    };
+    assert_eq!(copies(GraphicsCopies::ASSUMED), [9, 10, 0x40, 0x41]);
+    for bytes in [68, 136] {
+        let mut caps = vec![0; bytes];
+        (caps[0], caps[2], caps[4], caps[5]) = (0xac, 0xad, 0xac, 0x03);
+        assert_eq!(copies(GraphicsCopies::by_caps(&caps)), [10, 0x41]);
+        caps[6] = 1;
+        assert_eq!(copies(GraphicsCopies::by_caps(&caps)), [10, 12, 0x41, 0x43]);
+    }
+    assert_eq!(copies(GraphicsCopies::by_caps(&[])), [0; 0]);
 }

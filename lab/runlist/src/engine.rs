@@ -151,7 +151,7 @@ impl Runlist {
                 generation: 0,
             },
             key,
-            interleave: Interleave::Low,
+            interleave: Interleave::Medium,
             mode: Mode::Cilp,
             slice_ns: self.costs.slice_ns(self.costs.default_slice_ns),
             condition: Condition::Scheduled,

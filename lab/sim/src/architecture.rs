@@ -452,6 +452,12 @@ impl Engine {
         })
     }
 
+    /// Whether it is a copy engine on the runlist of graphics (a GRCE). A card has the first two or four there; here it is the second, and the first is one by
+    /// itself, so that programs of both kinds find theirs under a low number.
+    pub(crate) fn is_beside_graphics(self) -> bool {
+        self == Self::Copy(1)
+    }
+
     /// Its `NV2080_ENGINE_TYPE_*`.
     pub(crate) fn number(self) -> Option<u32> {
         let within = |instance: u32, (first, count, from): (u32, u32, u32)| {

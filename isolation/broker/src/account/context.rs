@@ -2,7 +2,8 @@
 //!
 //! A group of the graphics and compute engine (NULL is that engine) takes a context; one of another engine hardly anything: a video engine's
 //! context is one buffer of its falcon for a group, as long as the firmware says (`_kflcnAllocAndMapCtxBuffer`, kernel_falcon.c), out of a
-//! pool whose chunks the flat rate has, and its objects take nothing more. What a
+//! pool whose chunks the flat rate has, and its objects take nothing more. One of a copy engine on the runlist of graphics is charged as if it had a context:
+//! any engine of that runlist may get an object there. What a
 //! context takes differs from card to card and from driver to driver. The driver tells it for a channel whose context is there
 //! (GR_GET_CTX_BUFFER_SIZE, `subdeviceCtrlCmdKGrGetCtxBufferSize_IMPL`, kernel_graphics.c), and libcuda asks. Until then a declared figure is
 //! charged; from then on the driver's, also for contexts that are there already. A container that has many contexts and has not asked is none of
@@ -44,11 +45,18 @@ impl Account {
         segments: &[Segment],
     ) -> u64 {
         match class.kind {
-            Kind::ChannelGroup => self.group_bytes(state, card, engine_of_group(segments)),
+            Kind::ChannelGroup => {
+                let engine = engine_of_group(segments, self.copies.of(card));
+                self.group_bytes(state, card, engine)
+            }
             Kind::Channel if is_group(state, place) => self.implicit.channel,
             // It gets a group of its own.
             Kind::Channel => {
-                let group = self.group_bytes(state, card, engine_of_channel(segments));
+                let group = self.group_bytes(
+                    state,
+                    card,
+                    engine_of_channel(segments, self.copies.of(card)),
+                );
                 self.implicit.channel.saturating_add(group)
             }
             Kind::VaSpace => self.implicit.va_space,

@@ -103,7 +103,7 @@ impl<'c> ReceivedCall<'c> {
         let argument = |segments: Vec<Segment>| segments.into_iter().next();
         match container
             .share
-            .disposition(&request.effect, &|| call.still_waits())
+            .disposition(&request.effect, &segments, &|| call.still_waits())
         {
             Disposition::Goes(passage) => Ok(AdmittedCall {
                 request,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use driver::{Attempt, Binding, Call, Executed, FdSlot, NewFile, Segment, Ticket};
+use driver::{Binding, Call, Executed, FdSlot, NewFile, Segment, Ticket};
 use journal::counters::Counter;
 use journal::reservation::Reservation;
 use ledger::{ClientHandle, ObjectHandle};
@@ -29,7 +29,7 @@ pub(crate) struct ExecutedCall<'a> {
     pub(super) result: CallResult,
     /// The descriptor that a file of the answer's is to replace.
     pub(super) replaces: Option<i32>,
-    /// Nobody knows whether the driver has executed it, if it has not succeeded now.
+    /// Nobody knows whether the driver has executed it.
     pub(super) is_in_doubt: bool,
     pub(super) held: Held<'a>,
 }
@@ -76,13 +76,8 @@ impl<'a> BegunCall<'a> {
                 own.apply(&mut block.bytes);
             }
         }
-        let is_in_doubt = match &done {
-            Err(error) => error.is_in_doubt(attempt),
-            // A kernel's driver remembers no call: it may refuse one because a former broker has had it made.
-            Ok(_) => attempt == Attempt::Again && driver.binding() == Binding::Caller,
-        };
         let mut executed = ExecutedCall {
-            is_in_doubt,
+            is_in_doubt: matches!(&done, Err(error) if error.is_in_doubt(attempt)),
             result: CallResult::errno(0, &before),
             request,
             ticket,

@@ -477,6 +477,11 @@ fn schedule(
     params: &mut [u8],
 ) -> Option<u32> {
     let (is_on, names) = match cmd {
+        control::NV2080_CTRL_CMD_CE_GET_ALL_CAPS => {
+            // Of the copy engines the second is on the runlist of graphics.
+            params[2] = 1;
+            return Some(status::NV_OK);
+        }
         control::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
             let count = u32_at(params, disable_channels::COUNT).unwrap() as usize;
             let entry = |list: usize, index: usize| u32_at(params, list + 4 * index).unwrap();

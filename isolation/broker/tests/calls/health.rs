@@ -182,7 +182,7 @@ fn a_violation_kills_where_it_shall() {
     let ended = tenant.process.0.wait().unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
     assert_eq!(signal, Some(nix::sys::signal::Signal::SIGKILL as i32));
-    assert_eq!(kinds(&fixture), [EventKind::Violation; 2]);
+    assert_eq!(kinds(&fixture), [EventKind::Violation]);
     assert!(
         last(&fixture).text.contains("killed"),
         "{:?}",

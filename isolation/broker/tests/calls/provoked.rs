@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ::control::ComputeStatus;
 use ::share::{Beginning, knobs};
-use compute::{Channel, Knob, KnobError};
+use compute::{Channel, Engine, Knob, KnobError};
 use nvabi::layout::engine_type;
 use nvabi::{class, control, status};
 use plan::EnforcementLevel;
@@ -49,6 +49,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "provoked::channels_of_other_engines_leave_numbers_for_neighbours",
         channels_of_other_engines,
+    ),
+    (
+        "provoked::copies_on_the_runlist_of_graphics_are_gated",
+        copies_beside_graphics,
     ),
 ];
 
@@ -355,6 +359,45 @@ fn channels_of_other_engines() {
     let name = (tenant.client, tenant.group);
     let computes = tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR);
     assert_eq!(computes.0, rm::OK);
+}
+
+/// The second copy engine is on the runlist of graphics: who copies there takes its turns.
+fn copies_beside_graphics() {
+    let fixture = governed();
+    let tenant = computing(&fixture);
+    let questions = || {
+        let caps = control::NV2080_CTRL_CMD_CE_GET_ALL_CAPS;
+        fixture.fake.controls(caps).len()
+    };
+    assert_eq!(questions(), 0, "who does not copy asks nothing");
+    let make = |engine| {
+        let on = |parent, class| {
+            let name = (tenant.client, parent);
+            let (reply, handle) = tenant.tenant.on_engine(tenant.fd, name, class, engine);
+            assert_eq!(reply, rm::OK);
+            handle
+        };
+        let group = on(tenant.device, GROUP);
+        (group, on(group, CHANNEL))
+    };
+    let ((beside, gated), (apart, free)) = (make(COPY + 1), make(COPY));
+    assert_eq!(questions(), 1, "a card is asked once");
+    let engine = |group| {
+        let state = fixture.container.journal.change();
+        state
+            .scheduling()
+            .engine(&state.ledger, (tenant.client, group))
+    };
+    assert_eq!(engine(beside), Some(Engine::Graphics));
+    assert_eq!(engine(apart), Some(Engine::Other));
+    until("its channel is stopped", || {
+        fixture.fake.is_stopped(tenant.client, gated)
+    });
+    until("and runs again", || {
+        !fixture.fake.is_stopped(tenant.client, gated)
+    });
+    assert!(!fixture.fake.is_stopped(tenant.client, free));
+    fixture.container.share.stop();
 }
 
 fn duplicated_groups() {

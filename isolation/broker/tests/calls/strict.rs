@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("strict::what_another_version_held_is_found_out_anew", stale),
     ("strict::knobs_that_are_refused_are_no_gate", refused),
     ("strict::what_cannot_be_found_out_is_not_held", unknown),
+    ("strict::an_odd_status_says_nothing_of_the_card", passing),
     (
         "strict::a_driver_that_does_not_answer_holds_nothing",
         silent,
@@ -156,6 +157,14 @@ fn refused() {
             ),
         "{log}"
     );
+}
+
+fn passing() {
+    // NV_ERR_GENERIC and a status that nobody knows: neither says that there is no such gate.
+    for odd in [0xffff, 0x5b] {
+        let log = not_started(|_, fake| refuse(fake, &[DISABLE, SCHEDULE], odd));
+        assert!(log.contains("could not be found out"), "{log}");
+    }
 }
 
 fn unknown() {

@@ -3,6 +3,7 @@
 use plan::{DriftCorrection, Priority, Promise, ShareRecord};
 
 use super::Card;
+use super::ahead::Ahead;
 use crate::carry_over::CarryOver;
 use crate::usage::{Capped, Usage};
 use crate::world::Environment;
@@ -10,13 +11,42 @@ use crate::world::Environment;
 /// What a container was kept from is made up for in this time, as far as there is room then.
 const MADE_UP_NS: u64 = 300_000_000;
 
+/// How many changes of what neighbours add to the ends of segments may interrupt a measurement at once, and one more after how long.
+///
+/// What is measured across one is a little off, and a neighbour can bring them about as often as it likes: without a bound nothing would be measured.
+const INTERRUPTIONS: u64 = 40;
+const INTERRUPTION_NS: u64 = 10_000_000_000;
+
+/// Interruptions that are left, as the time that it takes to have them again.
+#[derive(Debug, Default)]
+pub(super) struct Interruptions {
+    used_ns: u64,
+    seen_ns: u64,
+}
+
+impl Interruptions {
+    /// Whether one more may be.
+    pub(super) fn take(&mut self, now_ns: u64) -> bool {
+        let passed_ns = now_ns.saturating_sub(self.seen_ns);
+        self.seen_ns = now_ns;
+        self.used_ns = self.used_ns.saturating_sub(passed_ns);
+        let is_left = self.used_ns <= (INTERRUPTIONS - 1) * INTERRUPTION_NS;
+        if is_left {
+            self.used_ns += INTERRUPTION_NS;
+        }
+        is_left
+    }
+}
+
 /// What the container has had, and what it is corrected by.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) usage: Usage,
+    pub(super) interruptions: Interruptions,
     /// The card keeps an account of the container.
     pub(super) metered: bool,
     pub(super) drift: DriftCorrection,
+    pub(super) ahead: Ahead,
     pub(super) carry_over: CarryOver,
     pub(super) capped: Capped,
     /// Whether the container had work when that was looked at last; `None`: it cannot be told.
@@ -30,8 +60,10 @@ impl Account {
     pub(super) fn resumed(carry_over: CarryOver, drift: DriftCorrection) -> Self {
         Self {
             usage: Usage::default(),
+            interruptions: Interruptions::default(),
             metered: false,
             drift,
+            ahead: Ahead::default(),
             carry_over,
             capped: Capped::No,
             busy: None,
@@ -39,10 +71,15 @@ impl Account {
         }
     }
 
+    /// Whatever segments that are still ahead were to pay is owed again: they will be asked for again.
+    pub(super) fn hand_back(&mut self, now_ns: u64) {
+        self.ahead.hand_back(&mut self.drift, now_ns);
+    }
+
     /// How long segments are to be, each asked for once.
-    pub(super) fn lengths(&mut self, corrected: bool) -> impl FnMut(u64) -> u64 {
-        move |length_ns| match corrected {
-            true => self.drift.next_length_ns(length_ns),
+    pub(super) fn lengths(&mut self, corrected: bool) -> impl FnMut(u64, u64) -> u64 {
+        move |start_ns, length_ns| match corrected {
+            true => self.ahead.ask(&mut self.drift, start_ns, length_ns),
             false => length_ns,
         }
     }
@@ -126,6 +163,14 @@ impl Card {
         }
     }
 
+    /// What the container is ahead by from now on; negative: behind, of which no more is added than there is room for.
+    pub(super) fn carry(&mut self, ahead_ns: i64) {
+        let free_ns = self.view.free_ns();
+        let windows = (MADE_UP_NS / self.view.layout.window_ns.max(1)).max(1);
+        let most = i64::try_from(free_ns.saturating_mul(windows)).unwrap_or(i64::MAX);
+        self.account.drift.carry(ahead_ns.max(-most), free_ns);
+    }
+
     /// After the container's former broker has died: what it had too much meanwhile is taken off its next segments, what it was kept from is
     /// added where there is room. Until that is done the slow drift correction learns nothing.
     pub(super) fn make_even(&mut self, now_ns: u64) {
@@ -143,6 +188,7 @@ impl Card {
             return;
         };
         let (view, rules) = (&self.view, &self.rules);
+        let window_ns = view.layout.window_ns;
         let entitled = |from_ns, to_ns| view.entitled_ns(rules, from_ns, to_ns).1;
         if let Some(carried) =
             self.account
@@ -150,24 +196,31 @@ impl Card {
                 .settle(used, share.entitlement_ppm, &entitled)
         {
             tracing::debug!(card = self.index, ?carried, "while there was no governor");
-            let free_ns = view.free_ns();
-            let windows = (MADE_UP_NS / view.layout.window_ns.max(1)).max(1);
-            let most = i64::try_from(free_ns.saturating_mul(windows)).unwrap_or(i64::MAX);
-            self.account
-                .drift
-                .carry(carried.ahead_ns.max(-most), free_ns);
+            self.carry(carried.ahead_ns);
         }
-        if self.account.drift.carried_ns() != 0 {
+        if self.account.drift.carried_ns() != 0 || self.account.ahead.carries() {
             // A segment that was made shorter may be one of the next window.
-            self.account
-                .carry_over
-                .not_before(now_ns + 2 * view.layout.window_ns);
+            self.account.carry_over.not_before(now_ns + 2 * window_ns);
         }
         if self.account.carry_over.is_uneven(now_ns) {
-            self.account
-                .usage
-                .restart(now_ns + 2 * view.layout.window_ns);
+            self.account.usage.restart(now_ns + 2 * window_ns);
         }
         self.account.carry_over.follow(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_that_comes_and_goes_interrupts_few_measurements() {
+        let mut interruptions = Interruptions::default();
+        let (start_ns, step_ns) = (1_000_000_000_000, 100_000_000);
+        let mut times = (0..6_000).map(|step| start_ns + step * step_ns);
+        let all = times.by_ref().filter(|at_ns| interruptions.take(*at_ns));
+        // Ten minutes: what there is at once, and one in ten seconds.
+        assert_eq!(all.count(), 40 + 59);
+        assert!(interruptions.take(start_ns + 1_000_000_000_000));
     }
 }

@@ -44,6 +44,11 @@ impl Card {
             view.cycle = None;
         }
         let before = std::mem::replace(&mut self.view, view);
+        let has_changed = before.cycle != self.view.cycle || first;
+        if has_changed {
+            // Of what the segments of the former cycle were to pay, the rest is owed under the new one.
+            self.account.hand_back(now_ns);
+        }
         let same_share = match (&before.share, &self.view.share) {
             (Some(before), Some(after)) => before.entitlement_ppm == after.entitlement_ppm,
             _ => false,
@@ -53,21 +58,25 @@ impl Card {
             || before.is_full() != self.view.is_full()
         {
             // What it has had too much it gives back under any layout.
-            let carried_ns = self.account.drift.carried_ns().max(0);
+            let carried_ns = self.account.drift.carried_ns();
             self.account.drift.reset();
-            self.account.drift.carry(carried_ns, 0);
+            match same_share {
+                true => self.carry(carried_ns),
+                false => self.account.drift.carry(carried_ns.max(0), 0),
+            }
             self.account.carry_over.forget(self.account.usage.last());
         }
-        if !same_share
-            || before.layout.window_ns != self.view.layout.window_ns
-            || before.cycle != self.view.cycle
-        {
+        let is_interrupted = match same_share && before.measures_as(&self.view) {
+            true => has_changed && self.account.interruptions.take(now_ns),
+            false => true,
+        };
+        if is_interrupted {
             // The first window may be used as the former layout left it.
             self.account
                 .usage
                 .restart(at_ns.max(now_ns) + self.view.layout.window_ns);
         }
-        if before.cycle != self.view.cycle || first {
+        if has_changed {
             let leads = self.leads(extra_ns);
             let view = &self.view;
             let mut lengths = self.account.lengths(view.is_corrected());

@@ -3,7 +3,8 @@
 use super::Card;
 use crate::appeal::Refused;
 use crate::channel_states::GateCall;
-use crate::world::Confirmed;
+use crate::probe::Learnt;
+use crate::world::{Confirmed, Environment};
 
 impl Card {
     /// Takes in what the driver was found to let be held, on a group that the container cannot touch.
@@ -18,16 +19,44 @@ impl Card {
             (_, Refused::Gate { knob, status }) => self.probe.demote(knob, status),
             (_, Refused::Slices { status }) => self.probe.refuse_slices(status),
         }
+        self.follow_gate(before, now_ns);
+    }
+
+    /// Asks a driver again that has refused the gate, or the stronger one, and takes a better answer.
+    pub(super) fn ask_again(&mut self, now_ns: u64, world: &mut dyn Environment) {
+        let before = self.probe.learnt();
+        let holds_all = before.gate_call == GateCall::Channels && before.slices_refused.is_none();
+        if holds_all || !self.probe.is_done() || self.restored.is_some() {
+            self.appeal.rest();
+            return;
+        }
+        if !self.appeal.is_due_again(now_ns) {
+            return;
+        }
+        match world.confirm(self.index) {
+            Confirmed::Asking => return,
+            Confirmed::Found(found) if found.enforcement_level > before.enforcement_level() => {
+                self.probe.take(&found);
+                self.follow_gate(before, now_ns);
+            }
+            Confirmed::Found(_) | Confirmed::Failed | Confirmed::Impossible => {}
+        }
+        self.appeal.rest();
+    }
+
+    fn follow_gate(&mut self, before: Learnt, now_ns: u64) {
         self.retries.settled();
         let learnt = self.probe.learnt();
         if learnt.gate_call != before.gate_call {
+            self.view.until_ns = now_ns;
+        }
+        if learnt.enforcement_level() < before.enforcement_level() {
             self.counts.alarms += 1;
             tracing::warn!(
                 card = self.index,
                 reason = ?learnt.reason().map(|reason| reason.to_string()),
                 "the driver refuses the gate"
             );
-            self.view.until_ns = now_ns;
         }
         self.channel_states.follow(&self.objects, learnt.gate_call);
         self.channel_states.reconsider();

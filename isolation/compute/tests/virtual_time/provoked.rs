@@ -316,6 +316,47 @@ fn locks_that_are_held_for_long_are_made_even_within_ten_seconds() {
     }
 }
 
+/// What a container of 20 % has, in parts of a thousand, that holds the locks for 450 ms every 4 s while its gate is open.
+fn beside_an_accomplice(seed: u64, each_100_ms: impl Fn(&mut Fixture, usize)) -> u64 {
+    let mut fixture = Fixture::new(seed, 1);
+    let attacker = fixture.join("attacker", fixed(20), 1);
+    let accomplice = fixture.join("accomplice", fixed(1), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    fixture.run_ms(SETTLED_MS);
+    let from_ns = fixture.now_ns;
+    for _ in 0..8 {
+        let start_ns = fixture.now_ns;
+        while matches!(
+            fixture.gate(attacker, 0),
+            compute::GateStatus::Closed { .. }
+        ) {
+            fixture.run_ms(1);
+        }
+        fixture.locked_until_ns = fixture.now_ns + 450 * MS;
+        while fixture.now_ns < start_ns + 4 * S {
+            each_100_ms(&mut fixture, accomplice);
+            fixture.run_ms(100);
+        }
+    }
+    fixture.permille(attacker, 0, from_ns, fixture.now_ns)
+}
+
+#[test]
+fn a_neighbour_that_comes_and_goes_cancels_nothing_that_is_to_be_given_back() {
+    for seed in 0..3 {
+        let quiet = beside_an_accomplice(seed, |_, _| ());
+        let noisy = beside_an_accomplice(seed, |fixture, accomplice| {
+            if fixture.tenants[accomplice].objects[0].groups.is_empty() {
+                fixture.add_group(accomplice, 0, 1);
+            } else {
+                fixture.remove_groups(accomplice, 0);
+            }
+        });
+        assert!(noisy <= quiet + 4, "{seed}: {noisy} instead of {quiet}");
+        assert!(noisy <= 220, "{seed}: {noisy}");
+    }
+}
+
 /// What a container has of a card whose hardware gives each group that can run its slice in turn, sampled each millisecond, in parts of 100 000.
 fn sliced(
     fixture: &mut Fixture,
@@ -375,4 +416,42 @@ fn groups_that_come_and_go_at_changes_of_epoch_take_no_slices_from_a_neighbour()
             assert!(had >= 48_000, "{kept} groups kept: {had} of 50 000");
         }
     }
+}
+
+#[test]
+fn many_groups_of_a_native_container_leave_a_soft_floor_its_part() {
+    let mut fixture = Fixture::new(5, 1);
+    fixture.join("native", plan::Terms::NATIVE, 128);
+    let floor = terms(Policy::Soft, Some(30), 1, Priority::Normal);
+    let soft = fixture.join("soft", floor, 1);
+    fixture.run_ms(SETTLED_MS);
+    let has = sliced(&mut fixture, soft, 2_000, |_, _| ());
+    assert!(has >= 29_000, "{has} in 100 000");
+    assert!(
+        fixture.tenants[soft]
+            .calls
+            .iter()
+            .all(|(_, knob)| name(knob) != "interleave")
+    );
+    assert_eq!(fixture.gate_calls(0, fixture.now_ns - S), 0, "slices alone");
+}
+
+#[test]
+fn a_driver_that_has_refused_the_gate_gets_the_question_again_and_is_believed() {
+    let mut attack = Attack::new(11);
+    let fixture = &mut attack.fixture;
+    let level = |fixture: &Fixture| fixture.status(attack.attacker, 0).enforcement_level;
+    fixture.faults.refused.insert("close", 0x56);
+    fixture.run_ms(5_000);
+    assert_eq!(level(fixture), Some(EnforcementLevel::Schedule));
+    let before = fixture.questions;
+    fixture.run_ms(200_000);
+    assert_eq!(fixture.questions, before, "at a slow pace");
+    fixture.faults.refused.clear();
+    fixture.run_ms(120_000);
+    assert_eq!(level(fixture), Some(EnforcementLevel::Gate));
+    let from_ns = fixture.now_ns;
+    fixture.run_ms(10_000);
+    let has = fixture.permille(attack.attacker, 0, from_ns, fixture.now_ns);
+    assert!((196..=204).contains(&has), "{has}");
 }

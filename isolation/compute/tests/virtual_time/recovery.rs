@@ -1,6 +1,6 @@
 //! Brokers that are killed: what their containers got while nobody turned the gate is made even by those that follow.
 
-use compute::GateStatus;
+use compute::{Event, GateStatus};
 use plan::{Policy, Priority};
 
 use crate::fixture::{Fixture, MS, S, fixed, terms};
@@ -115,4 +115,53 @@ fn shares_that_nothing_is_trimmed_for_are_as_they_were() {
     fixture.run_ms(2_000);
     let permille = fixture.permille(one, 0, from_ns, fixture.now_ns);
     assert!(permille.abs_diff(600) <= 6, "{permille}");
+}
+
+#[test]
+fn a_governor_that_ends_leaves_groups_as_they_would_be_without_one() {
+    let high = terms(Policy::Weighted, None, 2, Priority::High);
+    for refused in [&[][..], &["set"], &["interleave"]] {
+        let mut fixture = Fixture::new(4, 1);
+        let one = fixture.join("one", high, 3);
+        let other = fixture.join("other", weighted(2), 1);
+        fixture.run_ms(1_500);
+        let levels = |fixture: &Fixture| -> Vec<u32> {
+            fixture.tenants[one].levels.values().copied().collect()
+        };
+        let slices = |fixture: &Fixture, at: usize| -> Vec<u64> {
+            fixture.tenants[at].slices.values().copied().collect()
+        };
+        assert_eq!(levels(&fixture), [2; 3]);
+        assert!(slices(&fixture, one).iter().all(|us| *us > 1_024));
+        for name in refused {
+            fixture.faults.refused.insert(name, 0x56);
+        }
+        for at in [one, other] {
+            fixture.tell(at, Event::Stopping);
+        }
+        fixture.run_ms(1_900);
+        assert!(fixture.tenants[one].done && fixture.tenants[other].done);
+        if refused.is_empty() {
+            assert_eq!(levels(&fixture), [1; 3]);
+            assert_eq!(slices(&fixture, one), [1_024; 3]);
+            assert_eq!(slices(&fixture, other), [1_024; 1]);
+        }
+    }
+}
+
+#[test]
+fn a_priority_that_is_lowered_while_no_broker_was_there_lowers_the_level_too() {
+    let mut fixture = Fixture::new(4, 1);
+    let one = fixture.join("one", terms(Policy::Weighted, None, 2, Priority::High), 2);
+    fixture.run_ms(1_500);
+    fixture.kill(one);
+    fixture.tenants[one].terms = weighted(2);
+    fixture.start(one);
+    fixture.run_ms(1_500);
+    let levels: Vec<u32> = fixture.tenants[one].levels.values().copied().collect();
+    assert_eq!(levels, [1; 2]);
+}
+
+fn weighted(weight: u32) -> plan::Terms {
+    terms(Policy::Weighted, None, weight, Priority::Normal)
 }

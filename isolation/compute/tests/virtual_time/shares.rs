@@ -413,7 +413,7 @@ fn high_priority_has_long_slices_until_it_has_used_its_ratio() {
         fixture.tenants[online]
             .levels
             .values()
-            .all(|level| *level == 0)
+            .all(|level| *level == 1)
     );
 }
 

@@ -81,7 +81,7 @@ fn only_groups_of_the_compute_engine_are_charged_a_context() {
     let program = Program::new(&fixture);
     assert_eq!(program.group(engine_type::COPY0).0, rm::OK);
     fixture.assert_exact(2 * MIB);
-    let (reply, copies) = program.group(engine_type::COPY0 + 1);
+    let (reply, copies) = program.group(engine_type::COPY0 + 2);
     assert_eq!(reply, rm::OK);
     fixture.assert_exact(4 * MIB);
     assert_ne!(program.group(engine_type::NULL).0, rm::OK);
@@ -90,7 +90,7 @@ fn only_groups_of_the_compute_engine_are_charged_a_context() {
     fixture.assert_exact(48 * MIB);
     assert_eq!(program.group(engine_type::GR0).0, rm::OK);
     fixture.assert_exact(92 * MIB);
-    let (reply, channel) = program.channel(copies, engine_type::COPY0 + 1);
+    let (reply, channel) = program.channel(copies, engine_type::COPY0 + 2);
     assert_eq!(reply, rm::OK);
     fixture.assert_exact(92 * MIB + DECLARED.channel);
     // Nothing computes for the price of a copy.

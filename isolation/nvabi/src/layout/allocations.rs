@@ -167,6 +167,8 @@ pub mod engine_type {
     pub const GR7: u32 = 8;
     /// `NV2080_ENGINE_TYPE_COPY0`
     pub const COPY0: u32 = 9;
+    /// `NV2080_ENGINE_TYPE_COPY9`
+    pub const COPY9: u32 = 0x12;
     /// `NV2080_ENGINE_TYPE_NVDEC0`
     pub const NVDEC0: u32 = 0x13;
     /// `NV2080_ENGINE_TYPE_NVENC0`
@@ -181,6 +183,20 @@ pub mod engine_type {
     pub const OFA1: u32 = 0x3e;
     /// `NV2080_ENGINE_TYPE_NVENC3`: as [`OFA1`].
     pub const NVENC3: u32 = 0x3f;
+    /// `NV2080_ENGINE_TYPE_COMP_DECOMP_COPY0`: another name of [`COPY0`] (gpu_engine_type.c), and so on.
+    pub const DECOMPRESSING_COPY0: u32 = 0x40;
+    /// `NV2080_ENGINE_TYPE_COMP_DECOMP_COPY9`
+    pub const DECOMPRESSING_COPY9: u32 = 0x49;
+
+    /// Which of the first ten copy engines it is.
+    #[must_use]
+    pub const fn copy_of(engine: u32) -> Option<u32> {
+        match engine {
+            COPY0..=COPY9 => Some(engine - COPY0),
+            DECOMPRESSING_COPY0..=DECOMPRESSING_COPY9 => Some(engine - DECOMPRESSING_COPY0),
+            _ => None,
+        }
+    }
 
     /// Whether it is one of the video engines: NVDEC, NVENC, NVJPG or OFA.
     #[must_use]

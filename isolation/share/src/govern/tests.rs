@@ -115,6 +115,7 @@ impl Host {
             driver: Arc::new(Nobody),
             journal: Arc::new(journal),
             broker: Box::new(Reports(Arc::clone(&self.reports))),
+            copies: Arc::default(),
         };
         let cards = vec![GpuUuid::new(UUID).unwrap()];
         Arc::new(Share::new(
@@ -214,14 +215,21 @@ fn a_successor_without_a_record_holds_what_the_grant_asks_for() {
 
 /// What is reserved for the container, as a command writes it that is killed before it has told the broker.
 fn reserve(host: &Host, compute: &ComputeTerms) {
+    reserve_each(host, &[("c", compute)]);
+}
+
+fn reserve_each(host: &Host, containers: &[(&str, &ComputeTerms)]) {
     let file = cards::reservations::file_of(host.folder.path(), &GpuUuid::new(UUID).unwrap());
-    let entry = serde_json::json!({
-        "key": {"namespace": "n", "id": "c"},
-        "quota_bytes": 1,
-        "compute": compute,
-        "created_at_unix_ms": 0,
+    let entries = containers.iter().map(|(id, compute)| {
+        serde_json::json!({
+            "key": {"namespace": "n", "id": id},
+            "quota_bytes": 1,
+            "compute": compute,
+            "created_at_unix_ms": 0,
+        })
     });
-    let reservations = serde_json::json!({"version": 1, "uuid": UUID, "grants": [entry]});
+    let entries: Vec<_> = entries.collect();
+    let reservations = serde_json::json!({"version": 1, "uuid": UUID, "grants": entries});
     let written = file.with_extension("new");
     fs::write(&written, reservations.to_string()).unwrap();
     fs::rename(written, file).unwrap();
@@ -284,4 +292,29 @@ fn a_share_that_is_reserved_when_nothing_was_yet_gets_a_governor() {
     reserve(&host, &ComputeTerms::default());
     share.reconcile();
     assert!(!is_held(&share));
+}
+
+#[test]
+fn a_native_container_is_held_beside_one_that_has_terms_and_only_there() {
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    let (native, soft) = (
+        ComputeTerms::default(),
+        ComputeTerms {
+            policy: Some(Policy::Soft),
+            ..percent(30)
+        },
+    );
+    let beside = |neighbour| reserve_each(&host, &[("c", &native), ("d", neighbour)]);
+    beside(&native);
+    let share = host.broker(native.clone());
+    share.start(Beginning::First).unwrap();
+    assert!(!is_held(&share) && !share.is_governed(CardSlot(0)));
+    beside(&soft);
+    share.reconcile();
+    assert!(is_held(&share) && share.is_governed(CardSlot(0)));
+    assert_eq!(share.terms(0), plan::Terms::NATIVE);
+    beside(&native);
+    share.reconcile();
+    assert!(!is_held(&share) && !share.is_governed(CardSlot(0)));
 }

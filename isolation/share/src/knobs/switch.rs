@@ -67,6 +67,18 @@ pub(super) fn switch(
     }
 }
 
+/// CE_GET_ALL_CAPS: what each copy engine of the card is.
+pub(super) fn copy_caps(
+    pulling: &Pulling<'_>,
+    card: CardSlot,
+    client: u32,
+) -> Result<Vec<u8>, KnobError> {
+    let cmd = control::NV2080_CTRL_CMD_CE_GET_ALL_CAPS;
+    let row = control::known(cmd, pulling.share.context.release);
+    let size = row.map_or(136, |row| row.params_bytes as usize);
+    of_subdevice(pulling, (card, client), cmd, vec![0; size])
+}
+
 fn alive(pulling: &Pulling<'_>, client: u32, handles: &[u32]) -> Vec<u32> {
     let state = pulling.share.context.journal.change();
     let lives = |handle: &&u32| {
@@ -100,6 +112,16 @@ fn switch_alive(
         put_u32(&mut params, client_at, client);
         put_u32(&mut params, channel_at, *handle);
     }
+    of_subdevice(pulling, (card, client), cmd, params).map(drop)
+}
+
+/// A control of the card, on a client's file.
+fn of_subdevice(
+    pulling: &Pulling<'_>,
+    (card, client): (CardSlot, u32),
+    cmd: u32,
+    params: Vec<u8>,
+) -> Result<Vec<u8>, KnobError> {
     let subdevice = Subdevice::of(pulling, card, client)?;
     let requested = Control {
         by: By::Tenants,
@@ -110,7 +132,7 @@ fn switch_alive(
     };
     let answer = call(pulling, requested);
     subdevice.give_up(pulling, client);
-    answer.map(drop)
+    answer
 }
 
 /// A subdevice of the client on the card.

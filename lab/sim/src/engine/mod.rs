@@ -46,6 +46,7 @@ impl From<architecture::Engine> for Kind {
     fn from(engine: architecture::Engine) -> Self {
         match engine {
             architecture::Engine::Graphics => Self::Compute,
+            engine if engine.is_beside_graphics() => Self::Compute,
             architecture::Engine::Copy(_) => Self::Copies,
             architecture::Engine::Falcon(unit, instance) => Self::Falcon(unit, instance),
         }

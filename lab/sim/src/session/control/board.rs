@@ -18,6 +18,8 @@ const INVALID: Refusal = Refusal(NV_ERR_INVALID_ARGUMENT);
 const PSTATE_P0: u32 = 1;
 /// `NV2080_CTRL_CE_CAPS_CE_*` (ctrl2080ce.h): it reads and writes the host's memory, with blocks of more than 64 KiB, in a pipeline or not.
 const COPY_CAPS: [u8; 2] = [0xac, 0x03];
+/// `NV2080_CTRL_CE_CAPS_CE_GRCE`: it is on the runlist of graphics.
+const CAPS_GRAPHICS: u8 = 1;
 
 /// `{name 0:64}`
 pub(super) fn short_name(
@@ -74,14 +76,25 @@ pub(super) fn unmodelled_info(
     }
 }
 
+fn caps_of(instance: u32) -> [u8; 2] {
+    let [first, second] = COPY_CAPS;
+    match Engine::Copy(instance).is_beside_graphics() {
+        true => [first | CAPS_GRAPHICS, second],
+        false => COPY_CAPS,
+    }
+}
+
 /// `{ceEngineType 0, capsTbl 4:2}` (`subdeviceCtrlCmdCeGetCapsV2_VF`, kernel_ce_ctrl.c)
 pub(super) fn copy_caps(card: &Arc<SimCard>, requested: &mut Requested<'_>) -> Result<(), Refusal> {
     let engine = u32_at(requested.params, 0).and_then(Engine::of_type);
     let is_there = |instance| instance < card.profile.architecture.copies();
-    if !matches!(engine, Some(Engine::Copy(instance)) if is_there(instance)) {
+    let Some(Engine::Copy(instance)) = engine else {
+        return Err(UNSUPPORTED);
+    };
+    if !is_there(instance) {
         return Err(UNSUPPORTED);
     }
-    put(requested.params, 4, &COPY_CAPS);
+    put(requested.params, 4, &caps_of(instance));
     Ok(())
 }
 
@@ -97,8 +110,9 @@ pub(super) fn all_copy_caps(
     };
     requested.params.fill(0);
     let copies = card.profile.architecture.copies();
-    for engine in (0..copies as usize).map(|instance| instance * COPY_CAPS.len()) {
-        put(requested.params, engine, &COPY_CAPS);
+    for instance in 0..copies {
+        let caps = caps_of(instance);
+        put(requested.params, instance as usize * caps.len(), &caps);
     }
     put_u32(requested.params, present, (1 << copies) - 1);
     Ok(())
