@@ -12,9 +12,9 @@ use crate::cache;
 use crate::command::{capture, line, progress};
 use crate::programs::{Programs, target_folder};
 
-/// The former version: the first commit with the journal's version 9, since a broker is not replaced by one that writes
+/// The former version: the first commit with the journal's version 10, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
-pub const COMMIT: &str = "68de327ebe1e566b6f77e87884e8d80c9a8fa843";
+pub const COMMIT: &str = "8b51a13a75ce5ff31cc7c88e3dc6a62fe629cda6";
 
 /// Package and program of those that run for as long as a container does, or that engines and people start on it.
 const PROGRAMS: [(&str, &str); 8] = [
