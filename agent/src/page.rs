@@ -7,6 +7,7 @@ mod escape;
 use std::fmt::Write;
 
 use view::metrics::{CardMetrics, ContainerMetrics, Exporter, Metrics, SliceMetrics};
+use view::ps::OK;
 use view::share::percent_of;
 use view::size::human;
 
@@ -249,29 +250,12 @@ fn time(slice: &SliceMetrics) -> String {
 }
 
 fn state(one: &ContainerMetrics) -> String {
-    let health = one.reported.as_ref().map(|reported| &reported.health);
     let mut bad = Vec::new();
     if one.is_up == Some(false) {
         bad.push("broker does not answer".to_owned());
     }
-    if let Some(health) = health {
-        if health.unreachable.is_some() {
-            bad.push("driver unreachable".to_owned());
-        }
-        let incidents = &health.incidents;
-        for (count, what) in [
-            (incidents.card_lost, "card lost"),
-            (health.violations, "violation"),
-            (health.hung_calls, "hung call"),
-            (incidents.xid, "Xid error"),
-        ] {
-            match count {
-                0 => {}
-                1 => bad.push(what.to_owned()),
-                several => bad.push(format!("{several} × {what}")),
-            }
-        }
-    }
+    let health = one.reported.as_ref().map(|reported| &reported.health_text);
+    bad.extend(health.filter(|text| *text != OK).map(|text| escaped(text)));
     if one.weaknesses > 0 || one.backend == "share" {
         bad.push("not isolated".to_owned());
     }

@@ -96,7 +96,7 @@ pub struct ContainerMetrics {
 }
 
 /// What a broker reports of its container.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reported {
     /// Calls by what became of them.
     pub calls: Vec<(&'static str, u64)>,
@@ -106,6 +106,8 @@ pub struct Reported {
     pub replaced: u64,
     /// What went wrong.
     pub health: HealthStatus,
+    /// The same in a few words, as `cgpu ps` has it.
+    pub health_text: String,
     /// Whether its ledger is compared with what the driver counts; absent where that is not known yet.
     pub is_reconciled: Option<bool>,
 }
@@ -429,6 +431,7 @@ fn reported(status: &Status) -> Reported {
         call_durations: status.call_durations.as_ref().map(Histogram::of),
         replaced: status.broker.replaced,
         health: status.health.clone(),
+        health_text: crate::ps::health_text(status),
         is_reconciled: status.watching.sums,
     }
 }

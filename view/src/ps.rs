@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
 
-use self::health::{BROKER_GONE, health_text, unanswered};
+pub use self::health::OK;
+pub(crate) use self::health::health_text;
+use self::health::{BROKER_GONE, unanswered};
 use crate::JSON_VERSION;
 use crate::host_driver::{ANSWER, HostDriver};
 use crate::share::Share;
@@ -410,9 +412,7 @@ fn one(
         None => named_pid.filter(|_| vgpu.broker == BrokerState::Alive),
     };
     PsVgpu {
-        health: status
-            .as_ref()
-            .map(|status| health_text(status, reconciled.as_ref())),
+        health: status.as_ref().map(|status| health_text(status)),
         incidents,
         reconciled,
         namespace: grant.key.namespace().to_owned(),

@@ -1,4 +1,4 @@
-use view::metrics::Figures;
+use view::metrics::{Figures, Reported};
 use view::share::Share;
 
 use super::*;
@@ -180,4 +180,20 @@ fn sizes_and_times_are_short() {
     }
     assert_eq!(part(Some(u64::MAX), 1), Some(1000));
     assert_eq!((part(Some(1), 0), part(None, 1)), (None, None));
+}
+
+#[test]
+fn what_goes_wrong_is_reported_as_by_ps() {
+    let with = |health_text: &str| ContainerMetrics {
+        is_up: Some(true),
+        reported: Some(Reported {
+            health_text: health_text.to_owned(),
+            ..Reported::default()
+        }),
+        ..container("one")
+    };
+    assert_eq!(state(&with("ok")), "<span class=good>ok</span>");
+    let bad = state(&with(&format!("no supervisor, {HOSTILE}")));
+    assert!(bad.starts_with("<span class=bad>no supervisor, "), "{bad}");
+    assert!(!bad.contains("<script"), "{bad}");
 }

@@ -2,7 +2,7 @@
 
 use control::Status;
 
-use super::{PsIncidents, PsReconciled};
+use super::PsIncidents;
 
 impl PsIncidents {
     fn text(self) -> String {
@@ -27,13 +27,14 @@ impl PsIncidents {
     }
 }
 
-const OK: &str = "ok";
+/// Nothing went wrong.
+pub const OK: &str = "ok";
 
 /// The health of a container whose broker and supervisor are gone.
 pub(super) const BROKER_GONE: &str = "every GPU call fails: restart the container";
 
 /// What went wrong, what the broker lacks, and that nothing vouches for the figures but the ledger itself.
-pub(super) fn health_text(status: &Status, reconciled: Option<&PsReconciled>) -> String {
+pub(crate) fn health_text(status: &Status) -> String {
     let health = &status.health;
     let unwatched = (status.broker.supervisor_pid == 0).then(|| "no supervisor".to_owned());
     let incidents = Some(PsIncidents::from(health).text())
@@ -43,9 +44,8 @@ pub(super) fn health_text(status: &Status, reconciled: Option<&PsReconciled>) ->
         .unwritten
         .as_ref()
         .map(|why| format!("state not written ({why})"));
-    let uncompared = reconciled
-        .filter(|reconciled| !reconciled.by_driver)
-        .map(|_| "not reconciled".to_owned());
+    let is_uncompared = status.watching.sums == Some(false);
+    let uncompared = is_uncompared.then(|| "not reconciled".to_owned());
     let unreachable = health
         .unreachable
         .as_ref()

@@ -74,6 +74,7 @@ fn container() -> ContainerMetrics {
                 },
                 ..HealthStatus::default()
             },
+            health_text: "violation, 3 Xids, not reconciled".to_owned(),
             is_reconciled: Some(false),
         }),
     }
