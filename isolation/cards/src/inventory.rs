@@ -313,7 +313,7 @@ mod tests {
         assert!(matches!(error, Error::NoNvml { .. }), "{error}");
     }
     #[test]
-    fn a_broken_saved_inventory_is_named_where_nobody_can_be_asked() {
+    fn a_broken_saved_inventory_is_named_where_nobody_answers() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(Inventory::saved_path(dir.path()), "{").unwrap();
         if Path::new("/proc/driver/nvidia/version").exists() {

@@ -232,7 +232,7 @@ mod tests {
         };
         assert_eq!(diagnostic_of(&of("warning")), Some("unused variable\n"));
         assert_eq!(diagnostic_of(&of("error")), Some("unused variable\n"));
-        assert_eq!(diagnostic_of(&of("note")), None);
+        assert_eq!(diagnostic_of(&of("help")), None);
         assert_eq!(diagnostic_of(&message("test", true)), None);
     }
 
