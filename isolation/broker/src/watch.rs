@@ -88,7 +88,7 @@ impl Health {
         if let Some(log) = &self.plan.kernel_log {
             let executor = container.driver.process();
             let is_own = |pid| executor == Some(pid) || container.processes.has(pid);
-            incidents::take(self, log.read(is_own));
+            incidents::take(self, log.read(&self.counters, is_own));
         }
         shortage::look(self);
         storage::look(self);
@@ -229,6 +229,9 @@ const UNREPORTED: &str = "the driver does not say what it counts for a container
 /// # Errors
 /// A thread that cannot be started.
 pub fn start(container: &Arc<Container>, replaced: u64) -> std::io::Result<()> {
+    if let Some(log) = &container.health.plan.kernel_log {
+        log.begin(&container.counters, replaced == 0);
+    }
     if replaced == 0 {
         incidents::begin(&container.health, &*container.driver);
     } else {

@@ -16,6 +16,8 @@
 pub struct Record<'a> {
     /// Rises by one with every record.
     pub sequence: u64,
+    /// When, microseconds of the machine's running time.
+    pub at_us: u64,
     /// Its text.
     pub text: &'a str,
 }
@@ -51,10 +53,15 @@ pub fn record(bytes: &str) -> Option<Record<'_>> {
     let mut fields = head.split(',');
     let priority: u32 = fields.next()?.parse().ok()?;
     let sequence = fields.next()?.parse().ok()?;
+    let at_us = fields.next()?.parse().ok()?;
     // The facility is above the three bits of the level; the kernel's is 0.
     let is_kernels = priority >> 3 == 0;
     let text = rest.lines().next().unwrap_or_default();
-    is_kernels.then_some(Record { sequence, text })
+    is_kernels.then_some(Record {
+        sequence,
+        at_us,
+        text,
+    })
 }
 
 /// Reads the text of a record; `None` for any other line.
@@ -255,6 +262,7 @@ mod tests {
             record(kernels),
             Some(Record {
                 sequence: 1305,
+                at_us: 77_103_281,
                 text: "NVRM: Xid (PCI:0000:01:00): 31, pid=1"
             })
         );

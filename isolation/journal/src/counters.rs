@@ -42,6 +42,10 @@ pub enum Counter {
     UnknownCalls,
     /// No count: the number of the driver's last incident that was looked at.
     LastIncident,
+    /// No count: when the kernel's log begins to concern the container, microseconds of the machine's running time.
+    LogSince,
+    /// No count: the number of the record of the kernel's log behind the last one that concerned the container.
+    NextRecord,
     /// Calls that took as long as one of [`DURATIONS_US`] at most, and longer than the one before; the last takes the rest.
     Took(u8),
     /// How long all calls took together, microseconds.
@@ -76,6 +80,8 @@ impl Counter {
             Self::Throttled => 38,
             Self::LastIncident => 39,
             Self::UnknownCalls => 40,
+            Self::LogSince => 41,
+            Self::NextRecord => 42,
             Self::Took(bucket) => BY_DURATION + usize::from(bucket),
             Self::TookUs => 56,
             Self::OverQuota(CardSlot(card)) => BY_CARD + usize::from(card),
@@ -102,6 +108,11 @@ impl Counters {
     /// Adds several.
     pub fn add(&self, counter: Counter, more: u64) {
         self.0.count(counter.place(), more);
+    }
+
+    /// What is no count rises to a value.
+    pub fn raise(&self, counter: Counter, value: u64) {
+        self.add(counter, value.saturating_sub(self.value(counter)));
     }
 
     /// Counts a call by its duration.

@@ -214,6 +214,19 @@ nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const struct set 
     return SUCCESS;
 }
 
+/* What every cgroup holds of every card: the number in `used`, if there is one. */
+static unsigned long long used(void)
+{
+    unsigned long long bytes = 0;
+    FILE *file = fopen(STATE_DIR "/used", "r");
+    if (file) {
+        if (fscanf(file, "%llu", &bytes) != 1)
+            bytes = 0;
+        fclose(file);
+    }
+    return bytes;
+}
+
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, struct get *limits)
 {
     char line[4500], uuid[96], cgroup[4200];
@@ -228,7 +241,7 @@ nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, struct get *limit
             && strcmp(uuid, device->uuid) == 0 && strcmp(cgroup, limits->name_space) == 0) {
             limits->soft = soft;
             limits->hard = fault("readback") ? hard + 4096 : hard;
-            limits->used = 0;
+            limits->used = used();
             found = SUCCESS;
         }
     }

@@ -1,4 +1,7 @@
 //! `/dev/kmsg`, where NVIDIA's driver writes its Xids.
+//!
+//! A successor reads the log from its beginning on and leaves out what came before the container or was seen by a former broker: nothing that the driver
+//! writes while a broker is replaced is lost or counted twice.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -6,8 +9,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use driver::xid::{self, Line};
+use driver::xid::{self, Line, Record};
 use driver::{Incident, IncidentKind};
+use journal::counters::{Counter, Counters};
+use nix::time::{ClockId, clock_gettime};
 use sys::sync;
 
 use supervisor::topology::{CARDS, functions};
@@ -16,8 +21,10 @@ use supervisor::topology::{CARDS, functions};
 const RECORD_BYTES: usize = 8192;
 /// One look reads no more: the rest comes with the next.
 const MOST_RECORDS: usize = 1024;
+/// The log's times are of another clock, which was started somewhat earlier or later.
+const CLOCKS_DIFFER_US: u64 = 1_000_000;
 
-/// The open log, from when it was opened on.
+/// The open log.
 #[derive(Debug)]
 pub struct KernelLog {
     file: Mutex<File>,
@@ -26,7 +33,7 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens the host's log at its end. It needs CAP_SYSLOG where `dmesg_restrict` is set; reading needs nothing.
+    /// Opens the host's log at its beginning. It needs CAP_SYSLOG where `dmesg_restrict` is set; reading needs nothing.
     ///
     /// # Errors
     /// The system's: there is no log, or it may not be read.
@@ -36,19 +43,31 @@ impl KernelLog {
     }
 
     fn open_at(path: &Path, cards: Vec<(String, String)>) -> io::Result<Self> {
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
             .open(path)?;
-        file.seek(SeekFrom::End(0))?;
         Ok(Self {
             file: Mutex::new(file),
             cards,
         })
     }
 
+    /// Before the first look of a broker: what was written before the container began does not concern it.
+    pub(crate) fn begin(&self, counters: &Counters, is_first: bool) {
+        if !is_first && counters.value(Counter::LogSince) > 0 {
+            return;
+        }
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).map(std::time::Duration::from);
+        let now_us = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
+        counters.raise(Counter::LogSince, now_us);
+        if let Err(error) = sync::lock(&self.file).seek(SeekFrom::End(0)) {
+            tracing::warn!(%error, "the kernel's log is read from its beginning");
+        }
+    }
+
     /// What was written since the last look and concerns the container's cards; `is_own`: whether a process is the container's.
-    pub(crate) fn read(&self, is_own: impl Fn(i32) -> bool) -> Vec<Incident> {
+    pub(crate) fn read(&self, counters: &Counters, is_own: impl Fn(i32) -> bool) -> Vec<Incident> {
         let mut file = sync::lock(&self.file);
         let mut buffer = [0; RECORD_BYTES];
         let mut incidents = Vec::new();
@@ -61,13 +80,17 @@ impl KernelLog {
                 Err(_nothing_new) => break,
             };
             let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
-            incidents.extend(self.incident(&text, &is_own));
+            let record = xid::record(&text).filter(|record| is_news(counters, record));
+            let Some(incident) = record.and_then(|record| self.incident(&record, &is_own)) else {
+                continue;
+            };
+            counters.raise(Counter::NextRecord, incident.sequence.saturating_add(1));
+            incidents.push(incident);
         }
         incidents
     }
 
-    fn incident(&self, record: &str, is_own: impl Fn(i32) -> bool) -> Option<Incident> {
-        let record = xid::record(record)?;
+    fn incident(&self, record: &Record<'_>, is_own: impl Fn(i32) -> bool) -> Option<Incident> {
         let (pci, kind, pid) = match xid::line(record.text)? {
             Line::Xid {
                 pci,
@@ -90,6 +113,12 @@ impl KernelLog {
     }
 }
 
+fn is_news(counters: &Counters, record: &Record<'_>) -> bool {
+    let since_us = counters.value(Counter::LogSince);
+    record.sequence >= counters.value(Counter::NextRecord)
+        && record.at_us.saturating_add(CLOCKS_DIFFER_US) >= since_us
+}
+
 /// The PCI addresses of these cards as the kernel's log has them, from the driver's own folder.
 fn addresses(folder: &Path, uuids: &[String]) -> Vec<(String, String)> {
     let functions = functions(folder, uuids).into_iter();
@@ -101,6 +130,8 @@ fn addresses(folder: &Path, uuids: &[String]) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use journal::shared_state::SharedState;
 
     use super::*;
 
@@ -118,7 +149,10 @@ mod tests {
         let file = folder.path().join("kmsg");
         fs::write(&file, "").unwrap();
         let log = KernelLog::open_at(&file, cards).unwrap();
-        let of = |text: &str| log.incident(&format!("4,9,1,-;NVRM: {text}"), |pid| pid == 42);
+        let of = |text: &str| {
+            let text = format!("4,9,1,-;NVRM: {text}");
+            log.incident(&xid::record(&text)?, |pid| pid == 42)
+        };
         let own = of("Xid (PCI:0000:01:00): 31, pid=42, name=python, MMU Fault").unwrap();
         assert_eq!(
             (own.own, own.uuid.as_str(), own.sequence),
@@ -129,5 +163,41 @@ mod tests {
         assert_eq!(of("Xid (PCI:0000:02:00): 31, pid=42"), None);
         let lost = of("GPU 0000:01:00.0: GPU has fallen off the bus.").unwrap();
         assert_eq!((lost.kind, lost.own), (IncidentKind::CardLost, None));
+    }
+    /// Each message of a socket is read by itself, as each record of the log is.
+    #[test]
+    fn a_successor_misses_nothing_and_counts_nothing_twice() {
+        let counters = Counters::on(SharedState::open(SharedState::memfd().unwrap()).unwrap());
+        let opened = |records: &[(u64, u64)]| {
+            let (writer, reader) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            reader.set_nonblocking(true).unwrap();
+            for (sequence, at_us) in records {
+                let text = format!("4,{sequence},{at_us},-;NVRM: Xid (PCI:0000:01:00): 31, MMU");
+                writer.send(text.as_bytes()).unwrap();
+            }
+            let log = KernelLog {
+                file: Mutex::new(File::from(std::os::fd::OwnedFd::from(reader))),
+                cards: vec![("0000:01:00".to_owned(), "GPU-1".to_owned())],
+            };
+            (log, writer)
+        };
+        let (log, _writer) = opened(&[]);
+        log.begin(&counters, true);
+        let since_us = counters.value(Counter::LogSince);
+        assert!(since_us > 0);
+        let sequences = |records: &[(u64, u64)]| -> Vec<u64> {
+            let (log, _writer) = opened(records);
+            log.begin(&counters, false);
+            let incidents = log.read(&counters, |_| false).into_iter();
+            incidents.map(|incident| incident.sequence).collect()
+        };
+        // Written while nobody had a broker that looked, and before there was one.
+        let before = since_us.saturating_sub(10 * CLOCKS_DIFFER_US);
+        assert_eq!(sequences(&[(7, before), (8, since_us + 5)]), [8]);
+        assert_eq!(
+            sequences(&[(7, before), (8, since_us + 5), (9, since_us + 6)]),
+            [9]
+        );
+        assert_eq!(sequences(&[(8, since_us + 5), (9, since_us + 6)]), [0; 0]);
     }
 }

@@ -57,9 +57,7 @@ pub(super) fn ask(health: &Health, driver: &dyn Driver) {
 /// The number of the last incident is among the counters, where a successor finds it.
 fn proceed_after(counters: &Counters, last: Option<&Incident>) {
     if let Some(incident) = last {
-        let before = counters.value(Counter::LastIncident);
-        let more = incident.sequence.saturating_sub(before);
-        counters.add(Counter::LastIncident, more);
+        counters.raise(Counter::LastIncident, incident.sequence);
     }
 }
 

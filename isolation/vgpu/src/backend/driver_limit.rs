@@ -18,9 +18,10 @@ use std::path::PathBuf;
 
 use cards::store::{DiskStore, read_capped, replace};
 use cards::{DriverSpec, Grant};
+use control::CardStatus;
 use host_config::config::Strength;
 use host_config::{Config, chain, programs, trusted};
-use limits::{Answer, CardLimit, Question, What, ask};
+use limits::{Answer, CardLimit, CardUse, Question, What, ask};
 use serde::{Deserialize, Serialize};
 
 use super::leaf::{Leaf, is_v2};
@@ -105,7 +106,7 @@ impl Backend for DriverLimit<'_> {
         let leaf = Leaf::of(&self.config.backend.cgroup_root, init)?;
         // Also the proof that the leaf was this process's: the number has not changed hands meanwhile.
         init::record(dir, init)?;
-        self.hold(dir, leaf, grant)
+        self.hold(dir, leaf, grant).map(drop)
     }
 
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
@@ -114,23 +115,12 @@ impl Backend for DriverLimit<'_> {
             .ok_or_else(|| Error::NotHeld {
                 key: dir.called(&grant.key),
             })?;
-        let cgroup = record.leaf.path.clone();
-        self.hold(dir, record.leaf, grant)?;
-        let cards = grant.cards.iter().map(|card| card.uuid.to_string());
-        match self.ask(What::Get {
-            cgroup,
-            cards: cards.collect(),
-        }) {
-            Ok(Answer::Found { cards }) => Ok(cards
-                .into_iter()
-                .map(|card| Held {
-                    uuid: card.limit.uuid,
-                    used_bytes: card.used_bytes,
-                })
-                .collect()),
-            Ok(answer) => Err(self.unasked(answer)),
-            Err(source) => Err(Error::Limits { source }),
-        }
+        let held = self.found(&self.hold(dir, record.leaf, grant)?)?;
+        let held = held.into_iter().map(|card| Held {
+            uuid: card.limit.uuid,
+            used_bytes: card.used_bytes,
+        });
+        Ok(held.collect())
     }
 
     fn teardown(&self, dir: &ContainerDir) -> Result<(), Error> {
@@ -175,7 +165,7 @@ impl Backend for DriverLimit<'_> {
 }
 
 impl DriverLimit<'_> {
-    fn hold(&self, dir: &ContainerDir, leaf: Leaf, grant: &Grant) -> Result<(), Error> {
+    fn hold(&self, dir: &ContainerDir, leaf: Leaf, grant: &Grant) -> Result<Record, Error> {
         let record = Record {
             version: VERSION,
             leaf,
@@ -190,7 +180,22 @@ impl DriverLimit<'_> {
                 .collect(),
         };
         write(dir, &record)?;
-        self.set(&record.leaf, limits(&record.cards, Reservation::Held))
+        self.set(&record.leaf, limits(&record.cards, Reservation::Held))?;
+        Ok(record)
+    }
+
+    /// The cards' limits, and what is held of them.
+    fn found(&self, record: &Record) -> Result<Vec<CardUse>, Error> {
+        let answer = self.ask(What::Get {
+            cgroup: record.leaf.path.clone(),
+            cards: record.cards.iter().map(|card| card.uuid.clone()).collect(),
+        });
+        match answer.map_err(|source| Error::Limits { source })? {
+            Answer::Found { cards } => Ok(cards),
+            answer @ (Answer::Offered { .. } | Answer::Set | Answer::Refused { .. }) => {
+                Err(self.unasked(answer))
+            }
+        }
     }
 
     fn set(&self, leaf: &Leaf, cards: Vec<CardLimit>) -> Result<(), Error> {
@@ -228,6 +233,24 @@ impl DriverLimit<'_> {
             },
         )
     }
+}
+
+/// What a broker would report of a container's cards, by the driver: its limits are the quotas. Nothing where none is set.
+///
+/// # Errors
+/// A note that cannot be read; the driver does not answer.
+pub(crate) fn status(config: &Config, dir: &ContainerDir) -> Result<Vec<CardStatus>, Error> {
+    let Some(record) = read(dir)?.filter(|record| record.leaf.exists()) else {
+        return Ok(Vec::new());
+    };
+    let found = DriverLimit { config }.found(&record)?;
+    let cards = found.into_iter().map(|card| CardStatus {
+        uuid: card.limit.uuid,
+        quota_bytes: card.limit.hard_bytes,
+        used_bytes: card.used_bytes,
+        ..CardStatus::default()
+    });
+    Ok(cards.collect())
 }
 
 /// The program that sets limits.

@@ -35,6 +35,7 @@ use spec::request::Request;
 
 use self::broker::Broker;
 use self::driver_limit::DriverLimit;
+pub(crate) use self::driver_limit::status as status_by_driver;
 pub use self::filter::{StartWatch, Started};
 
 use self::share::Share;
@@ -174,7 +175,8 @@ pub(crate) fn is_live(dir: &ContainerDir) -> Result<bool, Error> {
     Ok(FileLock::is_held(&dir.frontend_lock())?
         || dir.has_broker()?
         || init::lives(dir)
-        || leaf::is_populated(dir))
+        || leaf::is_populated(dir)
+        || share::is_awaited(dir))
 }
 
 /// Chooses for one container.

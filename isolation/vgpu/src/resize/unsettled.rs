@@ -4,12 +4,12 @@
 use std::os::unix::fs::MetadataExt;
 
 use cards::reservations::{CardReservations, Entry, Reservations};
-use cards::{ContainerKey, GpuUuid, Grant, Inventory};
+use cards::{Backend, ContainerKey, GpuUuid, Grant, Inventory};
 use control::{CardStatus, client};
 use host_config::Config;
 
-use crate::Error;
 use crate::state::ContainerDir;
+use crate::{Error, backend};
 
 /// Containers that have more reserved than their quotas, and what they hold now.
 #[derive(Debug, Default)]
@@ -52,11 +52,11 @@ impl Granted {
 }
 
 impl Unsettled {
-    /// Asks their brokers. Without the state lock: a broker may be slow, and nobody else is to wait for it. One that does not
-    /// answer may still hold it all, and neither do reservations that cannot be read stop anybody here.
+    /// Asks their brokers, or the driver where it holds them. Without the state lock: both may be slow, and nobody else is to wait for
+    /// them. One that does not answer may still hold it all, and neither do reservations that cannot be read stop anybody here.
     pub(crate) fn ask(config: &Config) -> Self {
-        let mut sockets = Vec::new();
-        let mut unsettled = Vec::new();
+        let (mut sockets, mut of_brokers) = (Vec::new(), Vec::new());
+        let mut of_driver = Vec::new();
         for CardReservations { uuid, grants, .. } in
             cards::reservations::look(&config.state_dir).unwrap_or_default()
         {
@@ -64,30 +64,36 @@ impl Unsettled {
                 let dir = ContainerDir::of(&config.state_dir, &entry.key);
                 let granted = Granted::of(&dir, &uuid)
                     .filter(|granted| granted.quota_bytes != entry.quota_bytes);
-                if granted.is_some() || entry.retained_bytes.is_some() {
+                if granted.is_none() && entry.retained_bytes.is_none() {
+                    continue;
+                }
+                let seen = Seen {
+                    key: entry.key,
+                    uuid: uuid.clone(),
+                    quota_bytes: entry.quota_bytes,
+                    retained_bytes: entry.retained_bytes,
+                    granted,
+                    used_bytes: 0,
+                };
+                let grant = Grant::read(dir.path());
+                if grant.is_ok_and(|grant| grant.backend == Backend::DriverLimit) {
+                    of_driver.push((dir, seen));
+                } else {
                     sockets.push(dir.control_socket());
-                    unsettled.push(Seen {
-                        key: entry.key,
-                        uuid: uuid.clone(),
-                        quota_bytes: entry.quota_bytes,
-                        retained_bytes: entry.retained_bytes,
-                        granted,
-                        used_bytes: 0,
-                    });
+                    of_brokers.push(seen);
                 }
             }
         }
         let answers = client::statuses(&sockets);
-        let seen = unsettled.into_iter().zip(answers);
-        Self(
-            seen.filter_map(|(seen, answer)| {
-                let status = answer.ok()?;
-                let mut cards = status.cards.iter();
-                let card = cards.find(|card| card.uuid == seen.uuid.as_str())?;
-                Some(seen.answered(card))
-            })
-            .collect(),
-        )
+        let of_brokers = of_brokers
+            .into_iter()
+            .zip(answers)
+            .filter_map(|(seen, answer)| seen.answered(&answer.ok()?.cards));
+        let of_driver = of_driver.into_iter().filter_map(|(dir, seen)| {
+            let cards = backend::status_by_driver(config, &dir);
+            seen.answered(&cards.ok()?)
+        });
+        Self(of_brokers.chain(of_driver).collect())
     }
 
     /// Gives back what they hold no more. Called before memory is placed.
@@ -130,14 +136,15 @@ impl Unsettled {
 
 impl Seen {
     /// A quota that the broker has not got yet may be asked for at this moment.
-    fn answered(self, card: &CardStatus) -> Self {
+    fn answered(self, cards: &[CardStatus]) -> Option<Self> {
+        let card = cards.iter().find(|card| card.uuid == self.uuid.as_str())?;
         let is_followed = |granted: &Granted| granted.quota_bytes == card.quota_bytes;
         let beside = card.reserved_bytes.saturating_add(card.page_table_bytes);
-        Self {
+        Some(Self {
             granted: self.granted.filter(is_followed),
             used_bytes: card.used_bytes.saturating_add(beside),
             ..self
-        }
+        })
     }
 
     fn is_of(&self, entry: &Entry, uuid: &GpuUuid) -> bool {

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cards::lock::StateLock;
+use cards::reservations::Reservations;
 use cards::{Card, ContainerKey, GpuUuid, Inventory};
 use nvabi::Release;
 use serde_json::json;
@@ -15,6 +17,7 @@ use super::*;
 use crate::backend::{self, Needed, Runtime};
 use crate::lifecycle;
 use crate::lifecycle::tests::{create_on_host, release, teardown, verify_filter};
+use crate::resize::Unsettled;
 
 const PLAY_LIMITS: &str = "CGPU_TEST_PLAY_LIMITS";
 const GIB: u64 = 1 << 30;
@@ -404,6 +407,44 @@ fn a_new_quota_is_set_and_read_back() {
         Err(Error::Limits { .. })
     ));
     fs::remove_file(host.dir.path().join("fault")).unwrap();
+    drop(vgpu);
+    drop(init);
+    release(&host.config, &key("c1")).unwrap();
+}
+
+#[test]
+fn what_is_held_above_a_shrunken_quota_stays_reserved_until_the_driver_counts_less() {
+    let Some(host) = TestHost::new() else { return };
+    let vgpu = host.create("c1").unwrap();
+    let init = host.init("c1");
+    verify_filter(&host.config, &key("c1"), init.pid()).unwrap();
+    let reserved_gib = |shrinks: bool| {
+        let seen = Unsettled::ask(&host.config);
+        let lock = StateLock::take(&host.config.state_dir).unwrap();
+        let reservations = Reservations::open(&lock, &host.config.state_dir, &DiskStore);
+        let inventory = &host.host.inventory;
+        if shrinks {
+            let held = Some(3 * GIB);
+            let card = &inventory.cards[0];
+            reservations.resize(&key("c1"), card, GIB, held).unwrap();
+        }
+        seen.settle(&host.config, &reservations, inventory).unwrap();
+        reservations.all().unwrap()[0].reserved_bytes() / GIB
+    };
+    let hold = |bytes: u64| fs::write(host.dir.path().join("used"), bytes.to_string()).unwrap();
+    let mut grant = vgpu.grant.clone();
+    grant.cards[0].quota_bytes = GIB;
+    hold(3 * GIB);
+    let backend = backend::of(&host.config, Kind::DriverLimit);
+    let held = backend.resize(&host.dir("c1"), &grant).unwrap();
+    assert_eq!(held[0].used_bytes, 3 * GIB);
+    grant.write(&DiskStore, host.dir("c1").path()).unwrap();
+    assert_eq!(reserved_gib(true), 3);
+    assert_eq!(reserved_gib(false), 3);
+    hold(2 * GIB);
+    assert_eq!(reserved_gib(false), 2);
+    hold(0);
+    assert_eq!(reserved_gib(false), 1);
     drop(vgpu);
     drop(init);
     release(&host.config, &key("c1")).unwrap();
