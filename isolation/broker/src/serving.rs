@@ -132,7 +132,7 @@ impl Broker {
     /// The system's, from waiting for events.
     pub fn run(mut self) -> io::Result<()> {
         let ended = self.serve();
-        self.container.share.stop();
+        self.container.share.end();
         ended
     }
 

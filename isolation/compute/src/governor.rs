@@ -91,7 +91,8 @@ impl Governor {
                 }
                 self.unreported = true;
             }
-            Event::Stopping => self.stop(now_ns, world),
+            Event::Stopping => self.stop(now_ns, Some(world)),
+            Event::Ending => self.stop(now_ns, None),
             Event::Started | Event::Woke | Event::ObjectsChanged => {}
         }
         if self.state == State::Waiting {
@@ -179,7 +180,8 @@ impl Governor {
         }
     }
 
-    fn stop(&mut self, now_ns: u64, world: &dyn Environment) {
+    /// Groups are put back as `world` knows them; without it they are left.
+    fn stop(&mut self, now_ns: u64, world: Option<&dyn Environment>) {
         if matches!(self.state, State::Waiting) {
             self.state = State::Done;
         }

@@ -22,8 +22,10 @@ pub enum Event {
     TermsChanged,
     /// The table of a card says that records have come, gone or changed. Only speeds up what the governor polls for anyway.
     PeersChanged,
-    /// The container or the broker ends: every gate opens, the records go, then [`Action::Done`].
+    /// Nobody is to hold the share any more: every gate opens, groups are as they would be without a governor, the records go, then [`Action::Done`].
     Stopping,
+    /// The container or the broker ends: the same, but for the groups, which end too.
+    Ending,
 }
 
 /// What is to be done now. One at a time: after an action comes the next event.

@@ -129,6 +129,10 @@ impl DriftCorrection {
     /// A segment that was asked for does not come, or not all of it: what is left of its payment is owed again.
     pub fn hand_back(&mut self, left: Paid) {
         self.carried_ns = self.carried_ns.saturating_add(left.carried_ns);
+        // What cannot be added is not owed.
+        if self.added_most_ns == 0 {
+            self.carried_ns = self.carried_ns.max(0);
+        }
         self.credit_ns = self
             .credit_ns
             .saturating_add(left.spent_ns)

@@ -19,6 +19,7 @@ struct Reported {
     objects: bool,
     terms: bool,
     stopping: bool,
+    ending: bool,
     handing_over: bool,
     ended: bool,
 }
@@ -29,6 +30,7 @@ pub(crate) enum Tell {
     Objects,
     Terms,
     Stop,
+    End,
     HandOver,
 }
 
@@ -39,6 +41,7 @@ impl Mailbox {
             Tell::Objects => reported.objects = true,
             Tell::Terms => reported.terms = true,
             Tell::Stop => reported.stopping = true,
+            Tell::End => reported.ending = true,
             Tell::HandOver => reported.handing_over = true,
         }
         drop(reported);
@@ -72,6 +75,9 @@ impl Mailbox {
             }
             if std::mem::take(&mut reported.stopping) {
                 return Event::Stopping;
+            }
+            if std::mem::take(&mut reported.ending) {
+                return Event::Ending;
             }
             if std::mem::take(&mut reported.terms) {
                 return Event::TermsChanged;

@@ -139,10 +139,19 @@ impl Share {
         }
     }
 
-    /// Gives up the share: every gate opens, and the share records go.
-    pub fn stop(&self) {
+    /// Gives up the share: every gate opens, and the share records go. Groups are as they would be without a governor.
+    pub(crate) fn stop(&self) {
+        self.leave(Tell::Stop);
+    }
+
+    /// The same at the container's end, whose groups end with it.
+    pub fn end(&self) {
+        self.leave(Tell::End);
+    }
+
+    fn leave(&self, how: Tell) {
         if let Some(mailbox) = self.take_mailbox() {
-            mailbox.tell(Tell::Stop);
+            mailbox.tell(how);
             if !mailbox.wait_for_end(STOP) {
                 tracing::error!("the governor does not end: gates may be closed");
             }

@@ -231,11 +231,11 @@ fn length(span: Span) -> u64 {
 }
 
 impl Account {
-    /// The bytes of a card that page tables take beside what the ledger has, free ones left out; no less than that, until all that is mapped
-    /// is gone through again.
+    /// The bytes of a card that page tables take beside what the ledger has, free ones left out. Sums only grow until all that is mapped is gone through:
+    /// that is done where they would not fit.
     pub(crate) fn page_tables(&self, state: &State, card: CardSlot) -> u64 {
         let mut inner = lock(&self.page_tables.0);
-        if !inner.is_counted(card) {
+        if !inner.is_counted(card) || inner.check(state, card, (0, 0)).is_err() {
             inner.count(state, card);
         }
         let bytes = inner.beside(card, state.ledger.quota(card), 0);

@@ -122,18 +122,19 @@ impl ExecutedCall<'_> {
         change: &mut Change<'_>,
         turn: &ThreadTurn<'_>,
     ) -> ChangesAccount {
-        // What the kernel may have given for all that stays reserved as long as the container lives: nobody can name it to have it freed.
-        if self.is_in_doubt {
-            change.leave_in_doubt(&self.reservation);
-        } else {
-            change.roll_back(&self.reservation);
-        }
         let call = self
             .request
             .judged(&self.before, transfer_file_of(&self.fds));
         let first = turn.answered(|first| {
             is_same(call.effect, &self.before, first) && call.with(&first.after).is_current(change)
         });
+        // What the kernel may have given for all that stays reserved as long as the container lives: nobody can name it to have it freed. A
+        // repetition of what has been answered got nothing.
+        if self.is_in_doubt && first.is_none() {
+            change.leave_in_doubt(&self.reservation);
+        } else {
+            change.roll_back(&self.reservation);
+        }
         let Some(first) = first else {
             return ChangesAccount::No;
         };

@@ -8,6 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use driver::xid::{self, Line, Record};
 use driver::{Incident, IncidentKind};
@@ -28,6 +29,8 @@ const CLOCKS_DIFFER_US: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct KernelLog {
     file: Mutex<File>,
+    /// Records from before, microseconds of the machine's running time, are from before the container; 0: none are.
+    since_us: AtomicU64,
     /// PCI address and UUID of each of the container's cards.
     cards: Vec<(String, String)>,
 }
@@ -49,14 +52,17 @@ impl KernelLog {
             .open(path)?;
         Ok(Self {
             file: Mutex::new(file),
+            since_us: AtomicU64::new(0),
             cards,
         })
     }
 
     /// Before the first look of a broker: what was written before the container began does not concern it.
     pub(crate) fn begin(&self, counters: &Counters, is_first: bool) {
-        if !is_first && counters.value(Counter::LogSince) > 0 {
-            return;
+        let since_us = counters.value(Counter::LogSince);
+        if !is_first && since_us > 0 {
+            let since_us = since_us.saturating_sub(CLOCKS_DIFFER_US);
+            return self.since_us.store(since_us, Ordering::Relaxed);
         }
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).map(std::time::Duration::from);
         let now_us = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
@@ -80,7 +86,7 @@ impl KernelLog {
                 Err(_nothing_new) => break,
             };
             let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
-            let record = xid::record(&text).filter(|record| is_news(counters, record));
+            let record = xid::record(&text).filter(|record| self.is_news(counters, record));
             let Some(incident) = record.and_then(|record| self.incident(&record, &is_own)) else {
                 continue;
             };
@@ -88,6 +94,11 @@ impl KernelLog {
             incidents.push(incident);
         }
         incidents
+    }
+
+    fn is_news(&self, counters: &Counters, record: &Record<'_>) -> bool {
+        record.sequence >= counters.value(Counter::NextRecord)
+            && record.at_us >= self.since_us.load(Ordering::Relaxed)
     }
 
     fn incident(&self, record: &Record<'_>, is_own: impl Fn(i32) -> bool) -> Option<Incident> {
@@ -111,12 +122,6 @@ impl KernelLog {
             own,
         })
     }
-}
-
-fn is_news(counters: &Counters, record: &Record<'_>) -> bool {
-    let since_us = counters.value(Counter::LogSince);
-    record.sequence >= counters.value(Counter::NextRecord)
-        && record.at_us.saturating_add(CLOCKS_DIFFER_US) >= since_us
 }
 
 /// The PCI addresses of these cards as the kernel's log has them, from the driver's own folder.
@@ -177,6 +182,7 @@ mod tests {
             }
             let log = KernelLog {
                 file: Mutex::new(File::from(std::os::fd::OwnedFd::from(reader))),
+                since_us: AtomicU64::new(0),
                 cards: vec![("0000:01:00".to_owned(), "GPU-1".to_owned())],
             };
             (log, writer)

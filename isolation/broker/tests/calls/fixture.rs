@@ -292,7 +292,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        self.container.share.stop();
+        self.container.share.end();
         for session in self.sessions.lock().unwrap().iter() {
             session.end();
         }

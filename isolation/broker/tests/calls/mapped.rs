@@ -252,13 +252,16 @@ fn page_tables_of_rm_s_mappings() {
     // A part is none; the memory's end is that of its mappings.
     assert_eq!(seat.map(0), rm::OK);
     // What a smaller quota leaves to others is what the card has: the memory and the tables.
-    let answer: Value = serde_json::from_str(&set(&fixture, 2 * MIB, true)).unwrap();
-    let used = answer["cards"][0]["used_bytes"].as_u64().unwrap();
-    assert!(used > QUOTA / 2 + MIB * 7 / 8, "{answer}");
-    set(&fixture, QUOTA, true);
+    let used_with = |quota: u64| {
+        let answer: Value = serde_json::from_str(&set(&fixture, quota, true)).unwrap();
+        set(&fixture, QUOTA, true);
+        answer["cards"][0]["used_bytes"].as_u64().unwrap()
+    };
+    assert!(used_with(2 * MIB) > QUOTA / 2 + MIB * 7 / 8);
     assert_eq!(seat.unmap(0, MIB), NV_ERR_NOT_SUPPORTED);
     assert_eq!(seat.memory(6, 2 * MIB), rm::NO_MEMORY);
     seat.free(HOST);
+    assert_eq!(used_with(2 * MIB), QUOTA / 2, "tables that are gone");
     assert_eq!(seat.memory(6, 2 * MIB), rm::OK);
     fixture.assert_exact(4 * MIB);
 }

@@ -397,7 +397,7 @@ fn copies_beside_graphics() {
         !fixture.fake.is_stopped(tenant.client, gated)
     });
     assert!(!fixture.fake.is_stopped(tenant.client, free));
-    fixture.container.share.stop();
+    fixture.container.share.end();
 }
 
 fn duplicated_groups() {

@@ -1,5 +1,7 @@
 //! What the driver refuses, and what a question on a group that the container cannot touch settles.
 
+use plan::EnforcementLevel;
+
 use super::Card;
 use crate::appeal::Refused;
 use crate::channel_states::GateCall;
@@ -25,7 +27,13 @@ impl Card {
     /// Asks a driver again that has refused the gate, or the stronger one, and takes a better answer.
     pub(super) fn ask_again(&mut self, now_ns: u64, world: &mut dyn Environment) {
         let before = self.probe.learnt();
-        let holds_all = before.gate_call == GateCall::Channels && before.slices_refused.is_none();
+        let level = before.enforcement_level();
+        // Terms that slices hold gain nothing by a gate, and each question takes the driver's locks.
+        let best = match EnforcementLevel::needed(&self.terms) <= EnforcementLevel::Slices {
+            true => EnforcementLevel::Slices,
+            false => EnforcementLevel::Gate,
+        };
+        let holds_all = level >= best && before.slices_refused.is_none();
         if holds_all || !self.probe.is_done() || self.restored.is_some() {
             self.appeal.rest();
             return;
@@ -35,7 +43,10 @@ impl Card {
         }
         match world.confirm(self.index) {
             Confirmed::Asking => return,
-            Confirmed::Found(found) if found.enforcement_level > before.enforcement_level() => {
+            Confirmed::Found(found)
+                if (found.enforcement_level, found.slices_refused.is_none())
+                    > (level, before.slices_refused.is_none()) =>
+            {
                 self.probe.take(&found);
                 self.follow_gate(before, now_ns);
             }

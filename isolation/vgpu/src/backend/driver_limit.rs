@@ -15,6 +15,9 @@
 //! With systemd's cgroup driver the scope may go with its last process, before anybody can zero it; the log says so then.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use cards::store::{DiskStore, read_capped, replace};
 use cards::{DriverSpec, Grant};
@@ -40,6 +43,9 @@ const VERSION: u32 = 1;
 
 /// A note names a few cards.
 const SIZE_MAX_BYTES: u64 = 1 << 16;
+
+/// A driver's answer to what others wait for; it takes tens of milliseconds.
+const STATUS: Duration = Duration::from_secs(2);
 
 /// The program's name, among cgpu's own.
 const PROGRAM: &str = "cgpu-limits";
@@ -67,6 +73,15 @@ enum Reservation {
 struct RecordedCard {
     uuid: String,
     bytes: u64,
+}
+
+impl Record {
+    fn question(&self) -> What {
+        What::Get {
+            cgroup: self.leaf.path.clone(),
+            cards: self.cards.iter().map(|card| card.uuid.clone()).collect(),
+        }
+    }
 }
 
 /// The driver.
@@ -186,10 +201,32 @@ impl DriverLimit<'_> {
 
     /// The cards' limits, and what is held of them.
     fn found(&self, record: &Record) -> Result<Vec<CardUse>, Error> {
-        let answer = self.ask(What::Get {
-            cgroup: record.leaf.path.clone(),
-            cards: record.cards.iter().map(|card| card.uuid.clone()).collect(),
-        });
+        let answer = self.ask(record.question());
+        self.cards_of(answer)
+    }
+
+    /// The same for [`STATUS`] at most. One question of this process is under way: a driver that hangs has one thread of it, and others
+    /// have no answer.
+    fn found_in_time(&self, record: &Record) -> Result<Vec<CardUse>, Error> {
+        static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
+        let late = || limits::Error::Pipe {
+            path: PathBuf::from(PROGRAM),
+            source: std::io::ErrorKind::TimedOut.into(),
+        };
+        let (config, what) = (self.config.clone(), record.question());
+        let (sender, answer) = mpsc::channel();
+        if !IS_UNDER_WAY.swap(true, Ordering::AcqRel) {
+            std::thread::spawn(move || {
+                let answer = DriverLimit { config: &config }.ask(what);
+                IS_UNDER_WAY.store(false, Ordering::Release);
+                drop(sender.send(answer));
+            });
+        }
+        let answer = answer.recv_timeout(STATUS);
+        self.cards_of(answer.unwrap_or_else(|_| Err(late())))
+    }
+
+    fn cards_of(&self, answer: Result<Answer, limits::Error>) -> Result<Vec<CardUse>, Error> {
         match answer.map_err(|source| Error::Limits { source })? {
             Answer::Found { cards } => Ok(cards),
             answer @ (Answer::Offered { .. } | Answer::Set | Answer::Refused { .. }) => {
@@ -243,7 +280,7 @@ pub(crate) fn status(config: &Config, dir: &ContainerDir) -> Result<Vec<CardStat
     let Some(record) = read(dir)?.filter(|record| record.leaf.exists()) else {
         return Ok(Vec::new());
     };
-    let found = DriverLimit { config }.found(&record)?;
+    let found = DriverLimit { config }.found_in_time(&record)?;
     let cards = found.into_iter().map(|card| CardStatus {
         uuid: card.limit.uuid,
         quota_bytes: card.limit.hard_bytes,

@@ -12,8 +12,9 @@ use crate::error::WhyNot;
 use crate::host::Host;
 use crate::state::ContainerDir;
 
-/// An engine that has called its first hook calls the next one within a second; as long as a supervisor waits for it, where there is one.
-const ENGINE_PATIENCE_MS: u64 = 60_000;
+/// An engine that has called its first hook calls the next one within a second. One that lives on after a container that could not be made
+/// keeps that one's name for as long.
+const ENGINE_PATIENCE_MS: u64 = 10_000;
 
 /// Whether an engine is making the container: `cgpu-hook` has ended between its hooks, and nobody is named yet.
 pub(super) fn is_awaited(dir: &ContainerDir) -> bool {

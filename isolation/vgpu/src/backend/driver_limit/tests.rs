@@ -136,7 +136,7 @@ impl TestHost {
 
     /// What is reclaimed once nobody has the lock of a frontend: a program that another test is starting has it until it is executed.
     fn reclaimed(&self) -> Vec<ContainerKey> {
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let until = std::time::Instant::now() + Duration::from_secs(10);
         loop {
             let reclaimed = lifecycle::reclaim(&self.config).unwrap();
             if !reclaimed.is_empty() || std::time::Instant::now() > until {
