@@ -126,7 +126,7 @@ fn tried(mode: Mode) {
         fixture.kernel.held_bytes() == before
     });
     fixture.assert_exact(before);
-    share.stop();
+    share.end();
 }
 
 fn strict() {
@@ -264,6 +264,6 @@ fn turned(mode: Mode) {
     assert_eq!(status["enforcement_level"], json!("gate"), "{status}");
     assert_eq!(status["holds"], true);
     assert_eq!(status["entitlement_ppm"], 300_000);
-    fixture.container.share.stop();
+    fixture.container.share.end();
     assert_eq!(closes().last(), Some(&false), "it is open in the end");
 }
