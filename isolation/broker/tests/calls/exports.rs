@@ -342,15 +342,22 @@ fn nothing_is_exported_into_another_containers() {
     fixture.assert_exact(MIB);
 }
 
-fn a_successor_knows_which_files_are_its_containers() {
-    let kept = Kept::new(4 * MIB);
-    let (tenant, _process) = kept.tenant();
+/// A device with memory 5, and a file that it can be exported into.
+fn exporting(kept: &Kept, tenant: &Tenant) -> (Device, i32) {
     let fd = tenant.open(&kept.node("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
-    let ours = Device { fd, client, device };
     assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
-    let transfer_file = tenant.open(&kept.node("nvidiactl"));
+    (
+        Device { fd, client, device },
+        tenant.open(&kept.node("nvidiactl")),
+    )
+}
+
+fn a_successor_knows_which_files_are_its_containers() {
+    let kept = Kept::new(4 * MIB);
+    let (tenant, _process) = kept.tenant();
+    let (ours, transfer_file) = exporting(&kept, &tenant);
     assert_eq!(export_many(&tenant, &ours, &[], transfer_file), rm::OK);
     let first = kept.broker_pid().unwrap();
     kept.signal(first, Signal::SIGKILL);
@@ -365,12 +372,7 @@ fn a_successor_knows_which_files_are_its_containers() {
 fn a_file_is_claimed_once() {
     let kept = Kept::new(4 * MIB);
     let (tenant, _process) = kept.tenant();
-    let fd = tenant.open(&kept.node("nvidiactl"));
-    let client = tenant.client(fd);
-    let device = tenant.device(fd, client);
-    let ours = Device { fd, client, device };
-    assert_eq!(tenant.memory(fd, client, device, 5, MIB).status(), rm::OK);
-    let transfer_file = tenant.open(&kept.node("nvidiactl"));
+    let (ours, transfer_file) = exporting(&kept, &tenant);
     kept.fake.hold_back(rm::CONTROL, None);
     std::thread::scope(|scope| {
         let exported = scope.spawn(|| export_many(&tenant, &ours, &[5], transfer_file));

@@ -197,19 +197,26 @@ fn what_a_vgpu_s_processes_may_have_of_a_card_is_nobody_else_s_before_they_have_
     }
 }
 
-#[test]
-fn an_executor_without_a_control_group_is_waited_for_as_well() {
+/// A host without control groups, with a vGPU that was released while its executor does not end; `None`: a process cannot be frozen here.
+fn left_by_its_executor() -> Option<(TestHost, Unkillable)> {
     let mut host = TestHost::new();
     host.config.broker.cgroup_root = host.dir.path().join("no-tree");
-    let created = created(&host, "c1", FrontendKind::Run).unwrap().unwrap();
-    drop(created);
+    drop(created(&host, "c1", FrontendKind::Run).unwrap().unwrap());
     nobody_holds(&host);
-    let Some(executor) = Unkillable::enter(&[]) else {
-        return release(&host.config, &key("c1")).unwrap();
-    };
-    let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
-    executor.name_as_executor(dir.path());
+    let executor = Unkillable::enter(&[]);
+    if let Some(executor) = &executor {
+        let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
+        executor.name_as_executor(dir.path());
+    }
     release(&host.config, &key("c1")).unwrap();
+    Some((host, executor?))
+}
+
+#[test]
+fn an_executor_without_a_control_group_is_waited_for_as_well() {
+    let Some((host, executor)) = left_by_its_executor() else {
+        return;
+    };
     assert_eq!(host.reserved_mib(), 1 << 10);
     let error = reclaim(&host.config).unwrap_err();
     assert!(matches!(error, Error::StillEnding { .. }), "{error}");
@@ -220,17 +227,9 @@ fn an_executor_without_a_control_group_is_waited_for_as_well() {
 
 #[test]
 fn a_start_of_the_same_name_waits_for_what_the_former_one_has_left() {
-    let mut host = TestHost::new();
-    host.config.broker.cgroup_root = host.dir.path().join("no-tree");
-    let former = created(&host, "c1", FrontendKind::Run).unwrap().unwrap();
-    drop(former);
-    nobody_holds(&host);
-    let Some(executor) = Unkillable::enter(&[]) else {
-        return release(&host.config, &key("c1")).unwrap();
+    let Some((host, executor)) = left_by_its_executor() else {
+        return;
     };
-    let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
-    executor.name_as_executor(dir.path());
-    release(&host.config, &key("c1")).unwrap();
     let next = std::thread::scope(|scope| {
         let starts = scope.spawn(|| created(&host, "c1", FrontendKind::Run));
         drop(executor);
