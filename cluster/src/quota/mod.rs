@@ -18,7 +18,7 @@ mod known;
 mod namespace;
 mod settle;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -258,7 +258,10 @@ impl Accounts<'_> {
             }
         }
         match sizes(self.connection).await {
-            Ok(found) => self.found(found.last().copied().unwrap_or(0), Instant::now()),
+            Ok(found) => {
+                let largest = found.last_key_value().map_or(0, |(bytes, _)| *bytes);
+                self.found(largest, Instant::now());
+            }
             Err(error) => {
                 tracing::warn!(error = %host_config::chain(&error), "how large cards are is not known");
             }
@@ -308,16 +311,18 @@ impl Accounts<'_> {
     }
 }
 
-/// What the cards that are published have of memory, bytes.
-pub(crate) async fn sizes(connection: &Connection) -> Result<BTreeSet<u64>, Error> {
+/// What the cards that are published have of memory, bytes, and how many have it.
+pub(crate) async fn sizes(connection: &Connection) -> Result<BTreeMap<u64, usize>, Error> {
     let list = ListParams::default()
         .fields(&format!("spec.driver={DRIVER}"))
         .limit(api::LONG_PAGE);
-    let mut sizes = BTreeSet::new();
+    let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     let take = |slice: ResourceSlice| {
         for device in slice.spec.devices.iter().flatten() {
             let memory = device.capacity.as_ref().and_then(|all| all.get("memory"));
-            sizes.extend(memory.and_then(|memory| quantity::whole(&memory.value)));
+            if let Some(bytes) = memory.and_then(|memory| quantity::whole(&memory.value)) {
+                *sizes.entry(bytes).or_default() += 1;
+            }
         }
     };
     connection.each("resourceslices", list, take).await?;
@@ -381,7 +386,9 @@ mod tests {
         accounts.claim(Change::Whole);
         let kept = |accounts: &Accounts<'_>, namespace: &str| {
             let claims = accounts.claims.of(namespace);
-            claims.map(|claim| claim.uid.to_string()).collect::<Vec<_>>()
+            claims
+                .map(|claim| claim.uid.to_string())
+                .collect::<Vec<_>>()
         };
         assert_eq!(accounts.claims.namespaces(), ["limited"]);
         assert_eq!(kept(&accounts, "limited"), ["a"]);
@@ -392,7 +399,10 @@ mod tests {
         let [first] = &*requests(&questions) else {
             panic!("one namespace is settled");
         };
-        assert!(first.starts_with("PATCH") && first.contains("/namespaces/limited"), "{first}");
+        assert!(
+            first.starts_with("PATCH") && first.contains("/namespaces/limited"),
+            "{first}"
+        );
         accounts.read().await;
         assert_eq!(kept(&accounts, "late"), ["c", "d"]);
         accounts.settle(false).await;
