@@ -95,15 +95,37 @@ impl Connection {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let objects: Api<K> = self.all().await?;
         loop {
-            let page = answer(|| format!("list {what}"), objects.list(&list)).await?;
-            page.items.into_iter().for_each(&mut take);
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => list = list.continue_token(&next),
-                None => return Ok(page.metadata.resource_version.unwrap_or_default()),
+            let (page, version) = self.page(what, &mut list).await?;
+            page.into_iter().for_each(&mut take);
+            if let Some(version) = version {
+                return Ok(version);
             }
         }
+    }
+
+    /// Reads one answer of a list, and makes the list one of what comes after it; after the last one returns the version from which all can be watched.
+    ///
+    /// # Errors
+    /// No configuration, or what the server does not answer.
+    pub(crate) async fn page<K>(
+        &self,
+        what: &str,
+        list: &mut ListParams,
+    ) -> Result<(Vec<K>, Option<String>), Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let objects: Api<K> = self.all().await?;
+        let page = answer(|| format!("list {what}"), objects.list(list)).await?;
+        let version = match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => {
+                list.continue_token = Some(next);
+                None
+            }
+            None => Some(page.metadata.resource_version.unwrap_or_default()),
+        };
+        Ok((page.items, version))
     }
 
     async fn client(&self) -> Result<Client, Error> {

@@ -27,11 +27,13 @@ const WATCH_S: u32 = 290;
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
 
 /// What became of the objects.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change<T> {
-    /// These are all.
-    All(Vec<T>),
-    /// This one is new, or another than before.
+    /// Those that are there are listed anew.
+    Begins,
+    /// All that are there have come since [`Self::Begins`].
+    Whole,
+    /// This one is there, new or another than before.
     Is(T),
     /// This one, as it was at last, is gone.
     Gone(T),
@@ -74,10 +76,9 @@ where
     async fn follow(&self, backoff: &mut Backoff) -> Result<Closed, Error> {
         let objects = self.connection.all::<K>().await?;
         loop {
-            let (all, mut version) = self.list().await?;
-            if self.changes.send(Change::All(all)).await.is_err() {
+            let Some(mut version) = self.list().await? else {
                 return Ok(Closed);
-            }
+            };
             loop {
                 backoff.reset();
                 let next = Instant::now() + BETWEEN_WATCHES;
@@ -92,12 +93,25 @@ where
         }
     }
 
-    async fn list(&self) -> Result<(Vec<T>, String), Error> {
-        let list = ListParams::default().limit(self.page);
-        let mut all = Vec::new();
-        let take = |object| all.push((self.of)(object));
-        let version = self.connection.each(self.what, list, take).await?;
-        Ok((all, version))
+    /// Sends all objects, page by page; returns the version from which they can be watched. `None`: nobody takes changes any more.
+    async fn list(&self) -> Result<Option<String>, Error> {
+        let mut list = ListParams::default().limit(self.page);
+        if self.changes.send(Change::Begins).await.is_err() {
+            return Ok(None);
+        }
+        loop {
+            let (page, version) = self.connection.page(self.what, &mut list).await?;
+            for object in page {
+                let is = Change::Is((self.of)(object));
+                if self.changes.send(is).await.is_err() {
+                    return Ok(None);
+                }
+            }
+            if version.is_some() {
+                let is_taken = self.changes.send(Change::Whole).await.is_ok();
+                return Ok(version.filter(|_| is_taken));
+            }
+        }
     }
 
     async fn watch(&self, objects: &Api<K>, version: &str) -> Result<Watched, Error> {
@@ -164,17 +178,29 @@ mod tests {
                 fake::page(&[claim("a")], "more")
             }
         });
-        let (changes, _all) = tokio::sync::mpsc::channel(1);
+        let (changes, mut sent) = tokio::sync::mpsc::channel(8);
         let follow = Follow {
             connection: &connection,
             what: "claims",
             page: api::PAGE,
-            of: |claim: ResourceClaim| claim.metadata.name,
+            of: |claim: ResourceClaim| claim.metadata.name.unwrap(),
             changes,
         };
-        let (all, version) = follow.list().await.unwrap();
-        assert_eq!(all, [Some("a".to_owned()), Some("b".to_owned())]);
-        assert_eq!(version, "1");
+        assert_eq!(follow.list().await.unwrap().as_deref(), Some("1"));
+        drop(follow);
+        let mut all = Vec::new();
+        while let Some(change) = sent.recv().await {
+            all.push(change);
+        }
+        assert_eq!(
+            all,
+            [
+                Change::Begins,
+                Change::Is("a".to_owned()),
+                Change::Is("b".to_owned()),
+                Change::Whole,
+            ]
+        );
         let questions = sys::sync::lock(&questions);
         assert!(
             questions

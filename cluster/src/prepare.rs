@@ -125,7 +125,7 @@ impl Preparer {
     async fn prepare_uncounted(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let name = format!("claim {}/{}", claim.namespace, claim.name);
         let object = match self.get(&claim).await {
-            Ok(object) => object,
+            Ok(object) => ResourceClaim::from(object),
             Err(error) if error.is_absent() => {
                 return Err(format!("{name} is gone: it was deleted"));
             }
@@ -159,7 +159,7 @@ impl Preparer {
     ///
     /// # Errors
     /// The server's word, or that none came.
-    pub(crate) async fn get(&self, claim: &ClaimRef) -> Result<ResourceClaim, Error> {
+    pub(crate) async fn get(&self, claim: &ClaimRef) -> Result<lean::Claim, Error> {
         let claims = self
             .connection
             .namespaced::<lean::Claim>(&claim.namespace)
@@ -167,8 +167,7 @@ impl Preparer {
         let operation = || format!("get claim {}/{}", claim.namespace, claim.name);
         // Never closed.
         let _reader = self.readers.acquire().await.ok();
-        let found = api::answer(operation, claims.get(&claim.name)).await?;
-        Ok(found.into())
+        api::answer(operation, claims.get(&claim.name)).await
     }
 
     fn prepare_local(

@@ -63,7 +63,7 @@ impl Looks {
     /// Looks at records once.
     ///
     /// # Errors
-    /// The first record or claim that cannot be read: what is not known to be gone stays.
+    /// Records that cannot be read, or the first claim: what is not known to be gone stays, and the others are looked at all the same.
     async fn next(&mut self, preparer: &Preparer) -> Result<(), String> {
         let is_whole = self.done.is_multiple_of(WHOLE);
         let records = match is_whole {
@@ -73,35 +73,40 @@ impl Looks {
         if is_whole {
             self.of_one_pod.clear();
         }
+        let mut looked = Ok(());
         for record in records {
             if !self.of_one_pod.contains(&record.claim.uid) {
-                self.look(preparer, record).await?;
+                let this = self.look(preparer, record).await;
+                looked = looked.and(this);
             }
         }
+        // A claim that could not be read is looked at in the next one too: it is not known to be of one pod.
         self.done = self.done.wrapping_add(1);
-        Ok(())
+        looked
     }
 
     async fn look(&mut self, preparer: &Preparer, record: Record) -> Result<(), String> {
+        let uid = record.claim.uid.clone();
         match find(preparer, &record).await? {
             Found::Gone(why) => {
                 tracing::info!(claim = %record.claim, why, "released");
-                preparer.unprepare(record.claim.uid).await?;
+                preparer.unprepare(uid).await?;
             }
             Found::There {
                 pods,
                 is_of_one_pod,
             } => {
-                if is_of_one_pod {
-                    self.of_one_pod.insert(record.claim.uid.clone());
-                }
                 if pods.iter().any(|pod| !record.is_for(&pod.uid)) {
                     tracing::info!(claim = %record.claim, "further pods are let in");
                     let claim = record.claim.clone();
                     if let Err(why) = preparer.let_in(Record { pods, ..record }).await {
                         // It costs no other claim; the next look tries again.
                         tracing::warn!(%claim, why, "further pods are not let in");
+                        return Ok(());
                     }
+                }
+                if is_of_one_pod {
+                    self.of_one_pod.insert(uid);
                 }
             }
         }
@@ -132,7 +137,7 @@ async fn find(preparer: &Preparer, record: &Record) -> Result<Found, String> {
         let why = "the claim is gone, and another one has its name";
         return Ok(Found::Gone(why));
     }
-    let owners = object.metadata.owner_references.unwrap_or_default();
+    let owners = object.owners.0.flatten().unwrap_or_default();
     let status = object.status.unwrap_or_default();
     let allocation = status.allocation;
     let results = allocation.and_then(|allocation| allocation.devices?.results);

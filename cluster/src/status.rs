@@ -131,6 +131,24 @@ fn data(record: &Record, request: &str, share: &str, strength: &str) -> Value {
 mod tests {
     use super::*;
     use crate::allocation::tests::allocation;
+    use crate::api::fake;
+
+    #[tokio::test]
+    async fn as_many_writes_are_on_their_way_as_the_guide_has() {
+        let guide = include_str!("../../docs/guide/limits.md");
+        let row = format!("| writes of claims' status on their way | {AT_ONCE} |");
+        assert!(guide.contains(&row), "{row}");
+        let claim = json!({"metadata": {"name": "c"}, "spec": {}});
+        let (connection, questions) = fake::serve(move |_, _, _| (200, claim.clone()));
+        let writer = StatusWriter::new(Arc::new(connection));
+        for _ in 0..AT_ONCE * 2 {
+            writer.write(&allocation(), "exact");
+        }
+        // All of them are written.
+        let all = u32::try_from(AT_ONCE).unwrap();
+        drop(writer.free.acquire_many(all).await.unwrap());
+        assert_eq!(sys::sync::lock(&questions).len(), AT_ONCE);
+    }
 
     #[test]
     fn a_claim_s_status_has_card_quota_and_strength() {

@@ -122,12 +122,14 @@ macro_rules! kind {
     };
 }
 
-/// A claim: what it asks for, what it was given, and who has it.
+/// A claim: what it asks for, what it was given, who has it, and who has made it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "ClaimText")]
 pub struct Claim {
     /// Who it is, without labels and annotations.
     pub metadata: ObjectMeta,
+    /// Who has made it.
+    pub owners: Bounded<Option<Vec<OwnerReference>>>,
     /// Its requests and constraints. `None`: they are longer or deeper than anybody writes them.
     pub spec: Option<ResourceClaimSpec>,
     /// Configurations are those of our driver, the long ones as a text that says so.
@@ -218,8 +220,10 @@ impl From<ClaimText> for Claim {
             })),
             Some(_) => None,
         };
+        let mut metadata = text.metadata;
         Self {
-            metadata: text.metadata.into(),
+            owners: std::mem::take(&mut metadata.owner_references),
+            metadata: metadata.into(),
             spec: devices.map(|devices| ResourceClaimSpec { devices }),
             status: text.status.map(|status| ResourceClaimStatus {
                 allocation: status.allocation.map(AllocationText::read),

@@ -131,3 +131,20 @@ fn an_object_that_is_nested_deeply_stops_no_list() {
     let read: lean::Claim = serde_json::from_str(&asks).unwrap();
     assert!(read.spec.is_none(), "nobody asks so");
 }
+
+#[test]
+fn a_claim_has_its_owner_and_no_long_list_of_them() {
+    let owner = r#"{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u","controller":true}"#;
+    let owners = |all: &str| {
+        let text =
+            format!(r#"{{"metadata":{{"name":"a","ownerReferences":[{all}]}},"spec":{{}}}}"#);
+        let read: lean::Claim = serde_json::from_str(&text).unwrap();
+        read.owners.0.map(Option::unwrap_or_default)
+    };
+    let [one] = &*owners(owner).unwrap() else {
+        panic!("one owner");
+    };
+    assert_eq!((one.kind.as_str(), one.controller), ("Pod", Some(true)));
+    assert_eq!(owners("").unwrap(), []);
+    assert_eq!(owners(&many(owner)), None);
+}

@@ -10,7 +10,7 @@ use integration::cluster::{
 };
 use integration::programs::Programs;
 use integration::skip;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn objects(text: &str) -> Result<Vec<Value>> {
     Ok(serde_saphyr::from_multiple(text)?)
@@ -93,6 +93,7 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
         roles == ["cgpu-agent", "cgpu-agent-device-plugin"],
         "{roles:?}"
     );
+    placed(&chart)?;
     preempting(&chart)?;
     installing(&chart)?;
     with_nvml(&chart)?;
@@ -131,6 +132,30 @@ fn with_nvml(chart: &Chart) -> Result<()> {
             && mount["readOnly"] == true,
         "{mount}"
     );
+    Ok(())
+}
+
+/// Pods come to no node that the image's programs do not run on, whatever else the values select.
+fn placed(chart: &Chart) -> Result<()> {
+    let selectors = |values: &str| -> Result<Vec<Value>> {
+        let evicting = "controller.evictForPriority=true";
+        let rendered = chart.render(&["--set", evicting, "--set-string", values])?;
+        let all = objects(&rendered.success()?.stdout)?;
+        let pods = all.iter().map(|object| &object["spec"]["template"]["spec"]);
+        let pods = pods.filter(|pod| pod["containers"].is_array());
+        Ok(pods.map(|pod| pod["nodeSelector"].clone()).collect())
+    };
+    let expected = json!({"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
+    ensure!(selectors("runtimeClass.handler=cgpu")? == vec![expected; 3]);
+    let other = "image.architecture=arm64,agent.nodeSelector.gpu=yes";
+    let arm64 = json!({"kubernetes.io/os": "linux", "kubernetes.io/arch": "arm64"});
+    let mut agent = arm64.clone();
+    agent["gpu"] = json!("yes");
+    ensure!(selectors(other)? == [agent, arm64.clone(), arm64]);
+    let any = "image.architecture=,agent.nodeSelector.kubernetes\\.io/os=windows";
+    let linux = json!({"kubernetes.io/os": "linux"});
+    let own = json!({"kubernetes.io/os": "windows"});
+    ensure!(selectors(any)? == [own, linux.clone(), linux]);
     Ok(())
 }
 

@@ -27,3 +27,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .digest }}{{ printf "%s@%s" .repository .digest }}{{ else }}{{ printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) }}{{ end -}}
 {{- end -}}
 {{- end }}
+
+{{- /* Where the image's programs run, and what else a nodeSelector has: that comes first. */ -}}
+{{- define "cgpu.nodeSelector" -}}
+{{- $nodes := dict "kubernetes.io/os" "linux" -}}
+{{- with (index . 0).Values.image.architecture }}{{ $_ := set $nodes "kubernetes.io/arch" . }}{{ end -}}
+{{- merge (dict) (index . 1) $nodes | toYaml -}}
+{{- end }}

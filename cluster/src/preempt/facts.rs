@@ -32,6 +32,8 @@ pub(super) struct Cluster {
     classes: Classes,
     /// Of the pods that wait, by namespace and name.
     claims: BTreeMap<(String, String), ResourceClaim>,
+    /// Uids that hold another driver's devices.
+    foreign: BTreeSet<String>,
     pub(super) holders: Holders,
     budgets: Budgets,
 }
@@ -72,41 +74,12 @@ struct Claims {
 }
 
 impl Cluster {
-    /// Reads all of it.
+    /// Reads all but who has the cards: as if all of them were ending. A pod that nothing helps then is not helped by whoever they are.
     ///
     /// # Errors
     /// What the server does not answer.
     pub(super) async fn read(connection: &Connection, waiting: &[Waiter]) -> Result<Self, Error> {
-        let of = |waiter: &Waiter| {
-            let namespace = waiter.namespace.clone();
-            let names = waiter.claims.clone().into_iter();
-            names.map(move |name| (namespace.clone(), name))
-        };
-        let named: BTreeSet<(String, String)> = waiting.iter().flat_map(of).collect();
-        let page = || ListParams::default().limit(PAGE);
         let long_page = || ListParams::default().limit(LONG_PAGE);
-        let mut claims = Claims::default();
-        let take = |claim| claims.add(claim, &named);
-        connection.each("resourceclaims", page(), take).await?;
-        let mut budgets = OfNamespaces::default();
-        let take = |budget| budgets.add(budget);
-        connection
-            .each("poddisruptionbudgets", page(), take)
-            .await?;
-        let shares = claims.shares.iter().flatten();
-        let users: BTreeSet<&str> = shares
-            .flat_map(|(_, share)| &share.users)
-            .map(String::as_str)
-            .collect();
-        let mut holders = Holders::new();
-        let take = |pod: lean::Pod| {
-            let uid = pod.metadata.uid.clone().unwrap_or_default();
-            if users.contains(uid.as_str()) {
-                let has_other = claims.foreign.contains(&uid);
-                holders.insert(uid, holder(pod, has_other, &budgets));
-            }
-        };
-        connection.each("pods", page(), take).await?;
         let mut classes = Classes::new();
         let take = |class: DeviceClass| {
             classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
@@ -122,14 +95,52 @@ impl Cluster {
         let list = long_page().fields(&format!("spec.driver={DRIVER}"));
         let take = |slice: ResourceSlice| slices.push(slice);
         connection.each("resourceslices", list, take).await?;
+        let of = |waiter: &Waiter| {
+            let namespace = waiter.namespace.clone();
+            let names = waiter.claims.clone().into_iter();
+            names.map(move |name| (namespace.clone(), name))
+        };
+        let named: BTreeSet<(String, String)> = waiting.iter().flat_map(of).collect();
+        let mut claims = Claims::default();
+        let list = ListParams::default().limit(PAGE);
+        let take = |claim| claims.add(claim, &named);
+        connection.each("resourceclaims", list, take).await?;
+        let shares = claims.shares.iter().flatten();
+        let users = shares.flat_map(|(_, share)| &share.users);
+        let ending = users.map(|uid| (uid.clone(), ending())).collect();
         Ok(Self {
             offers: offers(slices, &Given::of_all(claims.shares)),
             nodes,
             classes,
             claims: claims.of_waiting,
-            holders,
-            budgets: budgets.left,
+            foreign: claims.foreign,
+            holders: ending,
+            budgets: Budgets::new(),
         })
+    }
+
+    /// Reads who has the cards: all pods of the cluster, a few at a time.
+    ///
+    /// # Errors
+    /// What the server does not answer.
+    pub(super) async fn read_holders(&mut self, connection: &Connection) -> Result<(), Error> {
+        let page = || ListParams::default().limit(PAGE);
+        let mut budgets = OfNamespaces::default();
+        let take = |budget| budgets.add(budget);
+        connection
+            .each("poddisruptionbudgets", page(), take)
+            .await?;
+        let users = std::mem::take(&mut self.holders);
+        let take = |pod: lean::Pod| {
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            if users.contains_key(&uid) {
+                let has_other = self.foreign.contains(&uid);
+                self.holders.insert(uid, holder(pod, has_other, &budgets));
+            }
+        };
+        connection.each("pods", page(), take).await?;
+        self.budgets = budgets.left;
+        Ok(())
     }
 
     /// What is to be done for a pod.
@@ -285,6 +296,18 @@ impl OfNamespaces {
         let budgets = self.selectors.get(namespace).into_iter().flatten();
         let budgets = budgets.filter(|(_, selector)| is_of(selector));
         budgets.map(|(index, _)| *index).collect()
+    }
+}
+
+/// A pod of which nothing else is known.
+fn ending() -> Holder {
+    Holder {
+        namespace: String::new(),
+        name: String::new(),
+        priority: 0,
+        since_unix_s: 0,
+        standing: Standing::Leaves,
+        budgets: Vec::new(),
     }
 }
 

@@ -5,10 +5,13 @@
 //!   pods that wait for claims ── none ─▶ look again after a period
 //!        │ half by priority, then age; half in turn
 //!        ▼
-//!   claims, slices, nodes, budgets, holders ──▶ fit::preempt, node by node
+//!   slices, nodes, claims ──▶ fit::preempt, node by node, as if nobody had a card
+//!        │ budgets, and all pods of the cluster, if anything can help
+//!        ▼
+//!   who has the cards ──▶ fit::preempt, node by node
 //!        ├─ it fits, at last when pods have ended that are ending ─▶ later again: the scheduler's turn
-//!        ├─ nothing helps ─▶ later again
-//!        └─ plans, the best first ──dry run──▶ evict ──▶ events, and a pause for this pod that doubles each time
+//!        ├─ nothing helps ─▶ a pause for this pod that doubles each time
+//!        └─ plans, the best first ──dry run──▶ evict ──▶ events, and the same pause
 //! ```
 //!
 //! Each look reads everything anew and makes one decision at most. Nothing is kept but pauses and turns: a controller that is started again sees
@@ -37,7 +40,7 @@ use self::waiter::Waiter;
 /// Nodes whose plans are tried for a pod in one look.
 const PLANS_MAX: usize = 8;
 
-/// The longest pause: after evictions that have not helped, and of a pod that takes too long to judge.
+/// The longest pause: after evictions that have not helped, of a pod that nothing helps, and of one that takes too long to judge.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// How often the controller looks, and how long it waits.
@@ -47,7 +50,7 @@ pub struct PreemptionPace {
     pub period: Duration,
     /// How long the scheduler has to have called a pod unschedulable.
     pub patience: Duration,
-    /// After an eviction, until the same pod may have another one; it doubles each time.
+    /// After an eviction, or where nothing helps, until the same pod is judged again; it doubles each time.
     pub pause: Duration,
 }
 
@@ -86,8 +89,20 @@ struct Controller {
 /// When a pod has its next turn.
 #[derive(Debug, Clone, Copy)]
 struct Pause {
-    evictions: u32,
+    doubled: u32,
     until: Instant,
+}
+
+/// When a pod is judged again.
+#[derive(Debug, Clone, Copy)]
+enum Again {
+    AtOnce,
+    /// Others have their turn before.
+    InTurn,
+    /// Twice as late as the last time.
+    Doubled,
+    /// After the longest pause.
+    Late,
 }
 
 impl Controller {
@@ -124,35 +139,57 @@ impl Controller {
             pause.is_none_or(|pause| pause.until <= now)
         };
         waiting.retain(is_due);
-        let waiting = self.turns.choose(waiting);
+        let mut waiting = self.turns.choose(waiting);
         if waiting.is_empty() {
             return Ok(());
         }
-        let cluster = Cluster::read(&self.connection, &waiting).await?;
+        let mut cluster = Cluster::read(&self.connection, &waiting).await?;
+        waiting.retain(|waiter| self.is_open(waiter, &cluster.decide(waiter)));
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        cluster.read_holders(&self.connection).await?;
         for waiter in &waiting {
+            let decision = cluster.decide(waiter);
+            if !self.is_open(waiter, &decision) {
+                continue;
+            }
             self.turns.judged(waiter);
-            let outcome = match cluster.decide(waiter) {
+            let outcome = match decision {
                 // For the first it is the scheduler's turn, which takes as long as it takes: meanwhile others are judged.
-                Decision::Wait | Decision::Never => Outcome::Denied,
-                Decision::TooMany => {
-                    self.rest(waiter);
-                    continue;
-                }
+                Decision::Wait | Decision::Never | Decision::TooMany => Outcome::Denied,
                 Decision::Evict(plans) => match self.carry_out(waiter, &plans, &cluster).await {
                     Ok(outcome) => outcome,
                     Err(error) => {
                         // Should it be this pod's plan that the server hangs on, others have their turn before it.
-                        self.pause(waiter, Outcome::Denied);
+                        self.pause(waiter, Again::InTurn);
                         return Err(error);
                     }
                 },
             };
-            self.pause(waiter, outcome);
+            let again = match outcome {
+                Outcome::Evicted => Again::Doubled,
+                Outcome::Denied => Again::InTurn,
+                Outcome::Outdated => Again::AtOnce,
+            };
+            self.pause(waiter, again);
             if outcome != Outcome::Denied {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Whether something can be done for a pod. If not, it pauses: to read all pods of a large cluster, or to judge this one, takes seconds.
+    fn is_open(&mut self, waiter: &Waiter, decision: &Decision) -> bool {
+        let again = match decision {
+            Decision::Wait | Decision::Evict(_) => return true,
+            Decision::Never => Again::Doubled,
+            Decision::TooMany => Again::Late,
+        };
+        self.turns.judged(waiter);
+        self.pause(waiter, again);
+        false
     }
 
     /// Tries the plans, the best first, until one is not denied.
@@ -171,37 +208,22 @@ impl Controller {
         Ok(Outcome::Denied)
     }
 
-    /// To judge this pod takes seconds, in which nobody else is judged.
-    fn rest(&mut self, waiter: &Waiter) {
+    fn pause(&mut self, waiter: &Waiter, again: Again) {
         let now = Instant::now();
-        self.pause_of(waiter, now).until = now + PAUSE_MAX;
-    }
-
-    fn pause_of(&mut self, waiter: &Waiter, now: Instant) -> &mut Pause {
-        self.pauses.entry(waiter.uid.clone()).or_insert(Pause {
-            evictions: 0,
+        let pause = self.pauses.entry(waiter.uid.clone()).or_insert(Pause {
+            doubled: 0,
             until: now,
-        })
-    }
-
-    fn pause(&mut self, waiter: &Waiter, outcome: Outcome) {
-        let now = Instant::now();
-        let PreemptionPace {
-            period,
-            pause: first,
-            ..
-        } = self.pace;
-        let pause = self.pause_of(waiter, now);
+        });
         pause.until = now
-            + match outcome {
-                Outcome::Evicted => {
-                    let doubled = first.saturating_mul(1 << pause.evictions.min(10));
-                    pause.evictions = pause.evictions.saturating_add(1);
+            + match again {
+                Again::AtOnce => Duration::ZERO,
+                Again::InTurn => self.pace.period * 3,
+                Again::Doubled => {
+                    let doubled = self.pace.pause.saturating_mul(1 << pause.doubled.min(10));
+                    pause.doubled = pause.doubled.saturating_add(1);
                     doubled.min(PAUSE_MAX)
                 }
-                // Others have their turn before it is judged again.
-                Outcome::Denied => period * 3,
-                Outcome::Outdated => Duration::ZERO,
+                Again::Late => PAUSE_MAX,
             };
     }
 }

@@ -18,8 +18,10 @@ fn slice(node: &str) -> Value {
     })
 }
 
-/// A claim of a whole card's memory, which a pod has on a node, or waits for.
-fn claim(name: &str, holder: Option<(&str, &str)>) -> Value {
+/// A claim of so much memory; that of a whole card is what a pod has on a node, or waits for.
+fn claim(name: &str, requested: &str, holder: Option<(&str, &str)>) -> Value {
+    let capacity = json!({"requests": {"memory": requested}});
+    let exactly = json!({"deviceClassName": "vgpu.cgpu.io", "capacity": capacity});
     let status = holder.map(|(node, uid)| {
         json!({
             "allocation": {"devices": {"results": [{
@@ -30,7 +32,7 @@ fn claim(name: &str, holder: Option<(&str, &str)>) -> Value {
     });
     json!({
         "metadata": {"namespace": "team", "name": name, "uid": name},
-        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "vgpu.cgpu.io"}}]}},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
         "status": status,
     })
 }
@@ -63,6 +65,33 @@ fn controller(
     controller_of(holder, evict)
 }
 
+/// What is there; the pods that wait request so much.
+fn answer(holder: fn(&str, i32) -> Value, requested: &str, uri: &str) -> (u16, Value) {
+    let path = uri.split('?').next().unwrap();
+    let kind = path.rsplit('/').next().unwrap();
+    let all = match kind {
+        "waits" | "waits-too" => return (200, pod(kind, 9, false)),
+        "pods" if uri.contains("spec.nodeName") => {
+            vec![pod("waits", 9, false), pod("waits-too", 8, false)]
+        }
+        "pods" => vec![holder("a", 0), holder("b", 1)],
+        "resourceclaims" => vec![
+            claim("a", "24Gi", Some(("n1", "a"))),
+            claim("b", "24Gi", Some(("n2", "b"))),
+            claim("waits", requested, None),
+            claim("waits-too", requested, None),
+        ],
+        "deviceclasses" => vec![json!({"metadata": {"name": "vgpu.cgpu.io"}, "spec": {}})],
+        "nodes" => vec![
+            json!({"metadata": {"name": "n1"}}),
+            json!({"metadata": {"name": "n2"}}),
+        ],
+        "resourceslices" => vec![slice("n1"), slice("n2")],
+        _ => Vec::new(),
+    };
+    page(&all, "")
+}
+
 /// Two nodes with such a pod of low priority each, and pods that wait. The server answers evictions so.
 fn controller_of(
     holder: fn(&str, i32) -> Value,
@@ -71,37 +100,10 @@ fn controller_of(
     let (connection, questions) = fake::serve(move |method, uri, _| {
         let path = uri.split('?').next().unwrap();
         let name = path.split('/').nth(6).unwrap_or_default();
-        let kind = path.rsplit('/').next().unwrap();
-        match (method, kind) {
+        match (method, path.rsplit('/').next().unwrap()) {
             ("POST", "eviction") => evict(name),
             ("POST", _) => (201, json!({"metadata": {}})),
-            (_, "waits" | "waits-too") => (200, pod(kind, 9, false)),
-            (_, "pods") if uri.contains("spec.nodeName") => {
-                page(&[pod("waits", 9, false), pod("waits-too", 8, false)], "")
-            }
-            (_, "pods") => page(&[holder("a", 0), holder("b", 1)], ""),
-            (_, "resourceclaims") => page(
-                &[
-                    claim("a", Some(("n1", "a"))),
-                    claim("b", Some(("n2", "b"))),
-                    claim("waits", None),
-                    claim("waits-too", None),
-                ],
-                "",
-            ),
-            (_, "deviceclasses") => page(
-                &[json!({"metadata": {"name": "vgpu.cgpu.io"}, "spec": {}})],
-                "",
-            ),
-            (_, "nodes") => page(
-                &[
-                    json!({"metadata": {"name": "n1"}}),
-                    json!({"metadata": {"name": "n2"}}),
-                ],
-                "",
-            ),
-            (_, "resourceslices") => page(&[slice("n1"), slice("n2")], ""),
-            _ => page(&[], ""),
+            _ => answer(holder, "24Gi", uri),
         }
     });
     let controller = Controller {
@@ -111,6 +113,14 @@ fn controller_of(
         turns: Turns::default(),
     };
     (controller, questions)
+}
+
+/// How long pods pause that were judged just now, seconds.
+fn pauses_s(controller: &Controller) -> Vec<u64> {
+    let pauses = controller.pauses.values();
+    let left = pauses.map(|pause| pause.until - Instant::now());
+    // What has passed since is rounded away.
+    left.map(|left| (left.as_secs() + 5) / 10 * 10).collect()
 }
 
 /// Names of the pods that evictions were for, dry runs among them.
@@ -148,6 +158,39 @@ async fn a_pod_that_fits_in_a_moment_pauses_and_others_have_its_place() {
     let (mut controller, questions) = controller_of(pod_that_ends, |_| (201, json!({})));
     controller.look().await.unwrap();
     assert_eq!(controller.pauses.len(), 2);
+    assert_eq!(evictions(&questions), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_pod_that_fits_on_no_empty_card_has_no_pods_read() {
+    let (mut controller, questions) = controller_of(holder, |_| (201, json!({})));
+    controller.look().await.unwrap();
+    let is_all =
+        |question: &String| question.contains("/pods?") && !question.contains("spec.nodeName");
+    let lists = sys::sync::lock(&questions).split_off(0);
+    assert_eq!(lists.iter().filter(|question| is_all(question)).count(), 1);
+    // As large as no card is.
+    let (connection, questions) = fake::serve(|_, uri, _| answer(holder, "48Gi", uri));
+    controller.connection = Arc::new(connection);
+    controller.pauses.clear();
+    controller.look().await.unwrap();
+    let lists = sys::sync::lock(&questions).split_off(0);
+    let is_read = |part: &str| lists.iter().any(|question| question.contains(part));
+    assert!(is_read("/resourceclaims?") && is_read("/resourceslices?"));
+    assert!(!lists.iter().any(is_all) && !is_read("/poddisruptionbudgets?"));
+    assert_eq!(pauses_s(&controller), [30, 30]);
+}
+
+#[tokio::test]
+async fn a_pod_that_nothing_helps_pauses_twice_as_long_each_time() {
+    let (mut controller, questions) = controller_of(|uid, _| holder(uid, 99), |_| (201, json!({})));
+    for pause_s in [30, 60, 120, 240, 480, 600, 600] {
+        controller.look().await.unwrap();
+        assert_eq!(pauses_s(&controller), [pause_s, pause_s]);
+        for pause in controller.pauses.values_mut() {
+            pause.until = Instant::now();
+        }
+    }
     assert_eq!(evictions(&questions), [""; 0]);
 }
 

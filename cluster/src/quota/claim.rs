@@ -1,5 +1,7 @@
 //! What a claim counts for: what it was given, or what it may be given at most. Pure.
 
+use std::sync::Arc;
+
 use fit::lean;
 use k8s_openapi::api::resource::v1::{CapacityRequirements, DeviceAllocationResult, DeviceRequest};
 
@@ -12,35 +14,54 @@ const CLASSES: &str = ".cgpu.io";
 /// A claim has so many results at most, which `allocationMode: All` may all take.
 const RESULTS_MAX: u64 = 32;
 
-/// What is kept of a claim.
+/// What is kept of a claim. A namespace may have very many, so nothing is kept as large as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
-    pub(super) namespace: String,
-    pub(super) uid: String,
+    pub(super) uid: Arc<str>,
     /// Seconds since 1970.
     pub(super) created_s: i64,
     pub(super) is_allocated: bool,
-    /// Of each request or result its alternatives: one of them is what it counts for.
-    parts: Vec<Vec<Part>>,
+    /// Of each request or result.
+    parts: Box<[Most]>,
 }
 
-/// Cards of one memory each.
+/// What a request or a result counts for: the larger of both, by its alternatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Part {
-    cards: u64,
-    /// `None`: all that a card has.
-    memory_bytes: Option<u64>,
+struct Most {
+    bytes: u64,
+    whole_cards: u64,
 }
 
-impl Part {
-    fn bytes(self, largest_bytes: u64) -> u64 {
-        let of_each = self.memory_bytes.map_or(largest_bytes, stepped);
-        self.cards.saturating_mul(of_each)
+impl Most {
+    /// So much of each of so many cards. `None`: all that a card has.
+    fn of(cards: u64, memory_bytes: Option<u64>) -> Self {
+        match memory_bytes {
+            Some(bytes) => Self {
+                bytes: cards.saturating_mul(stepped(bytes)),
+                whole_cards: 0,
+            },
+            None => Self {
+                bytes: 0,
+                whole_cards: cards,
+            },
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.max(other.bytes),
+            whole_cards: self.whole_cards.max(other.whole_cards),
+        }
+    }
+
+    fn where_the_largest_has(self, card_bytes: u64) -> u64 {
+        self.bytes.max(self.whole_cards.saturating_mul(card_bytes))
     }
 }
 
 impl Claim {
-    pub(super) fn of(claim: lean::Claim) -> Self {
+    /// Its namespace, and what is kept of it.
+    pub(super) fn of(claim: lean::Claim) -> (String, Self) {
         let created = claim.metadata.creation_timestamp;
         let allocation = claim.status.and_then(|status| status.allocation);
         let parts = match &allocation {
@@ -54,19 +75,16 @@ impl Claim {
                     requested(devices.requests.unwrap_or_default())
                 }
                 // Nobody writes so long a claim. It is never granted.
-                None => vec![vec![Part {
-                    cards: u64::MAX,
-                    memory_bytes: Some(u64::MAX),
-                }]],
+                None => Box::new([Most::of(u64::MAX, Some(u64::MAX))]),
             },
         };
-        Self {
-            namespace: claim.metadata.namespace.unwrap_or_default(),
-            uid: claim.metadata.uid.unwrap_or_default(),
+        let kept = Self {
+            uid: claim.metadata.uid.unwrap_or_default().into(),
             created_s: created.map_or(0, |time| time.0.as_second()),
             is_allocated: allocation.is_some(),
             parts,
-        }
+        };
+        (claim.metadata.namespace.unwrap_or_default(), kept)
     }
 
     /// Whether it has or asks for anything of ours.
@@ -76,26 +94,24 @@ impl Claim {
 
     /// Bytes that it counts for, where the largest card has so many.
     pub(super) fn bytes(&self, largest_bytes: u64) -> u64 {
-        let of_one = |alternatives: &Vec<Part>| {
-            let bytes = alternatives.iter().map(|part| part.bytes(largest_bytes));
-            bytes.max().unwrap_or(0)
-        };
-        self.parts.iter().map(of_one).fold(0, u64::saturating_add)
+        let parts = self.parts.iter();
+        parts
+            .map(|part| part.where_the_largest_has(largest_bytes))
+            .fold(0, u64::saturating_add)
     }
 }
 
 /// What the scheduler gave. A device that is not shared is a whole card.
-fn given(devices: &DeviceAllocationResult) -> Vec<Vec<Part>> {
+fn given(devices: &DeviceAllocationResult) -> Box<[Most]> {
     let results = devices.results.iter().flatten();
     let ours = results.filter(|result| result.driver == DRIVER);
     ours.map(|result| {
         let consumed = result.consumed_capacity.as_ref();
-        vec![Part {
-            cards: 1,
-            memory_bytes: consumed
-                .and_then(|capacity| capacity.get("memory"))
-                .map(|memory| quantity::whole(memory).unwrap_or(u64::MAX)),
-        }]
+        let memory = consumed.and_then(|capacity| capacity.get("memory"));
+        Most::of(
+            1,
+            memory.map(|memory| quantity::whole(memory).unwrap_or(u64::MAX)),
+        )
     })
     .collect()
 }
@@ -130,25 +146,22 @@ impl Way {
         self.class.ends_with(CLASSES)
     }
 
-    fn part(&self) -> Part {
-        Part {
-            cards: match self.mode.as_deref() {
-                Some("All") => RESULTS_MAX,
-                _ => u64::try_from(self.count.unwrap_or(1)).unwrap_or(u64::MAX),
-            },
-            memory_bytes: memory(self.capacity.as_ref()),
-        }
+    fn most(&self) -> Most {
+        let cards = match self.mode.as_deref() {
+            Some("All") => RESULTS_MAX,
+            _ => u64::try_from(self.count.unwrap_or(1)).unwrap_or(u64::MAX),
+        };
+        Most::of(cards, memory(self.capacity.as_ref()))
     }
 }
 
 /// What requests may be given of ours.
-fn requested(requests: Vec<DeviceRequest>) -> Vec<Vec<Part>> {
-    let of_one = |request| -> Vec<Part> {
-        let ways = Way::all_of(request).into_iter();
-        ways.filter(Way::is_ours).map(|way| way.part()).collect()
+fn requested(requests: Vec<DeviceRequest>) -> Box<[Most]> {
+    let of_one = |request| -> Option<Most> {
+        let ways = Way::all_of(request).into_iter().filter(Way::is_ours);
+        ways.map(|way| way.most()).reduce(Most::or)
     };
-    let parts = requests.into_iter().map(of_one);
-    parts.filter(|parts| !parts.is_empty()).collect()
+    requests.into_iter().filter_map(of_one).collect()
 }
 
 /// What the scheduler gives for an amount of memory.
@@ -173,10 +186,7 @@ pub(super) mod tests {
     impl Claim {
         pub(crate) fn allocate(&mut self, bytes: u64) {
             self.is_allocated = true;
-            self.parts = vec![vec![Part {
-                cards: 1,
-                memory_bytes: Some(bytes),
-            }]];
+            self.parts = Box::new([Most::of(1, Some(bytes))]);
         }
     }
 
@@ -185,7 +195,7 @@ pub(super) mod tests {
             "metadata": {"namespace": "team", "name": uid, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"devices": {"requests": spec}}, "status": status,
         });
-        Claim::of(serde_json::from_value(claim).unwrap())
+        Claim::of(serde_json::from_value(claim).unwrap()).1
     }
 
     fn gib(spec: &Value, status: &Value) -> u64 {
@@ -246,6 +256,26 @@ pub(super) mod tests {
             let bytes = claim("c", &small, &Value::Null).bytes(GIB);
             assert_eq!(bytes, mib << 20, "{amount}");
         }
+    }
+
+    #[test]
+    fn of_a_claim_its_amounts_are_kept_and_nothing_that_it_was_read_from() {
+        let exactly =
+            json!({"deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": "1Gi"}}});
+        let ways = json!([
+            {"name": "a", "deviceClassName": "vgpu.cgpu.io"},
+            {"name": "b", "deviceClassName": "vgpu.cgpu.io", "count": 2, "capacity": {"requests": {"memory": "16Gi"}}},
+        ]);
+        let request = |number: usize| match number {
+            0..16 => json!({"name": format!("r{number}"), "exactly": exactly}),
+            _ => json!({"name": format!("r{number}"), "firstAvailable": ways}),
+        };
+        let spec: Value = (0..32).map(request).collect();
+        let large = claim("c", &spec, &Value::Null);
+        let kept = size_of::<Claim>() + size_of_val(&*large.parts) + large.uid.len();
+        assert!(kept < 1024, "{kept} bytes");
+        assert_eq!(gib(&spec, &Value::Null), 16 + 16 * 32);
+        assert_eq!(large.bytes(48 * GIB) / GIB, 16 + 16 * 48);
     }
 
     #[test]

@@ -9,8 +9,12 @@
 //! An administrator writes `cgpu.io/max-memory`. The controller writes how much claims have or ask for, which of them fit, and what a whole card
 //! counts for. The policies refuse a claim that would pass the maximum, and the allocation of one that slipped by: nothing in a claim, which is the
 //! tenant's, is asked. Where no controller runs nothing new is made and nothing is allocated.
+//!
+//! Claims are kept of namespaces with a maximum alone: by those of any other one its tenant would fill the controller's memory. Those of a namespace
+//! that gets a maximum are read then.
 
 mod claim;
+mod known;
 mod namespace;
 mod settle;
 
@@ -18,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fit::lean;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::ListParams;
@@ -25,6 +30,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::claim::Claim;
+use self::known::{Claims, Namespaces};
 use self::namespace::Limited;
 use crate::api::{self, Connection};
 use crate::error::Error;
@@ -77,10 +83,10 @@ type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 struct Accounts<'a> {
     connection: &'a Connection,
-    /// By namespace and uid; `None` before all are known.
-    claims: Option<BTreeMap<String, BTreeMap<String, Claim>>>,
-    /// Those with a maximum or with what a former one has left, by name; `None` before all are known.
-    namespaces: Option<BTreeMap<String, Limited>>,
+    claims: Claims,
+    namespaces: Namespaces,
+    /// Of these not all claims are known: they have got a maximum since claims are followed.
+    unread: BTreeSet<String>,
     /// The largest card of the cluster; `None`: nobody has looked yet.
     largest: Option<Largest>,
     /// Namespaces to look at.
@@ -123,8 +129,9 @@ impl<'a> Accounts<'a> {
     fn new(connection: &'a Connection) -> Self {
         Self {
             connection,
-            claims: None,
-            namespaces: None,
+            claims: Claims::default(),
+            namespaces: Namespaces::default(),
+            unread: BTreeSet::new(),
             largest: None,
             unsettled: BTreeSet::new(),
         }
@@ -134,7 +141,7 @@ impl<'a> Accounts<'a> {
 impl Accounts<'_> {
     async fn run(
         mut self,
-        mut claims: mpsc::Receiver<Change<Claim>>,
+        mut claims: mpsc::Receiver<Change<(String, Claim)>>,
         mut namespaces: mpsc::Receiver<Change<Metadata>>,
     ) {
         let ticks = |period| {
@@ -146,88 +153,115 @@ impl Accounts<'_> {
         loop {
             let mut is_try = false;
             tokio::select! {
-                Some(change) = claims.recv() => self.claim(change),
+                // Whose claims are to be kept is known first.
+                Some(change) = claims.recv(), if self.namespaces.are_known() => self.claim(change),
                 Some(change) = namespaces.recv() => self.namespace(change),
                 _ = looks.tick() => self.look().await,
                 _ = tries.tick() => is_try = true,
             }
             // What has come meanwhile is one settlement with it.
-            while let Ok(change) = claims.try_recv() {
-                self.claim(change);
-            }
             while let Ok(change) = namespaces.try_recv() {
                 self.namespace(change);
+            }
+            while self.namespaces.are_known()
+                && let Ok(change) = claims.try_recv()
+            {
+                self.claim(change);
+            }
+            if is_try {
+                self.read().await;
             }
             self.settle(is_try).await;
         }
     }
 
-    fn claim(&mut self, change: Change<Claim>) {
-        match (change, &mut self.claims) {
-            (Change::All(all), claims) => {
-                let mut known: BTreeMap<String, BTreeMap<String, Claim>> = BTreeMap::new();
-                for claim in all {
-                    let of_namespace = known.entry(claim.namespace.clone()).or_default();
-                    of_namespace.insert(claim.uid.clone(), claim);
-                }
-                *claims = Some(known);
+    fn claim(&mut self, change: Change<(String, Claim)>) {
+        match change {
+            Change::Begins => self.claims.begin(),
+            Change::Whole => {
+                self.claims.end();
                 self.all_unsettled();
             }
-            (Change::Is(claim), Some(claims)) => {
-                self.unsettled.insert(claim.namespace.clone());
-                let of_namespace = claims.entry(claim.namespace.clone()).or_default();
-                of_namespace.insert(claim.uid.clone(), claim);
+            Change::Is((namespace, claim)) if self.namespaces.has(&namespace) => {
+                self.claims.insert(&namespace, claim);
+                self.unsettled.insert(namespace);
             }
-            (Change::Gone(claim), Some(claims)) => {
-                if let Some(of_namespace) = claims.get_mut(&claim.namespace) {
-                    of_namespace.remove(&claim.uid);
-                    if of_namespace.is_empty() {
-                        claims.remove(&claim.namespace);
-                    }
-                }
-                self.unsettled.insert(claim.namespace);
+            Change::Is(_) => {}
+            Change::Gone((namespace, claim)) => {
+                self.claims.remove(&namespace, &claim.uid);
+                self.unsettled.insert(namespace);
             }
-            (Change::Is(_) | Change::Gone(_), None) => {}
         }
     }
 
     fn namespace(&mut self, change: Change<Metadata>) {
-        match (change, &mut self.namespaces) {
-            (Change::All(all), namespaces) => {
-                let known = all.iter().filter_map(Limited::of);
-                *namespaces = Some(known.collect());
+        match change {
+            Change::Begins => self.namespaces.begin(),
+            Change::Whole => {
+                for name in self.namespaces.end() {
+                    self.forget(&name);
+                }
                 self.all_unsettled();
             }
-            (Change::Is(metadata), Some(namespaces)) => match Limited::of(&metadata) {
+            Change::Is(metadata) => match Limited::of(&metadata) {
                 // The controller's own writes come back too, and settle to what they are.
                 Some((name, limited)) => {
-                    self.unsettled.insert(name.clone());
-                    namespaces.insert(name, limited);
+                    let is_new = self.namespaces.insert(name.clone(), limited);
+                    if is_new && self.claims.have_begun() {
+                        self.unread.insert(name.clone());
+                    }
+                    self.unsettled.insert(name);
                 }
-                None => drop(namespaces.remove(metadata.name.as_deref().unwrap_or_default())),
+                None => self.forget(metadata.name.as_deref().unwrap_or_default()),
             },
-            (Change::Gone(metadata), Some(namespaces)) => {
-                namespaces.remove(metadata.name.as_deref().unwrap_or_default());
-            }
-            (Change::Is(_) | Change::Gone(_), None) => {}
+            Change::Gone(metadata) => self.forget(metadata.name.as_deref().unwrap_or_default()),
         }
     }
 
+    fn forget(&mut self, namespace: &str) {
+        self.namespaces.remove(namespace);
+        self.claims.forget(namespace);
+        self.unread.remove(namespace);
+    }
+
     fn all_unsettled(&mut self) {
-        let names = self.namespaces.iter().flat_map(BTreeMap::keys).cloned();
-        self.unsettled.extend(names);
+        self.unsettled.extend(self.namespaces.names().cloned());
+    }
+
+    /// Reads the claims of namespaces that have a maximum since claims are followed. What changes meanwhile comes behind.
+    async fn read(&mut self) {
+        for name in self.unread.clone() {
+            let claims = &mut self.claims;
+            let list = ListParams::default()
+                .fields(&format!("metadata.namespace={name}"))
+                .limit(api::PAGE);
+            let take = |claim: lean::Claim| {
+                let (namespace, claim) = Claim::of(claim);
+                claims.insert(&namespace, claim);
+            };
+            match self.connection.each("claims", list, take).await {
+                Ok(_version) => {
+                    self.unread.remove(&name);
+                    self.unsettled.insert(name);
+                }
+                Err(error) => self.namespaces.failed(&name, &error),
+            }
+        }
     }
 
     /// Reads how large the cards are. Cards that are gone for a moment leave what was known: a whole card does not become cheap by it.
     async fn look(&mut self) {
-        if self.namespaces.as_ref().is_none_or(BTreeMap::is_empty) {
+        if self.namespaces.are_none() {
             // The first namespace with a maximum is not to wait for a look.
             if self.largest.is_some() {
                 return;
             }
         }
         match sizes(self.connection).await {
-            Ok(found) => self.found(found.last().copied().unwrap_or(0), Instant::now()),
+            Ok(found) => {
+                let largest = found.last_key_value().map_or(0, |(bytes, _)| *bytes);
+                self.found(largest, Instant::now());
+            }
             Err(error) => {
                 tracing::warn!(error = %host_config::chain(&error), "how large cards are is not known");
             }
@@ -248,46 +282,47 @@ impl Accounts<'_> {
 
     /// Writes what differs. What cannot be written stays to be tried again.
     async fn settle(&mut self, is_try: bool) {
-        let (Some(claims), Some(namespaces), Some(largest)) =
-            (&self.claims, &mut self.namespaces, self.largest)
-        else {
+        let Some(largest) = self.largest else {
             return;
         };
+        if !self.claims.are_known() || !self.namespaces.are_known() {
+            return;
+        }
         let mut left = BTreeSet::new();
         for name in std::mem::take(&mut self.unsettled) {
-            let Some(limited) = namespaces.get_mut(&name) else {
+            let Some(limited) = self.namespaces.limited(&name) else {
                 continue;
             };
-            if limited.has_failed && !is_try {
+            if self.unread.contains(&name) || limited.has_failed && !is_try {
                 left.insert(name);
                 continue;
             }
-            let of_namespace = claims.get(&name);
-            let of_namespace = of_namespace.into_iter().flat_map(BTreeMap::values);
-            let written = limited.settle(self.connection, &name, of_namespace, largest.of_card());
-            if let Err(error) = written.await {
-                if !std::mem::replace(&mut limited.has_failed, true) {
-                    tracing::warn!(error = %host_config::chain(&error), namespace = name, "the account of a namespace is not written; tried again");
+            let claims = self.claims.of(&name);
+            let written = limited.settle(self.connection, &name, claims, largest.of_card());
+            match written.await {
+                Ok(()) => limited.has_failed = false,
+                Err(error) => {
+                    self.namespaces.failed(&name, &error);
+                    left.insert(name);
                 }
-                left.insert(name);
-            } else {
-                limited.has_failed = false;
             }
         }
         self.unsettled = left;
     }
 }
 
-/// What the cards that are published have of memory, bytes.
-pub(crate) async fn sizes(connection: &Connection) -> Result<BTreeSet<u64>, Error> {
+/// What the cards that are published have of memory, bytes, and how many have it.
+pub(crate) async fn sizes(connection: &Connection) -> Result<BTreeMap<u64, usize>, Error> {
     let list = ListParams::default()
         .fields(&format!("spec.driver={DRIVER}"))
         .limit(api::LONG_PAGE);
-    let mut sizes = BTreeSet::new();
+    let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     let take = |slice: ResourceSlice| {
         for device in slice.spec.devices.iter().flatten() {
             let memory = device.capacity.as_ref().and_then(|all| all.get("memory"));
-            sizes.extend(memory.and_then(|memory| quantity::whole(&memory.value)));
+            if let Some(bytes) = memory.and_then(|memory| quantity::whole(&memory.value)) {
+                *sizes.entry(bytes).or_default() += 1;
+            }
         }
     };
     connection.each("resourceslices", list, take).await?;
@@ -296,7 +331,99 @@ pub(crate) async fn sizes(connection: &Connection) -> Result<BTreeSet<u64>, Erro
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::api::fake;
+
+    fn claim(namespace: &str, uid: &str, class: &str) -> Value {
+        let memory = json!({"requests": {"memory": "8Gi"}});
+        let exactly = json!({"deviceClassName": class, "capacity": memory});
+        json!({
+            "metadata": {"namespace": namespace, "name": uid, "uid": uid},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+        })
+    }
+
+    fn is(claim: &Value) -> Change<(String, Claim)> {
+        Change::Is(Claim::of(serde_json::from_value(claim.clone()).unwrap()))
+    }
+
+    fn namespace(name: &str, annotations: &Value) -> Metadata {
+        let metadata = json!({"name": name, "resourceVersion": "7", "annotations": annotations});
+        serde_json::from_value(metadata).unwrap()
+    }
+
+    #[tokio::test]
+    async fn claims_are_kept_of_namespaces_with_a_maximum_and_read_when_one_gets_it() {
+        const OURS: &str = "vgpu.cgpu.io";
+        let late = [claim("late", "c", OURS), claim("late", "d", OURS)];
+        let (connection, questions) = fake::serve(move |method, uri, body| match method {
+            "GET" if uri.contains("continue=more") => fake::page(&late[1..], ""),
+            "GET" => fake::page(&late[..1], "more"),
+            _ => (
+                200,
+                json!({"metadata": {"resourceVersion": "8", "annotations": body["metadata"]["annotations"]}}),
+            ),
+        });
+        let mut accounts = Accounts::new(&connection);
+        accounts.found(24 << 30, Instant::now());
+        let with_max = json!({"cgpu.io/max-memory": "64Gi"});
+        accounts.namespace(Change::Begins);
+        for (name, annotations) in [("limited", &with_max), ("late", &Value::Null)] {
+            accounts.namespace(Change::Is(namespace(name, annotations)));
+        }
+        accounts.namespace(Change::Whole);
+        accounts.claim(Change::Begins);
+        for (namespace, uid, class) in [
+            ("limited", "a", OURS),
+            ("limited", "b", "nic.example.com"),
+            ("late", "c", OURS),
+            ("nobody-s", "e", OURS),
+        ] {
+            accounts.claim(is(&claim(namespace, uid, class)));
+        }
+        accounts.claim(Change::Whole);
+        let kept = |accounts: &Accounts<'_>, namespace: &str| {
+            let claims = accounts.claims.of(namespace);
+            claims
+                .map(|claim| claim.uid.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(accounts.claims.namespaces(), ["limited"]);
+        assert_eq!(kept(&accounts, "limited"), ["a"]);
+        // A maximum that comes later: nothing is written before its claims are known.
+        accounts.namespace(Change::Is(namespace("late", &with_max)));
+        accounts.settle(true).await;
+        let requests = |questions: &fake::Questions| sys::sync::lock(questions).split_off(0);
+        let [first] = &*requests(&questions) else {
+            panic!("one namespace is settled");
+        };
+        assert!(
+            first.starts_with("PATCH") && first.contains("/namespaces/limited"),
+            "{first}"
+        );
+        accounts.read().await;
+        assert_eq!(kept(&accounts, "late"), ["c", "d"]);
+        accounts.settle(false).await;
+        let requests = requests(&questions);
+        assert_eq!(requests.len(), 3, "{requests:?}");
+        assert!(
+            requests[0].contains("metadata.namespace%3Dlate"),
+            "{requests:?}"
+        );
+        assert!(requests[2].contains("/namespaces/late"), "{requests:?}");
+        let late = accounts.namespaces.limited("late").unwrap();
+        assert_eq!(late.kept("cgpu.io/memory-claimed"), Some("16Gi"));
+        // A list anew, in which one claim is gone; and the maximum is taken away.
+        accounts.claim(Change::Begins);
+        assert_eq!(kept(&accounts, "late"), ["c", "d"], "until all is there");
+        accounts.claim(is(&claim("late", "d", OURS)));
+        accounts.claim(Change::Whole);
+        assert_eq!(kept(&accounts, "late"), ["d"]);
+        accounts.namespace(Change::Is(namespace("late", &Value::Null)));
+        assert_eq!(accounts.claims.namespaces(), [""; 0]);
+    }
 
     #[test]
     fn a_whole_card_counts_for_the_largest_one_that_is_or_was_there() {

@@ -60,6 +60,11 @@ impl Limited {
         Some((metadata.name.clone()?, limited))
     }
 
+    #[cfg(test)]
+    pub(super) fn kept(&self, key: &str) -> Option<&str> {
+        self.kept.get(key).map(String::as_str)
+    }
+
     /// Uids. A grant of before there were amounts has none, and keeps its place.
     fn granted(&self) -> BTreeSet<String> {
         let grants = self.kept.get(GRANTED).into_iter();

@@ -38,12 +38,12 @@ pub(super) fn settle<'a>(
             waiting.push((claim, bytes));
         }
     }
-    waiting.sort_by_key(|(claim, _)| (!before.contains(&claim.uid), claim.created_s, &claim.uid));
+    waiting.sort_by_key(|(claim, _)| (!before.contains(&*claim.uid), claim.created_s, &claim.uid));
     for (claim, bytes) in waiting {
         let with = held_bytes.saturating_add(bytes);
         if with <= max_bytes && settled.granted.len() < GRANTED_MAX {
             held_bytes = with;
-            settled.granted.insert(claim.uid.clone(), bytes);
+            settled.granted.insert(claim.uid.to_string(), bytes);
         }
     }
     settled
@@ -148,7 +148,7 @@ mod tests {
                     2 => {
                         // The scheduler goes by what is published now, not by what would be settled.
                         let granted = claims.get_mut(index).filter(|claim| {
-                            let most = published.granted.get(&claim.uid);
+                            let most = published.granted.get(&*claim.uid);
                             most.is_some_and(|most| gib * GIB <= *most)
                         });
                         if let Some(claim) = granted {

@@ -2,6 +2,7 @@
 //!
 //! The names are written by `cluster/policies/classic.yaml`. Pure.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{
@@ -129,9 +130,9 @@ impl Shape {
         matches!(self.memory, Memory::Percent(_))
     }
 
-    /// The claim. `sizes`: bytes that cards of the cluster have; a part of a card is an alternative for each of them.
-    /// `None`: no card is known of which it could be a part.
-    pub(super) fn claim(self, sizes: &BTreeSet<u64>) -> Option<ResourceClaimSpec> {
+    /// The claim. `sizes`: bytes that cards of the cluster have, and how many cards; a part of a card is an alternative for each of those that most
+    /// cards have. `None`: no card is known of which it could be a part.
+    pub(super) fn claim(self, sizes: &BTreeMap<u64, usize>) -> Option<ResourceClaimSpec> {
         let mut request = DeviceRequest {
             name: REQUEST.to_owned(),
             ..DeviceRequest::default()
@@ -141,10 +142,10 @@ impl Shape {
             Memory::Mib(mib) => request.exactly = Some(self.exactly(Some(mib << 20))),
             Memory::Percent(percent) => {
                 // The smallest card first: larger ones stay free for those who need them.
-                let alternatives = sizes.iter().take(ALTERNATIVES_MAX);
-                let alternatives: Vec<DeviceSubRequest> = alternatives
+                let alternatives: Vec<DeviceSubRequest> = of_most_cards(sizes)
+                    .into_iter()
                     .enumerate()
-                    .map(|(index, size)| self.alternative(index, *size, percent))
+                    .map(|(index, size)| self.alternative(index, size, percent))
                     .collect();
                 if alternatives.is_empty() {
                     return None;
@@ -210,16 +211,27 @@ impl Shape {
     }
 }
 
+/// As many sizes as there can be alternatives. What others use of a card makes it one of a size of its own, so that there may be many.
+fn of_most_cards(sizes: &BTreeMap<u64, usize>) -> BTreeSet<u64> {
+    let mut all: Vec<(u64, usize)> = sizes.iter().map(|(size, cards)| (*size, *cards)).collect();
+    all.sort_by_key(|(_, cards)| Reverse(*cards));
+    let most = all.into_iter().take(ALTERNATIVES_MAX);
+    most.map(|(size, _)| size).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn claim(name: &str, sizes: &[u64]) -> Option<serde_json::Value> {
-        let claim = Shape::of_name(name)
-            .unwrap()
-            .claim(&sizes.iter().copied().collect())?;
+    /// Of cards of these sizes.
+    fn claim(name: &str, cards: &[u64]) -> Option<serde_json::Value> {
+        let mut sizes = BTreeMap::new();
+        for size in cards {
+            *sizes.entry(*size).or_default() += 1;
+        }
+        let claim = Shape::of_name(name).unwrap().claim(&sizes)?;
         Some(serde_json::to_value(claim).unwrap()["devices"].clone())
     }
 
@@ -267,13 +279,21 @@ mod tests {
             .unwrap();
         assert!(selector.contains("quantity(\"24Gi\")"), "{selector}");
         assert_eq!(claim("cgpu-p50-c0-x1", &[]), None);
-        let many: Vec<u64> = (1..40).map(|gib| gib << 30).collect();
-        let many = claim("cgpu-p1-c0-x1", &many).unwrap();
-        let many = many["requests"][0]["firstAvailable"]
-            .as_array()
-            .unwrap()
-            .len();
-        assert_eq!(many, ALTERNATIVES_MAX);
+    }
+
+    #[test]
+    fn of_many_sizes_a_part_is_of_those_that_most_cards_have() {
+        // Cards of which somebody else uses a little, each of a size of its own, and the rest of the cluster.
+        let mut cards: Vec<u64> = (1..40).map(|mib| (24 << 30) - (mib << 20)).collect();
+        cards.extend([141 << 30, 80 << 30, 80 << 30, 141 << 30]);
+        let tenth = claim("cgpu-p10-c0-x1", &cards).unwrap();
+        let alternatives = tenth["requests"][0]["firstAvailable"].as_array().unwrap();
+        let of = |one: &serde_json::Value| {
+            let memory = one["capacity"]["requests"]["memory"].as_str().unwrap();
+            quantity::whole(&Quantity(memory.to_owned())).unwrap() >> 30
+        };
+        let gib: Vec<u64> = alternatives.iter().map(of).collect();
+        assert_eq!(gib, [2, 2, 2, 2, 2, 2, 8, 14], "the smallest first");
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub(super) struct Store {
     /// Names that somebody else has taken, or that are refused.
     refused: BTreeSet<Key>,
     reports: Reports,
-    /// Bytes of memory that the cluster's cards have, as far as parts of cards are needed.
-    sizes: BTreeSet<u64>,
+    /// Bytes of memory that the cluster's cards have, and how many cards, as far as parts of cards are needed.
+    sizes: BTreeMap<u64, usize>,
 }
 
 /// A template of ours.
@@ -53,7 +53,7 @@ impl Store {
             made: BTreeMap::new(),
             refused: BTreeSet::new(),
             reports: Reports::default(),
-            sizes: BTreeSet::new(),
+            sizes: BTreeMap::new(),
         }
     }
 

@@ -350,6 +350,36 @@ async fn records_without_a_claim_are_released_when_an_agent_starts() {
 }
 
 #[tokio::test]
+async fn a_claim_of_one_pod_is_read_once_and_one_that_cannot_be_read_keeps_no_other_from_it() {
+    let fixture = Fixture::new().await;
+    let claims = [(1, "broken"), (2, "own"), (3, "shared")];
+    for (number, name) in claims {
+        fixture.claim(name, claim(number, name, 0, "1Gi"));
+    }
+    let mut own = claim(2, "own", 0, "1Gi");
+    own["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-2", "controller": true}]);
+    fixture.claim("own", own);
+    let driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    for (number, name) in claims {
+        assert_eq!(kubelet.prepare_one(name, &uid(number)).await, "");
+    }
+    driver.end().await;
+    let before = fixture.api.paths(&Method::GET).len();
+    let broken = claim_path("broken");
+    fixture.api.fail(Method::GET, &broken, Fault::Status(500));
+    let _driver = fixture.start();
+    // Claims as they were read since, look by look.
+    let read = || {
+        let paths = fixture.api.paths(&Method::GET).split_off(before);
+        let named = |path: String| claims.iter().position(|(_, name)| path == claim_path(name));
+        paths.into_iter().filter_map(named).collect::<Vec<_>>()
+    };
+    soon("two looks", || read().len() >= 5).await;
+    assert_eq!(read()[..5], [0, 1, 2, 0, 2]);
+}
+
+#[tokio::test]
 async fn the_records_of_another_node_are_released() {
     let fixture = Fixture::new().await;
     fixture.claim("c", claim(1, "c", 0, "1Gi"));
