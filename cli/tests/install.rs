@@ -346,6 +346,86 @@ fn what_the_admin_needs_of_the_runtime_is_not_taken_away() {
     );
 }
 
+/// An engine that was told of cgpu, and has it as its default runtime by a file of somebody else's.
+fn keeps_a_default_of_others(engine: &str, ours: &str, file: &str, as_default: &str, other: &str) {
+    let root = root();
+    let root = root.path();
+    program(
+        root,
+        "containerd",
+        // 2.x joins the sections of the files that are imported.
+        "case $* in --version) echo containerd v2.1.4;; *) cat \"$2\"; grep -q runtimes.cgpu \"$2\" || cat \"${2%/*}\"/conf.d/*.toml 2> /dev/null | grep -v ^version; exit 0;; esac",
+    );
+    program(
+        root,
+        "podman",
+        "case $* in --version) echo podman version 5.4.2;; *gpu2*) echo gpu2;; *) echo cgpu;; esac",
+    );
+    program(
+        root,
+        "crio",
+        "case $1 in --version) echo crio version 1.30.2;; *) cat $2 $4/*;; esac",
+    );
+    let before = fs::read_to_string(root.join(file)).ok();
+    let before = before.unwrap_or_else(|| match engine {
+        "containerd" => "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n".to_owned(),
+        _ => String::new(),
+    });
+    put(root, file, &before);
+    done(root, &["install", "--engine", engine]);
+    put(root, file, &format!("{before}{as_default}"));
+    let installed = fs::read_to_string(root.join(ours)).unwrap();
+    for arguments in [
+        &["uninstall"][..],
+        &["uninstall", "--dry-run"],
+        &["install", "--engine", engine, "--runtime", "gpu2"],
+    ] {
+        let error = refused(root, arguments);
+        assert!(
+            error.contains("the default runtime \"cgpu\", which does not exist then"),
+            "{engine} {arguments:?}: {error}"
+        );
+        assert_eq!(fs::read_to_string(root.join(ours)).unwrap(), installed);
+    }
+    // Another one is the default again, and then one of the same name stays.
+    for others in [
+        as_default.replace("cgpu", "runc"),
+        format!("{as_default}{other}"),
+    ] {
+        put(root, file, &format!("{before}{others}"));
+        let report = done(root, &["uninstall"]);
+        assert_eq!(report["engines"][0]["files"][0]["action"], "remove");
+        assert!(!root.join(ours).exists());
+        put(root, file, &before);
+        done(root, &["install", "--engine", engine]);
+    }
+}
+
+#[test]
+fn a_runtime_that_another_file_makes_the_default_stays() {
+    keeps_a_default_of_others(
+        "containerd",
+        "etc/containerd/conf.d/cgpu.toml",
+        "etc/containerd/config.toml",
+        "[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = \"cgpu\"\n",
+        "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.cgpu]\nruntime_type = \"mine\"\n",
+    );
+    keeps_a_default_of_others(
+        "crio",
+        "etc/crio/crio.conf.d/99-cgpu.conf",
+        "etc/crio/crio.conf.d/10-own.conf",
+        "[crio.runtime]\ndefault_runtime = \"cgpu\"\n",
+        "[crio.runtime.runtimes.cgpu]\nruntime_path = \"/opt/mine\"\n",
+    );
+    keeps_a_default_of_others(
+        "podman",
+        "etc/containers/containers.conf.d/cgpu.conf",
+        "etc/containers/containers.conf",
+        "[engine]\nruntime = \"cgpu\"\n",
+        "[engine.runtimes]\ncgpu = [\"/opt/mine\"]\n",
+    );
+}
+
 #[test]
 fn many_at_once_leave_what_one_leaves() {
     let root = root();
