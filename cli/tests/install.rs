@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
@@ -424,6 +425,42 @@ fn a_runtime_that_another_file_makes_the_default_stays() {
         "[engine]\nruntime = \"cgpu\"\n",
         "[engine.runtimes]\ncgpu = [\"/opt/mine\"]\n",
     );
+}
+
+/// An `install` that changes nothing, after one that restarted nothing.
+#[test]
+fn an_engine_that_has_not_read_its_files_is_named_again() {
+    let root = root();
+    let root = root.path();
+    let daemon = root.join("usr/bin/dockerd");
+    // By another process: what a test beside this one forks meanwhile would hold the copy open for writing.
+    let mut copy = Command::new("cp");
+    assert!(
+        copy.args(["/bin/sleep"])
+            .arg(&daemon)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut running = Command::new(&daemon).arg("1000").spawn().unwrap();
+    let install = ["install", "--engine", "docker@28"];
+    let first = done(root, &install);
+    let minute = Duration::from_secs(60);
+    let now = SystemTime::now();
+    let then = [now + minute, now - minute].map(|changed| {
+        let mut options = fs::File::options();
+        let file = options
+            .write(true)
+            .open(root.join("etc/docker/daemon.json"));
+        file.unwrap().set_modified(changed).unwrap();
+        let report = done(root, &install);
+        assert_eq!(report["engines"][0]["state"], "unchanged", "{report}");
+        report["engines"][0]["then"].clone()
+    });
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(first["engines"][0]["state"], "changed", "{first}");
+    assert_eq!(then, ["systemctl reload docker".into(), Value::Null]);
 }
 
 #[test]
