@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
@@ -344,6 +345,122 @@ fn what_the_admin_needs_of_the_runtime_is_not_taken_away() {
         fs::read_to_string(&path).unwrap().trim(),
         "{\n  \"debug\": true\n}"
     );
+}
+
+/// An engine that was told of cgpu, and has it as its default runtime by a file of somebody else's.
+fn keeps_a_default_of_others(engine: &str, ours: &str, file: &str, as_default: &str, other: &str) {
+    let root = root();
+    let root = root.path();
+    program(
+        root,
+        "containerd",
+        // 2.x joins the sections of the files that are imported.
+        "case $* in --version) echo containerd v2.1.4;; *) cat \"$2\"; grep -q runtimes.cgpu \"$2\" || cat \"${2%/*}\"/conf.d/*.toml 2> /dev/null | grep -v ^version; exit 0;; esac",
+    );
+    program(
+        root,
+        "podman",
+        "case $* in --version) echo podman version 5.4.2;; *gpu2*) echo gpu2;; *) echo cgpu;; esac",
+    );
+    program(
+        root,
+        "crio",
+        "case $1 in --version) echo crio version 1.30.2;; *) cat $2 $4/*;; esac",
+    );
+    let before = fs::read_to_string(root.join(file)).ok();
+    let before = before.unwrap_or_else(|| match engine {
+        "containerd" => "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n".to_owned(),
+        _ => String::new(),
+    });
+    put(root, file, &before);
+    done(root, &["install", "--engine", engine]);
+    put(root, file, &format!("{before}{as_default}"));
+    let installed = fs::read_to_string(root.join(ours)).unwrap();
+    for arguments in [
+        &["uninstall"][..],
+        &["uninstall", "--dry-run"],
+        &["install", "--engine", engine, "--runtime", "gpu2"],
+    ] {
+        let error = refused(root, arguments);
+        assert!(
+            error.contains("the default runtime \"cgpu\", which does not exist then"),
+            "{engine} {arguments:?}: {error}"
+        );
+        assert_eq!(fs::read_to_string(root.join(ours)).unwrap(), installed);
+    }
+    // Another one is the default again, and then one of the same name stays.
+    for others in [
+        as_default.replace("cgpu", "runc"),
+        format!("{as_default}{other}"),
+    ] {
+        put(root, file, &format!("{before}{others}"));
+        let report = done(root, &["uninstall"]);
+        assert_eq!(report["engines"][0]["files"][0]["action"], "remove");
+        assert!(!root.join(ours).exists());
+        put(root, file, &before);
+        done(root, &["install", "--engine", engine]);
+    }
+}
+
+#[test]
+fn a_runtime_that_another_file_makes_the_default_stays() {
+    keeps_a_default_of_others(
+        "containerd",
+        "etc/containerd/conf.d/cgpu.toml",
+        "etc/containerd/config.toml",
+        "[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = \"cgpu\"\n",
+        "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.cgpu]\nruntime_type = \"mine\"\n",
+    );
+    keeps_a_default_of_others(
+        "crio",
+        "etc/crio/crio.conf.d/99-cgpu.conf",
+        "etc/crio/crio.conf.d/10-own.conf",
+        "[crio.runtime]\ndefault_runtime = \"cgpu\"\n",
+        "[crio.runtime.runtimes.cgpu]\nruntime_path = \"/opt/mine\"\n",
+    );
+    keeps_a_default_of_others(
+        "podman",
+        "etc/containers/containers.conf.d/cgpu.conf",
+        "etc/containers/containers.conf",
+        "[engine]\nruntime = \"cgpu\"\n",
+        "[engine.runtimes]\ncgpu = [\"/opt/mine\"]\n",
+    );
+}
+
+/// An `install` that changes nothing, after one that restarted nothing.
+#[test]
+fn an_engine_that_has_not_read_its_files_is_named_again() {
+    let root = root();
+    let root = root.path();
+    let daemon = root.join("usr/bin/dockerd");
+    // By another process: what a test beside this one forks meanwhile would hold the copy open for writing.
+    let mut copy = Command::new("cp");
+    assert!(
+        copy.args(["/bin/sleep"])
+            .arg(&daemon)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut running = Command::new(&daemon).arg("1000").spawn().unwrap();
+    let install = ["install", "--engine", "docker@28"];
+    let first = done(root, &install);
+    let minute = Duration::from_secs(60);
+    let now = SystemTime::now();
+    let then = [now + minute, now - minute].map(|changed| {
+        let mut options = fs::File::options();
+        let file = options
+            .write(true)
+            .open(root.join("etc/docker/daemon.json"));
+        file.unwrap().set_modified(changed).unwrap();
+        let report = done(root, &install);
+        assert_eq!(report["engines"][0]["state"], "unchanged", "{report}");
+        report["engines"][0]["then"].clone()
+    });
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(first["engines"][0]["state"], "changed", "{first}");
+    assert_eq!(then, ["systemctl reload docker".into(), Value::Null]);
 }
 
 #[test]

@@ -244,18 +244,24 @@ fn one_container_is_inspected_its_log_read_and_its_secrets_are_in_no_report() {
             "{name} has a container's environment"
         );
     }
-    // Nobody reads: it does not wait for the container's end.
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut unread = host.command(&["logs", &id, "--follow"]);
-    let mut unread = unread.stdout(writer).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
-    while unread.try_wait().unwrap().is_none() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(20));
+    // Nobody reads: none of them waits for an end.
+    for endless in [
+        &["logs", &id, "--follow"][..],
+        &["top", "--json", "-d", "0.1"],
+        &["top", "--batch", "-d", "0.1"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut unread = host.command(endless).stdout(writer).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while unread.try_wait().unwrap().is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let ended = unread.try_wait().unwrap();
+        unread.kill().unwrap();
+        let is_fine = ended.is_some_and(|status| status.success());
+        assert!(is_fine, "{endless:?}: {ended:?}");
     }
-    let ended = unread.try_wait().unwrap();
-    unread.kill().unwrap();
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
     // It ends with the container, and has its last lines.
     drop(waiting);
     let followed = follow.wait_with_output().unwrap();

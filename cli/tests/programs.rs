@@ -183,9 +183,14 @@ mod host {
             ("--policy", "greedy", &["greedy", "0 or fair-share"]),
             ("--policy", "fixed", &["fixed", "--compute"]),
             ("--priority", "urgent", &["urgent", "high, normal, low"]),
+            ("--mode", "fast", &["--mode", "strict, compat"]),
+            ("--managed", "never", &["--managed", "charge, deny, allow"]),
+            ("--card-figures", "hide", &["--card-figures", "show"]),
+            ("--registered-memory", "no", &["--registered-memory"]),
+            ("--share-group", "my group", &["--share-group", "1 to 63"]),
         ] {
             let output = cgpu(&["run", "--memory", "1Gi", option, value, "--", "true"]);
-            assert_eq!(output.status.code(), Some(2));
+            assert_eq!(output.status.code(), Some(2), "{option} {value}");
             for part in parts {
                 let error = error_of(&output);
                 assert!(error.contains(part), "{option} {value}: {error}");

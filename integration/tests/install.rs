@@ -193,6 +193,9 @@ fn checked(suite: Suite, test: &str) -> Result<()> {
             picture(root)? == before,
             "uninstall left something of {main:?}"
         );
+        if main.contains("conf.d/*.toml") {
+            a_default_by_hand_stays(programs, root, &main)?;
+        }
         if major >= 2 {
             // A killed run leaves the drop-in without its import, and a hand may leave the import without the drop-in.
             let drop_in = root.join("etc/containerd/conf.d/cgpu.toml");
@@ -206,6 +209,21 @@ fn checked(suite: Suite, test: &str) -> Result<()> {
             containerd_reads(&engines, root)?;
         }
     }
+    Ok(())
+}
+
+/// containerd itself takes a default runtime that does not exist; its CRI plugin does not load then.
+fn a_default_by_hand_stays(programs: &Programs, root: &Path, main: &str) -> Result<()> {
+    done(programs, root, &["install", "--engine", "containerd"])?;
+    let by_hand =
+        "[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'cgpu'\n";
+    put(root, MAIN, &format!("{main}{by_hand}"))?;
+    let installed = picture(root)?;
+    let error = cgpu(programs, root, &["uninstall"])?.failure()?;
+    assert!(error.contains("does not exist then"), "{error}");
+    ensure!(picture(root)? == installed, "{error}, and something went");
+    put(root, MAIN, main)?;
+    done(programs, root, &["uninstall"])?;
     Ok(())
 }
 

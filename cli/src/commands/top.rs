@@ -14,7 +14,7 @@ use view::ps::Ps;
 use view::top::Top;
 use view::{JSON_VERSION, moment};
 
-use crate::output::print;
+use crate::output::{Reader, print};
 use crate::render::ps::Width;
 use crate::render::{self, Look};
 
@@ -102,9 +102,9 @@ fn print_rounds(config: &Config, options: &Options, rounds: Option<u64>) -> anyh
         } else {
             tables(top)
         };
-        print(&text).context("write to standard output")?;
+        let reader = print(&text).context("write to standard output")?;
         round += 1;
-        if rounds.is_some_and(|rounds| round >= rounds) {
+        if reader == Reader::Gone || rounds.is_some_and(|rounds| round >= rounds) {
             return Ok(());
         }
         if !options.json {

@@ -160,6 +160,16 @@ impl Default for BrokerConfig {
     }
 }
 
+/// Whether the file is not there, in a folder that is there or in none. A link has a name whatever it leads to.
+fn is_absent(path: &Path) -> bool {
+    let is_there = |part: &&Path| match std::fs::symlink_metadata(part) {
+        Ok(_) => true,
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    };
+    let nearest = path.ancestors().find(is_there);
+    nearest.is_some_and(|nearest| nearest != path && nearest.is_dir())
+}
+
 impl Config {
     /// Reads the file that `$CGPU_CONFIG` names, else [`DEFAULT_PATH`]; without the latter all defaults hold.
     ///
@@ -176,13 +186,15 @@ impl Config {
     /// Reads [`DEFAULT_PATH`], whatever the environment says; without that file all defaults hold.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// As [`Config::load`]. A link that leads nowhere, and what cannot be looked at, is no absent file.
     pub fn load_default() -> Result<Self, Error> {
-        let path = Path::new(DEFAULT_PATH);
-        if path.exists() {
-            Self::from_trusted(path)
-        } else {
-            Ok(Self::default())
+        Self::from_trusted_or_default(Path::new(DEFAULT_PATH))
+    }
+
+    fn from_trusted_or_default(path: &Path) -> Result<Self, Error> {
+        match is_absent(path) {
+            true => Ok(Self::default()),
+            false => Self::from_trusted(path),
         }
     }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use integration::cache::repository;
 
 /// Where tests are.
-const FOLDERS: [&str; 15] = [
+const FOLDERS: [&str; 16] = [
     "agent",
     "build-info",
     "cli",
@@ -20,6 +20,7 @@ const FOLDERS: [&str; 15] = [
     "isolation",
     "kubectl",
     "lab",
+    "packaging",
     "shim",
     "top",
     "tree",

@@ -264,6 +264,41 @@ dpkg -i /newer/cgpu-sim*.deb /newer/cgpu-agent*.deb
 "#;
 
 #[test]
+fn an_agent_that_comes_again_is_started_and_an_upgrade_starts_none() -> Result<()> {
+    let test = "an_agent_that_comes_again_is_started_and_an_upgrade_starts_none";
+    let Some(root) = debian(test)? else {
+        return Ok(());
+    };
+    root.bring(packages()?, "packages")?;
+    let reply = root.run(STARTS)?.success()?;
+    let starts = reply.stdout.lines().filter(|line| line.contains("starts"));
+    assert_eq!(
+        starts.collect::<Vec<_>>(),
+        [
+            "installed, starts: 1",
+            "upgraded, starts: 1",
+            "installed again, starts: 2",
+            "upgraded again, starts: 2"
+        ],
+        "{}",
+        reply.stderr
+    );
+    Ok(())
+}
+
+/// How often the agent was started, by a stand-in that writes down what systemd is to do.
+const STARTS: &str = r#"
+mkdir -p /run/systemd/system
+printf '#!/bin/sh\necho "$*" >> /run/systemctl.log\ncase $* in *is-enabled*cgpu-agent*) echo enabled;; esac\n' > /usr/local/sbin/systemctl
+chmod 755 /usr/local/sbin/systemctl
+starts() { echo "$1, starts: $(grep -c ' start cgpu-agent' /run/systemctl.log)"; }
+dpkg -i /packages/cgpu_*.deb /packages/cgpu-agent_*.deb && starts installed
+dpkg -i /packages/cgpu-agent_*.deb && starts upgraded
+dpkg -r cgpu-agent && dpkg -i /packages/cgpu-agent_*.deb && starts "installed again"
+dpkg -i /packages/cgpu-agent_*.deb && starts "upgraded again"
+"#;
+
+#[test]
 fn an_older_host_is_refused_before_anything_is_unpacked() -> Result<()> {
     let Some(root) = debian("an_older_host_is_refused_before_anything_is_unpacked")? else {
         return Ok(());

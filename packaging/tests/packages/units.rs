@@ -152,6 +152,17 @@ fn no_unit_closes_the_cards_devices() -> Result<()> {
     Ok(())
 }
 
+/// All vGPUs' own processes of a host are below it, each container's with a limit of its own.
+#[test]
+fn the_delegated_group_limits_no_number_of_processes() -> Result<()> {
+    let path = repository().join("configs/systemd/cgpu.service");
+    let text = fs::read_to_string(&path)?;
+    let lines = text.lines().filter(|line| line.starts_with("TasksMax="));
+    let limits: Vec<&str> = lines.collect();
+    ensure!(limits == ["TasksMax=infinity"], "{limits:?}");
+    Ok(())
+}
+
 #[test]
 fn the_simulators_unit_starts_a_shipped_profile_and_reports_that_it_is_ready() -> Result<()> {
     const TEST: &str = "the_simulators_unit_starts_a_shipped_profile_and_reports_that_it_is_ready";

@@ -1,6 +1,8 @@
 //! An engine's own check of its configuration, on a copy: nothing is in its place yet.
 
+mod crio;
 mod daemon;
+mod default;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +15,7 @@ use serde_json::Value;
 
 use super::change::{Change, Document, Format};
 use super::engine::{self, Engine, Version};
+use super::journal::How;
 use super::plan::{self, AsDefault, InstallRequest};
 use super::staging::Staging;
 
@@ -49,6 +52,8 @@ pub(super) struct Subject<'a> {
     pub(super) request: Option<&'a InstallRequest>,
     /// The runtimes that are taken out.
     pub(super) gone: &'a [String],
+    /// [`How::KeysTaken`] where one of the files is restored so.
+    pub(super) how: How,
 }
 
 /// Asks the engine.
@@ -69,7 +74,7 @@ pub(super) fn check(subject: &Subject<'_>) -> anyhow::Result<Checked> {
         Engine::Containerd => containerd(subject, program),
         Engine::Docker => docker(subject, program),
         Engine::Podman => podman(subject, program),
-        Engine::Crio => crio(subject, program),
+        Engine::Crio => crio::crio(subject, program),
         Engine::PodmanHook => Ok(not_run(
             "podman reads hooks when it creates a container, and has no check of them".to_owned(),
         )),
@@ -94,7 +99,9 @@ pub(super) fn containerd_reads(
     command.arg("--config").arg(&path).args(["config", "dump"]);
     let reply = engine::run(&mut command)?;
     if let Some(problem) = reply.problem() {
-        return Ok(Err(problem));
+        return Ok(Err(
+            problem.replace(&staging.path().display().to_string(), "")
+        ));
     }
     let document = Document::parse(Format::Toml, &reply.stdout)
         .with_context(|| format!("what `{}` prints", reply.line))?;
@@ -162,15 +169,28 @@ fn containerd(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> 
     let reads = |tree| containerd_reads(subject.root, program, tree);
     let after = match reads(subject.after)? {
         Ok(after) => after,
+        // What it says of the files as they are cannot come from taking something out.
+        Err(problem)
+            if subject.request.is_none() && reads(subject.before)?.as_ref() == Err(&problem) =>
+        {
+            return Ok(not_run(format!(
+                "containerd says the same of its configuration as it is now: {problem}"
+            )));
+        }
         Err(problem) => bail!("containerd refuses the new configuration: {problem}"),
     };
+    default::is_left(subject, default_of(&after), |name| {
+        handler(&after, name).is_some()
+    })?;
     let before = match reads(subject.before)? {
         Ok(before) => before,
         // The new one passes; the old one could not be read.
         Err(_) => return Ok(Checked::Passed { command }),
     };
     for name in subject.gone {
-        if handler(&after, name).is_some() {
+        // What is restored byte for byte may have one of the admin's own.
+        let is_looked_for = subject.request.is_some() || subject.how == How::KeysTaken;
+        if is_looked_for && handler(&after, name).is_some() {
             bail!("containerd still has a runtime {name:?} from elsewhere than cgpu's entries");
         }
     }
@@ -279,6 +299,7 @@ fn is_empty(value: &Value) -> bool {
 const WITH_VALIDATE: Version = Version(23, 0);
 
 fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
+    default::of_docker(subject)?;
     if subject.version < Some(WITH_VALIDATE) {
         let version = subject
             .version
@@ -325,6 +346,7 @@ fn docker(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
 }
 
 fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
+    default::of_podman(subject)?;
     let Some(text) = subject.after.get(plan::CONTAINERS_CONF).cloned().flatten() else {
         return Ok(not_run("nothing of the file is left to be read".to_owned()));
     };
@@ -380,88 +402,6 @@ fn podman(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
     Ok(Checked::Passed {
         command: format!("{} info", program.display()),
     })
-}
-
-fn crio(subject: &Subject<'_>, program: &Path) -> anyhow::Result<Checked> {
-    const MAIN: &str = "/etc/crio/crio.conf";
-    const FOLDER: &str = "/etc/crio/crio.conf.d";
-    let ask = |tree: &Tree| {
-        let own = |path: &str| below(subject.root, path);
-        let staging = Staging::of(&own(MAIN))?;
-        let main = staging.path().join("crio.conf");
-        let folder = staging.path().join("crio.conf.d");
-        fs::create_dir(&folder)?;
-        match fs::copy(own(MAIN), &main) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => fs::write(&main, "")?,
-            other => drop(other.context("copy crio.conf")?),
-        }
-        for entry in fs::read_dir(own(FOLDER)).into_iter().flatten() {
-            let entry = entry?;
-            let seen = format!("{FOLDER}/{}", entry.file_name().to_string_lossy());
-            if !tree.contains_key(&seen) && entry.path().is_file() {
-                fs::copy(entry.path(), folder.join(entry.file_name()))?;
-            }
-        }
-        for (path, text) in tree {
-            if let (Some(text), Some((_, name))) = (text, path.rsplit_once('/')) {
-                fs::write(folder.join(name), text)?;
-            }
-        }
-        let mut command = with_own_folder(program);
-        command
-            .arg("--config")
-            .arg(&main)
-            .arg("--config-dir")
-            .arg(&folder)
-            .arg("config");
-        let reply = engine::run(&mut command)?;
-        let shown = staging.path().display().to_string();
-        anyhow::Ok((
-            reply
-                .problem()
-                .map(|problem| problem.replace(&shown, "/etc/crio")),
-            reply.stdout,
-        ))
-    };
-    let command = format!("{} config", program.display());
-    match ask(subject.after)? {
-        (None, printed) => {
-            if let Some(request) = subject.request {
-                if !printed.contains("[crio.runtime.runtimes.") {
-                    return Ok(not_run(format!("`{command}` lists no runtimes")));
-                }
-                crio_would_see(request, &printed)?;
-            }
-            Ok(Checked::Passed { command })
-        }
-        (Some(problem), _) if ask(subject.before)?.0.as_ref() == Some(&problem) => Ok(not_run(
-            format!("crio says the same of its configuration as it is now: {problem}"),
-        )),
-        (Some(problem), _) => bail!("CRI-O refuses the new configuration: {problem}"),
-    }
-}
-
-/// Looks for the runtime in what `crio config` prints: TOML, with what is CRI-O's own default as a comment.
-fn crio_would_see(request: &InstallRequest, printed: &str) -> anyhow::Result<()> {
-    let read = Document::parse(Format::Toml, printed).context("what `crio config` prints")?;
-    let at = |path: &[&str]| {
-        let value = read.at(&[&["crio", "runtime"], path].concat())?;
-        anyhow::Ok(value.and_then(|value| value.as_str().map(str::to_owned)))
-    };
-    let path = at(&["runtimes", &request.runtime, "runtime_path"])?;
-    if path != Some(request.program(plan::WRAPPER)) {
-        let path = path.map_or_else(String::new, |path| format!(", but {path}"));
-        bail!(
-            "CRI-O would not see the runtime {:?}{path}: another file sets it",
-            request.runtime
-        );
-    }
-    let default = at(&["default_runtime"])?;
-    if request.as_default == AsDefault::Yes && default.as_ref() != Some(&request.runtime) {
-        let default = default.unwrap_or_else(|| "its own".to_owned());
-        bail!("CRI-O would have {default} as default runtime: another file sets it");
-    }
-    Ok(())
 }
 
 /// Where an engine's file is for us.

@@ -263,7 +263,7 @@ impl EngineReport {
         self.engine
     }
 
-    /// An earlier run was to restart the engine, and ended before.
+    /// An earlier run changed the files, and the engine was not restarted since.
     pub(super) fn has_not_read(&mut self) {
         self.then = reload(self.engine).map(str::to_owned);
     }

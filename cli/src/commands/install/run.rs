@@ -14,6 +14,7 @@ use super::processes::Running;
 use super::programs::{self, Source};
 use super::report::{Action, ProgramsReport, ProgramsState, Report};
 use super::restart::{self, Restart};
+use super::survey;
 use super::transaction;
 use super::work::{Site, Work};
 
@@ -167,9 +168,15 @@ impl Run<'_> {
             transaction::apply(self.site, writer, &next, &works, made)?;
         }
         let mut report = self.report(journal, &works);
-        for engine in &mut report.engines {
-            if journal.unread.contains(&engine.engine()) {
-                engine.has_not_read();
+        for report in &mut report.engines {
+            let engine = report.engine();
+            // From a container this comes again at each of its starts, and restarts nothing that it did not change.
+            let is_looked_at = self.common.host.is_none()
+                && restart::is_for(self.common.restart, [engine]).is_ok();
+            if journal.unread.contains(&engine)
+                || is_looked_at && survey::has_not_read(self.site, journal, engine)
+            {
+                report.has_not_read();
             }
         }
         Ok(report)

@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::change::{Document, Format};
 use super::engine::{self, Engine};
+use super::journal::Journal;
 use super::plan::{self, HOOK, SHIM, TYPE, WRAPPER};
+use super::work::Site;
 use super::{place, processes, report};
 use crate::commands::doctor::standing_of;
 use view::doctor::{self, Named};
@@ -25,7 +27,10 @@ pub(in crate::commands) fn survey(root: &Path, processes: &Path) -> Vec<doctor::
                 name: engine.name(),
                 names: names(root, engine).map_err(|error| format!("{error:#}")),
                 unread: report::reload(engine)
-                    .filter(|_| is_older_than_its_files(root, processes, engine, &program))
+                    .filter(|_| {
+                        let files = plan::files_of(engine).iter().copied();
+                        is_older_than(files, root, processes, &program)
+                    })
                     .map(str::to_owned),
             })
         })
@@ -95,11 +100,23 @@ fn ours(value: &Value, into: &mut Vec<PathBuf>) {
     }
 }
 
+/// Whether the engine runs since before the files that have cgpu's entries were changed.
+pub(super) fn has_not_read(site: &Site, journal: &Journal, engine: Engine) -> bool {
+    let entries = journal.files.iter().filter(|entry| entry.engine == engine);
+    let files = entries.map(|entry| entry.path.as_str());
+    engine::find(&site.root, engine.program())
+        .is_some_and(|program| is_older_than(files, &site.root, Path::new("/proc"), &program))
+}
+
 /// Whether the running daemon was started before its files were changed. One that was told to read them again cannot be told
 /// from one that was not.
-fn is_older_than_its_files(root: &Path, processes: &Path, engine: Engine, program: &Path) -> bool {
-    let changed = plan::files_of(engine)
-        .iter()
+fn is_older_than<'a>(
+    files: impl Iterator<Item = &'a str>,
+    root: &Path,
+    processes: &Path,
+    program: &Path,
+) -> bool {
+    let changed = files
         .filter_map(|path| fs::metadata(at(root, path)).ok())
         .map(|about| about.mtime())
         .max();

@@ -47,6 +47,14 @@ impl Work {
         self.files.iter().any(FileWork::changes)
     }
 
+    /// Whether somebody has changed one of its files since.
+    fn how(&self) -> How {
+        match self.files.iter().any(|file| file.how == How::KeysTaken) {
+            true => How::KeysTaken,
+            false => How::Exact,
+        }
+    }
+
     /// Whether files or the journal change.
     pub(super) fn needs_applying(&self, journal: &Journal) -> bool {
         self.files.iter().any(|file| {
@@ -340,11 +348,13 @@ pub(super) fn plan_uninstall(
             files.push(restoration(&entry.path, now, original, &mut remarks));
         }
         let program = engine::find(&site.root, engine.program());
+        let answer = program.as_deref().map(engine::version_of);
+        let answer = answer.and_then(Result::ok);
         let version = requested
             .iter()
             .find(|one| one.engine == engine)
             .and_then(|one| one.version)
-            .or_else(|| engine::version_of(program.as_deref()?).ok());
+            .or(answer);
         let mut work = Work {
             engine,
             version,
@@ -353,7 +363,9 @@ pub(super) fn plan_uninstall(
             skipped: None,
             remarks,
         };
-        if work.files.iter().any(|file| file.how == How::KeysTaken) {
+        // Also where every file is restored as it was: another one may have made the runtime the default since. A program that does
+        // not give its version cannot be asked about its files either.
+        if work.how() == How::KeysTaken || answer.is_some() && work.changes() {
             let gone: Vec<String> = journal
                 .files
                 .iter()
@@ -412,6 +424,7 @@ fn checked(
         after: &after,
         request,
         gone,
+        how: work.how(),
     })
 }
 

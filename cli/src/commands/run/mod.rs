@@ -45,6 +45,7 @@ use self::guard::Guard;
 use self::inside::Plan;
 use self::own_cgroup::{OwnCgroup, Owner};
 use self::private_dev::DevPlan;
+use super::not_understood;
 use super::request_options::RequestOptions;
 
 /// The namespace of containers that no engine knows.
@@ -150,7 +151,9 @@ fn requested(
     capabilities: Option<&OsStr>,
 ) -> anyhow::Result<Request> {
     let mut request = options.request.read(config, &options.memory)?;
-    options.apply_isolation(&mut request.isolation)?;
+    options
+        .apply_isolation(&mut request.isolation)
+        .map_err(|error| not_understood(host_config::chain(&error)))?;
     let value = capabilities.map(OsStr::to_string_lossy);
     let admitted = request::driver_capabilities(config, value.as_deref())?;
     if let Some(warning) = admitted.warning {

@@ -12,6 +12,44 @@ fn an_empty_file_is_all_defaults() {
 }
 
 #[test]
+fn defaults_hold_where_there_is_no_file_and_nowhere_else() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let load = |name: &str| Config::from_trusted_or_default(&at(name));
+    let folders = ["full", "empty"].map(|name| std::fs::create_dir(at(name)));
+    assert!(folders.iter().all(Result::is_ok));
+    std::fs::write(at("full/cgpu.toml"), "state_dir = \"/run/other\"\n").unwrap();
+    for (link, to) in [
+        ("to-full", "full"),
+        ("to-empty", "empty"),
+        ("nowhere", "absent"),
+        ("round", "round"),
+        ("empty/dangling.toml", "/mnt/absent/cgpu.toml"),
+        ("empty/round.toml", "round.toml"),
+    ] {
+        symlink(to, at(link)).unwrap();
+    }
+    for absent in ["empty/cgpu.toml", "absent/cgpu.toml", "to-empty/cgpu.toml"] {
+        assert_eq!(load(absent).unwrap(), Config::default(), "{absent}");
+    }
+    for present in ["full/cgpu.toml", "to-full/cgpu.toml"] {
+        let found = load(present).unwrap();
+        assert_eq!(found.state_dir, Path::new("/run/other"), "{present}");
+    }
+    for unknown in [
+        "empty/dangling.toml",
+        "empty/round.toml",
+        "nowhere/cgpu.toml",
+        "round/cgpu.toml",
+        "full/cgpu.toml/cgpu.toml",
+    ] {
+        let error = load(unknown).unwrap_err();
+        assert!(sys::chain(&error).contains(unknown), "{error}");
+    }
+}
+
+#[test]
 fn every_wrong_value_is_named_with_what_is_allowed() {
     for (text, expected) in [
         (

@@ -1,5 +1,6 @@
 use serde_json::json;
 
+use super::crio::crio_would_see;
 use super::daemon::{dockerd_flags, flags_of_the_daemon};
 use super::*;
 
@@ -107,6 +108,7 @@ fn the_check_s_own_flags_are_the_last() {
         after: &after,
         request: None,
         gone: &[],
+        how: How::Exact,
     };
     let checked = check(&subject).unwrap();
     assert!(matches!(checked, Checked::Passed { .. }), "{checked:?}");
