@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use nvabi::bytes::{put_u32, u32_at};
-use nvabi::layout::os_event;
+use nvabi::class::NV01_EVENT_OS_EVENT;
+use nvabi::layout::{event_params, nvos21, os_event};
 use nvabi::{Release, escape, status};
 
 use crate::Test;
@@ -19,6 +20,10 @@ pub(crate) const TESTS: &[Test] = &[
         another_tenants_events_are_not_touched,
     ),
     ("events::there_is_an_end_of_them", there_is_an_end_of_them),
+    (
+        "events::events_of_interrupts_keep_no_records",
+        events_of_interrupts_keep_no_records,
+    ),
     (
         "events::a_real_driver_gets_the_callers_number",
         a_real_driver_gets_the_callers_number,
@@ -79,6 +84,38 @@ fn there_is_an_end_of_them() {
     assert_eq!(free(&tenant, fd, client, 7), rm::OK);
     assert_eq!(alloc(&tenant, fd, client, MOST), rm::OK);
     assert_eq!(alloc(&tenant, fd, client, MOST + 1), full);
+}
+
+/// The driver would keep one in the kernel's memory for each event at each interrupt, which a program causes without a call.
+fn events_of_interrupts_keep_no_records() {
+    const GR0: u32 = 12;
+    let (interrupts, none) = (
+        event_params::NONSTALL_INTR,
+        event_params::WITHOUT_EVENT_DATA,
+    );
+    let fixture = Fixture::new(MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    assert_eq!(alloc(&tenant, fd, client, fd), rm::OK);
+    for (requested, executed) in [
+        (GR0 | interrupts, GR0 | interrupts | none),
+        (GR0 | interrupts | none, GR0 | interrupts | none),
+        (GR0, GR0),
+    ] {
+        let class = NV01_EVENT_OS_EVENT;
+        let arg = rm::alloc(client, device, 0, class, tenant.params_address());
+        let mut params = vec![0; 24];
+        put_u32(&mut params, event_params::H_SRC_RESOURCE, device);
+        put_u32(&mut params, event_params::NOTIFY_INDEX, requested);
+        put_u32(&mut params, event_params::DATA, fd.cast_unsigned());
+        let called = tenant.call(fd, rm::ALLOC, &arg, &params);
+        assert_eq!(called.status(), rm::OK);
+        let index = |params| u32_at(params, event_params::NOTIFY_INDEX);
+        assert_eq!(index(&called.params), Some(requested), "the tenant's own");
+        let seen = fixture.fake.seen().pop().unwrap();
+        assert_eq!(u32_at(&seen.segments[0], nvos21::H_CLASS), Some(class));
+        assert_eq!(index(&seen.segments[1]), Some(executed), "{requested:#x}");
+    }
 }
 
 fn a_real_driver_gets_the_callers_number() {
