@@ -9,6 +9,7 @@ use nvabi::{Release, escape, status};
 
 use crate::Test;
 use crate::agent::Ask;
+use crate::files::reconcile_until;
 use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
@@ -23,6 +24,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "events::events_of_interrupts_keep_no_records",
         events_of_interrupts_keep_no_records,
+    ),
+    (
+        "events::those_of_a_closed_file_are_freed",
+        those_of_a_closed_file_are_freed,
     ),
     (
         "events::a_real_driver_gets_the_callers_number",
@@ -115,6 +120,50 @@ fn events_of_interrupts_keep_no_records() {
         let seen = fixture.fake.seen().pop().unwrap();
         assert_eq!(u32_at(&seen.segments[0], nvos21::H_CLASS), Some(class));
         assert_eq!(index(&seen.segments[1]), Some(executed), "{requested:#x}");
+    }
+}
+
+/// The driver keeps them as long as anybody has the file open, in a list that every tenant's calls walk.
+fn those_of_a_closed_file_are_freed() {
+    let row = &escape::NV_ESC_FREE_OS_EVENT;
+    let refusals = [None, Some(status::NV_ERR_INVALID_STATE)];
+    for (is_compat, refusal) in [false, true]
+        .into_iter()
+        .flat_map(|is_compat| refusals.map(|refusal| (is_compat, refusal)))
+    {
+        let fixture = Fixture::new(MIB);
+        let fake = &fixture.fake;
+        fake.is_bound.store(true, Ordering::Relaxed);
+        let (tenant, fd, client, _) = with_device(&fixture);
+        fake.is_compat.store(is_compat, Ordering::Relaxed);
+        fake.refused
+            .lock()
+            .unwrap()
+            .extend(refusal.map(|it| (row.cmd(R), it)));
+        let closed = tenant.open(&fixture.path("nvidiactl"));
+        for (file, number) in [(closed, 1), (closed, 2), (closed, 3), (fd, 2), (fd, 9)] {
+            assert_eq!(alloc(&tenant, file, client, number), rm::OK);
+        }
+        let elsewhere = fixture.elsewhere(&tenant, closed);
+        tenant.close(closed);
+        reconcile_until(&fixture, "the file is given up", || {
+            fake.closed.load(Ordering::SeqCst) == 1
+        });
+        let mut seen = fake.seen();
+        seen.retain(|call| call.cmd == row.cmd(R));
+        let freed = seen.iter().map(|call| {
+            let word = |at| u32_at(&call.segments[0], at).unwrap();
+            (word(os_event::H_CLIENT), word(os_event::FD))
+        });
+        // One of a name that another file has made too may be the other one's.
+        let expected = [(client, 1), (client, 3)];
+        assert_eq!(freed.collect::<Vec<_>>(), expected);
+        let count = || fixture.container.journal.change().os_event_count();
+        if refusal.is_some() {
+            assert_eq!(count(), 5, "the driver has them");
+        }
+        drop(elsewhere);
+        reconcile_until(&fixture, "the rest is another file's", || count() == 2);
     }
 }
 
