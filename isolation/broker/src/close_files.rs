@@ -6,6 +6,8 @@
 //! calls with which a program would end: every root client of a control file, and in a UVM address space every semaphore pool, every range group, and every card, whose
 //! pages are moved to the host and whose mappings end with the memory that they hold.
 //!
+//! The OS events of a file are freed in every mode: the driver asks nobody whose they are.
+//!
 //! What was exported *into* a file is taken back too, by a client of the broker's own: the file may be open where no table of descriptors
 //! shows it, as in a `poll` that never ends. Another container of a share group finds none of it from then on: its broker asks this one about a
 //! file that is open here.
@@ -22,8 +24,8 @@ use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use journal::state::Op;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
-use nvabi::layout::nvos00;
-use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
+use nvabi::layout::{nvos00, os_event};
+use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 
 use crate::container::Container;
@@ -67,7 +69,28 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
     }
     let exports = exports_of(journal, file);
     let keeps_exports = !exports.is_empty() && !take_back_exports(driver, file, &exports);
-    keeps_clients || keeps_exports
+    let keeps_events = !free_events(driver, journal, file);
+    keeps_clients || keeps_exports || keeps_events
+}
+
+/// Has the driver free the OS events of a file, which it keeps in a list for the whole host as long as anybody has the file open
+/// (`free_os_events`, osapi.c), whosever their clients are; says whether all are gone.
+fn free_events(driver: &DriverSide, journal: &Journal, file: &OpenFile) -> bool {
+    let row = escape::NV_ESC_FREE_OS_EVENT;
+    let events: Vec<(u32, u32)> = {
+        let state = journal.change();
+        state.os_events_of(file.id).collect()
+    };
+    let mut are_gone = true;
+    for (client, number) in events {
+        let mut arg = zeroed(row.size.of(driver.release));
+        put_u32(&mut arg, os_event::H_CLIENT, client);
+        put_u32(&mut arg, os_event::FD, number);
+        let answer = execute(driver, file, caller(0), (row.cmd(driver.release), arg));
+        let status = answer.and_then(|arg| u32_at(&arg, os_event::STATUS));
+        are_gone &= matches!(status, Some(NV_OK | NV_ERR_INVALID_EVENT));
+    }
+    are_gone
 }
 
 /// Has the driver free the semaphore pools of a UVM file. What it does not free stays charged to the container's end: nobody hears when such a

@@ -4,19 +4,23 @@ use ledger::{Counted, Limits, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
 /// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`. Of a container with one card: see [`of_ledger`].
-const OF_LEDGER: [(Counted, u64); 12] = [
+const OF_LEDGER: [(Counted, u64); 13] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
     (Counted::Kind(ObjectKind::VaSpace), 1024),
     // Each may have an address space of its own by default, whose page tables come out of what RM keeps of the card for itself (gpu/device_share.c).
     (Counted::Kind(ObjectKind::Device), 1024),
-    // Engine objects, events, a debugger's sessions and the like: most of them the driver hands to the firmware (`RS_FLAGS_ALLOC_RPC_TO_PHYS_RM`,
+    // Engine objects, a debugger's sessions and the like: most of them the driver hands to the firmware (`RS_FLAGS_ALLOC_RPC_TO_PHYS_RM`,
     // resource_list.h), whose heap is small and the same for all. A CUDA context has some hundreds.
     (Counted::Kind(ObjectKind::Other), 1 << 14),
     // The driver keeps an entry in the kernel's memory for each piece of memory that is registered with each of them, which no control group
     // counts (third_party_p2p.c, `CliAddThirdPartyP2PVidmemInfo`). A process has one for each card.
     (Counted::Kind(ObjectKind::PeerSession), 64),
+    // The driver walks all that wait for an engine's interrupt at each one, in the interrupt's handler, and takes 64 bytes of the kernel's memory, which no
+    // control group counts, for each that waits for something else and keeps records (`_gpuEngineEventNotificationListNotify`, `nv_post_event`). A
+    // context has a few.
+    (Counted::Kind(ObjectKind::Event), 1024),
     // In pieces of 2 MiB, which is what `cuMemCreate` makes at least, 512 GiB.
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.

@@ -267,6 +267,11 @@ impl State {
         self.os_events.files_of((client, number)).next().is_some()
     }
 
+    /// The events that a file has made and no other one: client, number.
+    pub fn os_events_of(&self, file: FileId) -> impl Iterator<Item = (u32, u32)> {
+        self.os_events.of_file_alone(file)
+    }
+
     /// How many events there are.
     #[must_use]
     pub fn os_event_count(&self) -> usize {

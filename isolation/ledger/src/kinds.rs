@@ -30,6 +30,8 @@ pub enum ObjectKind {
     Other,
     /// A session of third-party peer-to-peer. The driver keeps something for each piece of memory that is registered with each.
     PeerSession,
+    /// An event. The driver walks those of a kind whenever it is reported, and may keep a record for each.
+    Event,
 }
 
 /// What can be limited.
@@ -65,6 +67,7 @@ impl fmt::Display for Counted {
             Self::Kind(ObjectKind::Invalidated) => "invalidated objects",
             Self::Kind(ObjectKind::Other) => "other objects",
             Self::Kind(ObjectKind::PeerSession) => "peer-to-peer sessions",
+            Self::Kind(ObjectKind::Event) => "events",
             Self::Objects => "objects",
             Self::Mappings => "external mappings",
             Self::Ranges => "external ranges",

@@ -172,7 +172,8 @@ impl Ledger {
             | ObjectKind::ContextShare
             | ObjectKind::Invalidated
             | ObjectKind::Other
-            | ObjectKind::PeerSession => Vec::new(),
+            | ObjectKind::PeerSession
+            | ObjectKind::Event => Vec::new(),
         };
         found.into_iter().max_by_key(|id| self.bytes_of(*id))
     }

@@ -19,6 +19,10 @@
 //! - *An encoder's session* is one of version 0: of another, RM maps as much as it wants of the memory that the caller names, whatever its
 //!   length, and reads it each second until the session is freed, whether the memory is still there or not (nvencsession.c,
 //!   `nvencsessionConstruct_IMPL`). Figures of the session are all that is lost, which a tenant is not shown.
+//! - *An event of an engine's interrupts* (NONSTALL_INTR) keeps no records, which is the one bit that is set here: RM takes a record of the kernel's memory
+//!   for each event at each interrupt, in no control group and without end, until GET_EVENT_DATA reads it or the file is closed (`nv_post_event`, nv.c).
+//!   Programs cause such interrupts by methods, without a call. `poll` returns all the same (`dataless_event_pending`); the records would have nothing
+//!   but the event's own handle and index, and gVisor, which runs CUDA, admits no GET_EVENT_DATA.
 //! - *A connection of two cards* has no peer numbers of the caller's choice: RM compares one neither with how many there are nor with who uses it
 //!   (`kbusCreateP2PMappingForNvlink_GP100`), and has the card's routing changed for everybody.
 
@@ -26,8 +30,8 @@ use nvabi::bytes::u32_at;
 use nvabi::class::{self, Class, Kind, Plain};
 use nvabi::escape::Id;
 use nvabi::layout::{
-    channel_group_params, channel_params, encoder_session, memory_params, nvos32, nvos46, nvos47,
-    video_params,
+    channel_group_params, channel_params, encoder_session, event_params, memory_params, nvos32,
+    nvos46, nvos47, video_params,
 };
 
 use crate::Op;
@@ -72,7 +76,7 @@ const OF_SIZED_UNMAPPING: &[Bits] = &[
 /// Bytes of the struct where it has a `size`.
 const SIZED: usize = 48;
 
-/// What is cleared in a call. `mapper` is the class of what a MAP_MEMORY_DMA maps into.
+/// What is cleared in a call, and set in one that makes an event. `mapper` is the class of what a MAP_MEMORY_DMA maps into.
 #[must_use]
 pub fn cleared(op: &Op, segments: &[&[u8]], mapper: Option<u32>) -> Vec<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
@@ -86,7 +90,23 @@ pub fn cleared(op: &Op, segments: &[&[u8]], mapper: Option<u32>) -> Vec<Narrowin
                 bytes: Replacement::U32(word & !bits),
             })
         });
-    narrowed.collect()
+    narrowed.chain(without_records(op, segments)).collect()
+}
+
+/// Of an event of an engine's interrupts: that it keeps no records.
+fn without_records(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
+    let [arg, params, ..] = segments else {
+        return None;
+    };
+    let class = class::of(op.class(arg)?)?;
+    let index = u32_at(params, event_params::NOTIFY_INDEX)?;
+    let keeps_records =
+        index & event_params::NONSTALL_INTR != 0 && index & event_params::WITHOUT_EVENT_DATA == 0;
+    (class.kind == Kind::Event && keeps_records).then_some(Narrowing {
+        segment: 1,
+        at: event_params::NOTIFY_INDEX,
+        bytes: Replacement::U32(index | event_params::WITHOUT_EVENT_DATA),
+    })
 }
 
 fn bits(op: &Op, arg: &[u8], mapper: Option<u32>) -> &'static [Bits] {
@@ -200,6 +220,45 @@ mod tests {
                 "{op:?} {class:?}"
             );
         }
+    }
+
+    /// What is another class's at the same place stays.
+    #[test]
+    fn an_event_of_an_engine_s_interrupts_keeps_no_records() {
+        const GR0: u32 = 12;
+        const SUBDEVICE_SPECIFIC: u32 = 0x2000_0000;
+        let set = |class: u32, index: u32| {
+            let mut arg = vec![0; escape::NV_ESC_RM_ALLOC.size.of(Release::R595) as usize];
+            let mut params = vec![0; 24];
+            put_u32(&mut arg, nvos21::H_CLASS, class);
+            put_u32(&mut params, event_params::NOTIFY_INDEX, index);
+            cleared(
+                &Op::Escape(&escape::NV_ESC_RM_ALLOC),
+                &[&arg, &params],
+                None,
+            )
+        };
+        let none = event_params::WITHOUT_EVENT_DATA;
+        let interrupts = event_params::NONSTALL_INTR;
+        for index in [GR0, 35, GR0 | SUBDEVICE_SPECIFIC, 0, 0xffff] {
+            let of_it = |bytes| Narrowing {
+                segment: 1,
+                at: 12,
+                bytes: Replacement::U32(bytes),
+            };
+            let expected = [of_it(index | interrupts | none)];
+            assert_eq!(set(0x79, index | interrupts), expected, "{index:#x}");
+            // As it is already, and events that are reported by the driver itself.
+            for index in [index | interrupts | none, index | none, index] {
+                assert_eq!(set(0x79, index), [], "{index:#x}");
+            }
+            assert_eq!(set(0x3e, index | interrupts), []);
+        }
+        let alloc = Op::Escape(&escape::NV_ESC_RM_ALLOC);
+        let mut arg = vec![0; 32];
+        put_u32(&mut arg, nvos21::H_CLASS, 0x79);
+        assert_eq!(cleared(&alloc, &[&arg], None), []);
+        assert_eq!(cleared(&alloc, &[&arg, &[0xff; 12]], None), []);
     }
 
     /// There the status stands at its place.

@@ -236,6 +236,10 @@ fn clients_are_limited(observed: &Observed) -> Result<()> {
     counts_are_limited(observed, "/clients", 4096)
 }
 
+fn events_are_limited(observed: &Observed) -> Result<()> {
+    counts_are_limited(observed, "/events", 1024)
+}
+
 /// Either refused, or charged: what the card's account shows is within the slice anyhow.
 fn managed_is_bounded(observed: &Observed) -> Result<()> {
     ensure!(
@@ -493,6 +497,7 @@ attacks! {
     thread_flood => flood_is_served,
     file_flood => files_are_used,
     client_flood => clients_are_limited,
+    event_flood => events_are_limited,
     refused_flood => refusals_flow,
     fd_in_ring => ring_counts,
     compat_mmap => compat_mmap_is_closed,

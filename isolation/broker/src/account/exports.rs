@@ -35,6 +35,7 @@ fn may_be_exported(kind: ObjectKind) -> bool {
         | ObjectKind::Channel
         | ObjectKind::ContextShare
         | ObjectKind::PeerSession
+        | ObjectKind::Event
         | ObjectKind::Invalidated => false,
     }
 }

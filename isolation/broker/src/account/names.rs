@@ -274,6 +274,7 @@ fn ends_by_itself_alone(kind: ObjectKind) -> bool {
         | ObjectKind::ContextShare
         | ObjectKind::Invalidated
         | ObjectKind::PeerSession
+        | ObjectKind::Event
         | ObjectKind::Other => false,
     }
 }

@@ -74,12 +74,12 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
         Kind::Channel => ObjectKind::Channel,
         Kind::ContextShare => ObjectKind::ContextShare,
         Kind::Plain(Plain::ThirdParty) => ObjectKind::PeerSession,
+        Kind::Event => ObjectKind::Event,
         Kind::Graphics
         | Kind::Copy
         | Kind::Video
         | Kind::OtherEngine
         | Kind::Usermode
-        | Kind::Event
         | Kind::Fabric
         | Kind::Plain(_) => ObjectKind::Other,
     }

@@ -3,11 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use nvabi::bytes::{put_u32, u32_at};
-use nvabi::layout::os_event;
+use nvabi::class::NV01_EVENT_OS_EVENT;
+use nvabi::layout::{event_params, nvos21, os_event};
 use nvabi::{Release, escape, status};
 
 use crate::Test;
 use crate::agent::Ask;
+use crate::files::reconcile_until;
 use crate::fixture::Fixture;
 use crate::quota::with_device;
 use crate::rm;
@@ -19,6 +21,14 @@ pub(crate) const TESTS: &[Test] = &[
         another_tenants_events_are_not_touched,
     ),
     ("events::there_is_an_end_of_them", there_is_an_end_of_them),
+    (
+        "events::events_of_interrupts_keep_no_records",
+        events_of_interrupts_keep_no_records,
+    ),
+    (
+        "events::those_of_a_closed_file_are_freed",
+        those_of_a_closed_file_are_freed,
+    ),
     (
         "events::a_real_driver_gets_the_callers_number",
         a_real_driver_gets_the_callers_number,
@@ -79,6 +89,82 @@ fn there_is_an_end_of_them() {
     assert_eq!(free(&tenant, fd, client, 7), rm::OK);
     assert_eq!(alloc(&tenant, fd, client, MOST), rm::OK);
     assert_eq!(alloc(&tenant, fd, client, MOST + 1), full);
+}
+
+/// The driver would keep one in the kernel's memory for each event at each interrupt, which a program causes without a call.
+fn events_of_interrupts_keep_no_records() {
+    const GR0: u32 = 12;
+    let (interrupts, none) = (
+        event_params::NONSTALL_INTR,
+        event_params::WITHOUT_EVENT_DATA,
+    );
+    let fixture = Fixture::new(MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let (tenant, fd, client, device) = with_device(&fixture);
+    assert_eq!(alloc(&tenant, fd, client, fd), rm::OK);
+    for (requested, executed) in [
+        (GR0 | interrupts, GR0 | interrupts | none),
+        (GR0 | interrupts | none, GR0 | interrupts | none),
+        (GR0, GR0),
+    ] {
+        let class = NV01_EVENT_OS_EVENT;
+        let arg = rm::alloc(client, device, 0, class, tenant.params_address());
+        let mut params = vec![0; 24];
+        put_u32(&mut params, event_params::H_SRC_RESOURCE, device);
+        put_u32(&mut params, event_params::NOTIFY_INDEX, requested);
+        put_u32(&mut params, event_params::DATA, fd.cast_unsigned());
+        let called = tenant.call(fd, rm::ALLOC, &arg, &params);
+        assert_eq!(called.status(), rm::OK);
+        let index = |params| u32_at(params, event_params::NOTIFY_INDEX);
+        assert_eq!(index(&called.params), Some(requested), "the tenant's own");
+        let seen = fixture.fake.seen().pop().unwrap();
+        assert_eq!(u32_at(&seen.segments[0], nvos21::H_CLASS), Some(class));
+        assert_eq!(index(&seen.segments[1]), Some(executed), "{requested:#x}");
+    }
+}
+
+/// The driver keeps them as long as anybody has the file open, in a list that every tenant's calls walk.
+fn those_of_a_closed_file_are_freed() {
+    let row = &escape::NV_ESC_FREE_OS_EVENT;
+    let refusals = [None, Some(status::NV_ERR_INVALID_STATE)];
+    for (is_compat, refusal) in [false, true]
+        .into_iter()
+        .flat_map(|is_compat| refusals.map(|refusal| (is_compat, refusal)))
+    {
+        let fixture = Fixture::new(MIB);
+        let fake = &fixture.fake;
+        fake.is_bound.store(true, Ordering::Relaxed);
+        let (tenant, fd, client, _) = with_device(&fixture);
+        fake.is_compat.store(is_compat, Ordering::Relaxed);
+        fake.refused
+            .lock()
+            .unwrap()
+            .extend(refusal.map(|it| (row.cmd(R), it)));
+        let closed = tenant.open(&fixture.path("nvidiactl"));
+        for (file, number) in [(closed, 1), (closed, 2), (closed, 3), (fd, 2), (fd, 9)] {
+            assert_eq!(alloc(&tenant, file, client, number), rm::OK);
+        }
+        let elsewhere = fixture.elsewhere(&tenant, closed);
+        tenant.close(closed);
+        reconcile_until(&fixture, "the file is given up", || {
+            fake.closed.load(Ordering::SeqCst) == 1
+        });
+        let mut seen = fake.seen();
+        seen.retain(|call| call.cmd == row.cmd(R));
+        let freed = seen.iter().map(|call| {
+            let word = |at| u32_at(&call.segments[0], at).unwrap();
+            (word(os_event::H_CLIENT), word(os_event::FD))
+        });
+        // One of a name that another file has made too may be the other one's.
+        let expected = [(client, 1), (client, 3)];
+        assert_eq!(freed.collect::<Vec<_>>(), expected);
+        let count = || fixture.container.journal.change().os_event_count();
+        if refusal.is_some() {
+            assert_eq!(count(), 5, "the driver has them");
+        }
+        drop(elsewhere);
+        reconcile_until(&fixture, "the rest is another file's", || count() == 2);
+    }
 }
 
 fn a_real_driver_gets_the_callers_number() {

@@ -17,8 +17,7 @@ use nvabi::layout::{
     card_info, disable_channels, import_object, memory_params, nvos00, nvos21, nvos46, nvos54,
     nvos55, virtual_params,
 };
-use nvabi::uvm;
-use nvabi::{control, status};
+use nvabi::{Release, control, escape, status, uvm};
 
 use crate::rm;
 
@@ -635,6 +634,7 @@ impl Driver for Handle {
             _ if [uvm::UVM_REGISTER_CHANNEL.cmd, uvm::UVM_REGISTER_GPU.cmd].contains(&call.cmd) => {
                 Some(call.cmd)
             }
+            _ if call.cmd == escape::NV_ESC_FREE_OS_EVENT.cmd(Release::R570) => Some(call.cmd),
             _ => None,
         };
         let refused =

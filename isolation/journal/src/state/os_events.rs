@@ -27,6 +27,18 @@ impl OsEvents {
         self.by_name.range(all).map(|(_, file)| *file).stepped()
     }
 
+    /// Those that a file has made and no other one: of a name the driver has one, which may be the other's.
+    pub(super) fn of_file_alone(&self, file: FileId) -> impl Iterator<Item = OsEvent> {
+        self.of_file(file)
+            .filter(move |event| self.files_of(*event).eq([file]))
+    }
+
+    fn of_file(&self, file: FileId) -> impl Iterator<Item = OsEvent> {
+        let all = (file, (0, 0))..=(file, (u32::MAX, u32::MAX));
+        let of_file = self.by_file.range(all).map(|(_, event)| *event);
+        of_file.stepped()
+    }
+
     /// The event is freed, by whichever file.
     pub(super) fn remove(&mut self, event: OsEvent) {
         let files: Vec<FileId> = self.files_of(event).collect();
@@ -37,9 +49,7 @@ impl OsEvents {
     }
 
     pub(super) fn remove_all_of(&mut self, file: FileId) {
-        let all = (file, (0, 0))..=(file, (u32::MAX, u32::MAX));
-        let of_file = self.by_file.range(all).map(|(_, event)| *event);
-        let events: Vec<OsEvent> = of_file.stepped().collect();
+        let events: Vec<OsEvent> = self.of_file(file).collect();
         for event in events {
             self.by_name.remove(&(event, file));
             self.by_file.remove(&(file, event));

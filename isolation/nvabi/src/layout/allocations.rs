@@ -112,6 +112,17 @@ structs! {
     mod event_params "NV0005_ALLOC_PARAMETERS" {
         /// the client whose object is watched; 0: the allocating one
         H_PARENT_CLIENT "hParentClient" = 0;
+        /// the object that is watched
+        H_SRC_RESOURCE "hSrcResource" = 4;
+        /// what of it is reported, with flags
+        NOTIFY_INDEX "notifyIndex" = 12;
+        /// the number of an OS event
+        DATA "data" = 16;
+    } and {
+        /// of `notifyIndex`: of an engine's interrupts that stop nothing, of whichever channel
+        NONSTALL_INTR "NV01_EVENT_NONSTALL_INTR": u32 = 0x0800_0000;
+        /// of `notifyIndex`: who waits is woken, and no record is kept for GET_EVENT_DATA
+        WITHOUT_EVENT_DATA "NV01_EVENT_WITHOUT_EVENT_DATA": u32 = 0x1000_0000;
     }
     /// A debugger session.
     mod debugger_params "NV83DE_ALLOC_PARAMETERS" {

@@ -1,14 +1,16 @@
-//! Names that a driver shares among all of a host, and asks nobody whose they are.
+//! Names that a driver shares among all of a host, and asks nobody whose they are; events without end.
+
+use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nvabi::class::{CLIENT_HANDLE_BASE, NV01_DEVICE_0};
-use nvabi::layout::{card_info, os_event};
+use nvabi::class::{CLIENT_HANDLE_BASE, NV01_DEVICE_0, NV01_EVENT_OS_EVENT};
+use nvabi::layout::{card_info, event_params, os_event};
 use nvabi::{Release, bytes, escape};
 use serde_json::{Value, json};
 
 use crate::Fixture;
-use crate::seat::{Answer, Interrupted, Seat, Target, done, new_handle};
+use crate::seat::{Answer, Interrupted, Seat, Target, done, new_handle, open};
 use crate::tally::{PIECE_BYTES, Tally};
 
 const RELEASE: Release = Release::R570;
@@ -85,6 +87,34 @@ pub(super) fn foreign_names(fixture: &mut Fixture) -> Result<Value> {
     fixture.keep(seat);
     let own_tally = Tally::default().json();
     Ok(json!({"attempts": attempts, "foreign": tally.json(), "tally": own_tally}))
+}
+
+/// Events without end of one engine's interrupts, with one descriptor that nobody reads.
+pub(super) fn event_flood(fixture: &mut Fixture) -> Result<Value> {
+    const GR0: u32 = 12;
+    let mut seat = Seat::take()?;
+    let waiting = open("nvidiactl")?;
+    let number = waiting.as_raw_fd().cast_unsigned();
+    let mut argument = vec![0; 16];
+    bytes::put_u32(&mut argument, os_event::H_CLIENT, seat.client);
+    bytes::put_u32(&mut argument, os_event::FD, number);
+    let cmd = u64::from(escape::NV_ESC_ALLOC_OS_EVENT.cmd(RELEASE));
+    let on = seat.number;
+    let made = seat.spell(on, cmd, &argument, Interrupted::Again);
+    let made = done(made, os_event::STATUS, number);
+    anyhow::ensure!(made.is_done(), "no OS event: {}", made.text());
+    let mut params = [0; 24];
+    bytes::put_u32(&mut params, event_params::H_SRC_RESOURCE, seat.subdevice);
+    let index = GR0 | event_params::NONSTALL_INTR;
+    bytes::put_u32(&mut params, event_params::NOTIFY_INDEX, index);
+    bytes::put_u32(&mut params, event_params::DATA, number);
+    let mut tally = Tally::default();
+    for _event in 0..2000 {
+        tally.count(seat.make(seat.subdevice, NV01_EVENT_OS_EVENT, &params), 0);
+    }
+    fixture.keep(seat);
+    fixture.keep(waiting);
+    Ok(json!({"events": tally.json(), "tally": Tally::default().json()}))
 }
 
 /// Second handles below objects that are not there, or that another thread frees at that moment.

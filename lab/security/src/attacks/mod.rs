@@ -46,7 +46,7 @@ attacks! {
     pages: huge_pages page_tables;
     managed: managed_late managed_unseen managed_heirs;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
-    events: foreign_names missing_destinations;
+    events: foreign_names missing_destinations event_flood;
     host: host_memory;
     signals: restarting_signals interrupting_signals profiling_signals;
     confinement: own_listener own_filter user_namespace nested_namespaces changed_root disguises userfault_pages setuid_exec;
