@@ -2,7 +2,8 @@
 //!
 //! Options that take a value must be known, or a value would be taken for the container's name. The tables are of runc 1.3
 //! and crun 1.21, in one: an option that is not in them is refused where it matters (create, run, restore, checkpoint, exec)
-//! unless it brings its value along (`--option=value`). How an option is spelled depends on who parses it: [`Spelling`].
+//! unless it brings its value along (`--option=value`). How an option is spelled, and whether one may be behind the container's name,
+//! depends on who parses it: [`Spelling`].
 
 mod options;
 
@@ -10,7 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use self::options::{
-    CHECKPOINT, CREATE, DELETE, EXEC, FDS_MAX, GLOBAL, HELP, RESTORE, Scanned, scan,
+    CHECKPOINT, CREATE, DELETE, EXEC, FDS_MAX, GLOBAL, HELP, RESTORE, Scanned, UPDATE, scan,
 };
 
 /// What a command line asks for.
@@ -80,7 +81,7 @@ pub enum Subcommand {
     },
     /// `update`.
     Update {
-        /// The container, if the last word is one: all options of an update are the runtime's business.
+        /// The container.
         id: String,
     },
     /// Everything else.
@@ -268,7 +269,7 @@ fn subcommand(
             return Ok(scan(rest, &DELETE, spelling, name).map_or(Subcommand::Other, delete));
         }
         "start" => return Ok(start(rest)),
-        "update" => return Ok(update(rest)),
+        "update" => return Ok(update(rest, spelling)),
         _ => return Ok(Subcommand::Other),
     };
     let scanned = scan(rest, known, spelling, name)?;
@@ -334,9 +335,15 @@ fn start(rest: &[String]) -> Subcommand {
     }
 }
 
-fn update(rest: &[String]) -> Subcommand {
-    match rest.last() {
-        Some(id) if !id.starts_with('-') => Subcommand::Update { id: id.clone() },
+/// With an option that is not known here the last word counts.
+fn update(rest: &[String], spelling: Spelling) -> Subcommand {
+    let scanned = scan(rest, &UPDATE, spelling, "update");
+    let id = match &scanned {
+        Ok(scanned) => scanned.positional,
+        Err(_unknown) => rest.last().map(String::as_str),
+    };
+    match id {
+        Some(id) if !id.starts_with('-') => Subcommand::Update { id: id.to_owned() },
         _ => Subcommand::Other,
     }
 }

@@ -374,6 +374,19 @@ fn a_container_lives_and_dies_through_the_wrapper() {
     assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
 }
 
+/// runc starts it from there: in the current folder may be another, which asks for nothing.
+#[test]
+fn a_bundle_that_is_named_behind_the_container_is_the_one_that_is_judged() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), "true");
+    let created = host.runtime(&["create", "c1", "--bundle", bundle.to_str().unwrap()]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.grant("c1").unwrap().cards[0].quota_bytes, 4 << 30);
+    let deleted = host.runtime(&["delete", "c1", "--force"]);
+    assert_eq!(deleted.code, Some(0), "{deleted:?}");
+    host.assert_clean();
+}
+
 #[test]
 fn a_run_in_one_step_is_refused_since_nobody_could_look_at_its_filter() {
     let Some(host) = Host::find() else { return };

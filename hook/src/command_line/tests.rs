@@ -159,6 +159,72 @@ fn a_value_is_never_taken_for_the_container() {
     ));
 }
 
+/// By trying, with runc 1.1.5 and crun 1.21: runc judges, and starts, what is named there, and crun refuses it.
+#[test]
+fn options_behind_the_container_are_runc_s_as_well() {
+    for line in [
+        "create abc --bundle /b",
+        "create abc -b=/b",
+        "create -b /a abc --bundle /b --pid-file /p",
+        "create abc --bundle /b -- --bundle /c",
+    ] {
+        let found = parsed(line).unwrap().subcommand;
+        assert_eq!(found, create("abc", Some("/b")), "{line}");
+    }
+    assert_eq!(
+        parsed("run abc -b /b -d").unwrap().subcommand,
+        run("abc", Some("/b"))
+    );
+    assert_eq!(
+        parsed("restore abc --bundle /b").unwrap().subcommand,
+        Subcommand::Restore {
+            bundle: Some("/b".into())
+        }
+    );
+    assert_eq!(
+        parsed("delete abc --force").unwrap().subcommand,
+        delete("abc")
+    );
+    assert!(matches!(
+        parsed("create abc --future value"),
+        Err(ParseError::UnknownOption { .. })
+    ));
+    assert_eq!(
+        by_crun("create abc --bundle /b").unwrap().subcommand,
+        create("abc", None)
+    );
+    // What follows there is the command's.
+    let Subcommand::Exec { preserved_fds, .. } =
+        parsed("exec abc sh --preserve-fds 3").unwrap().subcommand
+    else {
+        panic!("not exec");
+    };
+    assert_eq!(preserved_fds, 0);
+}
+
+#[test]
+fn an_update_names_its_container_wherever_its_options_are() {
+    for line in [
+        "update abc --cpu-quota 5000",
+        "update --cpu-quota 5000 abc",
+        "update --cpu-quota=5000 abc",
+        "update --memory-swap -1 abc",
+        "update -r - abc",
+        "update --future 3 abc",
+    ] {
+        let found = parsed(line).unwrap().subcommand;
+        let id = "abc".to_owned();
+        assert_eq!(found, Subcommand::Update { id }, "{line}");
+    }
+    for line in ["update --help", "update", "update --cpu-quota 5000"] {
+        assert_eq!(
+            parsed(line).unwrap().subcommand,
+            Subcommand::Other,
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn crun_s_spellings_are_understood() {
     // podman and conmon with crun and systemd.
