@@ -188,6 +188,23 @@ fn the_exit_code_is_the_command_s() {
     assert_eq!(host.left(), Vec::<PathBuf>::new());
 }
 
+/// What the kernel takes: many arguments, and one of almost 128 KiB.
+#[test]
+fn a_long_command_is_run_as_it_is() {
+    let Some(host) = Host::find("a_long_command_is_run_as_it_is") else {
+        return;
+    };
+    let many = vec!["x".repeat(60); 2_000];
+    let one = vec!["x".repeat(100 << 10)];
+    for (arguments, bytes) in [(many, 2_000 * 60), (one, 100 << 10)] {
+        let mut command = vec!["sh", "-c", r#"IFS=; printf %s "$*" | wc -c"#, "sh"];
+        command.extend(arguments.iter().map(String::as_str));
+        let output = host.run(&ONE_GIB, &command);
+        let reply = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(reply.trim(), bytes.to_string(), "{:?}", output.status);
+    }
+}
+
 #[test]
 fn what_the_command_leaves_running_ends_with_it() {
     let Some(host) = Host::find("what_the_command_leaves_running_ends_with_it") else {

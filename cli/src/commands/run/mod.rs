@@ -344,15 +344,13 @@ fn start(
         notify_socket: created.filter.map(|_| created.notify_socket()),
         filter: filter(created),
         dev: dev_plan(created),
-        command: command
-            .iter()
-            .map(|part| part.as_encoded_bytes().to_vec())
-            .collect(),
     };
     let program = std::env::current_exe().context("find this program")?;
     Command::new(program)
         .arg("run-inside")
         .arg(serde_json::to_string(&plan)?)
+        .arg("--")
+        .args(command)
         .spawn()
         .context("start the process of the command")
 }
