@@ -201,11 +201,12 @@ fn granted(
     let container = Container::new(config, ContainerKey::new(NAMESPACE, own_name()?)?);
     let order = vgpu::Create::new(&container, Source::Plain(request), FrontendKind::Run);
     let created = vgpu::create(&order)?.context("the command asks for no vGPU")?;
-    let (code, mut ended) = match Owner::of(state_dir) {
+    let (code, ended) = match Owner::of(state_dir) {
         Ok(owner) => supervised(&container, &owner, created, command, ending),
-        Err(error) => (Err(error), created.prepared.ended()),
+        Err(error) => (Err(error), Some(created.prepared.ended())),
     };
-    after(code, ended.release().context("release the grant"))
+    let released = ended.map_or(Ok(()), |mut ended| ended.release());
+    after(code, released.context("release the grant"))
 }
 
 /// What the command runs in.
@@ -238,13 +239,15 @@ impl HostEnvironment {
     }
 }
 
+/// The vGPU is returned where it can be released: what a process that does not end has of a card is not the next one's. Its broker ends
+/// with it then, and the next start takes the vGPU back.
 fn supervised(
     container: &Container,
     owner: &Owner,
     created: Created,
     command: &[OsString],
     ending: supervise::EndingSignals,
-) -> (anyhow::Result<ExitCode>, Ended) {
+) -> (anyhow::Result<ExitCode>, Option<Ended>) {
     let made = HostEnvironment::make(container, owner, created.grant.backend, ending);
     let HostEnvironment {
         signals,
@@ -252,7 +255,7 @@ fn supervised(
         guard,
     } = match made {
         Ok(made) => made,
-        Err(error) => return (Err(error), created.prepared.ended()),
+        Err(error) => return (Err(error), Some(created.prepared.ended())),
     };
     let (code, ended) = match ending.come() {
         Ok(None) => {
@@ -274,7 +277,9 @@ fn supervised(
     };
     // While the command's control group is there.
     let code = after(code, ended.teardown().context("undo what held the command"));
-    let code = after(code, cgroup.map_or(Ok(()), OwnCgroup::end));
+    let all_ended = cgroup.map_or(Ok(()), OwnCgroup::end);
+    let ended = all_ended.is_ok().then_some(ended);
+    let code = after(code, all_ended);
     let code = after(code, guard.map_or(Ok(()), Guard::stand_down));
     (code, ended)
 }
