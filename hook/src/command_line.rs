@@ -45,6 +45,8 @@ pub enum Subcommand {
         bundle: Option<PathBuf>,
         /// How far it takes the container.
         step: Step,
+        /// `--pid-file`
+        pid_file: Option<PathBuf>,
         /// `--preserve-fds`
         preserved_fds: u32,
     },
@@ -71,6 +73,8 @@ pub enum Subcommand {
         process: Option<ProcessOption>,
         /// `--cap`: what the process may do beyond the container's own.
         capabilities: Vec<String>,
+        /// `--detach`: the runtime ends before its process. Absent: behind it.
+        detached: Option<Detached>,
         /// `--preserve-fds`
         preserved_fds: u32,
     },
@@ -213,11 +217,40 @@ impl ProcessOption {
     /// The command line with another file: of several the last one holds.
     #[must_use]
     pub fn replaced(&self, arguments: &[OsString], file: PathBuf) -> Vec<OsString> {
-        let mut replaced = arguments.to_vec();
-        let at = self.options_end.min(replaced.len());
-        replaced.splice(at..at, [OsString::from(&self.name), file.into()]);
-        replaced
+        with_option(
+            arguments,
+            self.options_end,
+            [OsString::from(&self.name), file.into()],
+        )
     }
+}
+
+/// `--detach` of an exec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detached {
+    /// `--pid-file`
+    pub pid_file: Option<PathBuf>,
+    /// So many words of the command line are before the container's name.
+    pub options_end: usize,
+}
+
+impl Detached {
+    /// The command line with a file for the process.
+    #[must_use]
+    pub fn with_pid_file(&self, arguments: &[OsString], file: &Path) -> Vec<OsString> {
+        with_option(
+            arguments,
+            self.options_end,
+            [OsString::from("--pid-file"), file.into()],
+        )
+    }
+}
+
+fn with_option(arguments: &[OsString], at: usize, option: [OsString; 2]) -> Vec<OsString> {
+    let mut all = arguments.to_vec();
+    let at = at.min(all.len());
+    all.splice(at..at, option);
+    all
 }
 
 /// Where the errors of this command line go. Read before anything else, so that a wrong configuration is reported there too;
@@ -277,6 +310,7 @@ fn subcommand(
         return Ok(Subcommand::Other);
     }
     let bundle = scanned.value(&["bundle", "b"]).map(PathBuf::from);
+    let options_end = before + scanned.options_end;
     Ok(match name {
         "restore" => Subcommand::Restore { bundle },
         "checkpoint" => Subcommand::Checkpoint {
@@ -289,10 +323,14 @@ fn subcommand(
                 ProcessOption {
                     file: PathBuf::from(file),
                     name: format!("{dashes}{name}"),
-                    options_end: before + scanned.options_end,
+                    options_end,
                 }
             }),
             capabilities: scanned.values(&["cap", "c"]),
+            detached: scanned.has(&["detach", "d"]).then(|| Detached {
+                pid_file: scanned.pid_file(),
+                options_end,
+            }),
             preserved_fds: scanned.preserved_fds()?,
         },
         _ => create(&scanned, bundle)?,
@@ -323,6 +361,7 @@ fn create(scanned: &Scanned<'_>, bundle: Option<PathBuf>) -> Result<Subcommand, 
         } else {
             Step::CreateAndStart
         },
+        pid_file: scanned.pid_file(),
         preserved_fds: scanned.preserved_fds()?,
     })
 }

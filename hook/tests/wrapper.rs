@@ -482,17 +482,35 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     fs::write(&process, spec.to_string()).unwrap();
     let pid_file = host.dir.path().join("exec.pid");
     let arguments = detached_exec(&pid_file, &process);
-    let held = host.runtime(&arguments);
-    assert_eq!(held.code, Some(0), "{held:?}");
+    let without_file = [
+        "exec",
+        "-detach=true",
+        "c1",
+        "/bin/busybox",
+        "sleep",
+        "1000",
+    ];
+    for arguments in [&arguments[..], &without_file] {
+        let held = host.runtime(arguments);
+        assert_eq!(held.code, Some(0), "{held:?}");
+    }
     fs::write(host.dir.path().join("unfiltered"), "").unwrap();
-    let refused = host.runtime(&arguments);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(
-        refused
-            .stderr
-            .contains("without the container's seccomp filter"),
-        "{refused:?}"
-    );
+    for arguments in [&without_file[..], &arguments] {
+        let refused = host.runtime(arguments);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(
+            refused
+                .stderr
+                .contains("without the container's seccomp filter"),
+            "{refused:?}"
+        );
+    }
+    let left = fs::read_dir(host.dir.path().join("state/vgpus/moby/c1")).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left
+        .filter(|name| name.to_string_lossy().starts_with("exec-"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
     let pid = fs::read_to_string(&pid_file)
         .unwrap()
         .trim()

@@ -1,5 +1,7 @@
 //! The options of runc 1.3 and crun 1.21, and how a word is taken apart.
 
+use std::path::PathBuf;
+
 use super::{ParseError, Spelling};
 
 /// More than any engine passes on, and less than a kernel's limit.
@@ -120,6 +122,10 @@ impl<'a> Scanned<'a> {
             .ok_or_else(|| ParseError::NoContainer {
                 subcommand: self.subcommand.to_owned(),
             })
+    }
+
+    pub(super) fn pid_file(&self) -> Option<PathBuf> {
+        self.value(&["pid-file"]).map(PathBuf::from)
     }
 
     pub(super) fn preserved_fds(&self) -> Result<u32, ParseError> {

@@ -17,6 +17,7 @@ fn create(id: &str, bundle: Option<&str>) -> Subcommand {
         id: id.to_owned(),
         bundle: bundle.map(PathBuf::from),
         step: Step::Create,
+        pid_file: None,
         preserved_fds: 0,
     }
 }
@@ -26,6 +27,7 @@ fn run(id: &str, bundle: Option<&str>) -> Subcommand {
         id: id.to_owned(),
         bundle: bundle.map(PathBuf::from),
         step: Step::CreateAndStart,
+        pid_file: None,
         preserved_fds: 0,
     }
 }
@@ -40,8 +42,26 @@ fn exec(id: &str, process: Option<(&str, usize)>) -> Subcommand {
             options_end,
         }),
         capabilities: Vec::new(),
+        detached: None,
         preserved_fds: 0,
     }
+}
+
+fn with_pid_file(mut create: Subcommand, file: &str) -> Subcommand {
+    if let Subcommand::Create { pid_file, .. } = &mut create {
+        *pid_file = Some(file.into());
+    }
+    create
+}
+
+fn detached(mut exec: Subcommand, file: Option<&str>, options_end: usize) -> Subcommand {
+    if let Subcommand::Exec { detached, .. } = &mut exec {
+        *detached = Some(Detached {
+            pid_file: file.map(PathBuf::from),
+            options_end,
+        });
+    }
+    exec
 }
 
 fn delete(id: &str) -> Subcommand {
@@ -65,19 +85,22 @@ fn what_engines_send_is_understood() {
         (logging.log, logging.log_format.as_deref()),
         (Some("/b/log.json".into()), Some("json"))
     );
-    assert_eq!(invocation.subcommand, create("abc", Some("/b")));
+    assert_eq!(
+        invocation.subcommand,
+        with_pid_file(create("abc", Some("/b")), "/b/init.pid")
+    );
     // conmon.
     assert_eq!(
         parsed("--root=/run/runc --systemd-cgroup create --bundle=/b -no-pivot --pid-file /p abc")
             .unwrap()
             .subcommand,
-        create("abc", Some("/b"))
+        with_pid_file(create("abc", Some("/b")), "/p")
     );
     assert_eq!(
         parsed("--log l exec --process /tmp/p.json --detach --pid-file /p abc")
             .unwrap()
             .subcommand,
-        exec("abc", Some(("/tmp/p.json", 8)))
+        detached(exec("abc", Some(("/tmp/p.json", 8))), Some("/p"), 8)
     );
     assert_eq!(
         parsed("exec -t -e A=b -u 0:0 abc sh -p 1")
@@ -102,6 +125,52 @@ fn what_engines_send_is_understood() {
         parsed("create -- -abc").unwrap().subcommand,
         create("-abc", None)
     );
+}
+
+/// However it is spelled, and not where the words are the program's in the container.
+#[test]
+fn a_detached_exec_is_seen_by_its_options_alone() {
+    for (line, parse, file, options_end) in [
+        (
+            "exec --detach --pid-file /p abc sh",
+            parsed as fn(&str) -> _,
+            Some("/p"),
+            4,
+        ),
+        (
+            "exec --detach=true --pid-file=/p abc sh",
+            parsed,
+            Some("/p"),
+            3,
+        ),
+        ("exec -detach -pid-file /p abc sh", parsed, Some("/p"), 4),
+        ("exec -d abc daemon --pid-file /run/d.pid", parsed, None, 2),
+        ("exec -dt --pid-file /p abc sh", by_crun, Some("/p"), 4),
+        ("exec --det --pid-f=/p abc sh", by_crun, Some("/p"), 3),
+    ] {
+        let found = parse(line).unwrap().subcommand;
+        let expected = detached(exec("abc", None), file, options_end);
+        assert_eq!(found, expected, "{line}");
+    }
+    for line in [
+        "exec abc daemon -d --pid-file /run/d.pid",
+        "exec --detach=false --pid-file /p abc sh",
+    ] {
+        assert_eq!(
+            parsed(line).unwrap().subcommand,
+            exec("abc", None),
+            "{line}"
+        );
+    }
+    let Subcommand::Exec {
+        detached: Some(detached),
+        ..
+    } = parsed("--root /r exec -d abc sh").unwrap().subcommand
+    else {
+        panic!("not detached");
+    };
+    let line = detached.with_pid_file(&arguments("--root /r exec -d abc sh"), Path::new("/f"));
+    assert_eq!(line, arguments("--root /r exec -d --pid-file /f abc sh"));
 }
 
 #[test]
@@ -165,7 +234,7 @@ fn options_behind_the_container_are_runc_s_as_well() {
     for line in [
         "create abc --bundle /b",
         "create abc -b=/b",
-        "create -b /a abc --bundle /b --pid-file /p",
+        "create -b /a abc --bundle /b",
         "create abc --bundle /b -- --bundle /c",
     ] {
         let found = parsed(line).unwrap().subcommand;
@@ -230,7 +299,10 @@ fn crun_s_spellings_are_understood() {
     // podman and conmon with crun and systemd.
     let invocation = by_crun("--root=/run/crun --cgroup-manager systemd --systemd-cgroup --log-f=json create -b/b --pid-file=/p abc").unwrap();
     assert_eq!(invocation.root, Some("/run/crun".into()));
-    assert_eq!(invocation.subcommand, create("abc", Some("/b")));
+    assert_eq!(
+        invocation.subcommand,
+        with_pid_file(create("abc", Some("/b")), "/p")
+    );
     for line in [
         "run -db /b abc",
         "run -d --bun /b abc",
@@ -264,6 +336,7 @@ fn a_argument_is_read_as_its_own_parser_reads_it() {
             id: "abc".to_owned(),
             process: None,
             capabilities: vec!["X".to_owned()],
+            detached: None,
             preserved_fds: 0,
         }
     );
@@ -273,6 +346,7 @@ fn a_argument_is_read_as_its_own_parser_reads_it() {
             id: "X".to_owned(),
             process: None,
             capabilities: vec!["ap".to_owned()],
+            detached: None,
             preserved_fds: 0,
         }
     );
