@@ -188,6 +188,23 @@ fn the_exit_code_is_the_command_s() {
     assert_eq!(host.left(), Vec::<PathBuf>::new());
 }
 
+/// What the kernel takes: many arguments, and one of almost 128 KiB.
+#[test]
+fn a_long_command_is_run_as_it_is() {
+    let Some(host) = Host::find("a_long_command_is_run_as_it_is") else {
+        return;
+    };
+    let many = vec!["x".repeat(60); 2_000];
+    let one = vec!["x".repeat(100 << 10)];
+    for (arguments, bytes) in [(many, 2_000 * 60), (one, 100 << 10)] {
+        let mut command = vec!["sh", "-c", r#"IFS=; printf %s "$*" | wc -c"#, "sh"];
+        command.extend(arguments.iter().map(String::as_str));
+        let output = host.run(&ONE_GIB, &command);
+        let reply = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(reply.trim(), bytes.to_string(), "{:?}", output.status);
+    }
+}
+
 #[test]
 fn what_the_command_leaves_running_ends_with_it() {
     let Some(host) = Host::find("what_the_command_leaves_running_ends_with_it") else {
@@ -206,6 +223,85 @@ fn what_the_command_leaves_running_ends_with_it() {
     // A killed orphan is init's to reap; until then it is a zombie, which runs no more.
     let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z "), "{state}");
+}
+
+/// The command's own group, in the hierarchy in which `cgpu run` made it.
+const OWN_GROUP: &str = r#"
+    g=$(sed -n 's,^[0-9]*:pids:,/sys/fs/cgroup/pids,p' /proc/self/cgroup)
+    [ -d "$g" ] || g=/sys/fs/cgroup$(sed -n 's,^0::,,p' /proc/self/cgroup)
+    [ -d "$g" ] || g=/sys/fs/cgroup/unified$(sed -n 's,^0::,,p' /proc/self/cgroup)
+"#;
+
+#[test]
+fn what_runs_in_groups_below_the_command_s_ends_with_it() {
+    let name = "what_runs_in_groups_below_the_command_s_ends_with_it";
+    let Some(host) = Host::find(name) else {
+        return;
+    };
+    if !Path::new("/sys/fs/cgroup").exists() {
+        println!("SKIP: {name}: no cgroups");
+        return;
+    }
+    let script = format!(
+        "{OWN_GROUP}
+        mkdir -p $g/below/two || exit 9
+        sleep 1000 >/dev/null 2>&1 &
+        echo $! > $g/below/two/cgroup.procs || exit 9
+        echo $! $g"
+    );
+    let output = host.run(&ONE_GIB, &["sh", "-c", &script]);
+    let reply = String::from_utf8_lossy(&output.stdout);
+    let (pid, group) = reply.trim().split_once(' ').unwrap();
+    assert!(group.contains("/cgpu-run-"), "{reply}");
+    assert!(!runs(pid), "{output:?}");
+    assert!(!Path::new(group).exists(), "{output:?}");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// A frozen process is not killed: one that the driver keeps is as good as that.
+#[test]
+fn a_process_that_does_not_end_keeps_the_grant() {
+    let name = "a_process_that_does_not_end_keeps_the_grant";
+    let Some(host) = Host::find(name) else {
+        return;
+    };
+    let frozen = Path::new("/sys/fs/cgroup/freezer");
+    if !frozen.join("tasks").exists() {
+        println!("SKIP: {name}: no freezer of version 1");
+        return;
+    }
+    let frozen = frozen.join(format!("cgpu-slice-test-{}", std::process::id()));
+    std::fs::create_dir(&frozen).unwrap();
+    let _sim = Sim::start(&host);
+    let run = |script: &str| {
+        Command::new(env!("CARGO_BIN_EXE_cgpu"))
+            .args([
+                "run", "--memory", "40Gi", "--cards", "2", "--", "sh", "-c", script, "sh",
+            ])
+            .arg(&frozen)
+            .env("CGPU_CONFIG", host.dir.path().join("cgpu.toml"))
+            .output()
+            .unwrap()
+    };
+    let output = run("sleep 1000 >/dev/null 2>&1 & echo $! > $1/cgroup.procs
+        echo FROZEN > $1/freezer.state; echo $!");
+    let pid = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let grants = std::fs::read_dir(host.dir.path().join("state/vgpus/cgpu-run"));
+    let reply = String::from_utf8_lossy(&output.stderr).into_owned();
+    let kept = grants.map_or(0, Iterator::count);
+    std::fs::write(frozen.join("freezer.state"), "THAWED").unwrap();
+    assert!(
+        reply.contains(&format!("do not end: [{pid}]")),
+        "{output:?}"
+    );
+    assert_eq!(kept, 1, "{output:?}");
+    // Killed already, it ends now; its broker does so with it, and the next start takes the vGPU back.
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while !run("true").status.success() {
+        assert!(std::time::Instant::now() < until, "{reply}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::fs::remove_dir(&frozen).unwrap();
 }
 
 /// Whether a process runs; a killed orphan that nobody has waited for runs no more.

@@ -2,7 +2,8 @@
 //!
 //! Options that take a value must be known, or a value would be taken for the container's name. The tables are of runc 1.3
 //! and crun 1.21, in one: an option that is not in them is refused where it matters (create, run, restore, checkpoint, exec)
-//! unless it brings its value along (`--option=value`). How an option is spelled depends on who parses it: [`Spelling`].
+//! unless it brings its value along (`--option=value`). How an option is spelled, and whether one may be behind the container's name,
+//! depends on who parses it: [`Spelling`].
 
 mod options;
 
@@ -10,7 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use self::options::{
-    CHECKPOINT, CREATE, DELETE, EXEC, FDS_MAX, GLOBAL, HELP, RESTORE, Scanned, scan,
+    CHECKPOINT, CREATE, DELETE, EXEC, FDS_MAX, GLOBAL, HELP, RESTORE, Scanned, UPDATE, scan,
 };
 
 /// What a command line asks for.
@@ -44,6 +45,8 @@ pub enum Subcommand {
         bundle: Option<PathBuf>,
         /// How far it takes the container.
         step: Step,
+        /// `--pid-file`
+        pid_file: Option<PathBuf>,
         /// `--preserve-fds`
         preserved_fds: u32,
     },
@@ -70,6 +73,8 @@ pub enum Subcommand {
         process: Option<ProcessOption>,
         /// `--cap`: what the process may do beyond the container's own.
         capabilities: Vec<String>,
+        /// `--detach`: the runtime ends before its process. Absent: behind it.
+        detached: Option<Detached>,
         /// `--preserve-fds`
         preserved_fds: u32,
     },
@@ -80,7 +85,7 @@ pub enum Subcommand {
     },
     /// `update`.
     Update {
-        /// The container, if the last word is one: all options of an update are the runtime's business.
+        /// The container.
         id: String,
     },
     /// Everything else.
@@ -212,11 +217,40 @@ impl ProcessOption {
     /// The command line with another file: of several the last one holds.
     #[must_use]
     pub fn replaced(&self, arguments: &[OsString], file: PathBuf) -> Vec<OsString> {
-        let mut replaced = arguments.to_vec();
-        let at = self.options_end.min(replaced.len());
-        replaced.splice(at..at, [OsString::from(&self.name), file.into()]);
-        replaced
+        with_option(
+            arguments,
+            self.options_end,
+            [OsString::from(&self.name), file.into()],
+        )
     }
+}
+
+/// `--detach` of an exec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detached {
+    /// `--pid-file`
+    pub pid_file: Option<PathBuf>,
+    /// So many words of the command line are before the container's name.
+    pub options_end: usize,
+}
+
+impl Detached {
+    /// The command line with a file for the process.
+    #[must_use]
+    pub fn with_pid_file(&self, arguments: &[OsString], file: &Path) -> Vec<OsString> {
+        with_option(
+            arguments,
+            self.options_end,
+            [OsString::from("--pid-file"), file.into()],
+        )
+    }
+}
+
+fn with_option(arguments: &[OsString], at: usize, option: [OsString; 2]) -> Vec<OsString> {
+    let mut all = arguments.to_vec();
+    let at = at.min(all.len());
+    all.splice(at..at, option);
+    all
 }
 
 /// Where the errors of this command line go. Read before anything else, so that a wrong configuration is reported there too;
@@ -268,7 +302,7 @@ fn subcommand(
             return Ok(scan(rest, &DELETE, spelling, name).map_or(Subcommand::Other, delete));
         }
         "start" => return Ok(start(rest)),
-        "update" => return Ok(update(rest)),
+        "update" => return Ok(update(rest, spelling)),
         _ => return Ok(Subcommand::Other),
     };
     let scanned = scan(rest, known, spelling, name)?;
@@ -276,6 +310,7 @@ fn subcommand(
         return Ok(Subcommand::Other);
     }
     let bundle = scanned.value(&["bundle", "b"]).map(PathBuf::from);
+    let options_end = before + scanned.options_end;
     Ok(match name {
         "restore" => Subcommand::Restore { bundle },
         "checkpoint" => Subcommand::Checkpoint {
@@ -288,10 +323,14 @@ fn subcommand(
                 ProcessOption {
                     file: PathBuf::from(file),
                     name: format!("{dashes}{name}"),
-                    options_end: before + scanned.options_end,
+                    options_end,
                 }
             }),
             capabilities: scanned.values(&["cap", "c"]),
+            detached: scanned.has(&["detach", "d"]).then(|| Detached {
+                pid_file: scanned.pid_file(),
+                options_end,
+            }),
             preserved_fds: scanned.preserved_fds()?,
         },
         _ => create(&scanned, bundle)?,
@@ -322,6 +361,7 @@ fn create(scanned: &Scanned<'_>, bundle: Option<PathBuf>) -> Result<Subcommand, 
         } else {
             Step::CreateAndStart
         },
+        pid_file: scanned.pid_file(),
         preserved_fds: scanned.preserved_fds()?,
     })
 }
@@ -334,9 +374,15 @@ fn start(rest: &[String]) -> Subcommand {
     }
 }
 
-fn update(rest: &[String]) -> Subcommand {
-    match rest.last() {
-        Some(id) if !id.starts_with('-') => Subcommand::Update { id: id.clone() },
+/// With an option that is not known here the last word counts.
+fn update(rest: &[String], spelling: Spelling) -> Subcommand {
+    let scanned = scan(rest, &UPDATE, spelling, "update");
+    let id = match &scanned {
+        Ok(scanned) => scanned.positional,
+        Err(_unknown) => rest.last().map(String::as_str),
+    };
+    match id {
+        Some(id) if !id.starts_with('-') => Subcommand::Update { id: id.to_owned() },
         _ => Subcommand::Other,
     }
 }

@@ -54,6 +54,16 @@ pub fn run(arguments: Vec<OsString>, log: &ErrorLog) -> anyhow::Result<ExitCode>
         root: invocation.root.clone(),
         bundle,
         global_arguments: invocation.global_arguments,
+        init_file: match &invocation.subcommand {
+            Subcommand::Create { pid_file, .. } => pid_file.clone(),
+            Subcommand::Restore { .. }
+            | Subcommand::Checkpoint { .. }
+            | Subcommand::Start { .. }
+            | Subcommand::Exec { .. }
+            | Subcommand::Delete { .. }
+            | Subcommand::Update { .. }
+            | Subcommand::Other => None,
+        },
     };
     runtime.run(invocation, log)
 }
@@ -142,6 +152,8 @@ struct Runtime {
     bundle: Option<PathBuf>,
     /// So many of `arguments` are before the subcommand.
     global_arguments: usize,
+    /// Where the runtime writes the first process of a container that it makes, if the engine names a file.
+    init_file: Option<PathBuf>,
 }
 
 impl Runtime {
@@ -151,6 +163,7 @@ impl Runtime {
                 id,
                 bundle,
                 step,
+                pid_file: _,
                 preserved_fds,
             } => {
                 let kept = kept(preserved_fds)?;
@@ -160,11 +173,12 @@ impl Runtime {
                 id,
                 process,
                 capabilities,
+                detached,
                 preserved_fds,
             } => {
                 let kept = kept(preserved_fds)?;
                 self.judge_exec(&id, process.as_ref(), &capabilities, kept)?;
-                self.exec(&id, kept)
+                self.exec(&id, detached, kept)
             }
             Subcommand::Start { id } => self.start(&id),
             Subcommand::Update { id } => self.update(&id),
@@ -309,19 +323,6 @@ impl Runtime {
         Ok(container.reopen_as(FrontendKind::Runtime))
     }
 
-    /// `--pid-file`, as engines write it.
-    fn pid_file(&self) -> Option<PathBuf> {
-        let mut arguments = self.arguments.iter().skip(self.global_arguments);
-        arguments
-            .find_map(|argument| match argument.to_str()? {
-                "--pid-file" => Some(None),
-                argument => argument
-                    .strip_prefix("--pid-file=")
-                    .map(|path| Some(path.into())),
-            })?
-            .or_else(|| arguments.next().map(PathBuf::from))
-    }
-
     fn delete(&self, which: &Deleted, kept: Inherited, log: &ErrorLog) -> anyhow::Result<ExitCode> {
         let Deleted::One(id) = which else {
             let status = self.child(kept)?;
@@ -402,7 +403,11 @@ impl Runtime {
 
     /// The first process of a container that was created.
     fn init(&self, id: &str) -> anyhow::Result<i32> {
-        if let Some(init) = self.pid_file().and_then(|file| read_pid(&file).ok()) {
+        if let Some(init) = self
+            .init_file
+            .as_deref()
+            .and_then(|file| read_pid(file).ok())
+        {
             return Ok(init);
         }
         let output = self

@@ -374,6 +374,19 @@ fn a_container_lives_and_dies_through_the_wrapper() {
     assert_eq!(fs::read(bundle.join("config.json")).unwrap(), before);
 }
 
+/// runc starts it from there: in the current folder may be another, which asks for nothing.
+#[test]
+fn a_bundle_that_is_named_behind_the_container_is_the_one_that_is_judged() {
+    let Some(host) = Host::find() else { return };
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), "true");
+    let created = host.runtime(&["create", "c1", "--bundle", bundle.to_str().unwrap()]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    assert_eq!(host.grant("c1").unwrap().cards[0].quota_bytes, 4 << 30);
+    let deleted = host.runtime(&["delete", "c1", "--force"]);
+    assert_eq!(deleted.code, Some(0), "{deleted:?}");
+    host.assert_clean();
+}
+
 #[test]
 fn a_run_in_one_step_is_refused_since_nobody_could_look_at_its_filter() {
     let Some(host) = Host::find() else { return };
@@ -469,17 +482,35 @@ fn an_exec_is_killed_whose_runtime(changes: &str) {
     fs::write(&process, spec.to_string()).unwrap();
     let pid_file = host.dir.path().join("exec.pid");
     let arguments = detached_exec(&pid_file, &process);
-    let held = host.runtime(&arguments);
-    assert_eq!(held.code, Some(0), "{held:?}");
+    let without_file = [
+        "exec",
+        "-detach=true",
+        "c1",
+        "/bin/busybox",
+        "sleep",
+        "1000",
+    ];
+    for arguments in [&arguments[..], &without_file] {
+        let held = host.runtime(arguments);
+        assert_eq!(held.code, Some(0), "{held:?}");
+    }
     fs::write(host.dir.path().join("unfiltered"), "").unwrap();
-    let refused = host.runtime(&arguments);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(
-        refused
-            .stderr
-            .contains("without the container's seccomp filter"),
-        "{refused:?}"
-    );
+    for arguments in [&without_file[..], &arguments] {
+        let refused = host.runtime(arguments);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(
+            refused
+                .stderr
+                .contains("without the container's seccomp filter"),
+            "{refused:?}"
+        );
+    }
+    let left = fs::read_dir(host.dir.path().join("state/vgpus/moby/c1")).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left
+        .filter(|name| name.to_string_lossy().starts_with("exec-"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
     let pid = fs::read_to_string(&pid_file)
         .unwrap()
         .trim()

@@ -160,6 +160,9 @@ enum Command {
     RunInside {
         /// What is prepared, as JSON.
         plan: String,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
     },
     /// What ends the processes of a `run` that was killed.
     #[cfg(feature = "host")]
@@ -310,7 +313,7 @@ fn host(arguments: Arguments, build: Build) -> anyhow::Result<ExitCode> {
         Command::Uninstall(options) => install::uninstall(&options),
         Command::Run(options) => run::run(&options),
         Command::Version(options) => version::run(&options, build),
-        Command::RunInside { plan } => run::inside(&plan),
+        Command::RunInside { plan, command } => run::inside(&plan, &command),
         Command::RunGuard { group } => run::guard(group),
         Command::WithParent { command } => run::with_parent(&command),
     }

@@ -1,5 +1,7 @@
 //! The options of runc 1.3 and crun 1.21, and how a word is taken apart.
 
+use std::path::PathBuf;
+
 use super::{ParseError, Spelling};
 
 /// More than any engine passes on, and less than a kernel's limit.
@@ -9,16 +11,28 @@ pub(super) const FDS_MAX: u32 = 1 << 16;
 pub(super) struct Options {
     with_value: &'static str,
     alone: &'static str,
+    behind: Behind,
+}
+
+/// What is behind the first word that is no option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    /// Another command's.
+    Other,
+    /// Go's programs read options there as well, up to `--`; crun takes no more than that word.
+    Options,
 }
 
 pub(super) const GLOBAL: Options = Options {
     with_value: "log log-format log-level root criu rootless cgroup-manager",
     alone: "debug systemd-cgroup version v V",
+    behind: Behind::Other,
 };
 
 pub(super) const CREATE: Options = Options {
     with_value: "bundle b config f console-socket pidfd-socket pid-file preserve-fds",
     alone: "no-pivot no-new-keyring no-subreaper detach d keep",
+    behind: Behind::Options,
 };
 
 pub(super) const RESTORE: Options = Options {
@@ -26,6 +40,7 @@ pub(super) const RESTORE: Options = Options {
         lsm-profile lsm-mount-context",
     alone: "tcp-established ext-unix-sk shell-job file-locks detach d no-subreaper no-pivot \
         auto-dedup lazy-pages",
+    behind: Behind::Options,
 };
 
 pub(super) const CHECKPOINT: Options = Options {
@@ -33,23 +48,34 @@ pub(super) const CHECKPOINT: Options = Options {
         network-lock empty-ns",
     alone: "leave-running tcp-established tcp-skip-in-flight link-remap ext-unix-sk shell-job \
         lazy-pages file-locks pre-dump auto-dedup",
+    behind: Behind::Options,
 };
 
 pub(super) const EXEC: Options = Options {
     with_value: "console-socket pidfd-socket cwd env e user u additional-gids g process p pid-file \
         process-label apparmor cap c preserve-fds cgroup",
     alone: "tty t detach d no-new-privs ignore-paused",
+    behind: Behind::Other,
 };
 
 pub(super) const DELETE: Options = Options {
     with_value: "",
     alone: "force f regex r",
+    behind: Behind::Options,
+};
+
+pub(super) const UPDATE: Options = Options {
+    with_value: "resources r blkio-weight cpu-period cpu-quota cpu-burst cpu-share cpu-rt-period \
+        cpu-rt-runtime cpu-idle cpuset-cpus cpuset-mems kernel-memory kernel-memory-tcp memory \
+        memory-reservation memory-swap pids-limit l3-cache-schema mem-bw-schema",
+    alone: "",
+    behind: Behind::Options,
 };
 
 /// Known to every subcommand, and among the global options.
 pub(super) const HELP: [&str; 4] = ["help", "h", "?", "usage"];
 
-/// Options up to the first word that is none.
+/// Options up to the first word that is none, or also those behind it ([`Behind`]).
 #[derive(Default)]
 pub(super) struct Scanned<'a> {
     /// Where they stand.
@@ -98,6 +124,10 @@ impl<'a> Scanned<'a> {
             })
     }
 
+    pub(super) fn pid_file(&self) -> Option<PathBuf> {
+        self.value(&["pid-file"]).map(PathBuf::from)
+    }
+
     pub(super) fn preserved_fds(&self) -> Result<u32, ParseError> {
         let Some(value) = self.value(&["preserve-fds"]) else {
             return Ok(0);
@@ -138,14 +168,20 @@ pub(super) fn scan<'a>(
         scanned.options_end = scanned.consumed;
         scanned.consumed += 1;
         if argument == "--" {
-            scanned.positional = arguments.get(scanned.consumed).map(String::as_str);
-            scanned.consumed += usize::from(scanned.positional.is_some());
+            if let (None, Some(word)) = (scanned.positional, arguments.get(scanned.consumed)) {
+                scanned.positional = Some(word);
+                scanned.consumed += 1;
+            }
             break;
         }
         let read = match (argument.strip_prefix("--"), argument.strip_prefix('-')) {
             (None, None | Some("")) => {
-                scanned.positional = Some(argument);
-                break;
+                // Of several the runtime complains.
+                scanned.positional.get_or_insert(argument);
+                if known.behind == Behind::Other || spelling == Spelling::C {
+                    break;
+                }
+                continue;
             }
             (None, Some(name)) if spelling == Spelling::C => letters(name, known),
             (Some(name), _) | (None, Some(name)) => {

@@ -17,6 +17,7 @@ fn create(id: &str, bundle: Option<&str>) -> Subcommand {
         id: id.to_owned(),
         bundle: bundle.map(PathBuf::from),
         step: Step::Create,
+        pid_file: None,
         preserved_fds: 0,
     }
 }
@@ -26,6 +27,7 @@ fn run(id: &str, bundle: Option<&str>) -> Subcommand {
         id: id.to_owned(),
         bundle: bundle.map(PathBuf::from),
         step: Step::CreateAndStart,
+        pid_file: None,
         preserved_fds: 0,
     }
 }
@@ -40,8 +42,26 @@ fn exec(id: &str, process: Option<(&str, usize)>) -> Subcommand {
             options_end,
         }),
         capabilities: Vec::new(),
+        detached: None,
         preserved_fds: 0,
     }
+}
+
+fn with_pid_file(mut create: Subcommand, file: &str) -> Subcommand {
+    if let Subcommand::Create { pid_file, .. } = &mut create {
+        *pid_file = Some(file.into());
+    }
+    create
+}
+
+fn detached(mut exec: Subcommand, file: Option<&str>, options_end: usize) -> Subcommand {
+    if let Subcommand::Exec { detached, .. } = &mut exec {
+        *detached = Some(Detached {
+            pid_file: file.map(PathBuf::from),
+            options_end,
+        });
+    }
+    exec
 }
 
 fn delete(id: &str) -> Subcommand {
@@ -65,19 +85,22 @@ fn what_engines_send_is_understood() {
         (logging.log, logging.log_format.as_deref()),
         (Some("/b/log.json".into()), Some("json"))
     );
-    assert_eq!(invocation.subcommand, create("abc", Some("/b")));
+    assert_eq!(
+        invocation.subcommand,
+        with_pid_file(create("abc", Some("/b")), "/b/init.pid")
+    );
     // conmon.
     assert_eq!(
         parsed("--root=/run/runc --systemd-cgroup create --bundle=/b -no-pivot --pid-file /p abc")
             .unwrap()
             .subcommand,
-        create("abc", Some("/b"))
+        with_pid_file(create("abc", Some("/b")), "/p")
     );
     assert_eq!(
         parsed("--log l exec --process /tmp/p.json --detach --pid-file /p abc")
             .unwrap()
             .subcommand,
-        exec("abc", Some(("/tmp/p.json", 8)))
+        detached(exec("abc", Some(("/tmp/p.json", 8))), Some("/p"), 8)
     );
     assert_eq!(
         parsed("exec -t -e A=b -u 0:0 abc sh -p 1")
@@ -102,6 +125,52 @@ fn what_engines_send_is_understood() {
         parsed("create -- -abc").unwrap().subcommand,
         create("-abc", None)
     );
+}
+
+/// However it is spelled, and not where the words are the program's in the container.
+#[test]
+fn a_detached_exec_is_seen_by_its_options_alone() {
+    for (line, parse, file, options_end) in [
+        (
+            "exec --detach --pid-file /p abc sh",
+            parsed as fn(&str) -> _,
+            Some("/p"),
+            4,
+        ),
+        (
+            "exec --detach=true --pid-file=/p abc sh",
+            parsed,
+            Some("/p"),
+            3,
+        ),
+        ("exec -detach -pid-file /p abc sh", parsed, Some("/p"), 4),
+        ("exec -d abc daemon --pid-file /run/d.pid", parsed, None, 2),
+        ("exec -dt --pid-file /p abc sh", by_crun, Some("/p"), 4),
+        ("exec --det --pid-f=/p abc sh", by_crun, Some("/p"), 3),
+    ] {
+        let found = parse(line).unwrap().subcommand;
+        let expected = detached(exec("abc", None), file, options_end);
+        assert_eq!(found, expected, "{line}");
+    }
+    for line in [
+        "exec abc daemon -d --pid-file /run/d.pid",
+        "exec --detach=false --pid-file /p abc sh",
+    ] {
+        assert_eq!(
+            parsed(line).unwrap().subcommand,
+            exec("abc", None),
+            "{line}"
+        );
+    }
+    let Subcommand::Exec {
+        detached: Some(detached),
+        ..
+    } = parsed("--root /r exec -d abc sh").unwrap().subcommand
+    else {
+        panic!("not detached");
+    };
+    let line = detached.with_pid_file(&arguments("--root /r exec -d abc sh"), Path::new("/f"));
+    assert_eq!(line, arguments("--root /r exec -d --pid-file /f abc sh"));
 }
 
 #[test]
@@ -159,12 +228,81 @@ fn a_value_is_never_taken_for_the_container() {
     ));
 }
 
+/// By trying, with runc 1.1.5 and crun 1.21: runc judges, and starts, what is named there, and crun refuses it.
+#[test]
+fn options_behind_the_container_are_runc_s_as_well() {
+    for line in [
+        "create abc --bundle /b",
+        "create abc -b=/b",
+        "create -b /a abc --bundle /b",
+        "create abc --bundle /b -- --bundle /c",
+    ] {
+        let found = parsed(line).unwrap().subcommand;
+        assert_eq!(found, create("abc", Some("/b")), "{line}");
+    }
+    assert_eq!(
+        parsed("run abc -b /b -d").unwrap().subcommand,
+        run("abc", Some("/b"))
+    );
+    assert_eq!(
+        parsed("restore abc --bundle /b").unwrap().subcommand,
+        Subcommand::Restore {
+            bundle: Some("/b".into())
+        }
+    );
+    assert_eq!(
+        parsed("delete abc --force").unwrap().subcommand,
+        delete("abc")
+    );
+    assert!(matches!(
+        parsed("create abc --future value"),
+        Err(ParseError::UnknownOption { .. })
+    ));
+    assert_eq!(
+        by_crun("create abc --bundle /b").unwrap().subcommand,
+        create("abc", None)
+    );
+    // What follows there is the command's.
+    let Subcommand::Exec { preserved_fds, .. } =
+        parsed("exec abc sh --preserve-fds 3").unwrap().subcommand
+    else {
+        panic!("not exec");
+    };
+    assert_eq!(preserved_fds, 0);
+}
+
+#[test]
+fn an_update_names_its_container_wherever_its_options_are() {
+    for line in [
+        "update abc --cpu-quota 5000",
+        "update --cpu-quota 5000 abc",
+        "update --cpu-quota=5000 abc",
+        "update --memory-swap -1 abc",
+        "update -r - abc",
+        "update --future 3 abc",
+    ] {
+        let found = parsed(line).unwrap().subcommand;
+        let id = "abc".to_owned();
+        assert_eq!(found, Subcommand::Update { id }, "{line}");
+    }
+    for line in ["update --help", "update", "update --cpu-quota 5000"] {
+        assert_eq!(
+            parsed(line).unwrap().subcommand,
+            Subcommand::Other,
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn crun_s_spellings_are_understood() {
     // podman and conmon with crun and systemd.
     let invocation = by_crun("--root=/run/crun --cgroup-manager systemd --systemd-cgroup --log-f=json create -b/b --pid-file=/p abc").unwrap();
     assert_eq!(invocation.root, Some("/run/crun".into()));
-    assert_eq!(invocation.subcommand, create("abc", Some("/b")));
+    assert_eq!(
+        invocation.subcommand,
+        with_pid_file(create("abc", Some("/b")), "/p")
+    );
     for line in [
         "run -db /b abc",
         "run -d --bun /b abc",
@@ -198,6 +336,7 @@ fn a_argument_is_read_as_its_own_parser_reads_it() {
             id: "abc".to_owned(),
             process: None,
             capabilities: vec!["X".to_owned()],
+            detached: None,
             preserved_fds: 0,
         }
     );
@@ -207,6 +346,7 @@ fn a_argument_is_read_as_its_own_parser_reads_it() {
             id: "X".to_owned(),
             process: None,
             capabilities: vec!["ap".to_owned()],
+            detached: None,
             preserved_fds: 0,
         }
     );

@@ -1,7 +1,5 @@
 //! An exec through `cgpu-runtime`.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -11,29 +9,31 @@ use vgpu::Running;
 
 use super::{Runtime, read_pid};
 use crate::child;
-use crate::command_line::ProcessOption;
+use crate::command_line::{Detached, ProcessOption};
 use crate::exec_file::exec_file;
 
 impl Runtime {
-    /// Where the runtime writes an exec's process as soon as it runs: the file that the engine names.
-    fn pid_file_of_a_detached(&self) -> Option<PathBuf> {
-        let detached = |argument: &OsString| argument == "--detach" || argument == "-d";
-        self.arguments
-            .iter()
-            .any(detached)
-            .then(|| self.pid_file())?
-    }
-
     /// An exec whose process is killed if it runs without the container's filter.
     fn exec_verified(
-        &self,
+        &mut self,
         running: &Running,
-        pid_file: &Path,
+        detached: &Detached,
         kept: Inherited,
     ) -> anyhow::Result<ExitCode> {
+        let pid_file = detached.pid_file.clone();
+        let is_ours = pid_file.is_none();
+        let pid_file = pid_file.unwrap_or_else(|| running.exec_pid_file());
+        if is_ours {
+            self.arguments = detached.with_pid_file(&self.arguments, &pid_file);
+        }
         let status = self.child(kept)?;
+        let written = read_pid(&pid_file);
+        if is_ours {
+            // It goes with the vGPU at the latest.
+            drop(std::fs::remove_file(&pid_file));
+        }
         if status.success() {
-            let process = read_pid(pid_file)?;
+            let process = written?;
             if let Err(unheld) = running.verify_exec(process) {
                 let killed = unheld.kill();
                 killed.context("a process that is not held cannot be killed")?;
@@ -74,12 +74,17 @@ impl Runtime {
         Ok(())
     }
 
-    pub(super) fn exec(&self, id: &str, kept: Inherited) -> anyhow::Result<ExitCode> {
-        if let Some(pid_file) = self.pid_file_of_a_detached()
+    pub(super) fn exec(
+        &mut self,
+        id: &str,
+        detached: Option<Detached>,
+        kept: Inherited,
+    ) -> anyhow::Result<ExitCode> {
+        if let Some(detached) = detached
             && let Ok(container) = self.container(id)
             && let Some(running) = self.own(&container)?
         {
-            return self.exec_verified(&running, &pid_file, kept);
+            return self.exec_verified(&running, &detached, kept);
         }
         kept.pass_on().context("cannot pass descriptors on")?;
         self.take_this_place()

@@ -1,12 +1,15 @@
-//! Programs that are in their control groups from their first instruction on.
+//! Programs that are in their control groups from their first instruction on, and the processes of groups.
 //!
 //! UNSAFETY: what runs between fork and exec may only make system calls; std cannot check that.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::proc;
 
 /// Has the command's child enter groups before it executes its program, by their opened `cgroup.procs` or `tasks`. A group that cannot be
 /// entered fails the start; nothing was executed then.
@@ -25,10 +28,92 @@ pub fn enter_before_exec(command: &mut Command, entrances: Vec<File>) -> &mut Co
     unsafe { command.pre_exec(enter) }
 }
 
+/// One of a subtree of groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Where it is.
+    pub folder: PathBuf,
+    /// Those in it, without those of groups below.
+    pub processes: Vec<i32>,
+}
+
+/// A group and those below it, each behind the one that it is in: of so many groups at most, for who is in a group may make as many below
+/// it as it likes.
+///
+/// # Errors
+/// A group that is there and cannot be read.
+pub fn subtree(folder: &Path, most: usize) -> io::Result<Vec<Group>> {
+    let (mut groups, mut left) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = left.pop().filter(|_| groups.len() < most) {
+        let processes = processes(&folder)?;
+        match fs::read_dir(&folder) {
+            Err(error) if has_gone(&error) => {}
+            Err(error) => return Err(error),
+            Ok(entries) => {
+                for entry in entries {
+                    let entry = match entry {
+                        Err(error) if has_gone(&error) => break,
+                        other => other?,
+                    };
+                    if left.len() < most && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                        left.push(entry.path());
+                    }
+                }
+            }
+        }
+        groups.push(Group { folder, processes });
+    }
+    Ok(groups)
+}
+
+/// The processes of a group, without those of groups below it; none of one that is gone.
+///
+/// # Errors
+/// The group is there and cannot be read.
+pub fn processes(folder: &Path) -> io::Result<Vec<i32>> {
+    match fs::read_to_string(folder.join("cgroup.procs")) {
+        Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
+        // The processes of a threaded group are listed in the domain above it.
+        Err(error) if has_gone(&error) || error.kind() == io::ErrorKind::Unsupported => {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn has_gone(error: &io::Error) -> bool {
+    proc::has_gone(error) || error.raw_os_error() == Some(libc::ENODEV)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn groups_below_are_listed_behind_the_one_that_they_are_in() {
+        let dir = std::env::temp_dir().join(format!("cgpu-groups-{}", std::process::id()));
+        let group = |name: &str, text: &str| {
+            let folder = dir.join(name);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cgroup.procs"), text).unwrap();
+            folder
+        };
+        let all = [
+            group("a", "1\n2\n"),
+            group("a/b", ""),
+            group("a/b/c", "3\n"),
+        ];
+        let found = subtree(&all[0], usize::MAX).unwrap();
+        let folders: Vec<_> = found.iter().map(|group| group.folder.clone()).collect();
+        assert_eq!(folders, all);
+        assert_eq!(found[0].processes, [1, 2]);
+        assert_eq!(found[2].processes, [3]);
+        assert_eq!(subtree(&all[0], 2).unwrap().len(), 2);
+        let gone = subtree(&dir.join("gone"), usize::MAX).unwrap();
+        assert_eq!(gone[0].processes, [0; 0]);
+        fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn every_group_is_entered_before_the_program_runs() {

@@ -24,7 +24,7 @@ use super::engine::Engine;
 use super::place::{self, Found, Owner, Writer};
 
 /// The folder of the journal, below the root.
-pub(super) const FOLDER: &str = "/var/lib/cgpu";
+pub(super) const FOLDER: &str = host_config::own_places::JOURNAL_DIR;
 /// Without copied programs, 1: former versions of cgpu read that. With them, or they would forget them, 2.
 const VERSIONS: [u32; 2] = [1, 2];
 

@@ -389,6 +389,25 @@ fn what_the_admin_changed_since_is_kept() {
     );
 }
 
+/// Who has once written to the folder of the journal names files, and what they are to be.
+#[test]
+fn an_uninstall_writes_no_file_that_an_install_does_not() {
+    let (_dir, site) = host();
+    install(&site, &RealDisk, "docker@28", AsDefault::No).unwrap();
+    let journal = site.state().join("install.json");
+    let text = fs::read_to_string(&journal).unwrap();
+    let forged = text.replace("/etc/docker/daemon.json", "/etc/cron.d/x");
+    assert_ne!(forged, text);
+    fs::write(&journal, forged).unwrap();
+    let victim = site.at("/etc/cron.d/x");
+    fs::create_dir_all(victim.parent().unwrap()).unwrap();
+    fs::copy(site.at("/etc/docker/daemon.json"), &victim).unwrap();
+    let before = picture(&site.root);
+    let error = uninstall(&site, &RealDisk).unwrap_err();
+    assert!(format!("{error:#}").contains("/etc/cron.d/x"), "{error:#}");
+    assert_eq!(picture(&site.root), before);
+}
+
 #[test]
 fn a_file_that_the_admin_broke_stops_the_uninstall_before_anything_is_done() {
     let (_dir, site) = host();

@@ -344,6 +344,12 @@ pub(super) fn plan_uninstall(
             .rev()
             .filter(|entry| entry.engine == engine)
         {
+            if !plan::files_of(engine).contains(&entry.path.as_str()) {
+                bail!(
+                    "{} is no file of {engine} that cgpu installs itself in: {FOLDER}/install.json was changed by another; nothing was changed",
+                    entry.path
+                );
+            }
             let (now, original) = original(site, journal, &entry.path)?;
             files.push(restoration(&entry.path, now, original, &mut remarks));
         }

@@ -1,9 +1,8 @@
 //! The process that becomes the command: its own `/dev`, the filter, the listener to the broker, then the command.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,8 @@ use sys::seccomp::{Wait, install_with_listener};
 use super::own_cgroup;
 use super::private_dev::{self, DevPlan};
 
-/// Everything that is decided before.
+/// Everything that is decided before, but for the command: one argument has 128 KiB at most (`MAX_ARG_STRLEN` of
+/// `include/uapi/linux/binfmts.h`).
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     /// `namespace/container`
@@ -35,8 +35,6 @@ pub(super) struct Plan {
     pub(super) filter: Vec<(u16, u8, u8, u32)>,
     /// The nodes.
     pub(super) dev: DevPlan,
-    /// The command and its arguments, as the kernel takes them.
-    pub(super) command: Vec<Vec<u8>>,
 }
 
 /// The shell's code for a command that is there and cannot be run.
@@ -48,10 +46,10 @@ const NOT_FOUND: u8 = 127;
     clippy::print_stderr,
     reason = "the command's error, with the shell's exit code"
 )]
-pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
+pub(in crate::commands) fn run(plan: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {
     let plan: Plan = serde_json::from_str(plan).context("read the plan")?;
-    let Some((program, arguments)) = plan.command.split_first() else {
-        bail!("the plan has no command");
+    let Some((program, arguments)) = command.split_first() else {
+        bail!("there is no command");
     };
     // A killed `cgpu run` takes its command along. The parent may have gone before the wish was there.
     set_pdeathsig(Signal::SIGKILL).context("follow `cgpu run`")?;
@@ -73,10 +71,7 @@ pub(in crate::commands) fn run(plan: &str) -> anyhow::Result<ExitCode> {
     SigSet::empty()
         .thread_set_mask()
         .context("unblock signals")?;
-    let program = OsStr::from_bytes(program);
-    let error = Command::new(program)
-        .args(arguments.iter().map(|argument| OsStr::from_bytes(argument)))
-        .exec();
+    let error = Command::new(program).args(arguments).exec();
     eprintln!("cgpu: {}: {error}", program.display());
     Ok(ExitCode::from(match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,

@@ -204,11 +204,12 @@ fn granted(
     let container = Container::new(config, ContainerKey::new(NAMESPACE, own_name()?)?);
     let order = vgpu::Create::new(&container, Source::Plain(request), FrontendKind::Run);
     let created = vgpu::create(&order)?.context("the command asks for no vGPU")?;
-    let (code, mut ended) = match Owner::of(state_dir) {
+    let (code, ended) = match Owner::of(state_dir) {
         Ok(owner) => supervised(&container, &owner, created, command, ending),
-        Err(error) => (Err(error), created.prepared.ended()),
+        Err(error) => (Err(error), Some(created.prepared.ended())),
     };
-    after(code, ended.release().context("release the grant"))
+    let released = ended.map_or(Ok(()), |mut ended| ended.release());
+    after(code, released.context("release the grant"))
 }
 
 /// What the command runs in.
@@ -241,13 +242,15 @@ impl HostEnvironment {
     }
 }
 
+/// The vGPU is returned where it can be released: what a process that does not end has of a card is not the next one's. Its broker ends
+/// with it then, and the next start takes the vGPU back.
 fn supervised(
     container: &Container,
     owner: &Owner,
     created: Created,
     command: &[OsString],
     ending: supervise::EndingSignals,
-) -> (anyhow::Result<ExitCode>, Ended) {
+) -> (anyhow::Result<ExitCode>, Option<Ended>) {
     let made = HostEnvironment::make(container, owner, created.grant.backend, ending);
     let HostEnvironment {
         signals,
@@ -255,7 +258,7 @@ fn supervised(
         guard,
     } = match made {
         Ok(made) => made,
-        Err(error) => return (Err(error), created.prepared.ended()),
+        Err(error) => return (Err(error), Some(created.prepared.ended())),
     };
     let (code, ended) = match ending.come() {
         Ok(None) => {
@@ -277,7 +280,9 @@ fn supervised(
     };
     // While the command's control group is there.
     let code = after(code, ended.teardown().context("undo what held the command"));
-    let code = after(code, cgroup.map_or(Ok(()), OwnCgroup::end));
+    let all_ended = cgroup.map_or(Ok(()), OwnCgroup::end);
+    let ended = all_ended.is_ok().then_some(ended);
+    let code = after(code, all_ended);
     let code = after(code, guard.map_or(Ok(()), Guard::stand_down));
     (code, ended)
 }
@@ -347,15 +352,13 @@ fn start(
         notify_socket: created.filter.map(|_| created.notify_socket()),
         filter: filter(created),
         dev: dev_plan(created),
-        command: command
-            .iter()
-            .map(|part| part.as_encoded_bytes().to_vec())
-            .collect(),
     };
     let program = std::env::current_exe().context("find this program")?;
     Command::new(program)
         .arg("run-inside")
         .arg(serde_json::to_string(&plan)?)
+        .arg("--")
+        .args(command)
         .spawn()
         .context("start the process of the command")
 }

@@ -3,14 +3,15 @@
 //! The broker looks for a slice's closed files among the processes of its cgroup, and what the command leaves running is
 //! found here: memory of a card that a process still holds must not be granted to the next one.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use sys::control_group::{self, Group};
 use sys::pidfd::PidFd;
 
 /// How long killed processes may take to be gone.
@@ -19,6 +20,8 @@ const END: Duration = Duration::from_secs(10);
 const END_OF_ONE_MS: u16 = 1_000;
 /// How long a run waits for what another one has left.
 const END_OF_OTHERS: Duration = Duration::from_secs(1);
+/// Until it is looked at again.
+const PAUSE: Duration = Duration::from_millis(5);
 /// What the folders' names begin with; whose they are follows, and the pid of their `cgpu run`.
 const PREFIX: &str = "cgpu-run-";
 
@@ -106,7 +109,10 @@ impl OwnCgroup {
         &self.0
     }
 
-    /// Kills what the command has left running, and removes the cgroup.
+    /// Kills what the command has left running, in groups below as well, and removes them all.
+    ///
+    /// # Errors
+    /// A process may be left.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.end_within(END)
     }
@@ -114,33 +120,68 @@ impl OwnCgroup {
     fn end_within(self, limit: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + limit;
         loop {
-            let left = processes(&self.0)?;
-            if left.is_empty() {
-                return match fs::remove_dir(&self.0) {
-                    // Another run has removed it.
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        Err(error).with_context(|| format!("remove {}", self.0.display()))
-                    }
-                    Ok(()) | Err(_) => Ok(()),
-                };
+            let groups = control_group::subtree(&self.0, usize::MAX)
+                .with_context(|| format!("list {}", self.0.display()))?;
+            let processes = groups.iter().flat_map(|group| group.processes.iter());
+            let left: Vec<i32> = processes.copied().collect();
+            if left.is_empty() && remove(&groups)? {
+                return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("processes of the command do not end: {left:?}");
+                bail!(
+                    "processes of the command in {} do not end: {left:?}",
+                    self.0.display()
+                );
             }
-            for pid in left {
-                // One that has gone meanwhile needs no killing.
-                if let Ok(process) = PidFd::open(pid)
-                    && process
-                        .signal(nix::sys::signal::Signal::SIGKILL as i32)
-                        .is_ok()
-                {
-                    process
-                        .wait_exit(END_OF_ONE_MS)
-                        .context("wait for a killed process")?;
-                }
+            self.kill(&groups)?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn kill(&self, groups: &[Group]) -> anyhow::Result<()> {
+        // Since Linux 5.14, version 2 alone: those that are started meanwhile too. What does not do it is done below.
+        if let Ok(mut all) = OpenOptions::new()
+            .write(true)
+            .open(self.0.join("cgroup.kill"))
+        {
+            drop(all.write_all(b"1"));
+        }
+        let mut killed = Vec::new();
+        for group in groups {
+            let opened = group.processes.iter();
+            let opened = opened.filter_map(|pid| Some((*pid, PidFd::open(*pid).ok()?)));
+            let opened: Vec<_> = opened.collect();
+            // Read again after they were opened: from then on a number cannot change hands.
+            let still = control_group::processes(&group.folder)
+                .with_context(|| format!("list {}", group.folder.display()))?;
+            let ours = opened.into_iter().filter(|(pid, _)| still.contains(pid));
+            // One that has gone meanwhile needs no killing.
+            killed
+                .extend(ours.filter(|(_, process)| process.signal(Signal::SIGKILL as i32).is_ok()));
+        }
+        for (_, process) in killed {
+            process
+                .wait_exit(END_OF_ONE_MS)
+                .context("wait for a killed process")?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes groups without processes, those below first; `false`: one of them is in use again.
+fn remove(groups: &[Group]) -> anyhow::Result<bool> {
+    for group in groups.iter().rev() {
+        match fs::remove_dir(&group.folder) {
+            Ok(()) => {}
+            // Another run has removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(false),
+            Err(error) => {
+                return Err(error).with_context(|| format!("remove {}", group.folder.display()));
             }
         }
     }
+    Ok(true)
 }
 
 /// Moves this process into a cgroup.
@@ -190,21 +231,6 @@ fn folder_of(text: &str, controller: &str, mount: &str) -> Option<PathBuf> {
     Some(Path::new(mount).join(path.trim_start_matches('/')))
 }
 
-fn processes(folder: &Path) -> anyhow::Result<Vec<i32>> {
-    let file = folder.join("cgroup.procs");
-    let text = match fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(error) if has_gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
-    };
-    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
-}
-
-/// A group that is removed while it is looked at.
-fn has_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ENODEV as i32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,13 +238,14 @@ mod tests {
     /// A number that no process has: above the kernel's own limit.
     const GONE: u32 = 1 << 30;
 
-    /// It has a group below it, which no `rmdir` removes.
+    /// It has a file below it, which no `rmdir` removes.
     #[test]
     fn what_cannot_be_removed_stops_no_other_run() {
         let (groups, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let owner = Owner::of(own.path()).unwrap();
         let left = groups.path().join(owner.name(GONE));
         fs::create_dir_all(left.join("below")).unwrap();
+        fs::write(left.join("below/file"), "").unwrap();
         sweep_below(&owner, groups.path(), END).unwrap_err();
         let made = OwnCgroup::below(&owner, Some(groups.path().to_owned())).unwrap();
         assert!(made.unwrap().folder().is_dir());

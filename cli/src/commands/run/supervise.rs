@@ -142,7 +142,8 @@ fn wait_for_either(signals: &SignalFd, broker: Option<&PidFd>) -> anyhow::Result
     })
 }
 
-/// A terminal sends its signals to the whole foreground group, the command included; a person or program to us alone.
+/// A terminal sends its signals to the whole foreground group, the command included; a person or program to us alone, or to the group:
+/// a signal does not show which. The sender's own group does not either, since a script signals what it has started. It is passed on then.
 fn is_for_us_alone(info: &siginfo) -> bool {
     const SI_KERNEL: i32 = 0x80;
     info.ssi_code != SI_KERNEL

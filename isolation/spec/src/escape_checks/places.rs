@@ -67,9 +67,10 @@ const SYSTEM: [&str; 58] = [
     "/var/spool",
 ];
 
-/// Where those listen who start containers, or processes, or hand out cards. A read-only mount reaches a socket as well.
-const LISTENERS: [&str; 39] = [
+/// Where those listen who start containers, or processes, or hand out cards. A read-only mount reaches a socket as well, and takes a lock.
+const LISTENERS: [&str; 40] = [
     "/run/buildkit",
+    "/run/cgpu-agent",
     "/run/containerd",
     "/run/cri-dockerd.sock",
     "/run/crio",

@@ -605,6 +605,8 @@ fn writable_folders_of_the_system_are_refused_above_and_below() {
         );
     }
     for listener in [
+        "/run/cgpu-agent",
+        "/run/cgpu-agent/publisher.lock",
         "/run/containerd",
         "/run/containerd/s",
         "/run/containerd/s/0123",
@@ -1003,6 +1005,26 @@ fn links_of_this_host_are_followed_to_their_end() {
             .any(|one| one.weakness == Weakness::HostRoot);
         assert!(refused, "{}", source.display());
     }
+}
+
+/// Root's next `cgpu uninstall` puts back what is kept there, at the paths that are kept there.
+#[test]
+fn the_journal_of_an_install_is_not_written_by_a_container() {
+    let own = OwnPlaces::of(&host_config::Config::default(), None);
+    let judged = |source: &str, options: &[&str]| {
+        let findings = of_container(&bound(source, options), &own, &fake()).unwrap();
+        admit(&findings, &Allow::of(Weakness::ALL)).unwrap()
+    };
+    for source in [
+        "/var/lib/cgpu",
+        "/var/lib/cgpu/install.json",
+        "/var/lib/cgpu/originals",
+        "/var/lib/cgpu/history",
+    ] {
+        assert_eq!(judged(source, &["rbind"]), [Weakness::HostRoot], "{source}");
+        assert_eq!(judged(source, &["rbind", "ro"]), [], "{source}");
+    }
+    assert_eq!(judged("/var/lib/cgpu-of-mine", &["rbind"]), []);
 }
 
 #[test]
