@@ -12,9 +12,9 @@ use crate::cache;
 use crate::command::{capture, line, progress};
 use crate::programs::{Programs, target_folder};
 
-/// The former version: the first commit with the journal's version 10, since a broker is not replaced by one that writes
+/// The former version: the first commit with the journal's version 11, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
-pub const COMMIT: &str = "8b51a13a75ce5ff31cc7c88e3dc6a62fe629cda6";
+pub const COMMIT: &str = "171800893ec6079e3b54c77be3be7c694f140439";
 
 /// Package and program of those that run for as long as a container does, or that engines and people start on it.
 const PROGRAMS: [(&str, &str); 8] = [

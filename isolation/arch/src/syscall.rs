@@ -56,6 +56,9 @@ pub enum Syscall {
     Clone3,
     Execveat,
     IoDestroy,
+    IoSetup,
+    ArchPrctl,
+    MapShadowStack,
 }
 
 impl Arch {
@@ -123,6 +126,9 @@ const fn numbers(call: Syscall) -> (Option<u32>, Option<u32>) {
         Syscall::Clone3 => (Some(435), Some(435)),
         Syscall::Execveat => (Some(322), Some(281)),
         Syscall::IoDestroy => (Some(207), Some(1)),
+        Syscall::IoSetup => (Some(206), Some(0)),
+        Syscall::ArchPrctl => (Some(158), None),
+        Syscall::MapShadowStack => (Some(453), Some(453)),
     }
 }
 
@@ -156,6 +162,7 @@ mod tests {
             (Syscall::Execve, libc::SYS_execve),
             (Syscall::Execveat, libc::SYS_execveat),
             (Syscall::IoDestroy, libc::SYS_io_destroy),
+            (Syscall::IoSetup, libc::SYS_io_setup),
             (Syscall::Exit, libc::SYS_exit),
             (Syscall::Fcntl, libc::SYS_fcntl),
             (Syscall::Setuid, libc::SYS_setuid),
@@ -190,6 +197,11 @@ mod tests {
         assert_eq!(
             Arch::NATIVE.number(Syscall::Poll).map(i64::from),
             Some(libc::SYS_poll)
+        );
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(
+            Arch::NATIVE.number(Syscall::ArchPrctl).map(i64::from),
+            Some(libc::SYS_arch_prctl)
         );
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
 use ledger::{CardSlot, Ledger, Operation};
-use nvabi::Release;
+use nvabi::{Release, uvm};
 use share::engines::CopyEngines;
 use verdict::policy::Managed;
 use verdict::{Effect, Op, Refusal};
@@ -257,7 +257,9 @@ impl Account {
             .chain([(CardSlot::HOST, self.host_memory_bytes)])
             .collect();
         let limits = limits::of_ledger(self.slots.len());
-        State::new(Ledger::with_limits(&quotas, limits), self.numbering.clone())
+        let range_bytes = uvm::EXTERNAL_RANGE_BYTES.of(self.release);
+        let ledger = Ledger::with_limits(&quotas, limits).with_range_bytes(range_bytes.into());
+        State::new(ledger, self.numbering.clone())
     }
 
     /// The cards of the grant.

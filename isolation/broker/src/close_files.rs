@@ -3,8 +3,8 @@
 //! A real driver frees what a file holds when *nobody* has the file open any more: nobody of another container either, to whom a
 //! tenant may have handed it, and not the second file of nvidia-uvm, which has the first one open as long as it is open itself. Holders are
 //! looked for in the broker's own container alone ([`crate::open_file_scan`]), so what the ledger is about to give back is freed first, by the
-//! calls with which a program would end: every root client of a control file, and in a UVM address space every semaphore pool, every range group, and every card, whose
-//! pages are moved to the host and whose mappings end with the memory that they hold.
+//! calls with which a program would end: every root client of a control file, and in a UVM address space every semaphore pool, every range group, every card, whose
+//! pages are moved to the host and whose mappings end with the memory that they hold, and every external range.
 //!
 //! The OS events of a file are freed in every mode: the driver asks nobody whose they are.
 //!
@@ -23,6 +23,7 @@ use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use journal::state::Op;
+use ledger::{Operation, Span};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::{nvos00, os_event};
 use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
@@ -62,6 +63,8 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
                 put(&mut arg, 0, &card.uuid_bytes);
                 call(driver, file, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
             }
+            // No card maps any of it by now.
+            free_ranges(driver, journal, file);
         }
         (Binding::Caller, FileKind::Ctl) => keeps_clients = !clients.is_empty(),
         (Binding::None, FileKind::Ctl | FileKind::Uvm)
@@ -96,12 +99,12 @@ fn free_events(driver: &DriverSide, journal: &Journal, file: &OpenFile) -> bool 
 /// Has the driver free the semaphore pools of a UVM file. What it does not free stays charged to the container's end: nobody hears when such a
 /// file is gone ([`crate::last_reference`]).
 fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
-    let pools: Vec<u64> = {
+    let pools: Vec<(u64, u64)> = {
         let state = journal.change();
-        state.pools(file.id).map(|(base, _bytes)| base).collect()
+        state.pools(file.id).collect()
     };
-    for base in pools {
-        if !free_pool(driver, file, base) {
+    for (base, length) in pools {
+        if !free_range(driver, file, (base, length)) {
             tracing::warn!(base, "a semaphore pool of a closed file was not freed");
             let stays = Op::PoolStays(file.id, base);
             journal.change().record_op(stays);
@@ -109,14 +112,35 @@ fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
     }
 }
 
-/// Has the driver free a semaphore pool, and says whether it is gone: the driver refuses it of one that is mapped
-/// (`uvm_free_semaphore_pool`, uvm_va_range.c).
-fn free_pool(driver: &DriverSide, file: &OpenFile, base: u64) -> bool {
+/// Has the driver free the external ranges of a UVM file. What it does not free stays charged and counted, as pools do.
+fn free_ranges(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
+    let uvm_file = ledger::FileId(file.id.0);
+    let ranges: Vec<Span> = {
+        let state = journal.change();
+        state.ledger.ranges_of(uvm_file).collect()
+    };
+    for span in ranges {
+        let base = span.base();
+        if !free_range(driver, file, (base, span.length_bytes())) {
+            tracing::warn!(base, "an external range of a closed file was not freed");
+            let stays = Operation::RangeStays { uvm_file, base };
+            journal.change().record(stays);
+        }
+    }
+}
+
+/// Has the driver free a range or a semaphore pool, and says whether it is gone: the driver refuses it of a pool that is mapped
+/// (`uvm_free_semaphore_pool`, uvm_va_range.c), and up to 580 it frees nothing of another length (`uvm_free`, uvm_map_external.c).
+fn free_range(driver: &DriverSide, file: &OpenFile, (base, length): (u64, u64)) -> bool {
     let row = uvm::UVM_FREE;
     let mut arg = zeroed(row.size.of(driver.release));
-    put_u64(&mut arg, uvm::map_external::BASE, base);
-    let answer = execute(driver, file, caller(0), (row.cmd, arg));
     let status_at = usize::try_from(row.status.of(driver.release)).ok();
+    put_u64(&mut arg, uvm::map_external::BASE, base);
+    // Since 590 the status is there.
+    if status_at != Some(uvm::map_external::LENGTH) {
+        put_u64(&mut arg, uvm::map_external::LENGTH, length);
+    }
+    let answer = execute(driver, file, caller(0), (row.cmd, arg));
     let status = answer.and_then(|arg| u32_at(&arg, status_at?));
     matches!(status, Some(NV_OK | NV_ERR_INVALID_ADDRESS))
 }

@@ -323,6 +323,10 @@ impl FileTable {
     }
 
     fn find(&self, (tid, tgid): (i32, i32), number: i32) -> io::Result<Found> {
+        // A file that is held needs no duplicate. Before Linux 6.9 there is none where the process's first thread has ended.
+        if let Some(file) = self.of_process(tid, number)? {
+            return Ok(Found::Ours(file));
+        }
         self.identify(duplicate(tid, tgid, number)?)
     }
 

@@ -3,25 +3,31 @@
 //! Descriptor tables are read: a process's own, and those of threads that have one to themselves (`unshare(CLONE_FILES)`, or a
 //! process whose first thread has ended). A file can also be where no table shows it:
 //!
-//! - on its way through a Unix socket, or registered with an io_uring. While any such place is occupied nothing counts as
-//!   given up, since uncharging what is still held would be a way past the quota;
+//! - on its way through a Unix socket, or registered with an io_uring. While a socket has descriptors in its queue, or any ring has a descriptor,
+//!   nothing counts as given up, since uncharging what is still held would be a way past the quota;
 //! - behind a mapping. A mapping shows the inode, not the open file, so it counts for every file of that inode,
 //!   unless the process has a descriptor of one of them, which explains it. It does not for files of `nvidia-uvm`: what is
 //!   mapped of those is charged to them, and two of them have one inode;
 //! - behind a mapping in the memory of a process that has ended or is another program now, which a second file of `nvidia-uvm` keeps
 //!   ([`crate::initialised`]).
 //!
+//! What a descriptor is, its link in `/proc` says. Its text there (`fdinfo`) is as long as its owner makes it: a line for each file that an epoll
+//! instance or an inotify watches, that a ring has registered, for each lock. The kernel writes all of it before anybody reads, so it is read of
+//! sockets alone.
+//!
 //! A look that fails is no sign of absence: while the system gives no descriptor to look with, nothing counts as given up.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use driver::{FileId, FileKind};
+use nix::errno::Errno;
 use nix::sys::stat::{fstat, major, minor};
 use supervisor::scarce::is_scarcity;
 
@@ -29,7 +35,11 @@ use crate::control_group::list_group;
 use crate::files::{OpenFile, position};
 use crate::initialised::{Initialised, Kept};
 use crate::maps::{self, has_gone};
+use crate::privilege;
 use crate::processes::Processes;
+
+/// No socket's text is as long, but for one with many locks: that counts as one that carries files.
+const MOST_INFO_BYTES: u64 = 64 * 1024;
 
 /// In which order the processes are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +92,6 @@ fn look_for_holders(
         .into_iter()
         .map(Sought::new)
         .collect::<io::Result<_>>()?;
-    let numbers: HashSet<u64> = files.iter().map(|file| file.inode.1).collect();
     let this = std::process::id().cast_signed();
     // Of all processes of the host some cannot be looked at.
     let tolerant = cgroup.is_none();
@@ -98,31 +107,10 @@ fn look_for_holders(
             return Ok(Vec::new());
         }
         let mut explained = HashSet::new();
-        for (tid, folder) in seen(tables_of(pid), tolerant)?.unwrap_or_default() {
-            // Not `fd`: that folder is closed to a supervisor without the capability to read others' folders.
-            let Some(entries) = seen(fs::read_dir(folder.join("fdinfo")), tolerant)? else {
-                continue;
-            };
-            for entry in entries {
-                let Some(entry) = seen(entry, tolerant)? else {
-                    continue;
-                };
-                let name = entry.file_name();
-                let number = name.to_str().and_then(|name| name.parse().ok());
-                let info = seen(fs::read_to_string(entry.path()), tolerant)?;
-                let (Some(number), Some(info)) = (number, info) else {
-                    continue;
-                };
-                explained.extend(
-                    seen(
-                        set_seen(&mut files, &numbers, &info, (tid, number)),
-                        tolerant,
-                    )?
-                    .flatten(),
-                );
-                if cgroup.is_some() && carries_files(&info) {
-                    return Ok(Vec::new());
-                }
+        for table in seen(tables_of(pid), tolerant)?.unwrap_or_default() {
+            let look = || set_seen_in(&mut files, &table, tolerant, &mut explained);
+            if privilege::with(look)? == Carries::Files {
+                return Ok(Vec::new());
             }
         }
         seen(set_mapped(&mut files, pid, &explained), tolerant)?;
@@ -191,19 +179,40 @@ impl Sought {
     }
 }
 
-/// Marks the file that a descriptor names, if it is one of these, and returns its inode.
-fn set_seen(
+/// Marks the files that a table of descriptors names, and collects their inodes; says whether one of the descriptors may carry others.
+fn set_seen_in(
     files: &mut [Sought],
-    numbers: &HashSet<u64>,
-    info: &str,
-    (tid, number): (i32, i32),
-) -> io::Result<Option<(u64, u64)>> {
-    // Older kernels do not tell the inode.
-    let ino: Option<u64> = field(info, "ino:").and_then(|ino| ino.parse().ok());
-    // Most descriptors name something else: their inode says so without a comparison.
-    if ino.is_some_and(|ino| !numbers.contains(&ino)) {
-        return Ok(None);
+    (tid, folder): &(i32, PathBuf),
+    tolerant: bool,
+    explained: &mut HashSet<(u64, u64)>,
+) -> io::Result<Carries> {
+    // Not `fd`: that folder may be closed to who has no capability to read others' folders.
+    let Some(entries) = seen(fs::read_dir(folder.join("fdinfo")), tolerant)? else {
+        return Ok(Carries::None);
+    };
+    for entry in entries {
+        let Some(entry) = seen(entry, tolerant)? else {
+            continue;
+        };
+        let name = entry.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Some(what) = seen(Descriptor::of(&folder.join("fd").join(&name)), tolerant)? else {
+            continue;
+        };
+        if what == Descriptor::File || what == Descriptor::Unknown {
+            explained.extend(seen(set_seen(files, (*tid, number)), tolerant)?.flatten());
+        }
+        if !tolerant && seen(what.carries(&entry.path()), tolerant)? == Some(Carries::Files) {
+            return Ok(Carries::Files);
+        }
     }
+    Ok(Carries::None)
+}
+
+/// Marks the file that a descriptor names, if it is one of these, and returns its inode.
+fn set_seen(files: &mut [Sought], (tid, number): (i32, i32)) -> io::Result<Option<(u64, u64)>> {
     let found = position(files, |file| {
         sys::kcmp::file(tid, number, file.file.fd.as_fd()).map(Ordering::reverse)
     })?;
@@ -212,6 +221,71 @@ fn set_seen(
     };
     file.is_held = true;
     Ok(Some(file.inode))
+}
+
+/// Whether descriptors are out of sight behind a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carries {
+    None,
+    /// There may be some.
+    Files,
+}
+
+/// What a descriptor is of, by its link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Descriptor {
+    /// A file with a path, as the driver's have one.
+    File,
+    Socket,
+    Ring,
+    /// Nothing that could be the driver's, or could carry a file.
+    Another,
+    /// The link is closed to this process.
+    Unknown,
+}
+
+impl Descriptor {
+    fn of(link: &Path) -> io::Result<Self> {
+        match fs::read_link(link) {
+            Ok(of) => Ok(Self::by_name(of.as_os_str().as_bytes())),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::ENAMETOOLONG) => Ok(Self::File),
+                Some(Errno::EACCES | Errno::EPERM) => Ok(Self::Unknown),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// A path begins with a slash, whatever its files are called.
+    fn by_name(name: &[u8]) -> Self {
+        match name {
+            [b'/', ..] => Self::File,
+            b"anon_inode:[io_uring]" => Self::Ring,
+            name if name.starts_with(b"socket:") => Self::Socket,
+            name if name.starts_with(b"anon_inode:") || name.starts_with(b"pipe:") => Self::Another,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Whether it may carry files; `info` is its text. That of a ring lists what is registered, and says nothing of that while the ring is busy.
+    fn carries(self, info: &Path) -> io::Result<Carries> {
+        let carries = match self {
+            Self::File | Self::Another => false,
+            Self::Ring => true,
+            Self::Socket | Self::Unknown => {
+                let mut text = Vec::new();
+                let file = fs::File::open(info)?;
+                file.take(MOST_INFO_BYTES).read_to_end(&mut text)?;
+                let is_cut = u64::try_from(text.len()).is_ok_and(|read| read >= MOST_INFO_BYTES);
+                is_cut || carries_files(&String::from_utf8_lossy(&text))
+            }
+        };
+        Ok(if carries {
+            Carries::Files
+        } else {
+            Carries::None
+        })
+    }
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -238,11 +312,9 @@ fn tables_of(pid: i32) -> io::Result<Vec<(i32, PathBuf)>> {
     Ok(tables)
 }
 
-/// Whether a descriptor is a socket with descriptors in its queue, or a ring with registered files.
+/// Whether a text is that of a socket with descriptors in its queue, or of a ring.
 fn carries_files(info: &str) -> bool {
-    ["scm_fds:", "UserFiles:"]
-        .into_iter()
-        .any(|name| field(info, name).is_some_and(|count| count != "0"))
+    field(info, "scm_fds:").is_some_and(|count| count != "0") || field(info, "SqMask:").is_some()
 }
 
 /// Marks the files that a process may have mapped.
@@ -330,3 +402,6 @@ fn processes_in(cgroup: Option<&Path>) -> io::Result<Vec<i32>> {
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests;

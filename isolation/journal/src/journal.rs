@@ -27,7 +27,7 @@ use named::Named;
 use sys::sync;
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
-pub const VERSION: u64 = 10;
+pub const VERSION: u64 = 11;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -282,7 +282,8 @@ impl Change<'_> {
             Reservation::Client { token }
             | Reservation::Object { token, .. }
             | Reservation::Memory { token, .. }
-            | Reservation::Pool { token, .. } => {
+            | Reservation::Pool { token, .. }
+            | Reservation::Range { token, .. } => {
                 let reservation = *token;
                 self.record(Operation::RollBack { reservation });
             }
@@ -295,7 +296,6 @@ impl Change<'_> {
             | Reservation::OsEvent { .. }
             | Reservation::FreeOsEvent { .. }
             | Reservation::Free { .. }
-            | Reservation::Range { .. }
             | Reservation::Unmap { .. }
             | Reservation::Unregister { .. }
             | Reservation::FreeRange { .. } => {}

@@ -25,7 +25,8 @@ const OF_LEDGER: [(Counted, u64); 13] = [
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.
     (Counted::Mappings, 1 << 18),
-    // One for what `cudaMalloc` takes at a time, which may be 2 MiB: 256 GiB.
+    // One for what `cudaMalloc` takes at a time, which may be 2 MiB: 256 GiB. Each is charged to the host's memory as well
+    // (`nvabi::uvm::EXTERNAL_RANGE_BYTES`).
     (Counted::Ranges, 1 << 17),
     // A place and the memory for it count one each.
     (Counted::Exports, 1 << 17),

@@ -130,6 +130,8 @@ pub enum Reservation {
         base: u64,
         /// Bytes.
         length: u64,
+        /// What the driver takes of the host's memory for it.
+        token: ReservationToken,
     },
     /// A mapping is undone on one card.
     Unmap {

@@ -166,20 +166,27 @@ impl Accounts {
 
     /// Charges what no handle refers to.
     pub(crate) fn hold(&mut self, charge: Charge) {
-        let share = self
-            .shares
-            .entry(charge.card)
-            .or_insert_with(|| Share::new(0));
-        share.held_bytes = share.held_bytes.saturating_add(u128::from(charge.bytes));
-        share.peak_bytes = share.peak_bytes.max(share.held_bytes);
+        self.hold_for_none(charge.card, charge.bytes);
         self.usages.add(charge);
+    }
+
+    /// Charges what is of no process.
+    pub(crate) fn hold_for_none(&mut self, card: CardSlot, bytes: u64) {
+        let share = self.shares.entry(card).or_insert_with(|| Share::new(0));
+        share.held_bytes = share.held_bytes.saturating_add(u128::from(bytes));
+        share.peak_bytes = share.peak_bytes.max(share.held_bytes);
     }
 
     /// Ends a charge.
     pub(crate) fn let_go(&mut self, charge: Charge) {
         self.usages.remove(charge);
-        if let Some(share) = self.shares.get_mut(&charge.card) {
-            let bytes = u128::from(charge.bytes);
+        self.let_go_for_none(charge.card, charge.bytes);
+    }
+
+    /// Ends what [`Accounts::hold_for_none`] has charged.
+    pub(crate) fn let_go_for_none(&mut self, card: CardSlot, bytes: u64) {
+        if let Some(share) = self.shares.get_mut(&card) {
+            let bytes = u128::from(bytes);
             debug_assert!(share.held_bytes >= bytes);
             share.held_bytes = share.held_bytes.saturating_sub(bytes);
         }

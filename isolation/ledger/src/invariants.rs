@@ -170,9 +170,12 @@ impl Ledger {
             };
             let managed = self.managed.values().flatten();
             let managed = managed.flat_map(|(base, piece)| piece.charges(*base));
+            let ranges = (card == CardSlot::HOST)
+                .then(|| self.live_ranges().saturating_mul(self.range_bytes));
             let counted_bytes: u128 = allocated()
                 .map(|(_, it)| it.bytes)
                 .chain(managed.filter(|it| it.card == card).map(|it| it.bytes))
+                .chain(ranges)
                 .map(u128::from)
                 .sum();
             if counted_bytes != share.held_bytes {
@@ -209,6 +212,11 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+
+    fn live_ranges(&self) -> u64 {
+        let ranges = self.ranges.values().map(|ranges| wide(ranges.len()));
+        ranges.fold(self.staying_ranges, u64::saturating_add)
     }
 
     fn check_counts(&self) -> Result<(), Discrepancy> {
@@ -267,9 +275,7 @@ impl Ledger {
                 record(Counted::Registrations, 1);
             }
         }
-        for ranges in self.ranges.values() {
-            record(Counted::Ranges, wide(ranges.len()));
-        }
+        record(Counted::Ranges, self.live_ranges());
         let recorded: BTreeMap<Counted, u64> = self.counts.all().collect();
         let names: BTreeSet<Counted> = recorded.keys().chain(found.keys()).copied().collect();
         for counted in names {

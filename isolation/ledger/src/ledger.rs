@@ -23,6 +23,10 @@ pub struct Ledger {
     pub(crate) mappings: BTreeMap<(FileId, CardSlot), Pieces>,
     /// External ranges of each uvm file: first to last address.
     pub(crate) ranges: BTreeMap<FileId, BTreeMap<u64, u64>>,
+    /// External ranges of files that are closed, which the driver has not freed: see [`Ledger::range_stays`].
+    pub(crate) staying_ranges: u64,
+    /// See [`Ledger::with_range_bytes`].
+    pub(crate) range_bytes: u64,
     pub(crate) managed: BTreeMap<FileId, ManagedPieces>,
     pub(crate) exports: BTreeMap<FileId, Exports>,
     pub(crate) registrations: Registrations,
@@ -151,6 +155,15 @@ impl Ledger {
             accounts: Accounts::new(quotas),
             counts: Counts::new(limits),
             ..Self::default()
+        }
+    }
+
+    /// The same where the driver takes so many bytes of the host's memory for each external range.
+    #[must_use]
+    pub fn with_range_bytes(self, range_bytes: u64) -> Self {
+        Self {
+            range_bytes,
+            ..self
         }
     }
 

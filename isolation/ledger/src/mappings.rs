@@ -38,6 +38,12 @@ impl Span {
     pub fn last(self) -> u64 {
         self.last
     }
+
+    /// How long it is, bytes.
+    #[must_use]
+    pub fn length_bytes(self) -> u64 {
+        self.last.saturating_sub(self.base).saturating_add(1)
+    }
 }
 
 /// What a change of pieces does to references. All of `Retain` come before any `Release` of the same one.

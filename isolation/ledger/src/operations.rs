@@ -96,6 +96,8 @@ pub enum Operation {
     Duplicate { pin: PinToken, place: Place },
     /// [`Ledger::add_range`]
     AddRange { uvm_file: FileId, span: Span },
+    /// [`Ledger::range_stays`]
+    RangeStays { uvm_file: FileId, base: u64 },
     /// [`Ledger::map_external`]
     MapExternal {
         pin: PinToken,
@@ -286,6 +288,10 @@ impl Ledger {
             }
             Operation::AddRange { uvm_file, span } => {
                 self.add_range(uvm_file, span);
+                Applied::Done
+            }
+            Operation::RangeStays { uvm_file, base } => {
+                self.range_stays(uvm_file, base);
                 Applied::Done
             }
             Operation::MapExternal {

@@ -2,7 +2,7 @@
 
 use std::collections::btree_map::Entry;
 
-use crate::charge::Demand;
+use crate::charge::{Demand, Purpose};
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, FileId, ObjectHandle, ProcessId};
 use crate::kinds::{Counted, ObjectKind};
@@ -71,16 +71,45 @@ impl Ledger {
         }
         let forgotten = overlapped.len();
         ranges.insert(span.base(), span.last());
-        self.counts.subtract(Counted::Ranges, wide(forgotten));
+        self.uncharge_ranges(wide(forgotten));
         self.counts.add(Counted::Ranges, 1);
+        if self.range_bytes > 0 {
+            self.accounts
+                .hold_for_none(CardSlot::HOST, self.range_bytes);
+        }
     }
 
-    /// Whether the container may make one more external range.
+    /// Whether the container may make one more external range, and the host's memory that it takes.
     ///
     /// # Errors
     /// [`crate::Refusal::TooMany`].
-    pub fn check_range(&self) -> Result<(), crate::Refusal> {
-        self.counts.check(Counted::Ranges, 1)
+    pub fn check_range(&self) -> Result<Demand, crate::Refusal> {
+        self.counts.check(Counted::Ranges, 1)?;
+        Ok(Demand {
+            card: CardSlot::HOST,
+            bytes: self.range_bytes,
+            purpose: Purpose::Context,
+        })
+    }
+
+    /// The external ranges of a uvm file: first to last address.
+    pub fn ranges_of(&self, uvm_file: FileId) -> impl Iterator<Item = Span> + '_ {
+        let ranges = self.ranges.get(&uvm_file).into_iter().flatten();
+        ranges.filter_map(|(base, last)| Span::between(*base, *last))
+    }
+
+    /// Records that the range starting at `base` outlives its file: it stays counted and charged.
+    pub fn range_stays(&mut self, uvm_file: FileId, base: u64) {
+        let ranges = self.ranges.get_mut(&uvm_file);
+        if ranges.is_some_and(|ranges| ranges.remove(&base).is_some()) {
+            self.staying_ranges = self.staying_ranges.saturating_add(1);
+        }
+    }
+
+    fn uncharge_ranges(&mut self, gone: u64) {
+        self.counts.subtract(Counted::Ranges, gone);
+        let bytes = gone.saturating_mul(self.range_bytes);
+        self.accounts.let_go_for_none(CardSlot::HOST, bytes);
     }
 
     /// Records that pinned memory is mapped at `span` on each of `cards`. What was mapped there on the
@@ -155,12 +184,12 @@ impl Ledger {
         if let Entry::Occupied(mut ranges) = self.ranges.entry(uvm_file) {
             if let Some(last) = ranges.get_mut().remove(&base) {
                 known = Span::between(base, last);
-                self.counts.subtract(Counted::Ranges, 1);
             }
             if ranges.get().is_empty() {
                 ranges.remove();
             }
         }
+        self.uncharge_ranges(u64::from(known.is_some()));
         for card in self.cards_mapped_by(uvm_file, None) {
             let there = self
                 .mappings
@@ -186,7 +215,7 @@ impl Ledger {
             }
         }
         if let Some(ranges) = self.ranges.remove(&uvm_file) {
-            self.counts.subtract(Counted::Ranges, wide(ranges.len()));
+            self.uncharge_ranges(wide(ranges.len()));
         }
         self.drop_managed(uvm_file, &mut freed);
         freed

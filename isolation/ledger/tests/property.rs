@@ -10,7 +10,7 @@ use ledger::{
     ObjectHandle, ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Recorded, Registered,
     Reservation, Span, Unregistered,
 };
-use model::{Model, SourceFact, narrow};
+use model::{Model, RANGE_BYTES, SourceFact, narrow};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -365,7 +365,7 @@ impl Pair {
     fn new(limits: Limits) -> Self {
         let quotas = [(CARDS[0], 100), (CARDS[1], 60)];
         Self {
-            ledger: Ledger::with_limits(&quotas, limits.clone()),
+            ledger: Ledger::with_limits(&quotas, limits.clone()).with_range_bytes(RANGE_BYTES),
             model: Model::new(&quotas, limits),
             reservations: Vec::new(),
             pins: Vec::new(),
@@ -575,6 +575,8 @@ impl Pair {
     fn compare(&self) -> Result<(), TestCaseError> {
         let Self { ledger, model, .. } = self;
         prop_assert_eq!(ledger.check_invariants(), Ok(()));
+        let of_host = narrow(model.used(CardSlot::HOST));
+        prop_assert_eq!(ledger.used(CardSlot::HOST), of_host);
         for card in CARDS {
             prop_assert_eq!(ledger.quota(card), model.quota(card));
             prop_assert_eq!(ledger.used(card), narrow(model.used(card)));

@@ -181,6 +181,11 @@ pub const UNREGISTERED_CLIENT: PerRelease = per!(16, R590 0);
 /// Offset of `hChannel` in `UVM_UNREGISTER_CHANNEL_PARAMS`.
 pub const UNREGISTERED_CHANNEL: PerRelease = per!(20, R590 4);
 
+/// Bytes of the host's memory that the driver takes for a range of [`UVM_CREATE_EXTERNAL_RANGE`], which no control group counts: a lock and a
+/// tree for each of 32 cards, and since 550 of 256 (`UVM_ID_MAX_GPUS`, uvm_processors.h; `uvm_ext_gpu_range_tree_t`, uvm_va_range.h). They are 1.8
+/// KiB, then 14.3 KiB, of which the kernel has two in 32 KiB.
+pub const EXTERNAL_RANGE_BYTES: PerRelease = per!(4096, R550 16384);
+
 /// Offset of `gpuUuid` in `UVM_MAP_DYNAMIC_PARALLELISM_REGION_PARAMS`.
 pub const MAP_REGION_UUID: usize = 16;
 /// Offset of `rangeGroupId` in `UVM_CREATE_RANGE_GROUP_PARAMS`, out, and in `UVM_DESTROY_RANGE_GROUP_PARAMS`.

@@ -77,12 +77,11 @@ impl Account {
                     object: ObjectHandle(*object),
                 });
             }
-            Reservation::Range { base, length } => {
-                if let Some(span) = Span::new(*base, *length) {
-                    let uvm_file = file;
-                    change.record(Operation::AddRange { uvm_file, span });
-                }
-            }
+            Reservation::Range {
+                base,
+                length,
+                token,
+            } => commit_range(change, file, (*base, *length), *token),
             Reservation::Unmap { base, length, card } => {
                 if let (Some(span), Some(_)) = (Span::new(*base, *length), card) {
                     change.record(Operation::UnmapExternal {
@@ -265,6 +264,19 @@ fn commit_memory(
             over_bytes,
             "the driver took more than the quota for an allocation, and did not free it"
         );
+    }
+}
+
+/// The ledger charges the range itself from here on.
+fn commit_range(
+    change: &mut Change<'_>,
+    uvm_file: ledger::FileId,
+    (base, length): (u64, u64),
+    reservation: ReservationToken,
+) {
+    change.record(Operation::RollBack { reservation });
+    if let Some(span) = Span::new(base, length) {
+        change.record(Operation::AddRange { uvm_file, span });
     }
 }
 

@@ -256,13 +256,20 @@ impl Account {
 
     fn reserve_range(
         &self,
-        change: &Change<'_>,
+        change: &mut Change<'_>,
         call: &JudgedCall<'_>,
         (base, length): (u64, u64),
     ) -> Result<Reservation, Denied> {
-        let checked = change.ledger.check_range();
-        checked.map_err(|refusal| self.denied_by_ledger(call, refusal))?;
-        Ok(Reservation::Range { base, length })
+        let token = change
+            .ledger
+            .check_range()
+            .and_then(|demand| change.reserve(ObjectKind::Other, Some(demand)))
+            .map_err(|refusal| self.denied_by_ledger(call, refusal))?;
+        Ok(Reservation::Range {
+            base,
+            length,
+            token,
+        })
     }
 
     /// The cards that memory is to be mapped on.

@@ -1,4 +1,5 @@
 use std::fs::File;
+use std::os::fd::AsRawFd;
 
 use driver::{Binding, Call, Caller, Error, Executed, ImplicitBytes, Ticket};
 use journal::state::{Numbering, State};
@@ -55,15 +56,34 @@ impl Driver for Unasked {
     }
 }
 
+/// A broker's end of the connection to its supervisor, and the other one.
+fn connected() -> (OwnedFd, OwnedFd) {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap()
+}
+
+/// Before Linux 6.9 nobody can duplicate what a process has whose first thread has ended: it stands for one that cannot be opened.
+#[test]
+fn a_file_that_is_held_is_found_where_nothing_can_be_duplicated() {
+    let (here, _supervisor) = connected();
+    let state = || State::new(Ledger::new(&[]), Numbering::default());
+    let journal = Arc::new(Journal::open(Journal::memfd().unwrap(), state).unwrap());
+    let id = FileId(1);
+    journal.change().record_op(Op::FileSeen(id, FileKind::Ctl));
+    let [held, other] = [(); 2].map(|()| File::open("/dev/null").unwrap());
+    let stored = vec![(id, held.try_clone().unwrap().into())];
+    let link = Arc::new(SupervisorLink::new(here, 1));
+    let files = FileTable::restore(link, journal, Arc::new(Unasked), stored);
+    let by = (nix::unistd::gettid().as_raw(), i32::MAX);
+    let found = files.look_up(by, held.as_raw_fd());
+    assert!(matches!(found, Lookup::Ours(file) if file.id == id));
+    let found = files.look_up(by, other.as_raw_fd());
+    assert!(matches!(found, Lookup::Failed(_)), "{found:?}");
+}
+
 #[test]
 fn what_the_supervisor_holds_and_the_journal_does_not_know_is_released() {
-    let (here, supervisor) = socketpair(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        None,
-        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
-    )
-    .unwrap();
+    let (here, supervisor) = connected();
     let state = || State::new(Ledger::new(&[]), Numbering::default());
     let journal = Arc::new(Journal::open(Journal::memfd().unwrap(), state).unwrap());
     let kind = FileKind::Uvm;

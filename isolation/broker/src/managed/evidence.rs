@@ -8,12 +8,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use arch::{Arch, Syscall};
+
 use crate::maps::has_gone;
-use crate::syscall::{SYS_MMAP, UNMAPPING};
+use crate::syscall::UNMAPPING;
 
 /// Whether a thread has left every `mmap` that it was in before this look; `false` where that cannot be told.
 pub(super) fn is_out(tgid: i32, tid: i32) -> bool {
-    is_out_of((tgid, tid), &[SYS_MMAP])
+    is_out_of((tgid, tid), &[Syscall::Mmap])
 }
 
 /// Whether a thread has left every call that it was in before this look and that ends mappings; `false` where that cannot be told.
@@ -21,7 +23,7 @@ pub(super) fn unmaps_nothing(tgid: i32, tid: i32) -> bool {
     is_out_of((tgid, tid), &UNMAPPING)
 }
 
-fn is_out_of((tgid, tid): (i32, i32), calls: &[i32]) -> bool {
+fn is_out_of((tgid, tid): (i32, i32), calls: &[Syscall]) -> bool {
     let thread = format!("/proc/{tgid}/task/{tid}");
     match fs::read_to_string(format!("{thread}/syscall")) {
         Ok(text) => is_elsewhere(&text, calls),
@@ -32,11 +34,12 @@ fn is_out_of((tgid, tid): (i32, i32), calls: &[i32]) -> bool {
 }
 
 /// `running`; or the number of the system call in which the thread sleeps, -1 for none, and its registers.
-fn is_elsewhere(text: &str, calls: &[i32]) -> bool {
+fn is_elsewhere(text: &str, calls: &[Syscall]) -> bool {
     let first = text.split_ascii_whitespace().next().unwrap_or_default();
+    let is = |call: &Syscall, number| Arch::NATIVE.number(*call).map(i64::from) == Some(number);
     first
         .parse::<i64>()
-        .is_ok_and(|number| calls.iter().all(|call| number != i64::from(*call)))
+        .is_ok_and(|number| !calls.iter().any(|call| is(call, number)))
 }
 
 /// The threads of a process that may be in an `mmap`.
@@ -94,13 +97,14 @@ mod tests {
 
     #[test]
     fn only_a_thread_that_sleeps_elsewhere_is_out() {
-        let is_elsewhere = |text: &str| is_elsewhere(text, &[SYS_MMAP]);
+        let is_elsewhere = |text: &str| is_elsewhere(text, &[Syscall::Mmap]);
         assert!(is_elsewhere("202 0x1 0x2 0x0 0x0 0x0 0x0 0x7ffc 0x7f01\n"));
         assert!(is_elsewhere("-1 0x7ffc 0x7f01\n"));
+        let mmap = crate::syscall::SYS_MMAP;
         for unknown in [
             "running\n",
             "",
-            &format!("{SYS_MMAP} 0x0 0x1000 0x3 0x1 0x3 0x0 0x7ffc 0x7f01\n"),
+            &format!("{mmap} 0x0 0x1000 0x3 0x1 0x3 0x0 0x7ffc 0x7f01\n"),
         ] {
             assert!(!is_elsewhere(unknown), "{unknown}");
         }
@@ -110,9 +114,19 @@ mod tests {
     fn a_thread_that_sleeps_in_a_call_that_ends_mappings_is_no_evidence() {
         let is_elsewhere = |text: &str| is_elsewhere(text, &UNMAPPING);
         assert!(is_elsewhere("202 0x1 0x2\n"));
-        assert!(is_elsewhere(&format!("{SYS_MMAP} 0x1 0x2\n")));
+        let mmap = crate::syscall::SYS_MMAP;
+        assert!(is_elsewhere(&format!("{mmap} 0x1 0x2\n")));
+        assert!(is_elsewhere("-1 0x7ffc 0x7f01\n"));
         for call in UNMAPPING {
-            assert!(call > 0 && !is_elsewhere(&format!("{call} 0x1 0x2\n")));
+            let number = Arch::NATIVE.number(call);
+            let sleeps_in_it = number.map(|number| format!("{number} 0x1 0x2\n"));
+            assert!(
+                sleeps_in_it.is_none_or(|text| !is_elsewhere(&text)),
+                "{call:?}"
+            );
+        }
+        for call in [Syscall::IoSetup, Syscall::MapShadowStack, Syscall::Clone3] {
+            assert!(UNMAPPING.contains(&call), "{call:?}");
         }
     }
 

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering;
 
 use driver::FileKind;
 use journal::state::Op;
-use ledger::{ClientHandle, Operation, ProcessId};
+use ledger::{CardSlot, ClientHandle, Counted, Operation, ProcessId};
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::{Release, status, uvm};
 
 use crate::Test;
+use crate::fake::Seen;
 use crate::files::{REGISTER_FD, reconcile_until, register};
 use crate::fixture::Fixture;
 use crate::rm;
@@ -25,6 +26,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "closed::semaphore_pools_are_freed_with_their_file_or_stay_charged",
         semaphore_pools_are_freed_with_their_file,
+    ),
+    (
+        "closed::external_ranges_are_charged_and_freed_with_their_file",
+        external_ranges_are_charged_and_freed_with_their_file,
     ),
     (
         "closed::what_the_driver_holds_is_listed_where_that_may_have_changed",
@@ -143,14 +148,75 @@ fn semaphore_pools_are_freed_with_their_file() {
             fixture.fake.closed.load(Ordering::SeqCst) == 1
         });
         let seen = fixture.fake.seen();
-        let freed = seen.iter().filter(|call| call.cmd == free.cmd);
-        let bases: Vec<_> = freed
-            .map(|call| u64_at(&call.segments[0], uvm::map_external::BASE))
-            .collect();
-        assert_eq!(bases, [Some(1 << 36)]);
+        assert_eq!(freed(&seen), [(1 << 36, 2 * MIB)]);
         let stays = if refusal.is_some() { charged } else { 0 };
         assert_eq!(fixture.used_bytes_of_the_host(), stays);
     }
+}
+
+/// The driver keeps a range in the kernel's memory, which no control group counts, as long as a second file keeps the first one open.
+fn external_ranges_are_charged_and_freed_with_their_file() {
+    const BYTES: u64 = uvm::EXTERNAL_RANGE_BYTES.of(Release::R570) as u64;
+    const MOST: u64 = 3;
+    for refusal in [None, Some(status::NV_ERR_INVALID_ARGUMENT)] {
+        let fixture = Fixture::new(4 * MIB);
+        fixture.fake.is_bound.store(true, Ordering::Relaxed);
+        fixture
+            .container
+            .journal
+            .change()
+            .record(Operation::SetQuota {
+                card: CardSlot::HOST,
+                quota_bytes: MOST * BYTES,
+            });
+        let tenant = fixture.tenant();
+        let [first, second] = [(); 2].map(|()| tenant.open(&fixture.path("nvidia-uvm")));
+        let make = |file, number: u64| {
+            let row = uvm::UVM_CREATE_EXTERNAL_RANGE;
+            let mut arg = vec![0; row.size.of(Release::R570) as usize];
+            put_u64(&mut arg, uvm::map_external::BASE, number * MIB);
+            put_u64(&mut arg, uvm::map_external::LENGTH, number * 4096);
+            let made = tenant.call(file, row.cmd, &arg, &[]);
+            assert_eq!(made.ret, Ok(0));
+            u32_at(&made.arg, row.status.of(Release::R570) as usize).unwrap()
+        };
+        for number in 1..=MOST {
+            assert_eq!(make(first, number), rm::OK);
+            assert_eq!(fixture.used_bytes_of_the_host(), number * BYTES);
+        }
+        let heard = fixture.fake.seen().len();
+        assert_eq!(make(second, 1), rm::NO_MEMORY);
+        assert_eq!(fixture.fake.seen().len(), heard, "no driver hears of it");
+        tenant.free_range(first, 2 * MIB);
+        assert_eq!(fixture.used_bytes_of_the_host(), 2 * BYTES);
+        assert_eq!(make(second, 1), rm::OK);
+        let heard = fixture.fake.seen().len();
+        let refused = refusal.map(|it| (uvm::UVM_FREE.cmd, it));
+        fixture.fake.refused.lock().unwrap().extend(refused);
+        tenant.close(first);
+        reconcile_until(&fixture, "the file is given up", || {
+            fixture.fake.closed.load(Ordering::SeqCst) == 1
+        });
+        let expected = [(MIB, 4096), (3 * MIB, 3 * 4096)];
+        assert_eq!(freed(&fixture.fake.seen()[heard..]), expected);
+        let stay = if refusal.is_some() { 2 } else { 0 };
+        assert_eq!(fixture.used_bytes_of_the_host(), (1 + stay) * BYTES);
+        let state = fixture.container.journal.change();
+        assert_eq!(state.ledger.count(Counted::Ranges), 1 + stay);
+        assert_eq!(state.ledger.check_invariants(), Ok(()));
+    }
+}
+
+/// What was freed by UVM_FREE: first address, bytes.
+fn freed(seen: &[Seen]) -> Vec<(u64, u64)> {
+    let freed = seen.iter().filter(|call| call.cmd == uvm::UVM_FREE.cmd);
+    let word = |call: &Seen, at| u64_at(&call.segments[0], at).unwrap();
+    freed
+        .map(|call| {
+            let base = word(call, uvm::map_external::BASE);
+            (base, word(call, uvm::map_external::LENGTH))
+        })
+        .collect()
 }
 
 /// The answer has every file: at each interval, it would be the cost of a container that does nothing. A file that nobody knows is closed all the

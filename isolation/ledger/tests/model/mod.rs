@@ -75,6 +75,9 @@ pub(crate) struct MappedFact {
     pub(crate) alloc: Option<Alloc>,
 }
 
+/// What the driver takes of the host's memory for an external range.
+pub(crate) const RANGE_BYTES: u64 = 7;
+
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) quotas: BTreeMap<CardSlot, u64>,
@@ -151,11 +154,13 @@ impl Model {
     }
 
     pub(crate) fn held(&self, card: CardSlot) -> u128 {
+        let ranges = self.ranges.iter().filter(|_| card == CardSlot::HOST);
         self.living()
             .into_iter()
             .map(|alloc| &self.made[alloc].demand)
             .filter(|demand| demand.card == card)
             .map(|demand| u128::from(demand.bytes))
+            .chain(ranges.map(|_| u128::from(RANGE_BYTES)))
             .sum()
     }
 
@@ -320,8 +325,13 @@ impl Model {
         Ok(())
     }
 
-    pub(crate) fn check_range(&self) -> Result<(), Refusal> {
-        self.allowed(Counted::Ranges, 1)
+    pub(crate) fn check_range(&self) -> Result<Demand, Refusal> {
+        self.allowed(Counted::Ranges, 1)?;
+        Ok(Demand {
+            card: CardSlot::HOST,
+            bytes: RANGE_BYTES,
+            purpose: Purpose::Context,
+        })
     }
 
     pub(crate) fn pin(

@@ -17,7 +17,7 @@ use self::input::{
     Object, actual, card, client, demand, file, handle, kind, limits, pin_for, place, process,
     registered, span, unregistered,
 };
-use self::model::{Model, narrow};
+use self::model::{Model, RANGE_BYTES, narrow};
 
 /// What a call makes.
 const KINDS: [ObjectKind; 9] = [
@@ -74,7 +74,7 @@ const QUOTAS: [(CardSlot, u64); 2] = [(CARDS[0], 100), (CARDS[1], 60)];
 impl Pair {
     fn new(limits: Limits) -> Self {
         Self {
-            ledger: Ledger::with_limits(&QUOTAS, limits.clone()),
+            ledger: Ledger::with_limits(&QUOTAS, limits.clone()).with_range_bytes(RANGE_BYTES),
             model: Model::new(&QUOTAS, limits.clone()),
             reservations: Vec::new(),
             pins: Vec::new(),
@@ -112,7 +112,8 @@ impl Pair {
 
     /// A successor that reads the journal has the same ledger, to the last field.
     fn replay(&self) {
-        let mut successor = Ledger::with_limits(&QUOTAS, self.limits.clone());
+        let limits = self.limits.clone();
+        let mut successor = Ledger::with_limits(&QUOTAS, limits).with_range_bytes(RANGE_BYTES);
         for operation in &self.log {
             let applied = successor.apply(operation.clone());
             assert!(applied.is_ok(), "{operation:?} was accepted: {applied:?}");
