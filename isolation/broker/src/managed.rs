@@ -23,6 +23,7 @@
 //! memory. `UVM_FREE` gives nothing back, since the driver frees no managed range by it: what it frees at an address is another
 //! range, also where the ledger has managed memory of a process that is gone.
 
+mod blocks;
 mod evidence;
 mod look;
 mod on_their_way;

@@ -87,6 +87,21 @@ impl Mapping {
         Ok(reserved)
     }
 
+    /// Ends what is behind the first bytes of it, which are whole pages.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` for no bytes and for more than there are.
+    pub fn shorten(&mut self, bytes: usize) -> io::Result<()> {
+        let behind = self.bytes.checked_sub(bytes).filter(|_| bytes > 0);
+        let behind = behind.ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: no more than the mapping's length.
+        let end = unsafe { self.start.add(bytes) };
+        // SAFETY: it is this mapping's own, nothing refers into it, and what is left is known for shorter.
+        unsafe { munmap(end.cast(), behind) }?;
+        self.bytes = bytes;
+        Ok(())
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {

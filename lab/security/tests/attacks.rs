@@ -504,6 +504,7 @@ attacks! {
     managed_late => managed_within_the_slice,
     managed_unseen => nothing_is_managed,
     managed_heirs => heirs_are_charged,
+    managed_cut => blocks_go_as_a_whole,
 }
 
 /// What the processes have mapped is within the slice, and something is.
@@ -541,6 +542,15 @@ fn heirs_are_charged(observed: &Observed) -> Result<()> {
     for heir in ["forked", "headless"] {
         let answer = observed.text(&format!("/answers/{heir}"))?;
         ensure!(answer == "ENOMEM", "{heir}: {}", observed.facts);
+    }
+    Ok(())
+}
+
+/// What is cut keeps its charge until nothing of it is left.
+fn blocks_go_as_a_whole(observed: &Observed) -> Result<()> {
+    for (moment, expected) in [("/begun", "done"), ("/cut", "ENOMEM"), ("/whole", "done")] {
+        let answer = observed.text(moment)?;
+        ensure!(answer == expected, "{moment}: {}", observed.facts);
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use driver::FileId;
 use ledger::{ManagedSpan, Span};
 
+use super::blocks::LetMap;
 use super::spans::Stretches;
 use super::{ManagedMappings, Scope, evidence};
 use crate::open_file_scan;
@@ -269,9 +270,10 @@ impl Look {
         scope: Scope<'_>,
         (pid, file): (i32, Option<FileId>),
         mapped: &Mapped,
-        suspicions: &Stretches,
+        let_map: &LetMap,
     ) -> Vec<String> {
         let (mut violations, mut steps) = (Vec::new(), 0);
+        let suspicions = &let_map.all;
         let nothing = Stretches::default();
         for (inode, mapped) in mapped {
             let mine = self.by_process.get(&pid);
@@ -281,6 +283,7 @@ impl Look {
                 self.record_elsewhere(*inode, &uncharged);
             }
             let found = self.unexplained((*inode, &uncharged), suspicions, &mut steps);
+            let found = let_map.with_rest(&found);
             if !found.is_empty() {
                 managed.lock().charged_at.insert(pid, evidence::now());
                 let of = (pid, *inode, file);

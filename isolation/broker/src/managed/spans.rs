@@ -46,6 +46,13 @@ impl Stretches {
         self.within(span).next().is_some()
     }
 
+    /// Whether all of a stretch is among these.
+    pub(crate) fn covers(&self, span: Span) -> bool {
+        // No two of them touch.
+        let first = self.within(span).next();
+        first.is_some_and(|it| it.base() <= span.base() && it.last() >= span.last())
+    }
+
     /// The parts of a stretch that are not among these. Every part that is looked at counts as a step.
     pub(crate) fn leave_of(&self, span: Span, steps: &mut u64) -> Vec<Span> {
         let mut rest = Vec::new();
@@ -142,6 +149,8 @@ mod tests {
                 let is_left = has(&one, at) && !has(&other, at);
                 prop_assert_eq!(has(&rest, at), is_left, "{}", at);
                 prop_assert_eq!(stretches.0.meets(span(at, 1)), has(&one, at));
+                let covered = (at..at + 3).all(|at| has(&one, at));
+                prop_assert_eq!(stretches.0.covers(span(at, 3)), covered);
             }
         }
     }

@@ -77,6 +77,11 @@ pub(crate) enum Ask {
     UnmapManaged {
         address: u64,
     },
+    /// Ends what is behind so many bytes of it.
+    ShortenManaged {
+        address: u64,
+        bytes: usize,
+    },
     /// So many mappings of no file.
     ManyMappings {
         count: usize,
@@ -259,6 +264,12 @@ fn answer(ask: Ask, files: &mut Files) -> io::Result<(Reply, Option<OwnedFd>)> {
         }
         Ask::UnmapManaged { address } => {
             MANAGED.lock().unwrap().retain(|it| it.address() != address);
+            value(0)
+        }
+        Ask::ShortenManaged { address, bytes } => {
+            let mut all = MANAGED.lock().unwrap();
+            let mapping = all.iter_mut().find(|it| it.address() == address);
+            mapping.unwrap().shorten(bytes)?;
             value(0)
         }
         Ask::BecomeAnother { pipe } => Err(become_another(pipe)),

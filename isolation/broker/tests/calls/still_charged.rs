@@ -26,6 +26,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_pool_explains_no_mapping,
     ),
     (
+        "managed::a_page_of_a_block_keeps_the_block_charged",
+        a_page_of_a_block_keeps_the_block_charged,
+    ),
+    (
         "managed::a_node_on_an_overlay_is_refused",
         a_node_on_an_overlay_is_refused,
     ),
@@ -118,6 +122,50 @@ fn a_pool_explains_no_mapping() {
         broker::watch::managed::look(&fixture.container, Reason::Interval);
         fixture.used_bytes() == 3 * MIB
     });
+}
+
+/// Of two whole blocks all but a page of the second is left: the driver keeps both for it. So it is where nobody knew of the mapping when it was cut.
+fn a_page_of_a_block_keeps_the_block_charged() {
+    const PAGE: u64 = 4096;
+    for is_known in [true, false] {
+        let fixture = Fixture::with_managed(8 * MIB, Managed::Charge);
+        let tenant = fixture.tenant();
+        let uvm = tenant.open(&fixture.path("nvidia-uvm"));
+        let map = |mib: u64| {
+            let bytes = usize::try_from(mib * MIB).unwrap();
+            tenant.ask(&Ask::MapManaged { fd: uvm, bytes })
+        };
+        let address = map(6).unwrap().cast_unsigned();
+        let before = address.next_multiple_of(2 * MIB) - address;
+        let bytes = usize::try_from(before + 2 * MIB + PAGE).unwrap();
+        tenant.ok(&Ask::ShortenManaged { address, bytes });
+        if !is_known {
+            let mut change = fixture.container.journal.change();
+            let uvm_file = change.ledger.managed().next().unwrap().uvm_file;
+            let span = Span::new(address, 6 * MIB).unwrap();
+            change.record(Operation::UnmapManaged { uvm_file, span });
+        }
+        let look = || broker::watch::managed::look(&fixture.container, Reason::Interval);
+        let looks = || fixture.container.managed.work().looks;
+        let whole = before + 4 * MIB;
+        until("what is behind the blocks is given back", || {
+            look();
+            fixture.used_bytes() == whole
+        });
+        let begun = looks();
+        until("three whole looks", || {
+            look();
+            assert_eq!(fixture.used_bytes(), whole);
+            looks() >= begun + 3
+        });
+        // Also where it is mapped at what is charged already.
+        assert_eq!(map(7), Err(ENOMEM));
+        tenant.ok(&Ask::UnmapManaged { address });
+        until("the blocks are given back", || {
+            look();
+            fixture.used_bytes() == 0
+        });
+    }
 }
 
 /// A node that a tenant has made, or that an image has, where a table of mappings has another device number than `fstat`. It is `/dev/zero`, whose

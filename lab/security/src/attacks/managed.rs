@@ -259,3 +259,46 @@ pub(super) fn managed_heirs(fixture: &mut Fixture) -> Result<Value> {
     answers.insert("begun".to_owned(), text(begun));
     Ok(json!({"answers": answers, "managed_bytes": most}))
 }
+
+/// A few pages of every 2 MiB of managed memory stay mapped: nvidia-uvm keeps those 2 MiB of the card for them, and takes others for what is mapped next.
+pub(super) fn managed_cut(fixture: &mut Fixture) -> Result<Value> {
+    const BLOCK: u64 = 2 << 20;
+    const LEFT: u64 = 64 << 10;
+    let file = open("nvidia-uvm")?;
+    let number = file.as_raw_fd();
+    let length = (fixture.quota_bytes / 4 * 3) & !(BLOCK - 1);
+    let blocks = || (ADDRESS..ADDRESS + length).step_by(usize::try_from(BLOCK).unwrap_or(1));
+    let begun = map(ADDRESS, length, SHARED | FIXED, number, ADDRESS);
+    for block in blocks() {
+        unmap(block + LEFT, BLOCK - LEFT)?;
+    }
+    let again = || {
+        let address = ADDRESS + APART;
+        let answer = map(address, length, SHARED | FIXED, number, address);
+        if answer.is_ok() {
+            unmap(address, length)?;
+        }
+        anyhow::Ok(answer)
+    };
+    let mut cut = Ok(0);
+    for _ in 0..4 {
+        sleep(LONG / 4);
+        cut = again()?;
+        if cut.is_ok() {
+            break;
+        }
+    }
+    for block in blocks() {
+        unmap(block, LEFT)?;
+    }
+    let mut whole = again()?;
+    for _ in 0..8 {
+        if whole.is_ok() {
+            break;
+        }
+        sleep(LONG / 4);
+        whole = again()?;
+    }
+    fixture.keep(file);
+    Ok(json!({"begun": text(begun), "cut": text(cut), "whole": text(whole)}))
+}

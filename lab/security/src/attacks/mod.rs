@@ -44,7 +44,7 @@ attacks! {
         privileged_classes absurd_sizes;
     capabilities: ungranted_capabilities;
     pages: huge_pages page_tables;
-    managed: managed_late managed_unseen managed_heirs;
+    managed: managed_late managed_unseen managed_heirs managed_cut;
     foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
     events: foreign_names missing_destinations event_flood;
     host: host_memory;

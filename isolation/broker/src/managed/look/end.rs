@@ -1,7 +1,7 @@
 //! The end of a look: what is charged and mapped by nobody is uncharged, in steps of so many pieces.
 //!
 //! ```text
-//! what is charged, piece by piece ─▶ what nobody has mapped ── the driver has given it up ─▶ uncharged, piece by piece
+//! what is charged, piece by piece ─▶ what nobody has mapped, by whole chunks ── the driver has given it up ─▶ uncharged, piece by piece
 //! ```
 //!
 //! Nobody is looked at any more then. Whoever sets out for a stretch meanwhile is known to be on its way until it is uncharged.
@@ -13,7 +13,7 @@ use driver::FileId;
 use ledger::{ManagedSpan, Operation, Span};
 
 use super::super::spans::Stretches;
-use super::super::{Inner, ManagedMappings, OnItsWay, Scope, What, teardown};
+use super::super::{Inner, ManagedMappings, OnItsWay, Scope, What, blocks, teardown};
 use super::files::{Mapped, merged};
 use super::{CHUNK, Look, MOST_OF_A_STEP};
 
@@ -58,7 +58,9 @@ impl Look {
         } else {
             let seen: Vec<i32> = self.seen.keys().copied().collect();
             let unmapped = on_nobodys_way(&managed.lock(), &ending.unmapped);
-            ending.over = Some(teardown::over(managed, &seen, unmapped));
+            let unmapped = blocks::whole(&self.charged, unmapped);
+            let over = teardown::over(managed, &seen, unmapped);
+            ending.over = Some(blocks::whole(&self.charged, over));
         }
         self.ending = Some(ending);
         None

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use driver::FileId;
 use ledger::{ManagedSpan, Span};
 
+use super::super::blocks::LetMap;
 use super::super::spans::Stretches;
 use super::super::suspicions::OfKept;
 use super::super::{ManagedMappings, SLOW, Scope};
@@ -20,7 +21,7 @@ pub(super) struct InKept {
     todo: Vec<Arc<Memory>>,
     suspicions: OfKept,
     /// The same, but for what a process is charged for and has mapped itself.
-    any: Stretches,
+    any: LetMap,
 }
 
 /// Of whose charges nothing is known.
@@ -59,7 +60,7 @@ impl Look {
             };
             let all = suspicions.iter();
             let others = all.filter(|(pid, span)| !is_explained(pid, *span));
-            let any = Stretches::of(others.map(|(_, span)| *span).collect());
+            let any = LetMap::of(others.map(|(_, span)| *span).collect());
             self.kept = Some(InKept {
                 todo: todo.unwrap_or_default(),
                 suspicions,

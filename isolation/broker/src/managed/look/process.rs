@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use ledger::Span;
 
-use super::super::spans::Stretches;
+use super::super::blocks::LetMap;
 use super::super::{ManagedMappings, Scope};
 use super::files::{self, Inode, Mapped, merged};
 use super::{Look, MOST_OF_A_STEP};
@@ -80,8 +80,8 @@ impl Look {
         };
         managed.work.bytes.fetch_add(part.bytes, Ordering::Relaxed);
         let mapped: Mapped = merged(mapped);
-        let suspicions = Stretches::of(reading.suspicions.clone());
-        violations.extend(self.charge_uncharged(managed, scope, (pid, None), &mapped, &suspicions));
+        let let_map = LetMap::of(reading.suspicions.clone());
+        violations.extend(self.charge_uncharged(managed, scope, (pid, None), &mapped, &let_map));
         for (inode, mapped) in &mapped {
             let all = reading.mapped.entry(*inode).or_default();
             mapped.iter().for_each(|span| files::add(all, span));
