@@ -14,7 +14,7 @@ use crate::programs::{Programs, target_folder};
 
 /// The former version: the first commit with the journal's version 11, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
-pub const COMMIT: &str = "171800893ec6079e3b54c77be3be7c694f140439";
+pub const COMMIT: &str = "3a3000dd9f23b7bf3c217baeea6cbb447de96924";
 
 /// Package and program of those that run for as long as a container does, or that engines and people start on it.
 const PROGRAMS: [(&str, &str); 8] = [

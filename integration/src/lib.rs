@@ -51,12 +51,12 @@ pub mod packages;
 pub mod picture;
 pub mod podman;
 pub mod pods;
+pub mod prefetch;
 pub mod programs;
 pub mod python;
 pub mod rig;
 pub mod rootless;
 pub mod roots;
-
 pub mod skip;
 pub mod tenant;
 pub mod walk;

@@ -135,9 +135,7 @@ impl Root {
     /// # Errors
     /// The root cannot be made: no network, or packages that do not exist.
     pub fn of(system: &System, packages: &[&str]) -> Result<Self> {
-        let made = cache::folder().join("roots").join(system.suite);
-        let stamp = format!("minbase {}", packages.join(" "));
-        cache::once("roots", &made, &stamp, |at| make(system, packages, at))?;
+        let made = Self::make_once(system, packages)?;
         let folder = tempfile::tempdir().context("folder for a root")?;
         let mut copy = Command::new("cp");
         copy.arg("--archive").arg(made.join("root"));
@@ -151,6 +149,17 @@ impl Root {
         root.run("rm -rf /var/cache/apt/archives/*.deb; dpkg --configure -a")?
             .success()?;
         Ok(root)
+    }
+
+    /// The folder of what is copied.
+    ///
+    /// # Errors
+    /// As [`Root::of`].
+    pub fn make_once(system: &System, packages: &[&str]) -> Result<PathBuf> {
+        let made = cache::folder().join("roots").join(system.suite);
+        let stamp = format!("minbase {}", packages.join(" "));
+        cache::once("roots", &made, &stamp, |at| make(system, packages, at))?;
+        Ok(made)
     }
 
     /// Its folder on this machine.

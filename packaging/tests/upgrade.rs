@@ -11,6 +11,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use integration::command::{Outcome, find};
 use integration::former::Former;
+use integration::prefetch;
 use integration::programs::Programs;
 use integration::roots::{Root, System};
 use integration::skip;
@@ -31,7 +32,7 @@ fn root() -> Result<Root, String> {
     if let Some(reason) = common::lacking(&needed) {
         return Err(reason);
     }
-    Root::of(&System::BOOKWORM, &["containerd", "runc"])
+    Root::of(&System::BOOKWORM, &prefetch::IN_ROOT)
         .map_err(|error| format!("no root of Debian 12: {error:#}"))
 }
 

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use integration::cache::repository;
 use integration::command::{capture, find, succeed};
+use integration::prefetch;
 use integration::roots::{LIMIT, Root, System};
 use integration::skip;
 use packaging::write;
@@ -136,7 +137,7 @@ fn debian(test: &str) -> Result<Option<Root>> {
         skip::record(test, &reason);
         return Ok(None);
     }
-    match Root::of(&System::BOOKWORM, &["containerd", "runc"]) {
+    match Root::of(&System::BOOKWORM, &prefetch::IN_ROOT) {
         Ok(root) => Ok(Some(root)),
         Err(error) => {
             skip::record(test, &format!("no root of Debian 12: {error:#}"));

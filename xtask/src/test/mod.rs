@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use integration::cache::repository;
 use integration::command::{find, line, progress};
 use integration::packages::ensure_installed;
+use integration::prefetch;
 use integration::programs::{Profile, Programs, target_folder};
 
 use crate::guest;
@@ -89,7 +90,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         checks(&mut counts)?;
     }
     progress("building programs and tests");
-    let built = times.take("build", executables::build)?;
+    let fetches = options.layer.has(Layer::Engines) && options.only.is_none();
+    let built = thread::scope(|scope| {
+        let fetching = fetches.then(|| scope.spawn(prefetch::all));
+        let built = times.take("build", executables::build);
+        if fetching.is_some_and(|fetching| !fetching.is_finished()) {
+            progress("waiting for what tests need of the network");
+        }
+        built
+    })?;
     let chosen = chosen(built.tests, options.layer);
     let for_guest = chosen.clone();
     let needs_programs = chosen.iter().any(|one| one.layer() == Layer::Engines);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -319,18 +319,5 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(Instant::now() < end, "never: {what}");
         std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Whether this machine lets a filter be installed and other processes be looked into.
-pub(crate) fn can_run() -> Result<(), String> {
-    sys::seccomp::supported().map_err(|error| format!("no user notification: {error}"))?;
-    if !nix::unistd::geteuid().is_root() {
-        return Err("not root".to_owned());
-    }
-    let yama = Path::new("/proc/sys/kernel/yama/ptrace_scope");
-    match std::fs::read_to_string(yama) {
-        Ok(scope) if scope.trim() == "3" => Err("ptrace is off on this host".to_owned()),
-        _ => Ok(()),
     }
 }

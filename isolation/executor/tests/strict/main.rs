@@ -1,8 +1,6 @@
 //! Strict mode without a card, and without a mock in its way: `cgpu-executor` makes real ioctls, which a filter on it brings to
 //! a supervisor that plays the kernel's driver: it reads the executor's memory and descriptors as the kernel would, and
 //! answers by the simulated cards. In front stand the broker's own workers and tenants under the real filter.
-//!
-//! `strict [--list] [PART OF A NAME]…`
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(
@@ -27,17 +25,18 @@ mod program;
 mod programs;
 #[path = "../../../broker/tests/calls/rm.rs"]
 mod rm;
+#[path = "../../../broker/tests/calls/runner.rs"]
+mod runner;
 mod share;
 mod sums;
 #[path = "../../../broker/tests/calls/tenant.rs"]
 mod tenant;
 mod views;
 
-use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::Instant;
 
-type Test = (&'static str, fn());
+use runner::Test;
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(launch::ROLE) {
@@ -51,7 +50,6 @@ fn main() -> ExitCode {
         // The supervisor may end first, which is none of the tenant's concern.
         return ExitCode::from(u8::from(result.is_err() && role == fixture::CLIENT));
     }
-    let needed: Vec<String> = std::env::args().skip(1).collect();
     let tests: Vec<Test> = [
         alone::TESTS,
         behind::TESTS,
@@ -65,46 +63,7 @@ fn main() -> ExitCode {
         views::TESTS,
     ]
     .concat();
-    let is_needed = |name: &str| {
-        let mut parts = needed
-            .iter()
-            .filter(|part| !part.starts_with('-'))
-            .peekable();
-        parts.peek().is_none() || parts.any(|part| name.contains(part.as_str()))
-    };
-    if needed.iter().any(|flag| flag == "--list") {
-        for (name, _) in &tests {
-            println!("{name}: test");
-        }
-        return ExitCode::SUCCESS;
-    }
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: not root");
-        return ExitCode::SUCCESS;
-    }
-    if let Err(error) = sys::seccomp::supported() {
-        println!("SKIP: no user notification: {error}");
-        return ExitCode::SUCCESS;
-    }
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in tests.into_iter().filter(|(name, _)| is_needed(name)) {
-        let start = Instant::now();
-        let result = if catch_unwind(test).is_ok() {
-            passed += 1;
-            "ok"
-        } else {
-            failed += 1;
-            "FAILED"
-        };
-        println!(
-            "test {name} ... {result} ({} ms)",
-            start.elapsed().as_millis()
-        );
-    }
-    let result = if failed == 0 { "ok" } else { "FAILED" };
-    // As libtest says it, for whoever counts.
-    println!("test result: {result}. {passed} passed; {failed} failed; 0 ignored");
-    ExitCode::from(u8::from(failed > 0))
+    runner::run(tests)
 }
 
 /// Waits for what happens in another thread or process.

@@ -2,7 +2,7 @@
 
 // The model is with the ledger's property tests: one opinion of what a ledger is, driven in two ways.
 mod input;
-#[path = "../../../../isolation/ledger/tests/model/mod.rs"]
+#[path = "../../../../isolation/ledger/tests/ledger/model/mod.rs"]
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};

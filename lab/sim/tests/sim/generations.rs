@@ -1,23 +1,19 @@
 //! Cards of every generation, and each of their engines: its object is made on a channel of its own runlist, does what is played of it, is
 //! fenced, and leaves nothing behind.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
-
-mod tenant;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::tenant::card::{MIB, halves, methods, until, words};
+use crate::tenant::{Opened, Status, Tenant, machine};
 use nvabi::bytes::{array_at, put_u32, put_u64, u32_at};
 use nvabi::class::{self, Kind};
 use nvabi::control;
 use nvabi::layout::channel_params;
 use nvabi::status::{NV_ERR_INVALID_ARGUMENT, NV_ERR_INVALID_CLASS, NV_ERR_INVALID_STATE};
 use sim::Machine;
-use tenant::card::{MIB, halves, methods, until, words};
-use tenant::{Opened, Status, Tenant, machine};
 
 const ARCHITECTURES: [&str; 9] = [
     "pascal",

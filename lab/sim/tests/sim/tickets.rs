@@ -1,17 +1,15 @@
 //! A call that is asked for again, because its broker was killed before the answer came, is executed once.
 
-mod wire;
-
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
+use crate::wire::{Connection, PIECE_BYTES, piece, request, start, ticket, used};
 use driver::wire::{Answer, Fault, Request, WireFd};
 use driver::{FileId, FileKind, Ticket};
 use nvabi::bytes::{put_u32, put_u64, u32_at};
 use nvabi::escape;
 use nvabi::layout::{nvos21, nvos33};
 use proptest::prelude::*;
-use wire::{Connection, PIECE_BYTES, piece, request, start, ticket, used};
 
 const SESSION: &str = "ns/one";
 

@@ -1,7 +1,5 @@
 //! Attacks on shares that are no row of the bench: every rhythm of work, very many groups, and high priority used against its bounds.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by it")]
-
 use experiments::harness::Harness;
 use experiments::scenario::{Load, MS, Record, S, Scenario, Steering, Tenant};
 use experiments::terms::{BUSY, fixed, offline, online, weighted};

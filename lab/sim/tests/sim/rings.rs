@@ -1,19 +1,15 @@
 //! What an open client does from opening the card to copied data, under every driver release; and what rings do when they
 //! wait, launch or go wrong.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
-
-mod tenant;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
-use nvabi::control;
-use tenant::card::{
+use crate::tenant::card::{
     BUFFER, COMMANDS, COMPUTE, COPY, Card, HOST, MIB, copy, halves, methods, signal, until, wait,
 };
-use tenant::{ada, machine};
+use crate::tenant::{ada, machine};
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::control;
 
 #[test]
 fn data_is_copied_there_and_back_under_every_release() {

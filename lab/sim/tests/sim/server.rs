@@ -1,8 +1,4 @@
 //! The socket, the files and the broker's side of both.
-#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
-
-mod tenant;
-
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;

@@ -1,13 +1,11 @@
 //! Which controls the simulator plays.
 
-mod tenant;
-
+use crate::tenant::card::Card;
+use crate::tenant::{ada, open};
 use driver::FileKind;
 use nvabi::bytes::{put_u32, put_u64, u16_at, u32_at, u64_at};
 use nvabi::status::*;
 use nvabi::{class, control, uvm};
-use tenant::card::Card;
-use tenant::{ada, open};
 
 #[test]
 fn every_control_of_a_tenants_is_answered_unless_the_table_has_it_unmodelled() {

@@ -1,12 +1,9 @@
 //! The tree of objects, as RM keeps it: each of these rules was settled by its resource server or its whole core (`lab/referee`).
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
-
-mod tenant;
-
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::tenant::{Tenant, ada, location_of, machine, open};
 use nvabi::bytes::{put, put_u32, put_u64};
 use nvabi::layout::{
     device_params, engine_type, memory_params, nvos57, share_policy, virtual_params,
@@ -14,7 +11,6 @@ use nvabi::layout::{
 use nvabi::status::*;
 use nvabi::{class, control, escape};
 use sim::{Machine, Processes, Profile};
-use tenant::{Tenant, ada, location_of, machine, open};
 
 const PAGE: u64 = 4096;
 const DUP: u32 = 1;

@@ -1,15 +1,11 @@
 //! Pages of all sizes: what a request gets, what it is told, and what the card is short of afterwards.
-#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
-
-mod tenant;
-
+use crate::tenant::{Tenant, ada};
 use nvabi::bytes::{put_u32, put_u64, u64_at};
 use nvabi::class;
 use nvabi::escape;
 use nvabi::layout::memory_params as params;
 use nvabi::layout::nvos32;
 use nvabi::status::NV_ERR_INVALID_STATE;
-use tenant::{Tenant, ada};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

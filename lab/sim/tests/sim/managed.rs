@@ -1,11 +1,9 @@
 //! Managed memory: mapped through the file that has taken the place of `nvidia-uvm`, reached by the card at its address.
-#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
-
-mod tenant;
-
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use crate::tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
+use crate::tenant::{Tenant, ada, open};
 use driver::FileKind;
 use nvabi::bytes::{put, put_u32, put_u64};
 use nvabi::class;
@@ -17,8 +15,6 @@ use nvabi::status::{
 use nvabi::uvm;
 use sim::Machine;
 use sys::mapping::Mapping;
-use tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
-use tenant::{Tenant, ada, open};
 
 const BYTES: u32 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Containers that attack shares with what is left to them. The plan and the governor are the real ones; nobody's share moves by more
 //! than two percent over 10 s, or five in any second, but where an attack's rows promise less.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by it")]
-
 use experiments::ATTACKS;
 use experiments::report::{Effort, cells};
 

@@ -1,8 +1,7 @@
 //! What some drivers do not come back from whole: a second handle below an object that is not there, a mapping whose device is the
 //! object itself, and one into an address space by or of what is only a name. The simulator answers nobody any more then, so that a broker that lets such a call through is seen.
 
-mod tenant;
-
+use crate::tenant::{Tenant, ada, open};
 use nvabi::bytes::put_u32;
 use nvabi::layout::virtual_params;
 use nvabi::status::{
@@ -10,7 +9,6 @@ use nvabi::status::{
     NV_ERR_OBJECT_NOT_FOUND,
 };
 use nvabi::{class, escape};
-use tenant::{Tenant, ada, open};
 
 #[test]
 fn a_duplicate_below_nothing_is_the_last_call_of_all_sessions() {

@@ -1,18 +1,16 @@
 //! Sessions that share one card's time: by the card's own account, and by the times that it has written.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like the tests")]
-
-mod tenant;
-
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use crate::tenant::card::{
+    BUFFER, COMMANDS, COMPUTE, Card, HOST, copy, halves, methods, signal, until,
+};
+use crate::tenant::machine;
 use driver::wire::CardAccount;
 use nvabi::bytes::put_u32;
 use nvabi::control;
 use sim::Machine;
-use tenant::card::{BUFFER, COMMANDS, COMPUTE, Card, HOST, copy, halves, methods, signal, until};
-use tenant::machine;
 
 const MS: u64 = 1_000_000;
 /// Blocks that the cards of these tests run at once, and how long they take.

@@ -1,10 +1,7 @@
 //! Exported memory, within a container and between containers, under every release: what keeps it, and whose it is.
-#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
-
-mod tenant;
-
 use std::fs::File;
 
+use crate::tenant::{Opened, Tenant, ada, open};
 use driver::FileKind;
 use driver::wire::WireFd;
 use nvabi::bytes::{put, put_u32, u16_at, u32_at};
@@ -14,7 +11,6 @@ use nvabi::status::{
     NV_ERR_STATE_IN_USE,
 };
 use nvabi::{control, escape};
-use tenant::{Opened, Tenant, ada, open};
 
 const MIB: u64 = 1 << 20;
 const EXPORT: u32 = control::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD;

@@ -1,11 +1,8 @@
 //! A card's account is exact to the byte, whatever the order of calls, against a naive model of references.
-#![expect(clippy::unwrap_used, reason = "a failed step of a test is its failure")]
-
-mod tenant;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::tenant::{Opened, Tenant, ada, machine};
 use driver::wire::Fault;
 use nvabi::bytes::{put_u32, u64_at};
 use nvabi::layout::{channel_params, engine_type};
@@ -13,7 +10,6 @@ use nvabi::status::{NV_ERR_GPU_IS_LOST, NV_ERR_NO_MEMORY};
 use nvabi::{class, status};
 use proptest::prelude::*;
 use sim::Machine;
-use tenant::{Opened, Tenant, ada, machine};
 
 const MIB: u64 = 1 << 20;
 const CARD_MIB: u64 = 64;

@@ -1,14 +1,13 @@
 //! How calls are refused, and what queries say.
 
-mod tenant;
-
+use crate::tenant;
+use crate::tenant::{Tenant, ada, open};
 use driver::FileKind;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self, fb_info};
 use nvabi::layout::{api_version, nvlink_device, nvlink_status, nvos32, nvos54, perfmon};
 use nvabi::status::*;
 use nvabi::{class, escape, uvm};
-use tenant::{Tenant, ada, open};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,16 +1,14 @@
 //! Long sequences of everything that can be told to a ledger, hostile ones among them, against a naive
 //! model. After every step all figures, objects and answers are the model's.
 
-mod model;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model::{Model, RANGE_BYTES, SourceFact, narrow};
 use ledger::{
     Actual, CardSlot, ClientHandle, Counted, Demand, FileId, Freed, Ledger, Limits, NewObject,
     ObjectHandle, ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Recorded, Registered,
     Reservation, Span, Unregistered,
 };
-use model::{Model, RANGE_BYTES, SourceFact, narrow};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 

@@ -1,19 +1,16 @@
 //! What goes wrong on a card: who is hit, who is told, and who goes on.
 
-mod tenant;
-mod wire;
-
 use std::os::unix::fs::FileExt;
 
+use crate::tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
+use crate::tenant::{Tenant, ada};
+use crate::wire::{Connection, PIECE_BYTES, piece, start, ticket, used};
 use driver::wire::{Answer, Fault, Request};
 use driver::{Incident, IncidentKind};
 use nvabi::bytes::u32_at;
 use nvabi::control;
 use nvabi::layout::nvos21;
 use nvabi::status::NV_ERR_GPU_IS_LOST;
-use tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
-use tenant::{Tenant, ada};
-use wire::{Connection, PIECE_BYTES, piece, start, ticket, used};
 
 /// `NV_ERR_RC_ERROR`
 const RC_ERROR: u32 = 0x60;

@@ -1,0 +1,6 @@
+//! The simulated runlist.
+
+mod engine;
+mod invariants;
+mod native;
+mod world;
