@@ -48,8 +48,12 @@ impl Host {
     }
 
     fn run(&self, options: &[&str], command: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_cgpu"))
-            .arg("run")
+        self.run_by(Command::new(env!("CARGO_BIN_EXE_cgpu")), (options, command))
+    }
+
+    /// By a command that takes `run` and what is behind it as arguments.
+    fn run_by(&self, mut cgpu: Command, (options, command): (&[&str], &[&str])) -> Output {
+        cgpu.arg("run")
             .args(options)
             .arg("--simulate")
             .arg(self.dir.path().join("cards.toml"))
@@ -223,6 +227,21 @@ fn what_the_command_leaves_running_ends_with_it() {
     // A killed orphan is init's to reap; until then it is a zombie, which runs no more.
     let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z "), "{state}");
+}
+
+#[test]
+fn more_processes_than_descriptors_end_with_the_command() {
+    let name = "more_processes_than_descriptors_end_with_the_command";
+    let Some(host) = Host::find(name) else {
+        return;
+    };
+    let script = "for i in $(seq 300); do sleep 1000 >/dev/null 2>&1 & done; echo $!";
+    let mut few = Command::new("prlimit");
+    few.arg("--nofile=128:128").arg(env!("CARGO_BIN_EXE_cgpu"));
+    let output = host.run_by(few, (&ONE_GIB, &["sh", "-c", script]));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let last = String::from_utf8_lossy(&output.stdout);
+    assert!(!runs(last.trim()), "{output:?}");
 }
 
 /// The command's own group, in the hierarchy in which `cgpu run` made it.

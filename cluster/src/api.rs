@@ -116,16 +116,7 @@ impl Connection {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let objects: Api<K> = self.all().await?;
-        let page = answer(|| format!("list {what}"), objects.list(list)).await?;
-        let version = match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => {
-                list.continue_token = Some(next);
-                None
-            }
-            None => Some(page.metadata.resource_version.unwrap_or_default()),
-        };
-        Ok((page.items, version))
+        page_of(&self.all().await?, what, list).await
     }
 
     async fn client(&self) -> Result<Client, Error> {
@@ -175,6 +166,29 @@ fn unknown(error: &(dyn std::error::Error + 'static)) -> Error {
 
 /// Waits for an answer, no longer than [`ANSWER`].
 ///
+/// As [`Connection::page`], of these objects.
+///
+/// # Errors
+/// What the server does not answer.
+pub(crate) async fn page_of<K>(
+    objects: &Api<K>,
+    what: &str,
+    list: &mut ListParams,
+) -> Result<(Vec<K>, Option<String>), Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let page = answer(|| format!("list {what}"), objects.list(list)).await?;
+    let version = match page.metadata.continue_.filter(|next| !next.is_empty()) {
+        Some(next) => {
+            list.continue_token = Some(next);
+            None
+        }
+        None => Some(page.metadata.resource_version.unwrap_or_default()),
+    };
+    Ok((page.items, version))
+}
+
 /// # Errors
 /// The server's word, or that none came.
 pub(crate) async fn answer<T>(

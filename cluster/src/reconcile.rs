@@ -30,10 +30,7 @@ pub(crate) async fn run(preparer: Preparer) {
                 PERIOD
             }
             Err(why) => {
-                tracing::warn!(
-                    why,
-                    "claims of this node are not looked through; tried again"
-                );
+                tracing::warn!(why, "not all claims of this node can be read; tried again");
                 backoff.next()
             }
         };

@@ -16,11 +16,14 @@ pub(super) struct Claims {
     kept: BTreeMap<String, BTreeMap<Arc<str>, (Claim, u32)>>,
     /// Lists that have begun.
     begun: u32,
+    /// One of them has not come to its end.
+    are_listed: bool,
     are_known: bool,
 }
 
 impl Claims {
     pub(super) fn begin(&mut self) {
+        self.are_listed = true;
         self.begun = self.begun.wrapping_add(1).max(1);
     }
 
@@ -30,11 +33,17 @@ impl Claims {
             claims.retain(|_, (_, list)| *list == self.begun);
         }
         self.kept.retain(|_, claims| !claims.is_empty());
+        self.are_listed = false;
         self.are_known = true;
     }
 
     pub(super) fn have_begun(&self) -> bool {
         self.begun > 0
+    }
+
+    /// Whether a list is on its way. What is read beside it may be gone before it is made, and would be taken for one of it.
+    pub(super) fn are_listed(&self) -> bool {
+        self.are_listed
     }
 
     /// Whether all are.

@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fit::lean;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::ListParams;
@@ -86,7 +85,9 @@ struct Accounts<'a> {
     claims: Claims,
     namespaces: Namespaces,
     /// Of these not all claims are known: they have got a maximum since claims are followed.
-    unread: BTreeSet<String>,
+    unread: BTreeMap<String, ListParams>,
+    /// Whether they are read now, or at the next try.
+    reads: bool,
     /// The largest card of the cluster; `None`: nobody has looked yet.
     largest: Option<Largest>,
     /// Namespaces to look at.
@@ -131,11 +132,17 @@ impl<'a> Accounts<'a> {
             connection,
             claims: Claims::default(),
             namespaces: Namespaces::default(),
-            unread: BTreeSet::new(),
+            unread: BTreeMap::new(),
+            reads: true,
             largest: None,
             unsettled: BTreeSet::new(),
         }
     }
+}
+
+/// Of the claims of a namespace.
+fn first_page() -> ListParams {
+    ListParams::default().limit(api::PAGE)
 }
 
 impl Accounts<'_> {
@@ -158,6 +165,7 @@ impl Accounts<'_> {
                 Some(change) = namespaces.recv() => self.namespace(change),
                 _ = looks.tick() => self.look().await,
                 _ = tries.tick() => is_try = true,
+                () = std::future::ready(()), if self.may_read() => self.read().await,
             }
             // What has come meanwhile is one settlement with it.
             while let Ok(change) = namespaces.try_recv() {
@@ -168,9 +176,7 @@ impl Accounts<'_> {
             {
                 self.claim(change);
             }
-            if is_try {
-                self.read().await;
-            }
+            self.reads |= is_try;
             self.settle(is_try).await;
         }
     }
@@ -208,7 +214,7 @@ impl Accounts<'_> {
                 Some((name, limited)) => {
                     let is_new = self.namespaces.insert(name.clone(), limited);
                     if is_new && self.claims.have_begun() {
-                        self.unread.insert(name.clone());
+                        self.unread.insert(name.clone(), first_page());
                     }
                     self.unsettled.insert(name);
                 }
@@ -228,23 +234,36 @@ impl Accounts<'_> {
         self.unsettled.extend(self.namespaces.names().cloned());
     }
 
-    /// Reads the claims of namespaces that have a maximum since claims are followed. What changes meanwhile comes behind.
+    fn may_read(&self) -> bool {
+        self.reads && !self.unread.is_empty() && !self.claims.are_listed()
+    }
+
+    /// Reads some claims of a namespace that has a maximum since claims are followed: others are settled between two answers. What changes
+    /// meanwhile comes behind.
     async fn read(&mut self) {
-        for name in self.unread.clone() {
-            let claims = &mut self.claims;
-            let list = ListParams::default()
-                .fields(&format!("metadata.namespace={name}"))
-                .limit(api::PAGE);
-            let take = |claim: lean::Claim| {
-                let (namespace, claim) = Claim::of(claim);
-                claims.insert(&namespace, claim);
-            };
-            match self.connection.each("claims", list, take).await {
-                Ok(_version) => {
-                    self.unread.remove(&name);
+        let Some((name, mut list)) = self.unread.pop_first() else {
+            return;
+        };
+        let page = match self.connection.namespaced(&name).await {
+            Ok(claims) => api::page_of(&claims, "claims", &mut list).await,
+            Err(error) => Err(error),
+        };
+        match page {
+            Ok((page, version)) => {
+                for claim in page {
+                    let (namespace, claim) = Claim::of(claim);
+                    self.claims.insert(&namespace, claim);
+                }
+                if version.is_none() {
+                    self.unread.insert(name, list);
+                } else {
                     self.unsettled.insert(name);
                 }
-                Err(error) => self.namespaces.failed(&name, &error),
+            }
+            Err(error) => {
+                self.namespaces.failed(&name, &error);
+                self.unread.insert(name, first_page());
+                self.reads = false;
             }
         }
     }
@@ -293,7 +312,7 @@ impl Accounts<'_> {
             let Some(limited) = self.namespaces.limited(&name) else {
                 continue;
             };
-            if self.unread.contains(&name) || limited.has_failed && !is_try {
+            if self.unread.contains_key(&name) || limited.has_failed && !is_try {
                 left.insert(name);
                 continue;
             }
@@ -403,13 +422,19 @@ mod tests {
             first.starts_with("PATCH") && first.contains("/namespaces/limited"),
             "{first}"
         );
-        accounts.read().await;
+        accounts.claims.begin();
+        assert!(!accounts.may_read(), "beside a list");
+        accounts.claim(Change::Whole);
+        accounts.claim(is(&claim("limited", "a", OURS)));
+        while accounts.may_read() {
+            accounts.read().await;
+        }
         assert_eq!(kept(&accounts, "late"), ["c", "d"]);
         accounts.settle(false).await;
         let requests = requests(&questions);
         assert_eq!(requests.len(), 3, "{requests:?}");
         assert!(
-            requests[0].contains("metadata.namespace%3Dlate"),
+            requests[0].contains("/namespaces/late/resourceclaims?"),
             "{requests:?}"
         );
         assert!(requests[2].contains("/namespaces/late"), "{requests:?}");

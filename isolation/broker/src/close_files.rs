@@ -115,17 +115,22 @@ fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
 /// Has the driver free the external ranges of a UVM file. What it does not free stays charged and counted, as pools do.
 fn free_ranges(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
     let uvm_file = ledger::FileId(file.id.0);
-    let ranges: Vec<Span> = {
+    let mut left: Vec<Span> = {
         let state = journal.change();
         state.ledger.ranges_of(uvm_file).collect()
     };
-    for span in ranges {
+    left.retain(|span| !free_range(driver, file, (span.base(), span.length_bytes())));
+    if left.is_empty() {
+        return;
+    }
+    tracing::warn!(
+        count = left.len(),
+        "external ranges of a closed file were not freed"
+    );
+    let mut change = journal.change();
+    for span in left {
         let base = span.base();
-        if !free_range(driver, file, (base, span.length_bytes())) {
-            tracing::warn!(base, "an external range of a closed file was not freed");
-            let stays = Operation::RangeStays { uvm_file, base };
-            journal.change().record(stays);
-        }
+        change.record(Operation::RangeStays { uvm_file, base });
     }
 }
 

@@ -323,11 +323,14 @@ impl FileTable {
     }
 
     fn find(&self, (tid, tgid): (i32, i32), number: i32) -> io::Result<Found> {
-        // A file that is held needs no duplicate. Before Linux 6.9 there is none where the process's first thread has ended.
-        if let Some(file) = self.of_process(tid, number)? {
-            return Ok(Found::Ours(file));
+        match duplicate(tid, tgid, number) {
+            Ok(fd) => self.identify(fd),
+            // Before Linux 6.9 there is none where the process's first thread has ended. What is held needs none.
+            Err(error) => match self.of_process(tid, number) {
+                Ok(Some(file)) => Ok(Found::Ours(file)),
+                Ok(None) | Err(_) => Err(error),
+            },
         }
-        self.identify(duplicate(tid, tgid, number)?)
     }
 
     /// Takes a file in that an answer has brought, before any call is made on it: what is done with it without a call (a mapping by

@@ -3,8 +3,11 @@
 //! Descriptor tables are read: a process's own, and those of threads that have one to themselves (`unshare(CLONE_FILES)`, or a
 //! process whose first thread has ended). A file can also be where no table shows it:
 //!
-//! - on its way through a Unix socket, or registered with an io_uring. While a socket has descriptors in its queue, or any ring has a descriptor,
-//!   nothing counts as given up, since uncharging what is still held would be a way past the quota;
+//! - on its way through a Unix socket. While a socket has descriptors in its queue nothing counts as given up: an honest program sends a file and
+//!   goes on with it at the other end;
+//! - registered with an io_uring. It counts as given up: no honest program does that, and programs have rings that list nothing (every event loop
+//!   of libuv has one for its whole life), so that nothing of such a container would ever be given up. What the file holds is freed first
+//!   ([`crate::close_files`]);
 //! - behind a mapping. A mapping shows the inode, not the open file, so it counts for every file of that inode,
 //!   unless the process has a descriptor of one of them, which explains it. It does not for files of `nvidia-uvm`: what is
 //!   mapped of those is charged to them, and two of them have one inode;
@@ -12,7 +15,7 @@
 //!   ([`crate::initialised`]).
 //!
 //! What a descriptor is, its link in `/proc` says. Its text there (`fdinfo`) is as long as its owner makes it: a line for each file that an epoll
-//! instance or an inotify watches, that a ring has registered, for each lock. The kernel writes all of it before anybody reads, so it is read of
+//! instance or an inotify watches, for each lock. The kernel writes all of it before anybody reads, so it is read of
 //! sockets alone.
 //!
 //! A look that fails is no sign of absence: while the system gives no descriptor to look with, nothing counts as given up.
@@ -40,6 +43,8 @@ use crate::processes::Processes;
 
 /// No socket's text is as long, but for one with many locks: that counts as one that carries files.
 const MOST_INFO_BYTES: u64 = 64 * 1024;
+/// Lines of an epoll instance's text and of an inotify's.
+const WATCHED: [&str; 2] = ["\ntfd:", "\ninotify "];
 
 /// In which order the processes are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +65,7 @@ pub(crate) struct OfProcesses<'a> {
 
 /// The files of `held`, which are in the order of `kcmp`, that no process holds; none at all while a file may be out of
 /// sight, or a process cannot be looked at. The processes are those of a cgroup. Without one they are all of the host's, of
-/// which some cannot be looked at, and whose sockets and rings are not looked into: any program would count. `others` are
+/// which some cannot be looked at, and whose sockets are not looked into: any program would count. `others` are
 /// processes that hold duplicates for the broker; `kept` is what these may hold without a descriptor.
 pub(crate) fn without_holder(
     held: Vec<Arc<OpenFile>>,
@@ -237,7 +242,6 @@ enum Descriptor {
     /// A file with a path, as the driver's have one.
     File,
     Socket,
-    Ring,
     /// Nothing that could be the driver's, or could carry a file.
     Another,
     /// The link is closed to this process.
@@ -260,31 +264,28 @@ impl Descriptor {
     fn by_name(name: &[u8]) -> Self {
         match name {
             [b'/', ..] => Self::File,
-            b"anon_inode:[io_uring]" => Self::Ring,
             name if name.starts_with(b"socket:") => Self::Socket,
             name if name.starts_with(b"anon_inode:") || name.starts_with(b"pipe:") => Self::Another,
             _ => Self::Unknown,
         }
     }
 
-    /// Whether it may carry files; `info` is its text. That of a ring lists what is registered, and says nothing of that while the ring is busy.
+    /// Whether it may carry files; `info` is its text.
     fn carries(self, info: &Path) -> io::Result<Carries> {
-        let carries = match self {
-            Self::File | Self::Another => false,
-            Self::Ring => true,
-            Self::Socket | Self::Unknown => {
-                let mut text = Vec::new();
-                let file = fs::File::open(info)?;
-                file.take(MOST_INFO_BYTES).read_to_end(&mut text)?;
-                let is_cut = u64::try_from(text.len()).is_ok_and(|read| read >= MOST_INFO_BYTES);
-                is_cut || carries_files(&String::from_utf8_lossy(&text))
-            }
-        };
-        Ok(if carries {
-            Carries::Files
-        } else {
-            Carries::None
-        })
+        if matches!(self, Self::File | Self::Another) {
+            return Ok(Carries::None);
+        }
+        let mut text = Vec::new();
+        let file = fs::File::open(info)?;
+        file.take(MOST_INFO_BYTES).read_to_end(&mut text)?;
+        let is_cut = u64::try_from(text.len()).is_ok_and(|read| read >= MOST_INFO_BYTES);
+        let text = String::from_utf8_lossy(&text);
+        // What is watched makes another's text long, and stands behind the locks: none of a socket's does.
+        let is_socket = self == Self::Socket || !WATCHED.iter().any(|line| text.contains(line));
+        match is_cut && is_socket || carries_files(&text) {
+            true => Ok(Carries::Files),
+            false => Ok(Carries::None),
+        }
     }
 }
 
@@ -312,9 +313,9 @@ fn tables_of(pid: i32) -> io::Result<Vec<(i32, PathBuf)>> {
     Ok(tables)
 }
 
-/// Whether a text is that of a socket with descriptors in its queue, or of a ring.
+/// Whether a text is that of a socket with descriptors in its queue.
 fn carries_files(info: &str) -> bool {
-    field(info, "scm_fds:").is_some_and(|count| count != "0") || field(info, "SqMask:").is_some()
+    field(info, "scm_fds:").is_some_and(|count| count != "0")
 }
 
 /// Marks the files that a process may have mapped.

@@ -160,10 +160,15 @@ impl Share {
 
     /// Leaves the share to a successor: every gate opens, for as long as the successor takes to begin.
     pub fn hand_over(&self) {
-        if let Some(mailbox) = self.take_mailbox() {
+        let _its_successor_opens = self.hand_over_within(HAND_OVER);
+    }
+
+    /// Says whether the governor has ended.
+    pub(crate) fn hand_over_within(&self, longest: Duration) -> bool {
+        self.take_mailbox().is_none_or(|mailbox| {
             mailbox.tell(Tell::HandOver);
-            let _its_successor_opens = mailbox.wait_for_end(HAND_OVER);
-        }
+            mailbox.wait_for_end(longest)
+        })
     }
 
     /// Whether a governor holds the container's share of the card.

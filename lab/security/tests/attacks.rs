@@ -499,7 +499,7 @@ attacks! {
     client_flood => clients_are_limited,
     event_flood => events_are_limited,
     refused_flood => refusals_flow,
-    fd_in_ring => ring_counts,
+    fd_in_ring => ring_keeps_nothing,
     compat_mmap => compat_mmap_is_closed,
     managed_late => managed_within_the_slice,
     managed_unseen => nothing_is_managed,
@@ -567,8 +567,8 @@ fn compat_mmap_is_closed(observed: &Observed) -> Result<()> {
     Ok(())
 }
 
-/// A file in a ring's table counts, or rings are not to be had here.
-fn ring_counts(observed: &Observed) -> Result<()> {
+/// What only a ring has is freed and given back, or rings are not to be had here.
+fn ring_keeps_nothing(observed: &Observed) -> Result<()> {
     if observed.facts.get("unavailable").is_some() {
         return Ok(());
     }

@@ -90,15 +90,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         checks(&mut counts)?;
     }
     progress("building programs and tests");
-    let fetches = options.layer.has(Layer::Engines) && options.only.is_none();
-    let built = thread::scope(|scope| {
-        let fetching = fetches.then(|| scope.spawn(prefetch::all));
-        let built = times.take("build", executables::build);
-        if fetching.is_some_and(|fetching| !fetching.is_finished()) {
-            progress("waiting for what tests need of the network");
-        }
-        built
-    })?;
+    let fetches = options.layer.has(Layer::Engines)
+        && options.only.is_none()
+        && integration::skip::lacks_root().is_none();
+    if fetches {
+        // Nobody waits for it but a test that needs what is on its way.
+        thread::spawn(prefetch::all);
+    }
+    let built = times.take("build", executables::build)?;
     let chosen = chosen(built.tests, options.layer);
     let for_guest = chosen.clone();
     let needs_programs = chosen.iter().any(|one| one.layer() == Layer::Engines);

@@ -48,7 +48,8 @@ pub(super) struct Journal {
     /// cgpu's own programs, where they were copied to the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) programs: Option<Copies>,
-    /// Engines that this program was to restart and has not yet: a run that ends before is followed by one that does it.
+    /// Engines whose files were changed and that this program has not restarted since: a run that ends before it comes to that, or that is not
+    /// to, is followed by one that does it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) unread: Vec<Engine>,
 }

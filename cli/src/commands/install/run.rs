@@ -12,7 +12,7 @@ use super::journal::{Journal, Phase};
 use super::place::{RealDisk, Writer};
 use super::processes::Running;
 use super::programs::{self, Source};
-use super::report::{Action, ProgramsReport, ProgramsState, Report};
+use super::report::{self, Action, ProgramsReport, ProgramsState, Report};
 use super::restart::{self, Restart};
 use super::survey;
 use super::transaction;
@@ -157,12 +157,12 @@ impl Run<'_> {
         let works = plan(journal)?;
         self.can_restart(&works)?;
         let mut next = journal.clone();
-        if self.common.restart != Restart::None {
-            let changed = works.iter().filter(|work| work.changes());
-            next.unread.extend(changed.map(|work| work.engine));
-            next.unread.sort();
-            next.unread.dedup();
-        }
+        let changed = works.iter().filter(|work| work.changes());
+        let engines = changed.map(|work| work.engine);
+        next.unread
+            .extend(engines.filter(|engine| report::reload(*engine).is_some()));
+        next.unread.sort();
+        next.unread.dedup();
         let unfinished = journal.phase == Phase::Changing;
         if unfinished || works.iter().any(|work| work.needs_applying(journal)) {
             transaction::apply(self.site, writer, &next, &works, made)?;
@@ -170,12 +170,12 @@ impl Run<'_> {
         let mut report = self.report(journal, &works);
         for report in &mut report.engines {
             let engine = report.engine();
-            // From a container this comes again at each of its starts, and restarts nothing that it did not change.
-            let is_looked_at = self.common.host.is_none()
-                && restart::is_for(self.common.restart, [engine]).is_ok();
-            if journal.unread.contains(&engine)
-                || is_looked_at && survey::has_not_read(self.site, journal, engine)
-            {
+            // Somebody may have restarted it since. A restart that is asked for and was not needed is one too many.
+            let has_not_read = match self.common.restart {
+                Restart::None => survey::has_not_read(self.site, journal, engine),
+                restart => restart::is_for(restart, [engine]).is_ok(),
+            };
+            if journal.unread.contains(&engine) && has_not_read {
                 report.has_not_read();
             }
         }

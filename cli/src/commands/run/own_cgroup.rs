@@ -3,6 +3,7 @@
 //! The broker looks for a slice's closed files among the processes of its cgroup, and what the command leaves running is
 //! found here: memory of a card that a process still holds must not be granted to the next one.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +21,8 @@ const END: Duration = Duration::from_secs(10);
 const END_OF_ONE_MS: u16 = 1_000;
 /// How long a run waits for what another one has left.
 const END_OF_OTHERS: Duration = Duration::from_secs(1);
+/// Processes that are killed together: a descriptor each, of which this program may have few.
+const AT_ONCE: usize = 64;
 /// Until it is looked at again.
 const PAUSE: Duration = Duration::from_millis(5);
 /// What the folders' names begin with; whose they are follows, and the pid of their `cgpu run`.
@@ -146,26 +149,37 @@ impl OwnCgroup {
         {
             drop(all.write_all(b"1"));
         }
-        let mut killed = Vec::new();
         for group in groups {
-            let opened = group.processes.iter();
-            let opened = opened.filter_map(|pid| Some((*pid, PidFd::open(*pid).ok()?)));
-            let opened: Vec<_> = opened.collect();
-            // Read again after they were opened: from then on a number cannot change hands.
-            let still = control_group::processes(&group.folder)
-                .with_context(|| format!("list {}", group.folder.display()))?;
-            let ours = opened.into_iter().filter(|(pid, _)| still.contains(pid));
-            // One that has gone meanwhile needs no killing.
-            killed
-                .extend(ours.filter(|(_, process)| process.signal(Signal::SIGKILL as i32).is_ok()));
-        }
-        for (_, process) in killed {
-            process
-                .wait_exit(END_OF_ONE_MS)
-                .context("wait for a killed process")?;
+            for some in group.processes.chunks(AT_ONCE) {
+                kill_of(&group.folder, some)?;
+            }
         }
         Ok(())
     }
+}
+
+/// Kills those of a group's processes that are still in it, and waits for them.
+fn kill_of(folder: &Path, processes: &[i32]) -> anyhow::Result<()> {
+    let opened = processes.iter();
+    let opened: Vec<(i32, PidFd)> = opened
+        .filter_map(|pid| Some((*pid, PidFd::open(*pid).ok()?)))
+        .collect();
+    // Read again after they were opened: from then on a number cannot change hands.
+    let still: BTreeSet<i32> = control_group::processes(folder)
+        .with_context(|| format!("list {}", folder.display()))?
+        .into_iter()
+        .collect();
+    let ours = opened.into_iter().filter(|(pid, _)| still.contains(pid));
+    // One that has gone meanwhile needs no killing.
+    let killed: Vec<(i32, PidFd)> = ours
+        .filter(|(_, process)| process.signal(Signal::SIGKILL as i32).is_ok())
+        .collect();
+    for (_, process) in killed {
+        process
+            .wait_exit(END_OF_ONE_MS)
+            .context("wait for a killed process")?;
+    }
+    Ok(())
 }
 
 /// Removes groups without processes, those below first; `false`: one of them is in use again.

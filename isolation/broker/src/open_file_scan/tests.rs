@@ -48,7 +48,7 @@ fn a_descriptor_is_what_its_link_names() {
         (&b"/dev/nvidiactl (deleted)"[..], Descriptor::File),
         (b"/memfd:anon_inode:[io_uring] (deleted)", Descriptor::File),
         (b"socket:[7]", Descriptor::Socket),
-        (b"anon_inode:[io_uring]", Descriptor::Ring),
+        (b"anon_inode:[io_uring]", Descriptor::Another),
         (b"anon_inode:inotify", Descriptor::Another),
         (b"pipe:[7]", Descriptor::Another),
         (b"", Descriptor::Unknown),
@@ -77,25 +77,32 @@ fn another_user_s_links_are_read_by_one_capability_more() {
     child.wait().unwrap();
 }
 
-/// A ring that is busy does not list what is registered with it.
 #[test]
-fn a_ring_carries_files_whatever_it_lists_and_a_socket_what_is_in_its_queue() {
+fn a_socket_carries_what_is_in_its_queue() {
     let nowhere = Path::new("/nowhere");
-    for (what, carries) in [
-        (Descriptor::Ring, Carries::Files),
-        (Descriptor::File, Carries::None),
-        (Descriptor::Another, Carries::None),
-    ] {
-        assert_eq!(what.carries(nowhere).unwrap(), carries, "{what:?}");
+    for what in [Descriptor::File, Descriptor::Another] {
+        assert_eq!(what.carries(nowhere).unwrap(), Carries::None, "{what:?}");
     }
     for (info, carries) in [
         ("pos:\t0\nscm_fds: 0\n", false),
         ("pos:\t0\nscm_fds: 1\n", true),
         ("pos:\t0\nino:\t7\n", false),
-        ("pos:\t0\nSqMask:\t0x7\nCqMask:\t0xf\n", true),
-        ("SqMask:\t0x7\nUserFiles:\t0\nUserBufs:\t0\n", true),
+        ("SqMask:\t0x7\nUserFiles:\t1\n", false),
     ] {
         assert_eq!(carries_files(info), carries, "{info}");
+    }
+}
+
+/// Of a descriptor whose link is closed to the broker.
+#[test]
+fn a_long_text_is_a_socket_s_unless_it_lists_what_is_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let info = folder.path().join("info");
+    let line = "tfd:        5 events:       19 data:                5  pos:0 ino:5 sdev:f\n";
+    for (line, carries) in [(line, Carries::None), ("lock:\t1: POSIX\n", Carries::Files)] {
+        fs::write(&info, format!("pos:\t0\n{}", line.repeat(5000))).unwrap();
+        assert_eq!(Descriptor::Unknown.carries(&info).unwrap(), carries);
+        assert_eq!(Descriptor::Socket.carries(&info).unwrap(), Carries::Files);
     }
 }
 

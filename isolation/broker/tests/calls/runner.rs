@@ -7,6 +7,9 @@ use std::panic::catch_unwind;
 use std::process::{Child, Command, ExitCode};
 use std::time::Instant;
 
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+
 /// A test's name, and what it does.
 pub(crate) type Test = (&'static str, fn());
 
@@ -29,6 +32,8 @@ pub(crate) fn run(mut tests: Vec<Test>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(part) = option(PART) {
+        // Whoever ends a run that takes too long ends the process that it has started.
+        set_pdeathsig(Signal::SIGKILL).unwrap();
         let (number, parts) = part.split_once('/').unwrap();
         let (number, parts): (usize, usize) = (number.parse().unwrap(), parts.parse().unwrap());
         return here(tests.into_iter().skip(number).step_by(parts));
