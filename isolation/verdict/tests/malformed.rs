@@ -263,7 +263,7 @@ fn heap_functions_and_memory_classes() {
 
 #[test]
 fn share_policies_open_nothing_to_other_tenants() {
-    use share_policy::{ALL, CLIENT, NONE, OS_SECURITY_TOKEN, PID};
+    use share_policy::{ACTION_REQUIRE, ACTION_REVOKE, ALL, CLIENT, NONE, OS_SECURITY_TOKEN, PID};
     const COMPOSE: u8 = 4;
     let narrowing = policy::Policy {
         same_user: policy::SameUser::Narrow,
@@ -277,8 +277,11 @@ fn share_policies_open_nothing_to_other_tenants() {
     let rows: &[(u16, u8, Expected, Expected)] = &[
         (NONE, 0, Ok(Effect::None), Ok(Effect::None)),
         (PID, 0, Ok(Effect::None), Ok(Effect::None)),
-        (CLIENT, 0, Ok(target.clone()), Ok(target.clone())),
-        (CLIENT, COMPOSE, Ok(target.clone()), Ok(target)),
+        (CLIENT, 0, Err(0x56), Ok(target.clone())),
+        (CLIENT, COMPOSE, Err(0x56), Ok(target)),
+        (CLIENT, ACTION_REVOKE, Err(0x1b), Err(0x1b)),
+        (CLIENT, ACTION_REQUIRE, Err(0x1b), Err(0x1b)),
+        (CLIENT, COMPOSE | ACTION_REQUIRE, Err(0x1b), Err(0x1b)),
         (ALL, 0, Err(0x1b), Err(0x1b)),
         (ALL, COMPOSE, Err(0x1b), Err(0x1b)),
         (5, 0, Err(0x1b), Err(0x1b)),
@@ -287,18 +290,8 @@ fn share_policies_open_nothing_to_other_tenants() {
         (0xffff, 0, Err(0x1b), Err(0x1b)),
         (OS_SECURITY_TOKEN, 0, Err(0x56), Ok(Effect::None)),
         (OS_SECURITY_TOKEN, COMPOSE, Err(0x56), Ok(Effect::None)),
-        (
-            ALL,
-            share_policy::ACTION_REVOKE,
-            Ok(Effect::None),
-            Ok(Effect::None),
-        ),
-        (
-            ALL,
-            share_policy::ACTION_REQUIRE,
-            Ok(Effect::None),
-            Ok(Effect::None),
-        ),
+        (ALL, ACTION_REVOKE, Ok(Effect::None), Ok(Effect::None)),
+        (ALL, ACTION_REQUIRE, Ok(Effect::None), Ok(Effect::None)),
     ];
     for release in Release::ALL {
         for (kind, action, refusing, narrowed) in rows {
@@ -328,10 +321,10 @@ fn share_policies_open_nothing_to_other_tenants() {
                         "{release:?} type {kind} action {action} {choice:?}"
                     );
                 }
-                // What is admitted as a policy by user is executed as one by process, and the caller gets its own bytes back.
+                // What is admitted as a policy by user or for a client is executed as one by process, and the caller gets its own bytes back.
                 let narrowed = verdict::narrow(op, &segments);
-                let by_user = *kind == OS_SECURITY_TOKEN && action & 3 == 0;
-                assert_eq!(narrowed.is_some(), by_user);
+                let is_wider = [OS_SECURITY_TOKEN, CLIENT].contains(kind) && action & 3 == 0;
+                assert_eq!(narrowed.is_some(), is_wider);
                 if let Some(place) = narrowed {
                     let mut copy = segments[usize::from(place.segment)].to_vec();
                     let before = place.apply(&mut copy).unwrap();

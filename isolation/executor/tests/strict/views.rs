@@ -1,6 +1,6 @@
 //! What a tenant is shown of a card that others use too, and of the machine that it is in.
 
-use driver::Driver;
+use driver::{Binding, Driver};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self as ctl, fb_info, gpu_info};
 use nvabi::layout::{
@@ -187,7 +187,7 @@ fn the_page_of_figures_is_mapped_where_the_host_shows_it() {
     const FIGURES: u32 = nvabi::class::RM_USER_SHARED_DATA;
     // The policy of `narrowing` shows it; that of a broker that knows no policy does not.
     for (fixture, is_shown) in [
-        (Fixture::narrowing(64 * MIB), true),
+        (Fixture::narrowing(64 * MIB, Binding::None), true),
         (Fixture::of_two_cards(64 * MIB), false),
     ] {
         let asking = Program::new(&fixture);
