@@ -337,6 +337,13 @@ fn processes_are_the_containers_own_with_what_they_are_charged() {
         u64_at(&info, row(index) + pid_memory::PRIVATE).unwrap()
     });
     assert_eq!(held, [16 * MIB, 4 * MIB, 0, 0, 0]);
+    // The driver looks through the host's clients for the first alone.
+    let looked_up = fixture
+        .kernel
+        .controls(ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO);
+    let last = looked_up.last().unwrap();
+    assert_eq!(u32_at(&last[1], pid_info::COUNT), Some(1));
+    assert_eq!(u32_at(&info, pid_info::COUNT), Some(5));
 }
 
 fn only_granted_cards_are_listed() {
