@@ -386,6 +386,15 @@ fn exports_and_imports() {
             fd,
         )
     };
+    let of_places = |most: u16| {
+        let mut params = export(1, 0, 7);
+        put(
+            &mut params,
+            export_objects::MAX_OBJECTS,
+            &most.to_le_bytes(),
+        );
+        params
+    };
     let import = |count, index, fd| {
         many(
             652,
@@ -406,6 +415,9 @@ fn exports_and_imports() {
         (0x3d08, vec![0; 80], None),
         (0x3d0b, export(512, 0, 7), None),
         (0x3d0b, export(513, 0, 7), Some(0x3b)),
+        (0x3d0b, of_places(512), None),
+        (0x3d0b, of_places(513), Some(0x3b)),
+        (0x3d0b, of_places(u16::MAX), Some(0x3b)),
         (0x3d0b, export(2, 0xffff, 7), Some(0x5b)),
         (0x3d0b, export(2, 0, u32::MAX), Some(0x3b)),
         (0x3d0c, import(128, 0, 7), None),
