@@ -230,15 +230,13 @@ fn of_card(requested: &Requested, op: &Op, release: Release) -> Result<Takes, Re
 
 /// How an object is refused for what it is:
 /// - the card's figures, where the container may not read them;
-/// - a notifier of more than a page: RM maps it for the kernel (context_dma.c, `_ctxdmaConstruct`), which takes page tables and address space
-///   of the kernel's for each, and nothing counts them.
+/// - a context DMA of more than a page: for each object RM keeps a list of its pages (`memdescCreateSubMem`, mem_desc.c) and may map them for
+///   the card's IOMMU, and for the kernel where it is a notifier (context_dma.c, `_ctxdmaConstruct`), and nothing counts any of that.
 fn refused_by_its_kind(kind: Kind, params: &[u8], policy: &Policy) -> Option<u32> {
     let limit = || u64_at(params, context_dma::LIMIT).unwrap_or_default();
     if kind == Kind::Plain(Plain::SharedData) && policy.card_figures == CardFigures::Refuse {
         Some(status::NV_ERR_NOT_SUPPORTED)
-    } else if kind == Kind::Plain(Plain::ContextDma)
-        && context_dma::is_mapped_for_the_kernel(params)
-        && limit() >= context_dma::MOST_NOTIFIER_BYTES
+    } else if kind == Kind::Plain(Plain::ContextDma) && limit() >= context_dma::MOST_NOTIFIER_BYTES
     {
         Some(status::NV_ERR_INVALID_LIMIT)
     } else {

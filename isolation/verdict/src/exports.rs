@@ -90,6 +90,11 @@ pub(crate) fn export_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
     use export_objects::{COUNT, FD, H_DEVICE, INDEX, MAX_OBJECTS, MOST, OBJECTS};
     let file = file(params, FD)?;
     let (count, first) = slots(params, (COUNT, INDEX), MOST)?;
+    let capacity = short(params, MAX_OBJECTS)?;
+    // RM takes four bytes for each place at once (`_initializeExportObjectFd`, os.c), in no control group.
+    if u32::from(capacity) > MOST {
+        return Err(INVALID);
+    }
     let objects: Result<Vec<u32>, Fault> = (0..usize::from(count))
         .map(|slot| word(params, OBJECTS + slot * 4))
         .collect();
@@ -97,9 +102,7 @@ pub(crate) fn export_many(client: u32, params: &[u8]) -> Result<Effect, Fault> {
         client,
         device: word(params, H_DEVICE)?,
         file,
-        onto: Onto::Slots {
-            capacity: short(params, MAX_OBJECTS)?,
-        },
+        onto: Onto::Slots { capacity },
         first,
         objects: objects?,
     }))

@@ -14,7 +14,7 @@ pub enum Managed {
     Allow,
 }
 
-/// Share policies (RM_SHARE, SET_INHERITED_SHARE_POLICY) that open objects to every client of the same user.
+/// Share policies (RM_SHARE, SET_INHERITED_SHARE_POLICY) that open objects to every client of the same user, or to one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SameUser {
     /// Refused: other containers may run as the same user.
@@ -49,7 +49,7 @@ pub enum RegisteredMemory {
 pub struct Policy {
     /// Managed memory.
     pub managed: Managed,
-    /// Share policies by user.
+    /// Share policies by user, and for one client.
     pub same_user: SameUser,
     /// The page of figures.
     pub card_figures: CardFigures,

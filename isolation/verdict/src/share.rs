@@ -2,8 +2,13 @@
 //!
 //! RM asks them when a client that is not the object's own duplicates it. A container's clients are reached by `DUP_OBJECT`,
 //! whose source the broker checks; a policy that opens an object to *every* client, or to every client of the same user,
-//! would leave that check alone between two tenants. So a tenant may take rights away, keep objects to itself, to its own
-//! process, or to a client that is the container's own.
+//! would leave that check alone between two tenants. So a tenant may take rights away, keep objects to itself or to its own
+//! process, which is what a policy for one client of the container's own becomes.
+//!
+//! No policy that names a client reaches RM: at each such call RM adds a node to that client's list, whosever it is, without looking whether
+//! the list has it (`clientAddAccessBackRef_IMPL`, rs_client.c, 535 to 595), and with `RS_SHARE_ACTION_FLAG_COMPOSE` an object's list gets an entry
+//! for each client that was named, there or not, which every object below it copies (`rsShareListCopy`, rs_access_map.c). The first list is
+//! walked, and for each node the second one, when that client ends. Policies of the other types have one entry each (`rsSharePolicyEquals`).
 
 use nvabi::bytes::{self, u8_at, u16_at, u32_at, u64_at};
 use nvabi::control::Decision;
@@ -28,19 +33,25 @@ pub(crate) fn decide(
 ) -> Result<Effect, Refusal> {
     let kind = u16_at(policy, TYPE).ok_or(Refusal::Errno(EFAULT))?;
     let action = u8_at(policy, ACTION).ok_or(Refusal::Errno(EFAULT))?;
-    if action & (ACTION_REVOKE | ACTION_REQUIRE) != 0 {
-        // Takes a right away, or binds one that another policy must grant.
-        return Ok(Effect::None);
-    }
+    let grants = grants(action);
     match kind {
+        CLIENT if !grants => Err(op.refuse(status::NV_ERR_INSUFFICIENT_PERMISSIONS, release)),
+        // Takes a right away, or binds one that another policy must grant.
+        _ if !grants => Ok(Effect::None),
         NONE | PID => Ok(Effect::None),
+        CLIENT | OS_SECURITY_TOKEN if choice.same_user == SameUser::Refuse => {
+            Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release))
+        }
         CLIENT => Ok(Effect::ChannelClients {
             clients: vec![u32_at(policy, TARGET).ok_or(Refusal::Errno(EFAULT))?],
         }),
-        OS_SECURITY_TOKEN if choice.same_user == SameUser::Narrow => Ok(Effect::None),
-        OS_SECURITY_TOKEN => Err(op.refuse(status::NV_ERR_NOT_SUPPORTED, release)),
+        OS_SECURITY_TOKEN => Ok(Effect::None),
         _ => Err(op.refuse(status::NV_ERR_INSUFFICIENT_PERMISSIONS, release)),
     }
+}
+
+fn grants(action: u8) -> bool {
+    action & (ACTION_REVOKE | ACTION_REQUIRE) == 0
 }
 
 /// Bytes of the broker's copy that are replaced before the call is executed. The tenant's own bytes go back to it.
@@ -79,22 +90,21 @@ pub fn own_space(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
     })
 }
 
-/// A share policy by user, where [`crate::decide_under`] admits it, becomes one by process: in mode B whoever executes is the process of all the
+/// A share policy by user or for one client, where [`crate::decide_under`] admits it, becomes one by process: in mode B whoever executes is the process of all the
 /// container's clients, in mode A each process has its own.
 #[must_use]
 pub fn narrow(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
     let params = segments.get(1).copied().unwrap_or_default();
     let by_process = |segment, policy_at, block: &[u8]| {
-        let grants = u8_at(block, policy_at + ACTION)
-            .is_some_and(|action| action & (ACTION_REVOKE | ACTION_REQUIRE) == 0);
-        (grants && u16_at(block, policy_at + TYPE) == Some(OS_SECURITY_TOKEN)).then_some(
-            Narrowing {
-                segment,
-                at: policy_at + TYPE,
-                bytes: Replacement::U16(PID),
-            },
-        )
+        let grants = u8_at(block, policy_at + ACTION).is_some_and(grants);
+        let kind = u16_at(block, policy_at + TYPE);
+        let is_wider = matches!(kind, Some(OS_SECURITY_TOKEN | CLIENT));
+        (grants && is_wider).then_some(Narrowing {
+            segment,
+            at: policy_at + TYPE,
+            bytes: Replacement::U16(PID),
+        })
     };
     if op.escape() == Some(Id::Share) {
         by_process(0, nvos57::POLICY, arg)

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use nvabi::Release;
 use nvabi::bytes::{put_u32, put_u64, u16_at, u32_at, u64_at};
 use nvabi::capability::Capabilities;
 use nvabi::class::{self, Kind, Plain};
@@ -11,12 +10,16 @@ use nvabi::layout::{
     boost_groups, card_info, engine_type, export_info, fabric_probe, fb_regions, nvlink_device,
     nvlink_status, nvos32, perfmon, pid_info, pid_memory, pids,
 };
+use nvabi::{Release, status};
 
 use crate::cards;
 use crate::decide::is_refused_engine;
-use crate::effect::{Engines, View};
+use crate::effect::Engines;
 use crate::policy::{CardFigures, Policy};
-use crate::share::{Narrowing, Replacement};
+
+mod narrowed;
+
+pub use narrowed::narrowings;
 
 /// What a tenant has of one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,33 +50,6 @@ fn info_list(list: &mut [u8], entries: u32, shown: impl Fn(u32, u32) -> Option<u
             put_u32(entry, 4, shown);
         }
     }
-}
-
-/// What FB_GET_INFO is asked instead: of BAR1 its length for what is free of it, since that tells what neighbours have mapped. What a
-/// tenant has mapped is no part of its slice, so nothing of BAR1 is shown as used.
-#[must_use]
-pub fn narrowings(view: &View, segments: &[&[u8]]) -> Vec<Narrowing> {
-    let View::FbInfo { list, .. } = view else {
-        return Vec::new();
-    };
-    let entries = segments.get(1).and_then(|params| u32_at(params, 0));
-    let block = segments.get(usize::from(list.segment));
-    let entries = (list.at..).step_by(8).take(entries.unwrap_or(0) as usize);
-    entries
-        .map_while(|at| Some((at, u32_at(block?, at)?)))
-        .filter(|(_, index)| {
-            [
-                fb_info::BAR1_AVAIL_SIZE,
-                fb_info::BAR1_MAX_CONTIGUOUS_AVAIL_SIZE,
-            ]
-            .contains(index)
-        })
-        .map(|(at, _)| Narrowing {
-            segment: list.segment,
-            at,
-            bytes: Replacement::U32(fb_info::BAR1_SIZE),
-        })
-        .collect()
 }
 
 /// Rewrites FB_GET_INFO's list: total = quota, free = what is left of it (never more than the card has). What the driver keeps of the
@@ -315,10 +291,13 @@ pub fn own_pids(params: &mut [u8], holders: &[Holder], executor: Option<u32>) {
     put_u32(params, pids::COUNT, u32::try_from(shown.len()).unwrap_or(0));
 }
 
-/// Rewrites GPU_GET_PID_INFO: what is charged for the container's own processes; any other holds nothing that this tenant may know of.
+/// Rewrites GPU_GET_PID_INFO: what is charged for the container's own processes; any other holds nothing that this tenant may know of. All rows
+/// but the first get what RM writes beside the figures, of a process that no partition is known of: the driver was asked for that one.
 pub fn own_pid_info(params: &mut [u8], holders: &[Holder]) {
+    /// `smcSubscription`: a compute instance and a GPU instance.
+    const PARTITIONS: core::ops::Range<usize> = 64..pid_memory::BYTES;
     /// Where in a row the figures stand.
-    const FIGURES: core::ops::Range<usize> = pid_memory::DATA..64;
+    const FIGURES: core::ops::Range<usize> = pid_memory::DATA..PARTITIONS.start;
     let count = u32_at(params, pid_info::COUNT).unwrap_or(0) as usize;
     let rows = params.get_mut(pid_info::LIST..).unwrap_or_default();
     for (index, row) in rows.chunks_exact_mut(pid_memory::BYTES).enumerate() {
@@ -327,6 +306,16 @@ pub fn own_pid_info(params: &mut [u8], holders: &[Holder]) {
         }
         let requested = u32_at(row, pid_memory::PID).filter(|_| index < count);
         let is_of_memory = u32_at(row, pid_memory::INDEX) == Some(pid_memory::INDEX_VIDEO_MEMORY);
+        if let Some(pid) = requested.filter(|_| index > 0) {
+            let result = match pid != 0 && is_of_memory {
+                true => status::NV_OK,
+                false => status::NV_ERR_INVALID_ARGUMENT,
+            };
+            put_u32(row, pid_memory::RESULT, result);
+            if let Some(partitions) = row.get_mut(PARTITIONS) {
+                partitions.fill(u8::MAX);
+            }
+        }
         let holder = holders
             .iter()
             .find(|holder| Some(holder.known_as) == requested);

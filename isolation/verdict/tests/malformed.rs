@@ -263,7 +263,7 @@ fn heap_functions_and_memory_classes() {
 
 #[test]
 fn share_policies_open_nothing_to_other_tenants() {
-    use share_policy::{ALL, CLIENT, NONE, OS_SECURITY_TOKEN, PID};
+    use share_policy::{ACTION_REQUIRE, ACTION_REVOKE, ALL, CLIENT, NONE, OS_SECURITY_TOKEN, PID};
     const COMPOSE: u8 = 4;
     let narrowing = policy::Policy {
         same_user: policy::SameUser::Narrow,
@@ -277,8 +277,11 @@ fn share_policies_open_nothing_to_other_tenants() {
     let rows: &[(u16, u8, Expected, Expected)] = &[
         (NONE, 0, Ok(Effect::None), Ok(Effect::None)),
         (PID, 0, Ok(Effect::None), Ok(Effect::None)),
-        (CLIENT, 0, Ok(target.clone()), Ok(target.clone())),
-        (CLIENT, COMPOSE, Ok(target.clone()), Ok(target)),
+        (CLIENT, 0, Err(0x56), Ok(target.clone())),
+        (CLIENT, COMPOSE, Err(0x56), Ok(target)),
+        (CLIENT, ACTION_REVOKE, Err(0x1b), Err(0x1b)),
+        (CLIENT, ACTION_REQUIRE, Err(0x1b), Err(0x1b)),
+        (CLIENT, COMPOSE | ACTION_REQUIRE, Err(0x1b), Err(0x1b)),
         (ALL, 0, Err(0x1b), Err(0x1b)),
         (ALL, COMPOSE, Err(0x1b), Err(0x1b)),
         (5, 0, Err(0x1b), Err(0x1b)),
@@ -287,18 +290,8 @@ fn share_policies_open_nothing_to_other_tenants() {
         (0xffff, 0, Err(0x1b), Err(0x1b)),
         (OS_SECURITY_TOKEN, 0, Err(0x56), Ok(Effect::None)),
         (OS_SECURITY_TOKEN, COMPOSE, Err(0x56), Ok(Effect::None)),
-        (
-            ALL,
-            share_policy::ACTION_REVOKE,
-            Ok(Effect::None),
-            Ok(Effect::None),
-        ),
-        (
-            ALL,
-            share_policy::ACTION_REQUIRE,
-            Ok(Effect::None),
-            Ok(Effect::None),
-        ),
+        (ALL, ACTION_REVOKE, Ok(Effect::None), Ok(Effect::None)),
+        (ALL, ACTION_REQUIRE, Ok(Effect::None), Ok(Effect::None)),
     ];
     for release in Release::ALL {
         for (kind, action, refusing, narrowed) in rows {
@@ -328,10 +321,10 @@ fn share_policies_open_nothing_to_other_tenants() {
                         "{release:?} type {kind} action {action} {choice:?}"
                     );
                 }
-                // What is admitted as a policy by user is executed as one by process, and the caller gets its own bytes back.
+                // What is admitted as a policy by user or for a client is executed as one by process, and the caller gets its own bytes back.
                 let narrowed = verdict::narrow(op, &segments);
-                let by_user = *kind == OS_SECURITY_TOKEN && action & 3 == 0;
-                assert_eq!(narrowed.is_some(), by_user);
+                let is_wider = [OS_SECURITY_TOKEN, CLIENT].contains(kind) && action & 3 == 0;
+                assert_eq!(narrowed.is_some(), is_wider);
                 if let Some(place) = narrowed {
                     let mut copy = segments[usize::from(place.segment)].to_vec();
                     let before = place.apply(&mut copy).unwrap();
@@ -393,6 +386,15 @@ fn exports_and_imports() {
             fd,
         )
     };
+    let of_places = |most: u16| {
+        let mut params = export(1, 0, 7);
+        put(
+            &mut params,
+            export_objects::MAX_OBJECTS,
+            &most.to_le_bytes(),
+        );
+        params
+    };
     let import = |count, index, fd| {
         many(
             652,
@@ -413,6 +415,9 @@ fn exports_and_imports() {
         (0x3d08, vec![0; 80], None),
         (0x3d0b, export(512, 0, 7), None),
         (0x3d0b, export(513, 0, 7), Some(0x3b)),
+        (0x3d0b, of_places(512), None),
+        (0x3d0b, of_places(513), Some(0x3b)),
+        (0x3d0b, of_places(u16::MAX), Some(0x3b)),
         (0x3d0b, export(2, 0xffff, 7), Some(0x5b)),
         (0x3d0b, export(2, 0, u32::MAX), Some(0x3b)),
         (0x3d0c, import(128, 0, 7), None),

@@ -140,7 +140,7 @@ impl Fixture {
     }
 
     /// Under the policy of a real card's strict mode: what is shared with a user is shared with the container.
-    pub(crate) fn narrowing(quota_bytes: u64) -> Self {
+    pub(crate) fn narrowing(quota_bytes: u64, binding: Binding) -> Self {
         let policy = Policy {
             same_user: SameUser::Narrow,
             card_figures: CardFigures::Show,
@@ -151,7 +151,7 @@ impl Fixture {
             policy,
             ..Extras::default()
         };
-        Self::built(quota_bytes, Binding::None, Mode::Strict, extras)
+        Self::built(quota_bytes, binding, Mode::Strict, extras)
     }
 
     /// In front of two cards, of which the first is granted.

@@ -179,11 +179,16 @@ impl Kernel {
 
     /// The structs and blocks of every control of this number that was asked for, in order.
     pub(crate) fn controls(&self, cmd: u32) -> Vec<Vec<Vec<u8>>> {
+        let mut controls = self.calls(crate::rm::CONTROL);
+        controls.retain(|blocks| u32_at(&blocks[0], nvos54::CMD) == Some(cmd));
+        controls
+    }
+
+    /// The same of every ioctl of a command.
+    pub(crate) fn calls(&self, cmd: u32) -> Vec<Vec<Vec<u8>>> {
         let seen = self.shared.seen.lock().unwrap();
         seen.iter()
-            .filter(|(of, blocks)| {
-                *of == crate::rm::CONTROL && u32_at(&blocks[0], nvos54::CMD) == Some(cmd)
-            })
+            .filter(|(of, _)| *of == cmd)
             .map(|(_, blocks)| blocks.clone())
             .collect()
     }

@@ -21,6 +21,7 @@ mod kernel;
 mod launch;
 mod native;
 mod placed;
+mod policies;
 mod program;
 mod programs;
 #[path = "../../../broker/tests/calls/rm.rs"]
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         generations::TESTS,
         native::TESTS,
         placed::TESTS,
+        policies::TESTS,
         programs::TESTS,
         share::TESTS,
         sums::TESTS,

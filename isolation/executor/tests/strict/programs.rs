@@ -67,7 +67,7 @@ fn every_program_has_a_test() {
 /// count, and nothing is left of it.
 fn plays(name: &str, refused_percent: usize) {
     let program = Program::named(name).unwrap().unwrap();
-    let fixture = Fixture::narrowing(256 * MIB);
+    let fixture = Fixture::narrowing(256 * MIB, Binding::None);
     let (mut child, socket) = fixture.process(PLAYER, name);
     let mut wrong = Vec::new();
     let mut refused = 0;

@@ -1,6 +1,6 @@
 //! What a tenant is shown of a card that others use too, and of the machine that it is in.
 
-use driver::Driver;
+use driver::{Binding, Driver};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self as ctl, fb_info, gpu_info};
 use nvabi::layout::{
@@ -187,7 +187,7 @@ fn the_page_of_figures_is_mapped_where_the_host_shows_it() {
     const FIGURES: u32 = nvabi::class::RM_USER_SHARED_DATA;
     // The policy of `narrowing` shows it; that of a broker that knows no policy does not.
     for (fixture, is_shown) in [
-        (Fixture::narrowing(64 * MIB), true),
+        (Fixture::narrowing(64 * MIB, Binding::None), true),
         (Fixture::of_two_cards(64 * MIB), false),
     ] {
         let asking = Program::new(&fixture);
@@ -337,6 +337,13 @@ fn processes_are_the_containers_own_with_what_they_are_charged() {
         u64_at(&info, row(index) + pid_memory::PRIVATE).unwrap()
     });
     assert_eq!(held, [16 * MIB, 4 * MIB, 0, 0, 0]);
+    // The driver looks through the host's clients for the first alone.
+    let looked_up = fixture
+        .kernel
+        .controls(ctl::NV2080_CTRL_CMD_GPU_GET_PID_INFO);
+    let last = looked_up.last().unwrap();
+    assert_eq!(u32_at(&last[1], pid_info::COUNT), Some(1));
+    assert_eq!(u32_at(&info, pid_info::COUNT), Some(5));
 }
 
 fn only_granted_cards_are_listed() {

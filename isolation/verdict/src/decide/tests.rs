@@ -71,9 +71,9 @@ fn memory_that_firmware_would_keep_a_list_of_is_refused() {
     }
 }
 
-/// RM maps what a notifier names for the kernel, in page tables that nothing counts.
+/// RM keeps a list of the pages of each object, and maps what a notifier names for the kernel, which nothing counts.
 #[test]
-fn a_notifier_has_a_page_at_most() {
+fn a_context_dma_has_a_page_at_most() {
     const MAPPED: u32 = 1 << 20;
     let refused = |flags: u32, limit: u64| {
         let mut params = vec![0; 32];
@@ -90,8 +90,10 @@ fn a_notifier_has_a_page_at_most() {
         }
     };
     for (flags, limit, expected) in [
-        (0, u64::MAX, false),
-        (1 << 29, u64::MAX, false),
+        (0, 0xfff, false),
+        (0, 0x1000, true),
+        (0, u64::MAX, true),
+        (1 << 29, u64::MAX, true),
         (MAPPED, 0xfff, false),
         (MAPPED, 0x1000, true),
         (MAPPED | 1 << 29, u64::MAX, true),

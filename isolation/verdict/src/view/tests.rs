@@ -2,6 +2,7 @@ use nvabi::bytes::put;
 
 use super::card_info as show_cards;
 use super::*;
+use crate::effect::View;
 
 const GIB: u64 = 1 << 30;
 
@@ -362,4 +363,59 @@ fn a_mask_of_devices_has_the_granted_ones() {
     let mut params = 0b1110_u32.to_le_bytes();
     device_mask(&mut params, |instance| [0, 2].contains(&instance));
     assert_eq!(params, 0b100_u32.to_le_bytes());
+}
+
+#[test]
+fn the_driver_looks_for_one_process_and_every_row_is_answered() {
+    const OWN: u32 = 7;
+    const NO_PARTITION: Option<u64> = Some(u64::MAX);
+    let row = |index: usize| pid_info::LIST + pid_memory::BYTES * index;
+    let mut params = vec![0x55; row(pid_info::MOST as usize)];
+    let counted = |params: &mut [u8], count| {
+        put_u32(params, pid_info::COUNT, count);
+        narrowings(&View::PidInfo { object: (1, 2) }, &[&[], params])
+    };
+    for count in [0, 1, pid_info::MOST + 1, u32::MAX] {
+        assert_eq!(counted(&mut params, count), [], "{count}");
+    }
+    for count in [2, pid_info::MOST] {
+        let narrowed = counted(&mut params, count);
+        assert_eq!(narrowed.len(), 1, "{count}");
+        let mut copy = params.clone();
+        let before = narrowed[0].apply(&mut copy).unwrap();
+        assert_eq!(u32_at(&copy, pid_info::COUNT), Some(1));
+        before.apply(&mut copy);
+        assert_eq!(copy, params);
+    }
+    put_u32(&mut params, pid_info::COUNT, 4);
+    for (index, (pid, of)) in [(OWN, 0), (OWN, 0), (0, 0), (OWN, 1)]
+        .into_iter()
+        .enumerate()
+    {
+        put_u32(&mut params, row(index) + pid_memory::PID, pid);
+        put_u32(&mut params, row(index) + pid_memory::INDEX, of);
+    }
+    let holder = Holder {
+        host_pid: 1000,
+        known_as: OWN,
+        bytes: GIB,
+    };
+    own_pid_info(&mut params, &[holder]);
+    let shown = [0, 1, 2, 3, 4].map(|index| {
+        let at = row(index);
+        let result = u32_at(&params, at + pid_memory::RESULT).unwrap();
+        let bytes = u64_at(&params, at + pid_memory::PRIVATE).unwrap();
+        (result, bytes, u64_at(&params, at + 64) == NO_PARTITION)
+    });
+    // Beside the figures, the first row is the driver's answer, and those beyond the count are the tenant's own.
+    let untouched = 0x5555_5555;
+    let refused = status::NV_ERR_INVALID_ARGUMENT;
+    let expected = [
+        (untouched, GIB, false),
+        (status::NV_OK, GIB, true),
+        (refused, 0, true),
+        (refused, 0, true),
+        (untouched, 0, false),
+    ];
+    assert_eq!(shown, expected);
 }
