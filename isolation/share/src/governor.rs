@@ -163,7 +163,10 @@ impl Running {
         }
         self.open_all();
         self.publish();
-        self.mailbox.end();
+        let mailbox = Arc::clone(&self.mailbox);
+        // Whoever waits for the end may take the share's record next, which is locked as long as this is there.
+        drop(self);
+        mailbox.end();
     }
 
     fn pull(&self, knob: &Knob) -> Answer {
