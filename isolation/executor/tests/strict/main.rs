@@ -20,6 +20,7 @@ mod kernel;
 #[path = "../../../broker/tests/calls/launch.rs"]
 mod launch;
 mod native;
+mod numbers;
 mod placed;
 mod program;
 mod programs;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         contexts::TESTS,
         generations::TESTS,
         native::TESTS,
+        numbers::TESTS,
         placed::TESTS,
         programs::TESTS,
         share::TESTS,
