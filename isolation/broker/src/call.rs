@@ -27,6 +27,7 @@ mod again;
 pub(crate) mod begin;
 mod claim;
 pub(crate) mod commit;
+mod device;
 pub(crate) mod execute;
 mod hand_back;
 pub(crate) mod lookup;

@@ -1,15 +1,15 @@
 //! How the driver numbers the cards of the grant: what no answer has said yet, and an answer is about to be rewritten by.
 //!
 //! A card's id is its place on the bus ([`crate::pci`]), or comes by with CARD_INFO, which a program asks first. Its device instance comes by with GPU_GET_ID_INFO, which a program
-//! asks of a card that it is about to use: later, or never. An answer in instances would then show none of the granted cards.
+//! asks of a card that it is about to use: later, or never. An answer in instances would then show none of the granted cards. An instance is
+//! a card's only until nobody has it open any more: see `call/device.rs`.
 
 use driver::{Call, Caller, FileRef};
 use journal::Journal;
-use journal::state;
 use ledger::CardSlot;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::layout::{id_info, nvos54};
-use nvabi::{control, escape, status};
+use nvabi::{Release, control, escape, status};
 use verdict::Effect;
 use verdict::effect::View;
 
@@ -38,9 +38,8 @@ pub(crate) fn client_shown_instances(effect: &Effect, arg: &[u8]) -> Option<u32>
 /// no process has it open (`gpumgrGetGpuIdInfoV2`, gpu_mgr.c).
 pub(crate) fn learn_instances(driver: &DriverSide, journal: &Journal, asker: &Asker<'_>) {
     for (gpu_id, slot) in without_instance(journal) {
-        if let Some(instance) = ask(driver, asker, gpu_id) {
-            let mut change = journal.change();
-            change.record_op(state::Op::Instance(instance, slot));
+        if let Ok(Some(instance)) = ask(driver, asker, gpu_id) {
+            journal.change().learn_instance(instance, slot);
         }
     }
 }
@@ -55,9 +54,26 @@ fn without_instance(journal: &Journal) -> Vec<(u32, CardSlot)> {
         .collect()
 }
 
-/// GPU_GET_ID_INFO_V2 of a card: its device instance.
-fn ask(driver: &DriverSide, asker: &Asker<'_>, gpu_id: u32) -> Option<u32> {
-    let (release, client) = (driver.release, asker.client);
+/// GPU_GET_ID_INFO_V2 of a card: its device instance. A card that no process has open has none.
+///
+/// # Errors
+/// The question did not reach the driver.
+pub(crate) fn ask(
+    driver: &DriverSide,
+    asker: &Asker<'_>,
+    gpu_id: u32,
+) -> Result<Option<u32>, driver::Error> {
+    let Some(call) = question(driver.release, asker.client, gpu_id) else {
+        return Ok(None);
+    };
+    let done = driver.execute_own(asker.file, asker.caller, call)?;
+    Ok(done.and_then(|(arg, params)| {
+        let is_ok = u32_at(&arg, nvos54::STATUS) == Some(status::NV_OK);
+        u32_at(&params, id_info::DEVICE_INSTANCE).filter(|_| is_ok)
+    }))
+}
+
+fn question(release: Release, client: u32, gpu_id: u32) -> Option<Call> {
     let cmd = control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2;
     let row = control::row(cmd, release)?;
     let mut params = vec![0; usize::try_from(row.params_bytes).ok()?];
@@ -69,9 +85,5 @@ fn ask(driver: &DriverSide, asker: &Asker<'_>, gpu_id: u32) -> Option<u32> {
     put_u32(&mut arg, nvos54::CMD, cmd);
     put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
     let params = Some((nvos54::P_PARAMS, params));
-    let call = Call::own(escape.cmd(release), arg, params);
-    let done = driver.execute_own(asker.file, asker.caller, call);
-    let (arg, params) = done.ok().flatten()?;
-    let is_ok = u32_at(&arg, nvos54::STATUS) == Some(status::NV_OK);
-    u32_at(&params, id_info::DEVICE_INSTANCE).filter(|_| is_ok)
+    Some(Call::own(escape.cmd(release), arg, params))
 }

@@ -208,7 +208,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// This program was built without NVML.
-    #[error("this program is built without NVML and {} does not hold the inventory of driver {driver_version}: run `cgpu cards` once", path.display())]
+    #[error("this program is built without NVML and {} does not hold the inventory of driver {driver_version}, or of before it was bound to its cards anew: run `cgpu cards` once", path.display())]
     NoNvml {
         /// Where a saved inventory would be.
         path: PathBuf,

@@ -1,6 +1,7 @@
 //! The cards of this host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,8 @@ const SIZE_MAX_BYTES: u64 = 4 << 20;
 /// The driver's capabilities, one folder a card.
 const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 const GPUS: &str = "/proc/driver/nvidia/gpus";
+/// Has a link for each card that the driver is bound to.
+const BOUND: &str = "/sys/bus/pci/drivers/nvidia";
 
 /// One card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +104,17 @@ impl SimulatedInventory {
     }
 }
 
+/// NVML's answer, as it is saved in the state folder.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    #[serde(flatten)]
+    inventory: SimulatedInventory,
+    /// The driver's links to its cards, by address: their inodes. The kernel makes a new one whenever the driver is bound to a card, which may
+    /// have another minor then. Empty: the one who asked could not see them.
+    #[serde(default)]
+    bound: BTreeMap<String, u64>,
+}
+
 /// The cards that requests are placed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
@@ -124,13 +138,20 @@ impl Inventory {
     }
 
     /// The real cards. Asking NVML costs tens of milliseconds, so that its answer is saved in the state folder, and
-    /// used as long as the driver whose answer it is stays loaded. (The state folder does not survive a reboot.)
+    /// used as long as the driver whose answer it is stays bound to its cards. (The state folder does not survive a reboot.)
     ///
     /// # Errors
     /// No answer is saved, or a broken one, and NVML is absent, refuses, or is not built in.
     pub fn kernel(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
-        let ask = || Self::ask_driver(state_dir, loaded_driver_version);
-        let mut saved = match Self::saved(state_dir, loaded_driver_version) {
+        Self::kernel_bound(state_dir, loaded_driver_version, Path::new(BOUND))
+    }
+
+    fn kernel_bound(state_dir: &Path, loaded: &str, links: &Path) -> Result<Self, Error> {
+        let ask = || Self::ask_driver(state_dir, loaded);
+        if !is_bound_as_saved(&Self::saved_path(state_dir), links) {
+            return ask();
+        }
+        let mut saved = match Self::saved(state_dir, loaded) {
             Ok(Some(saved)) => saved,
             Ok(None) => return ask(),
             // It is whole again if NVML can be asked here.
@@ -162,13 +183,16 @@ impl Inventory {
     /// NVML is absent, refuses, or is not built in; the answer cannot be saved.
     pub fn ask_driver(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
         let former = Self::saved(state_dir, loaded_driver_version).ok().flatten();
+        // Before the question: what is bound anew meanwhile is asked about again.
+        let bound = bound(Path::new(BOUND));
         let mut found = nvml::inventory(former, state_dir, loaded_driver_version)?;
         found.look_at_proc_files();
-        let saved = SimulatedInventory {
+        let inventory = SimulatedInventory {
             version: VERSION,
             driver_version: found.driver_version.clone(),
             cards: found.cards.clone(),
         };
+        let saved = Saved { inventory, bound };
         let path = Self::saved_path(state_dir);
         let bytes = store::to_json("saved inventory", &path, &saved)?;
         // Starts, views and the agent ask without the state lock, and more than one of them at a time.
@@ -217,6 +241,28 @@ impl Inventory {
             cards,
         })
     }
+}
+
+/// The driver's links to its cards, by address: their inodes.
+fn bound(links: &Path) -> BTreeMap<String, u64> {
+    let Ok(entries) = std::fs::read_dir(links) else {
+        return BTreeMap::new();
+    };
+    let links = entries.flatten().filter_map(|entry| {
+        let address = entry.file_name().into_string().ok()?;
+        address.contains(':').then(|| (address, entry.ino()))
+    });
+    links.collect()
+}
+
+/// Whether the driver is bound to the cards of a saved answer as it was then, as far as both sides can see it. An answer that cannot be read is
+/// another's concern.
+fn is_bound_as_saved(path: &Path, links: &Path) -> bool {
+    let (now, what) = (bound(links), "saved inventory");
+    let saved = store::read_capped(what, path, SIZE_MAX_BYTES)
+        .and_then(|bytes| store::parse_versioned::<Saved>(what, path, &bytes, VERSION));
+    let is_as_it_was = |(address, inode): (&String, &u64)| now.get(address) == Some(inode);
+    now.is_empty() || saved.map_or(true, |saved| saved.bound.iter().all(is_as_it_was))
 }
 
 #[cfg(test)]
@@ -312,6 +358,52 @@ mod tests {
         #[cfg(not(feature = "nvml"))]
         assert!(matches!(error, Error::NoNvml { .. }), "{error}");
     }
+
+    /// The cards' minors may have been swapped.
+    #[test]
+    fn a_saved_inventory_counts_only_as_long_as_the_driver_is_bound_to_its_cards() {
+        const ADDRESSES: [&str; 2] = ["0000:01:00.0", "0000:02:00.0"];
+        let dir = tempfile::tempdir().unwrap();
+        let links = dir.path().join("nvidia");
+        let cards = || Inventory::kernel_bound(dir.path(), "570.195.03", &links);
+        std::fs::create_dir(&links).unwrap();
+        let bind = |address| std::os::unix::fs::symlink("card", links.join(address)).unwrap();
+        for address in ADDRESSES {
+            bind(address);
+        }
+        std::fs::write(links.join("new_id"), "").unwrap();
+        let inventory = SimulatedInventory {
+            version: VERSION,
+            driver_version: "570.195.03".to_owned(),
+            cards: vec![card(0), card(1)],
+        };
+        let bound = bound(&links);
+        assert_eq!(bound.keys().collect::<Vec<_>>(), ADDRESSES.each_ref());
+        let saved = Saved { inventory, bound };
+        let path = Inventory::saved_path(dir.path());
+        store::write_json(&DiskStore, "saved inventory", &path, &saved).unwrap();
+        assert_eq!(cards().unwrap().cards, saved.inventory.cards);
+        bind("0000:03:00.0");
+        assert_eq!(cards().unwrap().cards, saved.inventory.cards);
+        if Path::new("/proc/driver/nvidia/version").exists() {
+            println!("SKIP: this machine has a card");
+            return;
+        }
+        // A link made anew, beside the former one: no file system gives it the same inode.
+        let anew = links.join("anew");
+        std::os::unix::fs::symlink("card", &anew).unwrap();
+        std::fs::rename(&anew, links.join(ADDRESSES[1])).unwrap();
+        cards().unwrap_err();
+        std::fs::remove_file(links.join(ADDRESSES[1])).unwrap();
+        cards().unwrap_err();
+        // Who sees no links, and an answer of whoever saw none.
+        std::fs::rename(&links, dir.path().join("elsewhere")).unwrap();
+        assert_eq!(cards().unwrap().cards, saved.inventory.cards);
+        std::fs::rename(dir.path().join("elsewhere"), &links).unwrap();
+        store::write_json(&DiskStore, "saved inventory", &path, &saved.inventory).unwrap();
+        assert_eq!(cards().unwrap().cards, saved.inventory.cards);
+    }
+
     #[test]
     fn a_broken_saved_inventory_is_named_where_nobody_answers() {
         let dir = tempfile::tempdir().unwrap();

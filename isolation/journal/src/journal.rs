@@ -11,8 +11,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 
 use ledger::{
-    Applied, ClientHandle, Demand, Ledger, ObjectHandle, ObjectKind, Operation, PinFor, PinToken,
-    Recorded, Refusal, ReservationToken,
+    Applied, CardSlot, ClientHandle, Demand, Ledger, ObjectHandle, ObjectKind, Operation, PinFor,
+    PinToken, Recorded, Refusal, ReservationToken,
 };
 use sys::shared::memfd;
 
@@ -202,6 +202,13 @@ impl Change<'_> {
     pub fn record_op(&mut self, op: Op) {
         let applied = self.apply(op);
         self.expect_applied(&applied, "only the ledger refuses");
+    }
+
+    /// A card has this device instance now, and no other.
+    pub fn learn_instance(&mut self, instance: u32, slot: CardSlot) {
+        if self.numbering.slot_of_instance.get(&instance) != Some(&slot) {
+            self.record_op(Op::Instance(instance, slot));
+        }
     }
 
     fn expect_applied(&mut self, applied: &Result<Applied, Refusal>, why: &str) {

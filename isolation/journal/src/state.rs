@@ -117,7 +117,7 @@ pub enum Op {
     PoolStays(FileId, u64),
     /// A card's GPU id.
     GpuId(u32, CardSlot),
-    /// A card's device instance.
+    /// A card's device instance, which it had not before: no other is its own any more.
     Instance(u32, CardSlot),
     /// What a context takes on a card, bytes. A lower figure than a former one is none.
     ContextBytes(CardSlot, u64),
@@ -339,7 +339,9 @@ impl State {
                 self.numbering.slot_of_gpu_id.insert(id, slot);
             }
             Op::Instance(instance, slot) => {
-                self.numbering.slot_of_instance.insert(instance, slot);
+                let learnt = &mut self.numbering.slot_of_instance;
+                learnt.retain(|_, of| *of != slot);
+                learnt.insert(instance, slot);
             }
             Op::ContextBytes(card, bytes) => {
                 let most = self.context_bytes.entry(card).or_default();

@@ -209,10 +209,8 @@ impl Account {
         }
         let slot = u32_at(&params.bytes, GPU_ID)
             .and_then(|id| change.numbering.slot_of_gpu_id.get(&id).copied());
-        if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE))
-            && change.numbering.slot_of_instance.get(&instance) != Some(&slot)
-        {
-            change.record_op(state::Op::Instance(instance, slot));
+        if let (Some(slot), Some(instance)) = (slot, u32_at(&params.bytes, INSTANCE)) {
+            change.learn_instance(instance, slot);
         }
     }
 }

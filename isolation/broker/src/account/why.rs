@@ -16,6 +16,9 @@ pub enum Why {
     /// A device that is not part of the grant.
     #[error("device instance {0} is not granted")]
     ForeignDevice(u32),
+    /// A device of a card whose node the caller has not open.
+    #[error("device instance {0}: the caller has not its card's node open")]
+    NodeNotOpen(u32),
     /// Memory whose card cannot be told.
     #[error("no granted card")]
     NoDevice,

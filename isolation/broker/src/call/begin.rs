@@ -11,13 +11,14 @@ use journal::state::{self, Begun, Finished, NamedFd, State};
 use nvabi::errno::EMFILE;
 use nvabi::{Release, escape, status};
 use share::Passage;
-use verdict::{Effect, Refusal, TakenOut};
+use verdict::{Refusal, TakenOut};
 
 use super::admit::{AdmittedCall, Request};
-use super::lookup::{card_file, descriptors};
+use super::device::DeviceCard;
+use super::lookup::descriptors;
 use super::reply::{Reply, record};
 use super::{NotifiedCall, ReceivedCall};
-use crate::account::{Account, Denied, InDriver, JudgedCall, Slot, TransferFile, Why};
+use crate::account::{Account, Denied, InDriver, JudgedCall, TransferFile, Why};
 use crate::files::InUse;
 use crate::order::InOrder;
 
@@ -36,7 +37,7 @@ pub(crate) struct BegunCall<'a> {
 pub(crate) struct Held<'a> {
     /// Its place among the calls that change the same objects.
     pub(crate) _in_order: InOrder<'a>,
-    /// See [`card_file`].
+    /// See [`super::lookup::card_file`].
     pub(crate) _card_file: Option<InUse>,
     /// The gates that it has passed.
     pub(crate) _passage: Passage<'a>,
@@ -149,17 +150,14 @@ impl<'c> NotifiedCall<'c> {
             Err(Refusal::Errno(EMFILE)) if self.give_up_what_is_gone() => named()?,
             found => found?,
         };
-        let card_file = match self.card_of(&request.effect) {
-            Some(card) => card_file(&container.files, caller, card, &mut fds)?,
-            None => None,
-        };
+        let device = self.device_card(request, &mut fds)?;
         let call = request.judged(before, transfer_file_of(&fds));
         self.check_mm(&call, request.file).map_err(deny)?;
         self.check_imports(&call, &fds).map_err(deny)?;
         let (in_order, mut change, taken) = loop {
             let in_order = container.orders.take(&request.effect, request.file);
             let mut change = container.last_calls.begin(&container.journal);
-            let denied = match self.take(&mut change, &call, &fds) {
+            let denied = match self.take(&mut change, &call, &fds, &device) {
                 Ok(taken) => break (in_order, change, taken),
                 Err(denied) => denied,
             };
@@ -191,7 +189,7 @@ impl<'c> NotifiedCall<'c> {
             fds,
             reservation,
             in_order,
-            card_file,
+            card_file: device.into_file(),
             in_driver,
         })
     }
@@ -202,12 +200,23 @@ impl<'c> NotifiedCall<'c> {
         change: &mut Change<'_>,
         call: &JudgedCall<'_>,
         fds: &[FdSlot],
+        device: &DeviceCard,
     ) -> Result<Taken<'a>, Denied>
     where
         'c: 'a,
     {
         let account = &self.container.account;
         self.check(change, call)?;
+        match device {
+            DeviceCard::AsLearnt(_) => {}
+            DeviceCard::Found(instance, slot, _) => change.learn_instance(*instance, *slot),
+            DeviceCard::NotFound { status, why } => {
+                return Err(Denied {
+                    refusal: call.op.refuse(*status, self.container.driver.release),
+                    why: why.clone(),
+                });
+            }
+        }
         let reservation = account.reserve(change, call)?;
         match account.begin_in_driver(change, call, fds) {
             Ok(in_driver) => Ok(Taken {
@@ -219,23 +228,6 @@ impl<'c> NotifiedCall<'c> {
                 Err(denied)
             }
         }
-    }
-
-    /// The card that a call makes a device of.
-    fn card_of(&self, effect: &Effect) -> Option<&'c Slot> {
-        let Effect::Object {
-            device_instance: Some(instance),
-            ..
-        } = effect
-        else {
-            return None;
-        };
-        let slot = {
-            let state = self.container.journal.change();
-            state.numbering.slot_of_instance.get(instance).copied()
-        };
-        let slots = self.container.account.slots();
-        slots.get(usize::from(slot?.0))
     }
 
     /// Whether all that a call names is there, and whether the share's limits let it be made.

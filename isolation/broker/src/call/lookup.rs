@@ -98,7 +98,7 @@ pub(super) fn descriptors(
 
 /// Puts a file of the caller's beside a call that makes a device: the driver makes one for a process only that has the card's node
 /// open (`osIsGpuAccessible`, gpu/device.c), and looks at whoever makes the call. The container's own files alone are lent, of the
-/// granted card that is named; a caller that has none open gets the driver's answer.
+/// granted card that is named; a caller that has none open gets the driver's answer, or the same by [`super::device`].
 pub(super) fn card_file(
     files: &FileTable,
     caller: Caller,

@@ -78,6 +78,8 @@ struct Extras {
     profile: Option<String>,
     /// The driver does not say beforehand how it numbers its cards, as a real one does not.
     unnumbered: bool,
+    /// All of the cards are granted, not the first alone.
+    all_granted: bool,
     implicit: ImplicitBytes,
     context_bytes: Option<u64>,
     policy: Policy,
@@ -173,6 +175,17 @@ impl Fixture {
         Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
     }
 
+    /// The same, and both are granted.
+    pub(crate) fn of_two_granted_cards(quota_bytes: u64) -> Self {
+        let extras = Extras {
+            profile: Some(TWO_CARDS.to_owned()),
+            unnumbered: true,
+            all_granted: true,
+            ..Extras::default()
+        };
+        Self::built(quota_bytes, Binding::Executor, Mode::Strict, extras)
+    }
+
     /// In front of a driver whose contexts are declared to take something, and of cards that take so much for one.
     pub(crate) fn with_contexts(
         quota_bytes: u64,
@@ -253,7 +266,19 @@ impl Fixture {
         };
         let here = Arc::default();
         let binding = Arc::new(Mutex::new(binding));
-        let card = kernel.sim().cards()[0].clone();
+        let granted = match extras.all_granted {
+            true => kernel.sim().cards(),
+            false => &kernel.sim().cards()[..1],
+        };
+        let slot = |card: &CardIdentity| Slot {
+            uuid: card.uuid.clone(),
+            uuid_bytes: uuid_bytes(&card.uuid).unwrap(),
+            minor: card.minor,
+            quota_bytes,
+        };
+        let slots: Vec<Slot> = granted.iter().map(slot).collect();
+        let uuids = slots.iter().map(|slot| GpuUuid::new(&slot.uuid).unwrap());
+        let uuids = uuids.collect();
         let cards = match extras.unnumbered {
             true => Vec::new(),
             false => kernel.sim().cards().to_vec(),
@@ -266,21 +291,14 @@ impl Fixture {
             implicit: extras.implicit,
             here: Arc::clone(&here),
         };
-        let slot = Slot {
-            uuid: card.uuid.clone(),
-            uuid_bytes: uuid_bytes(&card.uuid).unwrap(),
-            minor: card.minor,
-            quota_bytes,
-        };
-        let cards = vec![GpuUuid::new(&card.uuid).unwrap()];
         let release = Release::R570;
         let name = "tests/strict".to_owned();
-        let mut parts = Parts::new(name, release, Box::new(front), vec![slot]);
+        let mut parts = Parts::new(name, release, Box::new(front), slots);
         parts.health = extras.plan;
         parts.call_rules.policy = extras.policy;
         if let Some(requests) = extras.requests {
             let state_dir = Some(folder.path().to_owned());
-            let sources = Sources::new(state_dir, requests, cards);
+            let sources = Sources::new(state_dir, requests, uuids);
             let nodes = sim_socket.with_file_name("dev");
             parts.share = sources.with_nodes(nodes);
         }

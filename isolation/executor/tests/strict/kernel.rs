@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering as Memory};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering as Memory};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use broker::fetch;
@@ -23,8 +23,10 @@ use driver::{
 use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at, u64_at};
 use nvabi::call::Descriptor;
-use nvabi::escape::{NV_ESC_RM_CONTROL, NV_ESC_RM_MAP_MEMORY as MAP_MEMORY};
-use nvabi::layout::{device_params, nvos21, nvos33, nvos54};
+use nvabi::escape::{
+    NV_ESC_RM_CONTROL, NV_ESC_RM_MAP_MEMORY as MAP_MEMORY, NV_ESC_WAIT_OPEN_COMPLETE,
+};
+use nvabi::layout::{device_params, id_info, nvos21, nvos33, nvos54};
 use nvabi::{class, control, status};
 use sys::pidfd::PidFd;
 use sys::seccomp::{Listener, Notification, Wait};
@@ -122,6 +124,10 @@ struct Shared {
     nodes: Nodes,
     sim: SimDriver,
     files: Mutex<Vec<(FileId, OwnedFd)>>,
+    /// Minors of cards in the order of their first opens: a card's place in it is its device instance.
+    numbered: Mutex<Vec<u32>>,
+    /// What became of an open that did not wait, of whichever card.
+    open_result: AtomicI32,
     /// Structs and blocks as the executor's ioctls had them.
     seen: Mutex<Vec<(u32, Vec<Vec<u8>>)>>,
     held_back: Mutex<HeldBack>,
@@ -191,6 +197,16 @@ impl Kernel {
             .filter(|(of, _)| *of == cmd)
             .map(|(_, blocks)| blocks.clone())
             .collect()
+    }
+
+    /// All cards were closed by everybody, and are opened in this order, by their minors (gpu_mgr.c, `gpumgrAllocDeviceInstance`).
+    pub(crate) fn opened_anew(&self, minors: &[u32]) {
+        *self.shared.numbered.lock().unwrap() = minors.to_vec();
+    }
+
+    /// Nodes that were opened with O_NONBLOCK were opened with this result.
+    pub(crate) fn set_open_result(&self, result: i32) {
+        self.shared.open_result.store(result, Memory::SeqCst);
     }
 
     /// No process has any of the driver's files open: what is played here does not see when the last one closes one.
@@ -311,6 +327,8 @@ impl Shared {
             nodes: Nodes::below(&sim_socket.with_file_name("dev")).unwrap(),
             sim: SimDriver::connect(sim_socket, &format!("strict/{pid}")).unwrap(),
             files: Mutex::default(),
+            numbered: Mutex::new(vec![0, 1]),
+            open_result: AtomicI32::new(0),
             seen: Mutex::default(),
             held_back: Mutex::default(),
             changed: Condvar::new(),
@@ -390,10 +408,12 @@ impl Shared {
                 .map_err(|_error| EFAULT)?;
             return Ok(0);
         }
+        let instance = self.take_instance(cmd, &mut request);
         let done = self
             .sim
             .execute(file, caller, Ticket::UNREMEMBERED, &mut request)
             .unwrap();
+        self.put_instance(cmd, &mut request, instance);
         if let Some(made) = done.new_file.filter(|_| cmd == MAP_MEMORY.cmd(R)) {
             *self.mapped.lock().unwrap() = Some(made.fd);
         }
@@ -431,14 +451,53 @@ impl Shared {
     }
 
     /// A device is made for a process only that has the card's node open (device.c, `deviceConstruct_IMPL`: `osIsGpuAccessible`;
-    /// nv.c, `nv_is_gpu_accessible` goes through `current->files`). Minors are the instances here.
+    /// nv.c, `nv_is_gpu_accessible` goes through `current->files`).
     fn is_refused_device(&self, cmd: u32, request: &Call) -> bool {
-        let first = &request.segments[0].bytes;
-        if cmd != crate::rm::ALLOC || u32_at(first, nvos21::H_CLASS) != Some(class::NV01_DEVICE_0) {
-            return false;
+        device_instance(cmd, request).is_some_and(|instance| {
+            let minor = self.minor_of(instance);
+            !self.open_files().contains(&FileKind::Card { minor })
+        })
+    }
+
+    fn minor_of(&self, instance: u32) -> u32 {
+        let numbered = self.numbered.lock().unwrap();
+        let minor = numbered.get(instance as usize).copied();
+        minor.unwrap_or(instance)
+    }
+
+    /// The simulated cards' instances are their minors: a device is made by that. The instance that was named.
+    fn take_instance(&self, cmd: u32, request: &mut Call) -> Option<u32> {
+        let instance = device_instance(cmd, request)?;
+        let minor = self.minor_of(instance);
+        put_u32(
+            &mut request.segments[1].bytes,
+            device_params::DEVICE_ID,
+            minor,
+        );
+        Some(instance)
+    }
+
+    /// Instances as this driver numbers its cards, in the parameters of a device, and in an answer to GPU_GET_ID_INFO.
+    fn put_instance(&self, cmd: u32, request: &mut Call, named: Option<u32>) {
+        let [first, params, ..] = request.segments.as_mut_slice() else {
+            return;
+        };
+        let control = u32_at(&first.bytes, nvos54::CMD);
+        if let Some(instance) = named {
+            put_u32(&mut params.bytes, device_params::DEVICE_ID, instance);
+        } else if cmd == crate::rm::CONTROL
+            && control == Some(control::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2)
+            && u32_at(&first.bytes, nvos54::STATUS) == Some(status::NV_OK)
+        {
+            let minor = u32_at(&params.bytes, id_info::DEVICE_INSTANCE).unwrap();
+            let numbered = self.numbered.lock().unwrap();
+            let (block, at, word) = match (0..).zip(numbered.iter()).find(|(_, of)| **of == minor) {
+                Some((instance, _)) => (params, id_info::DEVICE_INSTANCE, instance),
+                // No process has it open (`gpumgrGetGpuIdInfoV2`).
+                None => (first, nvos54::STATUS, status::NV_ERR_INVALID_ARGUMENT),
+            };
+            put_u32(&mut block.bytes, at, word);
         }
-        let minor = u32_at(&request.segments[1].bytes, device_params::DEVICE_ID).unwrap();
-        !self.open_files().contains(&FileKind::Card { minor })
     }
 
     fn open_files(&self) -> Vec<FileKind> {
@@ -450,6 +509,10 @@ impl Shared {
     }
 
     fn play(&self, cmd: u32, request: &mut Call) {
+        if cmd == NV_ESC_WAIT_OPEN_COMPLETE.cmd(R) {
+            let result = self.open_result.load(Memory::SeqCst);
+            put_u32(&mut request.segments[0].bytes, 0, result.cast_unsigned());
+        }
         let [first, params, ..] = request.segments.as_mut_slice() else {
             return;
         };
@@ -525,4 +588,11 @@ impl Shared {
             fd,
         }])
     }
+}
+
+/// The instance that a call names which makes a device.
+fn device_instance(cmd: u32, request: &Call) -> Option<u32> {
+    let class = u32_at(&request.segments[0].bytes, nvos21::H_CLASS);
+    let is_device = cmd == crate::rm::ALLOC && class == Some(class::NV01_DEVICE_0);
+    is_device.then(|| u32_at(&request.segments[1].bytes, device_params::DEVICE_ID).unwrap())
 }

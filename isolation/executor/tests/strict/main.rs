@@ -20,6 +20,7 @@ mod kernel;
 #[path = "../../../broker/tests/calls/launch.rs"]
 mod launch;
 mod native;
+mod numbers;
 mod placed;
 mod policies;
 mod program;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         contexts::TESTS,
         generations::TESTS,
         native::TESTS,
+        numbers::TESTS,
         placed::TESTS,
         policies::TESTS,
         programs::TESTS,

@@ -183,3 +183,17 @@ fn single_steps(count: u32) -> Vec<(&'static str, u64)> {
 fn what_is_about_one_thing_costs_the_same_with_four_times_as_many() {
     assert_eq!(single_steps(200), single_steps(800));
 }
+
+#[test]
+fn a_card_has_the_device_instance_alone_that_was_learnt_last() {
+    let mut state = State::new(Ledger::new(&[]), Numbering::default());
+    let (first, second) = (CardSlot(0), CardSlot(1));
+    for (instance, card) in [(0, first), (1, second), (0, second), (1, first)] {
+        state.apply(Op::Instance(instance, card)).unwrap();
+    }
+    let learnt: Vec<_> = state.numbering.slot_of_instance.iter().collect();
+    assert_eq!(learnt, [(&0, &second), (&1, &first)]);
+    state.apply(Op::Instance(1, second)).unwrap();
+    let learnt: Vec<_> = state.numbering.slot_of_instance.into_iter().collect();
+    assert_eq!(learnt, [(1, second)]);
+}
