@@ -164,8 +164,6 @@ fn unknown(error: &(dyn std::error::Error + 'static)) -> Error {
     }
 }
 
-/// Waits for an answer, no longer than [`ANSWER`].
-///
 /// As [`Connection::page`], of these objects.
 ///
 /// # Errors
@@ -189,6 +187,8 @@ where
     Ok((page.items, version))
 }
 
+/// Waits for an answer, no longer than [`ANSWER`].
+///
 /// # Errors
 /// The server's word, or that none came.
 pub(crate) async fn answer<T>(

@@ -17,6 +17,7 @@ mod claim;
 mod known;
 mod namespace;
 mod settle;
+mod unread;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use self::claim::Claim;
 use self::known::{Claims, Namespaces};
 use self::namespace::Limited;
+use self::unread::Unread;
 use crate::api::{self, Connection};
 use crate::error::Error;
 use crate::follow::{Change, Follow};
@@ -84,10 +86,7 @@ struct Accounts<'a> {
     connection: &'a Connection,
     claims: Claims,
     namespaces: Namespaces,
-    /// Of these not all claims are known: they have got a maximum since claims are followed.
-    unread: BTreeMap<String, ListParams>,
-    /// Whether they are read now, or at the next try.
-    reads: bool,
+    unread: Unread,
     /// The largest card of the cluster; `None`: nobody has looked yet.
     largest: Option<Largest>,
     /// Namespaces to look at.
@@ -132,17 +131,11 @@ impl<'a> Accounts<'a> {
             connection,
             claims: Claims::default(),
             namespaces: Namespaces::default(),
-            unread: BTreeMap::new(),
-            reads: true,
+            unread: Unread::default(),
             largest: None,
             unsettled: BTreeSet::new(),
         }
     }
-}
-
-/// Of the claims of a namespace.
-fn first_page() -> ListParams {
-    ListParams::default().limit(api::PAGE)
 }
 
 impl Accounts<'_> {
@@ -176,24 +169,31 @@ impl Accounts<'_> {
             {
                 self.claim(change);
             }
-            self.reads |= is_try;
+            if is_try {
+                self.unread.try_again();
+            }
             self.settle(is_try).await;
         }
     }
 
     fn claim(&mut self, change: Change<(String, Claim)>) {
         match change {
-            Change::Begins => self.claims.begin(),
+            Change::Begins => {
+                self.claims.begin();
+                self.unread.begin_anew();
+            }
             Change::Whole => {
                 self.claims.end();
                 self.all_unsettled();
             }
             Change::Is((namespace, claim)) if self.namespaces.has(&namespace) => {
+                self.unread.changed(&namespace, &claim.uid);
                 self.claims.insert(&namespace, claim);
                 self.unsettled.insert(namespace);
             }
             Change::Is(_) => {}
             Change::Gone((namespace, claim)) => {
+                self.unread.changed(&namespace, &claim.uid);
                 self.claims.remove(&namespace, &claim.uid);
                 self.unsettled.insert(namespace);
             }
@@ -214,7 +214,7 @@ impl Accounts<'_> {
                 Some((name, limited)) => {
                     let is_new = self.namespaces.insert(name.clone(), limited);
                     if is_new && self.claims.have_begun() {
-                        self.unread.insert(name.clone(), first_page());
+                        self.unread.insert(name.clone());
                     }
                     self.unsettled.insert(name);
                 }
@@ -235,35 +235,35 @@ impl Accounts<'_> {
     }
 
     fn may_read(&self) -> bool {
-        self.reads && !self.unread.is_empty() && !self.claims.are_listed()
+        self.unread.has_next() && !self.claims.are_listed()
     }
 
-    /// Reads some claims of a namespace that has a maximum since claims are followed: others are settled between two answers. What changes
-    /// meanwhile comes behind.
+    /// Reads some claims of a namespace: others are settled between two answers.
     async fn read(&mut self) {
-        let Some((name, mut list)) = self.unread.pop_first() else {
+        let Some((name, reading)) = self.unread.next() else {
             return;
         };
+        let name = name.clone();
         let page = match self.connection.namespaced(&name).await {
-            Ok(claims) => api::page_of(&claims, "claims", &mut list).await,
+            Ok(claims) => api::page_of(&claims, "claims", &mut reading.list).await,
             Err(error) => Err(error),
         };
         match page {
             Ok((page, version)) => {
                 for claim in page {
                     let (namespace, claim) = Claim::of(claim);
-                    self.claims.insert(&namespace, claim);
+                    if !reading.changed.contains(&claim.uid) {
+                        self.claims.insert(&namespace, claim);
+                    }
                 }
-                if version.is_none() {
-                    self.unread.insert(name, list);
-                } else {
+                if version.is_some() {
+                    self.unread.remove(&name);
                     self.unsettled.insert(name);
                 }
             }
             Err(error) => {
+                reading.fail();
                 self.namespaces.failed(&name, &error);
-                self.unread.insert(name, first_page());
-                self.reads = false;
             }
         }
     }
@@ -312,7 +312,7 @@ impl Accounts<'_> {
             let Some(limited) = self.namespaces.limited(&name) else {
                 continue;
             };
-            if self.unread.contains_key(&name) || limited.has_failed && !is_try {
+            if self.unread.has(&name) || limited.has_failed && !is_try {
                 left.insert(name);
                 continue;
             }
@@ -368,6 +368,10 @@ mod tests {
         Change::Is(Claim::of(serde_json::from_value(claim.clone()).unwrap()))
     }
 
+    fn gone(claim: &Value) -> Change<(String, Claim)> {
+        Change::Gone(Claim::of(serde_json::from_value(claim.clone()).unwrap()))
+    }
+
     fn namespace(name: &str, annotations: &Value) -> Metadata {
         let metadata = json!({"name": name, "resourceVersion": "7", "annotations": annotations});
         serde_json::from_value(metadata).unwrap()
@@ -376,7 +380,7 @@ mod tests {
     #[tokio::test]
     async fn claims_are_kept_of_namespaces_with_a_maximum_and_read_when_one_gets_it() {
         const OURS: &str = "vgpu.cgpu.io";
-        let late = [claim("late", "c", OURS), claim("late", "d", OURS)];
+        let late = ["c", "d", "e"].map(|uid| claim("late", uid, OURS));
         let (connection, questions) = fake::serve(move |method, uri, body| match method {
             "GET" if uri.contains("continue=more") => fake::page(&late[1..], ""),
             "GET" => fake::page(&late[..1], "more"),
@@ -428,6 +432,8 @@ mod tests {
         accounts.claim(is(&claim("limited", "a", OURS)));
         while accounts.may_read() {
             accounts.read().await;
+            // Of the second answer, which is as old as the first one.
+            accounts.claim(gone(&claim("late", "e", OURS)));
         }
         assert_eq!(kept(&accounts, "late"), ["c", "d"]);
         accounts.settle(false).await;

@@ -243,26 +243,6 @@ mod tests {
         assert_eq!(named.unwrap(), "cgpu-shim");
     }
 
-    /// `test = false` saves linking a test executable of a program; a test that was written there all the same would not be run.
-    #[test]
-    fn programs_that_are_not_tested_have_no_test() {
-        let described = cargo(&["metadata", "--no-deps", "--format-version", "1"]).output();
-        let described: Value = serde_json::from_slice(&described.unwrap().stdout).unwrap();
-        let packages = described["packages"].as_array().unwrap().iter();
-        let untested: Vec<&Value> = packages
-            .flat_map(|package| package["targets"].as_array().unwrap())
-            .filter(|target| target["kind"][0] == "bin" && target["test"] == false)
-            .collect();
-        assert!(!untested.is_empty());
-        for target in untested {
-            let path = target["src_path"].as_str().unwrap();
-            for line in std::fs::read_to_string(path).unwrap().lines() {
-                let is_test = line.contains("#[test]") || line.contains("cfg(test)");
-                assert!(!is_test && !line.starts_with("mod "), "{path}: {line}");
-            }
-        }
-    }
-
     #[test]
     fn layers_name_folders_that_exist() {
         let root = repository();
