@@ -270,7 +270,7 @@ const KILLING: Duration = Duration::from_secs(8);
 const KILLS_LEAST: usize = 3;
 /// And how long after the last time.
 const BETWEEN_KILLS_MS: [u64; 5] = [290, 610, 370, 530, 430];
-/// A successor gives back what its container had too much, up to that time of its share (`compute::balance`).
+/// A successor gives back what its container had too much, up to that time of its share (`compute::carry_over`).
 const GIVEN_BACK: f64 = 0.3;
 
 #[test]

@@ -9,7 +9,7 @@ use runlist::world::Control;
 
 use crate::harness::Harness;
 use crate::report::{Effort, Findings, Row};
-use crate::scenario::{Load, MS, Record, Refusal, S, Scenario, Steering, Tenant, Trick};
+use crate::scenario::{Load, MS, Record, Refusal, S, Scenario, Steering, Tenant, Trick, bursts};
 use crate::terms::{BUSY, fixed, weighted};
 
 const SETTLED_NS: u64 = 4 * S;
@@ -186,15 +186,6 @@ fn beside(attacker: Tenant) -> (Scenario, Vec<Promise>) {
         .with(Tenant::new(fixed(60), BUSY));
     let promises = vec![Promise::AtMost(0, 20.0), Promise::Exactly(1, 60.0)];
     (scenario, promises)
-}
-
-fn bursts(on_ms: u64, off_ms: u64) -> Load {
-    Load::Bursts {
-        depth: 64,
-        kernel_ns: 5 * MS,
-        on_ns: on_ms * MS,
-        off_ns: off_ms * MS,
-    }
 }
 
 fn bursts_under_a_cap() -> Vec<(Scenario, Vec<Promise>)> {

@@ -329,3 +329,14 @@ impl Record {
             .collect()
     }
 }
+
+/// Kernels of 5 ms as long as it is on, then none, and so on: milliseconds.
+#[must_use]
+pub fn bursts(on_ms: u64, off_ms: u64) -> Load {
+    Load::Bursts {
+        depth: 64,
+        kernel_ns: 5 * MS,
+        on_ns: on_ms * MS,
+        off_ns: off_ms * MS,
+    }
+}

@@ -1,7 +1,7 @@
 //! Attacks on shares that are no row of the bench: every rhythm of work, very many groups, and high priority used against its bounds.
 
 use experiments::harness::Harness;
-use experiments::scenario::{Load, MS, Record, S, Scenario, Steering, Tenant};
+use experiments::scenario::{Load, MS, Record, S, Scenario, Steering, Tenant, bursts};
 use experiments::terms::{BUSY, fixed, offline, online, weighted};
 
 const SETTLED_NS: u64 = 4 * S;
@@ -47,15 +47,6 @@ fn is_bounded(what: &str, record: &Record, tenant: usize, percent: f64) {
             "{what}: tenant {tenant} has {found} % over {} s",
             window_ns / S
         );
-    }
-}
-
-fn bursts(on_ms: u64, off_ms: u64) -> Load {
-    Load::Bursts {
-        depth: 64,
-        kernel_ns: 5 * MS,
-        on_ns: on_ms * MS,
-        off_ns: off_ms * MS,
     }
 }
 

@@ -1,7 +1,7 @@
 //! How calls are refused, and what queries say.
 
 use crate::tenant;
-use crate::tenant::{Tenant, ada, open};
+use crate::tenant::{RELEASES, Tenant, ada, open};
 use driver::FileKind;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::control::{self, fb_info};
@@ -162,13 +162,7 @@ fn commands_are_known_by_number_and_size_and_belong_on_their_file() {
 
 #[test]
 fn memory_queries_agree_with_the_account_in_every_release() {
-    for version in [
-        "535.261.03",
-        "550.163.01",
-        "570.195.03",
-        "580.105.08",
-        "595.45.04",
-    ] {
+    for version in RELEASES {
         let machine = ada(version, 64, 1);
         let tenant = Tenant::new(&machine, "a/b");
         let (device, sub) = tenant.device(0);

@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::tenant::card::{BUFFER, Card, HOST, MIB, copy, signal, until};
-use crate::tenant::{Tenant, ada, open};
+use crate::tenant::{RELEASES, Tenant, ada, open};
 use driver::FileKind;
 use nvabi::bytes::{put, put_u32, put_u64};
 use nvabi::class;
@@ -66,13 +66,7 @@ fn a_card_reaches_what_its_process_has_mapped_and_nothing_after_that() {
 
 #[test]
 fn policies_and_moves_are_taken_on_mapped_ranges_only() {
-    for version in [
-        "535.261.03",
-        "550.163.01",
-        "570.195.03",
-        "580.105.08",
-        "595.45.04",
-    ] {
+    for version in RELEASES {
         let machine = ada(version, 64, 2);
         let card = Card::open(&machine);
         let mapping = map(&card);

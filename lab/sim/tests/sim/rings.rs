@@ -7,19 +7,13 @@ use std::os::unix::fs::FileExt;
 use crate::tenant::card::{
     BUFFER, COMMANDS, COMPUTE, COPY, Card, HOST, MIB, copy, halves, methods, signal, until, wait,
 };
-use crate::tenant::{ada, machine};
+use crate::tenant::{RELEASES, ada, machine};
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
 use nvabi::control;
 
 #[test]
 fn data_is_copied_there_and_back_under_every_release() {
-    for version in [
-        "535.261.03",
-        "550.163.01",
-        "570.195.03",
-        "580.105.08",
-        "595.45.04",
-    ] {
+    for version in RELEASES {
         let mut card = Card::open(&ada(version, 256, 1));
         let sent: Vec<u8> = (0..MIB)
             .map(|at| u8::try_from(at * 7 % 251).unwrap())

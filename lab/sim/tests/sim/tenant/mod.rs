@@ -1,12 +1,5 @@
 //! A small client of the driver: what a tenant's library does, without a process of its own and without a broker.
 
-#![allow(
-    dead_code,
-    clippy::allow_attributes,
-    clippy::unwrap_used,
-    reason = "each test program uses its own part of the client, and a failure of it is the test's"
-)]
-
 pub(crate) mod card;
 
 use std::collections::BTreeMap;
@@ -26,6 +19,15 @@ use nvabi::{Release, class, control};
 use sim::{Called, Machine, Profile, SessionHandle};
 
 static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
+
+/// A version of each release whose calls differ.
+pub(crate) const RELEASES: [&str; 5] = [
+    "535.261.03",
+    "550.163.01",
+    "570.195.03",
+    "580.105.08",
+    "595.45.04",
+];
 
 /// A machine of one profile.
 pub(crate) fn machine(text: &str) -> Arc<Machine> {

@@ -1,12 +1,5 @@
 //! A broker as bare as it can be: messages on a socket, so that it can be killed between any two of them.
 
-#![allow(
-    dead_code,
-    clippy::allow_attributes,
-    clippy::unwrap_used,
-    reason = "each test program uses its own part, and a failure of it is the test's"
-)]
-
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
