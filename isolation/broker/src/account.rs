@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
-use ledger::{CardSlot, Ledger, Operation};
-use nvabi::{Release, uvm};
+use ledger::{CardSlot, Counted, Ledger, Operation};
+use nvabi::{PerRelease, Release, uvm};
 use share::engines::CopyEngines;
 use verdict::policy::Managed;
 use verdict::{Effect, Op, Refusal};
@@ -32,6 +32,7 @@ mod registrations;
 mod repetition;
 mod reserve;
 mod translation;
+mod uvm_files;
 mod why;
 
 pub use answers::Numbers;
@@ -256,9 +257,12 @@ impl Account {
             .map(|(slot, card)| (CardSlot(slot), card.quota_bytes))
             .chain([(CardSlot::HOST, self.host_memory_bytes)])
             .collect();
-        let limits = limits::of_ledger(self.slots.len());
-        let range_bytes = uvm::EXTERNAL_RANGE_BYTES.of(self.release);
-        let ledger = Ledger::with_limits(&quotas, limits).with_range_bytes(range_bytes.into());
+        let of_release = |bytes: PerRelease| u64::from(bytes.of(self.release));
+        let limits = limits::of_ledger(self.slots.len())
+            .with_host_bytes(Counted::Objects, limits::OBJECT_BYTES)
+            .with_host_bytes(Counted::Ranges, of_release(uvm::EXTERNAL_RANGE_BYTES))
+            .with_host_bytes(Counted::UvmFiles, of_release(uvm::FILE_BYTES));
+        let ledger = Ledger::with_limits(&quotas, limits);
         State::new(ledger, self.numbering.clone())
     }
 

@@ -32,7 +32,7 @@ pub(crate) mod execute;
 mod hand_back;
 pub(crate) mod lookup;
 mod map;
-mod mm;
+pub(crate) mod mm;
 pub(crate) mod reply;
 
 use std::time::Instant;

@@ -15,6 +15,9 @@
 //! Not reached: in compat mode control files, since a client obeys its own process alone. They stay charged until the file is gone ([`crate::last_reference`]). A simulated card's files have no driver behind
 //! them that could keep anything.
 //!
+//! The address space itself of a file of nvidia-uvm is there as long as a second file keeps the first one. Where the driver says that one does it
+//! stays charged to the container's end, since nobody hears of that one's.
+//!
 //! Sources: `Nv04Free` takes a client's own handle as the object (rmapi/deprecated); `uvm_va_space_unregister_gpu` takes the address
 //! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
 //! the second file's reference.
@@ -29,6 +32,7 @@ use nvabi::layout::{nvos00, os_event};
 use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 
+use crate::call::mm;
 use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
@@ -65,6 +69,12 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
             }
             // No card maps any of it by now.
             free_ranges(driver, journal, file);
+            if mm::is_kept(driver, file) {
+                let uvm_file = ledger::FileId(file.id.0);
+                journal
+                    .change()
+                    .record(Operation::UvmFileStays { uvm_file });
+            }
         }
         (Binding::Caller, FileKind::Ctl) => keeps_clients = !clients.is_empty(),
         (Binding::None, FileKind::Ctl | FileKind::Uvm)

@@ -4,7 +4,7 @@ use ledger::{Counted, Limits, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
 /// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`. Of a container with one card: see [`of_ledger`].
-const OF_LEDGER: [(Counted, u64); 13] = [
+const OF_LEDGER: [(Counted, u64); 14] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
@@ -32,7 +32,13 @@ const OF_LEDGER: [(Counted, u64); 13] = [
     (Counted::Exports, 1 << 17),
     // Of every channel and address space that there may be, and as many again for a process that registers them anew.
     (Counted::Registrations, 1 << 14),
+    // As many as there may be files.
+    (Counted::UvmFiles, 12_288),
 ];
+
+/// What the driver takes of the host's memory for an object, in no control group: 2 to 4 KiB for the object, its place among all of its client's,
+/// and its references (`RsResourceRef`, and what the class adds; by reading, 580).
+pub const OBJECT_BYTES: u64 = 4096;
 
 /// Beyond so many cards a container has no more of anything: what a broker keeps of it fits its control group and the journal.
 pub const MOST_CARDS: u8 = 4;
@@ -49,7 +55,10 @@ pub fn of_ledger(cards: usize) -> Limits {
         .fold(Limits::none(), |limits, (counted, of_one)| {
             let times = match counted {
                 Counted::Objects | Counted::Mappings | Counted::Ranges => cards,
-                Counted::Kind(_) | Counted::Exports | Counted::Registrations => 1,
+                Counted::Kind(_)
+                | Counted::Exports
+                | Counted::Registrations
+                | Counted::UvmFiles => 1,
             };
             limits.with(*counted, of_one.saturating_mul(times.into()))
         })
@@ -84,6 +93,7 @@ mod tests {
             Counted::Ranges,
             Counted::Exports,
             Counted::Registrations,
+            Counted::UvmFiles,
         ] {
             for cards in [0, 1, 4, 64] {
                 let most = of_ledger(cards).most(counted);

@@ -112,23 +112,30 @@ impl Accounts {
         self.allocations.iter().map(|(id, it)| (*id, it))
     }
 
-    /// Sets bytes aside if they fit. Nothing asked always fits, also above a quota that was lowered.
-    pub(crate) fn reserve(&mut self, demand: Demand) -> Result<(), Refusal> {
-        let Some(share) = self.shares.get_mut(&demand.card) else {
-            return Err(Refusal::NoShare { card: demand.card });
+    /// Whether so many bytes more fit. None always do, also above a quota that was lowered.
+    pub(crate) fn check(&self, card: CardSlot, bytes: u64) -> Result<(), Refusal> {
+        let Some(share) = self.shares.get(&card) else {
+            return Err(Refusal::NoShare { card });
         };
-        let requested = u128::from(demand.bytes);
-        if demand.bytes > 0
-            && share.used_bytes().saturating_add(requested) > u128::from(share.quota_bytes)
-        {
+        let sum = share.used_bytes().saturating_add(u128::from(bytes));
+        if bytes > 0 && sum > u128::from(share.quota_bytes) {
             return Err(Refusal::OverQuota {
-                card: demand.card,
-                requested_bytes: demand.bytes,
+                card,
+                requested_bytes: bytes,
                 used_bytes: narrow(share.used_bytes()),
                 quota_bytes: share.quota_bytes,
             });
         }
-        share.reserved_bytes = share.reserved_bytes.saturating_add(requested);
+        Ok(())
+    }
+
+    /// Sets bytes aside if they fit.
+    pub(crate) fn reserve(&mut self, demand: Demand) -> Result<(), Refusal> {
+        self.check(demand.card, demand.bytes)?;
+        if let Some(share) = self.shares.get_mut(&demand.card) {
+            let requested = u128::from(demand.bytes);
+            share.reserved_bytes = share.reserved_bytes.saturating_add(requested);
+        }
         Ok(())
     }
 

@@ -1,13 +1,19 @@
-//! How many of each kind there are: memory that no size declares is bounded by counting what takes it.
+//! How many of each kind there are: memory that no size declares is bounded by counting what takes it, and what the driver takes of the host's
+//! for each is charged.
 
 use std::collections::BTreeMap;
 
+use crate::identity::CardSlot;
 use crate::kinds::{Counted, ObjectKind};
+use crate::ledger::Ledger;
 use crate::refusal::Refusal;
 
-/// The most of each that the container may have; what is not named is not limited.
+/// The most of each that the container may have, and what each costs; what is not named is not limited, and costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Limits(BTreeMap<Counted, u64>);
+pub struct Limits {
+    most: BTreeMap<Counted, u64>,
+    host_bytes: BTreeMap<Counted, u64>,
+}
 
 impl Limits {
     /// No limit on anything.
@@ -19,14 +25,28 @@ impl Limits {
     /// The same limits and at most `most` of `counted`.
     #[must_use]
     pub fn with(mut self, counted: Counted, most: u64) -> Self {
-        self.0.insert(counted, most);
+        self.most.insert(counted, most);
+        self
+    }
+
+    /// The same limits where the driver takes so many bytes of the host's memory for each of `counted`.
+    #[must_use]
+    pub fn with_host_bytes(mut self, counted: Counted, of_each: u64) -> Self {
+        self.host_bytes.insert(counted, of_each);
         self
     }
 
     /// The most of `counted`, if it is limited.
     #[must_use]
     pub fn most(&self, counted: Counted) -> Option<u64> {
-        self.0.get(&counted).copied()
+        self.most.get(&counted).copied()
+    }
+
+    /// What the driver takes of the host's memory for so many of `counted`, in bytes.
+    #[must_use]
+    pub fn host_bytes(&self, counted: Counted, many: u64) -> u64 {
+        let of_each = self.host_bytes.get(&counted).copied().unwrap_or(0);
+        of_each.saturating_mul(many)
     }
 }
 
@@ -54,7 +74,7 @@ impl Counts {
     }
 
     /// Whether `more` of `counted` would still be within the limit.
-    pub(crate) fn check(&self, counted: Counted, more: u64) -> Result<(), Refusal> {
+    fn check(&self, counted: Counted, more: u64) -> Result<(), Refusal> {
         match self.limits.most(counted) {
             Some(limit) if self.of(counted).saturating_add(more) > limit => {
                 Err(Refusal::TooMany { counted, limit })
@@ -63,20 +83,18 @@ impl Counts {
         }
     }
 
-    /// [`Counts::check`] for one object of a kind: the kind's own limit and that of all objects.
-    pub(crate) fn check_object(&self, kind: ObjectKind) -> Result<(), Refusal> {
-        self.check(Counted::Kind(kind), 1)?;
-        self.check(Counted::Objects, 1)
+    pub(crate) fn host_bytes(&self, counted: Counted, many: u64) -> u64 {
+        self.limits.host_bytes(counted, many)
     }
 
-    pub(crate) fn add(&mut self, counted: Counted, more: u64) {
+    fn add(&mut self, counted: Counted, more: u64) {
         if more > 0 {
             let now = self.now.entry(counted).or_default();
             *now = now.saturating_add(more);
         }
     }
 
-    pub(crate) fn subtract(&mut self, counted: Counted, fewer: u64) {
+    fn subtract(&mut self, counted: Counted, fewer: u64) {
         if let Some(now) = self.now.get_mut(&counted) {
             debug_assert!(*now >= fewer, "{counted}: {now} less {fewer}");
             *now = now.saturating_sub(fewer);
@@ -87,15 +105,54 @@ impl Counts {
             debug_assert_eq!(fewer, 0, "{counted}: none less {fewer}");
         }
     }
+}
 
-    pub(crate) fn add_object(&mut self, kind: ObjectKind) {
-        self.add(Counted::Kind(kind), 1);
-        self.add(Counted::Objects, 1);
+impl Ledger {
+    /// Whether `more` of `counted` would still be within the limit, and the host's memory for them.
+    pub(crate) fn check_count(&self, counted: Counted, more: u64) -> Result<(), Refusal> {
+        self.counts.check(counted, more)?;
+        self.check_host(self.counts.host_bytes(counted, more))
     }
 
-    pub(crate) fn subtract_object(&mut self, kind: ObjectKind) {
-        self.subtract(Counted::Kind(kind), 1);
-        self.subtract(Counted::Objects, 1);
+    /// [`Ledger::check_count`] for one object of a kind: the kind's own limit and that of all objects.
+    pub(crate) fn check_object(&self, kind: ObjectKind) -> Result<(), Refusal> {
+        let counted = [Counted::Kind(kind), Counted::Objects];
+        for counted in counted {
+            self.counts.check(counted, 1)?;
+        }
+        let bytes = counted.map(|counted| self.counts.host_bytes(counted, 1));
+        self.check_host(bytes.into_iter().fold(0, u64::saturating_add))
+    }
+
+    fn check_host(&self, bytes: u64) -> Result<(), Refusal> {
+        match bytes {
+            0 => Ok(()),
+            bytes => self.accounts.check(CardSlot::HOST, bytes),
+        }
+    }
+
+    pub(crate) fn count_more(&mut self, counted: Counted, more: u64) {
+        self.counts.add(counted, more);
+        let bytes = self.counts.host_bytes(counted, more);
+        if bytes > 0 {
+            self.accounts.hold_for_none(CardSlot::HOST, bytes);
+        }
+    }
+
+    pub(crate) fn count_fewer(&mut self, counted: Counted, fewer: u64) {
+        self.counts.subtract(counted, fewer);
+        let bytes = self.counts.host_bytes(counted, fewer);
+        self.accounts.let_go_for_none(CardSlot::HOST, bytes);
+    }
+
+    pub(crate) fn count_object(&mut self, kind: ObjectKind) {
+        self.count_more(Counted::Kind(kind), 1);
+        self.count_more(Counted::Objects, 1);
+    }
+
+    pub(crate) fn uncount_object(&mut self, kind: ObjectKind) {
+        self.count_fewer(Counted::Kind(kind), 1);
+        self.count_fewer(Counted::Objects, 1);
     }
 }
 

@@ -170,12 +170,13 @@ impl Ledger {
             };
             let managed = self.managed.values().flatten();
             let managed = managed.flat_map(|(base, piece)| piece.charges(*base));
-            let ranges = (card == CardSlot::HOST)
-                .then(|| self.live_ranges().saturating_mul(self.range_bytes));
+            let counted = self.counts.all();
+            let counted = counted.map(|(counted, many)| self.counts.host_bytes(counted, many));
+            let counted = (card == CardSlot::HOST).then(|| counted.sum::<u64>());
             let counted_bytes: u128 = allocated()
                 .map(|(_, it)| it.bytes)
                 .chain(managed.filter(|it| it.card == card).map(|it| it.bytes))
-                .chain(ranges)
+                .chain(counted)
                 .map(u128::from)
                 .sum();
             if counted_bytes != share.held_bytes {
@@ -276,6 +277,8 @@ impl Ledger {
             }
         }
         record(Counted::Ranges, self.live_ranges());
+        let uvm_files = wide(self.uvm_files.len()).saturating_add(self.staying_uvm_files);
+        record(Counted::UvmFiles, uvm_files);
         let recorded: BTreeMap<Counted, u64> = self.counts.all().collect();
         let names: BTreeSet<Counted> = recorded.keys().chain(found.keys()).copied().collect();
         for counted in names {

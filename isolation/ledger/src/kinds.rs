@@ -51,6 +51,8 @@ pub enum Counted {
     Exports,
     /// Registrations with nvidia-uvm: of channels and address spaces.
     Registrations,
+    /// Files of nvidia-uvm that were initialised.
+    UvmFiles,
 }
 
 impl fmt::Display for Counted {
@@ -73,6 +75,7 @@ impl fmt::Display for Counted {
             Self::Ranges => "external ranges",
             Self::Exports => "exports",
             Self::Registrations => "registrations",
+            Self::UvmFiles => "initialised files of nvidia-uvm",
         })
     }
 }

@@ -25,8 +25,10 @@ pub struct Ledger {
     pub(crate) ranges: BTreeMap<FileId, BTreeMap<u64, u64>>,
     /// External ranges of files that are closed, which the driver has not freed: see [`Ledger::range_stays`].
     pub(crate) staying_ranges: u64,
-    /// See [`Ledger::with_range_bytes`].
-    pub(crate) range_bytes: u64,
+    /// See [`Ledger::open_uvm_file`].
+    pub(crate) uvm_files: BTreeSet<FileId>,
+    /// Initialised files that are closed and that the driver has all the same: see [`Ledger::uvm_file_stays`].
+    pub(crate) staying_uvm_files: u64,
     pub(crate) managed: BTreeMap<FileId, ManagedPieces>,
     pub(crate) exports: BTreeMap<FileId, Exports>,
     pub(crate) registrations: Registrations,
@@ -158,15 +160,6 @@ impl Ledger {
         }
     }
 
-    /// The same where the driver takes so many bytes of the host's memory for each external range.
-    #[must_use]
-    pub fn with_range_bytes(self, range_bytes: u64) -> Self {
-        Self {
-            range_bytes,
-            ..self
-        }
-    }
-
     /// Gives the container this share of a card. Below what it holds nothing is taken away, but nothing
     /// more is granted until it fits again.
     pub fn set_quota(&mut self, card: CardSlot, quota_bytes: u64) {
@@ -237,11 +230,14 @@ impl Ledger {
         kind: ObjectKind,
         demand: Option<Demand>,
     ) -> Result<Reservation, Refusal> {
-        self.counts.check_object(kind)?;
+        self.check_object(kind)?;
         if let Some(demand) = demand {
             self.accounts.reserve(demand)?;
+            // Beside what the object itself takes of the host.
+            self.check_object(kind)
+                .inspect_err(|_| self.accounts.unreserve(demand))?;
         }
-        self.counts.add_object(kind);
+        self.count_object(kind);
         let token = self.token();
         self.reservations.insert(token, Held { kind, demand });
         Ok(Reservation(token))
@@ -321,23 +317,23 @@ impl Ledger {
     fn pin_source(&mut self, source: Source, purpose: PinFor) -> Result<Pin, Refusal> {
         match purpose {
             PinFor::Duplicate => {
-                self.counts.check_object(source.kind)?;
-                self.counts.add_object(source.kind);
+                self.check_object(source.kind)?;
+                self.count_object(source.kind);
             }
             PinFor::Map { cards } => {
                 let pieces = u64::from(cards);
                 if pieces > 0 {
-                    self.counts.check(Counted::Mappings, pieces)?;
+                    self.check_count(Counted::Mappings, pieces)?;
                 }
-                self.counts.add(Counted::Mappings, pieces);
+                self.count_more(Counted::Mappings, pieces);
             }
             PinFor::Export => {
-                self.counts.check(Counted::Exports, EXPORTS_OF_A_PLACE)?;
-                self.counts.add(Counted::Exports, EXPORTS_OF_A_PLACE);
+                self.check_count(Counted::Exports, EXPORTS_OF_A_PLACE)?;
+                self.count_more(Counted::Exports, EXPORTS_OF_A_PLACE);
             }
             PinFor::Register => {
-                self.counts.check(Counted::Registrations, 1)?;
-                self.counts.add(Counted::Registrations, 1);
+                self.check_count(Counted::Registrations, 1)?;
+                self.count_more(Counted::Registrations, 1);
             }
         }
         if let Some(allocation) = source.allocation {
@@ -361,7 +357,7 @@ impl Ledger {
         let held = self.reservations.remove(&reservation.0);
         debug_assert!(held.is_some(), "a reservation of another ledger");
         if let Some(Held { kind, demand }) = held {
-            self.counts.subtract_object(kind);
+            self.uncount_object(kind);
             if let Some(demand) = demand {
                 self.accounts.unreserve(demand);
             }
@@ -385,10 +381,10 @@ impl Ledger {
         }) = &pinned
         {
             match *purpose {
-                PinFor::Duplicate => self.counts.subtract_object(source.kind),
-                PinFor::Map { cards } => self.counts.subtract(Counted::Mappings, u64::from(cards)),
-                PinFor::Export => self.counts.subtract(Counted::Exports, EXPORTS_OF_A_PLACE),
-                PinFor::Register => self.counts.subtract(Counted::Registrations, 1),
+                PinFor::Duplicate => self.uncount_object(source.kind),
+                PinFor::Map { cards } => self.count_fewer(Counted::Mappings, u64::from(cards)),
+                PinFor::Export => self.count_fewer(Counted::Exports, EXPORTS_OF_A_PLACE),
+                PinFor::Register => self.count_fewer(Counted::Registrations, 1),
             }
         }
         pinned

@@ -1,12 +1,11 @@
 //! Managed memory: stretches of a uvm file's address space that any of its cards may hold the pages of.
 //!
 //! Where the pages lie is the driver's affair and changes without a call, so a stretch is charged as if all of it lay
-//! on every card at once. An address of a file is charged once, however often it is mapped. Its [`Purpose`] is
+//! on every card at once. An address of a file is charged once, however often it is mapped. Its [`crate::Purpose`] is
 //! that of context memory: the driver does not count it among a process's memory objects.
 
 use std::collections::BTreeMap;
 
-use crate::charge::{Demand, Purpose};
 use crate::counts::wide;
 use crate::identity::{CardSet, CardSlot, FileId, ProcessId};
 use crate::kinds::Counted;
@@ -41,19 +40,13 @@ impl Ledger {
         cards: &[CardSlot],
     ) -> Result<Recorded, Refusal> {
         let gaps = self.managed_gaps(uvm_file, span);
-        self.counts.check(Counted::Mappings, wide(gaps.len()))?;
+        self.check_count(Counted::Mappings, wide(gaps.len()))?;
         let requested: u128 = gaps.iter().map(|gap| length(*gap)).sum();
         if requested > 0 {
             // The whole of an address space is no size that a quota could allow.
             let bytes = u64::try_from(requested).unwrap_or(u64::MAX);
             for card in cards {
-                let demand = Demand {
-                    card: *card,
-                    bytes,
-                    purpose: Purpose::Context,
-                };
-                self.accounts.reserve(demand)?;
-                self.accounts.unreserve(demand);
+                self.accounts.check(*card, bytes)?;
             }
         }
         Ok(self.charge_managed(uvm_file, &gaps, process, cards.iter().collect()))
@@ -90,7 +83,7 @@ impl Ledger {
             .filter_map(|base| Some((base, pieces.remove(&base)?)))
             .collect();
         for (base, piece) in touched {
-            self.counts.subtract(Counted::Mappings, 1);
+            self.count_fewer(Counted::Mappings, 1);
             piece.charges(base).for_each(|it| self.accounts.let_go(it));
             let before = (base < span.base())
                 .then(|| Span::between(base, span.base().saturating_sub(1)))
@@ -137,7 +130,7 @@ impl Ledger {
 
     pub(crate) fn drop_managed(&mut self, uvm_file: FileId, freed: &mut Freed) {
         let pieces = self.managed.remove(&uvm_file).unwrap_or_default();
-        self.counts.subtract(Counted::Mappings, wide(pieces.len()));
+        self.count_fewer(Counted::Mappings, wide(pieces.len()));
         let charges = pieces.into_iter().stepped();
         for charge in charges.flat_map(|(base, piece)| piece.charges(base)) {
             self.accounts.let_go(charge);
@@ -192,7 +185,7 @@ impl Ledger {
                 .entry(uvm_file)
                 .or_default()
                 .insert(gap.base(), piece);
-            self.counts.add(Counted::Mappings, 1);
+            self.count_more(Counted::Mappings, 1);
         }
         let over = cards
             .iter()

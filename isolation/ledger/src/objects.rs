@@ -131,7 +131,7 @@ impl Ledger {
         let free = self.clients.get(&client).is_some_and(|owner| {
             owner.file == file && !owner.tree.is_named(handle) && handle != client.as_object()
         });
-        if free && self.counts.check_object(new.kind).is_ok() {
+        if free && self.check_object(new.kind).is_ok() {
             let source = Source {
                 class: new.class,
                 kind: new.kind,
@@ -182,8 +182,11 @@ impl Ledger {
         for client in owned {
             self.drop_client(client, &mut freed);
         }
+        if self.uvm_files.remove(&file) {
+            self.count_fewer(Counted::UvmFiles, 1);
+        }
         if let Some(exports) = self.exports.remove(&file) {
-            self.counts.subtract(Counted::Exports, exports.count());
+            self.count_fewer(Counted::Exports, exports.count());
             for allocation in exports.references.into_iter().stepped() {
                 self.release(Some(allocation), &mut freed);
             }
@@ -236,7 +239,7 @@ impl Ledger {
         if let Some(id) = source.allocation {
             self.accounts.name(id);
         }
-        self.counts.add_object(source.kind);
+        self.count_object(source.kind);
         self.hold_context(client, parent, (source.kind, source.allocation), freed);
     }
 
@@ -280,7 +283,7 @@ impl Ledger {
     }
 
     fn insert_client(&mut self, file: FileId, client: ClientHandle, process: ProcessId) {
-        self.counts.add_object(ObjectKind::Client);
+        self.count_object(ObjectKind::Client);
         self.clients_by_file.insert((file, client));
         self.clients.insert(
             client,
@@ -295,7 +298,7 @@ impl Ledger {
     fn drop_client(&mut self, client: ClientHandle, freed: &mut Freed) {
         if let Some(gone) = self.clients.remove(&client) {
             self.clients_by_file.remove(&(gone.file, client));
-            self.counts.subtract_object(ObjectKind::Client);
+            self.uncount_object(ObjectKind::Client);
             let objects = gone.tree.objects;
             freed.objects = freed
                 .objects
@@ -308,7 +311,7 @@ impl Ledger {
         if let Some(owner) = self.clients.get_mut(&client) {
             let removed = owner.tree.remove(handle);
             for _name in removed.invalidated.iter().stepped() {
-                self.counts.add_object(ObjectKind::Invalidated);
+                self.count_object(ObjectKind::Invalidated);
             }
             freed.objects = freed.objects.saturating_add(wide(removed.taken_out.len()));
             let gone = removed.taken_out.into_iter().chain(removed.invalidated);
@@ -328,7 +331,7 @@ impl Ledger {
             }
             // What a registration holds counts on.
             if !self.lose_name(client, handle) {
-                self.counts.subtract_object(object.kind);
+                self.uncount_object(object.kind);
             }
             if let Some(id) = object.allocation {
                 self.accounts.unname(id);

@@ -94,6 +94,10 @@ pub enum Operation {
     CloseFile { file: FileId },
     /// [`Ledger::duplicate`]
     Duplicate { pin: PinToken, place: Place },
+    /// [`Ledger::open_uvm_file`]
+    OpenUvmFile { uvm_file: FileId },
+    /// [`Ledger::uvm_file_stays`]
+    UvmFileStays { uvm_file: FileId },
     /// [`Ledger::add_range`]
     AddRange { uvm_file: FileId, span: Span },
     /// [`Ledger::range_stays`]
@@ -285,6 +289,14 @@ impl Ledger {
             Operation::CloseFile { file } => Applied::Freed(self.close_file(file)),
             Operation::Duplicate { pin, place } => {
                 Applied::Recorded(self.duplicate(Pin(pin.0), place, &[]))
+            }
+            Operation::OpenUvmFile { uvm_file } => {
+                self.open_uvm_file(uvm_file)?;
+                Applied::Done
+            }
+            Operation::UvmFileStays { uvm_file } => {
+                self.uvm_file_stays(uvm_file);
+                Applied::Done
             }
             Operation::AddRange { uvm_file, span } => {
                 self.add_range(uvm_file, span);

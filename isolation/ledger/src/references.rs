@@ -54,6 +54,27 @@ impl Ledger {
         }
     }
 
+    /// Charges what nvidia-uvm keeps with a file that is about to be initialised, until it is closed: once, however often that is tried.
+    ///
+    /// # Errors
+    /// [`crate::Refusal::TooMany`], [`crate::Refusal::OverQuota`]; nothing is charged then.
+    pub fn open_uvm_file(&mut self, uvm_file: FileId) -> Result<(), crate::Refusal> {
+        if self.uvm_files.contains(&uvm_file) {
+            return Ok(());
+        }
+        self.check_count(Counted::UvmFiles, 1)?;
+        self.uvm_files.insert(uvm_file);
+        self.count_more(Counted::UvmFiles, 1);
+        Ok(())
+    }
+
+    /// Records that an initialised file is closed, and that another one keeps it: it stays counted and charged.
+    pub fn uvm_file_stays(&mut self, uvm_file: FileId) {
+        if self.uvm_files.remove(&uvm_file) {
+            self.staying_uvm_files = self.staying_uvm_files.saturating_add(1);
+        }
+    }
+
     /// Records that `uvm_file` has a range for external mappings. Ranges it overlaps are forgotten, but
     /// not the mappings in them: those go when the driver says so.
     pub fn add_range(&mut self, uvm_file: FileId, span: Span) {
@@ -71,12 +92,8 @@ impl Ledger {
         }
         let forgotten = overlapped.len();
         ranges.insert(span.base(), span.last());
-        self.uncharge_ranges(wide(forgotten));
-        self.counts.add(Counted::Ranges, 1);
-        if self.range_bytes > 0 {
-            self.accounts
-                .hold_for_none(CardSlot::HOST, self.range_bytes);
-        }
+        self.count_fewer(Counted::Ranges, wide(forgotten));
+        self.count_more(Counted::Ranges, 1);
     }
 
     /// Whether the container may make one more external range, and the host's memory that it takes.
@@ -84,10 +101,10 @@ impl Ledger {
     /// # Errors
     /// [`crate::Refusal::TooMany`].
     pub fn check_range(&self) -> Result<Demand, crate::Refusal> {
-        self.counts.check(Counted::Ranges, 1)?;
+        self.check_count(Counted::Ranges, 1)?;
         Ok(Demand {
             card: CardSlot::HOST,
-            bytes: self.range_bytes,
+            bytes: self.counts.host_bytes(Counted::Ranges, 1),
             purpose: Purpose::Context,
         })
     }
@@ -104,12 +121,6 @@ impl Ledger {
         if ranges.is_some_and(|ranges| ranges.remove(&base).is_some()) {
             self.staying_ranges = self.staying_ranges.saturating_add(1);
         }
-    }
-
-    fn uncharge_ranges(&mut self, gone: u64) {
-        self.counts.subtract(Counted::Ranges, gone);
-        let bytes = gone.saturating_mul(self.range_bytes);
-        self.accounts.let_go_for_none(CardSlot::HOST, bytes);
     }
 
     /// Records that pinned memory is mapped at `span` on each of `cards`. What was mapped there on the
@@ -135,7 +146,7 @@ impl Ledger {
                 .entry((uvm_file, *card))
                 .or_default()
                 .insert(span, allocation);
-            self.counts.add(Counted::Mappings, 1);
+            self.count_more(Counted::Mappings, 1);
         }
         self.release(allocation, &mut freed);
         freed
@@ -157,7 +168,7 @@ impl Ledger {
         });
         match wide(split.count()) {
             0 => Ok(()),
-            split => self.counts.check(Counted::Mappings, split),
+            split => self.check_count(Counted::Mappings, split),
         }
     }
 
@@ -189,7 +200,7 @@ impl Ledger {
                 ranges.remove();
             }
         }
-        self.uncharge_ranges(u64::from(known.is_some()));
+        self.count_fewer(Counted::Ranges, u64::from(known.is_some()));
         for card in self.cards_mapped_by(uvm_file, None) {
             let there = self
                 .mappings
@@ -208,14 +219,14 @@ impl Ledger {
         let mut freed = Freed::default();
         for card in self.cards_mapped_by(uvm_file, None) {
             if let Some(pieces) = self.mappings.remove(&(uvm_file, card)) {
-                self.counts.subtract(Counted::Mappings, wide(pieces.len()));
+                self.count_fewer(Counted::Mappings, wide(pieces.len()));
                 for (_, piece) in pieces.iter() {
                     self.release(piece.allocation, &mut freed);
                 }
             }
         }
         if let Some(ranges) = self.ranges.remove(&uvm_file) {
-            self.uncharge_ranges(wide(ranges.len()));
+            self.count_fewer(Counted::Ranges, wide(ranges.len()));
         }
         self.drop_managed(uvm_file, &mut freed);
         freed
@@ -237,7 +248,7 @@ impl Ledger {
             .allocation
             .is_some_and(|allocation| exports.references.insert(allocation));
         let more = exports.count().saturating_sub(before);
-        self.counts.add(Counted::Exports, more);
+        self.count_more(Counted::Exports, more);
         // The pin's reference becomes the export's, unless the file holds this allocation already.
         if !is_new {
             self.release(pinned.source.allocation, &mut freed);
@@ -261,10 +272,9 @@ impl Ledger {
         if known.is_some_and(|exports| exports.adopted.get(&index) == Some(&adopted.origin)) {
             return Ok(());
         }
-        self.counts.check(Counted::Exports, EXPORTS_OF_A_PLACE)?;
+        self.check_count(Counted::Exports, EXPORTS_OF_A_PLACE)?;
         if let Some(demand) = adopted.demand {
-            self.accounts.reserve(demand)?;
-            self.accounts.unreserve(demand);
+            self.accounts.check(demand.card, demand.bytes)?;
         }
         let allocation = adopted.demand.map(|demand| {
             let Demand {
@@ -286,7 +296,7 @@ impl Ledger {
         exports.references.extend(allocation);
         exports.adopted.insert(index, adopted.origin);
         let more = exports.count().saturating_sub(before);
-        self.counts.add(Counted::Exports, more);
+        self.count_more(Counted::Exports, more);
         Ok(())
     }
 
@@ -309,10 +319,8 @@ impl Ledger {
         if pieces.is_empty() {
             self.mappings.remove(&(uvm_file, card));
         }
-        self.counts
-            .add(Counted::Mappings, after.saturating_sub(before));
-        self.counts
-            .subtract(Counted::Mappings, before.saturating_sub(after));
+        self.count_more(Counted::Mappings, after.saturating_sub(before));
+        self.count_fewer(Counted::Mappings, before.saturating_sub(after));
         for change in changes {
             match change {
                 Change::Retain(id) => self.accounts.retain(id),

@@ -35,7 +35,7 @@ impl Ledger {
             let of_card = self.registrations.by_file.entry((uvm_file, card));
             let of_key = of_card.or_default().entry(registered).or_default();
             of_key.push(pinned.holds);
-            self.counts.add(Counted::Registrations, 1);
+            self.count_more(Counted::Registrations, 1);
         }
         freed
     }
@@ -251,7 +251,7 @@ impl Ledger {
                 Some(name) => {
                     self.registrations.by_name.remove(&name);
                 }
-                None => self.counts.subtract_object(held.kind),
+                None => self.uncount_object(held.kind),
             }
             self.release(held.allocation, freed);
             self.release(held.context, freed);
@@ -275,7 +275,7 @@ impl Ledger {
             self.registrations.by_file.remove(&at);
         }
         if ended.is_some() {
-            self.counts.subtract(Counted::Registrations, 1);
+            self.count_fewer(Counted::Registrations, 1);
         }
         ended
     }
@@ -285,7 +285,7 @@ impl Ledger {
             return;
         };
         for ended in of_card.into_values().flatten().stepped() {
-            self.counts.subtract(Counted::Registrations, 1);
+            self.count_fewer(Counted::Registrations, 1);
             self.let_go(ended, freed);
         }
     }

@@ -186,6 +186,12 @@ pub const UNREGISTERED_CHANNEL: PerRelease = per!(20, R590 4);
 /// KiB, then 14.3 KiB, of which the kernel has two in 32 KiB.
 pub const EXTERNAL_RANGE_BYTES: PerRelease = per!(4096, R550 16384);
 
+/// Bytes of the host's memory that the driver takes for a file that is initialised, which no control group counts: six masks for each of 33
+/// processors, since 550 of 257, and since 570 a table for each NUMA node, of which distributions' kernels may have 1024 (`uvm_va_space_t`,
+/// uvm_va_space.h). A second file
+/// ([`UVM_MM_INITIALIZE`]) keeps the first one's, also when that is closed.
+pub const FILE_BYTES: PerRelease = per!(16384, R550 98304, R570 360448);
+
 /// Offset of `gpuUuid` in `UVM_MAP_DYNAMIC_PARALLELISM_REGION_PARAMS`.
 pub const MAP_REGION_UUID: usize = 16;
 /// Offset of `rangeGroupId` in `UVM_CREATE_RANGE_GROUP_PARAMS`, out, and in `UVM_DESTROY_RANGE_GROUP_PARAMS`.

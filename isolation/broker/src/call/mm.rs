@@ -62,6 +62,11 @@ impl NotifiedCall<'_> {
     }
 }
 
+/// Whether a second file keeps this one, and so what the driver has for it; also where the driver cannot be asked.
+pub(crate) fn is_kept(driver: &DriverSide, file: &OpenFile) -> bool {
+    answer(driver, file).map_or(true, |status| status == Some(NV_ERR_INVALID_STATE))
+}
+
 /// The status of a UVM_MM_INITIALIZE of a new file with this one.
 fn answer(driver: &DriverSide, file: &OpenFile) -> Result<Option<u32>, Box<dyn std::error::Error>> {
     let row = uvm::UVM_MM_INITIALIZE;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use driver::FileKind;
 use journal::state::Op;
-use ledger::{CardSlot, ClientHandle, Counted, Operation, ProcessId};
+use ledger::{ClientHandle, Counted, Operation, ProcessId};
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::{Release, status, uvm};
 
@@ -161,14 +161,7 @@ fn external_ranges_are_charged_and_freed_with_their_file() {
     for refusal in [None, Some(status::NV_ERR_INVALID_ARGUMENT)] {
         let fixture = Fixture::new(4 * MIB);
         fixture.fake.is_bound.store(true, Ordering::Relaxed);
-        fixture
-            .container
-            .journal
-            .change()
-            .record(Operation::SetQuota {
-                card: CardSlot::HOST,
-                quota_bytes: MOST * BYTES,
-            });
+        fixture.limit_host(MOST * BYTES, 1);
         let tenant = fixture.tenant();
         let [first, second] = [(); 2].map(|()| tenant.open(&fixture.path("nvidia-uvm")));
         let make = |file, number: u64| {

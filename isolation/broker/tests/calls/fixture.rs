@@ -17,12 +17,13 @@ use cards::ComputeTerms;
 use driver::{FileKind, ImplicitBytes};
 use journal::Journal;
 use journal::counters::Counter;
+use journal::limits::OBJECT_BYTES;
 use journal::shared_state::SharedState;
-use ledger::CardSlot;
+use ledger::{CardSlot, Counted, Operation};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use nvabi::Release;
 use nvabi::capability::Capabilities;
+use nvabi::{Release, uvm};
 use supervisor::link::Stored;
 use sys::pidfd::PidFd;
 use verdict::policy::{Managed, Policy, RegisteredMemory};
@@ -252,8 +253,26 @@ impl Fixture {
         self.container.journal.change().ledger.used(CardSlot(0))
     }
 
+    /// Of the host's memory, beside what goes by number.
     pub(crate) fn used_bytes_of_the_host(&self) -> u64 {
-        self.container.journal.change().ledger.used(CardSlot::HOST)
+        let used = self.container.journal.change().ledger.used(CardSlot::HOST);
+        used - self.by_number()
+    }
+
+    /// What is charged to the host's memory for each object, and for each initialised file of nvidia-uvm.
+    pub(crate) fn by_number(&self) -> u64 {
+        let state = self.container.journal.change();
+        let objects = state.ledger.count(Counted::Objects) * OBJECT_BYTES;
+        let of_file = u64::from(uvm::FILE_BYTES.of(Release::R570));
+        objects + state.ledger.count(Counted::UvmFiles) * of_file
+    }
+
+    /// So many bytes of the host's memory, beside what goes by number now and so many objects more.
+    pub(crate) fn limit_host(&self, bytes: u64, objects: u64) {
+        let quota_bytes = bytes + self.by_number() + objects * OBJECT_BYTES;
+        let card = CardSlot::HOST;
+        let operation = Operation::SetQuota { card, quota_bytes };
+        self.container.journal.change().record(operation);
     }
 
     /// References in the ledger that calls, or mappings of the host's memory, have.

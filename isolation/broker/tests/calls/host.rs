@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use ledger::{CardSlot, Operation};
+use journal::limits::OBJECT_BYTES;
+use ledger::CardSlot;
 use nvabi::bytes::{put_u32, put_u64, u32_at};
 use nvabi::layout::{
     channel_group_params, channel_params, context_dma, memory_params, nvos02, nvos32,
@@ -10,6 +11,7 @@ use nvabi::layout::{
 use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
+use crate::files::reconcile_until;
 use crate::fixture::{Confined, Fixture};
 use crate::quota::with_device;
 use crate::rm;
@@ -54,6 +56,10 @@ pub(crate) const TESTS: &[Test] = &[
         what_the_old_call_maps_is_charged_as_long_as_it_may_be_mapped,
     ),
     (
+        "host::objects_and_initialised_files_are_charged_to_the_host",
+        objects_and_initialised_files_are_charged_to_the_host,
+    ),
+    (
         "host::each_registration_of_the_same_pages_is_charged",
         each_registration_of_the_same_pages_is_charged,
     ),
@@ -66,14 +72,13 @@ const LIMIT: u64 = 8 * MIB;
 /// The least that is counted: a page of the largest that a kernel can have here.
 const PAGE: u64 = arch::Arch::NATIVE.largest_page_bytes();
 
+/// Room for the objects of a test.
+const OBJECTS: u64 = 64;
+const BEYOND: u64 = LIMIT + OBJECTS * OBJECT_BYTES + 1;
+
 fn limited() -> Fixture {
     let fixture = Fixture::new(64 * MIB);
-    let mut change = fixture.container.journal.change();
-    change.record(Operation::SetQuota {
-        card: CardSlot::HOST,
-        quota_bytes: LIMIT,
-    });
-    drop(change);
+    fixture.limit_host(LIMIT, OBJECTS);
     fixture
 }
 
@@ -217,7 +222,7 @@ fn every_way_to_it_is_counted() {
     ];
     for (number, way) in (10..).zip(ways) {
         let before = fixture.fake.seen().len();
-        for bytes in [LIMIT + 1, 1 << 40, u64::MAX - 5] {
+        for bytes in [BEYOND, 1 << 40, u64::MAX - 5] {
             assert_eq!(way(number, bytes), rm::NO_MEMORY, "{number}: {bytes}");
         }
         assert_eq!(fixture.fake.seen().len(), before, "no driver hears of it");
@@ -227,6 +232,7 @@ fn every_way_to_it_is_counted() {
     assert_eq!(seat.pool(1 << 36, 4 * MIB), rm::NO_MEMORY);
     assert_eq!(seat.pool(1 << 36, 2 * MIB), rm::OK);
     assert_eq!(fixture.used_bytes_of_the_host(), LIMIT);
+    fixture.limit_host(LIMIT, 1);
     for (number, way) in (20..).zip(ways) {
         assert_eq!(way(number, 1), rm::NO_MEMORY, "{number}");
     }
@@ -263,8 +269,12 @@ fn racing_threads_never_pass_it() {
         racing.into_iter().map(|one| one.join().unwrap()).sum()
     });
     assert_eq!(granted, LIMIT / MIB);
+    let by_number = fixture.by_number();
     let state = fixture.container.journal.change();
-    assert_eq!(state.ledger.peak(CardSlot::HOST), LIMIT);
+    let peak = state.ledger.peak(CardSlot::HOST);
+    // With an object each of the other threads.
+    let most = LIMIT + by_number + 3 * OBJECT_BYTES;
+    assert!((LIMIT + by_number..=most).contains(&peak), "{peak}");
 }
 
 /// 2 MiB and a page take 4 MiB, of which the driver writes back what was asked for.
@@ -475,6 +485,59 @@ fn the_kernel_maps_no_notifier_on_a_card() {
     assert_eq!(notifier(11, MAPPED), rm::OK);
 }
 
+/// The driver keeps both in the kernel's memory. A second file keeps the first one's, also when that is closed.
+fn objects_and_initialised_files_are_charged_to_the_host() {
+    let fixture = limited();
+    let seat = Seat::take(&fixture);
+    fixture.limit_host(0, 2);
+    let device = |handle| {
+        let arg = rm::alloc(seat.client, seat.device, handle, 0x2080, 0);
+        seat.tenant.call(seat.fd, rm::ALLOC, &arg, &[]).status()
+    };
+    assert_eq!([10, 11].map(device), [rm::OK; 2]);
+    let heard = fixture.fake.seen().len();
+    assert_eq!(device(12), rm::NO_MEMORY);
+    assert_eq!(fixture.fake.seen().len(), heard, "no driver hears of it");
+    seat.free(10);
+    assert_eq!(device(12), rm::OK);
+
+    let of_file = uvm::FILE_BYTES.of(R).into();
+    fixture.limit_host(of_file, 0);
+    let second = seat.tenant.open(&fixture.path("nvidia-uvm"));
+    let before = fixture.by_number();
+    let initialise = |file| {
+        let row = uvm::UVM_INITIALIZE;
+        let arg = vec![0; row.size.of(R) as usize];
+        let called = seat.tenant.call(file, row.cmd, &arg, &[]);
+        u32_at(&called.arg, row.status.of(R) as usize)
+    };
+    for _ in 0..2 {
+        let _not_a_driver_s = initialise(seat.uvm);
+        assert_eq!(fixture.by_number(), before + of_file);
+    }
+    assert_eq!(initialise(second), Some(rm::NO_MEMORY));
+    // A second file may keep it, unseen.
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let given_up = |file, how_many| {
+        seat.tenant.close(file);
+        reconcile_until(&fixture, "the file is given up", || {
+            fixture.fake.closed.load(Ordering::SeqCst) == how_many
+        });
+    };
+    given_up(seat.uvm, 1);
+    assert_eq!(fixture.by_number(), before + of_file);
+    fixture.limit_host(of_file, 0);
+    let _handed_back = initialise(second);
+    assert_eq!(fixture.by_number(), before + 2 * of_file);
+    let no_longer = (
+        uvm::UVM_MM_INITIALIZE.cmd,
+        status::NV_ERR_PAGE_TABLE_NOT_AVAIL,
+    );
+    fixture.fake.refused.lock().unwrap().extend([no_longer]);
+    given_up(second, 2);
+    assert_eq!(fixture.by_number(), before + of_file);
+}
+
 /// What the kernel keeps of registered pages no control group counts. In strict mode the call goes back to the caller: here to a file that
 /// knows no such call.
 fn each_registration_of_the_same_pages_is_charged() {
@@ -485,12 +548,13 @@ fn each_registration_of_the_same_pages_is_charged() {
         let seat = Seat::take(&fixture);
         fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
         let register = |handle, bytes| seat.old_call(0x71, handle, bytes);
-        assert_eq!(register(10, LIMIT * 64 + 1), Ok(rm::NO_MEMORY));
+        assert_eq!(register(10, BEYOND * 64), Ok(rm::NO_MEMORY));
         assert_eq!(register(10, REGISTERED), executed);
         assert_eq!(fixture.used_bytes_of_the_host(), REGISTERED / 64);
         assert_eq!(register(11, REGISTERED), executed);
         assert_eq!(register(12, REGISTERED), Ok(rm::NO_MEMORY));
         assert_eq!(fixture.used_bytes_of_the_host(), LIMIT);
+        fixture.limit_host(LIMIT, 1);
         assert_eq!(seat.by_class(13, 1), rm::NO_MEMORY);
         let freed = seat.tenant.free(seat.fd, seat.client, 0, seat.client);
         assert_eq!((freed, fixture.used_bytes_of_the_host()), (rm::OK, 0));

@@ -778,7 +778,8 @@ fn an_unconfirmed_object_never_takes_the_place_of_anything() {
 #[test]
 fn a_range_is_charged_to_the_host_s_memory_as_long_as_the_driver_has_it() {
     const BYTES: u64 = 16;
-    let mut ledger = Ledger::new(&[(CardSlot::HOST, QUOTA)]).with_range_bytes(BYTES);
+    let limits = Limits::none().with_host_bytes(Counted::Ranges, BYTES);
+    let mut ledger = Ledger::with_limits(&[(CardSlot::HOST, QUOTA)], limits);
     let demand = ledger.check_range().unwrap();
     assert_eq!((demand.card, demand.bytes), (CardSlot::HOST, BYTES));
     for base in [0x1000, 0x2000, 0x3000, 0x4000] {
@@ -796,6 +797,60 @@ fn a_range_is_charged_to_the_host_s_memory_as_long_as_the_driver_has_it() {
     assert_eq!(ledger.used(CardSlot::HOST), BYTES, "one outlives its file");
     assert_eq!(ledger.count(Counted::Ranges), 1);
     assert_eq!(ledger.peak(CardSlot::HOST), 4 * BYTES);
+    assert_eq!(ledger.check_invariants(), Ok(()));
+}
+
+#[test]
+fn an_object_takes_the_host_s_memory_from_its_reservation_to_its_end() {
+    const BYTES: u64 = 16;
+    let limits = Limits::none().with_host_bytes(Counted::Objects, BYTES);
+    let quotas = [(CARD, QUOTA), (CardSlot::HOST, 3 * BYTES)];
+    let mut ledger = Ledger::with_limits(&quotas, limits);
+    let demand = |bytes| Demand {
+        card: CardSlot::HOST,
+        bytes,
+        purpose: Purpose::Memory,
+    };
+    let over = |requested_bytes, used_bytes| Refusal::OverQuota {
+        card: CardSlot::HOST,
+        requested_bytes,
+        used_bytes,
+        quota_bytes: 3 * BYTES,
+    };
+    let first = ledger.reserve(ObjectKind::Other, None).unwrap();
+    assert_eq!(ledger.used(CardSlot::HOST), BYTES);
+    // The memory and its object have to fit together.
+    let both = ledger.reserve(ObjectKind::Memory, Some(demand(2 * BYTES)));
+    assert_eq!(both.unwrap_err(), over(BYTES, 3 * BYTES));
+    let second = ledger
+        .reserve(ObjectKind::Memory, Some(demand(BYTES)))
+        .unwrap();
+    let third = ledger.reserve(ObjectKind::Other, None);
+    assert_eq!(third.unwrap_err(), over(BYTES, 3 * BYTES));
+    assert_eq!(ledger.check_invariants(), Ok(()));
+    ledger.roll_back(first);
+    ledger.roll_back(second);
+    assert_eq!(ledger.used(CardSlot::HOST), 0);
+}
+
+#[test]
+fn an_initialised_file_of_nvidia_uvm_takes_the_host_s_memory_once_until_it_is_closed() {
+    const BYTES: u64 = 16;
+    let limits = Limits::none().with_host_bytes(Counted::UvmFiles, BYTES);
+    let mut ledger = Ledger::with_limits(&[(CardSlot::HOST, BYTES)], limits);
+    for _ in 0..2 {
+        assert_eq!(ledger.open_uvm_file(UVM), Ok(()));
+        assert_eq!(ledger.used(CardSlot::HOST), BYTES);
+    }
+    let second = FileId(UVM.0 + 1);
+    assert!(ledger.open_uvm_file(second).is_err());
+    ledger.close_file(UVM);
+    assert_eq!(ledger.used(CardSlot::HOST), 0);
+    assert_eq!(ledger.open_uvm_file(second), Ok(()));
+    // Another file keeps it.
+    ledger.uvm_file_stays(second);
+    ledger.close_file(second);
+    assert_eq!(ledger.used(CardSlot::HOST), BYTES);
     assert_eq!(ledger.check_invariants(), Ok(()));
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{Model, RANGE_BYTES, SourceFact, narrow};
+use crate::model::{Model, SourceFact, narrow, with_host_bytes};
 use ledger::{
     Actual, CardSlot, ClientHandle, Counted, Demand, FileId, Freed, Ledger, Limits, NewObject,
     ObjectHandle, ObjectKind, Pin, PinFor, Place, ProcessId, Purpose, Recorded, Registered,
@@ -56,6 +56,7 @@ enum Step {
     PinExport(FileId, u32, PinFor),
     Unpin(usize),
     Duplicate(usize, Place, Vec<ObjectHandle>),
+    OpenUvmFile(FileId),
     AddRange(FileId, Span),
     Map(usize, FileId, Span, Vec<CardSlot>),
     Unmap(FileId, Span, Option<CardSlot>),
@@ -259,6 +260,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (file(), 0_u32..2, pin_for()).prop_map(|(f, i, p)| Step::PinExport(f, i, p)),
         1 => which.prop_map(Step::Unpin),
         3 => (which, place(), depends_on()).prop_map(|(w, p, d)| Step::Duplicate(w, p, d)),
+        1 => file().prop_map(Step::OpenUvmFile),
         1 => (file(), span()).prop_map(|(f, s)| Step::AddRange(f, s)),
         4 => (which, file(), span(), proptest::collection::vec(card(), 0..3))
             .prop_map(|(w, f, s, c)| Step::Map(w, f, s, c)),
@@ -343,7 +345,8 @@ fn limits() -> impl Strategy<Value = Limits> {
                 .with(Counted::Mappings, maps)
                 .with(Counted::Ranges, ranges)
                 .with(Counted::Exports, exports)
-                .with(Counted::Registrations, ranges);
+                .with(Counted::Registrations, ranges)
+                .with(Counted::UvmFiles, ranges);
             KINDS
                 .iter()
                 .fold(limits, |limits, it| limits.with(Counted::Kind(*it), kind))
@@ -361,9 +364,10 @@ struct Pair {
 
 impl Pair {
     fn new(limits: Limits) -> Self {
-        let quotas = [(CARDS[0], 100), (CARDS[1], 60)];
+        let quotas = [(CARDS[0], 100), (CARDS[1], 60), (CardSlot::HOST, 80)];
+        let limits = with_host_bytes(limits);
         Self {
-            ledger: Ledger::with_limits(&quotas, limits.clone()).with_range_bytes(RANGE_BYTES),
+            ledger: Ledger::with_limits(&quotas, limits.clone()),
             model: Model::new(&quotas, limits),
             reservations: Vec::new(),
             pins: Vec::new(),
@@ -483,6 +487,11 @@ impl Pair {
                 self.model.duplicate(at, *place, depends_on);
                 self.ledger.duplicate(pin, *place, depends_on).replaced
             }),
+            Step::OpenUvmFile(file) => {
+                let opened = self.ledger.open_uvm_file(*file);
+                prop_assert_eq!(opened, self.model.open_uvm_file(*file));
+                None
+            }
             Step::AddRange(file, span) => {
                 let allowed = self.ledger.check_range();
                 prop_assert_eq!(&allowed, &self.model.check_range());
@@ -601,6 +610,7 @@ impl Pair {
             Counted::Ranges,
             Counted::Exports,
             Counted::Registrations,
+            Counted::UvmFiles,
         ]) {
             prop_assert_eq!(ledger.count(counted), model.count(counted), "{}", counted);
         }

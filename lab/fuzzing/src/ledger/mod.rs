@@ -17,7 +17,7 @@ use self::input::{
     Object, actual, card, client, demand, file, handle, kind, limits, pin_for, place, process,
     registered, span, unregistered,
 };
-use self::model::{Model, RANGE_BYTES, narrow};
+use self::model::{Model, narrow, with_host_bytes};
 
 /// What a call makes.
 const KINDS: [ObjectKind; 9] = [
@@ -69,12 +69,13 @@ struct Pair {
     log: Vec<Operation>,
 }
 
-const QUOTAS: [(CardSlot, u64); 2] = [(CARDS[0], 100), (CARDS[1], 60)];
+const QUOTAS: [(CardSlot, u64); 3] = [(CARDS[0], 100), (CARDS[1], 60), (CardSlot::HOST, 80)];
 
 impl Pair {
     fn new(limits: Limits) -> Self {
+        let limits = with_host_bytes(limits);
         Self {
-            ledger: Ledger::with_limits(&QUOTAS, limits.clone()).with_range_bytes(RANGE_BYTES),
+            ledger: Ledger::with_limits(&QUOTAS, limits.clone()),
             model: Model::new(&QUOTAS, limits.clone()),
             reservations: Vec::new(),
             pins: Vec::new(),
@@ -113,7 +114,7 @@ impl Pair {
     /// A successor that reads the journal has the same ledger, to the last field.
     fn replay(&self) {
         let limits = self.limits.clone();
-        let mut successor = Ledger::with_limits(&QUOTAS, limits).with_range_bytes(RANGE_BYTES);
+        let mut successor = Ledger::with_limits(&QUOTAS, limits);
         for operation in &self.log {
             let applied = successor.apply(operation.clone());
             assert!(applied.is_ok(), "{operation:?} was accepted: {applied:?}");
@@ -300,7 +301,7 @@ impl Pair {
 
     /// Pins, duplicates, mappings, ranges and exports.
     fn references(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
-        Ok(match input.int_in_range(0..=24_u8)? {
+        Ok(match input.int_in_range(0..=27_u8)? {
             0..=7 => self.pin_object(input)?,
             8 | 9 => self.pin_export(input)?,
             10 => self.pin(input)?.map(|(at, pin)| {
@@ -362,6 +363,12 @@ impl Pair {
                 self.model.unregister(uvm_file, which);
                 let operation = Operation::Unregister { uvm_file, which };
                 Some((self.freed(operation), 0))
+            }
+            26 => {
+                let uvm_file = file(input)?;
+                let opened = self.apply(Operation::OpenUvmFile { uvm_file });
+                assert_eq!(opened.map(|_| ()), self.model.open_uvm_file(uvm_file));
+                None
             }
             _ => {
                 let (file, index) = (file(input)?, input.int_in_range(0..=1)?);
@@ -455,6 +462,8 @@ impl Pair {
     fn compare(&self) {
         let Self { ledger, model, .. } = self;
         assert_eq!(ledger.check_invariants(), Ok(()));
+        let of_host = narrow(model.used(CardSlot::HOST));
+        assert_eq!(ledger.used(CardSlot::HOST), of_host);
         for card in CARDS {
             assert_eq!(ledger.quota(card), model.quota(card));
             assert_eq!(ledger.used(card), narrow(model.used(card)));
@@ -481,6 +490,8 @@ impl Pair {
             Counted::Mappings,
             Counted::Ranges,
             Counted::Exports,
+            Counted::Registrations,
+            Counted::UvmFiles,
         ]) {
             assert_eq!(ledger.count(counted), model.count(counted), "{counted}");
         }

@@ -75,8 +75,20 @@ pub(crate) struct MappedFact {
     pub(crate) alloc: Option<Alloc>,
 }
 
-/// What the driver takes of the host's memory for an external range.
-pub(crate) const RANGE_BYTES: u64 = 7;
+/// The same limits, and what the driver takes of the host's memory for each.
+pub(crate) fn with_host_bytes(limits: Limits) -> Limits {
+    COSTING
+        .into_iter()
+        .fold(limits, |limits, (counted, bytes)| {
+            limits.with_host_bytes(counted, bytes)
+        })
+}
+
+const COSTING: [(Counted, u64); 3] = [
+    (Counted::Objects, 3),
+    (Counted::Ranges, 7),
+    (Counted::UvmFiles, 11),
+];
 
 #[derive(Debug)]
 pub(crate) struct Model {
@@ -88,6 +100,7 @@ pub(crate) struct Model {
     pub(crate) objects: Vec<ObjectFact>,
     pub(crate) mapped: Vec<MappedFact>,
     pub(crate) ranges: Vec<(FileId, u64, u64)>,
+    uvm_files: BTreeSet<FileId>,
     /// In the order of export: the last of an index is what an import gets.
     pub(crate) exports: Vec<(FileId, u32, SourceFact)>,
     pub(crate) reservations: Vec<(ObjectKind, Option<Demand>)>,
@@ -112,6 +125,7 @@ impl Model {
             objects: Vec::new(),
             mapped: Vec::new(),
             ranges: Vec::new(),
+            uvm_files: BTreeSet::new(),
             exports: Vec::new(),
             reservations: Vec::new(),
             pins: Vec::new(),
@@ -154,13 +168,16 @@ impl Model {
     }
 
     pub(crate) fn held(&self, card: CardSlot) -> u128 {
-        let ranges = self.ranges.iter().filter(|_| card == CardSlot::HOST);
+        let counted = COSTING
+            .iter()
+            .filter(|_| card == CardSlot::HOST)
+            .map(|(counted, _)| self.limits.host_bytes(*counted, self.count(*counted)));
         self.living()
             .into_iter()
             .map(|alloc| &self.made[alloc].demand)
             .filter(|demand| demand.card == card)
             .map(|demand| u128::from(demand.bytes))
-            .chain(ranges.map(|_| u128::from(RANGE_BYTES)))
+            .chain(counted.map(u128::from))
             .sum()
     }
 
@@ -231,6 +248,7 @@ impl Model {
             Counted::Kind(kind) => self.objects_of(Some(kind)),
             Counted::Objects => self.objects_of(None),
             Counted::Ranges => self.ranges.len() as u64,
+            Counted::UvmFiles => self.uvm_files.len() as u64,
             Counted::Mappings => {
                 let under_way: u64 = self
                     .pins
@@ -289,13 +307,34 @@ impl Model {
             Some(limit) if self.count(counted) + more > limit => {
                 Err(Refusal::TooMany { counted, limit })
             }
-            _ => Ok(()),
+            _ => match self.limits.host_bytes(counted, more) {
+                0 => Ok(()),
+                bytes => self.fits(CardSlot::HOST, bytes, 0),
+            },
         }
     }
 
     fn object_allowed(&self, kind: ObjectKind) -> Result<(), Refusal> {
         self.allowed(Counted::Kind(kind), 1)?;
         self.allowed(Counted::Objects, 1)
+    }
+
+    /// Whether bytes fit beside so many that are about to be used.
+    fn fits(&self, card: CardSlot, bytes: u64, beside: u64) -> Result<(), Refusal> {
+        if !self.quotas.contains_key(&card) {
+            return Err(Refusal::NoShare { card });
+        }
+        let used = self.used(card) + u128::from(beside);
+        let quota_bytes = self.quota(card);
+        if bytes > 0 && used + u128::from(bytes) > u128::from(quota_bytes) {
+            return Err(Refusal::OverQuota {
+                card,
+                requested_bytes: bytes,
+                used_bytes: narrow(used),
+                quota_bytes,
+            });
+        }
+        Ok(())
     }
 
     pub(crate) fn reserve(
@@ -305,23 +344,21 @@ impl Model {
     ) -> Result<(), Refusal> {
         self.object_allowed(kind)?;
         if let Some(demand) = demand {
-            let card = demand.card;
-            if !self.quotas.contains_key(&card) {
-                return Err(Refusal::NoShare { card });
-            }
-            let used = self.used(card);
-            let quota_bytes = self.quota(card);
-            let after = used + u128::from(demand.bytes);
-            if demand.bytes > 0 && after > u128::from(quota_bytes) {
-                return Err(Refusal::OverQuota {
-                    card,
-                    requested_bytes: demand.bytes,
-                    used_bytes: narrow(used),
-                    quota_bytes,
-                });
+            self.fits(demand.card, demand.bytes, 0)?;
+            let own = self.limits.host_bytes(Counted::Objects, 1);
+            if demand.card == CardSlot::HOST {
+                self.fits(CardSlot::HOST, own, demand.bytes)?;
             }
         }
         self.reservations.push((kind, demand));
+        Ok(())
+    }
+
+    pub(crate) fn open_uvm_file(&mut self, file: FileId) -> Result<(), Refusal> {
+        if !self.uvm_files.contains(&file) {
+            self.allowed(Counted::UvmFiles, 1)?;
+            self.uvm_files.insert(file);
+        }
         Ok(())
     }
 
@@ -329,7 +366,7 @@ impl Model {
         self.allowed(Counted::Ranges, 1)?;
         Ok(Demand {
             card: CardSlot::HOST,
-            bytes: RANGE_BYTES,
+            bytes: self.limits.host_bytes(Counted::Ranges, 1),
             purpose: Purpose::Context,
         })
     }
@@ -716,6 +753,7 @@ impl Model {
         self.objects.retain(|it| !owned.contains(&it.client));
         self.drop_address_space(file);
         self.exports.retain(|(exporting, _, _)| *exporting != file);
+        self.uvm_files.remove(&file);
         self.registrations.retain(|it| it.file != file);
     }
 
