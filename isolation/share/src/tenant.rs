@@ -19,7 +19,6 @@ use crate::gates::{Held, Permit};
 use crate::knobs;
 use crate::pace::{self, Paced};
 use crate::share::Share;
-use crate::terms::is_native;
 use crate::touched::{Part, Touched};
 use crate::why::Why;
 
@@ -313,7 +312,7 @@ impl Share {
         }
     }
 
-    /// Whoever makes contexts waits for his turn, where the container's share is held by gates and those of its neighbours are.
+    /// Whoever makes contexts waits for his turn, where the container's share is governed: by its own terms, or beside a neighbour's.
     fn in_turn<'a>(
         &'a self,
         client: u32,
@@ -321,8 +320,7 @@ impl Share {
         still_waits: &dyn Fn() -> bool,
     ) -> Result<Option<Paced<'a>>, Disposition<'a>> {
         let card = card_of(&self.context.journal.change(), (client, parent));
-        let has_terms = |card: CardSlot| !is_native(&self.terms(usize::from(card.0)));
-        if !card.is_some_and(has_terms) {
+        if !card.is_some_and(|card| self.is_governed(card)) {
             return Ok(None);
         }
         let _held = self.wait_in_line();
