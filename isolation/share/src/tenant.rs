@@ -70,6 +70,8 @@ impl<'a> Disposition<'a> {
     }
 }
 
+const NO_GROUP: (u32, Why) = (status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup);
+
 impl Share {
     /// Answers a call to the scheduler, lets it wait, or lets it through.
     pub fn disposition<'a>(
@@ -174,8 +176,8 @@ impl Share {
     /// Whether a new channel group, channel or compute object may be made.
     ///
     /// # Errors
-    /// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; under a governor no
-    /// channel of that engine without a group, whose timeslice nobody could set.
+    /// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; no channel of that
+    /// engine without a group, whose timeslice nobody could set once a neighbour has terms.
     pub fn admit(
         &self,
         state: &State,
@@ -202,11 +204,13 @@ impl Share {
             return Ok(());
         };
         let scheduling = state.scheduling();
-        let group = |channels| Adds::Group { client, channels };
         let copies = self.context.copies.of(card);
         let adds = match part {
             Part::Group => match engine_of_group(segments, copies) {
-                Engine::Graphics => group(0),
+                Engine::Graphics => Adds::Group {
+                    client,
+                    channels: 0,
+                },
                 Engine::Other => Adds::OtherGroup,
             },
             Part::Channel if is_group(state, above) => {
@@ -216,16 +220,16 @@ impl Share {
                 }
             }
             Part::Channel => match engine_of_channel(segments, copies) {
-                Engine::Graphics if self.is_governed(card) => {
-                    return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
-                }
-                Engine::Graphics => group(1),
+                Engine::Graphics => return Err(NO_GROUP),
                 Engine::Other => Adds::OtherChannel,
             },
             Part::Context => {
                 let Some(name) = scheduling.computing(&state.ledger, above) else {
                     return Ok(());
                 };
+                if !is_group(state, name) {
+                    return Err(NO_GROUP);
+                }
                 let groups = scheduling.objects(&state.ledger, card).groups;
                 Adds::Computes {
                     group: name,

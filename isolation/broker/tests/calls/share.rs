@@ -49,6 +49,10 @@ pub(crate) const TESTS: &[Test] = &[
         "share::groups_are_counted_whatever_they_call_themselves",
         counted,
     ),
+    (
+        "share::no_channel_of_the_compute_engine_is_without_a_group",
+        without_a_group,
+    ),
     ("share::two_dozen_cuda_programs_fit", two_dozen_programs),
     (
         "share::the_most_groups_leave_a_neighbour_its_part",
@@ -601,16 +605,34 @@ fn counted() {
     let (reply, channel) = on(copies, CHANNEL);
     assert_eq!(reply, rm::OK);
     assert_eq!(on(channel, COMPUTE).0, full);
-    // A channel without a group would have a slice that nobody can set.
-    let name = (tenant.client, tenant.device);
-    let (reply, _) = tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR);
-    assert_eq!(reply, status::NV_ERR_INVALID_OBJECT_PARENT);
     let freed = tenant
         .tenant
         .free(tenant.fd, tenant.client, tenant.device, last);
     assert_eq!(freed, rm::OK);
     assert_eq!(make(GR).0, rm::OK);
     assert_eq!(make(GR).0, full);
+}
+
+/// Its slice would be one that nobody can set, once a neighbour has terms.
+fn without_a_group() {
+    for requests in [ComputeTerms::default(), fixed()] {
+        let fixture = ungoverned(requests);
+        let tenant = computing(&fixture);
+        let make = |parent, class, engine| {
+            let name = (tenant.client, parent);
+            tenant.tenant.on_engine(tenant.fd, name, class, engine)
+        };
+        let refused = (status::NV_ERR_INVALID_OBJECT_PARENT, 0);
+        // The second copy engine is on the runlist of graphics.
+        for engine in [GR, engine_type::NULL, COPY + 1] {
+            assert_eq!(make(tenant.device, CHANNEL, engine), refused, "{engine}");
+        }
+        // Nor does one that copies become one.
+        let (reply, copying) = make(tenant.device, CHANNEL, COPY);
+        assert_eq!(reply, rm::OK);
+        assert_eq!(make(copying, COMPUTE, 0), refused);
+        assert_eq!(groups(&fixture).len(), 2);
+    }
 }
 
 /// As gpu_ext has seen CUDA programs: 3 to 5 groups each.
