@@ -100,7 +100,7 @@ impl Share {
                         let group = (client, parent);
                         let joins_what_runs = {
                             let state = self.context.journal.change();
-                            state.scheduling().turned(group) == Turned::On
+                            state.scheduling().runs(&state.ledger, group)
                         };
                         // A new channel of a group that is on its runlist may run from the start.
                         let names: &[Name] = if joins_what_runs { &[group] } else { &[] };
@@ -229,6 +229,10 @@ impl Share {
                 };
                 if !is_group(state, name) {
                     return Err(NO_GROUP);
+                }
+                // Each handle would be a group to the gate.
+                if scheduling.is_duplicated(name) {
+                    return Err((status::NV_ERR_INSUFFICIENT_RESOURCES, Why::TooManyGroups));
                 }
                 let groups = scheduling.objects(&state.ledger, card).groups;
                 Adds::Computes {

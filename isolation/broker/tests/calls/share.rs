@@ -33,6 +33,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("share::a_native_timeslice_is_bounded", bounded),
     ("share::what_runs_is_known_and_goes_with_its_parents", known),
     ("share::a_call_that_sets_running_waits_for_the_gate", waits),
+    (
+        "share::a_group_that_runs_by_another_handle_runs",
+        by_another_handle,
+    ),
     ("share::copies_do_not_wait", copies),
     ("share::what_draws_waits_as_what_computes", draws),
     (
@@ -381,6 +385,37 @@ fn waits() {
     let most = Duration::from_nanos(compute::CLOSED_MAX_NS);
     // Soon after it: a machine that is busy is late.
     assert!(waited >= most && waited < most * 10, "{waited:?}");
+}
+
+/// What is made below one handle of a group waits where the group was set running by another, or by a channel of it.
+fn by_another_handle() {
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
+    let further = 0x5500_0000;
+    let source = (tenant.client, tenant.group);
+    let arg = rm::dup(tenant.client, tenant.device, further, source);
+    let duplicated = tenant.tenant.call(tenant.fd, rm::DUP, &arg, &[]);
+    assert_eq!(duplicated.status(), rm::OK);
+    let schedule = |cmd, object, enable| {
+        let name = (tenant.client, object);
+        let (reply, _) = tenant.tenant.control(tenant.fd, name, cmd, &[enable, 0]);
+        assert_eq!(reply, rm::OK);
+    };
+    let of_group = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
+    let of_channel = control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE;
+    let share = &fixture.container.share;
+    for (cmd, object) in [(of_group, further), (of_channel, tenant.channel)] {
+        schedule(cmd, object, 1);
+        assert_eq!(knobs::pull(share, &tenant.close()), Ok(None));
+        let name = (tenant.client, tenant.group);
+        thread::scope(|scope| {
+            let made = scope.spawn(|| tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR));
+            until("the call waits", || share.waiting() == 1);
+            assert_eq!(knobs::pull(share, &tenant.open()), Ok(None));
+            assert_eq!(made.join().unwrap().0, rm::OK);
+        });
+        schedule(cmd, object, 0);
+    }
 }
 
 fn copies() {
