@@ -188,8 +188,9 @@ impl Card {
             self.settings.follow(&self.objects);
             changed = true;
         }
-        if world.disturbed(self.index) {
-            self.channel_states.disturb();
+        let is_disturbed = world.disturbed(self.index) && self.channel_states.disturb();
+        if (is_disturbed || self.channel_states.any_surely_open()) && !self.wants_open(now_ns) {
+            self.lateness.ran_on(now_ns);
         }
         if self.appeal.is_due(now_ns) {
             let confirmed = world.confirm(self.index);

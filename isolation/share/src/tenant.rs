@@ -38,13 +38,30 @@ pub enum Disposition<'a> {
 /// What a call that goes its way has passed.
 #[derive(Debug, Default)]
 pub struct Passage<'a> {
-    #[expect(dead_code, reason = "gates know of the call for as long as this lives")]
+    /// Gates know of the call for as long as these live.
     gates: Vec<Permit<'a>>,
     /// What the call takes is counted when this is dropped.
     paced: Option<Paced<'a>>,
 }
 
 impl Passage<'_> {
+    /// Whether all of its gates are open still.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.gates.iter().all(Permit::is_valid)
+    }
+
+    /// Passes the gates once more, before the call is begun, and waits for those that have closed since.
+    ///
+    /// # Errors
+    /// [`Held`]: the call is not to be begun.
+    pub fn again(&mut self, still_waits: &dyn Fn() -> bool) -> Result<(), Held> {
+        for permit in std::mem::take(&mut self.gates) {
+            self.gates.push(permit.again(still_waits)?);
+        }
+        Ok(())
+    }
+
     /// What it has waited for until now was none of the driver's time.
     #[must_use]
     pub fn begins_now(self) -> Self {
