@@ -96,7 +96,7 @@ impl Lateness {
         }
     }
 
-    /// The layout is another from now on: what was had so far was meant.
+    /// What was had so far, or is had until then, was meant: the layout is another, or a neighbour lends its segment.
     pub(crate) fn cut(&mut self, now_ns: u64) {
         (self.last_start_ns, self.meant_ns, self.cut_ns) = (None, 0, now_ns);
         self.opened_ns = self.opened_ns.map(|_| now_ns);
