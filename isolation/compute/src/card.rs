@@ -36,7 +36,7 @@ use restored::Restored;
 use retries::Retries;
 use timing::CallTimes;
 
-/// What a container has had too much because its gate closed late is taken off up to this time of its share.
+/// What a container has had too much because its gate closed late is taken off up to so much of the time in which it is open.
 const LATE_MOST_NS: u64 = 1_500_000_000;
 
 /// Why a knob was pulled.
@@ -117,7 +117,10 @@ impl Card {
         let mut peers = Peers::default();
         peers.look(index, &record, world);
         let view = View::at(&rules, peers.records(), &setup.key, now_ns, Means::Gate);
-        let length_ns = view.segment_ns();
+        let length_ns = match view.is_corrected() {
+            true => view.segment_ns(),
+            false => 0,
+        };
         let mut card = Self {
             index,
             terms,
@@ -188,8 +191,9 @@ impl Card {
             self.settings.follow(&self.objects);
             changed = true;
         }
-        if world.disturbed(self.index) {
-            self.channel_states.disturb();
+        let is_disturbed = world.disturbed(self.index) && self.channel_states.disturb();
+        if (is_disturbed || self.channel_states.any_surely_open()) && !self.wants_open(now_ns) {
+            self.lateness.ran_on(now_ns);
         }
         if self.appeal.is_due(now_ns) {
             let confirmed = world.confirm(self.index);
@@ -214,7 +218,7 @@ impl Card {
         let view = &self.view;
         self.account.ahead.pass(now_ns);
         let progress = {
-            let mut lengths = self.account.lengths(view.is_corrected());
+            let mut lengths = self.account.lengths();
             self.phase
                 .advance(view.cycle.as_ref(), now_ns, leads, &mut lengths)
         };
@@ -345,22 +349,15 @@ impl Card {
             let passed = cycle.between(start_ns, closed_ns);
             self.lateness.passed(passed, closed_ns);
         }
-        let ahead_ns = self.lateness.closed(closed_ns, self.account.metered);
-        if ahead_ns > 0 && self.view.is_corrected() {
-            let ppm = self
-                .view
-                .share
-                .as_ref()
-                .map_or(0, |share| share.entitlement_ppm);
-            let most = u128::from(LATE_MOST_NS) * u128::from(ppm) / 1_000_000;
+        let is_measured = self.account.metered && self.view.is_corrected();
+        let ahead_ns = self.lateness.closed(closed_ns, is_measured);
+        if ahead_ns > 0 && self.view.cycle.is_some() {
+            let window_ns = u128::from(self.view.layout.window_ns.max(1));
+            let most = u128::from(LATE_MOST_NS) * u128::from(self.view.segment_ns()) / window_ns;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let carried = self
-                .account
-                .drift
-                .carried_ns()
-                .saturating_add(ahead_ns)
-                .min(most);
-            self.account.drift.carry(carried, self.view.free_ns());
+            let before_ns = self.account.drift.carried_ns();
+            let carried_ns = before_ns.saturating_add(ahead_ns).min(most).max(before_ns);
+            self.account.drift.carry(carried_ns, self.view.free_ns());
             // The usage would take it off a second time.
             let window_ns = self.view.layout.window_ns;
             self.account

@@ -1,4 +1,5 @@
-//! What a container has had outside of its segments, because its gate opened early or closed late.
+//! What a container has had outside of its segments, because its gate opened early or closed late, or because a call of its own set
+//! running what was closed.
 //!
 //! A gate is late when its calls wait: for a processor, for the driver's locks, or for what the container itself has under way. Whoever
 //! causes it, the container that had the time gives it back: none gains by making its gate late. Where nothing counts what a
@@ -26,6 +27,8 @@ pub(crate) struct Lateness {
     /// When the layout became another one.
     cut_ns: u64,
     opened_ns: Option<u64>,
+    /// It has not opened: what was closed runs.
+    ran_on: bool,
     /// Had too much in total; negative: too little, and no less than the tolerance.
     ahead_ns: i64,
 }
@@ -53,6 +56,14 @@ impl Lateness {
     /// It has opened.
     pub(crate) fn opened(&mut self, now_ns: u64) {
         self.opened_ns.get_or_insert(now_ns);
+        self.ran_on = false;
+    }
+
+    /// Something runs past it while it is to be closed: a call of the container's own has set it running.
+    pub(crate) fn ran_on(&mut self, now_ns: u64) {
+        if self.opened_ns.is_none() {
+            (self.opened_ns, self.ran_on) = (Some(now_ns), true);
+        }
     }
 
     /// It has closed: what there is to be taken off, and is taken in by that.
@@ -66,11 +77,14 @@ impl Lateness {
         let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let had = signed(now_ns.saturating_sub(opened_ns));
         let meant = signed(meant_ns);
-        let slack = SLACK_NS + meant / SLACK_PART;
         let off = had.saturating_sub(meant);
+        // What varies by chance is forgotten before it adds up. Nothing of what ran past a closed gate does.
+        let (slack, forgotten) = match std::mem::take(&mut self.ran_on) {
+            true => (0, 0),
+            false => (SLACK_NS + meant / SLACK_PART, self.ahead_ns / FORGOTTEN),
+        };
         let ahead = off - off.clamp(-slack, slack);
-        // What varies by chance is forgotten before it adds up.
-        let before = self.ahead_ns - self.ahead_ns / FORGOTTEN;
+        let before = self.ahead_ns - forgotten;
         self.ahead_ns = before.saturating_add(ahead).max(-TOLERATED_NS);
         let tolerated = match is_metered {
             true => METERED_NS,
@@ -82,7 +96,7 @@ impl Lateness {
         }
     }
 
-    /// The layout is another from now on: what was had so far was meant.
+    /// What was had so far, or is had until then, was meant: the layout is another, or a neighbour lends its segment.
     pub(crate) fn cut(&mut self, now_ns: u64) {
         (self.last_start_ns, self.meant_ns, self.cut_ns) = (None, 0, now_ns);
         self.opened_ns = self.opened_ns.map(|_| now_ns);
@@ -123,6 +137,26 @@ mod tests {
             let given = window(&mut lateness, 10 * MS + late, 20 * MS + late);
             assert_eq!(given, none);
         }
+    }
+
+    #[test]
+    fn what_runs_past_a_closed_gate_adds_up_however_short_it_is() {
+        let mut lateness = Lateness::default();
+        assert_eq!(window(&mut lateness, 10 * MS, 20 * MS), 0);
+        let given: i64 = (0..100)
+            .map(|turn| {
+                let from_ns = (30 + turn) * MS;
+                lateness.ran_on(from_ns);
+                lateness.ran_on(from_ns + 10_000);
+                lateness.closed(from_ns + 90_000, false)
+            })
+            .sum();
+        assert!((7_000_000..=9_000_000).contains(&given), "{given}");
+        // One that is to open goes on with what runs already.
+        lateness.ran_on(200 * MS);
+        lateness.meant(200 * MS, 210 * MS);
+        lateness.opened(200 * MS);
+        assert_eq!(lateness.closed(210 * MS + 100_000, false), 0);
     }
 
     #[test]

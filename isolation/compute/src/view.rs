@@ -89,7 +89,7 @@ impl View {
         plan::slice::quantise_us(part.max(plan::slice::HARDWARE_LEAST_US))
     }
 
-    /// Whether the usage may correct its segments.
+    /// Whether the usage may correct its segments. What it has had because its gate closed late comes off those of any promise.
     pub(crate) fn is_corrected(&self) -> bool {
         self.cycle.is_some()
             && self

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! A gate that could not be closed lets no call through either: what a tenant causes is answered at its own cost. Nobody waits longer
-//! than [`LONGEST`], for which no gate stays closed: a call that has waited for so long is refused. The waiting call is in no
-//! journal yet: if the broker is killed, its successor serves it afresh.
+//! than [`LONGEST`], for which no gate stays closed: a call that has waited for so long is refused. One that has passed and then waits for
+//! something else passes once more before it is begun. The waiting call is in no journal yet: if the broker is killed, its successor
+//! serves it afresh.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -70,6 +71,22 @@ pub struct Permit<'a> {
     gates: &'a Gates,
     card: CardSlot,
     reported: Option<&'a dyn Reported>,
+    /// Its call has not been begun: it has disturbed nothing.
+    is_given_back: bool,
+}
+
+impl Permit<'_> {
+    pub(crate) fn is_valid(&self) -> bool {
+        !self.gates.is_closed(self.card)
+    }
+
+    /// Gives it back, before its call is begun, for another one: waits for the gate where that has closed since.
+    pub(crate) fn again(mut self, still_waits: impl Fn() -> bool) -> Result<Self, Held> {
+        self.is_given_back = true;
+        let (gates, card, reported) = (self.gates, self.card, self.reported);
+        drop(self);
+        gates.pass(card, reported, still_waits)
+    }
 }
 
 impl Gates {
@@ -110,6 +127,7 @@ impl Gates {
             gates: self,
             card,
             reported,
+            is_given_back: false,
         })
     }
 
@@ -197,7 +215,7 @@ impl Drop for Permit<'_> {
         let mut inner = sync::lock(&self.gates.inner);
         let permits = inner.permits_of(self.card);
         *permits = permits.saturating_sub(1);
-        let disturbs = inner.closed.contains(&self.card);
+        let disturbs = !self.is_given_back && inner.closed.contains(&self.card);
         if disturbs && !inner.disturbed.contains(&self.card) {
             inner.disturbed.push(self.card);
         }
@@ -290,6 +308,29 @@ mod tests {
         drop(gates.pass(CARD, Some(&count), || true).unwrap());
         assert!(!gates.take_disturbed(CARD));
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_permit_that_is_given_back_disturbs_nothing_and_waits_for_the_gate() {
+        let (gates, count) = (Gates::default(), Count::default());
+        let permit = gates.pass(CARD, Some(&count), || true).unwrap();
+        let permit = permit.again(|| true).unwrap();
+        assert!(permit.is_valid());
+        gates.begin_close(CARD);
+        assert!(!permit.is_valid());
+        std::thread::scope(|scope| {
+            let passes = scope.spawn(|| permit.again(|| true).unwrap());
+            while gates.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(*sync::lock(&gates.inner).permits_of(CARD), 0);
+            gates.opened(CARD);
+            let permit = passes.join().unwrap();
+            assert!(permit.is_valid());
+        });
+        assert_eq!(*sync::lock(&gates.inner).permits_of(CARD), 0);
+        assert!(!gates.take_disturbed(CARD));
+        assert_eq!(count.0.load(Ordering::SeqCst), 0);
     }
 
     #[test]

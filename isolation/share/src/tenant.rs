@@ -19,7 +19,6 @@ use crate::gates::{Held, Permit};
 use crate::knobs;
 use crate::pace::{self, Paced};
 use crate::share::Share;
-use crate::terms::is_native;
 use crate::touched::{Part, Touched};
 use crate::why::Why;
 
@@ -39,13 +38,30 @@ pub enum Disposition<'a> {
 /// What a call that goes its way has passed.
 #[derive(Debug, Default)]
 pub struct Passage<'a> {
-    #[expect(dead_code, reason = "gates know of the call for as long as this lives")]
+    /// Gates know of the call for as long as these live.
     gates: Vec<Permit<'a>>,
     /// What the call takes is counted when this is dropped.
     paced: Option<Paced<'a>>,
 }
 
 impl Passage<'_> {
+    /// Whether all of its gates are open still.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.gates.iter().all(Permit::is_valid)
+    }
+
+    /// Passes the gates once more, before the call is begun, and waits for those that have closed since.
+    ///
+    /// # Errors
+    /// [`Held`]: the call is not to be begun.
+    pub fn again(&mut self, still_waits: &dyn Fn() -> bool) -> Result<(), Held> {
+        for permit in std::mem::take(&mut self.gates) {
+            self.gates.push(permit.again(still_waits)?);
+        }
+        Ok(())
+    }
+
     /// What it has waited for until now was none of the driver's time.
     #[must_use]
     pub fn begins_now(self) -> Self {
@@ -70,6 +86,8 @@ impl<'a> Disposition<'a> {
         }
     }
 }
+
+const NO_GROUP: (u32, Why) = (status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup);
 
 impl Share {
     /// Answers a call to the scheduler, lets it wait, or lets it through.
@@ -99,7 +117,7 @@ impl Share {
                         let group = (client, parent);
                         let joins_what_runs = {
                             let state = self.context.journal.change();
-                            state.scheduling().turned(group) == Turned::On
+                            state.scheduling().runs(&state.ledger, group)
                         };
                         // A new channel of a group that is on its runlist may run from the start.
                         let names: &[Name] = if joins_what_runs { &[group] } else { &[] };
@@ -175,8 +193,8 @@ impl Share {
     /// Whether a new channel group, channel or compute object may be made.
     ///
     /// # Errors
-    /// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; under a governor no
-    /// channel of that engine without a group, whose timeslice nobody could set.
+    /// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; no channel of that
+    /// engine without a group, whose timeslice nobody could set once a neighbour has terms.
     pub fn admit(
         &self,
         state: &State,
@@ -203,11 +221,13 @@ impl Share {
             return Ok(());
         };
         let scheduling = state.scheduling();
-        let group = |channels| Adds::Group { client, channels };
         let copies = self.context.copies.of(card);
         let adds = match part {
             Part::Group => match engine_of_group(segments, copies) {
-                Engine::Graphics => group(0),
+                Engine::Graphics => Adds::Group {
+                    client,
+                    channels: 0,
+                },
                 Engine::Other => Adds::OtherGroup,
             },
             Part::Channel if is_group(state, above) => {
@@ -217,16 +237,20 @@ impl Share {
                 }
             }
             Part::Channel => match engine_of_channel(segments, copies) {
-                Engine::Graphics if self.is_governed(card) => {
-                    return Err((status::NV_ERR_INVALID_OBJECT_PARENT, Why::NoGroup));
-                }
-                Engine::Graphics => group(1),
+                Engine::Graphics => return Err(NO_GROUP),
                 Engine::Other => Adds::OtherChannel,
             },
             Part::Context => {
                 let Some(name) = scheduling.computing(&state.ledger, above) else {
                     return Ok(());
                 };
+                if !is_group(state, name) {
+                    return Err(NO_GROUP);
+                }
+                // Each handle would be a group to the gate.
+                if scheduling.is_duplicated(name) {
+                    return Err((status::NV_ERR_INSUFFICIENT_RESOURCES, Why::TooManyGroups));
+                }
                 let groups = scheduling.objects(&state.ledger, card).groups;
                 Adds::Computes {
                     group: name,
@@ -313,7 +337,7 @@ impl Share {
         }
     }
 
-    /// Whoever makes contexts waits for his turn, where the container's share is held by gates and those of its neighbours are.
+    /// Whoever makes contexts waits for his turn, where the container's share is governed: by its own terms, or beside a neighbour's.
     fn in_turn<'a>(
         &'a self,
         client: u32,
@@ -321,8 +345,7 @@ impl Share {
         still_waits: &dyn Fn() -> bool,
     ) -> Result<Option<Paced<'a>>, Disposition<'a>> {
         let card = card_of(&self.context.journal.change(), (client, parent));
-        let has_terms = |card: CardSlot| !is_native(&self.terms(usize::from(card.0)));
-        if !card.is_some_and(has_terms) {
+        if !card.is_some_and(|card| self.is_governed(card)) {
             return Ok(None);
         }
         let _held = self.wait_in_line();

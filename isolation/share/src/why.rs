@@ -28,6 +28,6 @@ pub enum Why {
     )]
     NotHeld,
     /// A channel of the compute engine whose timeslice nobody could set.
-    #[error("a compute channel without a channel group, where a share is held")]
+    #[error("a compute channel without a channel group")]
     NoGroup,
 }

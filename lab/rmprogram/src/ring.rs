@@ -1,7 +1,7 @@
 //! The ring of a channel: entries and commands in card memory, filled by stores, with a doorbell. No call is made.
 //!
-//! Sources of fields: `clc56f.h`, `clc06f.h`, `clc361.h`. Before Volta there is no doorbell, no channel of a group's is asked for, and USERD is
-//! the driver's, which is mapped through the channel (`isDeviceVoltaPlus`, nv_gpu_ops.c).
+//! Sources of fields: `clc56f.h`, `clc06f.h`, `clc361.h`. Before Volta there is no doorbell, groups are of graphics and compute alone
+//! (`nvGpuOpsTsgAllocate`), and USERD is the driver's, which is mapped through the channel (`isDeviceVoltaPlus`, nv_gpu_ops.c).
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -176,7 +176,8 @@ impl Ring {
         space.uvm.map(range, space.uuid, memory.handle)?;
 
         let channel_class = first(CHANNELS, classes, "channel")?;
-        let is_alone = channel_class == PASCAL_CHANNEL;
+        let is_before_volta = channel_class == PASCAL_CHANNEL;
+        let is_alone = is_before_volta && purpose.engine_type != ENGINE_GRAPHICS;
         let group = match is_alone {
             true => None,
             false => Some(make_group(card, space, purpose.engine_type)?),
@@ -188,7 +189,8 @@ impl Ring {
         bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, engine);
         if is_alone {
             bytes::put_u32(&mut params, channel_params::H_VA_SPACE, space.handle.0);
-        } else {
+        }
+        if !is_before_volta {
             bytes::put_u32(&mut params, channel_params::H_USERD_MEMORY, memory.handle.0);
             bytes::put_u64(&mut params, channel_params::USERD_OFFSET, USERD_AT);
         }
@@ -200,7 +202,7 @@ impl Ring {
         client.allocate(Form::Short, channel, class, &mut params)?;
         space.uvm.register_channel(space.uuid, channel)?;
 
-        let submission = if is_alone {
+        let submission = if is_before_volta {
             Submission::Userd(card.map(channel, USERD_BYTES)?)
         } else {
             Submission::doorbell(card, channel, classes)?

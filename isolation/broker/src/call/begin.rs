@@ -10,7 +10,7 @@ use journal::reservation::Reservation;
 use journal::state::{self, Begun, Finished, NamedFd, State};
 use nvabi::errno::EMFILE;
 use nvabi::{Release, escape, status};
-use share::Passage;
+use share::{Passage, gates};
 use verdict::{Refusal, TakenOut};
 
 use super::admit::{AdmittedCall, Request};
@@ -62,10 +62,10 @@ impl<'c> ReceivedCall<'c> {
         let AdmittedCall {
             request,
             segments,
-            passage,
+            mut passage,
         } = admitted;
         let before = Arc::new(segments);
-        let reserved = self.call.reserve(&request, &before);
+        let reserved = self.call.reserve(&request, &before, &mut passage);
         // It may have looked for what is given up.
         let passage = passage.begins_now();
         match reserved {
@@ -96,7 +96,8 @@ impl<'c> ReceivedCall<'c> {
                     },
                 })
             }
-            Err(refusal) => Err(match self.first_answer(&request, &before) {
+            Err(NotBegun::GivenUp) => Err(Reply::GivenUp),
+            Err(NotBegun::Refused(refusal)) => Err(match self.first_answer(&request, &before) {
                 Some(first) => Reply::Finished(first),
                 None => Reply::refused(refusal, before.first().cloned()),
             }),
@@ -114,6 +115,20 @@ impl<'c> ReceivedCall<'c> {
             .answered(|first| call.with(&first.after).is_current(&state))?;
         container.counters.count(Counter::Replayed);
         Some(first)
+    }
+}
+
+/// Why a call does not go to the driver.
+enum NotBegun {
+    /// It is refused.
+    Refused(Refusal),
+    /// The caller waits no more.
+    GivenUp,
+}
+
+impl From<Refusal> for NotBegun {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
     }
 }
 
@@ -138,7 +153,8 @@ impl<'c> NotifiedCall<'c> {
         &self,
         request: &Request<'a>,
         before: &Arc<Vec<Segment>>,
-    ) -> Result<Reserved<'a>, Refusal>
+        passage: &mut Passage<'a>,
+    ) -> Result<Reserved<'a>, NotBegun>
     where
         'c: 'a,
     {
@@ -155,7 +171,7 @@ impl<'c> NotifiedCall<'c> {
         self.check_mm(&call, request.file).map_err(deny)?;
         self.check_imports(&call, &fds).map_err(deny)?;
         let (in_order, mut change, taken) = loop {
-            let in_order = container.orders.take(&request.effect, request.file);
+            let in_order = self.in_order(request, passage)?;
             let mut change = container.last_calls.begin(&container.journal);
             let denied = match self.take(&mut change, &call, &fds, &device) {
                 Ok(taken) => break (in_order, change, taken),
@@ -164,7 +180,7 @@ impl<'c> NotifiedCall<'c> {
             // Nobody waits for the look but this call: the one that gives up what is lacking may be of the same client.
             drop((change, in_order));
             if !denied.may_be_given_up() || !self.give_up_what_is_gone() {
-                return Err(deny(denied));
+                return Err(deny(denied).into());
             }
         };
         let Taken {
@@ -192,6 +208,35 @@ impl<'c> NotifiedCall<'c> {
             card_file: device.into_file(),
             in_driver,
         })
+    }
+
+    /// A place in the order, with the call's gates open. While it waits for these it has no place: others of its client would wait with it.
+    fn in_order<'a>(
+        &self,
+        request: &Request<'a>,
+        passage: &mut Passage<'a>,
+    ) -> Result<InOrder<'a>, NotBegun>
+    where
+        'c: 'a,
+    {
+        let container = self.container;
+        loop {
+            let in_order = container.orders.take(&request.effect, request.file);
+            if passage.is_valid() {
+                return Ok(in_order);
+            }
+            drop(in_order);
+            match passage.again(&|| self.still_waits()) {
+                Ok(()) => {}
+                Err(gates::Held::GivenUp) => return Err(NotBegun::GivenUp),
+                Err(gates::Held::TooLong) => {
+                    let refusal = request
+                        .op
+                        .refuse(status::NV_ERR_TIMEOUT, container.driver.release);
+                    return Err(refusal.into());
+                }
+            }
+        }
     }
 
     /// What a call needs, if all of it is there.

@@ -22,6 +22,10 @@ pub(crate) const TESTS: &[Test] = &[
         knob_waits_for_the_tenant,
     ),
     (
+        "provoked::a_call_that_waits_for_its_clients_others_passes_the_gate_after_them",
+        waits_for_its_client,
+    ),
+    (
         "provoked::a_gate_that_could_not_be_closed_lets_nobody_through",
         unclosed_gate,
     ),
@@ -111,6 +115,50 @@ fn knob_waits_for_the_tenant() {
     });
     let answer = knobs::answer(&fixture.container.share, &tenant.open());
     assert_eq!((answer.result, answer.beside_own), (Ok(None), false));
+}
+
+/// Two clients whose calls wait for each other, since their numbers are alike. The second call is still to be executed when the gate closes.
+fn waits_for_its_client() {
+    const STRIPES: u32 = 64;
+    let fixture = ungoverned(fixed());
+    let (one, other) = (computing(&fixture), fixture.tenant());
+    let fd = other.open(&fixture.path("nvidiactl"));
+    let mut clients = (0..2 * STRIPES).map(|_| other.client(fd));
+    let is_alike = |client: &u32| client % STRIPES == one.client % STRIPES;
+    let client = clients.find(is_alike).unwrap();
+    let on = |parent, class| {
+        let (reply, handle) = other.on_engine(fd, (client, parent), class, GR);
+        assert_eq!(reply, rm::OK);
+        handle
+    };
+    let group = on(other.device(fd, client), GROUP);
+    let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
+    assert_eq!(other.control(fd, (client, group), cmd, &[1, 0]).0, rm::OK);
+    assert_eq!(one.schedule(one.group, 1), rm::OK);
+    fixture.fake.hold_back(rm::ALLOC, Some(CHANNEL));
+    let share = &fixture.container.share;
+    let passed = |count: usize| {
+        let permits = format!("permit: {{CardSlot(0): {count}}}");
+        until("the call has passed the gate", || {
+            format!("{:?}", share.gates).contains(&permits)
+        });
+    };
+    let name = (one.client, one.group);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| one.tenant.on_engine(one.fd, name, CHANNEL, GR));
+        fixture.fake.wait_for_held(1);
+        let second = scope.spawn(|| on(group, CHANNEL));
+        passed(2);
+        assert_eq!(knobs::pull(share, &one.close()), Ok(None));
+        fixture.fake.let_go();
+        assert_eq!(first.join().unwrap().0, rm::OK);
+        until("the second one waits for the gate", || share.waiting() == 1);
+        assert!(!second.is_finished());
+        assert!(share.gates.take_disturbed(CARD), "by the first one");
+        assert_eq!(knobs::pull(share, &one.open()), Ok(None));
+        second.join().unwrap();
+        assert!(!share.gates.take_disturbed(CARD));
+    });
 }
 
 fn unclosed_gate() {

@@ -33,6 +33,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("share::a_native_timeslice_is_bounded", bounded),
     ("share::what_runs_is_known_and_goes_with_its_parents", known),
     ("share::a_call_that_sets_running_waits_for_the_gate", waits),
+    (
+        "share::a_group_that_runs_by_another_handle_runs",
+        by_another_handle,
+    ),
     ("share::copies_do_not_wait", copies),
     ("share::what_draws_waits_as_what_computes", draws),
     (
@@ -48,6 +52,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "share::groups_are_counted_whatever_they_call_themselves",
         counted,
+    ),
+    (
+        "share::no_channel_of_the_compute_engine_is_without_a_group",
+        without_a_group,
     ),
     ("share::two_dozen_cuda_programs_fit", two_dozen_programs),
     (
@@ -379,6 +387,37 @@ fn waits() {
     assert!(waited >= most && waited < most * 10, "{waited:?}");
 }
 
+/// What is made below one handle of a group waits where the group was set running by another, or by a channel of it.
+fn by_another_handle() {
+    let fixture = ungoverned(fixed());
+    let tenant = computing(&fixture);
+    let further = 0x5500_0000;
+    let source = (tenant.client, tenant.group);
+    let arg = rm::dup(tenant.client, tenant.device, further, source);
+    let duplicated = tenant.tenant.call(tenant.fd, rm::DUP, &arg, &[]);
+    assert_eq!(duplicated.status(), rm::OK);
+    let schedule = |cmd, object, enable| {
+        let name = (tenant.client, object);
+        let (reply, _) = tenant.tenant.control(tenant.fd, name, cmd, &[enable, 0]);
+        assert_eq!(reply, rm::OK);
+    };
+    let of_group = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
+    let of_channel = control::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE;
+    let share = &fixture.container.share;
+    for (cmd, object) in [(of_group, further), (of_channel, tenant.channel)] {
+        schedule(cmd, object, 1);
+        assert_eq!(knobs::pull(share, &tenant.close()), Ok(None));
+        let name = (tenant.client, tenant.group);
+        thread::scope(|scope| {
+            let made = scope.spawn(|| tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR));
+            until("the call waits", || share.waiting() == 1);
+            assert_eq!(knobs::pull(share, &tenant.open()), Ok(None));
+            assert_eq!(made.join().unwrap().0, rm::OK);
+        });
+        schedule(cmd, object, 0);
+    }
+}
+
 fn copies() {
     let fixture = ungoverned(fixed());
     let tenant = computing(&fixture);
@@ -601,16 +640,34 @@ fn counted() {
     let (reply, channel) = on(copies, CHANNEL);
     assert_eq!(reply, rm::OK);
     assert_eq!(on(channel, COMPUTE).0, full);
-    // A channel without a group would have a slice that nobody can set.
-    let name = (tenant.client, tenant.device);
-    let (reply, _) = tenant.tenant.on_engine(tenant.fd, name, CHANNEL, GR);
-    assert_eq!(reply, status::NV_ERR_INVALID_OBJECT_PARENT);
     let freed = tenant
         .tenant
         .free(tenant.fd, tenant.client, tenant.device, last);
     assert_eq!(freed, rm::OK);
     assert_eq!(make(GR).0, rm::OK);
     assert_eq!(make(GR).0, full);
+}
+
+/// Its slice would be one that nobody can set, once a neighbour has terms.
+fn without_a_group() {
+    for requests in [ComputeTerms::default(), fixed()] {
+        let fixture = ungoverned(requests);
+        let tenant = computing(&fixture);
+        let make = |parent, class, engine| {
+            let name = (tenant.client, parent);
+            tenant.tenant.on_engine(tenant.fd, name, class, engine)
+        };
+        let refused = (status::NV_ERR_INVALID_OBJECT_PARENT, 0);
+        // The second copy engine is on the runlist of graphics.
+        for engine in [GR, engine_type::NULL, COPY + 1] {
+            assert_eq!(make(tenant.device, CHANNEL, engine), refused, "{engine}");
+        }
+        // Nor does one that copies become one.
+        let (reply, copying) = make(tenant.device, CHANNEL, COPY);
+        assert_eq!(reply, rm::OK);
+        assert_eq!(make(copying, COMPUTE, 0), refused);
+        assert_eq!(groups(&fixture).len(), 2);
+    }
 }
 
 /// As gpu_ext has seen CUDA programs: 3 to 5 groups each.

@@ -77,11 +77,8 @@ impl Account {
     }
 
     /// How long segments are to be, each asked for once.
-    pub(super) fn lengths(&mut self, corrected: bool) -> impl FnMut(u64, u64) -> u64 {
-        move |start_ns, length_ns| match corrected {
-            true => self.ahead.ask(&mut self.drift, start_ns, length_ns),
-            false => length_ns,
-        }
+    pub(super) fn lengths(&mut self) -> impl FnMut(u64, u64) -> u64 {
+        |start_ns, length_ns| self.ahead.ask(&mut self.drift, start_ns, length_ns)
     }
 }
 

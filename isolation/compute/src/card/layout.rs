@@ -50,7 +50,9 @@ impl Card {
             self.account.hand_back(now_ns);
         }
         let same_share = match (&before.share, &self.view.share) {
-            (Some(before), Some(after)) => before.entitlement_ppm == after.entitlement_ppm,
+            (Some(before), Some(after)) => {
+                (before.entitlement_ppm, before.promise) == (after.entitlement_ppm, after.promise)
+            }
             _ => false,
         };
         if !same_share
@@ -79,7 +81,7 @@ impl Card {
         if has_changed {
             let leads = self.leads(extra_ns);
             let view = &self.view;
-            let mut lengths = self.account.lengths(view.is_corrected());
+            let mut lengths = self.account.lengths();
             self.phase = Phase::begin(view.cycle.as_ref(), now_ns, leads, &mut lengths);
             self.lateness.cut(now_ns);
             self.openings.borrowed_until_ns = 0;
@@ -104,8 +106,8 @@ impl Card {
 
     /// Opens in the segment of a neighbour that has no work and lends it.
     pub(super) fn borrow(&mut self, now_ns: u64, leads: Leads, peers: &[ShareRecord]) {
+        let before_ns = std::mem::take(&mut self.openings.borrowed_until_ns);
         if !self.lends() || !matches!(self.phase, Phase::Closed { .. }) {
-            self.openings.borrowed_until_ns = 0;
             return;
         }
         let at_ns = now_ns.saturating_add(leads.open_ns);
@@ -118,12 +120,17 @@ impl Card {
                 .find(|record| record.key == key)
                 .is_some_and(|record| record.busy_at(now_ns) == Some(false))
         };
-        self.openings.borrowed_until_ns =
-            if self.view.layout.borrows(&self.own.record.key, at_ns, idle) {
-                self.view.lent_until_ns(at_ns).unwrap_or(0)
-            } else {
-                0
-            };
+        if self.view.layout.borrows(&self.own.record.key, at_ns, idle) {
+            self.openings.borrowed_until_ns = self.view.lent_until_ns(at_ns).unwrap_or(0);
+        }
+        // What it has been lent, up to the end or to when it is taken back, was meant.
+        let lent_until_ns = match self.openings.borrowed_until_ns {
+            0 => before_ns.min(now_ns.saturating_add(leads.open_ns.max(leads.close_ns))),
+            until_ns => until_ns,
+        };
+        if lent_until_ns > 0 {
+            self.lateness.cut(lent_until_ns);
+        }
         self.openings.look_at_lenders_ns = self
             .view
             .next_lender_ns(at_ns)

@@ -287,6 +287,74 @@ fn what_a_call_has_set_running_past_the_gate_is_stopped_again() {
 }
 
 #[test]
+fn what_runs_past_a_closed_gate_again_and_again_is_given_back() {
+    let mut fixture = Fixture::new(12, 1);
+    fixture.rules[0].costs.switch_us = 10;
+    fixture.faults.takes_ns = Some(600_000);
+    let attacker = fixture.join("attacker", fixed(20), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    fixture.run_ms(SETTLED_MS);
+    let channels: Vec<_> = fixture.tenants[attacker].objects[0]
+        .groups
+        .iter()
+        .flat_map(|group| group.channels.clone())
+        .collect();
+    let from_ns = fixture.now_ns;
+    while fixture.now_ns < from_ns + LONG_MS * MS {
+        fixture.run_ms(10);
+        let status = fixture.gate(attacker, 0);
+        if matches!(status, compute::GateStatus::Closed { .. }) {
+            // Calls that had passed the gate, and are executed one after another.
+            fixture.enable(attacker, 0, &channels);
+            fixture.tenants[attacker].tricks.disturbed = true;
+            fixture.tell(attacker, Event::ObjectsChanged);
+        }
+    }
+    let has = fixture.permille(attacker, 0, from_ns, fixture.now_ns);
+    assert!(has <= 204, "{has}");
+}
+
+#[test]
+fn a_container_of_any_terms_gives_back_what_its_late_gate_gave_it() {
+    let shared = |policy| terms(policy, None, 1, Priority::Normal);
+    let soft = terms(Policy::Soft, Some(30), 1, Priority::Normal);
+    let (exact, low) = (fixed(20), shared(Policy::Weighted));
+    let high = terms(Policy::Preemptive, None, 1, Priority::High);
+    for (own, others) in [
+        (shared(Policy::Preemptive), vec![exact]),
+        (shared(Policy::Weighted), vec![exact]),
+        (soft, vec![exact]),
+        (plan::Terms::NATIVE, vec![exact]),
+        (low, vec![low, high]),
+    ] {
+        let part = |waits_ns: u64| {
+            let mut fixture = Fixture::new(13, 1);
+            let attacker = fixture.join("attacker", own, 1);
+            for (at, terms) in others.iter().enumerate() {
+                fixture.join(&format!("other{at}"), *terms, 1);
+            }
+            for tenant in &mut fixture.tenants {
+                tenant.busy = Some(true);
+            }
+            fixture.run_ms(SETTLED_MS);
+            let from_ns = fixture.now_ns;
+            while fixture.now_ns < from_ns + LONG_MS * MS {
+                // Its gate waits for calls of its own before it closes, and not before it opens.
+                let closed = matches!(
+                    fixture.gate(attacker, 0),
+                    compute::GateStatus::Closed { .. }
+                );
+                fixture.tenants[attacker].tricks.waits_ns = if closed { 0 } else { waits_ns };
+                fixture.run_ms(1);
+            }
+            fixture.permille(attacker, 0, from_ns, fixture.now_ns)
+        };
+        let (honest, late) = (part(0), part(MS));
+        assert!(late <= honest + 8, "{own:?}: {late} instead of {honest}");
+    }
+}
+
+#[test]
 fn locks_that_are_held_for_long_are_made_even_within_ten_seconds() {
     for seed in 0..6 {
         let mut fixture = Fixture::new(seed, 1);

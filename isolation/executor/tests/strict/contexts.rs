@@ -97,13 +97,16 @@ fn only_groups_of_the_compute_engine_are_charged_a_context() {
     let (reply, _) = program.make(channel, COMPUTE, &[]);
     assert_eq!(reply, status::NV_ERR_INVALID_STATE);
     fixture.assert_exact(92 * MIB + DECLARED.channel);
-    // A channel without a group brings a context with it.
-    assert_eq!(program.channel(program.device, engine_type::GR0).0, rm::OK);
-    fixture.assert_exact(136 * MIB + 2 * DECLARED.channel);
-    let (reply, _) = program.group(engine_type::GR0);
-    assert_eq!(reply, rm::OK);
+    // A channel without a group would bring a context with it, whose timeslice nobody could set.
+    let (reply, _) = program.channel(program.device, engine_type::GR0);
+    assert_eq!(reply, status::NV_ERR_INVALID_OBJECT_PARENT);
+    fixture.assert_exact(92 * MIB + DECLARED.channel);
+    for groups in 1..=2 {
+        assert_eq!(program.group(engine_type::GR0).0, rm::OK);
+        fixture.assert_exact((92 + 44 * groups) * MIB + DECLARED.channel);
+    }
     assert_eq!(program.group(engine_type::GR0).0, status::NV_ERR_NO_MEMORY);
-    fixture.assert_exact(180 * MIB + 2 * DECLARED.channel);
+    fixture.assert_exact(180 * MIB + DECLARED.channel);
 }
 
 fn the_drivers_own_figure_takes_the_place_of_the_declared_one() {

@@ -22,9 +22,11 @@ pub struct Scheduling {
     joined_ns: Option<u64>,
 }
 
-/// A channel group, or a channel.
+/// A channel group, or a channel, by one of its handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
+    /// The generation that it was made in: the same for all of its handles, and for nothing else.
+    origin: u64,
     engine: Engine,
     /// What the tenant believes to have set.
     timeslice_us: Option<u64>,
@@ -58,7 +60,7 @@ pub enum Change {
     Computes(Name),
     /// The tenant has set a timeslice, as it believes: microseconds.
     Timeslice(Name, u64),
-    /// The tenant has stopped these, or set them running.
+    /// The tenant has stopped these, or set them running, by whatever handles they have.
     Turned(Vec<Name>, Turned),
     /// The container's terms on a card, in the place of its grant's.
     Terms(CardSlot, Terms),
@@ -109,6 +111,28 @@ impl Scheduling {
         self.objects
             .get(&name)
             .map_or(Turned::NotYet, |entry| entry.turned)
+    }
+
+    /// Whether a channel group may be on its runlist: the tenant has set it running by any of its handles, or a channel of it.
+    #[must_use]
+    pub fn runs(&self, ledger: &Ledger, group: Name) -> bool {
+        let origin = |name: Name| self.objects.get(&name).map(|entry| entry.origin);
+        let of = origin(group);
+        let mut on = self
+            .objects
+            .iter()
+            .filter(|(_, entry)| entry.turned == Turned::On);
+        of.is_some() && on.any(|(name, _)| origin(self.group_of(ledger, *name)) == of)
+    }
+
+    /// Whether it has more handles than this one.
+    #[must_use]
+    pub fn is_duplicated(&self, name: Name) -> bool {
+        let Some(of) = self.objects.get(&name) else {
+            return false;
+        };
+        let mut alike = self.objects.values().filter(|it| it.origin == of.origin);
+        alike.nth(1).is_some()
     }
 
     /// Whether work of a channel or group runs on the engine that shares are about; `None` for what is neither.
@@ -171,13 +195,14 @@ impl Scheduling {
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Added(name, engine) => {
+                self.generation = self.generation.wrapping_add(1);
                 let entry = Entry {
+                    origin: self.generation,
                     engine,
                     timeslice_us: None,
                     turned: Turned::NotYet,
                 };
                 self.objects.insert(name, entry);
-                self.generation = self.generation.wrapping_add(1);
             }
             Change::Duplicated { from, to } => {
                 if let Some(entry) = self.objects.get(&from).copied() {
@@ -186,23 +211,23 @@ impl Scheduling {
                 }
             }
             Change::Computes(group) => {
-                if let Some(entry) = self.objects.get_mut(&group)
-                    && entry.engine != Engine::Graphics
-                {
+                let mut is_another = false;
+                for entry in self.by_all_handles(&[group]) {
+                    is_another |= entry.engine != Engine::Graphics;
                     entry.engine = Engine::Graphics;
+                }
+                if is_another {
                     self.generation = self.generation.wrapping_add(1);
                 }
             }
             Change::Timeslice(group, micros) => {
-                if let Some(entry) = self.objects.get_mut(&group) {
+                for entry in self.by_all_handles(&[group]) {
                     entry.timeslice_us = Some(micros);
                 }
             }
             Change::Turned(names, turned) => {
-                for name in names {
-                    if let Some(entry) = self.objects.get_mut(&name) {
-                        entry.turned = turned;
-                    }
+                for entry in self.by_all_handles(&names) {
+                    entry.turned = turned;
                 }
             }
             Change::Terms(card, terms) => {
@@ -212,6 +237,14 @@ impl Scheduling {
                 self.joined_ns.get_or_insert(at_ns);
             }
         }
+    }
+
+    /// The entries of these, and those of their other handles: the driver has one object for all.
+    fn by_all_handles(&mut self, names: &[Name]) -> impl Iterator<Item = &mut Entry> {
+        let entries = names.iter().filter_map(|name| self.objects.get(name));
+        let origins: BTreeSet<u64> = entries.map(|entry| entry.origin).collect();
+        let entries = self.objects.values_mut();
+        entries.filter(move |entry| origins.contains(&entry.origin))
     }
 
     /// Forgets what the ledger has no more.

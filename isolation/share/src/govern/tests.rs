@@ -13,12 +13,16 @@ use driver::{
 };
 use journal::Journal;
 use journal::state::{Numbering, State};
-use ledger::Ledger;
-use nvabi::Release;
-use plan::{CardRules, Policy};
+use ledger::{
+    Actual, Applied, ClientHandle, Ledger, ObjectHandle, ObjectKind, Operation, Place, ProcessId,
+};
+use nvabi::{Release, class};
+use plan::{CardRules, Policy, Priority};
+use verdict::Effect;
 
 use super::*;
 use crate::share::{Broker, Card, Context};
+use crate::tenant::Disposition;
 use crate::terms::Sources;
 
 const UUID: &str = "GPU-0";
@@ -318,4 +322,80 @@ fn a_native_container_is_held_beside_one_that_has_terms_and_only_there() {
     beside(&native);
     share.reconcile();
     assert!(!is_held(&share) && !share.is_governed(CardSlot(0)));
+}
+
+const CLIENT: u32 = 9;
+const DEVICE: u32 = 10;
+
+/// A client of the container's, with a device of the card.
+fn add_device(share: &Share) {
+    let mut change = share.context.journal.change();
+    let mut reserved = |kind| {
+        let reserve = Operation::Reserve { kind, demand: None };
+        match change.record(reserve) {
+            Applied::Reserved(reservation) => reservation,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (client, device) = (reserved(ObjectKind::Client), reserved(ObjectKind::Device));
+    let (file, process) = (ledger::FileId(1), ProcessId(1));
+    change.record(Operation::OpenClient {
+        file,
+        client: ClientHandle(CLIENT),
+        process,
+        reservation: client,
+    });
+    change.record(Operation::AddObject {
+        place: Place {
+            file,
+            client: ClientHandle(CLIENT),
+            parent: ObjectHandle(CLIENT),
+            handle: ObjectHandle(DEVICE),
+            process,
+        },
+        class: 0,
+        kind: ObjectKind::Device,
+        card: Some(CardSlot(0)),
+        depends_on: Vec::new(),
+        reservation: device,
+        actual: Actual::AsReserved,
+    });
+}
+
+/// How many contexts it may begin to make at once, of so many.
+fn contexts_at_once(share: &Share, most: usize) -> usize {
+    let group = Effect::Object {
+        class: class::of(class::KEPLER_CHANNEL_GROUP_A).unwrap(),
+        client: CLIENT,
+        parent: DEVICE,
+        device_instance: None,
+    };
+    let passed = (0..most).map_while(|_| match share.disposition(&group, &[], &|| false) {
+        Disposition::Goes(passage) => Some(passage),
+        Disposition::Answered | Disposition::Refused(_) | Disposition::GivenUp => None,
+    });
+    passed.collect::<Vec<_>>().len()
+}
+
+#[test]
+fn a_native_container_beside_one_that_has_terms_makes_contexts_at_a_pace() {
+    const MANY: usize = 20;
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    let (native, high) = (
+        ComputeTerms::default(),
+        ComputeTerms {
+            priority: Priority::High,
+            ..ComputeTerms::default()
+        },
+    );
+    reserve_each(&host, &[("c", &native)]);
+    let share = host.broker(native.clone());
+    share.start(Beginning::First).unwrap();
+    add_device(&share);
+    assert_eq!(contexts_at_once(&share, MANY), MANY, "nobody is beside it");
+    reserve_each(&host, &[("c", &native), ("d", &high)]);
+    share.reconcile();
+    assert!(contexts_at_once(&share, MANY) < MANY);
+    share.stop();
 }

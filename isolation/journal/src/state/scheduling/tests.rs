@@ -299,3 +299,113 @@ proptest! {
         prop_assert_eq!(now.scheduling(), &last);
     }
 }
+
+/// A client with a device and a group that copies, of which 11 and 12 are handles.
+fn duplicated(journal: &Journal) -> JournalChange<'_> {
+    let mut change = journal.change();
+    let (client, parent) = (1, 10);
+    for step in [
+        Step::Client { file: 1, client },
+        Step::Device {
+            client,
+            handle: parent,
+            card: 0,
+        },
+        Step::Group {
+            client,
+            parent,
+            handle: 11,
+            engine: Engine::Other,
+        },
+        Step::Duplicate {
+            from: (client, 11),
+            to: (client, 12),
+            parent,
+        },
+    ] {
+        take(&mut change, step);
+    }
+    change
+}
+
+#[test]
+fn what_is_done_by_one_handle_of_a_group_is_done_to_all_of_them() {
+    const BOTH: [Name; 2] = [(1, 11), (1, 12)];
+    for by in BOTH {
+        let journal = Journal::open(Journal::memfd().unwrap(), fresh).unwrap();
+        let mut change = duplicated(&journal);
+        let (channel, other) = ((1, 13), (1, 14));
+        take(
+            &mut change,
+            Step::Channel {
+                client: 1,
+                parent: by.1,
+                handle: channel.1,
+                engine: Engine::Other,
+            },
+        );
+        take(
+            &mut change,
+            Step::Group {
+                client: 1,
+                parent: 10,
+                handle: other.1,
+                engine: Engine::Other,
+            },
+        );
+        let runs = |change: &JournalChange<'_>| {
+            let of = |name| change.scheduling().runs(&change.ledger, name);
+            assert!(!of(other));
+            BOTH.map(of)
+        };
+        assert_eq!(runs(&change), [false; 2]);
+        for (turned, what, expected) in [
+            (Turned::On, by, true),
+            (Turned::Off, by, false),
+            (Turned::On, channel, true),
+        ] {
+            change.record_op(Op::Schedule(Change::Turned(vec![what], turned)));
+            assert_eq!(runs(&change), [expected; 2], "{what:?}");
+        }
+        let computes = Step::Computes {
+            client: 1,
+            channel: channel.1,
+        };
+        take(&mut change, computes);
+        for name in BOTH {
+            let engine = change.scheduling().engine(&change.ledger, name);
+            assert_eq!(engine, Some(Engine::Graphics));
+        }
+    }
+}
+
+#[test]
+fn a_handle_that_is_used_again_is_of_another_group() {
+    let journal = Journal::open(Journal::memfd().unwrap(), fresh).unwrap();
+    let mut change = duplicated(&journal);
+    let (again, kept) = ((1, 11), (1, 12));
+    let turn = |change: &mut JournalChange<'_>, name, turned| {
+        change.record_op(Op::Schedule(Change::Turned(vec![name], turned)));
+    };
+    turn(&mut change, again, Turned::On);
+    take(
+        &mut change,
+        Step::Free {
+            client: 1,
+            handle: again.1,
+        },
+    );
+    take(
+        &mut change,
+        Step::Group {
+            client: 1,
+            parent: 10,
+            handle: again.1,
+            engine: Engine::Graphics,
+        },
+    );
+    let runs = |change: &JournalChange<'_>, name| change.scheduling().runs(&change.ledger, name);
+    assert!(runs(&change, kept) && !runs(&change, again));
+    turn(&mut change, again, Turned::Off);
+    assert!(runs(&change, kept), "it is another group that was stopped");
+}
