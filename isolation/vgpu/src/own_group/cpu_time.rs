@@ -110,7 +110,8 @@ impl OwnGroup {
         };
         reported.write(&DiskStore, dir.path())?;
         let weight = |own: Option<u64>, default: u64| {
-            let own = own.unwrap_or(default);
+            // An idle group of version 2 (`cpu.idle`) has 0, which is no weight to write.
+            let own = own.unwrap_or(default).max(1);
             match governor {
                 Governor::None => own,
                 Governor::HoldsShares => own.clamp(default, default * MOST_TIMES),

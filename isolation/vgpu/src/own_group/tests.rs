@@ -195,6 +195,10 @@ fn version_2_takes_weight_and_quota_over() {
     assert_eq!(fake.read("cgpu/tests+a/cpu.weight"), "39");
     fake.write("pod/c/cpu.max", "max 100000\n");
     assert_eq!(fake.follow(&group, "pod/c", Governor::None).quota_ppm, None);
+    // With `cpu.idle`; the kernel takes 1 to 10000 (ERANGE).
+    fake.write("pod/c/cpu.weight", "0\n");
+    fake.follow(&group, "pod/c", Governor::None);
+    assert_eq!(fake.read("cgpu/tests+a/cpu.weight"), "1");
 }
 
 #[test]
