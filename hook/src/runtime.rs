@@ -176,9 +176,14 @@ impl Runtime {
                 detached,
                 preserved_fds,
             } => {
+                let container = self.container(&id).ok();
+                let Some(container) = container.filter(|this| this.reopen().is_some()) else {
+                    // The runtime's alone, with all that it was given: its process's file may be a descriptor.
+                    return self.take_this_place();
+                };
                 let kept = kept(preserved_fds)?;
-                self.judge_exec(&id, process.as_ref(), &capabilities, kept)?;
-                self.exec(&id, detached, kept)
+                self.judge_exec(&container, process.as_ref(), &capabilities, kept)?;
+                self.exec(&container, detached, kept)
             }
             Subcommand::Start { id } => self.start(&id),
             Subcommand::Update { id } => self.update(&id),

@@ -142,6 +142,22 @@ fn the_engine_s_environment_and_descriptors_reach_the_runtime_and_nothing_else_d
     );
 }
 
+/// Its file may be a pipe, by a shell's `<(…)`, and what is in it is the runtime's to read.
+#[test]
+fn an_exec_of_a_plain_container_has_its_file_and_all_descriptors() {
+    let Some(host) = Host::find() else { return };
+    telling(&host);
+    let arguments = ["exec", "--process", "/proc/self/fd/4", "plain"];
+    let output = with_descriptors(&host, "", &arguments);
+    assert!(output.status.success(), "{}", reply(&output));
+    let words: Vec<String> = text(&host.path("words"))
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(words, arguments);
+    assert_eq!(descriptors(&host), [3, 4, 5]);
+}
+
 /// The runtime is a child then, and is refused in the end: it makes no container.
 #[test]
 fn a_child_gets_the_same_under_its_own_number() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::json;
 use sys::descriptors::Inherited;
-use vgpu::Running;
+use vgpu::{Container, Running};
 
 use super::{Runtime, read_pid};
 use crate::child;
@@ -47,14 +47,11 @@ impl Runtime {
     /// the file's process as it was judged.
     pub(super) fn judge_exec(
         &mut self,
-        id: &str,
+        container: &Container,
         process: Option<&ProcessOption>,
         capabilities: &[String],
         kept: Inherited,
     ) -> anyhow::Result<()> {
-        let Ok(container) = self.container(id) else {
-            return Ok(());
-        };
         let Some(process) = process else {
             // Built from the container's own spec, which is edited already: what is looked at is what is given beside it, and its broker.
             let sets = match capabilities {
@@ -76,13 +73,12 @@ impl Runtime {
 
     pub(super) fn exec(
         &mut self,
-        id: &str,
+        container: &Container,
         detached: Option<Detached>,
         kept: Inherited,
     ) -> anyhow::Result<ExitCode> {
         if let Some(detached) = detached
-            && let Ok(container) = self.container(id)
-            && let Some(running) = self.own(&container)?
+            && let Some(running) = self.own(container)?
         {
             return self.exec_verified(&running, &detached, kept);
         }

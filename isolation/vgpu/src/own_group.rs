@@ -16,8 +16,11 @@
 //! At the end of a quota the kernel stops all threads of the group for the rest of a period, the governor and whoever holds a lock of
 //! the driver among them, and the container's neighbours would pay. So the broker reads the quota in `cpu-time.json` ([`cards::CpuTime`])
 //! and has the container's calls wait before that is used up; what it leaves in one period is there in the next (`cpu.cfs_burst_us`).
+//!
+//! Beside these groups is one for starts that hold the state lock ([`Outside`]).
 
 mod cpu_time;
+mod outside;
 mod tree;
 
 use std::fs::{self, File, OpenOptions};
@@ -32,6 +35,7 @@ use host_config::{Config, chain};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::cpu_time::Governor;
+pub(crate) use self::outside::Outside;
 use self::tree::{PARENT, SERVICE, Tree, name_of, suffix_of};
 use crate::error::Error;
 

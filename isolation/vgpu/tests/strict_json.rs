@@ -180,13 +180,18 @@ fn an_exec_s_process_is_read_alike() {
     };
     let container = Container::new(config, ContainerKey::new("default", "c1").unwrap());
     let file = dir.path().join("process.json");
+    // Without a vGPU it is the runtime's to read.
+    assert_eq!(container.exec_of_file(&file).unwrap(), None);
+    fs::create_dir_all(container.folder()).unwrap();
     let edit = |text: &str| {
         fs::write(&file, text).unwrap();
         container
             .exec_of_file(Path::new(&file))
             .map_err(|error| host_config::chain(&error))
     };
-    edit(r#"{"args":["sh"],"capabilities":{"bounding":[]}}"#).unwrap();
+    // The file is looked at first: a grant is what this folder is without.
+    let error = edit(r#"{"args":["sh"],"capabilities":{"bounding":[]}}"#).unwrap_err();
+    assert!(error.contains("grant.json"), "{error}");
     for hostile in [
         r#"{"args":["sh"],"Capabilities":{"bounding":["CAP_SYS_ADMIN"]}}"#,
         r#"{"args":["sh"],"capabilitie\u017f":{"bounding":["CAP_SYS_ADMIN"]}}"#,

@@ -1,6 +1,7 @@
 //! A `/dev` of the command's own: the host's entries bound in, of the cards' nodes only those of its slice.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -36,14 +37,16 @@ const NO_TYPE: Option<&str> = None;
 pub(super) fn enter(plan: &DevPlan) -> anyhow::Result<()> {
     let dev = Path::new("/dev");
     unshare(CloneFlags::CLONE_NEWNS).context("make a mount namespace")?;
+    // What the host mounts and unmounts is so here: a volume stays in use as long as a namespace has it. What is mounted here is not
+    // the host's.
     mount(
         NO_TYPE,
         "/",
         NO_TYPE,
-        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        MsFlags::MS_REC | MsFlags::MS_SLAVE,
         NO_TYPE,
     )
-    .context("keep mounts private")?;
+    .context("keep mounts from the host")?;
     // Through this descriptor the host's /dev stays reachable once it is covered.
     let host = OpenOptions::new()
         .read(true)
@@ -64,7 +67,7 @@ pub(super) fn enter(plan: &DevPlan) -> anyhow::Result<()> {
         let name = entry.file_name();
         if name.to_str().is_none_or(DevPlan::keeps) {
             let source = host_path.join(&name);
-            bind(&source, &dev.join(&name))
+            bind_entry(&source, &dev.join(&name))
                 .with_context(|| format!("bring /dev/{} in", name.display()))?;
         }
     }
@@ -91,6 +94,18 @@ fn make(node: &Node, target: &Path, host: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// One that has gone since it was listed is left out.
+fn bind_entry(source: &Path, target: &Path) -> anyhow::Result<()> {
+    let bound = bind(source, target);
+    let seen = fs::symlink_metadata(source);
+    if bound.is_err() && seen.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        // What it was to be bound on, if that was made.
+        drop(fs::remove_file(target));
+        return Ok(());
+    }
+    bound
+}
+
 fn bind(source: &Path, target: &Path) -> anyhow::Result<()> {
     let metadata = fs::symlink_metadata(source).context("look at it")?;
     if metadata.is_symlink() {
@@ -115,6 +130,10 @@ fn bind(source: &Path, target: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    use std::sync::mpsc;
+
+    use nix::mount::umount;
+    use nix::unistd::{Pid, gettid};
 
     use super::*;
 
@@ -134,6 +153,77 @@ mod tests {
         ] {
             assert!(!DevPlan::keeps(name), "{name}");
         }
+    }
+
+    #[test]
+    fn an_entry_that_has_gone_is_left_out_and_one_that_cannot_be_bound_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
+        bind_entry(&source, &target).unwrap();
+        assert!(!target.exists());
+        fs::write(&source, "").unwrap();
+        fs::create_dir(&target).unwrap();
+        bind_entry(&source, &target).unwrap_err();
+    }
+
+    /// The host is a thread with a mount namespace of its own here: the machine's stays as it is.
+    #[test]
+    fn what_the_host_mounts_and_unmounts_is_so_in_the_command_s_namespace_and_not_the_reverse() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().to_owned();
+        let host = std::thread::spawn(move || {
+            let propagate = |flags| mount(NO_TYPE, "/", NO_TYPE, MsFlags::MS_REC | flags, NO_TYPE);
+            let separated = unshare(CloneFlags::CLONE_NEWNS)
+                .and_then(|()| propagate(MsFlags::MS_PRIVATE))
+                .and_then(|()| propagate(MsFlags::MS_SHARED));
+            if let Err(errno) = separated {
+                println!("SKIP: no mount namespace can be made: {errno}");
+                return;
+            }
+            let [before, after] = ["before", "after"].map(|name| folder.join(name));
+            let mount_at = |folder: &Path| {
+                fs::create_dir(folder).unwrap();
+                mount(
+                    Some("tmpfs"),
+                    folder,
+                    Some("tmpfs"),
+                    MsFlags::empty(),
+                    NO_TYPE,
+                )
+                .unwrap();
+            };
+            mount_at(&before);
+            let own_dev = mounts_of(gettid()).matches(" /dev ").count();
+            let (entered, command) = mpsc::channel();
+            let (end, ended) = mpsc::channel::<()>();
+            let thread = std::thread::spawn(move || {
+                let plan = DevPlan {
+                    made: Vec::new(),
+                    added: Vec::new(),
+                };
+                entered.send(enter(&plan).map(|()| gettid())).unwrap();
+                ended.recv().unwrap_err();
+            });
+            let command = command.recv().unwrap().unwrap();
+            let has = |folder: &Path| mounts_of(command).contains(folder.to_str().unwrap());
+            assert!(has(&before));
+            umount(&before).unwrap();
+            assert!(
+                !has(&before),
+                "it would be in use as long as the command runs"
+            );
+            mount_at(&after);
+            assert!(has(&after));
+            umount(&after).unwrap();
+            assert_eq!(mounts_of(gettid()).matches(" /dev ").count(), own_dev);
+            drop(end);
+            thread.join().unwrap();
+        });
+        host.join().unwrap();
+    }
+
+    fn mounts_of(thread: Pid) -> String {
+        fs::read_to_string(format!("/proc/self/task/{thread}/mountinfo")).unwrap()
     }
 
     #[test]

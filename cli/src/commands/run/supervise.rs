@@ -9,7 +9,7 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use sys::pidfd::PidFd;
 use vgpu::{Brokers, Running};
@@ -108,8 +108,8 @@ pub(super) fn wait(
             continue;
         };
         let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok();
-        if let Some(signal) =
-            signal.filter(|signal| *signal != Signal::SIGCHLD && is_for_us_alone(&info))
+        if let Some(signal) = signal
+            .filter(|signal| *signal != Signal::SIGCHLD && is_for_us_alone(*signal, info.ssi_code))
         {
             // It may have ended, but nobody has waited for it: its number is its own still.
             kill(pid, signal).context("pass a signal on")?;
@@ -142,11 +142,14 @@ fn wait_for_either(signals: &SignalFd, broker: Option<&PidFd>) -> anyhow::Result
     })
 }
 
-/// A terminal sends its signals to the whole foreground group, the command included; a person or program to us alone, or to the group:
-/// a signal does not show which. The sender's own group does not either, since a script signals what it has started. It is passed on then.
-fn is_for_us_alone(info: &siginfo) -> bool {
+/// A terminal sends the signals of its keys and of its size to the whole foreground group, the command included. That of its hangup it
+/// sends to the session's leader, which may be this program, and that of an alarm is its owner's. A person or program sends to us alone, or
+/// to the group: a signal does not show which. The sender's own group does not either, since a script signals what it has started. It is
+/// passed on then.
+fn is_for_us_alone(signal: Signal, code: i32) -> bool {
     const SI_KERNEL: i32 = 0x80;
-    info.ssi_code != SI_KERNEL
+    let is_of_keys_or_size = matches!(signal, Signal::SIGINT | Signal::SIGQUIT | Signal::SIGWINCH);
+    code != SI_KERNEL || !is_of_keys_or_size
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {
@@ -171,6 +174,22 @@ mod tests {
         let code = ending.come().unwrap();
         assert_eq!(code, Some(ExitCode::from(143)));
         assert_eq!(ending.come().unwrap(), None);
+    }
+
+    #[test]
+    fn a_terminal_s_keys_and_size_reach_the_command_by_themselves_and_nothing_else_does() {
+        const SI_USER: i32 = 0;
+        const SI_KERNEL: i32 = 0x80;
+        for signal in FORWARDED {
+            assert!(is_for_us_alone(signal, SI_USER), "{signal}");
+            let is_of_keys_or_size =
+                [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH].contains(&signal);
+            assert_eq!(
+                is_for_us_alone(signal, SI_KERNEL),
+                !is_of_keys_or_size,
+                "{signal}"
+            );
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use host_config::host_files::ThisHost;
 use serde_json::Value;
 use spec::escape_checks::{admit, of_exec};
 
+use crate::own_group::Outside;
 use crate::{Container, Error, bundle};
 
 /// Refuses the exec, or writes into the container's grant what it weakens.
@@ -27,6 +28,7 @@ pub(super) fn admit_exec(container: &Container, process: &Value) -> Result<(), E
         return Ok(());
     }
     let weakened = admit(&findings, &config.isolation.allow)?;
+    let _outside = Outside::of_limits(config);
     let _lock = StateLock::take(&config.state_dir)?;
     let mut grant = container.grant()?;
     let before = grant.isolation.weakened.len();

@@ -19,6 +19,7 @@ use sys::failed;
 use super::making::{Making, Step};
 use super::pod;
 use super::release::{reclaim_locked, sweep_sockets};
+use crate::own_group::Outside;
 use crate::{Error, backend, host_memory, names, pod_record, resize, slice_record};
 
 /// A durable grant and the lock that keeps it.
@@ -52,6 +53,7 @@ impl Making<'_> {
             .transpose()?;
         sweep_sockets();
         container.await_former();
+        let _outside = Outside::of_limits(config);
         let lock = StateLock::take(&config.state_dir)?;
         self.watch.reached(Step::Locked)?;
         let (mut lock, reclaimed) = reclaim_locked(config, lock)?;

@@ -14,7 +14,7 @@ use host_config::{Config, chain};
 
 use crate::backend::Ending;
 use crate::events::Log;
-use crate::own_group::{OF_A_START, OF_ITS_FRONTEND, OF_ITS_NAME, Patience};
+use crate::own_group::{OF_A_START, OF_ITS_FRONTEND, OF_ITS_NAME, Outside, Patience};
 use crate::state::{self, ContainerDir, Which};
 use crate::{Container, Error, backend, bundle, own_group, resize, sockets};
 
@@ -240,6 +240,7 @@ impl Container {
 
     /// Meanwhile another one may have taken the vGPU back, and the engine have made the next container of this name.
     pub(super) fn undo_ended(&self, which: Which) -> Result<(), Error> {
+        let _outside = Outside::of_limits(self.config());
         let lock = StateLock::take(&self.config().state_dir)?;
         if !self.dir().is_still(which) {
             return Ok(());

@@ -36,16 +36,17 @@ impl Container {
             .map(|which| Prepared::reopened(self, which))
     }
 
-    /// [`Running::edit_exec`] on what an engine's file for its runtime has; `None`: the container has no vGPU. The file stays as it is: a
-    /// container may be able to write to its folder, as engines make it in `/tmp`, and the runtime must read what was judged.
+    /// [`Running::edit_exec`] on what an engine's file for its runtime has; `None`: the container has no vGPU, and the file, which may be a
+    /// pipe, is the runtime's to read. It stays as it is: a container may be able to write to its folder, as engines make it in `/tmp`, and the
+    /// runtime must read what was judged.
     ///
     /// # Errors
     /// A file that cannot be read, or is no JSON object; as [`Running::edit_exec`].
     pub fn exec_of_file(&self, file: &Path) -> Result<Option<Value>, Error> {
-        let mut process = bundle::read_process(file)?;
         let Some(running) = self.reopen() else {
             return Ok(None);
         };
+        let mut process = bundle::read_process(file)?;
         running.edit_exec(&mut process)?;
         Ok(Some(process))
     }

@@ -1,5 +1,6 @@
 //! CPU time of a vGPU's own processes: weight and quota are the container's own, within bounds.
 
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -72,7 +73,7 @@ impl OwnGroup {
         init: i32,
         governor: Governor,
     ) -> Result<(), Error> {
-        let Some(group) = self.cpu_group_of(init) else {
+        let Some(group) = self.group_of(init, "cpu") else {
             return Ok(());
         };
         let record = dir.file(CPU_GROUP);
@@ -110,7 +111,8 @@ impl OwnGroup {
         };
         reported.write(&DiskStore, dir.path())?;
         let weight = |own: Option<u64>, default: u64| {
-            let own = own.unwrap_or(default);
+            // An idle group of version 2 (`cpu.idle`) has 0, which is no weight to write.
+            let own = own.unwrap_or(default).max(1);
             match governor {
                 Governor::None => own,
                 Governor::HoldsShares => own.clamp(default, default * MOST_TIMES),
@@ -149,13 +151,13 @@ impl OwnGroup {
         }
     }
 
-    /// The group of a process in the tree that divides CPU time.
-    fn cpu_group_of(&self, pid: i32) -> Option<PathBuf> {
+    /// The group of a process in a controller's tree, which is the only one on version 2.
+    pub(super) fn group_of(&self, process: impl Display, controller: &str) -> Option<PathBuf> {
         let (root, needed) = match &self.tree {
-            Tree::V1 { root } => (root.join("cpu"), "cpu"),
+            Tree::V1 { root } => (root.join(controller), controller),
             Tree::V2 { root } => (root.clone(), ""),
         };
-        let path = sys::proc::group_of(pid, needed).ok()??;
+        let path = sys::proc::group_of(process, needed).ok()??;
         let path = Path::new(path.trim_start_matches('/'));
         let is_below = path
             .components()
@@ -163,19 +165,30 @@ impl OwnGroup {
         is_below.then(|| root.join(path))
     }
 
-    /// Weight of the group itself, and the least quota of it and of those that it is in.
-    fn terms_of(&self, group: &Path) -> CpuTerms {
-        let number = |folder: &Path, name: &str| -> Option<u64> {
-            let text = fs::read_to_string(folder.join(name)).ok()?;
-            text.trim().parse().ok()
-        };
+    /// A group and those that it is in.
+    fn up_from<'a>(&self, group: &'a Path) -> impl Iterator<Item = &'a Path> {
         let root = match &self.tree {
             Tree::V1 { root } => root.join("cpu"),
             Tree::V2 { root } => root.clone(),
         };
-        let quota_ppm = group
-            .ancestors()
-            .take_while(|folder| folder.starts_with(&root))
+        let all = group.ancestors();
+        all.take_while(move |folder| folder.starts_with(&root))
+    }
+
+    /// Whether a group, or one that it is in, has a quota of CPU time or less than the default weight.
+    pub(super) fn is_limited(&self, group: &Path) -> bool {
+        let (weight, default) = match self.tree {
+            Tree::V1 { .. } => ("cpu.shares", DEFAULT_SHARES),
+            Tree::V2 { .. } => ("cpu.weight", DEFAULT_WEIGHT),
+        };
+        let is_light = |folder| number(folder, weight).is_some_and(|own| own < default);
+        self.terms_of(group).quota_ppm.is_some() || self.up_from(group).any(is_light)
+    }
+
+    /// Weight of the group itself, and the least quota of it and of those that it is in.
+    fn terms_of(&self, group: &Path) -> CpuTerms {
+        let quota_ppm = self
+            .up_from(group)
             .filter_map(|folder| match self.tree {
                 Tree::V1 { .. } => quota_v1(folder),
                 Tree::V2 { .. } => quota_v2(folder),
@@ -191,13 +204,15 @@ impl OwnGroup {
     }
 }
 
+fn number(folder: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(folder.join(name)).ok()?;
+    text.trim().parse().ok()
+}
+
 fn quota_v1(folder: &Path) -> Option<(u64, u64)> {
-    let number = |name: &str| -> Option<u64> {
-        let text = fs::read_to_string(folder.join(name)).ok()?;
-        text.trim().parse().ok()
-    };
     // Without a quota it is -1, which is no such number.
-    Some((number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?))
+    let quota = number(folder, "cpu.cfs_quota_us")?;
+    Some((quota, number(folder, "cpu.cfs_period_us")?))
 }
 
 fn quota_v2(folder: &Path) -> Option<(u64, u64)> {

@@ -195,6 +195,43 @@ fn version_2_takes_weight_and_quota_over() {
     assert_eq!(fake.read("cgpu/tests+a/cpu.weight"), "39");
     fake.write("pod/c/cpu.max", "max 100000\n");
     assert_eq!(fake.follow(&group, "pod/c", Governor::None).quota_ppm, None);
+    // With `cpu.idle`; the kernel takes 1 to 10000 (ERANGE).
+    fake.write("pod/c/cpu.weight", "0\n");
+    fake.follow(&group, "pod/c", Governor::None);
+    assert_eq!(fake.read("cgpu/tests+a/cpu.weight"), "1");
+}
+
+/// A start leaves such a group before it takes the state lock.
+#[test]
+fn a_group_is_limited_by_a_quota_or_a_light_weight_of_any_that_it_is_in() {
+    let (light, full) = (
+        ["cpu.shares 2", "cpu.weight 1"],
+        ["cpu.shares 1024", "cpu.weight 100"],
+    );
+    let (quota, none) = (
+        ["cpu.cfs_quota_us 1000", "cpu.max 1000 100000"],
+        ["cpu.cfs_quota_us -1", "cpu.max max 100000"],
+    );
+    for (version, (fake, tree)) in [(Fake::v1(), "cpu/"), (Fake::v2(), "")].iter().enumerate() {
+        let group = OwnGroup::of(&fake.config, &key("a"));
+        let folder = format!("{tree}pod/c");
+        let of_pod = |line: [&str; 2]| {
+            let (file, text) = line[version].split_once(' ').unwrap();
+            fake.write(&format!("{tree}pod/{file}"), text);
+            group.is_limited(&fake.root.path().join(&folder))
+        };
+        fake.write(&format!("{tree}pod/cpu.cfs_period_us"), "100000");
+        for (line, is_limited) in [
+            (full, false),
+            (none, false),
+            (quota, true),
+            (none, false),
+            (light, true),
+            (full, false),
+        ] {
+            assert_eq!(of_pod(line), is_limited, "{}", line[version]);
+        }
+    }
 }
 
 #[test]

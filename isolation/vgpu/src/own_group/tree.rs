@@ -47,8 +47,8 @@ impl Tree {
         }
     }
 
-    /// Where groups can be, in each tree. On version 2 it is one of two folders: a service can be started or removed at any time.
-    pub(super) fn parents(&self) -> Vec<PathBuf> {
+    /// Those in whose trees groups are made. The tree of version 2 has no name.
+    pub(super) fn controllers(&self) -> Vec<&'static str> {
         match self {
             Self::V1 { root } => {
                 let counts_alone =
@@ -56,6 +56,18 @@ impl Tree {
                 ["memory", "cpu", "pids"]
                     .into_iter()
                     .chain(counts_alone.then_some("cpuacct"))
+                    .collect()
+            }
+            Self::V2 { .. } => vec![""],
+        }
+    }
+
+    /// Where groups can be, in each tree. On version 2 it is one of two folders: a service can be started or removed at any time.
+    pub(super) fn parents(&self) -> Vec<PathBuf> {
+        match self {
+            Self::V1 { root } => {
+                let controllers = self.controllers().into_iter();
+                controllers
                     .map(|controller| root.join(controller).join(PARENT))
                     .collect()
             }
