@@ -43,7 +43,16 @@ pub struct Access {
 /// The client, made when it is first needed and again where that failed.
 pub(crate) struct Connection {
     access: Access,
+    repeats: Repeats,
     client: Mutex<Option<Client>>,
+}
+
+/// Who asks again where the server has no time: 429, 503 and 504, which admission may answer too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeats {
+    /// The client, for as long as an answer may take: nobody sees the status.
+    Client,
+    Caller,
 }
 
 impl Debug for Connection {
@@ -56,7 +65,16 @@ impl Connection {
     pub(crate) fn new(access: Access) -> Self {
         Self {
             access,
+            repeats: Repeats::Client,
             client: Mutex::default(),
+        }
+    }
+
+    /// Of a controller, which has a pace of its own: what is refused for one object, with whatever status, is to hold up no other one.
+    pub(crate) fn of_controller(access: Access) -> Self {
+        Self {
+            repeats: Repeats::Caller,
+            ..Self::new(access)
         }
     }
 
@@ -154,6 +172,7 @@ impl Connection {
             })?;
         }
         config.connect_timeout = Some(ONE_TRY);
+        config.default_retry = self.repeats == Repeats::Client;
         Ok(config)
     }
 }
@@ -212,5 +231,6 @@ pub(crate) async fn answer<T>(
 }
 
 #[cfg(test)]
-#[path = "api/tests/fake.rs"]
-pub(crate) mod fake;
+pub(crate) mod tests;
+#[cfg(test)]
+pub(crate) use tests::fake;
