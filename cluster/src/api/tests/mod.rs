@@ -2,11 +2,9 @@
 
 pub(crate) mod fake;
 
-use std::sync::Arc;
-
 use fit::lean;
+use hyper::header;
 use hyper::service::service_fn;
-use hyper::{Response, header};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -75,4 +73,25 @@ async fn a_controller_sees_each_status_after_one_question() {
         };
         assert_eq!((status, lock(&tokens).len()), (Some(expected), 1));
     }
+}
+
+#[tokio::test]
+async fn a_renewed_token_is_read_after_the_former_one_was_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (url, tokens) = listen(|token| match token {
+        "Bearer new" => (200, json!({"metadata": {"name": "c"}, "spec": {}})),
+        _ => fake::refusal(401, "Unauthorized"),
+    })
+    .await;
+    let connection = Connection::new(kubeconfig(&folder, &url, "old"));
+    get(&connection).await.unwrap_err();
+    // Read anew, and still refused.
+    get(&connection).await.unwrap_err();
+    kubeconfig(&folder, &url, "new");
+    get(&connection).await.unwrap();
+    // Another one of the file's is nothing to a client that is known.
+    kubeconfig(&folder, &url, "other");
+    get(&connection).await.unwrap();
+    let expected = ["old", "old", "new", "new"].map(|token| format!("Bearer {token}"));
+    assert_eq!(*lock(&tokens), expected);
 }
