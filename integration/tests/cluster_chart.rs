@@ -37,11 +37,11 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
     assert_eq!(fs::read_to_string(kept_rendering())?, kept);
 
     // What values change.
-    let off =
-        "classic.enabled=false,quota.enabled=false,agent.metricsPort=0,agent.nodeLabels=false";
+    let off = "classic.enabled=false,quota.enabled=false,priorityQuota.create=false,\
+        agent.metricsPort=0,agent.nodeLabels=false";
     let without = chart.render(&["--set", off])?;
     let without = objects(&without.success()?.stdout)?;
-    for absent in ["MutatingAdmissionPolicy", "Deployment"] {
+    for absent in ["MutatingAdmissionPolicy", "Deployment", "ResourceQuota"] {
         find(&without, absent).unwrap_err();
     }
     let names = without
@@ -272,6 +272,7 @@ fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
         ("runtimeClass.handler=Cgpu", "handler"),
         ("classic.enabled=perhaps", "enabled"),
         ("quota.enabled=perhaps", "enabled"),
+        ("priorityQuota.create=perhaps", "create"),
         ("controller.evictForPriority=sometimes", "evictForPriority"),
         ("controller.evict=true", "evict"),
         ("install.mode=on", "mode"),
@@ -342,6 +343,13 @@ fn the_kept_rendering_is_of_this_chart() -> Result<()> {
         volumes.len(),
         container["volumeMounts"].as_array().map_or(0, Vec::len)
     );
+    // A cluster that limits a class of the pods starts none without a quota of it.
+    let quota = &find(&objects, "ResourceQuota")?["spec"]["scopeSelector"]["matchExpressions"];
+    let classes = quota[0]["values"].as_array().context("classes")?;
+    for object in &objects {
+        let class = &object["spec"]["template"]["spec"]["priorityClassName"];
+        ensure!(class.is_null() || classes.contains(class), "{class}");
+    }
     Ok(())
 }
 
