@@ -57,6 +57,7 @@ pub(crate) fn of(
         cdi_dir: options.cdi_dir.clone(),
         pod_uid: options.pod_uid.clone(),
         publisher_lock: runtime_dir.join("publisher.lock"),
+        mode_file: config.state_dir.join("offered-mode"),
     };
     settings.check()?;
     let host = Host::new(Arc::new(config.clone()));

@@ -2,15 +2,19 @@
 
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hyper::{Response, StatusCode};
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use sys::sync::lock;
+use tower::util::MapResponseLayer;
 
 use crate::error::Error;
 
@@ -40,10 +44,21 @@ pub struct Access {
     pub server: Option<String>,
 }
 
-/// The client, made when it is first needed and again where that failed.
+/// The client, made when it is first needed, and again where that failed or the server does not know any more who asks.
 pub(crate) struct Connection {
     access: Access,
+    repeats: Repeats,
     client: Mutex<Option<Client>>,
+    /// Whether that client got a 401: the kubeconfig may have another token since.
+    is_unauthorized: Arc<AtomicBool>,
+}
+
+/// Who asks again where the server has no time: 429, 503 and 504, which admission may answer too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeats {
+    /// The client, for as long as an answer may take: nobody sees the status.
+    Client,
+    Caller,
 }
 
 impl Debug for Connection {
@@ -56,7 +71,17 @@ impl Connection {
     pub(crate) fn new(access: Access) -> Self {
         Self {
             access,
+            repeats: Repeats::Client,
             client: Mutex::default(),
+            is_unauthorized: Arc::default(),
+        }
+    }
+
+    /// Of a controller, which has a pace of its own: what is refused for one object, with whatever status, is to hold up no other one.
+    pub(crate) fn of_controller(access: Access) -> Self {
+        Self {
+            repeats: Repeats::Caller,
+            ..Self::new(access)
         }
     }
 
@@ -120,12 +145,19 @@ impl Connection {
     }
 
     async fn client(&self) -> Result<Client, Error> {
-        if let Some(client) = &*lock(&self.client) {
+        if !self.is_unauthorized.load(Ordering::Relaxed)
+            && let Some(client) = &*lock(&self.client)
+        {
             return Ok(client.clone());
         }
         let config = self.configuration().await?;
-        let client = Client::try_from(config).map_err(|error| unknown(&error))?;
-        Ok(lock(&self.client).get_or_insert(client).clone())
+        let builder = ClientBuilder::try_from(config).map_err(|error| unknown(&error))?;
+        let is_unauthorized = Arc::clone(&self.is_unauthorized);
+        let look = MapResponseLayer::new(move |response| looked_at(response, &is_unauthorized));
+        let client = builder.with_layer(&look).build();
+        *lock(&self.client) = Some(client.clone());
+        self.is_unauthorized.store(false, Ordering::Relaxed);
+        Ok(client)
     }
 
     async fn configuration(&self) -> Result<Config, Error> {
@@ -154,8 +186,16 @@ impl Connection {
             })?;
         }
         config.connect_timeout = Some(ONE_TRY);
+        config.default_retry = self.repeats == Repeats::Client;
         Ok(config)
     }
+}
+
+fn looked_at<B>(response: Response<B>, is_unauthorized: &AtomicBool) -> Response<B> {
+    if response.status() == StatusCode::UNAUTHORIZED {
+        is_unauthorized.store(true, Ordering::Relaxed);
+    }
+    response
 }
 
 fn unknown(error: &(dyn std::error::Error + 'static)) -> Error {
@@ -212,5 +252,6 @@ pub(crate) async fn answer<T>(
 }
 
 #[cfg(test)]
-#[path = "api/tests/fake.rs"]
-pub(crate) mod fake;
+pub(crate) mod tests;
+#[cfg(test)]
+pub(crate) use tests::fake;

@@ -46,6 +46,8 @@ pub struct Settings {
     pub pod_uid: Option<String>,
     /// Held by the agent that publishes.
     pub publisher_lock: PathBuf,
+    /// How it offers the cards: it lives as long as the records of claims that were given so.
+    pub mode_file: PathBuf,
 }
 
 impl Settings {
@@ -139,7 +141,12 @@ async fn serve_claims(
         preparer.clone(),
         sight.clone(),
     );
-    let publisher = Publisher::new(settings.node.clone(), connection, events);
+    let publisher = Publisher::new(
+        settings.node.clone(),
+        connection,
+        events,
+        settings.mode_file.clone(),
+    );
     tokio::select! {
         () = served => {}
         () = publisher.run(settings.publisher_lock.clone(), sight.clone()) => {}

@@ -14,7 +14,7 @@ use k8s_openapi::serde::de::DeserializeOwned;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Resource};
 use tokio::sync::mpsc::Sender;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::api::{self, Connection};
 use crate::backoff::Backoff;
@@ -22,6 +22,10 @@ use crate::error::Error;
 
 /// The server ends a watch after this.
 const WATCH_S: u32 = 290;
+
+/// From one event of a watch to the next: a server that is there sends a bookmark about once a minute. What comes later is asked for by another watch,
+/// and over another connection.
+const QUIET: Duration = Duration::from_secs(90);
 
 /// A server that ends every watch at once is not asked more often than this.
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
@@ -82,7 +86,7 @@ where
             loop {
                 backoff.reset();
                 let next = Instant::now() + BETWEEN_WATCHES;
-                match self.watch(&objects, &version).await? {
+                match self.watch(&objects, &version, QUIET).await? {
                     Watched::Until(reached) => version = reached,
                     Watched::Lost => break,
                     Watched::Closed => return Ok(Closed),
@@ -114,19 +118,21 @@ where
         }
     }
 
-    async fn watch(&self, objects: &Api<K>, version: &str) -> Result<Watched, Error> {
+    async fn watch(
+        &self,
+        objects: &Api<K>,
+        version: &str,
+        quiet: Duration,
+    ) -> Result<Watched, Error> {
         let params = WatchParams::default().timeout(WATCH_S);
         let question = objects.watch(&params, version);
         let events = api::answer(|| format!("watch {}", self.what), question).await?;
         let mut events = pin!(events);
         let mut version = version.to_owned();
-        // A server that is gone ends no watch.
-        let end = sleep(Duration::from_secs(u64::from(WATCH_S) + 5));
-        let mut end = pin!(end);
         loop {
-            let event = tokio::select! {
-                event = events.next() => event,
-                () = &mut end => return Ok(Watched::Lost),
+            // A server that is gone ends no watch.
+            let Ok(event) = timeout(quiet, events.next()).await else {
+                return Ok(Watched::Until(version));
             };
             let (object, change): (K, fn(T) -> Change<T>) = match event {
                 None => return Ok(Watched::Until(version)),
@@ -153,7 +159,7 @@ where
 
 /// How a watch has ended.
 enum Watched {
-    /// In its time: it goes on from here.
+    /// In its time, or nothing comes any more: it goes on from here.
     Until(String),
     /// What it would go on from is gone.
     Lost,
@@ -208,5 +214,28 @@ mod tests {
                 .all(|question| question.contains("limit=8"))
         );
         assert_eq!(questions.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_watch_of_a_server_that_is_gone_ends_where_it_was() {
+        let (connection, _) = fake::serve(|_, _, _| {
+            let metadata = json!({"resourceVersion": "7"});
+            let object = json!({"kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1", "metadata": metadata});
+            (200, json!([{"type": "BOOKMARK", "object": object}]))
+        });
+        let (changes, _sent) = tokio::sync::mpsc::channel(8);
+        let follow = Follow {
+            connection: &connection,
+            what: "claims",
+            page: api::PAGE,
+            of: |_: ResourceClaim| (),
+            changes,
+        };
+        let claims = connection.all().await.unwrap();
+        let watched = follow.watch(&claims, "1", Duration::from_millis(20));
+        let Watched::Until(version) = watched.await.unwrap() else {
+            panic!("the claims are listed again");
+        };
+        assert_eq!(version, "7");
     }
 }

@@ -10,9 +10,10 @@ use cards::{Card, GpuUuid, Inventory, PodNames, events, health, reservations};
 use host_config::Config;
 use host_config::config::Strength;
 use sys::sync::lock;
+use vgpu::claims::Answers;
 use view::host_driver::HostDriver;
 
-use crate::node::{Fault, Node, NodeCard, NodeCards, PodOfLog, Trouble, TroubleKind};
+use crate::node::{Fault, Node, NodeCard, NodeCards, PodOfLog, Reserve, Trouble, TroubleKind};
 
 /// NVML is asked so often which cards there are: it is loaded for each question, which costs tens of milliseconds.
 const AGE: Duration = Duration::from_secs(60);
@@ -210,8 +211,12 @@ impl Node for Host {
         Ok(logs.collect())
     }
 
-    fn prepare(&self, record: &Record) -> Result<(), Fault> {
-        Ok(vgpu::claims::prepare(&self.config, record)?)
+    fn prepare(&self) -> Result<Reserve, Fault> {
+        let config = Arc::clone(&self.config);
+        let answers = Answers::ask(&config)?;
+        Ok(Box::new(
+            move |record| Ok(answers.reserve(&config, record)?),
+        ))
     }
 
     fn let_in(&self, record: &Record) -> Result<(), Fault> {

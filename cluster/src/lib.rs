@@ -64,6 +64,6 @@ pub use driver::{Interface, Settings, run};
 pub use error::Error;
 pub use host::Host;
 pub use names::{DRIVER, NodeName};
-pub use node::{Fault, Node, NodeCard, NodeCards, PodOfLog, Trouble, TroubleKind};
+pub use node::{Fault, Node, NodeCard, NodeCards, PodOfLog, Reserve, Trouble, TroubleKind};
 pub use preempt::{PreemptionPace, run_preemption};
 pub use templates::{TemplatesPace, run_templates};

@@ -13,6 +13,9 @@ use crate::names::is_label;
 /// Why the node could not do it; its text is for people.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
+/// Reserves what a claim was given, durably, and lets its pods in. A claim that is known gets the pods that are new. It asks the driver nothing.
+pub type Reserve = Box<dyn FnOnce(&Record) -> Result<(), Fault>>;
+
 /// A node. Its methods may block.
 pub trait Node: fmt::Debug + Send + Sync {
     /// Its cards as they are now.
@@ -36,11 +39,12 @@ pub trait Node: fmt::Debug + Send + Sync {
     /// A folder that cannot be read.
     fn logs(&self) -> Result<Vec<(PathBuf, Option<PodOfLog>)>, Fault>;
 
-    /// Reserves what a claim was given, durably, and lets its pods in. A claim that is known gets the pods that are new.
+    /// Asks the driver what a reservation needs, which takes as long as the driver does; what is returned then reserves, or fails with
+    /// what does not fit or cannot be written.
     ///
     /// # Errors
-    /// What does not fit, or cannot be written.
-    fn prepare(&self, record: &Record) -> Result<(), Fault>;
+    /// A driver that cannot be asked.
+    fn prepare(&self) -> Result<Reserve, Fault>;
 
     /// Lets the pods of a record in to a claim that is prepared with the same shares; another one, or an unknown one, is left as it is.
     ///

@@ -9,14 +9,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cards::claims::{ClaimUid, Pointer, Record};
 use cards::events::now_unix_ms;
 use fit::lean;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use sys::sync::lock;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
 use crate::api::{self, Connection};
@@ -24,6 +24,7 @@ use crate::cdi::{CdiFolder, device_id};
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::events::{EventSink, ObjectRef, Reason, Report};
+use crate::monitor::HANGS;
 use crate::names::NodeName;
 use crate::node::Node;
 use crate::status::StatusWriter;
@@ -45,6 +46,10 @@ pub(crate) struct Preparer {
     local: Arc<Mutex<UnderWay>>,
     /// Who may read a claim: an answer has megabytes.
     readers: Arc<Semaphore>,
+    /// Who may ask the driver, in a thread: one that hangs has one thread, however often the kubelet tries again.
+    turn: Arc<Semaphore>,
+    /// How long the others wait for it.
+    patience: Duration,
 }
 
 /// What is being prepared, by uid.
@@ -59,30 +64,51 @@ struct Attempts {
 }
 
 impl UnderWay {
-    /// Returns what [`Self::end`] has to find.
-    fn begin(&mut self, uid: &ClaimUid) -> u64 {
-        let attempts = self.0.entry(uid.clone()).or_default();
-        attempts.count = attempts.count.saturating_add(1);
-        attempts.releases
-    }
-
     fn release(&mut self, uid: &ClaimUid) {
         if let Some(attempts) = self.0.get_mut(uid) {
             attempts.releases = attempts.releases.saturating_add(1);
         }
     }
+}
+
+/// A claim that is being prepared, until this is dropped: not under the lock.
+#[derive(Debug)]
+struct Attempt {
+    local: Arc<Mutex<UnderWay>>,
+    uid: ClaimUid,
+    /// [`Attempts::releases`], when it began.
+    releases: u64,
+}
+
+impl Attempt {
+    fn begin(local: &Arc<Mutex<UnderWay>>, uid: &ClaimUid) -> Self {
+        let mut under_way = lock(local);
+        let attempts = under_way.0.entry(uid.clone()).or_default();
+        attempts.count = attempts.count.saturating_add(1);
+        Self {
+            local: Arc::clone(local),
+            uid: uid.clone(),
+            releases: attempts.releases,
+        }
+    }
 
     /// Whether the claim was not given back since.
-    fn end(&mut self, uid: &ClaimUid, begun: u64) -> bool {
-        let Some(attempts) = self.0.get_mut(uid) else {
-            return false;
+    fn is_current(&self, local: &UnderWay) -> bool {
+        let attempts = local.0.get(&self.uid);
+        attempts.is_some_and(|attempts| attempts.releases == self.releases)
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let mut local = lock(&self.local);
+        let Some(attempts) = local.0.get_mut(&self.uid) else {
+            return;
         };
         attempts.count = attempts.count.saturating_sub(1);
-        let is_current = attempts.releases == begun;
         if attempts.count == 0 {
-            self.0.remove(uid);
+            local.0.remove(&self.uid);
         }
-        is_current
     }
 }
 
@@ -105,6 +131,8 @@ impl Preparer {
             counts,
             local: Arc::default(),
             readers: Arc::new(Semaphore::new(READERS)),
+            turn: Arc::new(Semaphore::new(1)),
+            patience: HANGS,
         }
     }
 
@@ -124,6 +152,7 @@ impl Preparer {
 
     async fn prepare_uncounted(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let name = format!("claim {}/{}", claim.namespace, claim.name);
+        let attempt = Attempt::begin(&self.local, &claim.uid);
         let object = match self.get(&claim).await {
             Ok(object) => ResourceClaim::from(object),
             Err(error) if error.is_absent() => {
@@ -132,8 +161,18 @@ impl Preparer {
             Err(error) => return Err(host_config::chain(&error)),
         };
         let refused = refusal(&object);
-        let this = self.clone();
-        let prepared = blocking(move || this.prepare_local(&object, &claim)).await;
+        let prepared = match self.turn().await {
+            Ok(turn) => {
+                let this = self.clone();
+                let work = move || {
+                    // Kept as long as the thread works, which may be longer than anybody waits for its answer.
+                    let _turn = turn;
+                    this.prepare_local(&object, &claim, &attempt)
+                };
+                blocking(work).await
+            }
+            Err(why) => Err(why),
+        };
         let (allocation, strength) = prepared.map_err(|why| {
             self.events.report(Report {
                 text: why.clone(),
@@ -170,22 +209,39 @@ impl Preparer {
         api::answer(operation, claims.get(&claim.name)).await
     }
 
+    /// Waits until the driver has answered all former questions.
+    ///
+    /// # Errors
+    /// It does not.
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, String> {
+        let turn = Arc::clone(&self.turn).acquire_owned();
+        match tokio::time::timeout(self.patience, turn).await {
+            // Never closed.
+            Ok(turn) => turn.map_err(|closed| closed.to_string()),
+            Err(_late) => Err(format!(
+                "the driver does not answer: a question for another claim is open for {} s",
+                self.patience.as_secs()
+            )),
+        }
+    }
+
     fn prepare_local(
         &self,
         object: &ResourceClaim,
         claim: &ClaimRef,
+        attempt: &Attempt,
     ) -> Result<(Allocation, &'static str), String> {
-        let begun = lock(&self.local).begin(&claim.uid);
-        // The driver may not answer for long.
-        let read = self.read_local(object, claim);
-        let mut local = lock(&self.local);
-        if !local.end(&claim.uid, begun) {
+        // The driver may not answer for long, and what is given back does not wait for it.
+        let (allocation, strength) = self.read_local(object, claim)?;
+        let reserve = self
+            .node
+            .prepare()
+            .map_err(|error| host_config::chain(&*error))?;
+        let local = lock(&self.local);
+        if !attempt.is_current(&local) {
             return Err("it was given back meanwhile".to_owned());
         }
-        let (allocation, strength) = read?;
-        self.node
-            .prepare(&allocation.record)
-            .map_err(|error| host_config::chain(&*error))?;
+        reserve(&allocation.record).map_err(|error| host_config::chain(&*error))?;
         self.cdi
             .write(&allocation.record)
             .map_err(|error| host_config::chain(&error))?;
@@ -328,22 +384,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_given_back_meanwhile_is_not_reserved() {
-        let uid = |last: u8| ClaimUid::new(format!("11111111-2222-3333-4444-55555555555{last}"));
-        let (first, other) = (uid(1).unwrap(), uid(2).unwrap());
-        let mut local = UnderWay::default();
-        let late = local.begin(&first);
-        let untouched = local.begin(&other);
-        local.release(&first);
-        let again = local.begin(&first);
-        assert!(!local.end(&first, late));
-        assert!(local.end(&first, again) && local.end(&other, untouched));
-        // What is not under way is forgotten.
-        local.release(&first);
-        assert!(local.0.is_empty());
-    }
-}
+mod tests;

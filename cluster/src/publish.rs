@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use cards::events::now_unix_ms;
 use cards::lock::{Attempt, FileLock};
+use cards::store;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use k8s_openapi::api::resource::v1::ResourceSlice;
@@ -42,6 +43,9 @@ const WATCH_S: u32 = 60;
 /// From one try to get the lock to the next.
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
+/// The longest name of a mode has fewer.
+const MODE_BYTES_MAX: u64 = 64;
+
 /// More than these are no slices of one node.
 const LISTED_MAX: u32 = 100;
 
@@ -53,6 +57,8 @@ pub(crate) struct Publisher {
     events: EventSink,
     /// What is offered, as far as it was published.
     switch: Option<Switch>,
+    /// Its mode, for the next agent.
+    mode_file: PathBuf,
     given: Given,
     /// The value of the label of placement that was reported, since nobody knows it.
     unknown: Option<String>,
@@ -69,13 +75,19 @@ struct Reached {
 }
 
 impl Publisher {
-    pub(crate) fn new(node: NodeName, connection: Arc<Connection>, events: EventSink) -> Self {
+    pub(crate) fn new(
+        node: NodeName,
+        connection: Arc<Connection>,
+        events: EventSink,
+        mode_file: PathBuf,
+    ) -> Self {
         Self {
             node,
             given: Given::new(Arc::clone(&connection)),
             connection,
             events,
             switch: None,
+            mode_file,
             unknown: None,
         }
     }
@@ -121,6 +133,7 @@ impl Publisher {
         let slices = self.connection.all::<ResourceSlice>().await?;
         let listed = self.list(&slices).await?;
         let switch = self.switch(labels.mode, seen.claims, &listed.items);
+        self.keep_mode(switch.mode);
         let offer = Offer::of(&cards, switch, &seen.sysfs);
         let uid = node.metadata.uid.unwrap_or_default();
         let generation = slice::generation(&Published::of(&listed.items), &offer);
@@ -192,10 +205,11 @@ impl Publisher {
         cards
     }
 
-    /// The mode that holds. After a restart it is read from what is published, since claims may still be there by a former one.
+    /// The mode that holds. After a restart it is read from what is published, since claims may still be there by a former one; the kubelet deletes the
+    /// slices of an agent that is away for 30 s, and then the file has it.
     fn switch(&self, labelled: Mode, claims: Option<usize>, found: &[ResourceSlice]) -> Switch {
         let before = self.switch.or_else(|| {
-            let mode = slice::mode_of(found)?;
+            let mode = slice::mode_of(found).or_else(|| kept_mode(&self.mode_file))?;
             let draining = false;
             Some(Switch { mode, draining })
         });
@@ -205,6 +219,16 @@ impl Publisher {
         });
         // Records that cannot be read are claims.
         before.next(labelled, claims.unwrap_or(usize::MAX))
+    }
+
+    /// Before slices are of it: a former one that are still there come first.
+    fn keep_mode(&self, mode: Mode) {
+        if kept_mode(&self.mode_file) == Some(mode) {
+            return;
+        }
+        if let Err(error) = store::replace_beside_others(&self.mode_file, mode.name().as_bytes()) {
+            tracing::warn!(error = %host_config::chain(&error), "an agent that comes later may not know how cards were offered");
+        }
     }
 
     async fn list(
@@ -264,6 +288,11 @@ impl Publisher {
             }
         }
     }
+}
+
+fn kept_mode(file: &Path) -> Option<Mode> {
+    let text = store::read_capped("mode of the node", file, MODE_BYTES_MAX).ok()?;
+    Mode::of_name(std::str::from_utf8(&text).ok()?)
 }
 
 fn pending_mode(node: &NodeName, mode: Mode) -> Report {

@@ -37,10 +37,13 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
     assert_eq!(fs::read_to_string(kept_rendering())?, kept);
 
     // What values change.
-    let off = "classic.enabled=false,agent.metricsPort=0,agent.nodeLabels=false";
+    let off = "classic.enabled=false,quota.enabled=false,priorityQuota.create=false,\
+        agent.metricsPort=0,agent.nodeLabels=false";
     let without = chart.render(&["--set", off])?;
     let without = objects(&without.success()?.stdout)?;
-    find(&without, "MutatingAdmissionPolicy").unwrap_err();
+    for absent in ["MutatingAdmissionPolicy", "Deployment", "ResourceQuota"] {
+        find(&without, absent).unwrap_err();
+    }
     let names = without
         .iter()
         .filter_map(|object| object["metadata"]["name"].as_str());
@@ -93,6 +96,7 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
         roles == ["cgpu-agent", "cgpu-agent-device-plugin"],
         "{roles:?}"
     );
+    limiting(&chart)?;
     placed(&chart)?;
     preempting(&chart)?;
     installing(&chart)?;
@@ -107,6 +111,27 @@ fn helm_renders_the_chart_as_it_is_kept() -> Result<()> {
         !elsewhere.contains(CHART_NAMESPACE),
         "a namespace that is another one"
     );
+    Ok(())
+}
+
+/// A namespace's maximum holds whatever its pods name: without the policies the annotation would be taken and mean nothing.
+fn limiting(chart: &Chart) -> Result<()> {
+    for values in ["classic.enabled=false", "classic.enabled=false,quota=null"] {
+        let rendered = objects(&chart.render(&["--set", values])?.success()?.stdout)?;
+        let has = |kind: &str, name: &str| {
+            let mut rendered = rendered.iter();
+            let found = rendered.any(|it| it["kind"] == kind && it["metadata"]["name"] == name);
+            ensure!(found, "{values}: no {kind} {name}");
+            Ok(())
+        };
+        for policy in ["", "-allocations", "-namespaces"].map(|of| format!("cgpu-quota{of}")) {
+            has("ValidatingAdmissionPolicy", &policy)?;
+            has("ValidatingAdmissionPolicyBinding", &policy)?;
+        }
+        for kind in ["Deployment", "ServiceAccount", "ClusterRoleBinding"] {
+            has(kind, "cgpu-templates")?;
+        }
+    }
     Ok(())
 }
 
@@ -246,6 +271,8 @@ fn values_that_cannot_be_are_refused_by_their_keys() -> Result<()> {
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("runtimeClass.handler=Cgpu", "handler"),
         ("classic.enabled=perhaps", "enabled"),
+        ("quota.enabled=perhaps", "enabled"),
+        ("priorityQuota.create=perhaps", "create"),
         ("controller.evictForPriority=sometimes", "evictForPriority"),
         ("controller.evict=true", "evict"),
         ("install.mode=on", "mode"),
@@ -316,6 +343,13 @@ fn the_kept_rendering_is_of_this_chart() -> Result<()> {
         volumes.len(),
         container["volumeMounts"].as_array().map_or(0, Vec::len)
     );
+    // A cluster that limits a class of the pods starts none without a quota of it.
+    let quota = &find(&objects, "ResourceQuota")?["spec"]["scopeSelector"]["matchExpressions"];
+    let classes = quota[0]["values"].as_array().context("classes")?;
+    for object in &objects {
+        let class = &object["spec"]["template"]["spec"]["priorityClassName"];
+        ensure!(class.is_null() || classes.contains(class), "{class}");
+    }
     Ok(())
 }
 

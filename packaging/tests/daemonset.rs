@@ -69,7 +69,7 @@ impl Cluster<'_> {
         let cdi = cdi_folder(&self.worker.rig.node);
         let values = [
             format!("image.repository={repository},image.tag={tag},image.pullPolicy=Never"),
-            format!("install.mode={mode},classic.enabled=false"),
+            format!("install.mode={mode},classic.enabled=false,quota.enabled=false"),
             // Nobody serves `kubernetes.default` in this network.
             format!(
                 "agent.hostNetwork=true,agent.arguments={{--api-server={}}}",

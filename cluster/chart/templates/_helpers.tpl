@@ -16,6 +16,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{- /* Whether there is the controller that makes classic pods' templates and counts for namespaces' maxima, with the policies of these: also with
+values that were kept from before `quota` was one of them. */ -}}
+{{- define "cgpu.templates" -}}
+{{- $quota := ne (toString (.Values.quota).enabled) "false" -}}
+{{- if and (not .Values.agent.devicePlugin) (or .Values.classic.enabled $quota) }}yes{{ end -}}
+{{- end }}
+
 {{- define "cgpu.restart" -}}
 {{- with .Values.install -}}
 {{- .restart | default (ternary "systemd" "signal" (eq .engine "crio")) -}}

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sys::sync::lock;
 
 use super::*;
-use crate::node::{Fault, Node, Trouble, TroubleKind};
+use crate::node::{Fault, Node, Reserve, Trouble, TroubleKind};
 
 pub(crate) const UID: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -85,7 +85,7 @@ impl Node for FixtureNode {
         Ok(Vec::new())
     }
 
-    fn prepare(&self, _record: &Record) -> Result<(), Fault> {
+    fn prepare(&self) -> Result<Reserve, Fault> {
         Err("a fixture".into())
     }
 
@@ -129,7 +129,7 @@ fn config(source: &str, requests: Value, keys: Value) -> Value {
     json!({"source": source, "requests": requests, "opaque": {"driver": DRIVER, "parameters": parameters}})
 }
 
-fn plain() -> Value {
+pub(crate) fn plain() -> Value {
     claim(
         json!([result("vgpu", 0, 0)]),
         json!([config("FromClass", json!([]), json!({"policy": "soft"}))]),

@@ -134,7 +134,7 @@ impl Plugin {
             let cards = this.node.cards().map_err(|error| error.to_string())?;
             let mut record = selection.record(&this.resource, &this.name, &cards)?;
             record.pods.extend(pod);
-            let prepared = this.node.prepare(&record);
+            let prepared = this.node.prepare().and_then(|reserve| reserve(&record));
             prepared
                 .map_err(|error| format!("{}: {}", this.resource, host_config::chain(&*error)))?;
             Ok(record)

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Nothing is kept but what the API has: a second controller does the same, and the server refuses what is there already. A template that the
-//! server refuses, as by a namespace's ceiling, is an event of the pod that waits for it, and is tried again each period.
+//! server refuses, as by a namespace's ceiling or with whatever other status, is an event of the pod that waits for it, and is tried again each
+//! period. It holds up no other one.
 
 mod needed;
 mod shape;
@@ -38,6 +39,9 @@ const TRANSLATED: &str = "cgpu.io/translated";
 /// A server that ends every watch at once is not asked more often than this.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
+/// From one look to the next, in seconds, where the server had no time in the first one.
+const AGAIN_S: u32 = 5;
+
 /// How often the controller looks, and how long a template stays.
 #[derive(Debug, Clone, Copy)]
 pub struct TemplatesPace {
@@ -58,7 +62,7 @@ impl Default for TemplatesPace {
 
 /// Serves until `stop` is complete, and keeps the accounts of namespaces beside it. What cannot be done is logged and tried again.
 pub async fn run_templates(access: Access, pace: TemplatesPace, stop: impl Future<Output = ()>) {
-    let connection = Arc::new(Connection::new(access));
+    let connection = Arc::new(Connection::of_controller(access));
     tokio::select! {
         () = serve(Arc::clone(&connection), pace) => {}
         () = quota::serve(connection) => {}
@@ -112,7 +116,11 @@ impl Controller {
                 self.look().await?;
                 backoff.reset();
                 let next = Instant::now() + BETWEEN_LOOKS;
-                let watched = self.watch(&version).await?;
+                let period_s = match self.store.is_busy() {
+                    true => self.pace.period_s.min(AGAIN_S),
+                    false => self.pace.period_s,
+                };
+                let watched = self.watch(&version, period_s).await?;
                 sleep_until(next).await;
                 match watched {
                     Watched::Until(next) if !self.needed.is_outdated() => version = next,
@@ -157,17 +165,15 @@ impl Controller {
         Ok(())
     }
 
-    async fn watch(&mut self, version: &str) -> Result<Watched, Error> {
+    async fn watch(&mut self, version: &str, period_s: u32) -> Result<Watched, Error> {
         let pods = self.connection.all::<Pod>().await?;
-        let params = WatchParams::default()
-            .labels(TRANSLATED)
-            .timeout(self.pace.period_s);
+        let params = WatchParams::default().labels(TRANSLATED).timeout(period_s);
         let question = pods.watch(&params, version);
         let events = api::answer(|| "watch pods".to_owned(), question).await?;
         let mut events = pin!(events);
         let mut version = version.to_owned();
         // A server that is gone ends no watch.
-        let end = sleep(Duration::from_secs(u64::from(self.pace.period_s) + 5));
+        let end = sleep(Duration::from_secs(u64::from(period_s) + 5));
         let mut end = pin!(end);
         loop {
             let event = tokio::select! {

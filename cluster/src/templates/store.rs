@@ -29,12 +29,17 @@ const REPORTER: Reporter = Reporter {
 /// What the server answers to an object that is there already.
 const CONFLICT: u16 = 409;
 
+/// What it answers to too many questions, whatever they are.
+const TOO_MANY: u16 = 429;
+
 /// Reads, makes and deletes templates.
 pub(super) struct Store {
     connection: Arc<Connection>,
     made: BTreeMap<Key, Made>,
     /// Names that somebody else has taken, or that are refused.
     refused: BTreeSet<Key>,
+    /// Whether the server had no time for one of them since they were read.
+    is_busy: bool,
     reports: Reports,
     /// Bytes of memory that the cluster's cards have, and how many cards, as far as parts of cards are needed.
     sizes: BTreeMap<u64, usize>,
@@ -52,6 +57,7 @@ impl Store {
             connection,
             made: BTreeMap::new(),
             refused: BTreeSet::new(),
+            is_busy: false,
             reports: Reports::default(),
             sizes: BTreeMap::new(),
         }
@@ -64,6 +70,11 @@ impl Store {
     /// Whether the last try to make it was in vain.
     pub(super) fn is_refused(&self, key: &Key) -> bool {
         self.refused.contains(key)
+    }
+
+    /// Whether what is refused may be made in a moment.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
     }
 
     /// Templates that the controller has made.
@@ -107,6 +118,7 @@ impl Store {
             .await?;
         self.made = made;
         self.refused.retain(|key| needed.has(key));
+        self.is_busy = false;
         self.reports.begin(Instant::now());
         for key in outdated {
             self.delete(&key).await?;
@@ -173,7 +185,17 @@ impl Store {
                 Ok(())
             }
             Err(Error::Api {
-                status: Some(400..500),
+                status: Some(TOO_MANY),
+                why,
+                ..
+            }) => {
+                tracing::debug!(namespace, name, why, "a template is not made yet");
+                self.refused.insert(key.clone());
+                self.is_busy = true;
+                Ok(())
+            }
+            Err(Error::Api {
+                status: Some(_),
                 why,
                 ..
             }) => self.refuse(key, waiting, &why).await,
@@ -218,6 +240,14 @@ impl Store {
                 status: Some(404 | CONFLICT),
                 ..
             }) => {}
+            Err(Error::Api {
+                status: Some(status),
+                why,
+                ..
+            }) => {
+                tracing::warn!(namespace, name, why, "a template is not collected");
+                self.is_busy |= status == TOO_MANY;
+            }
             Err(error) => return Err(error),
         }
         Ok(())

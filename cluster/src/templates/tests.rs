@@ -25,15 +25,18 @@ fn controller(pods: usize, names: usize) -> (Controller, Questions) {
             _ => page(&[], ""),
         }
     });
+    (controller_of(connection), questions)
+}
+
+fn controller_of(connection: Connection) -> Controller {
     let connection = Arc::new(connection);
-    let controller = Controller {
+    Controller {
         store: Store::new(Arc::clone(&connection)),
         connection,
         pace: TemplatesPace::default(),
         needed: Needed::default(),
         unneeded: BTreeMap::new(),
-    };
-    (controller, questions)
+    }
 }
 
 fn count(questions: &Questions, part: &str) -> usize {
@@ -68,4 +71,62 @@ async fn a_namespace_of_such_pods_has_few_events_a_look() {
     }
     let tries = count(&questions, "POST") - count(&questions, "/events");
     assert_eq!(tries, needed::OF_NAMESPACE_MAX * 3);
+}
+
+/// A server that refuses what is done with one namespace's templates.
+fn refusing(status: u16) -> (Controller, Questions) {
+    let (connection, questions) = fake::serve(move |method, uri, body| {
+        let path = uri.split('?').next().unwrap();
+        match (method, path.rsplit('/').next().unwrap()) {
+            ("POST", "events") => (201, json!({"metadata": {}})),
+            ("POST" | "DELETE", _) if path.contains("/namespaces/bad/") => {
+                refusal(status, "not these")
+            }
+            ("POST", _) => (201, body.clone()),
+            ("DELETE", _) => (200, json!({"kind": "Status", "apiVersion": "v1"})),
+            (_, "pods") => page(&["bad", "good"].map(pod_of), ""),
+            _ => page(&["bad", "good"].map(template_of), ""),
+        }
+    });
+    let mut controller = controller_of(connection);
+    controller.pace.grace = Duration::ZERO;
+    (controller, questions)
+}
+
+/// A pod that names a template which is not there.
+fn pod_of(namespace: &str) -> Value {
+    let claim = json!({"name": "c", "resourceClaimTemplateName": "cgpu-m4-c0-x1"});
+    json!({
+        "metadata": {"namespace": namespace, "name": "p", "uid": namespace},
+        "spec": {"containers": [], "resourceClaims": [claim]},
+    })
+}
+
+/// A template that no pod names.
+fn template_of(namespace: &str) -> Value {
+    json!({"metadata": {"namespace": namespace, "name": "cgpu-m8-c0-x1"}, "spec": {"spec": {}}})
+}
+
+#[tokio::test]
+async fn a_template_that_is_refused_with_whatever_status_holds_up_no_other_one() {
+    for status in [400, 403, 404, 409, 422, 429, 500, 502, 503, 504] {
+        let (mut controller, questions) = refusing(status);
+        controller.list().await.unwrap();
+        controller.look().await.unwrap();
+        for question in ["POST", "DELETE"] {
+            for namespace in ["bad", "good"] {
+                let part = format!("/namespaces/{namespace}/resourceclaimtemplates");
+                let questions = sys::sync::lock(&questions);
+                let mut questions = questions.iter();
+                let is_there = questions.any(|it| it.starts_with(question) && it.contains(&part));
+                assert!(is_there, "{status}: {question} {part}");
+            }
+        }
+        // Too many questions are nobody's fault: no event, and soon again.
+        let (is_late, is_silent) = (status == 429, matches!(status, 409 | 429));
+        assert_eq!(controller.store.is_busy(), is_late, "{status}");
+        assert_eq!(count(&questions, "/events") == 0, is_silent, "{status}");
+        controller.store.read(&controller.needed).await.unwrap();
+        assert!(!controller.store.is_busy());
+    }
 }

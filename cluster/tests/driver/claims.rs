@@ -1,4 +1,5 @@
 //! Claims as the kubelet meets them, on a real state folder; the test plays kubelet and API server.
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::fixture::api::Fault;
@@ -111,6 +112,31 @@ async fn another_pod_of_a_claim_is_let_in() {
     // Another kubelet, or the same one after a restart, does.
     assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
     assert_eq!(pods(), both);
+}
+
+#[tokio::test]
+async fn claims_are_given_back_while_the_driver_holds_one_up() {
+    let fixture = Fixture::new().await;
+    fixture.claim("given", claim(1, "given", 0, "1Gi"));
+    fixture.claim("late", claim(2, "late", 0, "1Gi"));
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    assert_eq!(kubelet.prepare_one("given", &uid(1)).await, "");
+    let hung = fixture.questions.hung.lock().await;
+    let late = uid(2);
+    let meanwhile = async {
+        let count = || fixture.questions.count.load(Ordering::Relaxed);
+        soon("a question", || count() == 2).await;
+        assert_eq!(kubelet.unprepare("given", &uid(1)).await, "");
+        assert_eq!(kubelet.unprepare("late", &late).await, "");
+        drop(hung);
+    };
+    let (error, ()) = tokio::join!(kubelet.prepare_one("late", &late), meanwhile);
+    assert!(error.contains("given back meanwhile"), "{error}");
+    assert_eq!(
+        (fixture.record(&uid(1)), fixture.record(&late)),
+        (None, None)
+    );
 }
 
 #[tokio::test]

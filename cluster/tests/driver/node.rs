@@ -146,11 +146,20 @@ async fn a_node_s_label_changes_its_mode_when_the_last_claim_is_gone() {
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n1", "uid": "node-uid", "labels": {"ack.node.gpu.schedule": "default"}},
     }));
-    let _driver = fixture.start();
-    let kubelet = fixture.kubelet().await;
+    // As the kubelet does while there is no agent.
+    fixture.api.remove(SLICE).unwrap();
+    let driver = fixture.start();
     let draining = |device: &Value| device["taints"][0]["key"] == "gpu.cgpu.io/mode-change";
     soon("nothing new is placed", || {
-        fixture.devices().iter().all(draining)
+        fixture.devices().len() == 2 && fixture.devices().iter().all(draining)
+    })
+    .await;
+    driver.end().await;
+    // And another agent finds them.
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    soon("nothing new is placed", || {
+        fixture.devices().len() == 2 && fixture.devices().iter().all(draining)
     })
     .await;
     assert_eq!(fixture.devices()[0]["allowMultipleAllocations"], true);

@@ -13,25 +13,44 @@ use host_config::Config;
 
 use crate::host::Host;
 use crate::lifecycle::{reclaim_locked, sweep_sockets};
-use crate::{Error, resize, state};
+use crate::resize::Unsettled;
+use crate::{Error, state};
 
-/// Reserves what a claim was given on this host, durably. Reserved already, its pods are added.
-///
-/// # Errors
-/// A share that does not fit beside what is granted and reserved, or whose card is unknown or unhealthy; a claim that was given otherwise
-/// before, by which a container lives; the host's. Nothing is reserved then.
-pub fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
-    let host = Host::find(config)?;
-    state::prepare(&config.state_dir)?;
-    let unsettled = resize::Unsettled::ask(config);
-    sweep_sockets();
-    let lock = StateLock::take(&config.state_dir)?;
-    let (lock, _reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
-    let store = DiskStore;
-    let reservations = Reservations::open(&lock, &config.state_dir, &store);
-    unsettled.settle(config, &reservations, &host.inventory)?;
-    reservations.reserve_claim(record, &host.inventory.cards, &host.defaults(config))?;
-    Ok(())
+/// What the driver and the brokers answered, by which claims are reserved.
+#[derive(Debug)]
+pub struct Answers {
+    host: Host,
+    unsettled: Unsettled,
+}
+
+impl Answers {
+    /// Asks them, without any lock: they may take long.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn ask(config: &Config) -> Result<Self, Error> {
+        let host = Host::find(config)?;
+        state::prepare(&config.state_dir)?;
+        let unsettled = Unsettled::ask(config);
+        sweep_sockets();
+        Ok(Self { host, unsettled })
+    }
+
+    /// Reserves what a claim was given on this host, durably. Reserved already, its pods are added.
+    ///
+    /// # Errors
+    /// A share that does not fit beside what is granted and reserved, or whose card is unknown or unhealthy; a claim that was given otherwise
+    /// before, by which a container lives; the host's. Nothing is reserved then.
+    pub fn reserve(&self, config: &Config, record: &Record) -> Result<(), Error> {
+        let Self { host, unsettled } = self;
+        let lock = StateLock::take(&config.state_dir)?;
+        let (lock, _reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
+        let store = DiskStore;
+        let reservations = Reservations::open(&lock, &config.state_dir, &store);
+        unsettled.settle(config, &reservations, &host.inventory)?;
+        reservations.reserve_claim(record, &host.inventory.cards, &host.defaults(config))?;
+        Ok(())
+    }
 }
 
 /// Lets the pods of a record in to a claim that is reserved with the same shares; another one, or an unknown one, is left as it is.

@@ -1,8 +1,12 @@
 //! An API server of a test's own, without a socket.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use http_body_util::BodyExt;
+use futures_util::{StreamExt, stream};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
 use hyper::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -13,7 +17,7 @@ use super::*;
 /// What it was asked: method and address.
 pub(crate) type Questions = Arc<Mutex<Vec<String>>>;
 
-/// A connection to a server that answers so: method, address and body become status and body.
+/// A connection to a server that answers so: method, address and body become status and body. A list is what a watch sees before nothing comes any more.
 pub(crate) fn serve(
     answer: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Connection, Questions) {
@@ -28,14 +32,26 @@ pub(crate) fn serve(
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             lock(&questions).push(format!("{method} {uri}"));
             let (status, answer) = answer(&method, &uri, &body);
-            let answer = Body::from(answer.to_string().into_bytes());
+            let answer = match answer {
+                Value::Array(events) => silent_after(events),
+                answer => Full::from(answer.to_string()).boxed_unsync(),
+            };
             let answer = Response::builder().status(status).body(answer);
-            Ok::<_, std::convert::Infallible>(answer.unwrap())
+            Ok::<_, Infallible>(answer.unwrap())
         }
     });
     let connection = Connection::new(Access::default());
     *lock(&connection.client) = Some(Client::new(service, "default"));
     (connection, questions)
+}
+
+fn silent_after(events: Vec<Value>) -> UnsyncBoxBody<Bytes, Infallible> {
+    let lines = events.into_iter().map(|event| {
+        let line = Bytes::from(format!("{event}\n"));
+        Ok::<_, Infallible>(Frame::data(line))
+    });
+    let lines = stream::iter(lines).chain(stream::pending());
+    StreamBody::new(lines).boxed_unsync()
 }
 
 /// The answer to a list, with where it goes on.

@@ -8,10 +8,14 @@ use cards::{CardHealth, ComputeTerms, Grant};
 use host_config::chain;
 
 use super::*;
-use crate::claims::{self, prepare};
+use crate::claims::{self, Answers};
 use crate::{Requested, change, reclaim};
 
 const POD: &str = "6d3e";
+
+fn prepare(config: &Config, record: &Record) -> Result<(), Error> {
+    Answers::ask(config)?.reserve(config, record)
+}
 
 fn record(uid: &str, gib: u64) -> Record {
     Record {
