@@ -45,6 +45,27 @@ fn cgpu(root: &Path, arguments: &[&str]) -> Output {
     command(root, arguments).output().unwrap()
 }
 
+#[test]
+fn a_command_line_that_is_wrong_on_every_host_ends_with_2() {
+    let root = root();
+    let code = |arguments: &[&str]| cgpu(root.path(), arguments).status.code();
+    let docker = ["install", "--engine", "docker@28"];
+    for wrong in [
+        &["--programs", "bin"][..],
+        &["--engine", "docker@20.10"],
+        &["--restart"],
+    ] {
+        assert_eq!(code(&[&docker[..], wrong].concat()), Some(2), "{wrong:?}");
+    }
+    // What another host has is no wrong command line.
+    let absent = [&docker[..], &["--programs", "/opt/none"]].concat();
+    assert_eq!(code(&absent), Some(1));
+    let by_signal = ["install", "--restart=signal", "--engine", "docker@28"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu"));
+    let output = command.args(by_signal).arg("--dry-run").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
 fn refused(root: &Path, arguments: &[&str]) -> String {
     let output = cgpu(root, arguments);
     assert!(!output.status.success(), "{output:?}");

@@ -335,12 +335,12 @@ fn programs(facts: &Facts) -> Vec<Check> {
                     runc.path.display(),
                     runc.version
                 ),
-                "install runc 1.1 or later built with libseccomp 2.5 or later",
+                "install runc 1.1 or later built with libseccomp 2.5 or later, or crun",
             ),
             Err(why) => Check::missing(
                 "runc",
                 why,
-                "install runc 1.1 or later, or name it as `runc` in cgpu.toml",
+                "install runc 1.1 or later or crun, or name one of them as `runc` in cgpu.toml",
             ),
         },
         match &facts.broker {

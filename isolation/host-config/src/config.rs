@@ -49,7 +49,7 @@ const SIZE_MAX_BYTES: u64 = 1 << 20;
 pub struct Config {
     /// Where cgpu keeps its state; root's alone. It need not survive a reboot.
     pub state_dir: PathBuf,
-    /// The OCI runtime; absent: `runc` from [`RUNC_DIRS`].
+    /// The OCI runtime; absent: `runc`, else `crun`, from [`RUNC_DIRS`].
     pub runc: Option<PathBuf>,
     /// The broker program; absent: `cgpu-broker` among cgpu's own programs.
     pub broker: BrokerConfig,
