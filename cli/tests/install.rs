@@ -46,6 +46,50 @@ fn cgpu(root: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
+fn what_was_registered_by_hand_is_named_by_uninstall_and_stays() {
+    let root = root();
+    let root = root.path();
+    let daemon = r#"{"runtimes": {"gpu": {"path": "/usr/bin/cgpu-runtime"}}}"#;
+    put(root, "etc/docker/daemon.json", daemon);
+    let named = "/etc/docker/daemon.json names /usr/bin/cgpu-runtime, which `cgpu install` did not write: take it out by hand";
+    let of_docker = |report: &Value| {
+        let engines = report["engines"].as_array().unwrap();
+        let docker = engines.iter().find(|one| one["engine"] == "docker");
+        let docker = docker.unwrap_or_else(|| panic!("{report}"));
+        (docker["state"].clone(), docker["remarks"].clone())
+    };
+    let text = cgpu(root, &["uninstall", "--dry-run"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains(named) && !text.contains("in no engine"),
+        "{text}"
+    );
+    let report = done(root, &["uninstall", "--engine", "docker"]);
+    assert_eq!(of_docker(&report), ("skipped".into(), vec![named].into()));
+    // Beside what `cgpu install` has written.
+    done(root, &["install", "--engine", "docker@28"]);
+    let report = done(root, &["uninstall"]);
+    let (state, remarks) = of_docker(&report);
+    assert_eq!(state, "changed");
+    assert!(
+        remarks.as_array().unwrap().contains(&named.into()),
+        "{remarks}"
+    );
+    let left = fs::read_to_string(root.join("etc/docker/daemon.json")).unwrap();
+    assert_eq!(left, daemon);
+    // Its default, without which it starts nothing.
+    let default = daemon.replacen('{', r#"{"default-runtime": "gpu", "#, 1);
+    put(root, "etc/docker/daemon.json", &default);
+    let (_, remarks) = of_docker(&done(root, &["uninstall"]));
+    assert!(
+        remarks
+            .to_string()
+            .contains("the engine starts no container"),
+        "{remarks}"
+    );
+}
+
+#[test]
 fn a_command_line_that_is_wrong_on_every_host_ends_with_2() {
     let root = root();
     let code = |arguments: &[&str]| cgpu(root.path(), arguments).status.code();

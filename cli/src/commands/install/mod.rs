@@ -35,6 +35,7 @@ mod engine;
 mod host;
 mod journal;
 mod json_text;
+mod named;
 mod place;
 mod plan;
 mod processes;
