@@ -9,6 +9,7 @@ mod facts;
 mod pods;
 mod selinux;
 mod standing;
+mod state_folder;
 
 use cards::{IoUring, Mode, RegisteredMemory};
 use serde::Serialize;
@@ -145,6 +146,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     checks.extend(state(facts));
     checks.extend(configured::checks(facts));
     checks.extend(standing::containers(facts));
+    checks.extend(state_folder::checks(facts));
     checks.extend(standing::engines(facts));
     checks.extend(selinux::check(facts));
     // Which backends there are depends on the configuration: without one there is nothing to say of them.

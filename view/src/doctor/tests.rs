@@ -58,6 +58,7 @@ fn healthy() -> Facts {
         state_dir_usable: Ok(()),
         containers: Ok(Vec::new()),
         forsaken: Vec::new(),
+        elsewhere: Vec::new(),
     }
 }
 
