@@ -105,6 +105,17 @@ fn a_container_without_a_vgpu_that_has_events_is_pointed_to_them() {
     }
 }
 
+/// The commonest reason for a container without a card leaves no trace: it was never seen.
+#[test]
+fn events_of_an_unknown_container_name_the_forgotten_runtime() {
+    let host = host();
+    let output = command(&host, &["web"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let parts = ["no container \"web\"", "not started under cgpu's runtime"];
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+}
+
 /// As `tail` and `journalctl` do: who follows wants what comes.
 #[test]
 fn who_follows_gets_the_last_ten_first() {

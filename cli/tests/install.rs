@@ -45,6 +45,71 @@ fn cgpu(root: &Path, arguments: &[&str]) -> Output {
     command(root, arguments).output().unwrap()
 }
 
+#[test]
+fn what_was_registered_by_hand_is_named_by_uninstall_and_stays() {
+    let root = root();
+    let root = root.path();
+    let daemon = r#"{"runtimes": {"gpu": {"path": "/usr/bin/cgpu-runtime"}}}"#;
+    put(root, "etc/docker/daemon.json", daemon);
+    let named = "/etc/docker/daemon.json names /usr/bin/cgpu-runtime, which `cgpu install` did not write: take it out by hand";
+    let of_docker = |report: &Value| {
+        let engines = report["engines"].as_array().unwrap();
+        let docker = engines.iter().find(|one| one["engine"] == "docker");
+        let docker = docker.unwrap_or_else(|| panic!("{report}"));
+        (docker["state"].clone(), docker["remarks"].clone())
+    };
+    let text = cgpu(root, &["uninstall", "--dry-run"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains(named) && !text.contains("in no engine"),
+        "{text}"
+    );
+    let report = done(root, &["uninstall", "--engine", "docker"]);
+    assert_eq!(of_docker(&report), ("skipped".into(), vec![named].into()));
+    // Beside what `cgpu install` has written.
+    done(root, &["install", "--engine", "docker@28"]);
+    let report = done(root, &["uninstall"]);
+    let (state, remarks) = of_docker(&report);
+    assert_eq!(state, "changed");
+    assert!(
+        remarks.as_array().unwrap().contains(&named.into()),
+        "{remarks}"
+    );
+    let left = fs::read_to_string(root.join("etc/docker/daemon.json")).unwrap();
+    assert_eq!(left, daemon);
+    // Its default, without which it starts nothing.
+    let default = daemon.replacen('{', r#"{"default-runtime": "gpu", "#, 1);
+    put(root, "etc/docker/daemon.json", &default);
+    let (_, remarks) = of_docker(&done(root, &["uninstall"]));
+    assert!(
+        remarks
+            .to_string()
+            .contains("the engine starts no container"),
+        "{remarks}"
+    );
+}
+
+#[test]
+fn a_command_line_that_is_wrong_on_every_host_ends_with_2() {
+    let root = root();
+    let code = |arguments: &[&str]| cgpu(root.path(), arguments).status.code();
+    let docker = ["install", "--engine", "docker@28"];
+    for wrong in [
+        &["--programs", "bin"][..],
+        &["--engine", "docker@20.10"],
+        &["--restart"],
+    ] {
+        assert_eq!(code(&[&docker[..], wrong].concat()), Some(2), "{wrong:?}");
+    }
+    // What another host has is no wrong command line.
+    let absent = [&docker[..], &["--programs", "/opt/none"]].concat();
+    assert_eq!(code(&absent), Some(1));
+    let by_signal = ["install", "--restart=signal", "--engine", "docker@28"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu"));
+    let output = command.args(by_signal).arg("--dry-run").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
 fn refused(root: &Path, arguments: &[&str]) -> String {
     let output = cgpu(root, arguments);
     assert!(!output.status.success(), "{output:?}");

@@ -347,6 +347,27 @@ fn a_build_for_containers_reports_what_it_does_not_have() {
     assert!(help.contains("smi ") && !help.contains("doctor"), "{help}");
 }
 
+#[cfg(feature = "host")]
+#[test]
+fn a_number_of_tables_for_the_full_screen_is_a_wrong_command_line() {
+    let line = format!("{} top -n 5", env!("CARGO_BIN_EXE_cgpu"));
+    // With a terminal of its own.
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env("CGPU_CONFIG", config())
+        .stdin(std::process::Stdio::null())
+        .output();
+    let Ok(output) = output else {
+        println!(
+            "SKIP: a_number_of_tables_for_the_full_screen_is_a_wrong_command_line: no script(1)"
+        );
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("give --batch or --json"), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{text}");
+}
+
 #[test]
 fn version_is_one_line_and_the_command_names_the_commit_and_its_time() {
     for option in ["--version", "-V"] {

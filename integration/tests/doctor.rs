@@ -31,6 +31,7 @@ tests! {
     a_broker_that_is_gone_and_a_card_that_is_lost
     a_simulator_that_does_not_answer
     a_state_folder_that_is_full_or_removed
+    a_state_folder_that_is_changed_under_a_container
     programs_that_are_missing_or_anybodys
 }
 
@@ -185,6 +186,30 @@ mod bodies {
         // Its control group and its entry in the card's reservations have nobody any more.
         rig.node.cgpu(&["doctor", "--repair"])?.success()?;
         well(rig)
+    }
+
+    pub(super) fn a_state_folder_that_is_changed_under_a_container(rig: &mut Rig) -> Result<()> {
+        rig.hold("a", &["cgpu.io/memory=1Gi"])?.success()?;
+        let (file, state) = (rig.node.config(), rig.node.state_dir());
+        let text = fs::read_to_string(&file)?;
+        let other = state.with_file_name("another-state");
+        let changed = text.replace(
+            &format!("state_dir = \"{}\"", state.display()),
+            &format!("state_dir = \"{}\"", other.display()),
+        );
+        ensure!(changed != text, "{text}");
+        fs::write(&file, changed)?;
+        let of_container = state.join("vgpus").join(rig.node.namespace()).join("a");
+        let looked = found(
+            rig,
+            "state folder",
+            "broken",
+            &of_container.to_string_lossy(),
+        );
+        fs::write(&file, text)?;
+        looked?;
+        well(rig)?;
+        rig.containerd.remove("a")
     }
 
     pub(super) fn programs_that_are_missing_or_anybodys(rig: &mut Rig) -> Result<()> {

@@ -416,6 +416,33 @@ fn joined(source: &str) -> String {
     joined
 }
 
+/// Packages have `docs/guide` alone.
+#[test]
+fn pages_that_programs_name_are_in_the_packages() -> Result<()> {
+    let mut printed = String::new();
+    for folder in PRINTING {
+        sources(&repository().join(folder), &mut printed)?;
+    }
+    let configuration = fs::read_to_string(repository().join("configs/cgpu.toml"))?;
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let pages: BTreeSet<&str> = printed
+        .lines()
+        .filter(is_code)
+        .chain(configuration.lines())
+        .flat_map(|line| line.split("docs/").skip(1))
+        .filter_map(|rest| Some(rest.split_at(rest.find(".md")?).0))
+        .collect();
+    ensure!(pages.len() >= 5, "{pages:?}");
+    for page in pages {
+        let path = repository().join(format!("docs/{page}.md"));
+        ensure!(
+            page.starts_with("guide/") && path.is_file(),
+            "docs/{page}.md is named, and in no package"
+        );
+    }
+    Ok(())
+}
+
 /// The first cell of each row has texts of programs, `…` where they differ.
 #[test]
 fn programs_print_the_texts_of_the_troubleshooting_page() -> Result<()> {

@@ -53,3 +53,77 @@ fn read(
     }
     Ok(scripts)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Output};
+
+    use super::*;
+
+    const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    /// By what `leave_host` knows an engine that would start nothing.
+    const NO_CONTAINER: &str = "the engine starts no container";
+
+    /// And containers that `cgpu ps` does not know.
+    const ELSEWHERE: &str = "in another state folder";
+
+    /// `leave_host` with a `cgpu` that has no container, and whose doctor and uninstall report this.
+    fn leave_host(doctor: &str, uninstall: &str, force: &str) -> Output {
+        let folder = tempfile::tempdir().unwrap();
+        let program = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let cases = [
+            ("ps--json", "\\\"vgpus\\\": []"),
+            ("doctor--json", doctor),
+            ("uninstall--dry-run", uninstall),
+            ("uninstall", "done"),
+        ];
+        let cases = cases.map(|(of, reply)| format!("{of}) echo \"{reply}\" ;;\n"));
+        program("cgpu", &format!("case $1$2 in {} esac", cases.concat()));
+        // The machine's own services are left alone.
+        program("systemctl", "exit 1");
+        let functions = format!("{REPOSITORY}/packaging/scripts/cgpu/functions");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("sh");
+        command.args(["-ec", &format!(". {functions}; leave_host")]);
+        command.env("PATH", format!("{}:{path}", folder.path().display()));
+        command.env("CGPU_FORCE_REMOVE", force).output().unwrap()
+    }
+
+    #[test]
+    fn a_package_that_an_engine_or_a_container_cannot_do_without_is_not_removed() {
+        let by_hand = format!("FILE names PROGRAM; without cgpu's programs {NO_CONTAINER}");
+        let elsewhere = format!("containers have a vGPU {ELSEWHERE}");
+        for (doctor, uninstall, part) in [
+            ("", &*by_hand, &*by_hand),
+            (&*elsewhere, "", "remove them first"),
+        ] {
+            let refused = leave_host(doctor, uninstall, "");
+            let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+            let has_gone = refused.status.success() || !refused.stdout.is_empty();
+            assert!(!has_gone, "{refused:?}");
+            for part in [part, "CGPU_FORCE_REMOVE=1"] {
+                assert!(error.contains(part), "{error}");
+            }
+        }
+        for (doctor, uninstall, force) in [
+            ("", "FILE names PROGRAM", ""),
+            (&*elsewhere, &*by_hand, "1"),
+        ] {
+            let left = leave_host(doctor, uninstall, force);
+            assert!(left.status.success(), "{left:?}");
+            assert_eq!(left.stdout, b"done\n");
+        }
+        for (file, text) in [
+            ("cli/src/commands/install/named.rs", NO_CONTAINER),
+            ("view/src/doctor/state_folder.rs", ELSEWHERE),
+        ] {
+            let printing = fs::read_to_string(Path::new(REPOSITORY).join(file)).unwrap();
+            assert!(printing.contains(text), "{file} prints {text:?}");
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod facts;
 mod pods;
 mod selinux;
 mod standing;
+mod state_folder;
 
 use cards::{IoUring, Mode, RegisteredMemory};
 use serde::Serialize;
@@ -145,6 +146,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     checks.extend(state(facts));
     checks.extend(configured::checks(facts));
     checks.extend(standing::containers(facts));
+    checks.extend(state_folder::checks(facts));
     checks.extend(standing::engines(facts));
     checks.extend(selinux::check(facts));
     // Which backends there are depends on the configuration: without one there is nothing to say of them.
@@ -335,12 +337,12 @@ fn programs(facts: &Facts) -> Vec<Check> {
                     runc.path.display(),
                     runc.version
                 ),
-                "install runc 1.1 or later built with libseccomp 2.5 or later",
+                "install runc 1.1 or later built with libseccomp 2.5 or later, or crun",
             ),
             Err(why) => Check::missing(
                 "runc",
                 why,
-                "install runc 1.1 or later, or name it as `runc` in cgpu.toml",
+                "install runc 1.1 or later or crun, or name one of them as `runc` in cgpu.toml",
             ),
         },
         match &facts.broker {

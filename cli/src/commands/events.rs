@@ -34,6 +34,10 @@ Examples:
 /// With `--follow`, where nothing says how many: as `tail` and `journalctl` have it.
 const FOLLOWED: usize = 10;
 
+/// What the containers are that one can be named of. Who forgot the runtime looks here for the reason.
+const KNOWN: &str =
+    "has a vGPU or events here (one that was not started under cgpu's runtime has neither)";
+
 /// The options of `cgpu events`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -170,7 +174,7 @@ fn find(config: &Config, history: Option<&Path>, name: &str) -> anyhow::Result<V
         }
     }
     let known: Vec<Named> = known.into_iter().collect();
-    let found = every(&known, name, "has a vGPU or events here")?;
+    let found = every(&known, name, KNOWN)?;
     Ok(found.into_iter().map(Subject::Container).collect())
 }
 

@@ -14,6 +14,7 @@ use view::ps::Ps;
 use view::top::Top;
 use view::{JSON_VERSION, moment};
 
+use super::not_understood;
 use crate::output::{Reader, print};
 use crate::render::ps::Width;
 use crate::render::{self, Look};
@@ -65,7 +66,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let is_plain = options.once || options.batch || options.json;
     if !is_plain && stdin().is_terminal() && stdout().is_terminal() {
         if options.rounds.is_some() {
-            bail!("-n counts documents or tables: give --batch or --json with it");
+            return Err(not_understood(
+                "-n counts documents or tables: give --batch or --json with it",
+            ));
         }
         return full_screen(options.period);
     }

@@ -49,7 +49,7 @@ const SIZE_MAX_BYTES: u64 = 1 << 20;
 pub struct Config {
     /// Where cgpu keeps its state; root's alone. It need not survive a reboot.
     pub state_dir: PathBuf,
-    /// The OCI runtime; absent: `runc` from [`RUNC_DIRS`].
+    /// The OCI runtime; absent: `runc`, else `crun`, from [`RUNC_DIRS`].
     pub runc: Option<PathBuf>,
     /// The broker program; absent: `cgpu-broker` among cgpu's own programs.
     pub broker: BrokerConfig,
@@ -71,26 +71,37 @@ pub struct Config {
     pub kubernetes: KubernetesConfig,
     /// What the agent serves, and where.
     pub metrics: MetricsConfig,
-    /// The text that it was read from.
+    /// What it was read from.
     #[serde(skip)]
-    pub text: SourceText,
+    pub source: Source,
 }
 
-/// A configuration as it was written. Two that are written in different ways may be the same.
+/// A configuration as it was written, and where. Two that are written in different ways may be the same.
 #[derive(Clone, Default)]
-pub struct SourceText(String);
+pub struct Source {
+    text: String,
+    path: Option<PathBuf>,
+}
 
-impl PartialEq for SourceText {
+impl PartialEq for Source {
     fn eq(&self, _other: &Self) -> bool {
         true
     }
 }
 
-impl Eq for SourceText {}
+impl Eq for Source {}
 
-impl std::fmt::Debug for SourceText {
+impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.0.len())
+        write!(f, "{} bytes", self.text.len())
+    }
+}
+
+impl Source {
+    /// The host's file, there or not; `None`: it was made by a program.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 }
 
@@ -143,7 +154,7 @@ impl Default for Config {
             compute: ComputeConfig::default(),
             kubernetes: KubernetesConfig::default(),
             metrics: MetricsConfig::default(),
-            text: SourceText::default(),
+            source: Source::default(),
         }
     }
 }
@@ -192,10 +203,12 @@ impl Config {
     }
 
     fn from_trusted_or_default(path: &Path) -> Result<Self, Error> {
-        match is_absent(path) {
-            true => Ok(Self::default()),
-            false => Self::from_trusted(path),
+        if is_absent(path) {
+            let mut config = Self::default();
+            config.source.path = Some(path.to_owned());
+            return Ok(config);
         }
+        Self::from_trusted(path)
     }
 
     /// Reads one file that decides over this host's containers.
@@ -216,7 +229,7 @@ impl Config {
         let path = bundle.join(KEPT);
         let temporary = bundle.join(format!("{KEPT}.tmp"));
         let written = DiskStore
-            .write(&temporary, self.text.0.as_bytes())
+            .write(&temporary, self.source.text.as_bytes())
             .and_then(|()| DiskStore.rename(&temporary, &path));
         written.map_err(|source| Error::Keep { path, source })
     }
@@ -266,7 +279,10 @@ impl Config {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
-        text.clone_into(&mut config.text.0);
+        config.source = Source {
+            text: text.to_owned(),
+            path: Some(path.to_owned()),
+        };
         config.check_paths(path)?;
         config.check_ranges(path)?;
         config.check_backend(path)?;

@@ -89,7 +89,7 @@ fn named(config: &Config) -> Vec<PathBuf> {
         request: _,
         compute: _,
         kubernetes: _,
-        text: _,
+        source: _,
     } = config;
     let BrokerConfig {
         path: broker,

@@ -173,7 +173,7 @@ impl fmt::Display for UnsupportedRelease {
             None => f.write_str("it is older than any known")?,
         }
         write!(f, "; known are {Known}")?;
-        f.write_str("; docs/internals/adding-a-driver-version.md says how a version is added")
+        f.write_str("; docs/guide/support.md says how a version is added")
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
                 text,
                 "535 from 535.86.05, 545 from 545.23.06",
                 "595 from 595.44.02",
-                "docs/internals/adding-a-driver-version.md",
+                "docs/guide/support.md",
             ] {
                 assert!(replied.contains(part), "{replied}");
             }

@@ -17,6 +17,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cards::{FrontendKind, Grant};
+use host_config::config::PATH_VARIABLE;
 use host_config::{Config, chain, programs, trusted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,8 @@ pub(crate) fn start(config: &Config, dir: &ContainerDir, grant: &Grant) -> Resul
         .arg("--dir")
         .arg(dir.path())
         .env_clear()
+        // For `cgpu doctor` alone: whose broker this is once the file names another state folder.
+        .envs(config.source.path().map(|path| (PATH_VARIABLE, path)))
         .current_dir("/")
         .stdin(OwnedFd::from(listener))
         .stdout(Stdio::piped())

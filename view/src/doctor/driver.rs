@@ -48,7 +48,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
                     }
                     Some((_, Ok(_))) | None => format!("{named}: {unsupported}"),
                 },
-                "install a driver of one of these branches, or add this version as docs/internals/adding-a-driver-version.md says",
+                "install a driver of one of these branches, or add this version as docs/guide/support.md says",
             ),
         },
         Err(why) => Check::missing(
@@ -61,7 +61,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         checks.push(Check::hint(
             "installed driver",
             format!("{version}, which the next boot loads: {why}"),
-            "before a reboot, install a driver of one of these branches, or add this version as docs/internals/adding-a-driver-version.md says",
+            "before a reboot, install a driver of one of these branches, or add this version as docs/guide/support.md says",
         ));
     }
     match (facts.driver, &facts.simulator) {

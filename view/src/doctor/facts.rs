@@ -88,6 +88,8 @@ pub struct Facts {
     pub containers: Result<Vec<Container>, String>,
     /// Containers whose supervisor runs while their folder is gone.
     pub forsaken: Vec<String>,
+    /// The folders of containers that were started by the same configuration's file, in another state folder.
+    pub elsewhere: Vec<PathBuf>,
 }
 
 /// Why the filters of a process cannot be read.

@@ -182,9 +182,7 @@ pub(super) fn unshareable(facts: &Facts) -> Option<Check> {
 
 /// What goes on in the containers that hold a vGPU.
 pub(super) fn containers(facts: &Facts) -> Vec<Check> {
-    let mut checks = of(&facts.containers, reach(facts));
-    checks.extend(forsaken(facts));
-    checks
+    of(&facts.containers, reach(facts))
 }
 
 /// Who does not make the calls of containers whose driver is unreachable.
@@ -279,24 +277,6 @@ fn of(containers: &Result<Vec<Container>, String>, reach: Reach) -> Vec<Check> {
         ));
     }
     checks
-}
-
-/// Supervisors whose container's folder is gone.
-fn forsaken(facts: &Facts) -> Option<Check> {
-    if facts.forsaken.is_empty() {
-        return None;
-    }
-    Some(Check::broken(
-        "state folder",
-        format!(
-            "removed under running containers: {}; nothing knows of their grants, and others may be granted the same memory",
-            facts.forsaken.join(", ")
-        ),
-        format!(
-            "restart these containers, then `cgpu doctor --repair`; leave {} alone while GPU containers run",
-            facts.state_dir.display()
-        ),
-    ))
 }
 
 /// Which engines know of cgpu.

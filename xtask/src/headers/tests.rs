@@ -12,7 +12,11 @@ use releases::{Facts, What};
 use super::found::Found;
 use super::{Options, probe, questions, run};
 
-const DOCUMENT: &str = include_str!("../../../docs/internals/adding-a-driver-version.md");
+/// The runbook, and the page that the refusal names: it has what a host can do at once.
+const DOCUMENT: &str = concat!(
+    include_str!("../../../docs/internals/adding-a-driver-version.md"),
+    include_str!("../../../docs/guide/support.md"),
+);
 const R595: &str = include_str!("../../../isolation/nvabi/data/structs-595.45.04.json");
 
 fn root() -> PathBuf {
@@ -52,10 +56,7 @@ fn sizes_that_differ(found: &Found, release: Release) -> Vec<String> {
 fn an_unknown_version_is_refused_and_its_changes_are_named() {
     let version: DriverVersion = "999.1.1".parse().unwrap();
     let refusal = Release::of(version).unwrap_err().to_string();
-    assert!(
-        refusal.contains("docs/internals/adding-a-driver-version.md"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("docs/guide/support.md"), "{refusal}");
     let facts = Found::from_json(&made_up()).unwrap();
     assert_eq!(
         sizes_that_differ(&facts, Release::R595),

@@ -103,6 +103,7 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         state_dir_usable: standing::state_dir(&config.state_dir),
         containers: containers(config),
         forsaken: standing::forsaken(&config.state_dir, Path::new("/proc")),
+        elsewhere: standing::elsewhere(config, Path::new("/proc")),
     }
 }
 

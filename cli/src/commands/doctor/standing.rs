@@ -1,5 +1,6 @@
 //! Looks at what is installed and at what runs: programs, the state folder, supervisors whose folder is gone.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,7 +9,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use cards::{Called, ContainerKey};
-use host_config::chain;
+use host_config::config::PATH_VARIABLE;
+use host_config::{Config, chain};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
@@ -152,14 +154,33 @@ pub(super) fn beginning(file: &Path) -> Option<Vec<u8>> {
 /// The containers of supervisors below this state folder whose own folder is gone, by `namespace/id`.
 pub(super) fn forsaken(state_dir: &Path, processes: &Path) -> Vec<String> {
     let vgpus = state_dir.join("vgpus");
-    let mut keys: Vec<String> = of_the_host(processes)
+    let keys = of_the_host(processes)
         .filter_map(|process| folder_of(&process))
         .filter(|folder| !folder.exists())
-        .filter_map(|folder| key_of(folder.strip_prefix(&vgpus).ok()?))
-        .collect();
-    keys.sort();
-    keys.dedup();
-    keys
+        .filter_map(|folder| key_of(folder.strip_prefix(&vgpus).ok()?));
+    // A supervisor and its broker.
+    keys.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The folders of containers that were started by this configuration's file when it named another state folder.
+pub(super) fn elsewhere(config: &Config, processes: &Path) -> Vec<PathBuf> {
+    let Some(file) = config.source.path() else {
+        return Vec::new();
+    };
+    let folders = of_the_host(processes)
+        .filter(|process| configuration_of(process).as_deref() == Some(file))
+        .filter_map(|process| folder_of(&process))
+        .filter(|folder| !folder.starts_with(&config.state_dir));
+    folders.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The configuration's file that a broker was started by, as its frontend has written it into the broker's environment.
+fn configuration_of(process: &Path) -> Option<PathBuf> {
+    let environment = beginning(&process.join("environ"))?;
+    let variable = format!("{PATH_VARIABLE}=");
+    let mut variables = environment.split(|byte| *byte == 0);
+    let path = variables.find_map(|text| text.strip_prefix(variable.as_bytes()))?;
+    Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
 /// The container of a folder, as an answer names it.
@@ -238,6 +259,31 @@ mod tests {
         process(procs, "12", replaced, &line("default/older"), "mnt:[1]");
         fs::create_dir_all(state.join("vgpus/default/there")).unwrap();
         assert_eq!(forsaken(state, procs), ["default/gone", "default/older"]);
+    }
+
+    #[test]
+    fn a_broker_in_another_folder_is_of_this_configuration_by_its_file() {
+        let procs = tempfile::tempdir().unwrap();
+        let procs = procs.path();
+        process(procs, "self", "/usr/bin/cgpu", "cgpu doctor", "mnt:[1]");
+        let broker = |pid: &str, folder: &str, file: Option<&str>| {
+            let line = format!("/usr/bin/cgpu-broker --dir {folder}");
+            let process = process(procs, pid, "/usr/bin/cgpu-broker", &line, "mnt:[1]");
+            let file = file.map(|file| format!("CGPU_CONFIG={file}\0CGPU_OTHER=1\0"));
+            fs::write(process.join("environ"), file.unwrap_or_default()).unwrap();
+        };
+        let text = "state_dir = \"/run/new\"\n";
+        let config = Config::from_text(Path::new("/etc/cgpu/cgpu.toml"), text).unwrap();
+        let file = Some("/etc/cgpu/cgpu.toml");
+        broker("7", "/run/cgpu/vgpus/moby/old", file);
+        broker("8", "/run/cgpu/vgpus/moby/old", file);
+        broker("9", "/run/new/vgpus/moby/new", file);
+        broker("10", "/run/new/own/x/vgpus/cgpu-run/1", file);
+        broker("11", "/run/test/vgpus/moby/other", Some("/tmp/cgpu.toml"));
+        broker("12", "/run/test/vgpus/moby/older", None);
+        let old = Path::new("/run/cgpu/vgpus/moby/old");
+        assert_eq!(elsewhere(&config, procs), [old]);
+        assert!(elsewhere(&Config::default(), procs).is_empty());
     }
 
     #[test]

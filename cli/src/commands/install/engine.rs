@@ -30,6 +30,15 @@ pub(super) enum Engine {
 }
 
 impl Engine {
+    /// All of them.
+    pub(super) const ALL: [Self; 5] = [
+        Self::Containerd,
+        Self::Docker,
+        Self::Podman,
+        Self::Crio,
+        Self::PodmanHook,
+    ];
+
     /// Those that are looked for when none is named.
     pub(super) const FOUND: [Self; 4] = [Self::Containerd, Self::Docker, Self::Podman, Self::Crio];
 

@@ -26,7 +26,7 @@ use self::restart::Restart;
 use self::run::Run;
 pub(super) use self::survey::survey;
 use self::work::Site;
-use super::Form;
+use super::{Form, not_understood};
 
 mod change;
 mod check;
@@ -35,6 +35,7 @@ mod engine;
 mod host;
 mod journal;
 mod json_text;
+mod named;
 mod place;
 mod plan;
 mod processes;
@@ -196,7 +197,12 @@ fn programs_folder(options: &InstallOptions, site: &Site) -> anyhow::Result<Stri
     let host = options.common.host.is_some();
     let folder = match &options.programs {
         Some(folder) if folder.is_absolute() => folder.clone(),
-        Some(folder) => bail!("--programs {}: the path must be absolute", folder.display()),
+        Some(folder) => {
+            let folder = folder.display();
+            return Err(not_understood(format!(
+                "--programs {folder}: the path must be absolute"
+            )));
+        }
         None if host => PathBuf::from(programs::FOLDER),
         None if site.root == Path::new("/") => std::env::current_exe()
             .context("this program's own path")?
@@ -208,10 +214,10 @@ fn programs_folder(options: &InstallOptions, site: &Site) -> anyhow::Result<Stri
     if host {
         let plain = |part| matches!(part, std::path::Component::Normal(_));
         if !folder.components().skip(1).all(plain) || folder == Path::new("/") {
-            bail!(
+            return Err(not_understood(format!(
                 "--programs {}: a folder of its own, without `..`, is needed",
                 folder.display()
-            );
+            )));
         }
     }
     // Without a `/` at its end.
@@ -270,7 +276,9 @@ fn site(common: &Common) -> anyhow::Result<Site> {
         bail!("--root {}: not a folder", root.display());
     }
     if common.restart != Restart::None && root != Path::new("/") {
-        bail!("--restart is for the engines of this host and cannot be used with --root");
+        return Err(not_understood(
+            "--restart is for the engines of this host and cannot be used with --root",
+        ));
     }
     if common.restart == Restart::Systemd
         && !common.dry_run
@@ -287,8 +295,9 @@ fn site(common: &Common) -> anyhow::Result<Site> {
         .collect();
     engines.sort();
     if let Some([twice, _]) = engines.windows(2).find(|pair| pair.first() == pair.last()) {
-        bail!("--engine names {twice} twice");
+        return Err(not_understood(format!("--engine names {twice} twice")));
     }
-    restart::is_for(common.restart, engines)?;
+    restart::is_for(common.restart, engines)
+        .map_err(|error| not_understood(format!("{error:#}")))?;
     Ok(Site { root })
 }

@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use serde_json::Value;
 
-use super::change::{Document, Format};
+use super::change::Document;
 use super::engine::{self, Engine};
 use super::journal::Journal;
-use super::plan::{self, HOOK, SHIM, TYPE, WRAPPER};
+use super::named::{format_of, ours};
+use super::plan::{self, SHIM};
 use super::work::Site;
 use super::{place, processes, report};
 use crate::commands::doctor::standing_of;
@@ -44,11 +44,8 @@ fn names(root: &Path, engine: Engine) -> anyhow::Result<Vec<Named>> {
         let Some(found) = place::read(&at(root, path))? else {
             continue;
         };
-        let format = match path.rsplit('.').next() {
-            Some("json") => Format::Json,
-            _ => Format::Toml,
-        };
-        let document = Document::parse(format, &found.text).with_context(|| path.to_owned())?;
+        let document =
+            Document::parse(format_of(path), &found.text).with_context(|| path.to_owned())?;
         let value = document.value().with_context(|| path.to_owned())?;
         let mut programs = Vec::new();
         ours(&value, &mut programs);
@@ -82,22 +79,6 @@ fn files(engine: Engine) -> Vec<&'static str> {
 
 fn at(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
-}
-
-/// Every text that names a program of ours, or the shim's type.
-fn ours(value: &Value, into: &mut Vec<PathBuf>) {
-    match value {
-        Value::String(text) => {
-            let name = text.rsplit('/').next().unwrap_or_default();
-            let is_path = text.starts_with('/') && [SHIM, WRAPPER, HOOK].contains(&name);
-            if is_path || text == TYPE {
-                into.push(PathBuf::from(text));
-            }
-        }
-        Value::Array(elements) => elements.iter().for_each(|element| ours(element, into)),
-        Value::Object(members) => members.values().for_each(|member| ours(member, into)),
-        _ => {}
-    }
 }
 
 /// Whether the engine runs since before the files that have cgpu's entries were changed.

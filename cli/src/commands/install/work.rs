@@ -9,6 +9,7 @@ use super::change::changed;
 use super::check::{self, Checked, Subject, Tree};
 use super::engine::{self, Engine, Requested, Version};
 use super::journal::{Entry, FOLDER, How, Journal, Original};
+use super::named;
 use super::place::{self, Found};
 use super::plan::{self, InstallRequest, Plan, Texts};
 
@@ -307,84 +308,103 @@ fn file_work(
     })
 }
 
-/// Works out an uninstall of these engines, or of all; nothing is changed.
+/// Works out an uninstall of these engines, or of all; nothing is changed. What somebody else has written stays, and is named.
 pub(super) fn plan_uninstall(
     site: &Site,
     journal: &Journal,
     requested: &[Requested],
 ) -> anyhow::Result<Vec<Work>> {
-    let mut installed: Vec<Engine> = journal.files.iter().map(|entry| entry.engine).collect();
-    installed.sort();
-    installed.dedup();
-    for one in requested {
-        if !installed.contains(&one.engine) {
-            let names: Vec<&str> = installed.iter().map(|engine| engine.name()).collect();
-            bail!(
-                "cgpu is not installed in {}; it is installed in: {}",
-                one.engine,
-                if names.is_empty() {
-                    "none".to_owned()
-                } else {
-                    names.join(", ")
-                }
-            );
+    let installed = |engine| journal.files.iter().any(|entry| entry.engine == engine);
+    let mut works = Vec::new();
+    for engine in Engine::ALL {
+        let named = requested.iter().find(|one| one.engine == engine);
+        if requested.is_empty() || named.is_some() {
+            let version = named.and_then(|one| one.version);
+            works.extend(unplan_engine(site, journal, engine, version)?);
         }
     }
-    let chosen = installed
-        .into_iter()
-        .filter(|engine| requested.is_empty() || requested.iter().any(|one| one.engine == *engine));
-    let mut works = Vec::new();
-    for engine in chosen {
-        let mut files = Vec::new();
-        let mut remarks = Vec::new();
-        // Last first: whatever names a file goes before the file.
-        for entry in journal
-            .files
-            .iter()
-            .rev()
-            .filter(|entry| entry.engine == engine)
-        {
-            if !plan::files_of(engine).contains(&entry.path.as_str()) {
-                bail!(
-                    "{} is no file of {engine} that cgpu installs itself in: {FOLDER}/install.json was changed by another; nothing was changed",
-                    entry.path
-                );
+    let found = |engine| works.iter().any(|work: &Work| work.engine == engine);
+    if let Some(other) = requested.iter().find(|one| !found(one.engine)) {
+        let names = Engine::ALL.into_iter().filter(|engine| installed(*engine));
+        let names: Vec<&str> = names.map(Engine::name).collect();
+        bail!(
+            "cgpu is not installed in {}; it is installed in: {}",
+            other.engine,
+            if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
             }
-            let (now, original) = original(site, journal, &entry.path)?;
-            files.push(restoration(&entry.path, now, original, &mut remarks));
-        }
-        let program = engine::find(&site.root, engine.program());
-        let answer = program.as_deref().map(engine::version_of);
-        let answer = answer.and_then(Result::ok);
-        let version = requested
-            .iter()
-            .find(|one| one.engine == engine)
-            .and_then(|one| one.version)
-            .or(answer);
-        let mut work = Work {
-            engine,
-            version,
-            files,
-            checked: None,
-            skipped: None,
-            remarks,
-        };
-        // Also where every file is restored as it was: another one may have made the runtime the default since. A program that does
-        // not give its version cannot be asked about its files either.
-        if work.how() == How::KeysTaken || answer.is_some() && work.changes() {
-            let gone: Vec<String> = journal
-                .files
-                .iter()
-                .filter(|entry| entry.engine == engine)
-                .map(|entry| entry.runtime.clone())
-                .collect();
-            let outcome = checked(site, &work, program.as_deref(), None, &gone)
-                .with_context(|| format!("{engine} without cgpu; nothing was changed"))?;
-            work.checked = Some(outcome);
-        }
-        works.push(work);
+        );
     }
     Ok(works)
+}
+
+/// What taking cgpu out of one engine is; `None`: no file of it names cgpu.
+fn unplan_engine(
+    site: &Site,
+    journal: &Journal,
+    engine: Engine,
+    version: Option<Version>,
+) -> anyhow::Result<Option<Work>> {
+    let mut files = Vec::new();
+    let mut remarks = Vec::new();
+    let entries = journal.files.iter().filter(|entry| entry.engine == engine);
+    // Last first: whatever names a file goes before the file.
+    for entry in entries.clone().rev() {
+        if !plan::files_of(engine).contains(&entry.path.as_str()) {
+            bail!(
+                "{} is no file of {engine} that cgpu installs itself in: {FOLDER}/install.json was changed by another; nothing was changed",
+                entry.path
+            );
+        }
+        let (now, original) = original(site, journal, &entry.path)?;
+        files.push(restoration(&entry.path, now, original, &mut remarks));
+    }
+    let mut by_hand = left_by_hand(site, engine, &files);
+    if files.is_empty() {
+        return Ok(by_hand.pop().map(|reason| Work {
+            engine,
+            version: None,
+            files,
+            checked: None,
+            skipped: Some(reason),
+            remarks: by_hand,
+        }));
+    }
+    remarks.extend(by_hand);
+    let program = engine::find(&site.root, engine.program());
+    let answer = program.as_deref().map(engine::version_of);
+    let answer = answer.and_then(Result::ok);
+    let mut work = Work {
+        engine,
+        version: version.or(answer),
+        files,
+        checked: None,
+        skipped: None,
+        remarks,
+    };
+    // Also where every file is restored as it was: another one may have made the runtime the default since. A program that does
+    // not give its version cannot be asked about its files either.
+    if work.how() == How::KeysTaken || answer.is_some() && work.changes() {
+        let gone: Vec<String> = entries.map(|entry| entry.runtime.clone()).collect();
+        let outcome = checked(site, &work, program.as_deref(), None, &gone)
+            .with_context(|| format!("{engine} without cgpu; nothing was changed"))?;
+        work.checked = Some(outcome);
+    }
+    Ok(Some(work))
+}
+
+/// What names cgpu in an engine's files as they are to be. A file that cannot be read here, as a link, names nothing.
+fn left_by_hand(site: &Site, engine: Engine, restored: &[FileWork]) -> Vec<String> {
+    let texts = plan::files_of(engine).iter().filter_map(|path| {
+        let text = match restored.iter().find(|file| file.path == *path) {
+            Some(file) => file.after.clone(),
+            None => place::read(&site.at(path)).ok()?.map(|found| found.text),
+        };
+        Some((*path, text?))
+    });
+    named::left_by_hand(texts)
 }
 
 fn restoration(

@@ -358,7 +358,7 @@ fn an_unknown_driver_version_is_refused_with_the_known_ones_and_how_one_is_added
         "driver 610.43.02 is not supported",
         "535 from 535.86.05",
         "595 from 595.44.02",
-        "docs/internals/adding-a-driver-version.md",
+        "docs/guide/support.md",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
