@@ -1,7 +1,5 @@
 //! Names that cgpu has in a cluster.
 
-use std::fmt;
-
 pub use dra::DRIVER;
 
 use crate::error::Error;
@@ -42,19 +40,9 @@ impl NodeName {
             })
         }
     }
-
-    /// The text as the API server has it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+cards::checked_text!(NodeName);
 
 /// Whether a text is a DNS label (RFC 1123).
 pub(crate) fn is_label(text: &str) -> bool {
