@@ -72,7 +72,7 @@ fn head(html: &mut String, exporter: &Exporter) {
 /// What containers use of a card together; `None`: nobody has reported anything.
 fn used(metrics: &Metrics, uuid: &str, figure: fn(&SliceMetrics) -> Option<u64>) -> Option<u64> {
     let slices = metrics.containers.iter().flat_map(|one| &one.slices);
-    let of_card = slices.filter(|slice| slice.uuid == uuid);
+    let of_card = slices.filter(|slice| slice.row.uuid == uuid);
     of_card
         .filter_map(figure)
         .reduce(|sum, one| sum.saturating_add(one))
@@ -93,8 +93,8 @@ fn gpus(html: &mut String, metrics: &Metrics) {
 }
 
 fn gpu(html: &mut String, card: &CardMetrics, metrics: &Metrics) {
-    let memory = used(metrics, &card.uuid, |slice| slice.used_bytes);
-    let time = used(metrics, &card.uuid, |slice| slice.share.used_ppm);
+    let memory = used(metrics, &card.uuid, |slice| slice.row.used_bytes);
+    let time = used(metrics, &card.uuid, |slice| slice.row.share.used_ppm);
     let health = match (&card.unhealthy, card.mode) {
         (Some(why), _) => format!(
             "<span class=bad>unhealthy</span></h3><div class=bad>{}</div>",
@@ -191,8 +191,12 @@ fn container(html: &mut String, one: &ContainerMetrics, slice: &SliceMetrics) {
         ),
         None => (one.name.clone(), one.namespace.clone()),
     };
-    let throttled = slice.share.throttled_ns.map(|ns| seconds(ns / 1_000_000));
-    let refused = slice.refused;
+    let throttled = slice
+        .row
+        .share
+        .throttled_ns
+        .map(|ns| seconds(ns / 1_000_000));
+    let refused = slice.row.refused;
     push(
         html,
         format_args!(
@@ -201,7 +205,7 @@ fn container(html: &mut String, one: &ContainerMetrics, slice: &SliceMetrics) {
              <td class=number data-label=Throttled>{}</td><td class=\"number{}\" data-label=Refused>{}</td><td class=state>{}</td></tr>\n",
             escaped(&name),
             escaped(&place),
-            slice.minor,
+            slice.row.minor,
             memory(slice),
             time(slice),
             throttled.unwrap_or_else(dash),
@@ -214,7 +218,7 @@ fn container(html: &mut String, one: &ContainerMetrics, slice: &SliceMetrics) {
 
 /// Used of the quota, and where the most was.
 fn memory(slice: &SliceMetrics) -> String {
-    let (used, quota) = (slice.used_bytes, slice.quota_bytes);
+    let (used, quota) = (slice.row.used_bytes, slice.quota_bytes);
     let text = format!(
         "{} of {}",
         used.map_or_else(dash, size),
@@ -225,13 +229,13 @@ fn memory(slice: &SliceMetrics) -> String {
         })
     );
     let quota = quota.unwrap_or(0);
-    let peak = part(slice.peak_bytes, quota);
+    let peak = part(slice.row.peak_bytes, quota);
     format!("{text}{}", bar(part(used, quota), None, peak))
 }
 
 /// Had and entitled, both as parts of the card.
 fn time(slice: &SliceMetrics) -> String {
-    let share = &slice.share;
+    let share = &slice.row.share;
     let terms = escaped(&share.text());
     if share.used_ppm.or(share.entitlement_ppm).is_none() {
         return format!("<span class=small>{terms}</span>");

@@ -1,8 +1,7 @@
 //! Names that cgpu has in a cluster.
 
-use std::fmt;
-
 pub use dra::DRIVER;
+pub(crate) use host_config::terms::{LABEL_CHARS_MAX, is_label};
 
 use crate::error::Error;
 
@@ -14,9 +13,6 @@ pub(crate) const CONFIGURATION_VERSION: &str = "cgpu.io/v1";
 
 /// What classes and claims hand the driver.
 pub(crate) const CONFIGURATION_KIND: &str = "VGpuConfig";
-
-/// The longest name of a DNS label.
-pub(crate) const LABEL_CHARS_MAX: usize = 63;
 
 /// The longest name of an object.
 pub(crate) const NAME_CHARS_MAX: usize = 253;
@@ -42,29 +38,9 @@ impl NodeName {
             })
         }
     }
-
-    /// The text as the API server has it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Whether a text is a DNS label (RFC 1123).
-pub(crate) fn is_label(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.len() <= LABEL_CHARS_MAX
-        && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
-        && bytes.first().is_some_and(|byte| is_plain(*byte))
-        && bytes.last().is_some_and(|byte| is_plain(*byte))
-}
+cards::checked_text!(NodeName);
 
 #[cfg(test)]
 mod tests {

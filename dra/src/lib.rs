@@ -1,10 +1,12 @@
-//! What the node's agent and the plugin of `kubectl` both know of cgpu's objects in a cluster: their names, and how amounts are written.
+//! What the node's agent and the plugin of `kubectl` both know of cgpu's objects in a cluster: their names, how amounts are written, and which
+//! characters of other people's text are shown.
 //!
 //! Pure. It must not know of Kubernetes' API: the plugin has no part of the agent in it, and the agent none of the plugin.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 pub mod quantity;
+pub mod text;
 
 /// The DRA driver.
 pub const DRIVER: &str = "gpu.cgpu.io";

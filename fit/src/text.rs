@@ -1,28 +1,6 @@
 //! Text for people: what objects of a cluster say is other people's.
 
-/// As `view::is_hidden` has it, which this crate does not import: a test compares the two.
-fn is_hidden(letter: char) -> bool {
-    letter.is_control()
-        || matches!(
-            letter,
-            '\u{ad}'
-                | '\u{34f}'
-                | '\u{61c}'
-                | '\u{115f}'..='\u{1160}'
-                | '\u{17b4}'..='\u{17b5}'
-                | '\u{180b}'..='\u{180f}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{3164}'
-                | '\u{feff}'
-                | '\u{ffa0}'
-                | '\u{fff0}'..='\u{fffb}'
-                | '\u{1bca0}'..='\u{1bca3}'
-                | '\u{1d173}'..='\u{1d17a}'
-                | '\u{e0000}'..='\u{e0fff}'
-        )
-}
+use dra::text::is_hidden;
 
 /// Without what steers a terminal, turns the direction of writing or is not seen; cut at so many characters.
 #[must_use]
@@ -67,18 +45,6 @@ mod tests {
         assert_eq!(clean("a\u{1b}[2Jb\nc\u{202e}d", 100), "a [2Jb c d");
         assert_eq!(clean("abcdef", 3), "abc…");
         assert_eq!(clean("abc", 3), "abc");
-    }
-
-    #[test]
-    fn the_same_is_hidden_here_as_on_a_node() {
-        for letter in '\0'..=char::MAX {
-            assert_eq!(
-                is_hidden(letter),
-                view::is_hidden(letter),
-                "{}",
-                letter.escape_unicode()
-            );
-        }
     }
 
     #[test]

@@ -13,7 +13,6 @@ mod moment;
 pub mod share;
 pub mod size;
 pub mod smi;
-mod text;
 pub mod version;
 
 #[cfg(feature = "host")]
@@ -47,8 +46,9 @@ pub mod source;
 #[cfg(feature = "host")]
 pub mod top;
 
+pub use dra::text::{is_hidden, printable};
+
 pub use self::moment::{moment, parse_moment};
-pub use self::text::{is_hidden, printable};
 
 /// Raised when a field of a document changes its meaning or goes. New fields may come without it.
 pub const JSON_VERSION: u32 = 1;

@@ -13,7 +13,7 @@ use host_config::Config;
 use vgpu::{BrokerState, OwnUsage, VgpuState};
 
 use crate::cards::{Cards, collect as collect_cards};
-use crate::ps::reserved;
+use crate::ps::{self, PsCard, reserved};
 use crate::share::Share;
 use crate::version::Build;
 
@@ -166,22 +166,10 @@ pub const MODES: [&str; 3] = ["strict", "compat", "sim"];
 /// One slice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SliceMetrics {
-    /// `GPU-…`
-    pub uuid: String,
-    /// N of `/dev/nvidia<N>`.
-    pub minor: u32,
+    /// As `cgpu ps` has it, with the quota that its grant gives it.
+    pub row: PsCard,
     /// The broker's quota, bytes; absent where it does not answer: it may not have the grant's yet.
     pub quota_bytes: Option<u64>,
-    /// What its grant gives it, bytes.
-    pub requested_bytes: u64,
-    /// Held, bytes; absent where no broker answers.
-    pub used_bytes: Option<u64>,
-    /// Most ever held, bytes.
-    pub peak_bytes: Option<u64>,
-    /// Allocations that did not fit.
-    pub refused: Option<u64>,
-    /// Its part of the card's time.
-    pub share: Share,
 }
 
 /// One card.
@@ -361,22 +349,13 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
         .enumerate()
         .map(|(at, slice)| {
             let reserved = reserved.get(at).cloned().unwrap_or_default();
-            let reported = status.and_then(|status| {
-                let mut cards = status.cards.iter();
-                cards.find(|card| card.uuid == slice.uuid.as_str())
-            });
+            let reported = ps::reported(slice, status);
             SliceMetrics {
-                uuid: slice.uuid.to_string(),
-                minor: slice.minor,
+                row: ps::card(slice, reported, reserved),
                 quota_bytes: match vgpu.broker {
                     BrokerState::Alive => reported.map(|card| card.quota_bytes),
                     BrokerState::Gone | BrokerState::None => Some(slice.quota_bytes),
                 },
-                requested_bytes: slice.quota_bytes,
-                used_bytes: reported.map(|card| card.used_bytes),
-                peak_bytes: reported.map(|card| card.peak_bytes),
-                refused: reported.map(|card| card.refused),
-                share: Share::reported(reserved, reported.and_then(|card| card.compute.as_ref())),
             }
         })
         .collect();
@@ -431,7 +410,7 @@ fn reported(status: &Status) -> Reported {
         call_durations: status.call_durations.as_ref().map(Histogram::of),
         replaced: status.broker.replaced,
         health: status.health.clone(),
-        health_text: crate::ps::health_text(status),
+        health_text: ps::health_text(status),
         is_reconciled: status.watching.sums,
     }
 }

@@ -11,7 +11,7 @@ use cards::{
     Backend, Called, CardFigures, CardGrant, ContainerKey, DriverSpec, FrontendKind, Grant,
     IoUring, ManagedMemory, Mode, OnViolation, RegisteredMemory, Weakness,
 };
-use control::{CallCounts, Folded, HealthStatus, ProcessStatus, Status};
+use control::{CallCounts, CardStatus, Folded, HealthStatus, ProcessStatus, Status};
 use host_config::Config;
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
@@ -355,11 +355,16 @@ fn state(vgpu: &VgpuState, status: Option<&Status>, frontend_lives: bool) -> Sta
     }
 }
 
-fn card(slice: &CardGrant, status: Option<&Status>, reserved: Share) -> PsCard {
-    let reported = status.and_then(|status| {
-        let mut cards = status.cards.iter();
-        cards.find(|card| card.uuid == slice.uuid.as_str())
-    });
+/// What a broker reports of a slice.
+pub(crate) fn reported<'a>(
+    slice: &CardGrant,
+    status: Option<&'a Status>,
+) -> Option<&'a CardStatus> {
+    let mut cards = status?.cards.iter();
+    cards.find(|card| card.uuid == slice.uuid.as_str())
+}
+
+pub(crate) fn card(slice: &CardGrant, reported: Option<&CardStatus>, reserved: Share) -> PsCard {
     PsCard {
         uuid: slice.uuid.to_string(),
         minor: slice.minor,
@@ -394,7 +399,7 @@ fn one(
     let status = vgpu.status.as_ref();
     let cards = grant.cards.iter().enumerate().map(|(at, slice)| {
         let reserved = reserved.get(at).cloned().unwrap_or_default();
-        card(slice, status, reserved)
+        card(slice, reported(slice, status), reserved)
     });
     let cards = cards.collect();
     let incidents = status

@@ -1,4 +1,5 @@
 use view::metrics::{Figures, Reported};
+use view::ps::PsCard;
 use view::share::Share;
 
 use super::*;
@@ -49,20 +50,22 @@ fn container(name: &str) -> ContainerMetrics {
 
 fn slice(used_bytes: Option<u64>) -> SliceMetrics {
     SliceMetrics {
-        uuid: "GPU-0".to_owned(),
-        minor: 0,
-        quota_bytes: Some(2 << 30),
-        requested_bytes: 2 << 30,
-        used_bytes,
-        peak_bytes: Some(3 << 29),
-        refused: Some(7),
-        share: Share {
-            policy: Some(HOSTILE.to_owned()),
-            entitlement_ppm: Some(300_000),
-            used_ppm: Some(150_000),
-            throttled_ns: Some(61_500_000_000),
-            ..Share::default()
+        row: PsCard {
+            uuid: "GPU-0".to_owned(),
+            minor: 0,
+            quota_bytes: 2 << 30,
+            used_bytes,
+            peak_bytes: Some(3 << 29),
+            refused: Some(7),
+            share: Share {
+                policy: Some(HOSTILE.to_owned()),
+                entitlement_ppm: Some(300_000),
+                used_ppm: Some(150_000),
+                throttled_ns: Some(61_500_000_000),
+                ..Share::default()
+            },
         },
+        quota_bytes: Some(2 << 30),
     }
 }
 
@@ -129,11 +132,13 @@ fn a_container_s_figures_are_shown_with_their_bars() {
 fn what_is_not_known_is_a_dash_and_no_figure() {
     let mut one = container("web");
     one.slices = vec![SliceMetrics {
+        row: PsCard {
+            peak_bytes: None,
+            refused: None,
+            share: Share::default(),
+            ..slice(None).row
+        },
         quota_bytes: None,
-        peak_bytes: None,
-        refused: None,
-        share: Share::default(),
-        ..slice(None)
     }];
     let html = render(&metrics(vec![one], Vec::new()), &Vec::new());
     assert!(

@@ -1,7 +1,6 @@
 //! A card's memory as units that the kubelet can count: a device for each GiB. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use cards::GpuUuid;
 use cards::claims::{ClaimName, ClaimUid, Given, Record, Share, VERSION};
@@ -57,19 +56,9 @@ impl ResourceName {
             allowed: "a domain and a name such as aliyun.com/gpu-mem, and no domain of Kubernetes' own",
         })
     }
-
-    /// The text as a pod's author writes it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for ResourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+cards::checked_text!(ResourceName);
 
 /// A unit that the kubelet may give away.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 //! Read line by line, since a tenant decides how long it is, and as bytes, since a tenant decides what its files are called. The
 //! table of a process whose first thread has ended is empty: then another thread's is read, which is the same.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use ledger::Span;
 use nix::errno::Errno;
@@ -73,30 +74,20 @@ fn of_any_thread<T>(
         if let Some(found) = of(&format!("/proc/{pid}/maps"))? {
             return Ok(Some(found));
         }
-        let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
-            Ok(tasks) => tasks,
+        let threads = match sys::proc::threads(pid) {
             Err(error) if has_gone(&error) => return Ok(None),
-            Err(error) => return Err(error),
+            threads => threads?,
         };
-        let (mut are_all_there, mut others) = (true, 0_usize);
-        for task in tasks {
-            let task = match task {
-                Ok(task) => task,
-                Err(error) if has_gone(&error) => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            if task.file_name().to_str() == Some(&pid.to_string()) {
-                continue;
-            }
-            others = others.saturating_add(1);
-            let path = task.path();
-            if let Some(found) = of(&format!("{}/maps", path.display()))? {
+        let mut are_all_there = true;
+        for tid in threads.into_iter().filter(|tid| *tid != pid) {
+            let thread = format!("/proc/{pid}/task/{tid}");
+            if let Some(found) = of(&format!("{thread}/maps"))? {
                 return Ok(Some(found));
             }
-            are_all_there &= path.exists();
+            are_all_there &= Path::new(&thread).exists();
         }
         // One that has ended since it was listed may have started another.
-        if are_all_there || others == 0 {
+        if are_all_there {
             return Ok(None);
         }
     }

@@ -298,16 +298,9 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// The threads whose descriptor tables make up a process, each with its folder in `/proc`.
 fn tables_of(pid: i32) -> io::Result<Vec<(i32, PathBuf)>> {
     let mut tables = vec![(pid, PathBuf::from(format!("/proc/{pid}")))];
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let task = match task {
-            Err(error) if has_gone(&error) => break,
-            other => other?,
-        };
-        let tid: Option<i32> = task.file_name().to_str().and_then(|name| name.parse().ok());
-        if let Some(tid) = tid.filter(|tid| *tid != pid)
-            && !matches!(sys::kcmp::tables(pid, tid), Ok(Ordering::Equal))
-        {
-            tables.push((tid, task.path()));
+    for tid in sys::proc::threads(pid)? {
+        if tid != pid && !matches!(sys::kcmp::tables(pid, tid), Ok(Ordering::Equal)) {
+            tables.push((tid, PathBuf::from(format!("/proc/{pid}/task/{tid}"))));
         }
     }
     Ok(tables)

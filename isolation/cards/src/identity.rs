@@ -75,37 +75,14 @@ impl GpuUuid {
             Err(NameError::Uuid { text })
         }
     }
-
-    /// The text as the driver prints it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for GpuUuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+crate::checked_text!(GpuUuid, NameError);
 
 impl FromStr for GpuUuid {
     type Err = NameError;
     fn from_str(text: &str) -> Result<Self, NameError> {
         Self::new(text)
-    }
-}
-
-impl TryFrom<String> for GpuUuid {
-    type Error = NameError;
-    fn try_from(text: String) -> Result<Self, NameError> {
-        Self::new(text)
-    }
-}
-
-impl From<GpuUuid> for String {
-    fn from(uuid: GpuUuid) -> Self {
-        uuid.0
     }
 }
 
@@ -132,32 +109,9 @@ impl ClaimUid {
             })
         }
     }
-
-    /// The text as the API server has it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for ClaimUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl TryFrom<String> for ClaimUid {
-    type Error = NameError;
-    fn try_from(text: String) -> Result<Self, NameError> {
-        Self::new(text)
-    }
-}
-
-impl From<ClaimUid> for String {
-    fn from(uid: ClaimUid) -> Self {
-        uid.0
-    }
-}
+crate::checked_text!(ClaimUid, NameError);
 
 /// One share of a claim: `<uid of the claim>/<request>/<share>`. A request of a list of alternatives has a slash of its own in its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -34,6 +34,7 @@
 )]
 
 pub mod called;
+mod checked_text;
 pub mod claims;
 pub mod cpu_time;
 mod digest;

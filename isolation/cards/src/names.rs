@@ -4,8 +4,6 @@
 //! left out. Engines allow no other characters: docker, podman and nerdctl names are `[a-zA-Z0-9][a-zA-Z0-9_.-]*`, those of pods,
 //! their namespaces and containers are DNS names (RFC 1123).
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// A DNS subdomain, the longest name that Kubernetes has. docker has no limit of its own.
@@ -25,19 +23,9 @@ impl Name {
         (begins_well && text.len() <= NAME_BYTES_MAX && text.bytes().all(is_plain))
             .then(|| Self(text.to_owned()))
     }
-
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+crate::checked_text!(Name);
 
 /// A container's place in a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -26,6 +26,7 @@
     )
 )]
 
+mod bytes;
 pub mod call;
 mod card;
 pub mod descriptors;
@@ -40,6 +41,7 @@ pub mod ticket;
 pub mod wire;
 pub mod xid;
 
+pub use bytes::Bytes;
 pub use call::{Call, Executed, FdSlot, FileKind, Link, Segment};
 pub use card::{
     CardIdentity, CardSum, CardTime, ImplicitBytes, Incident, IncidentKind, RequestedCard,

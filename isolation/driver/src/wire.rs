@@ -223,63 +223,23 @@ pub enum Fault {
     Clear,
 }
 
-/// Blocks as runs of bytes: serde takes a `Vec<u8>` for a list of numbers, and one by one costs more than all else of a call.
+/// Blocks as runs of bytes, see [`Bytes`].
 mod blocks {
-    use std::fmt;
+    use serde::{Deserialize, Deserializer, Serializer};
 
-    use serde::de::{Deserializer, Error, Visitor};
-    use serde::ser::{SerializeSeq, Serializer};
-    use serde::{Deserialize, Serialize};
-
-    struct Bytes<'a>(&'a [u8]);
-
-    impl Serialize for Bytes<'_> {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            serializer.serialize_bytes(self.0)
-        }
-    }
-
-    struct Block(Vec<u8>);
-
-    impl<'de> Deserialize<'de> for Block {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            deserializer.deserialize_byte_buf(BlockVisitor).map(Self)
-        }
-    }
-
-    struct BlockVisitor;
-
-    impl Visitor<'_> for BlockVisitor {
-        type Value = Vec<u8>;
-
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("bytes")
-        }
-
-        fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-            Ok(bytes.to_vec())
-        }
-
-        fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
-            Ok(bytes)
-        }
-    }
+    use crate::Bytes;
 
     pub(super) fn serialize<S: Serializer>(
         blocks: &[Vec<u8>],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(blocks.len()))?;
-        for block in blocks {
-            list.serialize_element(&Bytes(block))?;
-        }
-        list.end()
+        serializer.collect_seq(blocks.iter().map(|block| Bytes(block.as_slice())))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<Vec<u8>>, D::Error> {
-        let blocks = Vec::<Block>::deserialize(deserializer)?;
-        Ok(blocks.into_iter().map(|Block(bytes)| bytes).collect())
+        let blocks = Vec::<Bytes<Vec<u8>>>::deserialize(deserializer)?;
+        Ok(blocks.into_iter().map(|Bytes(block)| block).collect())
     }
 }

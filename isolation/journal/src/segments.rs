@@ -2,36 +2,9 @@
 
 use std::sync::Arc;
 
-use driver::{Link, Segment};
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-/// Bytes as bytes: a list of numbers would be written one by one.
-struct Bytes<T>(T);
-
-impl Serialize for Bytes<&[u8]> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes<Vec<u8>> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Needed;
-        impl Visitor<'_> for Needed {
-            type Value = Vec<u8>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-        }
-        deserializer.deserialize_byte_buf(Needed).map(Bytes)
-    }
-}
+use driver::{Bytes, Link, Segment};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserializer, Serializer};
 
 /// Writes a list of blocks.
 pub(crate) fn serialize<S: Serializer>(

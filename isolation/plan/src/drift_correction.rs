@@ -89,12 +89,7 @@ impl DriftCorrection {
     }
 
     /// How long a segment should be open in the next window; 0: leave it closed this time. Advances what such windows save up, so
-    /// once per segment.
-    pub fn next_length_ns(&mut self, length_ns: u64) -> u64 {
-        self.next(length_ns).0
-    }
-
-    /// The same, and what the segment pays: [`DriftCorrection::hand_back`] takes that again if the segment does not come.
+    /// once per segment. And what the segment pays: [`DriftCorrection::hand_back`] takes that again if the segment does not come.
     pub fn next(&mut self, length_ns: u64) -> (u64, Paid) {
         let length = i64::try_from(length_ns).unwrap_or(i64::MAX);
         let corrected = length.saturating_sub(self.bias_ns).max(0);

@@ -6,10 +6,10 @@
 //! before it says that it is ready; what it cannot find out is not held.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cards::store::replace_beside_others;
 use compute::{EnforcementLevel, Found};
 use plan::Terms;
 use serde::{Deserialize, Serialize};
@@ -203,14 +203,10 @@ fn written(share: &Share, card: usize, path: &Path, found: &Found) -> Record {
 }
 
 fn write_down(path: &Path, record: &Record) {
-    if let Err(error) = write(path, record) {
-        tracing::warn!(path = %path.display(), %error, "a card's enforcement level is not written down");
+    let written = serde_json::to_vec(record)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| replace_beside_others(path, &bytes).map_err(|error| sys::chain(&error)));
+    if let Err(error) = written {
+        tracing::warn!(path = %path.display(), error, "a card's enforcement level is not written down");
     }
-}
-
-fn write(path: &Path, record: &Record) -> io::Result<()> {
-    let bytes = serde_json::to_vec(record)?;
-    let beside = path.with_extension(format!("json.{}", std::process::id()));
-    fs::write(&beside, bytes)?;
-    fs::rename(&beside, path)
 }

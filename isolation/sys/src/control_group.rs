@@ -2,6 +2,7 @@
 //!
 //! UNSAFETY: what runs between fork and exec may only make system calls; std cannot check that.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::pidfd::PidFd;
 use crate::proc;
 
 /// Has the command's child enter groups before it executes its program, by their opened `cgroup.procs` or `tasks`. A group that cannot be
@@ -81,6 +83,28 @@ pub fn processes(folder: &Path) -> io::Result<Vec<i32>> {
     }
 }
 
+/// Kills those of these processes that are in a group, and returns them. Whether the group is still the caller's to end is asked once they are
+/// known: it may be another's by then.
+///
+/// # Errors
+/// The group is there and cannot be read.
+pub fn kill_members(
+    folder: &Path,
+    pids: &[i32],
+    is_still: &dyn Fn() -> bool,
+) -> io::Result<Vec<PidFd>> {
+    let opened = pids.iter();
+    let opened: Vec<(i32, PidFd)> = opened
+        .filter_map(|pid| Some((*pid, PidFd::open(*pid).ok()?)))
+        .collect();
+    // Read again after they were opened: from then on a number cannot change hands.
+    let there: BTreeSet<i32> = processes(folder)?.into_iter().collect();
+    let members = opened.into_iter().filter(|(pid, _)| there.contains(pid));
+    // One that has gone meanwhile needs no killing.
+    let killed = members.filter(|(_, process)| is_still() && process.signal(libc::SIGKILL).is_ok());
+    Ok(killed.map(|(_, process)| process).collect())
+}
+
 fn has_gone(error: &io::Error) -> bool {
     proc::has_gone(error) || error.raw_os_error() == Some(libc::ENODEV)
 }
@@ -112,6 +136,26 @@ mod tests {
         assert_eq!(subtree(&all[0], 2).unwrap().len(), 2);
         let gone = subtree(&dir.join("gone"), usize::MAX).unwrap();
         assert_eq!(gone[0].processes, [0; 0]);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn who_has_left_a_group_is_not_killed_and_nobody_is_once_it_is_another_s() {
+        let dir = std::env::temp_dir().join(format!("cgpu-killed-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let sleeper = || Command::new("sleep").arg("60").spawn().unwrap();
+        let (mut member, mut other) = (sleeper(), sleeper());
+        let [in_it, outside] = [&member, &other].map(|child| child.id().cast_signed());
+        fs::write(dir.join("cgroup.procs"), format!("{in_it}\n")).unwrap();
+        let both = [outside, in_it];
+        assert!(kill_members(&dir, &both, &|| false).unwrap().is_empty());
+        assert!(member.try_wait().unwrap().is_none());
+        let killed = kill_members(&dir, &both, &|| true).unwrap();
+        assert!(matches!(&killed[..], [one] if one.wait_exit(10_000).unwrap()));
+        member.wait().unwrap();
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
         fs::remove_dir_all(dir).unwrap();
     }
 

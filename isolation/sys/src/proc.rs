@@ -4,7 +4,7 @@
 //! moment; what is read of it then fails as [`has_gone`] tells.
 
 use std::fmt::Display;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 
 use nix::errno::Errno;
@@ -112,6 +112,22 @@ pub fn group_in<'a>(cgroup: &'a str, controller: &str) -> Option<&'a str> {
     })
 }
 
+/// The threads of a process; of one that ends meanwhile, those that were listed before.
+///
+/// # Errors
+/// The system's.
+pub fn threads(process: impl Display) -> io::Result<Vec<i32>> {
+    let mut threads = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        let name = match thread {
+            Err(error) if has_gone(&error) => break,
+            thread => thread?.file_name(),
+        };
+        threads.extend(name.to_str().and_then(|tid| tid.parse::<i32>().ok()));
+    }
+    Ok(threads)
+}
+
 /// Whether an error says that the process has ended: before its file was opened, or before it was read.
 #[must_use]
 pub fn has_gone(error: &io::Error) -> bool {
@@ -156,17 +172,18 @@ mod tests {
     #[test]
     fn a_process_of_any_name_is_read_until_it_was_waited_for() {
         let folder = std::env::temp_dir().join(format!("cgpu-proc-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(&folder).unwrap();
         let program = folder.join(std::ffi::OsStr::from_bytes(b"a) Z\n1 (\xff"));
         // By another process: a file that this one writes is busy in whatever another test forks meanwhile.
         let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
         assert!(copied.unwrap().success());
         let mut child = Command::new(&program).arg("60").spawn().unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
         let pid = child.id();
         let before = Stat::of(pid).unwrap();
         assert_eq!(before.name, "a) Z\n1 (\u{fffd}");
         assert!(!before.has_ended());
+        assert_eq!(threads(pid).unwrap(), [pid.cast_signed()]);
         let parent = status_field(pid, "PPid").unwrap().unwrap();
         assert_eq!(parent, std::process::id().to_string());
         assert_eq!(start_ticks(pid), Some(before.start_ticks));
@@ -180,6 +197,7 @@ mod tests {
         assert!(has_gone(&Stat::of(pid).unwrap_err()));
         assert!(has_gone(&status_field(pid, "PPid").unwrap_err()));
         assert!(has_gone(&group_of(pid, "").unwrap_err()));
+        assert!(has_gone(&threads(pid).unwrap_err()));
         assert_eq!(start_ticks(pid), None);
     }
 

@@ -149,10 +149,7 @@ impl Log {
         if refused.is_empty() {
             return;
         }
-        let text = capabilities::not_served(refused);
-        tracing::warn!(key = %self.key, "{text}");
-        let folder = events::of_container(&self.state_dir, &self.key);
-        self.add(|| events::append(&folder, &Event::now(NOT_SERVED, &text)));
+        self.report(NOT_SERVED, &capabilities::not_served(refused));
     }
 
     /// It starts, and has nodes by which no other device will reach its card memory.
@@ -164,9 +161,7 @@ impl Log {
         let text = format!(
             "has {nodes}: GPUDirect RDMA (nvidia-peermem, gdrcopy, dma-buf) does not work in a container with a quota, since the driver looks for the process that called it; data goes through host memory"
         );
-        tracing::warn!(key = %self.key, "{text}");
-        let folder = events::of_container(&self.state_dir, &self.key);
-        self.add(|| events::append(&folder, &Event::now(NO_GPUDIRECT_RDMA, &text)));
+        self.report(NO_GPUDIRECT_RDMA, &text);
     }
 
     /// Whether broker and supervisor are gone, while their container's frontend is still held: no supervisor ends by itself then. It is
@@ -183,10 +178,15 @@ impl Log {
         let events = events::read(&folder).unwrap_or_default();
         let mut of_this_life = events.iter().rev().take_while(|event| event.kind != ENDED);
         if !of_this_life.any(|event| [REFUSED, BROKER_GONE].contains(&event.kind.as_str())) {
-            tracing::warn!(key = %self.key, "{text}");
-            self.add(|| events::append(&folder, &Event::now(BROKER_GONE, text)));
+            self.report(BROKER_GONE, text);
         }
         true
+    }
+
+    fn report(&self, kind: &str, text: &str) {
+        tracing::warn!(key = %self.key, "{text}");
+        let folder = events::of_container(&self.state_dir, &self.key);
+        self.add(|| events::append(&folder, &Event::now(kind, text)));
     }
 
     fn last(&self, kind: &str, text: &str) {

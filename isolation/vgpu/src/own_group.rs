@@ -33,6 +33,7 @@ use cards::ContainerKey;
 use cards::cpu_time::UsageFile;
 use host_config::{Config, chain};
 use serde::{Deserialize, Serialize};
+use sys::control_group;
 
 pub(crate) use self::cpu_time::Governor;
 pub(crate) use self::outside::Outside;
@@ -146,7 +147,7 @@ impl OwnGroup {
         });
         match made {
             Ok(entrances) => {
-                sys::control_group::enter_before_exec(command, entrances);
+                control_group::enter_before_exec(command, entrances);
                 Ok(())
             }
             Err(error) => {
@@ -272,7 +273,9 @@ impl OwnGroup {
                     Err(error) => error,
                 };
                 if error.kind() == ErrorKind::ResourceBusy && begun.elapsed() >= patience.unharmed {
-                    kill_all_in(&folder, is_still);
+                    // They are a vGPU's own: nobody else is let in. What cannot be read or killed is looked at again.
+                    let all = control_group::processes(&folder).unwrap_or_default();
+                    drop(control_group::kill_members(&folder, &all, is_still));
                 }
                 if error.kind() != ErrorKind::ResourceBusy {
                     return Err(failed(&folder)(error));
@@ -349,22 +352,6 @@ pub(crate) fn all(config: &Config) -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .filter(|path| path.to_string_lossy().ends_with(&suffix))
         .collect()
-}
-
-/// They are a vGPU's own: nobody else is let in.
-fn kill_all_in(folder: &Path, is_still: &dyn Fn() -> bool) {
-    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    for pid in text.lines().filter_map(|line| line.parse::<i32>().ok()) {
-        let Ok(process) = sys::pidfd::PidFd::open(pid) else {
-            continue;
-        };
-        // Read again after it was opened: from then on the number cannot change hands.
-        let still = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-        if still.lines().any(|line| line.parse() == Ok(pid)) && is_still() {
-            // It may be gone by itself.
-            drop(process.signal(libc::SIGKILL));
-        }
-    }
 }
 
 fn make_folder(path: &Path) -> Result<(), Error> {

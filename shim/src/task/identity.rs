@@ -50,19 +50,9 @@ impl ContainerId {
     pub fn new(name: &str) -> Result<Self, BadName> {
         plain("container", name).map(Self)
     }
-
-    /// The name as containerd gave it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+cards::checked_text!(ContainerId);
 
 /// The identity of an exec within its container.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,19 +66,9 @@ impl ExecId {
     pub fn new(name: &str) -> Result<Self, BadName> {
         plain("exec", name).map(Self)
     }
-
-    /// The name as containerd gave it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for ExecId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+cards::checked_text!(ExecId);
 
 /// A process of the host's PID namespace; always positive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

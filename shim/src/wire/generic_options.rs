@@ -1,11 +1,11 @@
 //! Options of the generic type, for runtime types that an engine does not know.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use protobuf::CodedInputStream;
 use serde::Deserialize;
 
+use super::linux_options::Fields;
 use crate::error::{Error, Result, file};
 use crate::task::RuncOptions;
 
@@ -21,38 +21,22 @@ const MOST_FILE_BYTES: u64 = 1 << 20;
 /// # Errors
 /// Bytes that are not of the type, a file that cannot be read, or TOML with a key or value that is not allowed.
 pub(super) fn read(value: &[u8]) -> Result<RuncOptions> {
-    let (path, body) = path_and_body(value).map_err(|source| Error::Protobuf {
-        what: "runtime options",
-        source,
-    })?;
+    const WHAT: &str = "runtime options";
+    let fields = Fields::parse(value, WHAT)?;
+    let text = |field| {
+        String::from_utf8(fields.bytes(field).to_vec()).map_err(|error| Error::Protobuf {
+            what: WHAT,
+            source: io::Error::new(io::ErrorKind::InvalidData, error).into(),
+        })
+    };
+    // `config_path` and `config_body`; field 1 repeats the type's name.
+    let (path, body) = (text(2)?, text(3)?);
     // containerd itself gives the table only to who names no file.
     if !path.is_empty() {
         let text = config_file(Path::new(&path))?;
         return from_toml(&text, &path);
     }
     from_toml(&body, "config_body")
-}
-
-/// Fields 2 (`config_path`) and 3 (`config_body`) of the generic options; 1 repeats the type's name.
-fn path_and_body(value: &[u8]) -> protobuf::Result<(String, String)> {
-    const LENGTH_DELIMITED: u32 = 2;
-    let tag = |field: u32| field << 3 | LENGTH_DELIMITED;
-    let mut input = CodedInputStream::from_bytes(value);
-    let (mut path, mut body) = (String::new(), Vec::new());
-    while let Some(read) = input.read_raw_tag_or_eof()? {
-        if read == tag(2) {
-            path = input.read_string()?;
-        } else if read == tag(3) {
-            body = input.read_bytes()?;
-        } else {
-            let broken = || std::io::Error::from(std::io::ErrorKind::InvalidData);
-            let wire = protobuf::rt::WireType::new(read & 7).ok_or_else(broken)?;
-            input.skip_field(wire)?;
-        }
-    }
-    let body = String::from_utf8(body)
-        .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))?;
-    Ok((path, body))
 }
 
 fn config_file(path: &Path) -> Result<String> {

@@ -46,10 +46,10 @@ pub(super) fn checkpoint(bytes: &[u8]) -> Result<CheckpointOptions> {
 }
 
 /// A message of which no field is known.
-struct Fields(Empty);
+pub(super) struct Fields(Empty);
 
 impl Fields {
-    fn parse(bytes: &[u8], what: &'static str) -> Result<Self> {
+    pub(super) fn parse(bytes: &[u8], what: &'static str) -> Result<Self> {
         let message = Empty::parse_from_bytes(bytes);
         message
             .map(Self)
@@ -60,6 +60,14 @@ impl Fields {
         match self.0.special_fields.unknown_fields().get(field) {
             Some(UnknownValueRef::Varint(number)) => u32::try_from(number).unwrap_or(u32::MAX),
             _ => 0,
+        }
+    }
+
+    /// The last one of this number; none where that has no length.
+    pub(super) fn bytes(&self, field: u32) -> &[u8] {
+        match self.0.special_fields.unknown_fields().get(field) {
+            Some(UnknownValueRef::LengthDelimited(bytes)) => bytes,
+            _ => &[],
         }
     }
 

@@ -65,10 +65,10 @@ fn what_a_silent_broker_would_know_is_absent() {
     assert_eq!((silent.is_up, &silent.reported), (Some(false), &None));
     let slice = &silent.slices[0];
     assert_eq!(
-        (slice.quota_bytes, slice.used_bytes, slice.refused),
+        (slice.quota_bytes, slice.row.used_bytes, slice.row.refused),
         (None, None, None)
     );
-    assert_eq!(slice.requested_bytes, 4096, "the grant has it");
+    assert_eq!(slice.row.quota_bytes, 4096, "the grant has it");
     // A container whose backend has no broker lacks none.
     let without = VgpuState {
         broker: BrokerState::None,
@@ -85,7 +85,7 @@ fn what_the_broker_reports_counts() {
     assert_eq!((container.is_up, container.mode), (Some(true), "strict"));
     let slice = &container.slices[0];
     assert_eq!(
-        (slice.quota_bytes, slice.requested_bytes, slice.refused),
+        (slice.quota_bytes, slice.row.quota_bytes, slice.row.refused),
         (Some(8192), 4096, Some(3))
     );
     let reported = container.reported.unwrap();

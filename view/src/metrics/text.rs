@@ -67,7 +67,11 @@ fn own(metrics: &Metrics, containers: &[&ContainerMetrics]) -> Vec<Family> {
             .iter()
             .flat_map(|reported| &reported.health.drift);
         drift.extend(drifts.map(|drift| (on_card(&drift.uuid), drift)));
-        slices.extend(one.slices.iter().map(|slice| (on_card(&slice.uuid), slice)));
+        slices.extend(
+            one.slices
+                .iter()
+                .map(|slice| (on_card(&slice.row.uuid), slice)),
+        );
         of_container.push((labels, *one));
     }
     let cards: Vec<(Labels, &CardMetrics)> = metrics

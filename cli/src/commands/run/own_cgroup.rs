@@ -3,7 +3,6 @@
 //! The broker looks for a slice's closed files among the processes of its cgroup, and what the command leaves running is
 //! found here: memory of a card that a process still holds must not be granted to the next one.
 
-use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -11,9 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::sys::signal::Signal;
 use sys::control_group::{self, Group};
-use sys::pidfd::PidFd;
 
 /// How long killed processes may take to be gone.
 const END: Duration = Duration::from_secs(10);
@@ -160,21 +157,9 @@ impl OwnCgroup {
 
 /// Kills those of a group's processes that are still in it, and waits for them.
 fn kill_of(folder: &Path, processes: &[i32]) -> anyhow::Result<()> {
-    let opened = processes.iter();
-    let opened: Vec<(i32, PidFd)> = opened
-        .filter_map(|pid| Some((*pid, PidFd::open(*pid).ok()?)))
-        .collect();
-    // Read again after they were opened: from then on a number cannot change hands.
-    let still: BTreeSet<i32> = control_group::processes(folder)
-        .with_context(|| format!("list {}", folder.display()))?
-        .into_iter()
-        .collect();
-    let ours = opened.into_iter().filter(|(pid, _)| still.contains(pid));
-    // One that has gone meanwhile needs no killing.
-    let killed: Vec<(i32, PidFd)> = ours
-        .filter(|(_, process)| process.signal(Signal::SIGKILL as i32).is_ok())
-        .collect();
-    for (_, process) in killed {
+    let killed = control_group::kill_members(folder, processes, &|| true)
+        .with_context(|| format!("list {}", folder.display()))?;
+    for process in killed {
         process
             .wait_exit(END_OF_ONE_MS)
             .context("wait for a killed process")?;

@@ -54,23 +54,10 @@ pub(super) fn threads_that_may_map(tgid: i32) -> Vec<i32> {
 /// # Errors
 /// They cannot be listed.
 pub(super) fn threads(tgid: i32) -> io::Result<Vec<i32>> {
-    let tasks = match fs::read_dir(format!("/proc/{tgid}/task")) {
-        Err(error) if has_gone(&error) => return Ok(Vec::new()),
-        tasks => tasks?,
-    };
-    let mut threads = Vec::new();
-    for task in tasks {
-        match task {
-            Ok(task) => threads.extend(
-                task.file_name()
-                    .to_str()
-                    .and_then(|tid| tid.parse::<i32>().ok()),
-            ),
-            Err(error) if has_gone(&error) => break,
-            Err(error) => return Err(error),
-        }
+    match sys::proc::threads(tgid) {
+        Err(error) if has_gone(&error) => Ok(Vec::new()),
+        threads => threads,
     }
-    Ok(threads)
 }
 
 /// Now, as [`sys::proc::start_ticks`] counts.

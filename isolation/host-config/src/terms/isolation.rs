@@ -29,8 +29,8 @@ const REGISTERED_MEMORY: [(&str, RegisteredMemory); 2] = [
 ];
 const MODES: [(&str, Mode); 2] = [("strict", Mode::Strict), ("compat", Mode::Compat)];
 
-/// A DNS label (RFC 1123).
-const GROUP_CHARS_MAX: usize = 63;
+/// The longest DNS label.
+pub const LABEL_CHARS_MAX: usize = 63;
 const GROUP_ALLOWED: &str = "1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends";
 
 /// Reads what managed memory counts; `key` is for the error.
@@ -78,17 +78,22 @@ pub fn on_violation(key: &str, text: &str) -> Result<OnViolation, Error> {
 /// # Errors
 /// A name that is no DNS label.
 pub fn share_group(key: &str, text: &str) -> Result<String, Error> {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    let fits = bytes.len() <= GROUP_CHARS_MAX
-        && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
-        && bytes.first().is_some_and(|byte| is_plain(*byte))
-        && bytes.last().is_some_and(|byte| is_plain(*byte));
-    if fits {
+    if is_label(text) {
         Ok(text.to_owned())
     } else {
         Err(bad_value(key, text, GROUP_ALLOWED))
     }
+}
+
+/// Whether a text is a DNS label (RFC 1123).
+#[must_use]
+pub fn is_label(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= LABEL_CHARS_MAX
+        && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
+        && bytes.first().is_some_and(|byte| is_plain(*byte))
+        && bytes.last().is_some_and(|byte| is_plain(*byte))
 }
 
 fn named<T: Copy>(

@@ -15,8 +15,8 @@ pub use self::annotations::{
 };
 pub use self::error::Error;
 pub use self::isolation::{
-    MANAGED, MANAGED_KEY, ON_VIOLATION, ON_VIOLATION_KEY, SHARE_GROUP_KEY, card_figures, managed,
-    mode, on_violation, registered_memory, share_group,
+    LABEL_CHARS_MAX, MANAGED, MANAGED_KEY, ON_VIOLATION, ON_VIOLATION_KEY, SHARE_GROUP_KEY,
+    card_figures, is_label, managed, mode, on_violation, registered_memory, share_group,
 };
 pub use self::memory::{Memory, bytes as memory_amount, parse as memory};
 pub use self::values::{

@@ -10,11 +10,10 @@ use spec::edit::Mount;
 use spec::nodes::Node;
 use verdict::filter::FilterSpec;
 
-use super::running::{Ended, Running};
+use super::running::{Ended, Held, Running};
 use crate::broker::Starting;
 use crate::events::Log;
 use crate::own_group::Governor;
-use crate::state::Which;
 use crate::{Container, Error, backend};
 
 /// What [`create`](super::create) has made.
@@ -38,9 +37,7 @@ pub struct Created {
 #[derive(Debug)]
 #[must_use = "a container that is not verified must not start"]
 pub struct Prepared {
-    container: Container,
-    which: Option<Which>,
-    frontend: Option<Arc<FileLock>>,
+    held: Held,
     pending: Option<Pending>,
 }
 
@@ -64,7 +61,7 @@ impl Created {
     /// Where seccomp listeners are sent, in runc's form: one message of JSON with the listener attached.
     #[must_use]
     pub fn notify_socket(&self) -> PathBuf {
-        self.prepared.container.dir().notify_socket()
+        self.prepared.held.container.dir().notify_socket()
     }
 }
 
@@ -77,18 +74,18 @@ impl Pending {
 impl Prepared {
     pub(super) fn new(container: &Container, frontend: FileLock, pending: Pending) -> Self {
         Self {
-            container: container.clone(),
-            which: container.dir().which(),
-            frontend: Some(Arc::new(frontend)),
+            held: Held {
+                container: container.clone(),
+                which: container.dir().which(),
+                frontend: Some(Arc::new(frontend)),
+            },
             pending: Some(pending),
         }
     }
 
-    pub(super) fn reopened(container: &Container, which: Which) -> Self {
+    pub(super) fn reopened(held: Held) -> Self {
         Self {
-            container: container.clone(),
-            which: Some(which),
-            frontend: None,
+            held,
             pending: None,
         }
     }
@@ -120,10 +117,10 @@ impl Prepared {
     pub fn verify_filter(mut self, init: i32) -> Result<Running, Box<Rejected>> {
         let verified = self.ready().and_then(|()| {
             self.verify(init)
-                .inspect_err(|error| Log::of(&self.container).refused(error))
+                .inspect_err(|error| Log::of(&self.held.container).refused(error))
         });
         match verified {
-            Ok(()) => Ok(Running::new(&self.container, self.which, self.frontend)),
+            Ok(()) => Ok(Running(self.held)),
             Err(error) => Err(Box::new(Rejected {
                 error,
                 ended: self.ended(),
@@ -132,7 +129,7 @@ impl Prepared {
     }
 
     fn verify(&self, init: i32) -> Result<(), Error> {
-        let (container, dir) = (&self.container, self.container.dir());
+        let (container, dir) = (&self.held.container, self.held.container.dir());
         let grant = container.grant()?;
         backend::of(container.config(), grant.backend).verify_filter(dir, &grant, init)?;
         let governor = Governor::of(container.config(), &grant);
@@ -141,6 +138,6 @@ impl Prepared {
 
     /// The container has ended, or was never made.
     pub fn ended(self) -> Ended {
-        Ended::new(&self.container, self.which, self.frontend)
+        Ended(self.held)
     }
 }

@@ -6,16 +6,22 @@ use cards::FrontendKind;
 use serde_json::Value;
 
 use super::prepared::Prepared;
-use super::running::Running;
+use super::running::{Held, Running};
 use crate::{Container, Error, bundle};
 
 impl Container {
     /// The vGPU that another process has made, verified and left to this one. `None`: the container has none.
     #[must_use]
     pub fn reopen(&self) -> Option<Running> {
-        self.dir()
-            .which()
-            .map(|which| Running::new(self, Some(which), None))
+        self.held_by_others().map(Running)
+    }
+
+    fn held_by_others(&self) -> Option<Held> {
+        Some(Held {
+            container: self.clone(),
+            which: Some(self.dir().which()?),
+            frontend: None,
+        })
     }
 
     /// [`Container::reopen`], but not for a vGPU that another kind of frontend has made: a runtime wrapper below a shim must leave
@@ -31,9 +37,7 @@ impl Container {
     /// The vGPU of a container that another process has made, and whose filter is not verified yet. `None`: the container has none.
     #[must_use]
     pub fn reopen_prepared(&self) -> Option<Prepared> {
-        self.dir()
-            .which()
-            .map(|which| Prepared::reopened(self, which))
+        self.held_by_others().map(Prepared::reopened)
     }
 
     /// [`Running::edit_exec`] on what an engine's file for its runtime has; `None`: the container has no vGPU, and the file, which may be a

@@ -34,21 +34,20 @@ pub enum Brokers {
 /// frontend's lock and nothing else.
 #[derive(Debug, Clone)]
 #[must_use = "a vGPU is to be released when its container has ended"]
-pub struct Running {
-    container: Container,
-    /// The vGPU, of all that this name has had; `None`: it was gone already.
-    which: Option<Which>,
-    frontend: Option<Arc<FileLock>>,
-}
+pub struct Running(pub(super) Held);
 
 /// A vGPU whose container has ended, or never came to be. Dropped unreleased it becomes stale.
 #[derive(Debug)]
 #[must_use = "the vGPU is to be released"]
-pub struct Ended {
-    container: Container,
+pub struct Ended(pub(super) Held);
+
+/// A vGPU as its frontend has it.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) container: Container,
     /// The vGPU, of all that this name has had; `None`: it was gone already.
-    which: Option<Which>,
-    frontend: Option<Arc<FileLock>>,
+    pub(super) which: Option<Which>,
+    pub(super) frontend: Option<Arc<FileLock>>,
 }
 
 /// A process of a container that was not found to have its filter. Who kills it needs no number: the process comes along, as it was
@@ -76,28 +75,16 @@ impl Unheld {
 }
 
 impl Running {
-    pub(super) fn new(
-        container: &Container,
-        which: Option<Which>,
-        frontend: Option<Arc<FileLock>>,
-    ) -> Self {
-        Self {
-            container: container.clone(),
-            which,
-            frontend,
-        }
-    }
-
     /// Whether the container is to be followed by [`Running::watch_start`]: asked first where its first process is not known.
     ///
     /// # Errors
     /// Its grant cannot be read.
     pub fn is_verified_at_start(&self) -> Result<bool, Error> {
-        let Some(grant) = self.container.granted()? else {
+        let Some(grant) = self.0.container.granted()? else {
             return Ok(false);
         };
-        let backend = backend::of(self.container.config(), grant.backend);
-        Ok(backend.is_verified_at_start(self.container.dir()))
+        let backend = backend::of(self.0.container.config(), grant.backend);
+        Ok(backend.is_verified_at_start(self.0.container.dir()))
     }
 
     /// Just before start: follows a container that could not be verified yet, since its runtime loads the filter only now, to its
@@ -106,11 +93,11 @@ impl Running {
     /// # Errors
     /// It cannot be followed, and must not be started.
     pub fn watch_start(&self, init: i32) -> Result<Option<StartWatch>, Error> {
-        let Some(grant) = self.container.granted()? else {
+        let Some(grant) = self.0.container.granted()? else {
             return Ok(None);
         };
-        let backend = backend::of(self.container.config(), grant.backend);
-        backend.watch_start(self.container.dir(), &grant, init)
+        let backend = backend::of(self.0.container.config(), grant.backend);
+        backend.watch_start(self.0.container.dir(), &grant, init)
     }
 
     /// Verifies the filter of a process that was just started in the running container; the frontend kills one that fails
@@ -126,7 +113,7 @@ impl Running {
             },
             process: None,
         };
-        let found = Process::of(self.container.dir(), number).map_err(unread)?;
+        let found = Process::of(self.0.container.dir(), number).map_err(unread)?;
         let Some(process) = found else {
             return Ok(());
         };
@@ -139,11 +126,11 @@ impl Running {
     }
 
     fn look_at(&self, process: &Process) -> Result<(), Error> {
-        let Some(grant) = self.container.granted()? else {
+        let Some(grant) = self.0.container.granted()? else {
             return Ok(());
         };
-        let backend = backend::of(self.container.config(), grant.backend);
-        backend.verify_exec(self.container.dir(), &grant, process)
+        let backend = backend::of(self.0.container.config(), grant.backend);
+        backend.verify_exec(self.0.container.dir(), &grant, process)
     }
 
     /// Edits the process spec of an exec, which engines build anew.
@@ -151,7 +138,7 @@ impl Running {
     /// # Errors
     /// A spec that is not an object; a privilege that leads out of the slice and is not let through.
     pub fn edit_exec(&self, process: &mut Value) -> Result<(), Error> {
-        let (container, dir) = (&self.container, self.container.dir());
+        let (container, dir) = (&self.0.container, self.0.container.dir());
         if !dir.exists() {
             return Ok(());
         }
@@ -170,7 +157,7 @@ impl Running {
     #[must_use]
     pub fn exec_pid_file(&self) -> std::path::PathBuf {
         let name = format!("exec-{}.pid", std::process::id());
-        self.container.dir().file(&name)
+        self.0.container.dir().file(&name)
     }
 
     /// After the container was given other resources: its vGPU's own processes get the same weight and quota of CPU time.
@@ -178,22 +165,22 @@ impl Running {
     /// # Errors
     /// The grant cannot be read, or the group of those processes not be changed.
     pub fn follow(&self) -> Result<(), Error> {
-        self.container.follow()
+        self.0.container.follow()
     }
 
     /// The process that its calls depend on: the supervisor, or a broker that has just lost it. Readable once it has ended, and
     /// [`Running::notice_broker`] is to be called. `None`: nobody is named there now.
     #[must_use]
     pub fn broker_process(&self) -> Option<PidFd> {
-        broker::recorded(self.container.dir()).ok().flatten()
+        broker::recorded(self.0.container.dir()).ok().flatten()
     }
 
     /// Looks whether broker and supervisor are gone, which nothing brings back; if so the container's events have it from now on.
     #[must_use]
     pub fn notice_broker(&self) -> Brokers {
-        let dir = self.container.dir();
-        let is_still = self.which.is_some_and(|which| dir.is_still(which));
-        if !is_still || Log::of(&self.container).broker_gone(dir, FOUND_GONE) {
+        let dir = self.0.container.dir();
+        let is_still = self.0.which.is_some_and(|which| dir.is_still(which));
+        if !is_still || Log::of(&self.0.container).broker_gone(dir, FOUND_GONE) {
             Brokers::Gone
         } else {
             Brokers::There
@@ -206,34 +193,22 @@ impl Running {
     /// # Errors
     /// NVML's; the container may be deleted all the same, and [`Ended::release`] tries again as long as the group is there.
     pub fn teardown(&self) -> Result<(), Error> {
-        self.container.teardown()
+        self.0.container.teardown()
     }
 
     /// The container has ended.
     pub fn ended(self) -> Ended {
-        Ended::new(&self.container, self.which, self.frontend)
+        Ended(self.0)
     }
 }
 
 impl Ended {
-    pub(super) fn new(
-        container: &Container,
-        which: Option<Which>,
-        frontend: Option<Arc<FileLock>>,
-    ) -> Self {
-        Self {
-            container: container.clone(),
-            which,
-            frontend,
-        }
-    }
-
     /// As [`Running::teardown`], for a container that never ran.
     ///
     /// # Errors
     /// As [`Running::teardown`].
     pub fn teardown(&self) -> Result<(), Error> {
-        self.container.teardown()
+        self.0.container.teardown()
     }
 
     /// Ends the vGPU: the frontend's lock is let go, the broker stopped, the spec put back, grant and folder are gone. Safe to
@@ -242,8 +217,8 @@ impl Ended {
     /// # Errors
     /// What could not be undone; another call, or [`reclaim`](super::reclaim), tries again.
     pub fn release(&mut self) -> Result<(), Error> {
-        self.frontend = None;
-        self.container.release(self.which)
+        self.0.frontend = None;
+        self.0.container.release(self.0.which)
     }
 }
 

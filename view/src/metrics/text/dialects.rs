@@ -88,7 +88,7 @@ fn slices_of(of: &ContainerMetrics, cards: &[CardMetrics]) -> Vec<Slice> {
     };
     let slices = of.slices.iter().enumerate();
     let joined = slices.filter_map(|(place, slice)| {
-        let card = cards.iter().find(|card| card.uuid == slice.uuid)?;
+        let card = cards.iter().find(|card| card.uuid == slice.row.uuid)?;
         Some(Slice {
             slice: slice.clone(),
             card: card.clone(),
@@ -129,7 +129,7 @@ const ACK_SLICE: &[Metric<Slice>] = &[
     gauge!(
         "nvidia_gpu_duty_cycle",
         "Percent of a GPU's time that is used",
-        |of| percent(of.slice.share.used_ppm)
+        |of| percent(of.slice.row.share.used_ppm)
     ),
     gauge!(
         "nvidia_gpu_memory_total_bytes",
@@ -139,7 +139,7 @@ const ACK_SLICE: &[Metric<Slice>] = &[
     gauge!(
         "nvidia_gpu_memory_used_bytes",
         "Memory of a GPU that is used",
-        |of| of.slice.used_bytes
+        |of| of.slice.row.used_bytes
     ),
 ];
 /// Of cards that nobody shares.
@@ -287,12 +287,12 @@ const DCGM_SLICE: &[Metric<Slice>] = &[
     gauge!(
         "DCGM_CUSTOM_PROCESS_SM_UTIL",
         "The container's use of the GPU's time (in %)",
-        |of| { percent(of.slice.share.used_ppm) }
+        |of| { percent(of.slice.row.share.used_ppm) }
     ),
     gauge!(
         "DCGM_CUSTOM_PROCESS_MEM_USED",
         "Memory that the container uses (in MB)",
-        |of| { of.slice.used_bytes.map(|bytes| bytes / MIB) }
+        |of| { of.slice.row.used_bytes.map(|bytes| bytes / MIB) }
     ),
     gauge!(
         "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED",
@@ -303,7 +303,7 @@ const DCGM_SLICE: &[Metric<Slice>] = &[
         name: "DCGM_CUSTOM_CONTAINER_CP_ALLOCATED",
         help: "Part of the GPU's time given to the container (0 to 1)",
         samples: Samples::Ratio(|of| {
-            let percent = u32::try_from(of.slice.share.percent?).ok()?;
+            let percent = u32::try_from(of.slice.row.share.percent?).ok()?;
             Some(f64::from(percent) / 100.0)
         }),
     },
@@ -369,12 +369,12 @@ const HAMI_SLICE: &[Metric<Slice>] = &[
     gauge!(
         "hami_vgpu_memory_used_bytes",
         "Memory that a container uses",
-        |of| { of.slice.used_bytes }
+        |of| { of.slice.row.used_bytes }
     ),
     gauge!(
         "hami_container_device_utilization_ratio",
         "A container's use of a device's time (0 to 100)",
-        |of| { percent(of.slice.share.used_ppm) }
+        |of| { percent(of.slice.row.share.used_ppm) }
     ),
 ];
 

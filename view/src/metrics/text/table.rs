@@ -305,28 +305,28 @@ pub(super) const OF_SLICE: &[Metric<SliceMetrics>] = &[
     metric!(
         Gauge "cgpu_memory_requested_bytes",
         "What the container's grant gives it of a card: what it asked for when it started, or what cgpu set gave it since",
-        |of| Some(of.requested_bytes)
+        |of| Some(of.row.quota_bytes)
     ),
     metric!(
         Gauge "cgpu_memory_used_bytes",
         "Memory of a card that the container uses",
-        |of| of.used_bytes
+        |of| of.row.used_bytes
     ),
     metric!(
         Gauge "cgpu_memory_peak_bytes",
         "Most memory of a card that the container has used",
-        |of| of.peak_bytes
+        |of| of.row.peak_bytes
     ),
     metric!(
         Counter "cgpu_allocations_refused",
         "Allocations refused because they exceed the quota",
-        |of| of.refused
+        |of| of.row.refused
     ),
     metric!(
         Gauges "cgpu_compute_terms_info",
         "The container's compute policy and priority on a card",
         |of| {
-            let (Some(policy), Some(priority)) = (&of.share.policy, &of.share.priority) else {
+            let (Some(policy), Some(priority)) = (&of.row.share.policy, &of.row.share.priority) else {
                 return Vec::new();
             };
             vec![(vec![("policy", policy.clone()), ("priority", priority.clone())], 1)]
@@ -335,50 +335,50 @@ pub(super) const OF_SLICE: &[Metric<SliceMetrics>] = &[
     metric!(
         Ratio "cgpu_compute_requested_ratio",
         "Part of a card's time that the container's terms give: its cap (policy fixed) or floor (policy soft)",
-        |of| of.share.percent.map(|percent| ratio(percent.saturating_mul(10_000)))
+        |of| of.row.share.percent.map(|percent| ratio(percent.saturating_mul(10_000)))
     ),
-    metric!(Gauge "cgpu_compute_weight", "The container's weight", |of| of.share.weight),
+    metric!(Gauge "cgpu_compute_weight", "The container's weight", |of| of.row.share.weight),
     metric!(
         Ratio "cgpu_compute_entitled_ratio",
         "Part of a card's time that the container is entitled to now",
-        |of| of.share.entitlement_ppm.map(ratio)
+        |of| of.row.share.entitlement_ppm.map(ratio)
     ),
     metric!(
         Ratio "cgpu_compute_used_ratio",
         "Part of a card's time that the container had in the last second or so",
-        |of| of.share.used_ppm.map(ratio)
+        |of| of.row.share.used_ppm.map(ratio)
     ),
     metric!(
         Seconds "cgpu_compute_used_seconds",
         "Time of a card that the container has used",
-        |of| of.share.used_ns.map(seconds)
+        |of| of.row.share.used_ns.map(seconds)
     ),
     metric!(
         Seconds "cgpu_compute_throttled_seconds",
         "Time for which the container had work and its part of a card's time was over",
-        |of| of.share.throttled_ns.map(seconds)
+        |of| of.row.share.throttled_ns.map(seconds)
     ),
     metric!(
         Gauges "cgpu_compute_enforcement_info",
         "The way in which the container's share is enforced",
         |of| {
-            let level = of.share.enforcement_level.iter();
+            let level = of.row.share.enforcement_level.iter();
             level.map(|level| (one_label("level", level), 1)).collect()
         }
     ),
     metric!(
         Counter "cgpu_compute_knob_calls",
         "Calls to a card's scheduler for the container",
-        |of| of.share.knob_calls
+        |of| of.row.share.knob_calls
     ),
     metric!(
         Ratio "cgpu_compute_knob_latency_seconds",
         "Duration of such a call, averaged over the last ones",
-        |of| of.share.knob_latency_ns.map(seconds)
+        |of| of.row.share.knob_latency_ns.map(seconds)
     ),
     metric!(
         Counter "cgpu_compute_alarms",
         "Number of times that the container's share could not be enforced",
-        |of| of.share.alarms
+        |of| of.row.share.alarms
     ),
 ];

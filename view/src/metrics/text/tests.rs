@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::metrics::{ClaimCounts, Exporter, Figures, Histogram, Reported, SliceMetrics};
+use crate::ps::PsCard;
 use crate::share::Share;
 
 const ALL: [Dialect; 4] = [Dialect::Cgpu, Dialect::Ack, Dialect::Dcgm, Dialect::Hami];
@@ -82,26 +83,28 @@ fn container() -> ContainerMetrics {
 
 fn slice() -> SliceMetrics {
     SliceMetrics {
-        uuid: "GPU-1".to_owned(),
-        minor: 0,
-        quota_bytes: Some(4 << 20),
-        requested_bytes: 2 << 20,
-        used_bytes: Some(1 << 20),
-        peak_bytes: None,
-        refused: Some(2),
-        share: Share {
-            policy: Some("fixed".to_owned()),
-            percent: Some(30),
-            weight: Some(1),
-            priority: Some("normal".to_owned()),
-            entitlement_ppm: Some(300_000),
-            enforcement_level: Some("0.5".to_owned()),
-            used_ns: Some(2_500_000_000),
-            used_ppm: Some(250_000),
-            knob_calls: Some(40),
-            knob_latency_ns: Some(160_000),
-            ..Share::default()
+        row: PsCard {
+            uuid: "GPU-1".to_owned(),
+            minor: 0,
+            quota_bytes: 2 << 20,
+            used_bytes: Some(1 << 20),
+            peak_bytes: None,
+            refused: Some(2),
+            share: Share {
+                policy: Some("fixed".to_owned()),
+                percent: Some(30),
+                weight: Some(1),
+                priority: Some("normal".to_owned()),
+                entitlement_ppm: Some(300_000),
+                enforcement_level: Some("0.5".to_owned()),
+                used_ns: Some(2_500_000_000),
+                used_ppm: Some(250_000),
+                knob_calls: Some(40),
+                knob_latency_ns: Some(160_000),
+                ..Share::default()
+            },
         },
+        quota_bytes: Some(4 << 20),
     }
 }
 
