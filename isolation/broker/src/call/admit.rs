@@ -161,9 +161,10 @@ impl NotifiedCall<'_> {
                 Err(denied) => self.deny(&request.op, denied, argument),
             });
         }
-        let opened = container.account.open_uvm_file(&container.journal, &judged);
-        if let Err(denied) = opened {
-            return Some(self.deny(&request.op, denied, segments.first().cloned()));
+        while let Err(denied) = container.account.open_uvm_file(&container.journal, &judged) {
+            if !denied.may_be_given_up() || !self.give_up_what_is_gone() {
+                return Some(self.deny(&request.op, denied, segments.first().cloned()));
+            }
         }
         if request.op == Op::Uvm(&uvm::UVM_INITIALIZE)
             && let Err(reply) = self.keep_memory(request)
