@@ -16,24 +16,26 @@ use crate::programs::{Programs, target_folder};
 /// another version. With the first published version, its tag.
 pub const COMMIT: &str = "3a3000dd9f23b7bf3c217baeea6cbb447de96924";
 
-/// Package and program of those that run for as long as a container does, or that engines and people start on it.
-const PROGRAMS: [(&str, &str); 8] = [
-    ("cgpu-shim", "containerd-shim-cgpu-v2"),
-    ("cgpu-broker", "cgpu-broker"),
-    ("cgpu-executor", "cgpu-executor"),
-    ("cgpu-limits", "cgpu-limits"),
-    ("cgpu-hook", "cgpu-runtime"),
-    ("cgpu-hook", "cgpu-hook"),
-    ("cgpu-cli", "cgpu"),
-    ("cgpu-sim", "cgpu-sim"),
+/// Those that run for as long as a container does, or that engines and people start on it.
+const PROGRAMS: [&str; 8] = [
+    "containerd-shim-cgpu-v2",
+    "cgpu-broker",
+    "cgpu-executor",
+    "cgpu-limits",
+    "cgpu-runtime",
+    "cgpu-hook",
+    "cgpu",
+    "cgpu-sim",
 ];
 
 /// Optimised in its development profile, for tests of its own that nobody runs here.
-const UNOPTIMISED: [&str; 5] = [
+const UNOPTIMISED: [&str; 7] = [
     "cgpu-compute",
     "cgpu-driver",
+    "cgpu-ledger",
     "cgpu-nvabi",
     "cgpu-plan",
+    "cgpu-runlist",
     "cgpu-sim",
 ];
 
@@ -153,8 +155,10 @@ fn build(source: &Path, target: &Path) -> Result<()> {
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_PROFILE_DEV_DEBUG", "false");
-    for (package, program) in PROGRAMS {
-        command.args(["--package", package, "--bin", program]);
+    // With the features that the whole workspace has with its tests: those of what is taken over. There is no example to compile.
+    command.args(["--workspace", "--examples"]);
+    for program in PROGRAMS {
+        command.args(["--bin", program]);
     }
     for package in UNOPTIMISED {
         let level = format!("profile.dev.package.{package}.opt-level=0");
@@ -173,7 +177,7 @@ fn gather(built: &Path, current: &Path, into: &Path) -> Result<()> {
     if !copy.success() {
         bail!("copying {}", current.display());
     }
-    for (_, program) in PROGRAMS {
+    for program in PROGRAMS {
         fs::copy(built.join(program), into.join(program))
             .with_context(|| format!("the former {program}"))?;
     }

@@ -168,13 +168,10 @@ impl Root {
         self.folder.path().join("root")
     }
 
-    /// Copies files into a folder of the root's `/run`, which is no part of its picture.
+    /// Shows a folder, for reading, in the root's `/run`, which is no part of its picture. It must be there while scripts run.
     pub fn bring(&self, from: &Path, name: &str) -> Result<()> {
-        let mut copy = Command::new("cp");
-        copy.args(["--recursive"])
-            .arg(from)
-            .arg(self.folder.path().join(name));
-        capture(&mut copy, LIMIT)?.success()?;
+        let from = fs::canonicalize(from).with_context(|| from.display().to_string())?;
+        std::os::unix::fs::symlink(from, self.folder.path().join(name))?;
         Ok(())
     }
 
@@ -191,7 +188,7 @@ mount --rbind /dev dev
 mount -t tmpfs -o mode=755 tmpfs run
 mkdir run/lock
 for name in packages newer; do
-    [ ! -d "$1/$name" ] || { mkdir "run/$name"; cp "$1/$name"/* "run/$name"; }
+    [ ! -d "$1/$name" ] || { mkdir "run/$name"; mount -o bind,ro "$1/$name" "run/$name"; }
 done
 mkdir run/machine
 pivot_root . run/machine

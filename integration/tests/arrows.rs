@@ -209,6 +209,34 @@ fn the_product_imports_nothing_of_the_lab() -> Result<()> {
     Ok(())
 }
 
+/// cargo links such a one with all of its libraries, to find that it has none; `--all-targets` takes it for a bench as well.
+#[test]
+fn a_program_without_tests_is_not_built_as_one() -> Result<()> {
+    let mut programs = 0;
+    for package in packages()? {
+        let path = package["manifest_path"].as_str().context("a path")?;
+        let manifest = fs::read_to_string(path)?;
+        let targets = package["targets"].as_array().into_iter().flatten();
+        for program in targets.filter(|target| target["kind"][0] == "bin") {
+            let name = format!("name = {}", program["name"]);
+            let text = fs::read_to_string(program["src_path"].as_str().context("a path")?)?;
+            // A module may have some.
+            let has_tests = text
+                .lines()
+                .any(|line| line.contains("#[test]") || line.starts_with("mod "));
+            let mut tables = manifest.split("\n[");
+            let table = tables.find(|table| table.starts_with("[bin]]") && table.contains(&name));
+            for off in ["test = false", "bench = false"] {
+                let is_off = table.is_some_and(|table| table.lines().any(|line| line == off));
+                assert_eq!(is_off, !has_tests, "{path}: {name}, {off}");
+            }
+            programs += 1;
+        }
+    }
+    assert!(programs > 10, "{programs} programs");
+    Ok(())
+}
+
 #[test]
 fn packages_have_the_prefix_and_libraries_and_folders_have_not() -> Result<()> {
     for package in packages()? {

@@ -22,8 +22,10 @@ const CONTAINERS: [&str; 3] = ["a", "b", "c"];
 const SETTLE: Duration = Duration::from_secs(2);
 /// What shares are taken over.
 const MEASURED: Duration = Duration::from_secs(6);
-/// How long a load runs, seconds: both, and what starting it may take on a busy machine.
-const LOAD_SECONDS: u64 = 14;
+/// How long a load runs, seconds: both, and what starting all of them may take on a busy machine.
+const LOAD_SECONDS: u64 = 11;
+/// The same where a broker is killed up to [`KILLING`], and once more.
+const KILLED_LOAD_SECONDS: u64 = 14;
 /// The promises, relative. Each is loosened by what this machine's timers and hand-overs are late by while it is measured ([`lateness`]).
 const CAP_ERROR: f64 = 0.02;
 const WEIGHT_ERROR: f64 = 0.03;
@@ -286,7 +288,7 @@ fn a_share_is_kept_while_its_brokers_are_killed() -> Result<()> {
         rig.hold(id, &["cgpu.io/memory=2Gi", &compute])?.success()?;
     }
     let mut away = Vec::new();
-    let killed = shares_while(&rig, [&GREEDY; 3], || {
+    let killed = shares_while(&rig, [&GREEDY; 3], KILLED_LOAD_SECONDS, || {
         away = kill_brokers(&rig, "a", entitled["a"])?;
         Ok(())
     })?;
@@ -422,20 +424,21 @@ fn set(rig: &Rig, id: &str, terms: &[&str]) -> Result<()> {
 
 /// Runs a load in each container and says what part of the card each has had.
 fn shares(rig: &Rig, loads: [&[&str]; 3]) -> Result<Shares> {
-    shares_while(rig, loads, || Ok(()))
+    shares_while(rig, loads, LOAD_SECONDS, || Ok(()))
 }
 
 /// The same, of a time in which something else happens as well.
 fn shares_while(
     rig: &Rig,
     loads: [&[&str]; 3],
+    load_seconds: u64,
     happening: impl FnOnce() -> Result<()>,
 ) -> Result<Shares> {
     std::thread::scope(|scope| {
         let running: Vec<_> = CONTAINERS
             .iter()
             .zip(loads)
-            .map(|(id, load)| scope.spawn(move || run(rig, id, load)))
+            .map(|(id, load)| scope.spawn(move || run(rig, id, load, load_seconds)))
             .collect();
         let before = engine_ns(rig)?;
         wait_until("every load to have had the card", LIMIT, || {
@@ -452,6 +455,10 @@ fn shares_while(
         let late = watching.join();
         let late = late.map_err(|_panic| anyhow::anyhow!("a thread of the test panicked"))??;
         let until = engine_ns(rig)?;
+        ensure!(
+            !running.iter().any(|load| load.is_finished()),
+            "too slow a machine: a load ended before the others were measured"
+        );
         for (id, load) in CONTAINERS.iter().zip(running) {
             match load.join() {
                 Ok(done) => done.with_context(|| format!("container {id}"))?,
@@ -502,8 +509,8 @@ fn lateness(watched: Duration) -> Result<Duration> {
     Ok(late.iter().sum::<Duration>() / turns)
 }
 
-fn run(rig: &Rig, id: &str, load: &[&str]) -> Result<Value> {
-    let seconds = LOAD_SECONDS.to_string();
+fn run(rig: &Rig, id: &str, load: &[&str], load_seconds: u64) -> Result<Value> {
+    let seconds = load_seconds.to_string();
     let mut arguments = vec![
         "tasks",
         "exec",
@@ -518,7 +525,7 @@ fn run(rig: &Rig, id: &str, load: &[&str]) -> Result<Value> {
     ];
     arguments.extend(load);
     let mut command = rig.containerd.ctr_command(&arguments)?;
-    capture(&mut command, Duration::from_secs(LOAD_SECONDS * 4))?
+    capture(&mut command, Duration::from_secs(load_seconds * 4))?
         .success()?
         .json()
 }

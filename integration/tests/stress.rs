@@ -1,4 +1,4 @@
-//! Twenty containers on two cards, each taking memory to its quota and giving it back at random for a minute.
+//! Twenty containers on two cards, each taking memory to its quota and giving it back at random for half a minute.
 //!
 //! While all of them stand still the ledgers are compared with the simulated cards' own account, to the byte; the
 //! cards' own highest mark says whether the sum ever passed their memory.
@@ -17,9 +17,9 @@ const CONTAINERS: usize = 20;
 /// Ten of these fill a card of 24576 MiB but for 6 MiB.
 const QUOTA: &str = "cgpu.io/memory=2457Mi";
 const QUOTA_BYTES: u64 = 2457 << 20;
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 30;
 const CHECKS: usize = 3;
-/// A machine on which a comparison takes long has another minute of the load, and another.
+/// A machine on which a comparison takes long has the load once more, and once more.
 const MOST_ROUNDS: usize = 3;
 
 #[test]
@@ -67,7 +67,7 @@ fn checks_under_load(rig: &Rig, ids: &[String]) -> Result<usize> {
         let mut checks = 0;
         while !churning.is_finished() && began.elapsed() < Duration::from_secs(SECONDS) {
             // Long enough between two checks for the tenants to move on.
-            std::thread::sleep(Duration::from_secs(8));
+            std::thread::sleep(Duration::from_secs(4));
             checks += usize::from(check_standing_still(rig, ids)?);
         }
         match churning.join() {

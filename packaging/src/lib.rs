@@ -42,6 +42,24 @@ pub enum Compression {
     Fast,
 }
 
+/// What a package is written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// For dpkg.
+    Deb,
+    /// For rpm; where `rpmbuild` is absent there is none.
+    Rpm,
+    /// For systems without either: tar.zst.
+    Archive,
+    /// The node's image, of the packages that its row names.
+    Image,
+}
+
+impl Form {
+    /// What is published.
+    pub const ALL: [Self; 4] = [Self::Deb, Self::Rpm, Self::Archive, Self::Image];
+}
+
 /// What is packaged.
 #[derive(Debug, Clone)]
 pub struct Build {
@@ -114,67 +132,46 @@ impl Build {
     }
 }
 
-/// Writes all packages and the image into a folder; returns the files.
+/// Writes all packages and the image into a folder, in some forms; returns the files.
 ///
 /// # Errors
 /// A source is absent; a tool is absent or fails.
-pub fn write(build: &Build, into: &Path) -> Result<Vec<PathBuf>> {
+pub fn write(build: &Build, forms: &[Form], into: &Path) -> Result<Vec<PathBuf>> {
     let sources = Sources {
         build,
         table: Table::read(&build.repository)?,
         crates: crates::Crates::read(build)?,
     };
     let table = &sources.table;
+    let has = |form| forms.contains(&form);
+    let image = table.image.as_ref().filter(|_| has(Form::Image));
     fs::create_dir_all(into).with_context(|| format!("create {}", into.display()))?;
     let mut written = Vec::new();
     let work = tempfile::tempdir().context("folder for the trees")?;
     let mut of_image = Vec::new();
     for package in &table.packages {
         let at = |dialect| work.path().join(dialect).join(&package.name);
-        let tree = tree::lay(&sources, package, Dialect::Debian, &at("debian"))?;
-        written.push(deb::write(build, package, &tree, into)?);
-        written.push(archive::write(build, package, &tree, into)?);
-        if tool::is_there("rpmbuild") {
+        let is_in_image = image.is_some_and(|image| image.packages.contains(&package.name));
+        if is_in_image || has(Form::Deb) || has(Form::Archive) {
+            let tree = tree::lay(&sources, package, Dialect::Debian, &at("debian"))?;
+            if has(Form::Deb) {
+                written.push(deb::write(build, package, &tree, into)?);
+            }
+            if has(Form::Archive) {
+                written.push(archive::write(build, package, &tree, into)?);
+            }
+            if is_in_image {
+                of_image.push((package, tree));
+            }
+        }
+        if has(Form::Rpm) && tool::is_there("rpmbuild") {
             let tree = tree::lay(&sources, package, Dialect::Rpm, &at("rpm"))?;
             written.push(rpm::write(build, package, &tree, into)?);
         }
-        let image = table.image.as_ref();
-        if image.is_some_and(|image| image.packages.contains(&package.name)) {
-            of_image.push((package, tree));
-        }
     }
-    if let Some(image) = &table.image {
+    if let Some(image) = image {
         written.push(image::write(build, image, &of_image, into)?);
     }
     written.sort();
     Ok(written)
-}
-
-/// Writes the image alone; returns its file.
-///
-/// # Errors
-/// As [`write`]; or there is no image in the table.
-pub fn write_image(build: &Build, into: &Path) -> Result<PathBuf> {
-    let sources = Sources {
-        build,
-        table: Table::read(&build.repository)?,
-        crates: crates::Crates::read(build)?,
-    };
-    let image = sources.table.image.as_ref().context("no image")?;
-    fs::create_dir_all(into).with_context(|| format!("create {}", into.display()))?;
-    let work = tempfile::tempdir().context("folder for the trees")?;
-    let packages = sources.table.packages.iter();
-    let trees = packages
-        .filter(|package| image.packages.contains(&package.name))
-        .map(|package| {
-            let tree = tree::lay(
-                &sources,
-                package,
-                Dialect::Debian,
-                &work.path().join(&package.name),
-            )?;
-            Ok((package, tree))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    image::write(build, image, &trees, into)
 }

@@ -25,7 +25,7 @@ use integration::packages::Suite;
 use integration::picture::{self, Picture, differences};
 use integration::programs::{Programs, target_folder};
 use integration::skip;
-use packaging::{Build, write_image};
+use packaging::{Build, Form, write};
 use serde_json::{Value, json};
 
 use self::build::{MAKERS, build, lacking};
@@ -245,7 +245,9 @@ fn images(folder: &Path) -> Result<[Image; 2]> {
     let made = |build: Build| -> Result<Image> {
         Ok(Image {
             name: build.image_name(NAME),
-            tar: write_image(&build, folder)?,
+            tar: write(&build, &[Form::Image], folder)?
+                .pop()
+                .context("no image")?,
         })
     };
     Ok([made(build(1)?)?, made(second)?])

@@ -4,7 +4,8 @@
 //! `CGPU_UPGRADES` says how often brokers are replaced in a row, `CGPU_UPGRADES_SUMMARY` where the result goes:
 //! `cargo xtask long upgrade` sets both.
 
-mod common;
+#[path = "common/build.rs"]
+mod build;
 
 use std::fs;
 
@@ -15,8 +16,10 @@ use integration::prefetch;
 use integration::programs::Programs;
 use integration::roots::{Root, System};
 use integration::skip;
-use packaging::{Build, write};
+use packaging::{Build, Form, write};
 use serde_json::Value;
+
+use self::build::{MAKERS, build, lacking};
 
 const TEST: &str = "the_former_packages_are_upgraded_under_load";
 
@@ -25,11 +28,11 @@ const UPGRADES: u32 = 5;
 
 fn root() -> Result<Root, String> {
     let needed = [
-        common::MAKERS.as_slice(),
+        MAKERS.as_slice(),
         &["debootstrap", "unshare", "busybox", "git"],
     ]
     .concat();
-    if let Some(reason) = common::lacking(&needed) {
+    if let Some(reason) = lacking(&needed) {
         return Err(reason);
     }
     Root::of(&System::BOOKWORM, &prefetch::IN_ROOT)
@@ -55,14 +58,10 @@ fn the_former_packages_are_upgraded_under_load() -> Result<()> {
     let of_former = Build {
         repository: former.source,
         programs: former.programs,
-        ..common::build(0)?
+        ..build(0)?
     };
-    write(&of_former, old.path())?;
-    for name in ["cgpu", "cgpu-agent", "cgpu-sim"] {
-        let deb = common::package(common::packages()?, name, ".deb")?;
-        let called = deb.file_name().context("a package has a name")?;
-        fs::copy(&deb, new.path().join(called))?;
-    }
+    write(&of_former, &[Form::Deb], old.path())?;
+    write(&build(1)?, &[Form::Deb], new.path())?;
     for name in ["cgpu-burn", "cgpu"] {
         let inside = programs.folder().join("static").join(name);
         fs::copy(inside, old.path().join(format!("static-{name}")))?;

@@ -300,9 +300,10 @@ fn kubelets(steps: u64, seed: u64) -> Result<ExitCode> {
         "--package",
         "cgpu-integration",
         "--test",
-        "cluster_random",
+        "kubelets",
         "--",
         "--nocapture",
+        "two_kubelets_live_random_lives_and_all_accounts_agree",
     ];
     let environment = [
         ("CGPU_BIN", programs.folder().into()),
@@ -320,7 +321,7 @@ fn kubelets(steps: u64, seed: u64) -> Result<ExitCode> {
              Kubernetes' own servers of 1.36.3, two kubelets with containerd 2.1, two simulated cards on each. Pods with claims are created and deleted, agents and kubelets are\n\
              killed and start again; each container holds nearly all that its claim has. After each 100 steps, and when all pods are gone, these are equal for each card: what the\n\
              scheduler has counted (the claims' allocations), what the node has reserved (`cgpu cards`) and which records it has; and what the simulated card holds lies between\n\
-             what the containers hold and what is reserved. The test is `integration/tests/cluster_random.rs`.\n\n```text\n{reported}```\n",
+             what the containers hold and what is reserved. The test is `integration/tests/kubelets/random.rs`.\n\n```text\n{reported}```\n",
             began.elapsed().as_secs(),
             machine::describe(),
         ),
@@ -346,7 +347,7 @@ fn node(pods: u32) -> Result<ExitCode> {
             "driver",
             "prepare_takes_milliseconds_with_a_hundred_claims",
         ),
-        ("cgpu-integration", "cluster_pods", "what_a_claim_costs"),
+        ("cgpu-integration", "kubelets", "what_a_claim_costs"),
         (
             "cgpu-packaging",
             "daemonset",
@@ -368,7 +369,7 @@ fn node(pods: u32) -> Result<ExitCode> {
              Kubernetes' own servers of 1.36.3, and a kubelet with containerd 2.1 and two simulated cards, all on this machine. A pod's start is from the moment before its\n\
              creation to its program's start as the engine has it; pods with a claim and without one take turns, under the same handler. Until a pod has its node, Kubernetes\n\
              alone works: a claim is made from a template, allocated and reserved by writes of their own. Prepare is between the node and the sandbox, the broker's start\n\
-             between the container and its program. The tests are `integration/tests/cluster_pods.rs`,\n\
+             between the container and its program. The tests are `integration/tests/kubelets/pods.rs`,\n\
              `cluster/tests/driver/claims.rs` and `packaging/tests/daemonset.rs`.\n\n```text\n{reported}```\n",
             began.elapsed().as_secs(),
             machine::describe(),

@@ -9,7 +9,7 @@ use integration::cache::repository;
 use integration::command::succeed;
 use integration::packages::ensure_installed;
 use integration::programs::{Profile, Programs, target_folder};
-use packaging::{Build, CargoPackages, Compression};
+use packaging::{Build, CargoPackages, Compression, Form};
 
 /// Of the package `cgpu` in each form.
 const MOST_BYTES: u64 = 8_000_000;
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Some(folder) => folder.clone(),
         None => target_folder().join("packages"),
     };
-    let files = packaging::write(&build, &out)?;
+    let files = packaging::write(&build, &Form::ALL, &out)?;
     for file in &files {
         let bytes = std::fs::metadata(file)?.len();
         println!("{:>9} KiB  {}", bytes.div_ceil(1024), file.display());

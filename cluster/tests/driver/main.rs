@@ -8,5 +8,8 @@ mod device_plugin;
 mod events;
 mod fixture;
 mod node;
+mod preemption;
+mod quota;
 mod random;
 mod real;
+mod templates;

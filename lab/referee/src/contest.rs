@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use anyhow::Result;
+use sim::Profile;
 
 use crate::resource_server::ResourceServer;
 use crate::sequence::{Call, Sequence};
@@ -17,6 +18,8 @@ pub trait Referee: Sized {
     type Call: Clone + fmt::Display + fmt::Debug;
     /// What it is called.
     const NAME: &'static str;
+    /// The memory of the simulated card.
+    const CARD_MIB: u64;
 
     /// That of a tree.
     ///
@@ -36,16 +39,17 @@ pub trait Referee: Sized {
     /// It has ended.
     fn play(&mut self, sequence: &Sequence<Self::Call>) -> Result<Vec<String>>;
 
-    /// The same by the simulator of a version.
+    /// The same on a fresh machine that is simulated by this profile.
     ///
     /// # Errors
-    /// The simulator does not know the version, or answers in no way that RM could.
-    fn simulate(version: &str, sequence: &Sequence<Self::Call>) -> Result<Vec<String>>;
+    /// The simulator answers in no way that RM could.
+    fn simulate(profile: Profile, sequence: &Sequence<Self::Call>) -> Result<Vec<String>>;
 }
 
 impl Referee for ResourceServer {
     type Call = Call;
     const NAME: &'static str = "the resource server";
+    const CARD_MIB: u64 = 64;
 
     fn of(tree: &Tree) -> Result<Self> {
         Self::of(tree)
@@ -59,15 +63,16 @@ impl Referee for ResourceServer {
         Self::play(self, sequence)
     }
 
-    fn simulate(version: &str, sequence: &Sequence) -> Result<Vec<String>> {
-        simulator::play(version, sequence)
+    fn simulate(profile: Profile, sequence: &Sequence) -> Result<Vec<String>> {
+        simulator::play(profile, sequence)
     }
 }
 
 /// A referee and a simulator.
 #[derive(Debug)]
 pub struct Contest<R = ResourceServer> {
-    version: String,
+    /// Of the simulator, of its version. Each sequence has a machine of its own.
+    profile: Profile,
     referee: R,
     tally: Tally,
 }
@@ -137,10 +142,10 @@ impl<R: Referee> Contest<R> {
     /// The same against the simulator of another version.
     ///
     /// # Errors
-    /// As [`Referee::of`].
+    /// As [`Referee::of`], or the simulator does not know the version.
     pub fn between(tree: &Tree, version: &str) -> Result<Self> {
         Ok(Self {
-            version: version.to_owned(),
+            profile: simulator::profile(version, R::CARD_MIB)?,
             referee: R::of(tree)?,
             tally: Tally::default(),
         })
@@ -149,7 +154,7 @@ impl<R: Referee> Contest<R> {
     /// The simulator's version.
     #[must_use]
     pub fn version(&self) -> &str {
-        &self.version
+        &self.profile.driver_version
     }
 
     /// What was played so far.
@@ -163,7 +168,7 @@ impl<R: Referee> Contest<R> {
     /// # Errors
     /// As [`play`](Self::play).
     pub fn play_number(&mut self, seed: u64, number: u64) -> Result<Option<Difference<R::Call>>> {
-        self.play(&R::drawn(&self.version, seed, number)?)
+        self.play(&R::drawn(self.version(), seed, number)?)
     }
 
     /// Plays a sequence on both sides; the difference, shortened, where there is one.
@@ -183,7 +188,7 @@ impl<R: Referee> Contest<R> {
         let (server, simulator) = self.both(&sequence)?;
         Ok(Some(Difference {
             referee: R::NAME,
-            version: self.version.clone(),
+            version: self.version().to_owned(),
             sequence,
             server,
             simulator,
@@ -193,7 +198,7 @@ impl<R: Referee> Contest<R> {
     fn both(&mut self, sequence: &Sequence<R::Call>) -> Result<(Vec<String>, Vec<String>)> {
         Ok((
             self.referee.play(sequence)?,
-            R::simulate(&self.version, sequence)?,
+            R::simulate(self.profile.clone(), sequence)?,
         ))
     }
 

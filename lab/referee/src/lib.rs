@@ -34,5 +34,4 @@ pub use core::{
 };
 pub use resource_server::ResourceServer;
 pub use sequence::{Call, Class, Handle, Sequence, What};
-pub use simulator::play as simulate;
 pub use source::{CORE_VARIABLE, Debian, SOURCE_VARIABLE, Tree};

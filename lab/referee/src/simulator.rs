@@ -26,20 +26,27 @@ const MAPPED_FILES: u64 = 1 << 16;
 /// `accessMask` of `RS_SHARE_POLICY`.
 const ACCESS_MASK: usize = 4;
 
-/// Plays a sequence on a simulated machine of a driver version: the same lines as the resource server's.
+/// A machine of a driver version with one card.
 ///
 /// # Errors
-/// The simulator does not know the version, or answers a call in no way that RM could.
-pub fn play(version: &str, sequence: &Sequence) -> Result<Vec<String>> {
+/// The simulator does not know the version.
+pub(crate) fn profile(version: &str, memory_mib: u64) -> Result<Profile> {
     let profile = format!(
-        "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = 64\narchitecture = \"ada\"\n"
+        "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = {memory_mib}\narchitecture = \"ada\"\n"
     );
-    let profile = Profile::parse(Path::new("referee.toml"), &profile)?;
+    Ok(Profile::parse(Path::new("referee.toml"), &profile)?)
+}
+
+/// Plays a sequence on a simulated machine: the same lines as the resource server's.
+///
+/// # Errors
+/// The simulator answers a call in no way that RM could.
+pub(crate) fn play(profile: Profile, sequence: &Sequence) -> Result<Vec<String>> {
+    let release = profile.release;
     let machine = Machine::with_processes(profile, Processes::Each);
     let mut player = Player {
         session: machine.join("referee"),
-        release: Release::of(version.parse().context("a driver version")?)
-            .context("a known driver version")?,
+        release,
         made: HashMap::new(),
         clients: Vec::new(),
     };

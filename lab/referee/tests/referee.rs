@@ -25,7 +25,7 @@ use referee::{
 use verdict::page_size::{self, Requested};
 
 /// Of the resource server's, for every change.
-const SEQUENCES: u64 = 100_000;
+const SEQUENCES: u64 = 25_000;
 /// Of the whole core's, where a tree is at hand.
 const SEQUENCES_OF_CORE: u64 = 2000;
 /// Says how many of the resource server's, and how many of the core's.

@@ -10,9 +10,9 @@ use integration::command::{capture, find, succeed};
 use integration::prefetch;
 use integration::roots::{LIMIT, Root, System};
 use integration::skip;
-use packaging::write;
+use packaging::{Form, write};
 
-use crate::common::{MAKERS, build, lacking, package, packages};
+use crate::common::{MAKERS, build, lacking, newer, package, packages};
 use crate::listing::files;
 
 #[test]
@@ -22,7 +22,7 @@ fn the_same_programs_give_the_same_packages() -> Result<()> {
     }
     let again = tempfile::tempdir()?;
     // Times of files are of the second in which they were made, where they are not set.
-    let written = write(&build(1)?, again.path())?;
+    let written = write(&build(1)?, &Form::ALL, again.path())?;
     ensure!(written.len() >= 4, "{written:?}");
     for path in written {
         let name = path.file_name().context("a package has a name")?;
@@ -96,14 +96,15 @@ fn lintian_finds_no_fault() -> Result<()> {
         skip!(TEST, "{reason}");
     }
     let folder = packages()?;
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on", "error,warning"]);
+    // A number of a bug in the distribution's own archive.
+    lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]);
     for name in ["cgpu", "cgpu-agent", "cgpu-sim", "kubectl-cgpu"] {
-        let mut lintian = Command::new("lintian");
-        lintian.args(["--allow-root", "--fail-on", "error,warning"]);
-        // A number of a bug in the distribution's own archive.
-        lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]);
-        // It unpacks programs with their symbols, beside other tests.
-        capture(lintian.arg(package(folder, name, ".deb")?), LIMIT)?.success()?;
+        lintian.arg(package(folder, name, ".deb")?);
     }
+    // It unpacks programs with their symbols, beside other tests.
+    capture(&mut lintian, LIMIT)?.success()?;
     Ok(())
 }
 
@@ -152,10 +153,8 @@ fn a_root_is_as_before_after_install_use_upgrade_remove_and_purge() -> Result<()
     let Some(root) = debian(test)? else {
         return Ok(());
     };
-    let newer = tempfile::tempdir()?;
-    write(&build(2)?, newer.path())?;
     root.bring(packages()?, "packages")?;
-    root.bring(newer.path(), "newer")?;
+    root.bring(newer()?, "newer")?;
     let before = root.picture()?;
 
     let reply = root.run("dpkg -i /packages/*.deb")?.success()?;
@@ -343,8 +342,6 @@ fn an_rpm_is_installed_upgraded_and_erased_in_a_root() -> Result<()> {
     let Some(root) = debian(test)? else {
         return Ok(());
     };
-    let newer = tempfile::tempdir()?;
-    write(&build(2)?, newer.path())?;
     let before = root.picture()?;
     let rpm = |args: &[&str]| {
         // The root is Debian's: what it has is not in rpm's database.
@@ -365,9 +362,7 @@ fn an_rpm_is_installed_upgraded_and_erased_in_a_root() -> Result<()> {
         "{}",
         reply.stdout
     );
-    let newest = newer
-        .path()
-        .join(format!("cgpu-{}.x86_64.rpm", build(2)?.full_version()));
+    let newest = newer()?.join(format!("cgpu-{}.x86_64.rpm", build(2)?.full_version()));
     rpm(&["-U", &newest.to_string_lossy()])?.success()?;
     rpm(&["-e", "cgpu"])?.success()?;
     root.run("rm -rf /var/lib/rpm")?.success()?;

@@ -1,6 +1,5 @@
 //! Packages and the image: one executable, so that they are made once for all of these tests.
 
-#[path = "../common/mod.rs"]
 mod common;
 mod forms;
 mod image;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use integration::cache::repository;
 use integration::programs::{Programs, target_folder};
-use packaging::{Build, CargoPackages};
+use packaging::{Build, CargoPackages, Form};
 
 use super::steps::Step;
 
@@ -89,7 +89,7 @@ pub(super) fn make(programs: &Programs) -> Result<()> {
                 },
             )
         };
-        packaging::write(&build, &folder().join(revision.to_string()))?;
+        packaging::write(&build, &[Form::Deb], &folder().join(revision.to_string()))?;
     }
     Ok(())
 }

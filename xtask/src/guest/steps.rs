@@ -48,12 +48,9 @@ const PODMAN: &str = "podman/host/hook/HostRunc";
 /// As `cgpu install` writes it. The driver of its control groups is systemd's where systemd is.
 const PODS: &str = "CRI (containerd, crictl)/newer/shim by configuration/NewerRunc";
 
-/// About three minutes on two cores.
+/// What control groups have to do with: a minute on two cores.
 pub(super) const SHORT: &[Step] = &[
-    Step::Row(
-        CONTAINERD,
-        &["run", "exec", "stats", "update", "pause", "OOM", "vGPU"],
-    ),
+    Step::Row(CONTAINERD, &["stats", "pause", "OOM", "vGPU"]),
     Step::Tests("integration own_group", &["own_processes_pay"]),
 ];
 

@@ -19,7 +19,7 @@ use integration::packages::ensure_installed;
 use integration::picture::Picture;
 use integration::programs::{Profile, Programs};
 use integration::roots::{Root, System};
-use packaging::{Build, CargoPackages};
+use packaging::{Build, CargoPackages, Form};
 
 use crate::machine;
 
@@ -77,7 +77,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
             containers: Programs::static_packages(),
         },
     );
-    packaging::write(&build, packages.path())?;
+    packaging::write(&build, &[Form::Deb], packages.path())?;
     // For images without a C library.
     fs::copy(
         programs.folder().join("static/cgpu-burn"),

@@ -1,7 +1,6 @@
 //! Playing calls on a driver: the blocks of each, and what is said of the answer.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use driver::wire::WireFd;
@@ -97,19 +96,16 @@ pub(super) trait Driver {
     fn objects(&mut self) -> Result<Vec<ObjectEntry>>;
 }
 
-/// Plays a sequence on a simulated machine of a driver version.
-pub(super) fn simulate(version: &str, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
-    let profile = format!(
-        "[driver]\nversion = {version:?}\n[[card]]\nname = \"Simulated\"\nmemory_mib = 8192\narchitecture = \"ada\"\n"
-    );
-    let profile = Profile::parse(Path::new("referee.toml"), &profile)?;
+/// Plays a sequence on a simulated machine.
+pub(super) fn simulate(profile: Profile, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
+    let release = profile.release;
     let machine = Machine::with_processes(profile, Processes::Each);
     let simulated = Simulated {
         session: machine.join("referee"),
         machine,
         closed: [0; FILES],
     };
-    Player::new(simulated, version)?.play(sequence)
+    Player::new(simulated, release).play(sequence)
 }
 
 const FILES: usize = 64;
@@ -210,14 +206,13 @@ struct Ready {
 }
 
 impl<D: Driver> Player<D> {
-    pub(super) fn new(driver: D, version: &str) -> Result<Self> {
-        Ok(Self {
+    pub(super) fn new(driver: D, release: Release) -> Self {
+        Self {
             driver,
-            release: Release::of(version.parse().context("a driver version")?)
-                .context("a known driver version")?,
+            release,
             made: HashMap::new(),
             clients: Vec::new(),
-        })
+        }
     }
 
     /// What came of each call, then the objects, a line each.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use integration::cache;
 use integration::command::{capture, progress};
 use nvabi::Release;
-use sim::ObjectEntry;
+use sim::{ObjectEntry, Profile};
 
 use super::device::AD102;
 use super::player::{Answer, Block, Driver, Ioctl, On};
@@ -75,10 +75,17 @@ pub(super) fn started(tree: &Tree, program: &Program) -> Result<Talk> {
     Talk::start(&linked(tree, program)?)
 }
 
+/// The memory of the card that sequences are for.
+const CARD_MIB: u64 = 8192;
+
+fn release_of(version: &str) -> Result<Release> {
+    Release::of(version.parse().context("a driver version")?).context("a known driver version")
+}
+
 /// The core of one source tree.
 #[derive(Debug)]
 pub struct Core {
-    version: String,
+    release: Release,
     talk: Talk,
 }
 
@@ -89,7 +96,7 @@ impl Core {
     /// There is no gcc, the tree does not compile, or the program does not start.
     pub fn of(tree: &Tree) -> Result<Self> {
         Ok(Self {
-            version: tree.version.clone(),
+            release: release_of(&tree.version)?,
             talk: started(tree, &Program::CORE)?,
         })
     }
@@ -110,10 +117,11 @@ pub struct CoreWithCard(Core);
 impl Referee for CoreWithCard {
     type Call = Requested;
     const NAME: &'static str = "RM's core with a card";
+    const CARD_MIB: u64 = CARD_MIB;
 
     fn of(tree: &Tree) -> Result<Self> {
         let mut core = Core {
-            version: tree.version.clone(),
+            release: release_of(&tree.version)?,
             talk: started(tree, &Program::CARD)?,
         };
         let reply = core.send(&format!("chip {:x}", AD102.boot_42))?;
@@ -133,35 +141,33 @@ impl Referee for CoreWithCard {
         self.0.play(sequence)
     }
 
-    fn simulate(version: &str, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
-        super::player::simulate(version, sequence)
+    fn simulate(profile: Profile, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
+        super::player::simulate(profile, sequence)
     }
 }
 
 impl Referee for Core {
     type Call = Requested;
     const NAME: &'static str = "RM's core";
+    const CARD_MIB: u64 = CARD_MIB;
 
     fn of(tree: &Tree) -> Result<Self> {
         Self::of(tree)
     }
 
     fn drawn(version: &str, seed: u64, number: u64) -> Result<Sequence<Requested>> {
-        let release = Release::of(version.parse().context("a driver version")?)
-            .context("a known driver version")?;
-        Ok(Sequence::for_core(release, seed, number))
+        Ok(Sequence::for_core(release_of(version)?, seed, number))
     }
 
     fn play(&mut self, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
         let ready = self.send(&format!("begin {CONTROL_FILES}"))?;
         ensure!(ready == "ready", "RM's core says {ready:?} and not ready");
-        let version = self.version.clone();
-        let mut player = super::player::Player::new(self, &version)?;
-        player.play(sequence)
+        let release = self.release;
+        super::player::Player::new(self, release).play(sequence)
     }
 
-    fn simulate(version: &str, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
-        super::player::simulate(version, sequence)
+    fn simulate(profile: Profile, sequence: &Sequence<Requested>) -> Result<Vec<String>> {
+        super::player::simulate(profile, sequence)
     }
 }
 

@@ -40,7 +40,7 @@ fn recorded_answers_are_of_these_policies_and_these_cases() -> Result<()> {
     assert_eq!(
         recorded.policies,
         hash()?,
-        "cluster/policies has changed: record anew with UPDATE_SNAPSHOTS=1 cargo test -p cgpu-integration --test cluster_policies"
+        "cluster/policies has changed: record anew with UPDATE_SNAPSHOTS=1 cargo test -p cgpu-integration --test cluster policies"
     );
     let cases = cases()?;
     for case in &cases {

@@ -325,7 +325,7 @@ fn the_kept_rendering_is_of_this_chart() -> Result<()> {
     assert_eq!(
         kept.lines().next(),
         Some(hash.as_str()),
-        "cluster/chart has changed: render it anew with UPDATE_SNAPSHOTS=1 cargo test -p cgpu-integration --test cluster_chart"
+        "cluster/chart has changed: render it anew with UPDATE_SNAPSHOTS=1 cargo test -p cgpu-integration --test cluster chart"
     );
     let objects = objects(&kept)?;
     let agent = &find(&objects, "DaemonSet")?["spec"]["template"]["spec"];

@@ -1,28 +1,42 @@
-//! Packages and the image, made once for a test executable.
+//! Packages and the image, made once for all tests.
 
+#[path = "../common/build.rs"]
 mod build;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Result, bail, ensure};
-use packaging::write;
+use packaging::{Form, write};
 
 pub(crate) use self::build::{MAKERS, build, lacking};
 
-/// The packages of revision 1, made once.
+/// A folder of packages, or why there is none.
+type Made = OnceLock<Result<tempfile::TempDir, String>>;
+
+/// The packages of revision 1.
 pub(crate) fn packages() -> Result<&'static Path> {
-    static MADE: OnceLock<Result<(tempfile::TempDir, ()), String>> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
+    static MADE: Made = Made::new();
+    once(&MADE, 1, &Form::ALL)
+}
+
+/// Those of revision 2, as package managers take them.
+pub(crate) fn newer() -> Result<&'static Path> {
+    static MADE: Made = Made::new();
+    once(&MADE, 2, &[Form::Deb, Form::Rpm])
+}
+
+fn once(made: &'static Made, revision: u32, forms: &[Form]) -> Result<&'static Path> {
+    let made = made.get_or_init(|| {
         let make = || -> Result<_> {
             let folder = tempfile::tempdir()?;
-            write(&build(1)?, folder.path())?;
-            Ok((folder, ()))
+            write(&build(revision)?, forms, folder.path())?;
+            Ok(folder)
         };
         make().map_err(|error| format!("{error:#}"))
     });
     match made {
-        Ok((folder, ())) => Ok(folder.path()),
+        Ok(folder) => Ok(folder.path()),
         Err(error) => bail!("packages: {error}"),
     }
 }
