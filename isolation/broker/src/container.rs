@@ -259,3 +259,8 @@ fn card(slot: &Slot) -> Card {
         minor: slot.minor,
     }
 }
+    /// After [`Container::finish_calls`], where nobody was handed anything.
+    pub(crate) fn begin_calls_again(&self) {
+        self.last_calls.go_on();
+    }
+
