@@ -72,8 +72,8 @@ pub struct FileEntry {
     pub kind: FileKind,
     /// The control file that it is registered with, as device files are.
     pub registered_with: Option<FileId>,
-    /// Nobody holds it any more: it is being given up, whatever happens.
-    pub is_closing: bool,
+    /// Nobody of the container holds it any more: it is being given up, whatever happens.
+    pub closing: Option<Closing>,
     /// The driver has made it one for exports for this container, and makes it one for nobody else.
     pub is_claimed: bool,
     /// Another container of the share group was told what it holds, is charged for that, and may import it at any time.
@@ -82,6 +82,17 @@ pub struct FileEntry {
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How far a file is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Closing {
+    /// The driver is asked to free what the file holds, which may be there.
+    Begun,
+    /// The driver has freed it, or does so when our descriptors of the file are closed.
+    Freed,
+    /// The driver keeps some of it until nobody has the file any more, which the kernel is watched for.
+    Watched,
+}
+
 pub enum Op {
     /// Of the ledger.
     Ledger(Operation),
@@ -105,8 +116,8 @@ pub enum Op {
     FileReported(FileId),
     /// References stay that a call held, since the driver may have executed it.
     PinsStay(Vec<PinToken>),
-    /// Nobody holds the file any more.
-    FileClosing(FileId),
+    /// Nobody of the container holds the file any more, and it is given up so far.
+    FileClosing(FileId, Closing),
     /// It is closed everywhere.
     FileGone(FileId),
     /// A uvm file has a semaphore pool: first address and bytes, and what stays reserved for it.
@@ -316,9 +327,9 @@ impl State {
                     entry.is_reported = true;
                 }
             }
-            Op::FileClosing(id) => {
+            Op::FileClosing(id, closing) => {
                 if let Some(entry) = self.files.get_mut(&id) {
-                    entry.is_closing = true;
+                    entry.closing = Some(closing);
                     if let Some(control) = entry.registered_with {
                         self.registered.remove(&(control, id));
                     }
@@ -371,7 +382,7 @@ impl State {
         let entry = FileEntry {
             kind,
             registered_with: None,
-            is_closing: false,
+            closing: None,
             is_claimed: false,
             is_reported: false,
         };
@@ -382,7 +393,7 @@ impl State {
         if let Some(entry) = self.files.get_mut(&device) {
             // The first registration stays: the driver refuses a second.
             let control = *entry.registered_with.get_or_insert(control);
-            if !entry.is_closing {
+            if entry.closing.is_none() {
                 self.registered.insert((control, device));
             }
         }

@@ -150,7 +150,11 @@ fn hand_over(container: &Container, to: OwnedFd, first: First<'_>) -> io::Result
                     .map(|(call, fd)| (Stored::Answer(*call), fd.as_fd()));
                 let session = container.driver.kept();
                 let session = session.as_ref().map(|fd| (Stored::Session, fd.as_fd()));
-                for (what, fd) in files.chain(answers).chain(session) {
+                let elsewhere = container.elsewhere.instance()?;
+                let elsewhere = elsewhere.as_ref();
+                let elsewhere = elsewhere.map(|fd| (Stored::LastReferences, fd.as_fd()));
+                let all = files.chain(answers).chain(session).chain(elsewhere);
+                for (what, fd) in all {
                     link::send(socket, &FromBroker::Store(what), &[fd])?;
                 }
                 link::send(socket, &FromBroker::Ready, &[])
