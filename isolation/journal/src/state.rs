@@ -54,6 +54,8 @@ pub struct State {
     context_bytes: BTreeMap<CardSlot, u64>,
     /// References of calls that the driver may have executed, of which nobody will know: they stay.
     staying_pins: BTreeSet<PinToken>,
+    /// Processes that managed memory is charged to, each with when it was started, in ticks: another one may have its number by now.
+    mappers: BTreeMap<i32, u64>,
 }
 
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
@@ -80,8 +82,6 @@ pub struct FileEntry {
     pub is_reported: bool,
 }
 
-/// One change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 /// How far a file is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Closing {
@@ -93,6 +93,8 @@ pub enum Closing {
     Watched,
 }
 
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
     /// Of the ledger.
     Ledger(Operation),
@@ -140,6 +142,10 @@ pub enum Op {
     OsEvent(FileId, (u32, u32)),
     /// An event is freed, by whichever file.
     OsEventGone((u32, u32)),
+    /// Managed memory is charged to a process, which was started then, in ticks; 0 is no time of a start.
+    Mapper(i32, u64),
+    /// None is charged to it any more.
+    MapperGone(i32),
 }
 
 impl State {
@@ -163,6 +169,17 @@ impl State {
     #[must_use]
     pub fn scheduling(&self) -> &Scheduling {
         &self.scheduling
+    }
+
+    /// When a process that managed memory is charged to was started, in ticks.
+    #[must_use]
+    pub fn mapper_started(&self, pid: i32) -> Option<u64> {
+        self.mappers.get(&pid).copied()
+    }
+
+    /// The processes that managed memory is charged to, or was.
+    pub fn mappers(&self) -> impl Iterator<Item = i32> {
+        self.mappers.keys().copied()
     }
 
     /// A number for the next call.
@@ -346,6 +363,10 @@ impl State {
             Op::PoolStays(file, base) => drop(self.pools.remove(&(file, base))),
             Op::OsEvent(file, event) => self.os_events.insert(file, event),
             Op::OsEventGone(event) => self.os_events.remove(event),
+            Op::Mapper(pid, started) => {
+                self.mappers.insert(pid, started);
+            }
+            Op::MapperGone(pid) => drop(self.mappers.remove(&pid)),
             Op::GpuId(id, slot) => {
                 self.numbering.slot_of_gpu_id.insert(id, slot);
             }
