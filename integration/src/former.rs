@@ -12,9 +12,9 @@ use crate::cache;
 use crate::command::{capture, line, progress};
 use crate::programs::{Programs, target_folder};
 
-/// The former version: the first commit with the journal's version 11, since a broker is not replaced by one that writes
+/// The former version: the first commit with the journal's version 12, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
-pub const COMMIT: &str = "3a3000dd9f23b7bf3c217baeea6cbb447de96924";
+pub const COMMIT: &str = "950d7202becd393574e54a22b5e1b6bd61c3a6f5";
 
 /// Those that run for as long as a container does, or that engines and people start on it.
 const PROGRAMS: [&str; 8] = [

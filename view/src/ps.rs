@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use cards::grant::{ComputeMode, ComputeTerms, Priority};
-use cards::lock::FileLock;
 use cards::{
     Backend, Called, CardFigures, CardGrant, ContainerKey, DriverSpec, FrontendKind, Grant,
     IoUring, ManagedMemory, Mode, OnViolation, RegisteredMemory, Weakness,
@@ -202,7 +201,7 @@ pub enum State {
     DriverUnreachable,
     /// Its broker lives and has not answered in time.
     Silent,
-    /// Its frontend lives, its broker has ended: no call of the container succeeds.
+    /// Its frontend or a process of it lives, its broker has ended: no call of the container succeeds.
     BrokerGone,
     /// Neither lives: the next start, or `cgpu doctor --repair`, takes it back.
     Stale,
@@ -307,9 +306,8 @@ pub fn each(config: &Config, patience: Duration) -> Result<Vec<Each>, vgpu::Erro
             .state_dir
             .join("vgpus")
             .join(state.grant.key.relative_dir());
-        let frontend_lives = FileLock::is_held(&dir.join("frontend.lock"))?;
         let reserved = reserved(config, &state.grant)?;
-        let mut vgpu = one(&state, frontend_lives, named_pid(&dir), &reserved);
+        let mut vgpu = one(&state, named_pid(&dir), &reserved);
         if vgpu.state == State::BrokerGone {
             vgpu.health = Some(BROKER_GONE.to_owned());
         } else if simulator_is_silent && is_simulated(&state) {
@@ -341,17 +339,16 @@ fn named_pid(container_dir: &Path) -> Option<i32> {
     Some(written.pid)
 }
 
-fn state(vgpu: &VgpuState, status: Option<&Status>, frontend_lives: bool) -> State {
+fn state(vgpu: &VgpuState, status: Option<&Status>) -> State {
     match (vgpu.broker, status) {
-        (BrokerState::None, _) if vgpu.life == Life::Live => State::Running,
-        (BrokerState::None, _) => State::Stale,
+        (BrokerState::None | BrokerState::Gone, _) if vgpu.life == Life::Stale => State::Stale,
+        (BrokerState::None, _) => State::Running,
+        (BrokerState::Gone, _) => State::BrokerGone,
         (BrokerState::Alive, Some(status)) if status.health.unreachable.is_some() => {
             State::DriverUnreachable
         }
         (BrokerState::Alive, Some(_)) => State::Running,
         (BrokerState::Alive, None) => State::Silent,
-        (BrokerState::Gone, _) if frontend_lives => State::BrokerGone,
-        (BrokerState::Gone, _) => State::Stale,
     }
 }
 
@@ -389,12 +386,7 @@ fn host_memory(grant: &Grant, status: Option<&Status>) -> Option<PsHostMemory> {
     })
 }
 
-fn one(
-    vgpu: &VgpuState,
-    frontend_lives: bool,
-    named_pid: Option<i32>,
-    reserved: &[Share],
-) -> PsVgpu {
+fn one(vgpu: &VgpuState, named_pid: Option<i32>, reserved: &[Share]) -> PsVgpu {
     let grant = &vgpu.grant;
     let status = vgpu.status.as_ref();
     let cards = grant.cards.iter().enumerate().map(|(at, slice)| {
@@ -432,7 +424,7 @@ fn one(
             DriverSpec::Sim { .. } => HostDriver::Sim,
         },
         driver_version: grant.driver_version.clone(),
-        state: state(vgpu, status, frontend_lives),
+        state: state(vgpu, status),
         broker_pid: pids.map(|pids| pids.pid),
         supervisor_pid,
         own_processes: vgpu.own,

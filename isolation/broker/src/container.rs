@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use driver::Driver;
+use driver::{Driver, FileId};
 use journal::Journal;
 use journal::counters::Counters;
 use journal::shared_state::SharedState;
@@ -24,6 +24,7 @@ use crate::driver_side::DriverSide;
 use crate::files::FileTable;
 use crate::health::{Health, Plan, Watched};
 use crate::last_calls::LastCalls;
+use crate::last_reference::LastReferences;
 use crate::looked::Looked;
 use crate::managed::ManagedMappings;
 use crate::memories::Memories;
@@ -47,6 +48,8 @@ pub struct Container {
     pub shared_state: Arc<SharedState>,
     /// Its open files of the driver.
     pub files: Arc<FileTable>,
+    /// Files that somebody else had open when the container had closed them.
+    pub elsewhere: LastReferences,
     /// Files that answers bring.
     pub answers: AnswerFiles,
     /// Calls under way.
@@ -143,6 +146,30 @@ pub enum ResumeError {
     Journal(#[from] journal::Error),
 }
 
+/// Descriptors that were stored, by what they are.
+#[derive(Default)]
+struct Sorted {
+    files: Vec<(FileId, OwnedFd)>,
+    answers: Vec<(u64, OwnedFd)>,
+    session: Option<OwnedFd>,
+    last_references: Option<OwnedFd>,
+}
+
+impl Sorted {
+    fn of(stored: Vec<(Stored, OwnedFd)>) -> Self {
+        let mut sorted = Self::default();
+        for (what, fd) in stored {
+            match what {
+                Stored::File(id, _) => sorted.files.push((id, fd)),
+                Stored::Answer(call) => sorted.answers.push((call, fd)),
+                Stored::Session => sorted.session = Some(fd),
+                Stored::LastReferences => sorted.last_references = Some(fd),
+            }
+        }
+        sorted
+    }
+}
+
 impl Container {
     /// Takes over what a former broker has left, or begins.
     ///
@@ -185,17 +212,12 @@ impl Container {
             shared_state: Arc::clone(&shared_state),
         };
         let health = Arc::new(Health::new(health, watched));
-        let (mut files, mut answers, mut session) = (Vec::new(), Vec::new(), None);
-        for (what, fd) in stored {
-            match what {
-                Stored::File(id, _) => files.push((id, fd)),
-                Stored::Answer(call) => answers.push((call, fd)),
-                Stored::Session => session = Some(Arc::new(fd)),
-            }
-        }
-        let answers = AnswerFiles::new(Arc::clone(&supervisor), answers);
+        let stored = Sorted::of(stored);
+        let elsewhere = LastReferences::restore(stored.last_references, &supervisor);
+        let answers = AnswerFiles::new(Arc::clone(&supervisor), stored.answers);
         let (of, by) = (Arc::clone(&journal), Arc::clone(&driver));
-        let files = Arc::new(FileTable::restore(Arc::clone(&supervisor), of, by, files));
+        let files = FileTable::restore(Arc::clone(&supervisor), of, by, stored.files);
+        let files = Arc::new(files);
         answers.retain_those_of(&journal.change());
         let context = Context {
             name: name.clone(),
@@ -208,9 +230,10 @@ impl Container {
         };
         Ok(Self {
             name,
-            driver: DriverSide::new(driver, release, session),
+            driver: DriverSide::new(driver, release, stored.session.map(Arc::new)),
             account,
             files,
+            elsewhere,
             answers,
             replay: Replay::default(),
             orders: Orders::default(),
@@ -235,6 +258,11 @@ impl Container {
     pub fn finish_calls(&self, patience: Duration, are_busy: impl Fn() -> bool) {
         let made = (&*self.journal, self.driver.binding());
         self.last_calls.finish(made, patience, are_busy);
+    }
+
+    /// After [`Container::finish_calls`], where nobody was handed anything.
+    pub(crate) fn begin_calls_again(&self) {
+        self.last_calls.go_on();
     }
 
     /// A container without a supervisor: nothing outlives this process.

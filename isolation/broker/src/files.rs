@@ -20,7 +20,7 @@ use driver::nodes::has_traceable_mappings;
 use driver::{Driver, FileId, FileKind, FileRef};
 use journal::Journal;
 use journal::limits::MOST_FILES;
-use journal::state::Op;
+use journal::state::{Closing, Op};
 use nix::sys::resource::{Resource, getrlimit};
 use nvabi::errno::EMFILE;
 use sys::sync;
@@ -168,7 +168,9 @@ pub struct FileTable {
 struct Inner {
     /// In the order of `kcmp`, so that a tenant with thousands of files makes no look-up slow.
     files: Vec<Arc<OpenFile>>,
-    /// The same.
+    /// Those that a former broker was giving up.
+    closing: Vec<Arc<OpenFile>>,
+    /// The same as `files`.
     by_id: Table<FileId, Arc<OpenFile>>,
     hints: Table<(i32, i32), FileId>,
 }
@@ -180,8 +182,8 @@ impl Inner {
 }
 
 impl FileTable {
-    /// The files that a journal knows and whose duplicates were stored. What was stored and is not known is released: nobody else will
-    /// give it up.
+    /// The files that a journal knows and whose duplicates were stored; those that a former broker was giving up are kept apart. What was
+    /// stored and is not known is released: nobody else will give it up.
     #[must_use]
     pub fn restore(
         supervisor: Arc<SupervisorLink>,
@@ -189,16 +191,17 @@ impl FileTable {
         driver: Arc<dyn Driver>,
         stored: Vec<(FileId, OwnedFd)>,
     ) -> Self {
-        let (mut files, mut unknown) = (Vec::new(), Vec::new());
+        let (mut files, mut closing, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for (id, fd) in stored {
-            match journal.change().file(id) {
-                Some(entry) if !entry.is_closing => {
-                    files.push(Arc::new(OpenFile::new(id, entry.kind, fd)));
-                }
-                // Whoever gives it up has it released.
-                Some(_closing) => {}
-                None => unknown.push(Stored::File(id, FileKind::Ctl)),
-            }
+            let Some(entry) = journal.change().file(id).copied() else {
+                unknown.push(Stored::File(id, FileKind::Ctl));
+                continue;
+            };
+            let of_its_kind = match entry.closing {
+                None => &mut files,
+                Some(_) => &mut closing,
+            };
+            of_its_kind.push(Arc::new(OpenFile::new(id, entry.kind, fd)));
         }
         if !unknown.is_empty() {
             supervisor.release_later(unknown);
@@ -221,6 +224,7 @@ impl FileTable {
                     .map(|file| (file.id, Arc::clone(file)))
                     .collect(),
                 files,
+                closing,
                 hints: Table::default(),
             }),
         }
@@ -425,6 +429,11 @@ impl FileTable {
         sync::lock(&self.inner).files.clone()
     }
 
+    /// Takes the files out that a former broker was giving up.
+    pub(crate) fn take_closing(&self) -> Vec<Arc<OpenFile>> {
+        std::mem::take(&mut sync::lock(&self.inner).closing)
+    }
+
     /// Takes a file out of the table unless a call is under way on it, or a device file of the table is registered with it;
     /// our duplicate closes when the returned one goes.
     pub fn take_idle(&self, id: FileId) -> Option<Arc<OpenFile>> {
@@ -439,7 +448,7 @@ impl FileTable {
         if change.has_registered(id) {
             return None;
         }
-        change.record_op(Op::FileClosing(id));
+        change.record_op(Op::FileClosing(id, Closing::Begun));
         drop(change);
         inner.files.remove(at);
         inner.by_id.remove(&id)

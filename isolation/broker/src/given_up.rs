@@ -3,6 +3,9 @@
 //! Somebody else may have such a file open: a `poll` that never ends, an unread message, another container's process. What it has then
 //! and nobody takes back ([`crate::close_files`]) stays charged until the file is gone ([`crate::last_reference`]). So does what a file has
 //! that the supervisor or the driver may still hold, since a message to it failed: it is sent again at each look.
+//!
+//! The journal has how far each file is given up ([`Closing`]), so that a successor goes on there: what was being freed is freed again, by the
+//! descriptor that the supervisor has until then. Where that is lacking, nobody knows what the driver has freed, and all stays charged.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -11,13 +14,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use driver::{Binding, Driver, FileId, FileKind};
+use journal::state::{self, Closing, Op};
 use supervisor::link::Stored;
 use sys::sync::lock;
 
 use crate::close_files;
 use crate::container::Container;
 use crate::files::OpenFile;
-use crate::last_reference::{LastReferences, Watching};
+use crate::last_reference::Watching;
 use crate::open_file_scan::{Look, OfProcesses, without_holder};
 
 /// In which time a driver has cleaned up after a file that somebody else has closed, on a machine that is not overloaded.
@@ -32,9 +36,7 @@ const SELDOM: u32 = 60;
 /// What a container has closed.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {
-    /// Files that somebody else had when they were closed here.
-    elsewhere: LastReferences,
-    /// Those of them that are gone, and since when: the kernel forgets a file before the driver cleans up after it.
+    /// Files of [`Container::elsewhere`] that are gone, and since when: the kernel forgets a file before the driver cleans up after it.
     ending: Mutex<Vec<(FileId, Instant)>>,
     /// Files that supervisor or driver may still hold, each with whether its charge ends with that.
     unreleased: Mutex<BTreeMap<FileId, Charge>>,
@@ -68,7 +70,7 @@ impl GivenUp {
         // Once for all of them: of what nobody has now the last duplicate was closed here, and the driver has cleaned up.
         let staying = closed.iter().filter(|(_, stays)| *stays);
         let staying: HashSet<FileId> = staying.map(|(id, _)| *id).collect();
-        for id in self.take_gone() {
+        for id in take_gone(container) {
             match staying.contains(&id) {
                 true => uncharged.push(id),
                 false => lock(&self.ending).push((id, Instant::now())),
@@ -97,38 +99,90 @@ impl GivenUp {
             let Some(file) = container.files.take_idle(id) else {
                 continue;
             };
-            closed.push((id, self.close(container, id, Some(file))));
+            closed.push((id, self.close(container, file)));
         }
         closed
     }
 
     /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is
-    /// room. The last duplicate to close is ours, since a real driver's clean-up is done by whoever closes last. Says whether what the file has
-    /// stays charged.
-    pub(crate) fn close(
+    /// room. Says whether what the file has stays charged.
+    fn close(&self, container: &Container, file: Arc<OpenFile>) -> bool {
+        let id = file.id;
+        let keeps = close_files::free_all(container, &file);
+        let charge = match keeps.then(|| watch_elsewhere(container, &file)) {
+            None | Some(Ok(Watching::Impossible)) => {
+                record(container, id, Closing::Freed);
+                Charge::Ends
+            }
+            Some(Ok(Watching::Yes)) => {
+                record(container, id, Closing::Watched);
+                Charge::IsAsItWas
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "what a closed file held stays charged to the container's end");
+                Charge::IsAsItWas
+            }
+        };
+        self.let_go(container, (id, Some(file)), charge)
+    }
+
+    /// The last duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
+    fn let_go(
         &self,
         container: &Container,
-        id: FileId,
-        file: Option<Arc<OpenFile>>,
+        (id, file): (FileId, Option<Arc<OpenFile>>),
+        charge: Charge,
     ) -> bool {
-        let stays = file.as_ref().is_some_and(|file| {
-            let keeps = close_files::free_all(container, file);
-            keeps && self.watch_elsewhere(file)
-        });
         if !release(container, id, file) {
-            let charge = if stays {
-                Charge::IsAsItWas
-            } else {
-                Charge::Ends
-            };
             self.release_later(id, charge);
             return true;
         }
-        if !stays {
+        if charge == Charge::Ends {
             let mut change = container.journal.change();
             container.account.close_file(&mut change, id);
         }
-        stays
+        charge == Charge::IsAsItWas
+    }
+
+    /// Goes on with what a former broker was giving up, and gives up what it recorded and never had.
+    pub(crate) fn go_on(&self, container: &Container) {
+        let mut known = HashSet::new();
+        for file in container.files.take_closing() {
+            known.insert(file.id);
+            let _is_tried_again = self.close(container, file);
+        }
+        // The journal first: a file that is recorded between the two looks is held by the second.
+        let recorded: Vec<(FileId, Option<Closing>)> = {
+            let state = container.journal.change();
+            let recorded = state.files().map(|(id, entry)| (id, entry.closing));
+            recorded.collect()
+        };
+        known.extend(container.files.held().iter().map(|file| file.id));
+        for (id, closing) in recorded {
+            let charge = match closing {
+                _ if known.contains(&id) => continue,
+                // The supervisor is given a file before the first call on it: one that has been used was lost, and the tenant may have it open.
+                None | Some(Closing::Begun) if has_charges(&container.journal.change(), id) => {
+                    tracing::error!(
+                        file = id.0,
+                        "a file was not handed over: what it has stays charged to the container's end"
+                    );
+                    continue;
+                }
+                None | Some(Closing::Begun | Closing::Freed) => Charge::Ends,
+                Some(Closing::Watched) => {
+                    if !container.elsewhere.watch_on(id) {
+                        tracing::error!(
+                            file = id.0,
+                            "a closed file is watched no more: what it has stays charged to the container's end"
+                        );
+                        record(container, id, Closing::Begun);
+                    }
+                    Charge::IsAsItWas
+                }
+            };
+            let _is_tried_again = self.let_go(container, (id, None), charge);
+        }
     }
 
     fn release_later(&self, id: FileId, charge: Charge) {
@@ -188,13 +242,6 @@ impl GivenUp {
         }
     }
 
-    fn take_gone(&self) -> Vec<FileId> {
-        self.elsewhere.take_gone().unwrap_or_else(|error| {
-            tracing::warn!(%error, "what was open elsewhere stays charged");
-            Vec::new()
-        })
-    }
-
     /// Files of others that have been gone for long enough.
     fn take_ended(&self) -> Vec<FileId> {
         let mut ended = Vec::new();
@@ -205,17 +252,29 @@ impl GivenUp {
         });
         ended
     }
+}
 
-    /// Whether what the file has stays charged.
-    fn watch_elsewhere(&self, file: &OpenFile) -> bool {
-        match self.elsewhere.watch(file.fd.as_fd(), file.id) {
-            Ok(watching) => watching == Watching::Yes,
-            Err(error) => {
-                tracing::warn!(%error, "what a closed file held stays charged to the container's end");
-                true
-            }
-        }
-    }
+fn take_gone(container: &Container) -> Vec<FileId> {
+    container.elsewhere.take_gone().unwrap_or_else(|error| {
+        tracing::warn!(%error, "what was open elsewhere stays charged");
+        Vec::new()
+    })
+}
+
+fn watch_elsewhere(container: &Container, file: &OpenFile) -> nix::Result<Watching> {
+    container.elsewhere.watch(file.fd.as_fd(), file.id)
+}
+
+fn record(container: &Container, id: FileId, closing: Closing) {
+    let op = Op::FileClosing(id, closing);
+    container.journal.change().record_op(op);
+}
+
+/// Whether what calls have made on a file, or put into it, is in the ledger.
+fn has_charges(state: &state::State, id: FileId) -> bool {
+    state.ledger.has_charges_of(ledger::FileId(id.0))
+        || state.pools(id).next().is_some()
+        || state.os_events_of(id).next().is_some()
 }
 
 /// The files that nobody of the container holds, in the order in which they are given up.

@@ -97,6 +97,11 @@ impl Memory {
         })
     }
 
+    /// When its process was started, in ticks.
+    pub(crate) fn started(&self) -> Option<u64> {
+        self.started
+    }
+
     /// Whether its process is there no more, whatever it has become before.
     pub(crate) fn is_left(&self) -> bool {
         self.started.is_none() || sys::proc::start_ticks(self.tgid) != self.started

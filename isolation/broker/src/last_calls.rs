@@ -13,6 +13,8 @@ use supervisor::LONGEST_CALL;
 
 /// How often it is looked whether calls have ended.
 const LOOK: Duration = Duration::from_micros(200);
+/// How often a call that may not begin looks whether it may.
+const HELD_UP: Duration = Duration::from_millis(20);
 
 /// Whether calls still begin.
 #[derive(Debug, Default)]
@@ -21,18 +23,23 @@ pub(crate) struct LastCalls {
 }
 
 impl LastCalls {
-    /// The journal, for a call that is about to begin. It never comes back once the last call has begun: what has not begun is served by
-    /// the next broker as if nobody had taken it, and this process ends.
+    /// The journal, for a call that is about to begin. Once the last call has begun it comes back only where this broker serves on
+    /// ([`LastCalls::go_on`]): what has not begun is served by the next broker as if nobody had taken it, and this process ends.
     pub(crate) fn begin<'a>(&self, journal: &'a Journal) -> Change<'a> {
-        let change = journal.change();
-        // Set before it was looked, under the journal's lock, what is under way.
-        if !self.has_begun_its_last.load(Ordering::SeqCst) {
-            return change;
-        }
-        drop(change);
         loop {
-            std::thread::park();
+            let change = journal.change();
+            // Set before it was looked, under the journal's lock, what is under way.
+            if !self.has_begun_its_last.load(Ordering::SeqCst) {
+                return change;
+            }
+            drop(change);
+            std::thread::sleep(HELD_UP);
         }
+    }
+
+    /// Calls begin again.
+    pub(crate) fn go_on(&self) {
+        self.has_begun_its_last.store(false, Ordering::SeqCst);
     }
 
     /// Waits for calls under way for so long; where this process makes them, for those that were begun as long as an upgrade waits for any, and no

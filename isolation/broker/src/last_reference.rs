@@ -8,16 +8,19 @@
 //! Nothing is waited for: no event is asked for. Adding a file asks for its state once, by which a real driver takes back that an event
 //! without data is pending (`nvidia_poll`, kernel-open/nvidia/nv.c): no program waits for events on a file that it maps with, or has closed.
 //!
+//! The supervisor stores the instance: a successor goes on with it, since nobody can watch a file again that is closed.
+//!
 //! `nvidia-uvm` has no `poll`, and neither has a simulated card's plain file: such files cannot be watched.
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use driver::FileId;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use supervisor::link::{Stored, SupervisorLink};
 use sys::sync::lock;
 
 /// A file is known to epoll by a descriptor's number too. One that comes back under a number of its former life needs another.
@@ -25,12 +28,14 @@ const MOST_NUMBERS: usize = 64;
 
 /// Files that are watched. None costs a descriptor.
 #[derive(Debug, Default)]
-pub(crate) struct LastReferences(Mutex<Inner>);
+pub struct LastReferences(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     epoll: Option<Epoll>,
     watched: HashSet<FileId>,
+    /// Whether a former broker has watched with the same instance.
+    is_inherited: bool,
 }
 
 /// Whether the kernel says when a file is gone.
@@ -43,6 +48,41 @@ pub(crate) enum Watching {
 }
 
 impl LastReferences {
+    /// With a former broker's instance, or with one that the supervisor stores for the next broker.
+    pub(crate) fn restore(handed: Option<OwnedFd>, supervisor: &SupervisorLink) -> Self {
+        let is_inherited = handed.is_some();
+        let epoll = handed.map_or_else(|| stored(supervisor), |fd| Ok(Epoll(fd)));
+        let epoll = epoll
+            .inspect_err(|error| {
+                tracing::warn!(%error, "what is open elsewhere stays charged once another broker follows");
+            })
+            .ok();
+        Self(Mutex::new(Inner {
+            epoll,
+            watched: HashSet::new(),
+            is_inherited,
+        }))
+    }
+
+    /// The instance, to be stored.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn instance(&self) -> io::Result<Option<OwnedFd>> {
+        let inner = lock(&self.0);
+        let epoll = inner.epoll.as_ref();
+        epoll.map(|epoll| epoll.0.try_clone()).transpose()
+    }
+
+    /// Goes on watching a file that a former broker has watched, and closed; whether its instance is here.
+    pub(crate) fn watch_on(&self, id: FileId) -> bool {
+        let mut inner = lock(&self.0);
+        if inner.is_inherited {
+            inner.watched.insert(id);
+        }
+        inner.is_inherited
+    }
+
     /// Watches the file of a descriptor, which may be closed then.
     ///
     /// # Errors
@@ -96,6 +136,13 @@ impl LastReferences {
         }
         Ok(gone)
     }
+}
+
+/// A new instance, which outlives this process.
+fn stored(supervisor: &SupervisorLink) -> io::Result<Epoll> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    supervisor.store(Stored::LastReferences, epoll.0.as_fd())?;
+    Ok(epoll)
 }
 
 fn errno_of(error: io::Error) -> Errno {

@@ -46,7 +46,7 @@ mod given_up;
 pub mod health;
 mod initialised;
 mod last_calls;
-mod last_reference;
+pub mod last_reference;
 pub mod looked;
 pub mod managed;
 mod maps;

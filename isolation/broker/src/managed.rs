@@ -106,10 +106,6 @@ struct Inner {
     next_number: u64,
     /// What was charged since the look under way took its picture of the ledger; `None`: too much.
     charged_meanwhile: Option<Vec<(FileId, Span)>>,
-    /// When each process was charged last, in ticks: one that was started later only has its number.
-    charged_at: Table<i32, u64>,
-    /// When this broker began.
-    began_at: u64,
     /// Whether what a former broker let through has been looked for.
     is_resumed: bool,
 }
@@ -215,8 +211,6 @@ impl Default for Inner {
             teardowns: Teardowns::default(),
             next_number: 0,
             charged_meanwhile: Some(Vec::new()),
-            charged_at: Table::default(),
-            began_at: evidence::now(),
             is_resumed: false,
         }
     }
@@ -246,6 +240,8 @@ impl ManagedMappings {
         mapper: Mapper<'_>,
     ) -> Result<(), Refused> {
         let span = Span::new(base, length).ok_or(Refused::Malformed)?;
+        // Of the mapper itself, if that waits still.
+        let started = sys::proc::start_ticks(mapper.tgid);
         let mut inner = self.lock();
         inner.admit(mapper)?;
         if mapper.may_have_former_memory {
@@ -262,14 +258,16 @@ impl ManagedMappings {
             process: ProcessId(mapper.tgid),
             cards: account.card_slots(),
         };
+        let first = suspicions::first_charge(journal, mapper.tgid, started);
         let mut change = journal.change();
         account
             .fits_with_page_tables(&change, span)
             .map_err(Refused::Ledger)?;
         change.ledger(operation).map_err(Refused::Ledger)?;
         account.has_managed(span);
+        first.into_iter().for_each(|first| change.record_op(first));
         drop(change);
-        inner.record_charge(mapper.tgid, file, span);
+        inner.record_charge(file, span);
         inner.sets_out(mapper, What::Charged(file, span));
         Ok(())
     }

@@ -20,9 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use driver::FileId;
 use journal::Journal;
-use journal::state::{self, Op};
+use journal::state::Op;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -302,34 +301,9 @@ impl Reaper {
     /// Gives up what a former broker was giving up, what it noted and never had, and what the driver has that nobody knows.
     pub fn finish_closing(&self, container: &Container) {
         let _round = sync::lock(&self.round);
-        // The journal first: a file that is noted between the two looks is held by the second.
-        let recorded: Vec<(FileId, bool)> = {
-            let state = container.journal.change();
-            let recorded = state.files().map(|(id, entry)| (id, entry.is_closing));
-            recorded.collect()
-        };
-        let held: HashSet<FileId> = container.files.held().iter().map(|file| file.id).collect();
-        for (id, is_closing) in recorded {
-            if !is_closing && held.contains(&id) {
-                continue;
-            }
-            // The supervisor is given a file before the first call on it: one that has been used was lost, and the tenant may have it open.
-            if !is_closing && has_charges(&container.journal.change(), id) {
-                tracing::error!(
-                    file = id.0,
-                    "a file was not handed over: what it has stays charged to the container's end"
-                );
-                continue;
-            }
-            let _is_tried_again = self.given_up.close(container, id, None);
-        }
+        self.given_up.go_on(container);
         self.given_up.close_unknown(container);
     }
-}
-
-/// Whether what calls have made on a file, or put into it, is in the ledger.
-fn has_charges(state: &state::State, id: FileId) -> bool {
-    state.ledger.has_charges_of(ledger::FileId(id.0)) || state.pools(id).next().is_some()
 }
 
 /// Of the calling thread.

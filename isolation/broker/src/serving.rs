@@ -162,7 +162,10 @@ impl Broker {
                     TOKEN_SUPERVISOR => {
                         if self.hear_supervisor()? == Heard::HandOver {
                             self.hand_over();
-                            return Ok(());
+                            if !self.has_lost_its_supervisor() {
+                                return Ok(());
+                            }
+                            self.take_back();
                         }
                     }
                     session => self.end_session(session),

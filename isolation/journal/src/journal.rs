@@ -27,7 +27,7 @@ use named::Named;
 use sys::sync;
 
 /// Raised when frames, the state or an op change their form. A broker of another version does not take over.
-pub const VERSION: u64 = 11;
+pub const VERSION: u64 = 12;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]

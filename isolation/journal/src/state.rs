@@ -54,6 +54,8 @@ pub struct State {
     context_bytes: BTreeMap<CardSlot, u64>,
     /// References of calls that the driver may have executed, of which nobody will know: they stay.
     staying_pins: BTreeSet<PinToken>,
+    /// Processes that managed memory is charged to, each with when it was started, in ticks: another one may have its number by now.
+    mappers: BTreeMap<i32, u64>,
 }
 
 /// How the driver numbers the cards of the grant; learnt from the driver, or from its answers as they pass by.
@@ -72,12 +74,23 @@ pub struct FileEntry {
     pub kind: FileKind,
     /// The control file that it is registered with, as device files are.
     pub registered_with: Option<FileId>,
-    /// Nobody holds it any more: it is being given up, whatever happens.
-    pub is_closing: bool,
+    /// Nobody of the container holds it any more: it is being given up, whatever happens.
+    pub closing: Option<Closing>,
     /// The driver has made it one for exports for this container, and makes it one for nobody else.
     pub is_claimed: bool,
     /// Another container of the share group was told what it holds, is charged for that, and may import it at any time.
     pub is_reported: bool,
+}
+
+/// How far a file is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Closing {
+    /// The driver is asked to free what the file holds, which may be there.
+    Begun,
+    /// The driver has freed it, or does so when our descriptors of the file are closed.
+    Freed,
+    /// The driver keeps some of it until nobody has the file any more, which the kernel is watched for.
+    Watched,
 }
 
 /// One change.
@@ -105,8 +118,8 @@ pub enum Op {
     FileReported(FileId),
     /// References stay that a call held, since the driver may have executed it.
     PinsStay(Vec<PinToken>),
-    /// Nobody holds the file any more.
-    FileClosing(FileId),
+    /// Nobody of the container holds the file any more, and it is given up so far.
+    FileClosing(FileId, Closing),
     /// It is closed everywhere.
     FileGone(FileId),
     /// A uvm file has a semaphore pool: first address and bytes, and what stays reserved for it.
@@ -129,6 +142,10 @@ pub enum Op {
     OsEvent(FileId, (u32, u32)),
     /// An event is freed, by whichever file.
     OsEventGone((u32, u32)),
+    /// Managed memory is charged to a process, which was started then, in ticks; 0 is no time of a start.
+    Mapper(i32, u64),
+    /// None is charged to it any more.
+    MapperGone(i32),
 }
 
 impl State {
@@ -152,6 +169,17 @@ impl State {
     #[must_use]
     pub fn scheduling(&self) -> &Scheduling {
         &self.scheduling
+    }
+
+    /// When a process that managed memory is charged to was started, in ticks.
+    #[must_use]
+    pub fn mapper_started(&self, pid: i32) -> Option<u64> {
+        self.mappers.get(&pid).copied()
+    }
+
+    /// The processes that managed memory is charged to, or was.
+    pub fn mappers(&self) -> impl Iterator<Item = i32> {
+        self.mappers.keys().copied()
     }
 
     /// A number for the next call.
@@ -316,9 +344,9 @@ impl State {
                     entry.is_reported = true;
                 }
             }
-            Op::FileClosing(id) => {
+            Op::FileClosing(id, closing) => {
                 if let Some(entry) = self.files.get_mut(&id) {
-                    entry.is_closing = true;
+                    entry.closing = Some(closing);
                     if let Some(control) = entry.registered_with {
                         self.registered.remove(&(control, id));
                     }
@@ -335,6 +363,10 @@ impl State {
             Op::PoolStays(file, base) => drop(self.pools.remove(&(file, base))),
             Op::OsEvent(file, event) => self.os_events.insert(file, event),
             Op::OsEventGone(event) => self.os_events.remove(event),
+            Op::Mapper(pid, started) => {
+                self.mappers.insert(pid, started);
+            }
+            Op::MapperGone(pid) => drop(self.mappers.remove(&pid)),
             Op::GpuId(id, slot) => {
                 self.numbering.slot_of_gpu_id.insert(id, slot);
             }
@@ -371,7 +403,7 @@ impl State {
         let entry = FileEntry {
             kind,
             registered_with: None,
-            is_closing: false,
+            closing: None,
             is_claimed: false,
             is_reported: false,
         };
@@ -382,7 +414,7 @@ impl State {
         if let Some(entry) = self.files.get_mut(&device) {
             // The first registration stays: the driver refuses a second.
             let control = *entry.registered_with.get_or_insert(control);
-            if !entry.is_closing {
+            if entry.closing.is_none() {
                 self.registered.insert((control, device));
             }
         }

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use sys::sync;
 
 /// Raised when a message changes its form; [`FromBroker::Hello`] keeps its own for ever.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// A path has 4096 bytes at most; everything else is short.
 const MOST_BYTES: usize = 8 * 1024;
@@ -47,6 +47,8 @@ pub enum Stored {
     Answer(u64),
     /// What keeps the driver's side of the container: see [`driver::Driver::session`], and the executor's lifeline.
     Session,
+    /// The epoll instance that knows which of the closed files somebody else has open.
+    LastReferences,
 }
 
 /// What a supervisor gives every broker, and a broker its next supervisor.

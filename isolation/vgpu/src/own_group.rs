@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use cards::ContainerKey;
 use cards::cpu_time::UsageFile;
 use host_config::{Config, chain};
+use rustix::fs::XattrFlags;
 use serde::{Deserialize, Serialize};
 use sys::control_group;
 
@@ -51,6 +52,9 @@ const JOURNAL_BYTES: u64 = 512 << 20;
 const MEMORY_BYTES: u64 = 2 * (BASE_BYTES + OBJECT_BYTES * MOST_OBJECTS) + JOURNAL_BYTES;
 /// Threads: two brokers during a replacement, each with 256 at work and those that wait on listeners, and the executor's 1024.
 const MOST_THREADS: u64 = 8192;
+
+/// With it systemd-oomd leaves a group alone.
+const OOMD_OMIT: &str = "user.oomd_omit";
 
 /// How long processes may take to be gone once they have been signalled.
 #[derive(Debug, Clone, Copy)]
@@ -189,6 +193,9 @@ impl OwnGroup {
         };
         for (controller, name, value) in limits {
             self.set(controller, name, &value.to_string())?;
+        }
+        if matches!(self.tree, Tree::V2 { .. }) {
+            keep_from_oomd(&self.folder(""));
         }
         Ok(())
     }
@@ -352,6 +359,15 @@ pub(crate) fn all(config: &Config) -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .filter(|path| path.to_string_lossy().ends_with(&suffix))
         .collect()
+}
+
+/// systemd-oomd ends all processes of a group at once: broker and supervisor, either of which would have brought the other back. It heeds the
+/// attribute of a group that is root's (`oomd_fetch_cgroup_oom_preference`, oomd-util.c); a kernel before 5.7 has none there.
+fn keep_from_oomd(group: &Path) {
+    let set = rustix::fs::setxattr(group, OOMD_OMIT, b"1", XattrFlags::empty());
+    if let Err(error) = set {
+        tracing::debug!(%error, group = %group.display(), "systemd-oomd may end these processes");
+    }
 }
 
 fn make_folder(path: &Path) -> Result<(), Error> {

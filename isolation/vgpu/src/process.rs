@@ -67,6 +67,11 @@ pub(crate) fn is_recorded(dir: &ContainerDir) -> bool {
     recorded(dir).is_some()
 }
 
+/// Whether a process of the container lives, as far as the note tells. Without one, or with a broken one, no.
+pub(crate) fn lives(dir: &ContainerDir) -> bool {
+    recorded(dir).is_some_and(|first| first.is_running() || first.has_left_others())
+}
+
 fn recorded(dir: &ContainerDir) -> Option<First> {
     let text = cards::store::read_capped("first process", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
     serde_json::from_slice(&text).ok()
@@ -84,6 +89,24 @@ impl First {
             pid_namespace: is_first.then(|| pid_namespace(pid)).transpose()?,
             groups: own_groups(&groups_of(pid)?, &ours),
         })
+    }
+
+    fn is_running(&self) -> bool {
+        let Ok(process) = PidFd::open(self.pid) else {
+            return false;
+        };
+        let is_it = start_ticks(self.pid) == Some(self.start_ticks);
+        is_it && !process.wait_exit(0).unwrap_or(true)
+    }
+
+    /// Whether others of its groups live on. With the first process of a namespace, all in it have ended.
+    fn has_left_others(&self) -> bool {
+        if self.pid_namespace.is_some() || self.groups.is_empty() {
+            return false;
+        }
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.any(|pid| groups_of(pid).is_ok_and(|groups| self.has_in(&groups)))
     }
 
     /// Whether a process is of this one's container. Where neither namespace nor group is the container's own, every one may be.
@@ -252,6 +275,17 @@ mod tests {
     }
 
     #[test]
+    fn a_container_without_a_namespace_lives_as_long_as_any_process_of_its_groups() {
+        // With a first process that is gone, in the groups of this program.
+        let groups = groups_of("self").unwrap();
+        let left = first(None, &groups, "");
+        assert_eq!(left.has_left_others(), !left.groups.is_empty());
+        assert!(!left.is_running());
+        assert!(!first(None, "0::/nobody/is/there\n", "").has_left_others());
+        assert!(!first(Some("pid:[1]"), &groups, "").has_left_others());
+    }
+
+    #[test]
     fn a_number_that_is_no_more_the_container_s_is_no_process_of_it() {
         let folder = tempfile::tempdir().unwrap();
         let dir = ContainerDir::at(folder.path());
@@ -260,6 +294,7 @@ mod tests {
         record(&dir, pid).unwrap();
         assert!(!is_another(&dir, pid));
         assert!(Process::of(&dir, pid).unwrap().is_some());
+        assert!(lives(&dir));
         let other = First {
             pid_namespace: Some("pid:[1]".to_owned()),
             start_ticks: 0,
@@ -267,6 +302,7 @@ mod tests {
         };
         fs::write(dir.file(FILE), serde_json::to_vec(&other).unwrap()).unwrap();
         assert!(is_another(&dir, pid));
+        assert!(!lives(&dir));
         assert!(Process::of(&dir, pid).unwrap().is_none());
         fs::remove_file(dir.file(FILE)).unwrap();
         let opened = Process::of(&dir, pid).unwrap().unwrap();

@@ -54,6 +54,7 @@ fn status() -> Status {
 #[test]
 fn the_document_is_as_scripts_know_it() {
     let mut loose = granted(None, BrokerState::Gone);
+    loose.life = Life::Stale;
     loose.grant.isolation = serde_json::from_value(json!({
         "mode": "compat", "managed": "deny", "share_group": "default/train",
         "weakened": ["cap-sys-admin", "dri"],
@@ -71,8 +72,8 @@ fn the_document_is_as_scripts_know_it() {
     let document = Ps {
         version: JSON_VERSION,
         vgpus: vec![
-            one(&running, true, Some(99), &reserved),
-            one(&loose, false, Some(99), &reserved),
+            one(&running, Some(99), &reserved),
+            one(&loose, Some(99), &reserved),
         ],
     };
     crate::snapshot::check(&document, "ps");
@@ -90,7 +91,7 @@ fn what_a_broker_lacks_is_reported_and_what_others_hold_comes_through() {
         used_bytes: 7,
         processes: 19_998,
     }];
-    let vgpu = one(&granted(Some(status), BrokerState::Alive), true, None, &[]);
+    let vgpu = one(&granted(Some(status), BrokerState::Alive), None, &[]);
     let health = vgpu.health.unwrap();
     assert_eq!(vgpu.state, State::DriverUnreachable);
     for part in [
@@ -107,20 +108,21 @@ fn what_a_broker_lacks_is_reported_and_what_others_hold_comes_through() {
 
 #[test]
 fn the_state_follows_the_locks_and_the_answer() {
-    for (answer, broker, frontend_lives, state) in [
-        (Some(status()), BrokerState::Alive, true, State::Running),
-        (None, BrokerState::Alive, true, State::Silent),
-        (None, BrokerState::Gone, true, State::BrokerGone),
-        (None, BrokerState::Gone, false, State::Stale),
+    for (answer, broker, life, state) in [
+        (
+            Some(status()),
+            BrokerState::Alive,
+            Life::Live,
+            State::Running,
+        ),
+        (None, BrokerState::Alive, Life::Live, State::Silent),
+        (None, BrokerState::Gone, Life::Live, State::BrokerGone),
+        (None, BrokerState::Gone, Life::Stale, State::Stale),
+        (None, BrokerState::None, Life::Live, State::Running),
+        (None, BrokerState::None, Life::Stale, State::Stale),
     ] {
-        assert_eq!(
-            one(&granted(answer, broker), frontend_lives, None, &[]).state,
-            state
-        );
-    }
-    for (life, state) in [(Life::Live, State::Running), (Life::Stale, State::Stale)] {
-        let mut vgpu = granted(None, BrokerState::None);
+        let mut vgpu = granted(answer, broker);
         vgpu.life = life;
-        assert_eq!(one(&vgpu, false, None, &[]).state, state);
+        assert_eq!(one(&vgpu, None, &[]).state, state);
     }
 }

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use driver::{Binding, Call, Caller, Error, Executed, ImplicitBytes, Ticket};
-use journal::state::{Numbering, State};
+use journal::state::{Closing, Numbering, State};
 use ledger::Ledger;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use supervisor::link::{self, FromBroker};
@@ -90,7 +90,9 @@ fn what_the_supervisor_holds_and_the_journal_does_not_know_is_released() {
     for id in 1..=2 {
         journal.change().record_op(Op::FileSeen(FileId(id), kind));
     }
-    journal.change().record_op(Op::FileClosing(FileId(2)));
+    journal
+        .change()
+        .record_op(Op::FileClosing(FileId(2), Closing::Begun));
     let stored = (1..=1000)
         .map(|id| (FileId(id), File::open("/dev/null").unwrap().into()))
         .collect();

@@ -17,11 +17,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
 use driver::FileId;
+use journal::state::Op;
 use ledger::{ManagedSpan, Span};
 
 use super::blocks::LetMap;
 use super::spans::Stretches;
-use super::{ManagedMappings, Scope, evidence};
+use super::suspicions::{first_charge, is_same_process};
+use super::{ManagedMappings, Scope};
 use crate::open_file_scan;
 
 mod end;
@@ -157,11 +159,14 @@ impl Look {
         let files = Files::of(scope);
         let mut inner = managed.lock();
         inner.charged_meanwhile = Some(Vec::new());
-        let charged: Vec<ManagedSpan> = scope.journal.change().ledger.managed().collect();
+        let mut change = scope.journal.change();
+        let charged: Vec<ManagedSpan> = change.ledger.managed().collect();
         let processes: BTreeSet<i32> = charged.iter().map(|it| it.process.0).collect();
-        inner
-            .charged_at
-            .retain(|process, _| processes.contains(process));
+        let gone = change.mappers().filter(|pid| !processes.contains(pid));
+        for pid in gone.collect::<Vec<_>>() {
+            change.record_op(Op::MapperGone(pid));
+        }
+        drop(change);
         drop(inner);
         let by_inode = stretches(&files, charged.iter());
         let mut of_process: HashMap<i32, Vec<&ManagedSpan>> = HashMap::new();
@@ -212,7 +217,7 @@ impl Look {
             false => managed.lock().next_suspect(),
         };
         *is_others_turn = suspect.is_some();
-        if let Some(pid) = suspect.or_else(|| self.next(managed, scope)) {
+        if let Some(pid) = suspect.or_else(|| self.next(scope)) {
             self.examine(managed, scope, pid, violations);
             return true;
         }
@@ -224,7 +229,7 @@ impl Look {
     }
 
     /// Who is to be looked at next; `None` when everybody has been.
-    fn next(&mut self, managed: &ManagedMappings, scope: Scope<'_>) -> Option<i32> {
+    fn next(&mut self, scope: Scope<'_>) -> Option<i32> {
         if let Some(pid) = self.todo.pop() {
             return Some(pid);
         }
@@ -238,7 +243,7 @@ impl Look {
             cgroup.as_deref(),
             scope.processes,
             scope.executor,
-            self.charged_there(managed).iter(),
+            self.charged_there(scope).iter(),
         ) else {
             self.is_inconclusive = true;
             return None;
@@ -254,11 +259,11 @@ impl Look {
     }
 
     /// Those that are charged, and are there: their numbers may be other containers' processes by now.
-    fn charged_there(&self, managed: &ManagedMappings) -> Vec<i32> {
+    fn charged_there(&self, scope: Scope<'_>) -> Vec<i32> {
         let started = |pid: &i32| sys::proc::start_ticks(*pid);
         let charged = self.by_process.keys().copied();
         charged
-            .filter(|pid| started(pid).is_some_and(|at| managed.lock().is_same_process(*pid, at)))
+            .filter(|pid| started(pid).is_some_and(|at| is_same_process(scope.journal, *pid, at)))
             .collect()
     }
 
@@ -268,7 +273,7 @@ impl Look {
         &mut self,
         managed: &ManagedMappings,
         scope: Scope<'_>,
-        (pid, file): (i32, Option<FileId>),
+        (pid, started, file): (i32, Option<u64>, Option<FileId>),
         mapped: &Mapped,
         let_map: &LetMap,
     ) -> Vec<String> {
@@ -285,7 +290,9 @@ impl Look {
             let found = self.unexplained((*inode, &uncharged), suspicions, &mut steps);
             let found = let_map.with_rest(&found);
             if !found.is_empty() {
-                managed.lock().charged_at.insert(pid, evidence::now());
+                if let Some(first) = first_charge(scope.journal, pid, started) {
+                    scope.journal.change().record_op(first);
+                }
                 let of = (pid, *inode, file);
                 violations.extend(self.charge(scope, of, (&found, suspicions), &mut steps));
             }

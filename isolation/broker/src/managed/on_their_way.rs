@@ -24,8 +24,7 @@ impl Inner {
         self.suspected.len().saturating_add(self.of_kept.len())
     }
 
-    pub(super) fn record_charge(&mut self, tgid: i32, file: FileId, span: Span) {
-        self.charged_at.insert(tgid, evidence::now());
+    pub(super) fn record_charge(&mut self, file: FileId, span: Span) {
         match &mut self.charged_meanwhile {
             Some(meanwhile) if meanwhile.len() < MOST_REMEMBERED => meanwhile.push((file, span)),
             _ => self.charged_meanwhile = None,

@@ -2,9 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use journal::Journal;
+use journal::state::Op;
 use ledger::Span;
 
 use super::{Inner, What};
+
+/// Of a process that had ended when it was charged: no other one is the same.
+const UNKNOWN_START: u64 = 0;
 
 /// A stretch that a process may have mapped of any file.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +25,23 @@ pub(super) struct Suspicion {
 
 /// Stretches that processes were let map of any file, and have been looked at since.
 pub(super) type OfKept = BTreeSet<(i32, Span)>;
+
+/// What is to be recorded where a process is charged whose number nothing is charged to yet.
+pub(super) fn first_charge(journal: &Journal, pid: i32, started: Option<u64>) -> Option<Op> {
+    let started = started.unwrap_or(UNKNOWN_START);
+    let state = journal.change();
+    match state.mapper_started(pid) {
+        Some(of) if of == started => None,
+        Some(_) if state.ledger.managed().any(|it| it.process.0 == pid) => None,
+        Some(_) | None => Some(Op::Mapper(pid, started)),
+    }
+}
+
+/// Whether what is charged to a process's number is this one's, and not one's that had the number before. What is charged to both stays until the
+/// file is closed.
+pub(super) fn is_same_process(journal: &Journal, pid: i32, start: u64) -> bool {
+    journal.change().mapper_started(pid) == Some(start) && start != UNKNOWN_START
+}
 
 impl Inner {
     /// A process that has been let map something since it was looked at.
@@ -72,11 +94,6 @@ impl Inner {
         self.suspected
             .retain(|it| it.tgid.is_some() || it.ended_in >= look);
         self.charged_meanwhile = Some(Vec::new());
-    }
-
-    /// Whether a stretch is charged to a process that had the number when it was charged.
-    pub(super) fn is_same_process(&self, pid: i32, start: u64) -> bool {
-        start <= self.charged_at.get(&pid).copied().unwrap_or(self.began_at)
     }
 
     /// A process has ended, or cannot be looked at: what it was suspected of may be had by whoever shares its memory.

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use supervisor::link::{self, FromBroker, Stored};
 use supervisor::succession::First;
 
 use super::{Broker, SESSIONS_FROM, TOKEN_NOTIFY, TOKEN_SUPERVISOR};
 use crate::container::Container;
+use crate::workers::Session;
 
 impl Broker {
     /// The supervisor was killed. This broker serves on, and takes the supervisor's place for the frontend until the next one watches: by
@@ -25,6 +27,29 @@ impl Broker {
         self.succession.lost();
         self.watch_notify();
         self.take_the_supervisors_place();
+    }
+
+    /// Whether nobody is there to hand over to.
+    pub(super) fn has_lost_its_supervisor(&self) -> bool {
+        let Some(socket) = self.container.supervisor.socket() else {
+            return true;
+        };
+        let mut sockets = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut sockets, PollTimeout::ZERO);
+        let [socket] = sockets;
+        let revents = socket.revents().unwrap_or(PollFlags::empty());
+        polled.is_ok() && revents.contains(PollFlags::POLLHUP)
+    }
+
+    /// The supervisor has ended while this broker handed over, and nobody else has what the next one would have been given.
+    pub(super) fn take_back(&mut self) {
+        tracing::error!(
+            container = self.container.name,
+            "the supervisor is gone that would have handed over: this broker serves on"
+        );
+        self.container.begin_calls_again();
+        self.sessions.values().for_each(Session::go_on);
+        self.container.share.reconcile();
     }
 
     pub(super) fn is_watched(&self) -> bool {
@@ -125,7 +150,11 @@ fn hand_over(container: &Container, to: OwnedFd, first: First<'_>) -> io::Result
                     .map(|(call, fd)| (Stored::Answer(*call), fd.as_fd()));
                 let session = container.driver.kept();
                 let session = session.as_ref().map(|fd| (Stored::Session, fd.as_fd()));
-                for (what, fd) in files.chain(answers).chain(session) {
+                let elsewhere = container.elsewhere.instance()?;
+                let elsewhere = elsewhere.as_ref();
+                let elsewhere = elsewhere.map(|fd| (Stored::LastReferences, fd.as_fd()));
+                let all = files.chain(answers).chain(session).chain(elsewhere);
+                for (what, fd) in all {
                     link::send(socket, &FromBroker::Store(what), &[fd])?;
                 }
                 link::send(socket, &FromBroker::Ready, &[])

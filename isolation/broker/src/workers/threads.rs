@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use sys::signal::ThreadId;
 use sys::sync;
 
-use super::WAKE_SIGNAL;
+use super::{Session, WAKE_SIGNAL};
 
 /// The threads of a session. One counts from the moment that it is asked for: on a busy machine it takes its first step late, and
 /// a session must not pass for one that is over meanwhile.
@@ -15,6 +15,14 @@ pub(super) struct Threads {
     begun: AtomicUsize,
     /// Those that have taken their first step.
     entered: Mutex<Vec<ThreadId>>,
+}
+
+impl Session {
+    /// Takes calls again after [`Session::end`], whatever threads have noticed that.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        self.dead.store(false, Ordering::SeqCst);
+        self.tell(self.serve());
+    }
 }
 
 /// A thread's place in the count, until it is dropped with the thread.

@@ -1,17 +1,20 @@
 //! To which file the driver binds what a call makes, and what it keeps of one that is closed.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use broker::container::Container;
+use broker::reaper::Reaper;
 use driver::FileKind;
-use journal::state::Op;
-use ledger::{ClientHandle, Counted, Operation, ProcessId};
+use journal::state::{Closing, Op};
+use ledger::{CardSlot, ClientHandle, Counted, Operation, ProcessId};
 use nvabi::bytes::{put_u64, u32_at, u64_at};
 use nvabi::{Release, status, uvm};
 
 use crate::Test;
 use crate::fake::Seen;
 use crate::files::{REGISTER_FD, reconcile_until, register};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, Watch, until};
 use crate::rm;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -38,6 +41,14 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "closed::a_file_that_was_not_handed_over_keeps_what_its_clients_have_charged",
         a_file_that_was_not_handed_over_keeps_its_clients,
+    ),
+    (
+        "closed::what_a_killed_broker_was_freeing_is_freed_by_its_successor",
+        what_was_being_freed_is_freed,
+    ),
+    (
+        "closed::what_somebody_else_has_open_stays_charged_with_every_successor",
+        what_is_open_elsewhere_stays_charged,
     ),
 ];
 
@@ -97,27 +108,120 @@ fn a_file_is_registered_alone() {
 fn a_file_that_was_not_handed_over_keeps_its_clients() {
     let fixture = Fixture::new(4 * MIB);
     let container = &fixture.container;
-    let [unused, used, closing] = [(); 3].map(|()| {
+    let files = [(); 4].map(|()| {
         let mut change = container.journal.change();
         let file = change.next_file();
         change.record_op(Op::FileSeen(file, FileKind::Ctl));
         file
     });
-    for (file, client) in [(used, 0xc1d0_0001), (closing, 0xc1d0_0002)] {
+    let [_unused, used, closing, freed] = files;
+    let clients = [0xc1d0_0001, 0xc1d0_0002, 0xc1d0_0003];
+    for (file, client) in [used, closing, freed].into_iter().zip(clients) {
         container.journal.change().record(Operation::SeeClient {
             file: ledger::FileId(file.0),
             client: ClientHandle(client),
             process: ProcessId(0),
         });
     }
-    let op = Op::FileClosing(closing);
-    container.journal.change().record_op(op);
+    for (file, closing) in [(closing, Closing::Begun), (freed, Closing::Freed)] {
+        let op = Op::FileClosing(file, closing);
+        container.journal.change().record_op(op);
+    }
     fixture.reaper.finish_closing(container);
     let state = container.journal.change();
-    let known = [unused, used, closing].map(|file| state.file(file).is_some());
-    assert_eq!(known, [false, true, false]);
-    let clients: Vec<_> = state.ledger.clients().map(|(it, ..)| it).collect();
-    assert_eq!(clients, [ClientHandle(0xc1d0_0001)]);
+    let known = files.map(|file| state.file(file).is_some());
+    assert_eq!(known, [false, true, true, false]);
+    let left: Vec<_> = state.ledger.clients().map(|(it, ..)| it).collect();
+    assert_eq!(left, [0xc1d0_0001, 0xc1d0_0002].map(ClientHandle));
+}
+
+/// A broker is killed between the note that nobody of the container has a file and the calls that free what it holds, for which a tenant can have
+/// as much time as it likes. Somebody else has the file open: its last descriptor here frees nothing.
+fn what_was_being_freed_is_freed() {
+    let pool = uvm::UVM_ALLOC_SEMAPHORE_POOL;
+    for is_handed_over in [true, false] {
+        let fixture = Fixture::new(4 * MIB);
+        let fake = &fixture.fake;
+        fake.is_bound.store(true, Ordering::Relaxed);
+        let tenant = fixture.tenant();
+        let control = tenant.open(&fixture.path("nvidiactl"));
+        let client = tenant.client(control);
+        let device = tenant.device(control, client);
+        let memory = tenant.memory(control, client, device, 0, 3 * MIB);
+        assert_eq!(memory.status(), rm::OK);
+        let uvm_file = tenant.open(&fixture.path("nvidia-uvm"));
+        let mut arg = vec![0; pool.size.of(Release::R570) as usize];
+        put_u64(&mut arg, uvm::map_external::BASE, 1 << 36);
+        put_u64(&mut arg, uvm::map_external::LENGTH, 2 * MIB);
+        assert_eq!(tenant.call(uvm_file, pool.cmd, &arg, &[]).ret, Ok(0));
+        let charged = (fixture.used_bytes(), fixture.used_bytes_of_the_host());
+        assert!(charged.0 == 3 * MIB && charged.1 >= 2 * MIB, "{charged:?}");
+        let elsewhere = [control, uvm_file].map(|file| fixture.elsewhere(&tenant, file));
+        for file in [control, uvm_file] {
+            tenant.close(file);
+        }
+        let files = &fixture.container.files;
+        let held = files.held().into_iter();
+        let closing: Vec<_> = held.map(|file| files.take_idle(file.id).unwrap()).collect();
+        let handed = if is_handed_over { &closing[..] } else { &[] };
+        let successor = fixture.successor_handed(handed, Watch::HandedOver);
+        Reaper::new().unwrap().finish_closing(&successor);
+        let freed = freed(&fake.seen());
+        let state = successor.journal.change();
+        let used = [CardSlot(0), CardSlot::HOST].map(|card| state.ledger.used(card));
+        if is_handed_over {
+            assert_eq!(freed, [(1 << 36, 2 * MIB)]);
+            assert_eq!((used, fake.held_bytes()), ([0, 0], 0));
+            assert_eq!(state.files().count(), 0);
+        } else {
+            assert_eq!((freed.len(), used), (0, [charged.0, charged.1]));
+        }
+        drop(elsewhere);
+    }
+}
+
+/// In compat mode nobody but its maker can free a client: another reference to its file keeps all that it has, whoever serves then.
+fn what_is_open_elsewhere_stays_charged() {
+    for watch in [Watch::HandedOver, Watch::Lost] {
+        let fixture = Fixture::new(4 * MIB);
+        let fake = &fixture.fake;
+        fake.is_compat.store(true, Ordering::Relaxed);
+        let tenant = fixture.tenant();
+        let [closed, other] = [(); 2].map(|()| tenant.open(&fixture.path("nvidiactl")));
+        register(&tenant, other, closed);
+        let client = fake.client_of_the_kernel(fake.seen().last().unwrap().file);
+        let device = tenant.device(other, client);
+        let memory = tenant.memory(other, client, device, 0, 3 * MIB);
+        assert_eq!(memory.status(), rm::OK);
+        let elsewhere = [closed, other].map(|file| fixture.elsewhere(&tenant, file));
+        for file in [closed, other] {
+            tenant.close(file);
+        }
+        reconcile_until(&fixture, "both are given up", || {
+            fake.closed.load(Ordering::SeqCst) == 2
+        });
+        assert_eq!(fixture.used_bytes(), 3 * MIB);
+        let mut successor = Arc::clone(&fixture.container);
+        let used = |of: &Container| of.journal.change().ledger.used(CardSlot(0));
+        let reaper = Reaper::new().unwrap();
+        for _ in 0..2 {
+            successor = fixture.successor_handed(&[], watch);
+            reaper.finish_closing(&successor);
+            reaper.reconcile(&successor);
+            assert_eq!(used(&successor), 3 * MIB);
+        }
+        drop(elsewhere);
+        match watch {
+            Watch::HandedOver => until("it is given back", || {
+                reaper.reconcile(&successor);
+                used(&successor) == 0
+            }),
+            Watch::Lost => {
+                reaper.reconcile(&successor);
+                assert_eq!(used(&successor), 3 * MIB, "nobody knows when it ends");
+            }
+        }
+    }
 }
 
 /// A second file of nvidia-uvm keeps the first one open.

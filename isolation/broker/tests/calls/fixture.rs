@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ::share::Sources;
 use broker::account::{Slot, uuid_bytes};
 use broker::container::{Container, Inheritance, Parts};
+use broker::files::OpenFile;
 use broker::health::Plan;
 use broker::reaper::Reaper;
 use broker::workers::{Session, WAKE_SIGNAL};
@@ -46,6 +47,13 @@ pub(crate) struct Fixture {
     folder: tempfile::TempDir,
     sessions: Mutex<Vec<Arc<Session>>>,
     events: Option<JoinHandle<()>>,
+}
+
+/// Whether a successor is handed what knows which closed files somebody else has open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watch {
+    HandedOver,
+    Lost,
 }
 
 /// A tenant's process with its first thread.
@@ -183,20 +191,34 @@ impl Fixture {
 
     /// What comes after a broker that is killed now: it has taken up what that has left, as it is at this moment.
     pub(crate) fn successor(&self) -> Arc<Container> {
+        self.successor_handed(&self.container.files.held(), Watch::HandedOver)
+    }
+
+    /// The same, handed these files, which may be fewer than the former broker had.
+    pub(crate) fn successor_handed(
+        &self,
+        files: &[Arc<OpenFile>],
+        elsewhere: Watch,
+    ) -> Arc<Container> {
         let driver = Handle(Arc::clone(&self.fake));
         let name = "tests/calls".to_owned();
         let slots = vec![self.slot.clone()];
         let mut parts = Parts::new(name, Release::R570, Box::new(driver), slots);
         parts.call_rules.policy = self.container.call_rules.policy;
         let [shared_state, journal] = self.estate.each_ref().map(copy);
-        let files = self.container.files.held().into_iter().map(|file| {
+        let files = files.iter().map(|file| {
             let stored = Stored::File(file.id, file.kind);
             (stored, file.fd.try_clone().unwrap())
         });
+        let watch = match elsewhere {
+            Watch::HandedOver => self.container.elsewhere.instance().unwrap(),
+            Watch::Lost => None,
+        };
+        let watch = watch.map(|fd| (Stored::LastReferences, fd));
         let inheritance = Inheritance {
             shared_state,
             journal,
-            stored: files.collect(),
+            stored: files.chain(watch).collect(),
             supervisor: Arc::default(),
         };
         let successor = Arc::new(Container::resume(parts, inheritance).unwrap());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use broker::managed::{Mapper, Reason};
-use ledger::{FileId, Operation, Span};
+use ledger::{CardSlot, FileId, Operation, Span};
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use verdict::policy::Managed;
@@ -15,7 +15,7 @@ use crate::fixture::{Confined, Fixture, until};
 use crate::kept::Kept;
 use crate::quota::with_device;
 use crate::rm;
-use crate::tenant::Tenant;
+use crate::tenant::{Process, Tenant};
 
 pub(crate) const TESTS: &[Test] = &[
     ("managed::is_charged_by_its_length", is_charged),
@@ -33,6 +33,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_mapping_keeps_its_file,
     ),
     ("managed::outlives_a_broker", outlives_a_broker),
+    (
+        "managed::whoever_gets_a_dead_process_s_number_gives_nothing_of_it_back",
+        a_number_given_again_gives_nothing_back,
+    ),
     (
         "managed::a_starved_thread_s_mapping_stays_charged",
         a_starved_threads_mapping_stays_charged,
@@ -375,6 +379,42 @@ fn outlives_a_broker() {
     unmap(&tenant, address);
     map(&tenant, uvm, 4).unwrap();
     assert_eq!(kept.used_bytes(), 4 * MIB);
+}
+
+/// A process that has mapped managed memory ends, another one has its file and keeps what it mapped, and a third one gets its number, by which a
+/// successor knows whose that is.
+fn a_number_given_again_gives_nothing_back() {
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    let fixture = Fixture::with_managed(4 * MIB, Managed::Charge);
+    let mapper = fixture.tenant();
+    let uvm = mapper.open(&fixture.path("nvidia-uvm"));
+    let (helper, _pid) = mapper.process(&[uvm]);
+    helper.free_range(uvm, 1 << 36);
+    map(&mapper, uvm, 3).unwrap();
+    let pid = mapper.pid();
+    drop(mapper);
+    // Other programs take numbers meanwhile.
+    for _ in 0..200 {
+        if let Err(error) = std::fs::write(LAST, (pid - 1).to_string()) {
+            println!("SKIP: {LAST}: {error}");
+            return;
+        }
+        let other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let other = Process(other);
+        if other.0.id().cast_signed() == pid {
+            let successor = fixture.successor();
+            let looks = || successor.managed.work().looks;
+            let before = looks();
+            until("three whole looks", || {
+                broker::watch::managed::look(&successor, Reason::Interval);
+                let used = successor.journal.change().ledger.used(CardSlot(0));
+                assert_eq!(used, 3 * MIB);
+                looks() >= before + 3
+            });
+            return;
+        }
+    }
+    println!("SKIP: the number was not to be had again");
 }
 
 /// A thread gets no processor between the answer and its mapping, for longer than any number of heartbeats.

@@ -1,17 +1,24 @@
 //! Brokers that are killed, stopped and replaced while tenants call: every call ends once, with the right answer.
 
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use journal::Journal;
+use journal::shared_state::SharedState;
 use nix::sys::signal::Signal;
 use serde_json::json;
+use supervisor::link::{self, Estate, FromBroker, FromSupervisor};
 
 use crate::Test;
 use crate::agent::{Storm, StormReport};
 use crate::fake::GRANULE;
 use crate::fixture::until;
 use crate::kept::{Kept, program};
+use crate::launch;
 use crate::rm;
 use crate::tenant::{Process, Tenant};
 
@@ -50,6 +57,10 @@ pub(crate) const TESTS: &[Test] = &[
         "replace::a_supervisor_that_was_stopped_is_followed",
         supervisor_stopped,
     ),
+    (
+        "replace::a_supervisor_killed_while_its_broker_hands_over_fails_no_call",
+        supervisor_killed_at_a_hand_over,
+    ),
     ("replace::both_killed_at_once_are_the_end", both_killed),
     ("replace::files_are_given_up_by_all", files_given_up),
 ];
@@ -73,7 +84,10 @@ struct Loaded {
 }
 
 fn loaded(kept: &Kept) -> Loaded {
-    let (tenant, process) = kept.tenant();
+    loaded_in(kept, kept.tenant())
+}
+
+fn loaded_in(kept: &Kept, (tenant, process): (Tenant, Process)) -> Loaded {
     let fd = tenant.open(&kept.node("nvidiactl"));
     let client = tenant.client(fd);
     let device = tenant.device(fd, client);
@@ -431,7 +445,7 @@ fn supervisor_killed() {
     assert_eq!(kept.status()["broker"]["pid"], broker);
     // The frontend finds it, and the lock is held.
     assert_eq!(kept.named_pid(), Some(second));
-    let lock = std::fs::File::open(kept.dir().join("broker.lock")).unwrap();
+    let lock = File::open(kept.dir().join("broker.lock")).unwrap();
     assert!(sys::lock::is_held(&lock).unwrap());
     let kinds = events(&kept);
     assert!(
@@ -509,16 +523,75 @@ fn supervisor_stopped() {
     assert_eq!(tenant.storm(20, Signals::None, true).failures, []);
 }
 
-/// Within one moment they are the end of the container's GPU: calls fail, nothing is left of the two.
-fn both_killed() {
+/// The supervisor ends right after it has told its broker to hand over, and with it whoever would have come next. This test is in its place.
+fn supervisor_killed_at_a_hand_over() {
     let kept = Kept::new(GRANULE * 4);
-    let tenant = loaded(&kept);
+    kill_both(&kept);
+    let listen = |name: &str| {
+        let path = kept.dir().join(name);
+        std::fs::remove_file(&path).unwrap();
+        OwnedFd::from(UnixListener::bind(path).unwrap())
+    };
+    let lock = File::create(kept.dir().join("broker.lock")).unwrap();
+    assert!(sys::lock::try_exclusive(&lock).unwrap());
+    let estate = Estate {
+        shared_state: SharedState::memfd().unwrap(),
+        journal: Journal::memfd().unwrap(),
+        control: listen("control.sock"),
+        notify: listen("notify.sock"),
+        lock: lock.into(),
+    };
+    let (ours, theirs) = launch::pair().unwrap();
+    let log = File::options()
+        .append(true)
+        .open(kept.dir().join("broker.log"));
+    let broker = Command::new(program())
+        .args(["--serve", "--dir"])
+        .arg(kept.dir())
+        .stdin(Stdio::from(theirs))
+        .stderr(log.unwrap())
+        .spawn();
+    let broker = Process(broker.unwrap());
+    let hear = || {
+        let heard = link::receive::<FromBroker>(ours.as_fd()).unwrap();
+        heard.unwrap().0
+    };
+    let send = |message, fds: &[BorrowedFd<'_>]| link::send(ours.as_fd(), &message, fds).unwrap();
+    assert!(matches!(hear(), FromBroker::Hello { .. }));
+    send(FromSupervisor::Take { replaced: 0 }, &estate.fds());
+    let (child, socket) = launch::start(launch::WITH_FILTER).unwrap();
+    let process = Process(child);
+    let listener = launch::listener(&socket).unwrap();
+    let (token, pid) = (1, None);
+    send(FromSupervisor::Listener { token, pid }, &[listener.as_fd()]);
+    send(FromSupervisor::Start, &[]);
+    while hear() != FromBroker::Ready {}
+    let tenant = loaded_in(&kept, (Tenant::new(socket), process));
+    assert_eq!(tenant.storm(20, Signals::None, true).failures, []);
+    send(FromSupervisor::HandOver, &[]);
+    drop((ours, estate));
+    let this = std::process::id().cast_signed();
+    let next = kept.next_supervisor(this);
+    assert_eq!(kept.status()["broker"]["pid"], broker.0.id());
+    assert_eq!(kept.named_pid(), Some(next));
+    assert_eq!(tenant.storm(50, Signals::None, true).failures, []);
+    assert_eq!(kept.used_bytes(), 0);
+}
+
+fn kill_both(kept: &Kept) {
     let broker = kept.broker_pid().unwrap();
     kept.signal(broker, Signal::SIGSTOP);
     kept.signal(kept.supervisor_pid(), Signal::SIGKILL);
     kept.signal(broker, Signal::SIGKILL);
-    let lock = std::fs::File::open(kept.dir().join("broker.lock")).unwrap();
+    let lock = File::open(kept.dir().join("broker.lock")).unwrap();
     until("both are gone", || !sys::lock::is_held(&lock).unwrap());
+}
+
+/// Within one moment they are the end of the container's GPU: calls fail, nothing is left of the two.
+fn both_killed() {
+    let kept = Kept::new(GRANULE * 4);
+    let tenant = loaded(&kept);
+    kill_both(&kept);
     until("the driver has let go", || kept.fake.held_bytes() == 0);
     let arg = rm::alloc(tenant.client, tenant.client, 0, rm::DEVICE, 0);
     let call = || tenant.tenant.call(tenant.fd, rm::ALLOC, &arg, &[]).ret;

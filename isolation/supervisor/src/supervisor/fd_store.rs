@@ -21,6 +21,7 @@ enum Key {
     File(u64),
     Answer(u64),
     Session,
+    LastReferences,
 }
 
 fn key(what: &Stored) -> Key {
@@ -28,6 +29,7 @@ fn key(what: &Stored) -> Key {
         Stored::File(id, _) => Key::File(id.0),
         Stored::Answer(call) => Key::Answer(*call),
         Stored::Session => Key::Session,
+        Stored::LastReferences => Key::LastReferences,
     }
 }
 

@@ -1,13 +1,17 @@
 //! Whether a broker whose heartbeat does not move is hung, or has had no CPU time.
 //!
-//! A broker is starved where many processes want few cores, and throttled where a group above its own has a quota. Another one in its place would
-//! fare no better, and ending it costs more of what is scarce. So time counts against a broker only where it could have run:
+//! A broker is starved where many processes want few cores, and throttled where a group above its own has a quota; where memory is short, it waits
+//! for its pages. Another one in its place would fare no better, and ending it costs more of what is scarce. So time counts against a broker
+//! only where it could have run:
 //!
 //! - one that has had [`ENOUGH_CPU`] since its heartbeat was last seen, and made none, is hung;
 //! - one of which a thread is runnable now, and which has had less, waits for CPU time;
-//! - one of which no thread is runnable waits for something that does not come, or was stopped: it is hung.
+//! - one whose main thread is in an uninterruptible sleep (state D) waits for a page, or for a lock of the kernel's: that thread makes no call of
+//!   the driver;
+//! - any other waits for something that does not come, or was stopped: it is hung.
 //!
-//! A waiting broker is runnable without a gap: its main thread wakes by a timer, or waits for a thread that is runnable.
+//! A waiting broker is runnable without a gap: its main thread wakes by a timer, or waits for a thread that is runnable. Another thread may be in
+//! the driver for ever, in state D as well: it says nothing.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -22,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 struct Seen {
     /// Of all its threads that live.
     cpu: Duration,
-    is_runnable: bool,
+    is_waiting: bool,
 }
 
 /// The watch over one process since its last sign of life.
@@ -69,7 +73,7 @@ impl Patience {
             tracing::warn!(
                 pid,
                 still_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-                "the broker gets no CPU time: it is waited for"
+                "the broker gets no CPU time, or no memory: it is waited for"
             );
         }
         is_hung
@@ -78,27 +82,37 @@ impl Patience {
 
 fn judge(seen: Seen, cpu_then: Duration, elapsed: Duration) -> bool {
     let had = seen.cpu.saturating_sub(cpu_then);
-    !seen.is_runnable || had >= ENOUGH_CPU || elapsed > LONGEST
+    !seen.is_waiting || had >= ENOUGH_CPU || elapsed > LONGEST
 }
 
 /// Reads what the kernel says of all threads. `None` for a process that is not there.
 fn look(pid: i32) -> Option<Seen> {
     let mut seen = Seen {
         cpu: Duration::ZERO,
-        is_runnable: false,
+        is_waiting: false,
     };
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
         // A thread that has just ended.
         let Ok(stat) = fs::read_to_string(task.path().join("stat")) else {
             continue;
         };
-        seen.is_runnable |= state_of(&stat) == Some('R');
+        let is_main = task.file_name().to_str() == Some(&pid.to_string());
+        seen.is_waiting |= is_waiting(&stat, is_main);
         let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
         let ran_ns = schedstat.split(' ').next().and_then(|ns| ns.parse().ok());
         let ran = Duration::from_nanos(ran_ns.unwrap_or_default());
         seen.cpu = seen.cpu.saturating_add(ran);
     }
     Some(seen)
+}
+
+/// Whether a thread waits for CPU time or for memory.
+fn is_waiting(stat: &str, is_main: bool) -> bool {
+    match state_of(stat) {
+        Some('R') => true,
+        Some('D') => is_main,
+        Some(_) | None => false,
+    }
 }
 
 /// Field 3 of a thread's `stat`; its name, in parentheses, can hold anything.
@@ -113,10 +127,10 @@ mod tests {
     const THEN: Duration = Duration::from_secs(5);
     const LONG: Duration = Duration::from_secs(30);
 
-    fn seen(is_runnable: bool, cpu_ms: u64) -> Seen {
+    fn seen(is_waiting: bool, cpu_ms: u64) -> Seen {
         Seen {
             cpu: THEN + Duration::from_millis(cpu_ms),
-            is_runnable,
+            is_waiting,
         }
     }
 
@@ -132,10 +146,24 @@ mod tests {
     }
 
     #[test]
+    fn the_main_thread_may_wait_for_a_page_and_no_other_one_for_the_driver() {
+        for (state, of_main, of_another) in [
+            ('R', true, true),
+            ('D', true, false),
+            ('S', false, false),
+            ('T', false, false),
+        ] {
+            let stat = format!("7 (a) R (b) {state} 1 7");
+            let waits = [true, false].map(|is_main| is_waiting(&stat, is_main));
+            assert_eq!(waits, [of_main, of_another], "{state}");
+        }
+    }
+
+    #[test]
     fn the_kernel_reports_who_runs_and_who_sleeps() {
         let me = std::process::id().cast_signed();
         let here = look(me).unwrap();
-        assert!(here.is_runnable && here.cpu > Duration::ZERO);
+        assert!(here.is_waiting && here.cpu > Duration::ZERO);
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
@@ -148,7 +176,7 @@ mod tests {
         .unwrap();
         let stopped = nix::sys::wait::WaitPidFlag::WUNTRACED;
         nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), Some(stopped)).unwrap();
-        assert!(!look(pid).unwrap().is_runnable);
+        assert!(!look(pid).unwrap().is_waiting);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(look(pid), None);

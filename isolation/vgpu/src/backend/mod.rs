@@ -44,7 +44,7 @@ use crate::broker::Starting;
 use crate::error::{Error, WhyNot};
 use crate::host::Host;
 use crate::own_group::Patience;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::state::ContainerDir;
 
 /// One way of holding a container.
@@ -170,10 +170,12 @@ fn make(config: &Config, kind: Kind, runtime: Runtime) -> Box<dyn Backend + '_> 
     }
 }
 
-/// Whether the frontend or the broker of a container lives, or a process of a container without a broker. Nobody: its folder is stale.
+/// Whether the frontend or the broker of a container lives, or a process of the container itself: that one has what it has of a card, whoever
+/// else is gone. Nobody: its folder is stale.
 pub(crate) fn is_live(dir: &ContainerDir) -> Result<bool, Error> {
     Ok(FileLock::is_held(&dir.frontend_lock())?
         || dir.has_broker()?
+        || process::lives(dir)
         || init::lives(dir)
         || leaf::is_populated(dir)
         || share::is_awaited(dir))

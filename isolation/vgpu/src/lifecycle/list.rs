@@ -27,7 +27,7 @@ pub struct VgpuState {
     pub own: Option<OwnUsage>,
 }
 
-/// Whether frontend, broker, or a process of a container without a broker lives.
+/// Whether frontend, broker, or a process of the container lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     /// One of them.

@@ -99,7 +99,7 @@ pub(crate) fn reclaim_locked(
             Ok(true) => {}
             Ok(false) => left.extend(Left::of(
                 &container,
-                "neither frontend nor broker lived any more: its vGPU was taken back",
+                "neither frontend nor broker nor container lived any more: its vGPU was taken back",
             )),
             Err(error) => reclaimed.fail(container.key(), error),
         }

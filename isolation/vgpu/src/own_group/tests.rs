@@ -80,6 +80,21 @@ fn version_2_is_given_controllers_and_limits() {
 }
 
 #[test]
+fn systemd_oomd_leaves_a_vgpu_s_own_processes_alone() {
+    let fake = Fake::v2();
+    let probe = rustix::fs::setxattr(fake.root.path(), "user.probe", b"1", XattrFlags::empty());
+    if let Err(error) = probe {
+        println!("SKIP: no attributes there: {error}");
+        return;
+    }
+    OwnGroup::of(&fake.config, &key("a")).make().unwrap();
+    let group = fake.root.path().join("cgpu/tests+a");
+    let mut value = [0; 2];
+    let length = rustix::fs::getxattr(&group, OOMD_OMIT, &mut value[..]).unwrap();
+    assert_eq!(&value[..length], b"1");
+}
+
+#[test]
 fn version_2_uses_the_group_that_systemd_has_delegated() {
     let fake = Fake::v2();
     fake.write(

@@ -123,7 +123,7 @@ impl Look {
             }
         }
         let mapped: Mapped = merged(mapped);
-        let by = (memory.tgid, Some(memory.file));
+        let by = (memory.tgid, memory.started(), Some(memory.file));
         let found = self.charge_uncharged(managed, scope, by, &mapped, &kept.any);
         violations.extend(found);
         for (inode, mapped) in &mapped {

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use ledger::Span;
 
 use super::super::blocks::LetMap;
+use super::super::suspicions::is_same_process;
 use super::super::{ManagedMappings, Scope};
 use super::files::{self, Inode, Mapped, merged};
 use super::{Look, MOST_OF_A_STEP};
@@ -81,7 +82,13 @@ impl Look {
         managed.work.bytes.fetch_add(part.bytes, Ordering::Relaxed);
         let mapped: Mapped = merged(mapped);
         let let_map = LetMap::of(reading.suspicions.clone());
-        violations.extend(self.charge_uncharged(managed, scope, (pid, None), &mapped, &let_map));
+        violations.extend(self.charge_uncharged(
+            managed,
+            scope,
+            (pid, start, None),
+            &mapped,
+            &let_map,
+        ));
         for (inode, mapped) in &mapped {
             let all = reading.mapped.entry(*inode).or_default();
             mapped.iter().for_each(|span| files::add(all, span));
@@ -91,7 +98,7 @@ impl Look {
             Some(TableEnd::Gone) => managed.lock().has_ended(self.number, &reading.suspicions),
             Some(TableEnd::Whole) => {
                 let is_charged = self.by_process.contains_key(&pid);
-                let is_same = |start| managed.lock().is_same_process(pid, start);
+                let is_same = |start| is_same_process(scope.journal, pid, start);
                 if is_charged && start.is_some_and(is_same) {
                     self.own.insert(pid, merged(reading.mapped));
                 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use cards::FrontendKind;
 use cards::lock::{Attempt, FileLock};
@@ -100,6 +100,33 @@ fn what_is_made_between_the_end_of_a_broker_and_the_lock_is_not_undone() {
     assert_is_untouched(&host, &next);
     next.prepared.ended().release().unwrap();
     host.assert_clean(&"the next");
+}
+
+/// Supervisor and broker are killed together, as systemd-oomd does, and the frontend has left before, as `cgpu-runtime` does: the container's
+/// program has its files of the driver, and what it has of the card.
+#[test]
+fn a_grant_stands_as_long_as_the_container_s_program_lives() {
+    let host = TestHost::new();
+    let vgpu = created(&host, "c1", FrontendKind::Runtime)
+        .unwrap()
+        .unwrap();
+    let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let pid = program.id().cast_signed();
+    container(&host.config, &key("c1"))
+        .record_first_process(pid)
+        .unwrap();
+    drop(vgpu);
+    let dir = ContainerDir::of(&host.config.state_dir, &key("c1"));
+    // What another test is starting at this moment shares the locks until it executes its program.
+    while dir.has_broker().unwrap() || FileLock::is_held(&dir.frontend_lock()).unwrap() {
+        std::thread::yield_now();
+    }
+    assert_eq!(reclaim(&host.config).unwrap(), []);
+    assert_eq!(host.reserved_mib(), 1 << 10);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert_eq!(reclaim(&host.config).unwrap(), [key("c1")]);
+    host.assert_clean(&"it has ended");
 }
 
 /// A process that no signal ends, as one in the driver: frozen by version 1's freezer, until this is dropped.
