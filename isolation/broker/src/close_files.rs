@@ -22,6 +22,8 @@
 //! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
 //! the second file's reference.
 
+use std::time::{Duration, Instant};
+
 use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
@@ -37,9 +39,16 @@ use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
 
+/// How often the driver is asked whether a second file is gone.
+const INTERVAL: Duration = Duration::from_millis(1);
+
 /// Has the driver free what a file holds that its container has closed; says whether the driver keeps any of it as long as anybody has the
-/// file open.
-pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
+/// file open. Until `patient_until` a second file of nvidia-uvm is waited for.
+pub(crate) fn free_all(
+    container: &Container,
+    file: &OpenFile,
+    patient_until: Option<Instant>,
+) -> bool {
     let (driver, journal) = (&container.driver, &container.journal);
     let release = driver.release;
     let clients = match driver.binding() {
@@ -69,12 +78,7 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
             }
             // No card maps any of it by now.
             free_ranges(driver, journal, file);
-            if mm::is_kept(driver, file) {
-                let uvm_file = ledger::FileId(file.id.0);
-                journal
-                    .change()
-                    .record(Operation::UvmFileStays { uvm_file });
-            }
+            keep_if_kept(driver, journal, file, patient_until);
         }
         (Binding::Caller, FileKind::Ctl) => keeps_clients = !clients.is_empty(),
         (Binding::None, FileKind::Ctl | FileKind::Uvm)
@@ -84,6 +88,23 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile) -> bool {
     let keeps_exports = !exports.is_empty() && !take_back_exports(driver, file, &exports);
     let keeps_events = !free_events(driver, journal, file);
     keeps_clients || keeps_exports || keeps_events
+}
+
+/// Where a second file keeps a file of nvidia-uvm, what the driver has for it stays charged.
+fn keep_if_kept(
+    driver: &DriverSide,
+    journal: &Journal,
+    file: &OpenFile,
+    patient_until: Option<Instant>,
+) {
+    while mm::is_kept(driver, file) {
+        if patient_until.is_some_and(|until| Instant::now() < until) {
+            std::thread::sleep(INTERVAL);
+            continue;
+        }
+        let uvm_file = ledger::FileId(file.id.0);
+        return drop(journal.change().record(Operation::UvmFileStays { uvm_file }));
+    }
 }
 
 /// Has the driver free the OS events of a file, which it keeps in a list for the whole host as long as anybody has the file open

@@ -27,6 +27,9 @@ use crate::open_file_scan::{Look, OfProcesses, without_holder};
 /// In which time a driver has cleaned up after a file that somebody else has closed, on a machine that is not overloaded.
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(1);
 
+/// For so long one look waits for second files that may be about to go: a process that ends closes its files one after the other.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// So many files wait for another message to supervisor and driver. What is beyond is the next broker's to give up, by the journal.
 const MOST_UNRELEASED: usize = 1024;
 
@@ -88,6 +91,7 @@ impl GivenUp {
     fn close_unheld(&self, container: &Container) -> Vec<(FileId, bool)> {
         let native = container.driver.native.as_ref();
         let mut closed = Vec::new();
+        let patient_until = Instant::now().checked_add(PATIENCE);
         for id in unheld(container) {
             if native.is_some_and(|native| native.take_idle(id)) {
                 if !tell_driver(&*container.driver, id) {
@@ -99,16 +103,21 @@ impl GivenUp {
             let Some(file) = container.files.take_idle(id) else {
                 continue;
             };
-            closed.push((id, self.close(container, file)));
+            closed.push((id, self.close(container, file, patient_until)));
         }
         closed
     }
 
     /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is
     /// room. Says whether what the file has stays charged.
-    fn close(&self, container: &Container, file: Arc<OpenFile>) -> bool {
+    fn close(
+        &self,
+        container: &Container,
+        file: Arc<OpenFile>,
+        patient_until: Option<Instant>,
+    ) -> bool {
         let id = file.id;
-        let keeps = close_files::free_all(container, &file);
+        let keeps = close_files::free_all(container, &file, patient_until);
         let charge = match keeps.then(|| watch_elsewhere(container, &file)) {
             None | Some(Ok(Watching::Impossible)) => {
                 record(container, id, Closing::Freed);
@@ -149,7 +158,7 @@ impl GivenUp {
         let mut known = HashSet::new();
         for file in container.files.take_closing() {
             known.insert(file.id);
-            let _is_tried_again = self.close(container, file);
+            let _is_tried_again = self.close(container, file, None);
         }
         // The journal first: a file that is recorded between the two looks is held by the second.
         let recorded: Vec<(FileId, Option<Closing>)> = {
