@@ -4,7 +4,7 @@ use ledger::{Counted, Limits, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
 /// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`. Of a container with one card: see [`of_ledger`].
-const OF_LEDGER: [(Counted, u64); 13] = [
+const OF_LEDGER: [(Counted, u64); 14] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
@@ -21,6 +21,9 @@ const OF_LEDGER: [(Counted, u64); 13] = [
     // control group counts, for each that waits for something else and keeps records (`_gpuEngineEventNotificationListNotify`, `nv_post_event`). A
     // context has a few.
     (Counted::Kind(ObjectKind::Event), 1024),
+    // Since 590 the driver walks all objects of all clients of the host, under its lock, whenever one is freed (`_gpushareddataGetPollDataUnion`,
+    // gpu_user_shared_data.c). A context has one.
+    (Counted::Kind(ObjectKind::SharedData), 64),
     // In pieces of 2 MiB, which is what `cuMemCreate` makes at least, 512 GiB.
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.

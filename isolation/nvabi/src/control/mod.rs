@@ -76,7 +76,7 @@ pub enum Decision {
     /// is the broker's own: what makes a file one for exports.
     NotATenants(u32),
     /// Any user may make it, and it acts on the whole card and so on every tenant of it: reservations of its compute mode, its clocks, the
-    /// frequency of its engine's timer, its watchdog, and what takes back what was asked for. Answered, never made.
+    /// frequency of its engine's timer, its watchdog, what its firmware polls, and what takes back what was asked for. Answered, never made.
     CardWide,
     /// Framebuffer figures, in a list that is pointed to: those of the slice.
     FbInfo,

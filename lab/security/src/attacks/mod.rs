@@ -50,7 +50,7 @@ attacks! {
     host: host_memory;
     signals: restarting_signals interrupting_signals profiling_signals;
     confinement: own_listener own_filter user_namespace nested_namespaces changed_root disguises userfault_pages setuid_exec;
-    floods: blocked_calls thread_flood file_flood client_flood refused_flood;
+    floods: blocked_calls thread_flood file_flood client_flood figures_flood refused_flood;
 }
 
 /// Attacks that one container does not play by itself: they need a second one, calls that hang, or a program that gains privileges.
