@@ -486,6 +486,7 @@ attacks! {
     foreign_mapping => never_executed,
     foreign_channels => never_executed,
     foreign_handles => not_done,
+    common_userd => not_done,
     foreign_names => never_executed,
     missing_destinations => not_done,
     restarting_signals => interrupted,

@@ -45,7 +45,7 @@ attacks! {
     capabilities: ungranted_capabilities;
     pages: huge_pages page_tables;
     managed: managed_late managed_unseen managed_heirs managed_cut;
-    foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
+    foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles common_userd;
     events: foreign_names missing_destinations event_flood;
     host: host_memory;
     signals: restarting_signals interrupting_signals profiling_signals;
