@@ -21,6 +21,9 @@ const OF_LEDGER: [(Counted, u64); 14] = [
     // control group counts, for each that waits for something else and keeps records (`_gpuEngineEventNotificationListNotify`, `nv_post_event`). A
     // context has a few.
     (Counted::Kind(ObjectKind::Event), 1024),
+    // Since 590 the driver walks all objects of all clients of the host, under its lock, whenever one is freed (`_gpushareddataGetPollDataUnion`,
+    // gpu_user_shared_data.c). A context has one.
+    (Counted::Kind(ObjectKind::SharedData), 64),
     // In pieces of 2 MiB, which is what `cuMemCreate` makes at least, 512 GiB.
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.

@@ -32,6 +32,8 @@ pub enum ObjectKind {
     PeerSession,
     /// An event. The driver walks those of a kind whenever it is reported, and may keep a record for each.
     Event,
+    /// The page of a card's figures. The driver may walk all objects of the host when one is freed.
+    SharedData,
 }
 
 /// What can be limited.
@@ -70,6 +72,7 @@ impl fmt::Display for Counted {
             Self::Kind(ObjectKind::Other) => "other objects",
             Self::Kind(ObjectKind::PeerSession) => "peer-to-peer sessions",
             Self::Kind(ObjectKind::Event) => "events",
+            Self::Kind(ObjectKind::SharedData) => "pages of figures",
             Self::Objects => "objects",
             Self::Mappings => "external mappings",
             Self::Ranges => "external ranges",

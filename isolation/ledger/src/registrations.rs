@@ -173,7 +173,8 @@ impl Ledger {
             | ObjectKind::Invalidated
             | ObjectKind::Other
             | ObjectKind::PeerSession
-            | ObjectKind::Event => Vec::new(),
+            | ObjectKind::Event
+            | ObjectKind::SharedData => Vec::new(),
         };
         found.into_iter().max_by_key(|id| self.bytes_of(*id))
     }

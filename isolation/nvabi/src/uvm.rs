@@ -127,9 +127,14 @@ pub const UVM_DEINITIALIZE: u32 = 0x3000_0002;
 ///   (`uvm_api_populate_pageable`, `service_fault_batch`). It is for cards that reach pageable memory, which have no shares;
 /// - keeping the pages of a range group where they are brings them to their preferred place first, those never touched as well, for no process:
 ///   to the host, in no control group (`uvm_range_group_va_range_migrate`, uvm_range_group.c). Without it every group is one that migrates, and
-///   SET_RANGE_GROUP and policies bring nothing.
-pub const FORBIDDEN: [(&str, u32); 4] = [
+///   SET_RANGE_GROUP and policies bring nothing;
+/// - atomics for the whole system in software, on cards that have none in hardware (before Volta): enabling takes every block of managed memory the
+///   card's right to atomics, with the lock of the address space held for writing, for which the card's faults wait
+///   (`system_wide_atomics_set`, uvm_policy.c). Up to 590.
+pub const FORBIDDEN: [(&str, u32); 6] = [
     ("UVM_PREVENT_MIGRATION_RANGE_GROUPS", 40),
+    ("UVM_ENABLE_SYSTEM_WIDE_ATOMICS", 54),
+    ("UVM_DISABLE_SYSTEM_WIDE_ATOMICS", 55),
     ("UVM_TOOLS_INIT_EVENT_TRACKER", 56),
     ("UVM_POPULATE_PAGEABLE", 71),
     ("UVM_TOOLS_INIT_EVENT_TRACKER_V2", 76),

@@ -23,6 +23,9 @@
 //!   for each event at each interrupt, in no control group and without end, until GET_EVENT_DATA reads it or the file is closed (`nv_post_event`, nv.c).
 //!   Programs cause such interrupts by methods, without a call. `poll` returns all the same (`dataless_event_pending`); the records would have nothing
 //!   but the event's own handle and index, and gVisor, which runs CUDA, admits no GET_EVENT_DATA.
+//! - *The card's page of figures* asks for no figures that are polled (`polledDataMask`, since 545; before, a word that is to be 0): firmware polls for
+//!   the whole card, and RM walks all objects of all clients of the host, under its lock, when an object with a mask is made, and when it is freed
+//!   (`_gpushareddataRequestDataPoll`, gpu_user_shared_data.c).
 //! - *A connection of two cards* has no peer numbers of the caller's choice: RM compares one neither with how many there are nor with who uses it
 //!   (`kbusCreateP2PMappingForNvlink_GP100`), and has the card's routing changed for everybody.
 
@@ -59,6 +62,8 @@ const OF_PEERS: &[Bits] = &[
     (1, 32, WHOLE),
     (1, 36, WHOLE),
 ];
+/// `polledDataMask` of `NV00DE_ALLOC_PARAMETERS`.
+const OF_FIGURES: &[Bits] = &[(1, 0, WHOLE), (1, 4, WHOLE)];
 const OF_MAPPING: &[Bits] = &[(0, nvos46::FLAGS, nvos46::NOT_A_TENANTS)];
 /// With both bits of the access.
 const OF_READ_ONLY: &[Bits] = &[(
@@ -140,6 +145,7 @@ fn of_class(class: &Class) -> &'static [Bits] {
         Kind::Video => OF_VIDEO,
         Kind::Plain(Plain::EncoderSession) => OF_ENCODER,
         Kind::Plain(Plain::PeerToPeer) => OF_PEERS,
+        Kind::Plain(Plain::SharedData) => OF_FIGURES,
         Kind::Root
         | Kind::Device
         | Kind::Subdevice
@@ -209,6 +215,7 @@ mod tests {
             (&alloc, Some(0x3e), None, 1, vec![(28, 0x7fff_ff7f)]),
             (&alloc, Some(0x50a0), None, 1, vec![(28, 0x7fff_ff7f)]),
             (&alloc, Some(0x70), None, 1, vec![]),
+            (&alloc, Some(0xde), None, 1, vec![(0, 0), (4, 0)]),
             (&heap, None, None, 0, vec![(144, 0x7fff_ff7f)]),
             (&map, None, lazy, 0, vec![(32, 0x4fff_ffdf)]),
             (&map, None, fixed, 0, vec![(32, 0x4fff_ffdc)]),

@@ -6,7 +6,7 @@ mod uvm;
 
 use nvabi::bytes::{u32_at, u64_at};
 use nvabi::capability::{Capabilities, Needs};
-use nvabi::class::{self, Kind, Plain};
+use nvabi::class::{self, Class, Kind, PASCAL_CHANNEL_GPFIFO_A, Plain};
 use nvabi::escape::Id;
 use nvabi::layout::{
     channel_group_params, channel_params, context_dma, device_params, engine_type, memory_params,
@@ -155,7 +155,7 @@ fn alloc(
     if named.any(|named| named != 0 && named != client) {
         return Err(op.refuse(status::NV_ERR_INVALID_CLIENT, release));
     }
-    if let Some(status) = refused_by_its_kind(class.kind, params.unwrap_or_default(), policy) {
+    if let Some(status) = refused_by_its_class(class, params.unwrap_or_default(), policy) {
         return Err(op.refuse(status, release));
     }
     match class.kind {
@@ -231,14 +231,21 @@ fn of_card(requested: &Requested, op: &Op, release: Release) -> Result<Takes, Re
 /// How an object is refused for what it is:
 /// - the card's figures, where the container may not read them;
 /// - a context DMA of more than a page: for each object RM keeps a list of its pages (`memdescCreateSubMem`, mem_desc.c) and may map them for
-///   the card's IOMMU, and for the kernel where it is a notifier (context_dma.c, `_ctxdmaConstruct`), and nothing counts any of that.
-fn refused_by_its_kind(kind: Kind, params: &[u8], policy: &Policy) -> Option<u32> {
+///   the card's IOMMU, and for the kernel where it is a notifier (context_dma.c, `_ctxdmaConstruct`), and nothing counts any of that;
+/// - a channel without memory for its USERD, but on Pascal, where USERD is RM's: RM has 8 channels of its own in a page, whose they are it does not
+///   ask where firmware runs (`_kfifoChidMgrAllocChidHeaps`, kernel_fifo.c), and whoever maps a channel has the page. Since 595 RM refuses it itself
+///   (`_kchannelAllocOrDescribeInstMem`, kernel_channel.c), and NVIDIA's own library always names memory (`clientAllocatesUserD`, nvidia-push.c).
+fn refused_by_its_class(class: &Class, params: &[u8], policy: &Policy) -> Option<u32> {
     let limit = || u64_at(params, context_dma::LIMIT).unwrap_or_default();
+    let userd = || u32_at(params, channel_params::H_USERD_MEMORY).unwrap_or_default();
+    let (kind, is_pascals) = (class.kind, class.number == PASCAL_CHANNEL_GPFIFO_A);
     if kind == Kind::Plain(Plain::SharedData) && policy.card_figures == CardFigures::Refuse {
         Some(status::NV_ERR_NOT_SUPPORTED)
     } else if kind == Kind::Plain(Plain::ContextDma) && limit() >= context_dma::MOST_NOTIFIER_BYTES
     {
         Some(status::NV_ERR_INVALID_LIMIT)
+    } else if kind == Kind::Channel && !is_pascals && userd() == 0 {
+        Some(status::NV_ERR_INVALID_ARGUMENT)
     } else {
         None
     }

@@ -209,7 +209,6 @@ const ADDED: &[(&str, u32, &str)] = &[
     ("class", 0xced0, "NVCED0_VIDEO_NVJPG: of the same cards as NVCEB0_VIDEO_DECODER"),
     ("control", 0x13e, "SYSTEM_GET_BUILD_VERSION_V2: a flat block of three strings"),
     ("control", 0x80_028c, "GET_SPARSE_TEXTURE_COMPUTE_MODE: a CUDA program was seen to ask it; a question"),
-    ("control", 0x901, "SET_SUB_PROCESS_ID: a name for the client's own processes"),
     ("control", 0x2080_0101, "GPU_GET_INFO: its list is carried and rewritten"),
     ("control", 0x2080_0123, "GPU_GET_ENGINES: its list is carried"),
     ("control", 0x2080_1301, "FB_GET_INFO: its list is carried and rewritten"),

@@ -114,6 +114,9 @@ fn a_channel_of_a_video_engine_needs_video() {
     let naming = |at, bytes: usize, engine| {
         let mut params = vec![0; bytes];
         put_u32(&mut params, at, engine);
+        if at == channel_params::ENGINE_TYPE {
+            put_u32(&mut params, channel_params::H_USERD_MEMORY, 0xcaf0_0001);
+        }
         params
     };
     for engine in 0..0x54 {

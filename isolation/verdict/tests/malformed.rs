@@ -126,6 +126,16 @@ fn controls() {
     }
 }
 
+/// The driver would give the channels of each process of a client's choice a page of numbers for themselves.
+#[test]
+fn a_client_names_no_process_of_its_own() {
+    for release in Release::ALL {
+        let call = control_call(control::NV0000_CTRL_CMD_SET_SUB_PROCESS_ID, 104, 0, 0x1000);
+        let verdict = answer(&CONTROL, &call, &[], release);
+        assert_eq!(status(&verdict), Some(0x56), "{release:?}");
+    }
+}
+
 #[test]
 fn allocations() {
     for release in Release::ALL {

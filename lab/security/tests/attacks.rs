@@ -240,6 +240,10 @@ fn events_are_limited(observed: &Observed) -> Result<()> {
     counts_are_limited(observed, "/events", 1024)
 }
 
+fn pages_of_figures_are_limited(observed: &Observed) -> Result<()> {
+    counts_are_limited(observed, "/figures", 64)
+}
+
 /// Either refused, or charged: what the card's account shows is within the slice anyhow.
 fn managed_is_bounded(observed: &Observed) -> Result<()> {
     ensure!(
@@ -482,6 +486,7 @@ attacks! {
     foreign_mapping => never_executed,
     foreign_channels => never_executed,
     foreign_handles => not_done,
+    common_userd => not_done,
     foreign_names => never_executed,
     missing_destinations => not_done,
     restarting_signals => interrupted,
@@ -498,6 +503,7 @@ attacks! {
     file_flood => files_are_used,
     client_flood => clients_are_limited,
     event_flood => events_are_limited,
+    figures_flood => pages_of_figures_are_limited,
     refused_flood => refusals_flow,
     fd_in_ring => ring_keeps_nothing,
     compat_mmap => compat_mmap_is_closed,

@@ -36,6 +36,7 @@ fn may_be_exported(kind: ObjectKind) -> bool {
         | ObjectKind::ContextShare
         | ObjectKind::PeerSession
         | ObjectKind::Event
+        | ObjectKind::SharedData
         | ObjectKind::Invalidated => false,
     }
 }

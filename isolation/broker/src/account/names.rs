@@ -275,6 +275,7 @@ fn ends_by_itself_alone(kind: ObjectKind) -> bool {
         | ObjectKind::Invalidated
         | ObjectKind::PeerSession
         | ObjectKind::Event
+        | ObjectKind::SharedData
         | ObjectKind::Other => false,
     }
 }

@@ -74,6 +74,7 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
         Kind::Channel => ObjectKind::Channel,
         Kind::ContextShare => ObjectKind::ContextShare,
         Kind::Plain(Plain::ThirdParty) => ObjectKind::PeerSession,
+        Kind::Plain(Plain::SharedData) => ObjectKind::SharedData,
         Kind::Event => ObjectKind::Event,
         Kind::Graphics
         | Kind::Copy

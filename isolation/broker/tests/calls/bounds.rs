@@ -155,6 +155,7 @@ fn beyond_each_maximum() {
         (ObjectKind::Other, 1 << 14),
         (ObjectKind::PeerSession, 64),
         (ObjectKind::Event, 1024),
+        (ObjectKind::SharedData, 64),
         (ObjectKind::Memory, 1 << 18),
     ] {
         let fixture = Fixture::new(1 << 40);
@@ -176,6 +177,7 @@ fn beyond_each_maximum() {
             ObjectKind::Other => tenant.on_engine(fd, (client, device), 0x83de, 0).0,
             ObjectKind::PeerSession => tenant.on_engine(fd, (client, device), 0x503c, 0).0,
             ObjectKind::Event => tenant.on_engine(fd, (client, device), 0x79, 0).0,
+            ObjectKind::SharedData => tenant.on_engine(fd, (client, device), 0xde, 0).0,
             _ => tenant.memory(fd, client, device, 0, GRANULE).status(),
         };
         let seen = fixture.fake.seen().len();

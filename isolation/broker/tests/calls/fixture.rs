@@ -27,7 +27,7 @@ use nvabi::capability::Capabilities;
 use nvabi::{Release, uvm};
 use supervisor::link::Stored;
 use sys::pidfd::PidFd;
-use verdict::policy::{Managed, Policy, RegisteredMemory};
+use verdict::policy::{CardFigures, Managed, Policy, RegisteredMemory};
 
 use crate::fake::{Fake, Handle, UUID};
 use crate::launch::{self, WITH_FILTER};
@@ -112,6 +112,7 @@ impl Fixture {
     fn planned(quota_bytes: u64, managed: Managed, plan: Plan) -> Self {
         let policy = Policy {
             managed,
+            card_figures: CardFigures::Show,
             registered_memory: RegisteredMemory::Allow,
             ..Policy::default()
         };

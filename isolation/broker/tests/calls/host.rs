@@ -376,7 +376,7 @@ fn card_memory_of_a_channel_is_freed_when_the_channel_is_gone() {
     }
     let used = fixture.used_bytes();
     assert_eq!(seat.channel(20, &[(0, 10)]), rm::OK);
-    assert_eq!(seat.channel(21, &[(3, 10), (5, 10)]), rm::OK);
+    assert_eq!(seat.channel(21, &[(0, 10), (5, 10)]), rm::OK);
     let before = freed();
     assert_eq!(free(10), status::NV_ERR_STATE_IN_USE);
     assert_eq!(freed(), before, "no driver heard of it");
@@ -418,9 +418,11 @@ fn a_notifier_is_freed_when_the_channel_is_gone() {
         let arg = rm::alloc(client, seat.device, handle, class, tenant.params_address());
         tenant.call(fd, rm::ALLOC, &arg, params).status()
     };
+    assert_eq!(seat.by_class(12, channel_params::USERD_BYTES), rm::OK);
     let channel = |at: usize, notifier: u32| {
         let mut params = vec![0; 368];
         put_u32(&mut params, at, notifier);
+        put_u32(&mut params, channel_params::H_USERD_MEMORY, 12);
         put_u32(&mut params, channel_params::ENGINE_TYPE, COPY);
         params
     };
@@ -460,6 +462,7 @@ fn a_notifier_is_freed_when_the_channel_is_gone() {
         assert_eq!(free(20), rm::OK);
         assert_eq!(free(10), rm::OK);
     }
+    assert_eq!(free(12), rm::OK);
     assert_eq!(fixture.used_bytes_of_the_host(), 0);
 }
 

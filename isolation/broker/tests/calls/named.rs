@@ -8,7 +8,9 @@ use broker::account::uuid_bytes;
 use ledger::Counted;
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::class::{FERMI_VASPACE_A as VA_SPACE, NV01_MEMORY_VIRTUAL};
-use nvabi::layout::{event_params, memory_params, nvos32, nvos33, nvos46, nvos55, virtual_params};
+use nvabi::layout::{
+    channel_params, event_params, memory_params, nvos32, nvos33, nvos46, nvos55, virtual_params,
+};
 use nvabi::status::{
     NV_ERR_INVALID_CLIENT, NV_ERR_INVALID_OBJECT_HANDLE, NV_ERR_INVALID_OBJECT_PARENT,
     NV_ERR_NOT_SUPPORTED, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_RESOURCE_LOST,
@@ -392,6 +394,8 @@ fn map_externally(tenant: &Tenant, uvm: i32, memory: (u32, u32)) -> u32 {
 fn no_call_names_what_is_not_there() {
     let fixture = Fixture::new(4 * MIB);
     let (tenant, fd, client, device) = with_device(&fixture);
+    let userd = tenant.memory(fd, client, device, 0, MIB);
+    assert_eq!(userd.status(), rm::OK);
     let before = fixture.fake.seen().len();
     let alloc = |class: u32, parent: u32, params: &[u8]| {
         let arg = rm::alloc(client, parent, 0, class, tenant.params_address());
@@ -405,11 +409,18 @@ fn no_call_names_what_is_not_there() {
         put_u32(&mut params, at, NOTHING);
         params
     };
+    let channel = |at: usize| {
+        let mut params = with(368, at);
+        let userd = rm::new_handle(&userd.arg);
+        put_u32(&mut params, channel_params::H_USERD_MEMORY, userd);
+        params
+    };
     for (class, params) in [
         (0xa06c, with(20, 8)),
-        (0xc56f, with(368, 28)),
-        (0xc56f, with(368, 0)),
-        (0xc56f, with(368, 60)),
+        (0xc56f, channel(28)),
+        (0xc56f, channel(0)),
+        (0xc56f, channel(60)),
+        (0xc56f, with(368, channel_params::H_USERD_MEMORY)),
         (0x9067, with(12, 0)),
         (0x0079, with(24, event_params::H_PARENT_CLIENT + 4)),
         (0x503b, with(512, 4)),

@@ -145,10 +145,11 @@ impl<'f> Seat<'f> {
         assert_eq!(status, rm::OK);
     }
 
-    fn assert_used(&self, bytes: u64, groups: u64) {
+    /// Each channel that is there holds the memory of its USERD.
+    fn assert_used(&self, bytes: u64, groups: u64, channels: u64) {
         let state = self.fixture.container.journal.change();
         assert_eq!(state.ledger.check_invariants(), Ok(()));
-        assert_eq!(state.ledger.snapshot().pins, 0);
+        assert_eq!(state.ledger.snapshot().pins, channels);
         let count = state.ledger.count(Counted::Kind(ObjectKind::ChannelGroup));
         assert_eq!((state.ledger.used(CARD), count), (bytes, groups));
     }
@@ -179,13 +180,13 @@ fn a_group_is_charged_until_its_channels_are_unregistered() {
         let group = seat.made(seat.device, GROUP);
         let channels = [seat.made(group, CHANNEL), seat.made(group, CHANNEL)];
         let all = CONTEXT + IMPLICIT.channel;
-        seat.assert_used(all, 1);
+        seat.assert_used(all, 1, 2);
         assert_eq!(seat.register_channel(channels[0]), rm::OK);
-        seat.assert_used(all, 1);
+        seat.assert_used(all, 1, 2);
         seat.free(group);
-        seat.assert_used(CONTEXT, 1);
+        seat.assert_used(CONTEXT, 1, 0);
         end(channels[0]);
-        seat.assert_used(0, 0);
+        seat.assert_used(0, 0, 0);
     }
 }
 
@@ -196,7 +197,7 @@ fn an_address_space_is_charged_until_it_is_unregistered() {
     let row = &uvm::UVM_REGISTER_GPU_VASPACE;
     assert_eq!(seat.register(row, (seat.client, space)), rm::OK);
     seat.free(space);
-    seat.assert_used(IMPLICIT.va_space, 0);
+    seat.assert_used(IMPLICIT.va_space, 0, 0);
     let counted = Counted::Kind(ObjectKind::VaSpace);
     let count = || fixture.container.journal.change().ledger.count(counted);
     assert_eq!(count(), 1);
@@ -204,7 +205,7 @@ fn an_address_space_is_charged_until_it_is_unregistered() {
         seat.call(&uvm::UVM_UNREGISTER_GPU_VASPACE, |_arg| ()),
         rm::OK
     );
-    seat.assert_used(0, 0);
+    seat.assert_used(0, 0, 0);
     assert_eq!(count(), 0);
 }
 
@@ -221,11 +222,11 @@ fn a_registration_holds_what_its_handle_named() {
     let arg = rm::alloc(seat.client, seat.device, channel, rm::VIDMEM, address);
     let called = seat.tenant.call(seat.fd, rm::ALLOC, &arg, &params);
     assert_eq!(called.status(), rm::OK);
-    seat.assert_used(CONTEXT + MIB, 1);
+    seat.assert_used(CONTEXT + MIB, 1, 0);
     seat.free(channel);
-    seat.assert_used(CONTEXT, 1);
+    seat.assert_used(CONTEXT, 1, 0);
     seat.unregister_channel(channel);
-    seat.assert_used(0, 0);
+    seat.assert_used(0, 0, 0);
 }
 
 fn what_the_driver_does_not_register_is_not_held() {
@@ -246,7 +247,7 @@ fn what_the_driver_does_not_register_is_not_held() {
     let foreign = seat.register(row, (seat.client + 1000, channel));
     assert_eq!(foreign, NV_ERR_INVALID_CLIENT);
     seat.free(group);
-    seat.assert_used(0, 0);
+    seat.assert_used(0, 0, 0);
 }
 
 /// Managed memory may lie on every card that a file has registered.

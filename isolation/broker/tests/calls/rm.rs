@@ -1,7 +1,7 @@
 //! The driver's structs, as a program fills them.
 
 use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
-use nvabi::layout::{memory_params, nvos00, nvos21, nvos54, nvos55};
+use nvabi::layout::{channel_params, memory_params, nvos00, nvos21, nvos54, nvos55};
 use nvabi::status;
 
 pub(crate) const ALLOC: u32 = 0xc020_462b;
@@ -66,6 +66,13 @@ pub(crate) fn control(
 pub(crate) fn memory_params(size: u64) -> Vec<u8> {
     let mut params = vec![0; 128];
     put_u64(&mut params, memory_params::SIZE, size);
+    params
+}
+
+/// Those of memory of the host's for one channel's USERD (`NVOS32_ATTR_LOCATION_PCI`).
+pub(crate) fn userd_params() -> Vec<u8> {
+    let mut params = memory_params(channel_params::USERD_BYTES);
+    put_u32(&mut params, memory_params::ATTR, 1 << 25);
     params
 }
 

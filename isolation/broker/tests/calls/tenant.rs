@@ -9,6 +9,7 @@ use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use nvabi::bytes::{put_u32, put_u64};
+use nvabi::class::{self, Kind};
 use nvabi::layout::{channel_group_params, channel_params};
 
 use crate::agent::{Ask, Reply, Storm, StormReport};
@@ -200,7 +201,7 @@ impl Tenant {
         self.call(fd, rm::ALLOC, &arg, &rm::memory_params(size))
     }
 
-    /// An object with parameters that name an engine; its status and handle.
+    /// An object with parameters that name an engine; its status and handle. A channel has its USERD in memory of the host's, made beside it.
     pub(crate) fn on_engine(
         &self,
         fd: i32,
@@ -208,8 +209,16 @@ impl Tenant {
         class: u32,
         engine: u32,
     ) -> (u32, u32) {
-        let arg = rm::alloc(client, parent, 0, class, self.params_address());
         let mut params = vec![0; 512];
+        if class::of(class).is_some_and(|row| row.kind == Kind::Channel) {
+            let (kind, address) = (class::NV01_MEMORY_SYSTEM, self.params_address());
+            let arg = rm::alloc(client, parent, 0, kind, address);
+            let called = self.call(fd, rm::ALLOC, &arg, &rm::userd_params());
+            assert_eq!(called.status(), rm::OK);
+            let memory = rm::new_handle(&called.arg);
+            put_u32(&mut params, channel_params::H_USERD_MEMORY, memory);
+        }
+        let arg = rm::alloc(client, parent, 0, class, self.params_address());
         for at in [
             channel_group_params::ENGINE_TYPE,
             channel_params::ENGINE_TYPE,

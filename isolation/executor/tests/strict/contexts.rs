@@ -4,7 +4,7 @@ use driver::ImplicitBytes;
 use ledger::CardSlot;
 use nvabi::bytes::{put_u32, put_u64};
 use nvabi::layout::{channel_group_params, channel_params, engine_type};
-use nvabi::{control, status};
+use nvabi::{class, control, status};
 
 use crate::fixture::{Fixture, MIB};
 use crate::program::Program;
@@ -52,6 +52,10 @@ impl Program {
         put_u32(&mut params, channel_params::ENGINE_TYPE, engine);
         put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, 64);
         put_u64(&mut params, channel_params::GP_FIFO_OFFSET, 0);
+        let kind = class::NV01_MEMORY_SYSTEM;
+        let (reply, userd) = self.make(self.device, kind, &rm::userd_params());
+        assert_eq!(reply, rm::OK);
+        put_u32(&mut params, channel_params::H_USERD_MEMORY, userd);
         self.make(parent, CHANNEL, &params)
     }
 

@@ -5,10 +5,10 @@ use ::share::{Beginning, knobs};
 use cards::ComputeTerms;
 use compute::{Channel, Knob, KnobError};
 use nvabi::bytes::{put_u32, u32_at, u64_at};
-use nvabi::control;
 use nvabi::layout::{
     channel_group_params, channel_params, disable_channels, engine_type, nvos54, timeslice,
 };
+use nvabi::{class, control};
 use plan::Policy;
 use serde_json::json;
 
@@ -47,6 +47,10 @@ impl Computing {
         let fd = tenant.open(&fixture.nodes().join("nvidiactl"));
         let client = tenant.client(fd);
         let device = tenant.device(fd, client);
+        let kind = class::NV01_MEMORY_SYSTEM;
+        let arg = rm::alloc(client, device, 0, kind, tenant.params_address());
+        let userd = tenant.call(fd, rm::ALLOC, &arg, &rm::userd_params());
+        assert_eq!(userd.status(), rm::OK);
         let made = |parent, class, params: &[(usize, u32)]| {
             let arg = rm::alloc(client, parent, 0, class, tenant.params_address());
             let mut bytes = vec![0; 512];
@@ -63,6 +67,7 @@ impl Computing {
         let ring = [
             (channel_params::ENGINE_TYPE, engine_type::GR0),
             (channel_params::GP_FIFO_ENTRIES, 1024),
+            (channel_params::H_USERD_MEMORY, rm::new_handle(&userd.arg)),
         ];
         let channel = made(group, CHANNEL, &ring);
         Self {

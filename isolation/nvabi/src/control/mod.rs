@@ -72,11 +72,12 @@ pub enum Decision {
     /// Refused with the status that the driver gives to one without the right. Controls marked NICE in the drivers' tables answer
     /// INSUFFICIENT_PERMISSIONS to a caller without CAP_SYS_NICE, those of administrators to all but them; the rest has no right and is
     /// answered as a control that the driver does not have: it acts on channels whosever they are, on the card's own scheduler, on the
-    /// whole engine, as the reset of a channel does, or, as a debugger that suspends and resumes a context, on what a gate has closed. Or it
-    /// is the broker's own: what makes a file one for exports.
+    /// whole engine, as the reset of a channel does, or, as a debugger that suspends and resumes a context, on what a gate has closed; or it
+    /// chooses whose channels share no page of numbers with the client's, as SET_SUB_PROCESS_ID does. Or it is the broker's own: what makes a
+    /// file one for exports.
     NotATenants(u32),
     /// Any user may make it, and it acts on the whole card and so on every tenant of it: reservations of its compute mode, its clocks, the
-    /// frequency of its engine's timer, its watchdog, and what takes back what was asked for. Answered, never made.
+    /// frequency of its engine's timer, its watchdog, what its firmware polls, and what takes back what was asked for. Answered, never made.
     CardWide,
     /// Framebuffer figures, in a list that is pointed to: those of the slice.
     FbInfo,

@@ -22,6 +22,32 @@ fn memory_block(size: u64) -> Vec<u8> {
     params
 }
 
+/// RM has those of eight channels in a page, and gives the page to whoever maps one of them.
+#[test]
+fn a_channel_has_memory_for_its_userd() {
+    let channels = class::ALL.iter().filter(|row| row.kind == Kind::Channel);
+    for (row, release) in channels.flat_map(|row| Release::ALL.map(|release| (row, release))) {
+        if class::row_of(row.number, release).is_none() {
+            continue;
+        }
+        let arg = alloc_struct(row.number);
+        let mut params = vec![0; row.params.of(release) as usize];
+        // That of another card of a group of cards is none.
+        put_u32(&mut params, channel_params::H_USERD_MEMORY + 4, 7);
+        let without = decide(&ALLOC_LONG, &[&arg, &params], release);
+        let is_pascals = row.number == PASCAL_CHANNEL_GPFIFO_A;
+        assert_eq!(
+            matches!(without, Verdict::Execute(_)),
+            is_pascals,
+            "{}",
+            row.name
+        );
+        put_u32(&mut params, channel_params::H_USERD_MEMORY, 7);
+        let with = decide(&ALLOC_LONG, &[&arg, &params], release);
+        assert!(matches!(with, Verdict::Execute(_)), "{}", row.name);
+    }
+}
+
 #[test]
 fn card_memory_is_reserved_rounded_up() {
     for (requested, reserved) in [

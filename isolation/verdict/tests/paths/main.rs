@@ -6,8 +6,8 @@ use nvabi::bytes::{put, put_u32, put_u64};
 use nvabi::capability::Capabilities;
 use nvabi::class::Kind;
 use nvabi::layout::{
-    export_object, export_objects, import_object, import_objects, memory_params, nvos02, nvos21,
-    nvos32, nvos54,
+    channel_params, export_object, export_objects, import_object, import_objects, memory_params,
+    nvos02, nvos21, nvos32, nvos54,
 };
 use nvabi::{Release, class, control, escape, uvm};
 use verdict::managed::{self, Mapping};
@@ -92,9 +92,14 @@ fn uvm_call(row: &uvm::Uvm, release: Release) -> Verdict {
     verdict_of(Surface::Uvm, row.cmd, &arg, &[], release)
 }
 
-fn memory_block() -> Vec<u8> {
-    let mut params = vec![0; 128];
-    put_u64(&mut params, memory_params::SIZE, 1 << 20);
+/// Of an allocation: memory of a size, a channel with memory for its USERD.
+fn block(number: u32) -> Vec<u8> {
+    let mut params = vec![0; 368];
+    if class::of(number).is_some_and(|row| row.kind == Kind::Channel) {
+        put_u32(&mut params, channel_params::H_USERD_MEMORY, 0xcaf0_0001);
+    } else {
+        put_u64(&mut params, memory_params::SIZE, 1 << 20);
+    }
     params
 }
 
@@ -103,7 +108,7 @@ fn calls(id: &str, release: Release) -> Option<Vec<Verdict>> {
     let each = |numbers: &[u32]| -> Vec<Verdict> {
         numbers
             .iter()
-            .map(|number| alloc(*number, &memory_block(), release))
+            .map(|number| alloc(*number, &block(*number), release))
             .collect()
     };
     let kind = |kinds: &[Kind]| -> Vec<u32> {
@@ -308,7 +313,7 @@ fn every_path_has_the_verdict_that_the_table_reports() {
 #[test]
 fn no_admitted_class_of_memory_is_missing() {
     for class in class::ALL {
-        let verdict = alloc(class.number, &memory_block(), class.since);
+        let verdict = alloc(class.number, &block(class.number), class.since);
         match class.kind {
             Kind::Vidmem => assert_eq!(outcome(&verdict), Outcome::Charged, "{}", class.name),
             Kind::Fabric | Kind::OsDescriptor => {

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::resource::{Resource, getrlimit};
+use nvabi::bytes;
+use nvabi::class::RM_USER_SHARED_DATA;
 use serde_json::{Value, json};
 
 use crate::pace::Pace;
@@ -151,6 +153,19 @@ pub(super) fn client_flood(fixture: &mut Fixture) -> Result<Value> {
     }
     fixture.keep(seat);
     Ok(json!({"clients": tally.json(), "tally": Tally::default().json()}))
+}
+
+/// Pages of a card's figures, each with figures that are to be polled: the driver may walk all objects of the host when one is made or freed.
+pub(super) fn figures_flood(fixture: &mut Fixture) -> Result<Value> {
+    let mut seat = Seat::take()?;
+    let mut params = [0; 8];
+    bytes::put_u64(&mut params, 0, 1);
+    let mut tally = Tally::default();
+    for _page in 0..200 {
+        tally.count(seat.make(seat.subdevice, RM_USER_SHARED_DATA, &params), 0);
+    }
+    fixture.keep(seat);
+    Ok(json!({"figures": tally.json(), "tally": Tally::default().json()}))
 }
 
 /// Calls that are refused, as fast as four threads can make them.

@@ -3,15 +3,15 @@
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
-use nvabi::class::CLIENT_HANDLE_BASE;
+use nvabi::class::{self, CLIENT_HANDLE_BASE};
 use nvabi::control as ctl;
-use nvabi::layout::{nvos33, nvos57};
+use nvabi::layout::{channel_group_params, channel_params, nvos33, nvos57};
 use nvabi::uvm::{self, map_external};
 use nvabi::{Release, bytes};
 use serde_json::{Value, json};
 
 use crate::Fixture;
-use crate::seat::{Calls, Interrupted, Seat, Target, done, open};
+use crate::seat::{Answer, Calls, Interrupted, Seat, Target, done, open};
 use crate::tally::{PIECE_BYTES, Tally};
 
 /// The one that is told, and the clients that a driver is likely to have given out; never one's own.
@@ -148,4 +148,32 @@ pub(super) fn foreign_handles(fixture: &mut Fixture) -> Result<Value> {
     }
     fixture.keep(seat);
     Ok(report(6 * clients.len(), &tally))
+}
+
+/// Channels without memory for their USERD, which the driver would keep in a page of eight: a neighbour's are in it, and whoever maps a channel
+/// has the page.
+pub(super) fn common_userd(fixture: &mut Fixture) -> Result<Value> {
+    /// Of Volta, Turing and Ampere: later cards take those of earlier ones.
+    const CHANNELS: [u32; 3] = [0xc36f, 0xc46f, 0xc56f];
+    let mut seat = Seat::take()?;
+    let mut params = [0; 20];
+    bytes::put_u32(&mut params, channel_group_params::ENGINE_TYPE, 1);
+    let group = seat.make(seat.device, class::KEPLER_CHANNEL_GROUP_A, &params);
+    let space = seat.make(seat.device, class::FERMI_VASPACE_A, &[0; 48]);
+    let (Answer::Done(group), Answer::Done(space)) = (group, space) else {
+        anyhow::bail!("neither group nor address space: {group:?}, {space:?}")
+    };
+    let mut params = [0; 368];
+    bytes::put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, 64);
+    bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, 1 << 20);
+    bytes::put_u32(&mut params, channel_params::H_VA_SPACE, space);
+    bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, 1);
+    let mut tally = Tally::default();
+    for class in CHANNELS {
+        for parent in [group, seat.device] {
+            tally.count(seat.make(parent, class, &params), 0);
+        }
+    }
+    fixture.keep(seat);
+    Ok(report(2 * CHANNELS.len(), &tally))
 }

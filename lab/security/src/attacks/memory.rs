@@ -15,6 +15,15 @@ use crate::seat::{
 use crate::tally::{PIECE_BYTES, Tally};
 use crate::{Fixture, kernel};
 
+/// Parameters of memory of the host's for a channel's USERD.
+fn userd_block() -> [u8; 128] {
+    /// `NVOS32_ATTR_LOCATION_PCI`, `NVOS32_ATTR_PHYSICALITY_ALLOW_NONCONTIGUOUS`
+    const ATTR: u32 = 1 << 25 | 3 << 27;
+    let mut block = memory_block(channel_params::USERD_BYTES);
+    bytes::put_u32(&mut block, memory_params::ATTR, ATTR);
+    block
+}
+
 /// Allocates, takes a second handle and frees the first, again and again: what a count by handle forgets.
 pub(super) fn reference_then_free(fixture: &mut Fixture) -> Result<Value> {
     let mut seat = Seat::take()?;
@@ -124,6 +133,9 @@ pub(super) fn register_then_free(_fixture: &mut Fixture) -> Result<Value> {
     uvm.register(uuid)?;
     let space = card.va_space()?;
     uvm.register_va_space(uuid, space)?;
+    let class = class::NV01_MEMORY_SYSTEM;
+    let mut block = userd_block();
+    let userd = client.allocate(Form::Short, card.device(), class, &mut block)?;
     for _group in 0..1500 {
         let mut params = [0; 20];
         bytes::put_u32(&mut params, channel_group_params::ENGINE_TYPE, 1);
@@ -136,6 +148,7 @@ pub(super) fn register_then_free(_fixture: &mut Fixture) -> Result<Value> {
         bytes::put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, 64);
         bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, 1 << 20);
         bytes::put_u32(&mut params, channel_params::H_VA_SPACE, space.0);
+        bytes::put_u32(&mut params, channel_params::H_USERD_MEMORY, userd.0);
         bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, 1);
         let channel = client.allocate(Form::Short, group, AMPERE_CHANNEL, &mut params);
         let registered = channel
@@ -188,10 +201,15 @@ pub(super) fn channel_groups(fixture: &mut Fixture) -> Result<Value> {
         let Answer::Done(space) = seat.make(seat.device, class::FERMI_VASPACE_A, &[0; 48]) else {
             return Ok(json!({"groups": groups.json(), "channels": "no address space"}));
         };
+        let class = class::NV01_MEMORY_SYSTEM;
+        let Answer::Done(userd) = seat.make(seat.device, class, &userd_block()) else {
+            anyhow::bail!("no memory for USERD")
+        };
         let mut params = [0; 368];
         bytes::put_u32(&mut params, channel_params::GP_FIFO_ENTRIES, 64);
         bytes::put_u64(&mut params, channel_params::GP_FIFO_OFFSET, 1 << 20);
         bytes::put_u32(&mut params, channel_params::H_VA_SPACE, space);
+        bytes::put_u32(&mut params, channel_params::H_USERD_MEMORY, userd);
         bytes::put_u32(&mut params, channel_params::ENGINE_TYPE, 1);
         for _channel in 0..400 {
             channels.count(seat.make(group, AMPERE_CHANNEL, &params), 0);

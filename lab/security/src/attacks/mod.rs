@@ -45,12 +45,12 @@ attacks! {
     capabilities: ungranted_capabilities;
     pages: huge_pages page_tables;
     managed: managed_late managed_unseen managed_heirs managed_cut;
-    foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles;
+    foreign: foreign_duplicate foreign_mapping foreign_channels foreign_handles common_userd;
     events: foreign_names missing_destinations event_flood;
     host: host_memory;
     signals: restarting_signals interrupting_signals profiling_signals;
     confinement: own_listener own_filter user_namespace nested_namespaces changed_root disguises userfault_pages setuid_exec;
-    floods: blocked_calls thread_flood file_flood client_flood refused_flood;
+    floods: blocked_calls thread_flood file_flood client_flood figures_flood refused_flood;
 }
 
 /// Attacks that one container does not play by itself: they need a second one, calls that hang, or a program that gains privileges.

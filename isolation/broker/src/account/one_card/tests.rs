@@ -51,7 +51,7 @@ fn state() -> State {
         (0x3e, memory),
         (None, on),
     );
-    let kind = ObjectKind::Other;
+    let kind = ObjectKind::SharedData;
     add(
         &mut state,
         (FIGURES, DEVICES[0]),
