@@ -74,6 +74,7 @@ fn the_document_is_as_scripts_know_it() {
             one(&running, true, Some(99), &reserved),
             one(&loose, false, Some(99), &reserved),
         ],
+        elsewhere: Some(vec!["/run/cgpu/vgpus/moby/old".into()]),
     };
     crate::snapshot::check(&document, "ps");
 }
