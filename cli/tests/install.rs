@@ -10,6 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
+/// By what the removal of the package knows an engine that would start nothing.
+const NO_CONTAINER: &str = "the engine starts no container";
+
 /// A root with our programs, so that `install` finds what it names.
 fn root() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
@@ -80,13 +83,71 @@ fn what_was_registered_by_hand_is_named_by_uninstall_and_stays() {
     // Its default, without which it starts nothing.
     let default = daemon.replacen('{', r#"{"default-runtime": "gpu", "#, 1);
     put(root, "etc/docker/daemon.json", &default);
-    let (_, remarks) = of_docker(&done(root, &["uninstall"]));
-    assert!(
-        remarks
-            .to_string()
-            .contains("the engine starts no container"),
-        "{remarks}"
+    let is_needed = || {
+        let (_, remarks) = of_docker(&done(root, &["uninstall"]));
+        remarks.to_string().contains(NO_CONTAINER)
+    };
+    assert!(!is_needed(), "there is no docker");
+    program(root, "dockerd", "");
+    assert!(is_needed());
+    // Another installation's, which is left.
+    put(root, "opt/cgpu/cgpu-runtime", "");
+    let other = default.replace("/usr/bin", "/opt/cgpu");
+    put(root, "etc/docker/daemon.json", &other);
+    assert!(!is_needed(), "{other}");
+    // By another path, where a link leads to the file.
+    fs::remove_file(root.join("etc/docker/daemon.json")).unwrap();
+    put(
+        root,
+        "etc/docker/of-the-site.json",
+        &default.replace("/usr/bin", "/sbin"),
     );
+    symlink("of-the-site.json", root.join("etc/docker/daemon.json")).unwrap();
+    symlink("usr/bin", root.join("sbin")).unwrap();
+    assert!(is_needed());
+}
+
+#[test]
+fn what_was_registered_by_hand_is_found_in_every_file_that_an_engine_reads() {
+    let podman = "[engine]\nruntime = \"x\"\n[engine.runtimes]\nx = [\"/usr/bin/cgpu-runtime\"]\n";
+    let crio = "[crio.runtime]\ndefault_runtime = \"x\"\n[crio.runtime.runtimes.x]\nruntime_path = \"/usr/bin/cgpu-runtime\"\n";
+    let containerd = "[plugins.x.containerd]\ndefault_runtime_name = \"x\"\n[plugins.x.containerd.runtimes.x]\nruntime_type = \"io.containerd.cgpu.v2\"\n";
+    let template = format!("{{{{ template \"base\" . }}}}\n{containerd}");
+    let hook = r#"{"hook": {"path": "/usr/bin/cgpu-hook"}, "when": {"always": true}}"#;
+    for (program_of_engine, path, text) in [
+        ("podman", "/usr/share/containers/containers.conf", podman),
+        ("podman", "/etc/containers/containers.conf", podman),
+        (
+            "podman",
+            "/etc/containers/containers.conf.d/site.conf",
+            podman,
+        ),
+        ("crio", "/etc/crio/crio.conf", crio),
+        ("crio", "/etc/crio/crio.conf.d/00-site", crio),
+        ("containerd", "/etc/containerd/conf.d/site.toml", containerd),
+        (
+            "k3s",
+            "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+            &template,
+        ),
+        (
+            "rke2",
+            "/var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl",
+            &template,
+        ),
+        ("podman", "/etc/containers/oci/hooks.d/site.json", hook),
+        ("crio", "/usr/share/containers/oci/hooks.d/site.json", hook),
+    ] {
+        let root = root();
+        let root = root.path();
+        program(root, program_of_engine, "");
+        put(root, path.trim_start_matches('/'), text);
+        let report = done(root, &["uninstall", "--dry-run"]).to_string();
+        for part in [&*format!("{path} names"), NO_CONTAINER] {
+            assert!(report.contains(part), "{path}: {report}");
+        }
+        assert_eq!(fs::read_to_string(root.join(&path[1..])).unwrap(), text);
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use integration::skip;
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 macro_rules! tests {
     ($($name:ident)*) => {
@@ -206,8 +206,16 @@ mod bodies {
             "broken",
             &of_container.to_string_lossy(),
         );
+        let listed = rig
+            .node
+            .cgpu(&["ps", "--json"])
+            .and_then(|reply| reply.json());
         fs::write(&file, text)?;
         looked?;
+        ensure!(
+            listed?["elsewhere"] == json!([of_container]),
+            "`cgpu ps` does not know them"
+        );
         well(rig)?;
         rig.containerd.remove("a")
     }

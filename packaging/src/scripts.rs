@@ -65,11 +65,11 @@ mod tests {
     /// By what `leave_host` knows an engine that would start nothing.
     const NO_CONTAINER: &str = "the engine starts no container";
 
-    /// And containers that `cgpu ps` does not know.
-    const ELSEWHERE: &str = "in another state folder";
+    /// And that no container is in another state folder.
+    const NONE: &str = "\"elsewhere\": []";
 
-    /// `leave_host` with a `cgpu` that has no container, and whose doctor and uninstall report this.
-    fn leave_host(doctor: &str, uninstall: &str, force: &str) -> Output {
+    /// `leave_host` with a `cgpu` that has no container, and whose list and uninstall report this. It has no doctor.
+    fn leave_host(list: &str, uninstall: &str, force: &str) -> Output {
         let folder = tempfile::tempdir().unwrap();
         let program = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -77,12 +77,11 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         };
         let cases = [
-            ("ps--json", "\\\"vgpus\\\": []"),
-            ("doctor--json", doctor),
+            ("ps--json", &*format!("\"vgpus\": [], {list}")),
             ("uninstall--dry-run", uninstall),
             ("uninstall", "done"),
         ];
-        let cases = cases.map(|(of, reply)| format!("{of}) echo \"{reply}\" ;;\n"));
+        let cases = cases.map(|(of, reply)| format!("{of}) cat << 'EOF'\n{reply}\nEOF\n;;\n"));
         program("cgpu", &format!("case $1$2 in {} esac", cases.concat()));
         // The machine's own services are left alone.
         program("systemctl", "exit 1");
@@ -97,12 +96,14 @@ mod tests {
     #[test]
     fn a_package_that_an_engine_or_a_container_cannot_do_without_is_not_removed() {
         let by_hand = format!("FILE names PROGRAM; without cgpu's programs {NO_CONTAINER}");
-        let elsewhere = format!("containers have a vGPU {ELSEWHERE}");
-        for (doctor, uninstall, part) in [
-            ("", &*by_hand, &*by_hand),
+        let elsewhere = NONE.replace("[]", "[\n\"/run/cgpu/vgpus/moby/1\"\n]");
+        for (list, uninstall, part) in [
+            (NONE, &*by_hand, &*by_hand),
             (&*elsewhere, "", "remove them first"),
+            // What reports nothing of them has not looked.
+            ("", "", "remove them first"),
         ] {
-            let refused = leave_host(doctor, uninstall, "");
+            let refused = leave_host(list, uninstall, "");
             let error = String::from_utf8_lossy(&refused.stderr).into_owned();
             let has_gone = refused.status.success() || !refused.stdout.is_empty();
             assert!(!has_gone, "{refused:?}");
@@ -110,17 +111,17 @@ mod tests {
                 assert!(error.contains(part), "{error}");
             }
         }
-        for (doctor, uninstall, force) in [
-            ("", "FILE names PROGRAM", ""),
+        for (list, uninstall, force) in [
+            (NONE, "FILE names PROGRAM", ""),
             (&*elsewhere, &*by_hand, "1"),
         ] {
-            let left = leave_host(doctor, uninstall, force);
+            let left = leave_host(list, uninstall, force);
             assert!(left.status.success(), "{left:?}");
             assert_eq!(left.stdout, b"done\n");
         }
         for (file, text) in [
             ("cli/src/commands/install/named.rs", NO_CONTAINER),
-            ("view/src/doctor/state_folder.rs", ELSEWHERE),
+            ("view/src/ps.rs", "pub elsewhere: Option<Vec<PathBuf>>"),
         ] {
             let printing = fs::read_to_string(Path::new(REPOSITORY).join(file)).unwrap();
             assert!(printing.contains(text), "{file} prints {text:?}");

@@ -2,7 +2,7 @@
 
 mod health;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cards::grant::{ComputeMode, ComputeTerms, Priority};
@@ -30,6 +30,10 @@ pub struct Ps {
     pub version: u32,
     /// By namespace and container.
     pub vgpus: Vec<PsVgpu>,
+    /// Folders of containers that the same `cgpu.toml` started when it named another `state_dir`: nothing knows of their grants.
+    /// Absent where they were not looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<Vec<PathBuf>>,
 }
 
 /// One container's vGPU.
@@ -285,6 +289,7 @@ pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
     Ok(Ps {
         version: JSON_VERSION,
         vgpus: read.collect::<Result<_, _>>()?,
+        elsewhere: None,
     })
 }
 

@@ -1,5 +1,6 @@
 //! `cgpu ps`
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,6 +10,7 @@ use view::filter::{PsFilter, cards_of, shows};
 use view::host_driver::HostDriver;
 use view::ps::{Ps, collect};
 
+use super::doctor::elsewhere;
 use super::list::Form;
 use crate::render;
 
@@ -65,6 +67,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let config = Config::load()?;
     let mut ps = collect(&config)?;
+    ps.elsewhere = Some(elsewhere(&config, Path::new("/proc")));
     let all = ps.vgpus.len();
     let names = ShownNames::of(&ps.vgpus);
     let filters = with_cards(&config, &options.filters, &ps)?;

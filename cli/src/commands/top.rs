@@ -141,6 +141,7 @@ fn tables(top: Top) -> String {
     let ps = Ps {
         version: JSON_VERSION,
         vgpus,
+        elsewhere: None,
     };
     let look = Look::of_output();
     format!(

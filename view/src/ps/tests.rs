@@ -75,6 +75,7 @@ fn the_document_is_as_scripts_know_it() {
             one(&running, Some(99), &reserved),
             one(&loose, Some(99), &reserved),
         ],
+        elsewhere: Some(vec!["/run/cgpu/vgpus/moby/old".into()]),
     };
     crate::snapshot::check(&document, "ps");
 }

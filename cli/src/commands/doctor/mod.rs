@@ -13,7 +13,7 @@ use cards::placement::CardName;
 use host_config::Config;
 use sys::pidfd::PidFd;
 
-pub(super) use self::standing::standing_of;
+pub(super) use self::standing::{elsewhere, standing_of};
 use super::Form;
 use crate::render;
 use view::doctor::{Doctor, assess};

@@ -163,7 +163,7 @@ pub(super) fn forsaken(state_dir: &Path, processes: &Path) -> Vec<String> {
 }
 
 /// The folders of containers that were started by this configuration's file when it named another state folder.
-pub(super) fn elsewhere(config: &Config, processes: &Path) -> Vec<PathBuf> {
+pub(in crate::commands) fn elsewhere(config: &Config, processes: &Path) -> Vec<PathBuf> {
     let Some(file) = config.source.path() else {
         return Vec::new();
     };

@@ -55,6 +55,12 @@ impl Engine {
             Self::Crio => "crio",
         }
     }
+
+    /// Whether it is below this root. CRI-O reads hooks as well.
+    pub(super) fn is_there(self, root: &Path) -> bool {
+        find(root, self.program()).is_some()
+            || self == Self::PodmanHook && Self::Crio.is_there(root)
+    }
 }
 
 /// Major and minor.

@@ -28,10 +28,12 @@ pub(super) use self::survey::survey;
 use self::work::Site;
 use super::{Form, not_understood};
 
+mod by_hand;
 mod change;
 mod check;
 mod copies;
 mod engine;
+mod files;
 mod host;
 mod journal;
 mod json_text;
@@ -204,12 +206,7 @@ fn programs_folder(options: &InstallOptions, site: &Site) -> anyhow::Result<Stri
             )));
         }
         None if host => PathBuf::from(programs::FOLDER),
-        None if site.root == Path::new("/") => std::env::current_exe()
-            .context("this program's own path")?
-            .parent()
-            .map(Path::to_owned)
-            .context("this program's folder")?,
-        None => PathBuf::from("/usr/bin"),
+        None => site.own_folder()?,
     };
     if host {
         let plain = |part| matches!(part, std::path::Component::Normal(_));

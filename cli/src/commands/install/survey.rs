@@ -47,8 +47,7 @@ fn names(root: &Path, engine: Engine) -> anyhow::Result<Vec<Named>> {
         let document =
             Document::parse(format_of(path), &found.text).with_context(|| path.to_owned())?;
         let value = document.value().with_context(|| path.to_owned())?;
-        let mut programs = Vec::new();
-        ours(&value, &mut programs);
+        let mut programs = ours(&value);
         programs.sort();
         programs.dedup();
         // A path is what counts beside the type's name, by which a shim is looked for.

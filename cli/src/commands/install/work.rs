@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use super::by_hand;
 use super::change::changed;
 use super::check::{self, Checked, Subject, Tree};
 use super::engine::{self, Engine, Requested, Version};
+use super::files;
 use super::journal::{Entry, FOLDER, How, Journal, Original};
-use super::named;
 use super::place::{self, Found};
 use super::plan::{self, InstallRequest, Plan, Texts};
 
@@ -23,6 +24,19 @@ impl Site {
     /// Where a path of the engine's stands here.
     pub(super) fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The folder of this installation's programs, as an engine sees it.
+    ///
+    /// # Errors
+    /// This program's own folder is not known.
+    pub(super) fn own_folder(&self) -> anyhow::Result<PathBuf> {
+        if self.root != Path::new("/") {
+            return Ok(PathBuf::from("/usr/bin"));
+        }
+        let program = std::env::current_exe().context("this program's own path")?;
+        let folder = program.parent().map(Path::to_owned);
+        folder.context("this program's folder")
     }
 
     /// The folder of the journal.
@@ -103,16 +117,12 @@ fn original(
     Ok((now, original))
 }
 
-/// Distributions of Kubernetes with a containerd of their own, and the folder of its configuration, which they write at each start.
-const EMBEDDED: [(&str, &str); 2] = [
-    ("k3s", "/var/lib/rancher/k3s/agent/etc/containerd"),
-    ("RKE2", "/var/lib/rancher/rke2/agent/etc/containerd"),
-];
-
 /// # Errors
 /// The host's containerd is none that reads a file of the host's.
 fn not_embedded(site: &Site) -> anyhow::Result<()> {
-    let there = EMBEDDED.iter().find(|(_, folder)| site.at(folder).is_dir());
+    let there = files::EMBEDDED
+        .iter()
+        .find(|(_, folder)| site.at(folder).is_dir());
     match there {
         None => Ok(()),
         Some((name, folder)) => bail!(
@@ -361,7 +371,10 @@ fn unplan_engine(
         let (now, original) = original(site, journal, &entry.path)?;
         files.push(restoration(&entry.path, now, original, &mut remarks));
     }
-    let mut by_hand = left_by_hand(site, engine, &files);
+    let restored = files.iter();
+    let restored = restored.map(|file| (file.path.clone(), file.after.clone()));
+    let own = site.own_folder()?;
+    let mut by_hand = by_hand::left(&site.root, &own, journal, engine, &restored.collect());
     if files.is_empty() {
         return Ok(by_hand.pop().map(|reason| Work {
             engine,
@@ -393,18 +406,6 @@ fn unplan_engine(
         work.checked = Some(outcome);
     }
     Ok(Some(work))
-}
-
-/// What names cgpu in an engine's files as they are to be. A file that cannot be read here, as a link, names nothing.
-fn left_by_hand(site: &Site, engine: Engine, restored: &[FileWork]) -> Vec<String> {
-    let texts = plan::files_of(engine).iter().filter_map(|path| {
-        let text = match restored.iter().find(|file| file.path == *path) {
-            Some(file) => file.after.clone(),
-            None => place::read(&site.at(path)).ok()?.map(|found| found.text),
-        };
-        Some((*path, text?))
-    });
-    named::left_by_hand(texts)
 }
 
 fn restoration(

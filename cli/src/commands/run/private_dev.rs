@@ -37,7 +37,7 @@ const NO_TYPE: Option<&str> = None;
 pub(super) fn enter(plan: &DevPlan) -> anyhow::Result<()> {
     let dev = Path::new("/dev");
     unshare(CloneFlags::CLONE_NEWNS).context("make a mount namespace")?;
-    // What the host mounts and unmounts is so here: a volume stays in use as long as a namespace has it. What is mounted here is not
+    // What the host mounts and unmounts outside of `/dev` is so here: a volume stays in use as long as a namespace has it. What is mounted here is not
     // the host's.
     mount(
         NO_TYPE,

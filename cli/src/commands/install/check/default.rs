@@ -1,14 +1,12 @@
 //! A default runtime that is to be taken out: where somebody else than cgpu has set it, the engine would start no container any more.
 
-use std::ffi::OsString;
-use std::fs;
-
 use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::super::change::{Document, Format};
-use super::super::plan;
-use super::{Subject, below};
+use super::super::engine::Engine;
+use super::super::{files, plan};
+use super::Subject;
 
 /// # Errors
 /// The default is a runtime that is taken out, and none of its name is left.
@@ -56,29 +54,16 @@ pub(super) fn of_crio(subject: &Subject<'_>, printed: &str) -> anyhow::Result<()
     })
 }
 
-/// By the system's files, of which podman is shown one alone. A user's own files count for that user, and are not read.
+/// By the system's files, of which podman is shown one alone.
 ///
 /// # Errors
 /// As [`is_left`].
 pub(super) fn of_podman(subject: &Subject<'_>) -> anyhow::Result<()> {
-    const FOLDER: &str = "/etc/containers/containers.conf.d";
-    let folder = fs::read_dir(below(subject.root, FOLDER));
-    let names = folder.into_iter().flatten().flatten();
-    let mut names: Vec<OsString> = names.map(|entry| entry.file_name()).collect();
-    names.sort();
-    let names = names.iter().filter_map(|name| name.to_str());
-    let dropped_in = names
-        .filter(|name| name.ends_with(".conf"))
-        .map(|name| format!("{FOLDER}/{name}"));
-    let main = [
-        "/usr/share/containers/containers.conf",
-        "/etc/containers/containers.conf",
-    ];
     let (mut default, mut runtimes) = (None, Vec::new());
-    for path in main.map(str::to_owned).into_iter().chain(dropped_in) {
+    for path in files::read_by(subject.root, Engine::Podman) {
         let text = match subject.after.get(&path) {
             Some(text) => text.clone(),
-            None => fs::read_to_string(below(subject.root, &path)).ok(),
+            None => files::text(subject.root, &path),
         };
         // With one that cannot be read podman starts nothing as it is.
         let read = text.and_then(|text| Document::parse(Format::Toml, &text).ok());
