@@ -22,7 +22,7 @@
 //! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
 //! the second file's reference.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
@@ -43,11 +43,11 @@ use crate::files::OpenFile;
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Has the driver free what a file holds that its container has closed; says whether the driver keeps any of it as long as anybody has the
-/// file open. Until `patient_until` a second file of nvidia-uvm is waited for.
+/// file open. The driver is asked about a second file of nvidia-uvm again as often as `patience` allows.
 pub(crate) fn free_all(
     container: &Container,
     file: &OpenFile,
-    patient_until: Option<Instant>,
+    patience: &mut u32,
 ) -> bool {
     let (driver, journal) = (&container.driver, &container.journal);
     let release = driver.release;
@@ -78,7 +78,7 @@ pub(crate) fn free_all(
             }
             // No card maps any of it by now.
             free_ranges(driver, journal, file);
-            keep_if_kept(driver, journal, file, patient_until);
+            keep_if_kept(driver, journal, file, patience);
         }
         (Binding::Caller, FileKind::Ctl) => keeps_clients = !clients.is_empty(),
         (Binding::None, FileKind::Ctl | FileKind::Uvm)
@@ -95,10 +95,11 @@ fn keep_if_kept(
     driver: &DriverSide,
     journal: &Journal,
     file: &OpenFile,
-    patient_until: Option<Instant>,
+    patience: &mut u32,
 ) {
     while mm::is_kept(driver, file) {
-        if patient_until.is_some_and(|until| Instant::now() < until) {
+        if let Some(left) = patience.checked_sub(1) {
+            *patience = left;
             std::thread::sleep(INTERVAL);
             continue;
         }

@@ -27,8 +27,9 @@ use crate::open_file_scan::{Look, OfProcesses, without_holder};
 /// In which time a driver has cleaned up after a file that somebody else has closed, on a machine that is not overloaded.
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(1);
 
-/// For so long one look waits for second files that may be about to go: a process that ends closes its files one after the other.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// So often in one look, a millisecond apart, the driver is asked about second files again that may be about to go: a process that ends closes
+/// its files one after the other.
+const PATIENCE: u32 = 100;
 
 /// So many files wait for another message to supervisor and driver. What is beyond is the next broker's to give up, by the journal.
 const MOST_UNRELEASED: usize = 1024;
@@ -91,7 +92,7 @@ impl GivenUp {
     fn close_unheld(&self, container: &Container) -> Vec<(FileId, bool)> {
         let native = container.driver.native.as_ref();
         let mut closed = Vec::new();
-        let patient_until = Instant::now().checked_add(PATIENCE);
+        let mut patience = PATIENCE;
         for id in unheld(container) {
             if native.is_some_and(|native| native.take_idle(id)) {
                 if !tell_driver(&*container.driver, id) {
@@ -103,7 +104,7 @@ impl GivenUp {
             let Some(file) = container.files.take_idle(id) else {
                 continue;
             };
-            closed.push((id, self.close(container, file, patient_until)));
+            closed.push((id, self.close(container, file, &mut patience)));
         }
         closed
     }
@@ -114,10 +115,10 @@ impl GivenUp {
         &self,
         container: &Container,
         file: Arc<OpenFile>,
-        patient_until: Option<Instant>,
+        patience: &mut u32,
     ) -> bool {
         let id = file.id;
-        let keeps = close_files::free_all(container, &file, patient_until);
+        let keeps = close_files::free_all(container, &file, patience);
         let charge = match keeps.then(|| watch_elsewhere(container, &file)) {
             None | Some(Ok(Watching::Impossible)) => {
                 record(container, id, Closing::Freed);
@@ -156,9 +157,10 @@ impl GivenUp {
     /// Goes on with what a former broker was giving up, and gives up what it recorded and never had.
     pub(crate) fn go_on(&self, container: &Container) {
         let mut known = HashSet::new();
+        let mut patience = PATIENCE;
         for file in container.files.take_closing() {
             known.insert(file.id);
-            let _is_tried_again = self.close(container, file, None);
+            let _is_tried_again = self.close(container, file, &mut patience);
         }
         // The journal first: a file that is recorded between the two looks is held by the second.
         let recorded: Vec<(FileId, Option<Closing>)> = {
@@ -176,7 +178,11 @@ impl GivenUp {
                         file = id.0,
                         "a file was not handed over: what it has stays charged to the container's end"
                     );
-                    continue;
+                    // Of one that was being given up nobody in the container has a descriptor.
+                    match closing {
+                        None => continue,
+                        Some(_) => Charge::IsAsItWas,
+                    }
                 }
                 None | Some(Closing::Begun | Closing::Freed) => Charge::Ends,
                 Some(Closing::Watched) => {

@@ -59,7 +59,7 @@ impl Ledger {
         clients.filter_map(|(_, client)| Some((*client, self.clients.get(client)?.process)))
     }
 
-    /// Whether anything would be given back with a file: its clients, ranges, managed memory and exports.
+    /// Whether anything would be given back with a file: its clients, ranges, managed memory and exports, and what nvidia-uvm keeps with it.
     #[must_use]
     pub fn has_charges_of(&self, file: FileId) -> bool {
         let has_ranges = self.ranges.get(&file).is_some_and(|it| !it.is_empty());
@@ -68,6 +68,7 @@ impl Ledger {
             || has_ranges
             || has_managed
             || self.exports.contains_key(&file)
+            || self.uvm_files.contains(&file)
     }
 
     /// The devices and subdevices of a client, by handle.

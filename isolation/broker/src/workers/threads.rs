@@ -18,8 +18,11 @@ pub(super) struct Threads {
 }
 
 impl Session {
-    /// Takes calls again after [`Session::end`], whatever threads have noticed that.
+    /// Takes calls again after [`Session::end`], whatever threads have noticed that; not where nobody has the filter any more.
     pub(crate) fn go_on(self: &Arc<Self>) {
+        if self.has_hung_up() {
+            return;
+        }
         self.dead.store(false, Ordering::SeqCst);
         self.tell(self.serve());
     }

@@ -93,6 +93,8 @@ pub(crate) struct Fake {
     pub(crate) rounds_to_bytes: AtomicU64,
     /// Every call takes a time up to this many microseconds, ever another one.
     pub(crate) slow_micros: AtomicU64,
+    /// So often it is found that a second file of nvidia-uvm keeps the first one.
+    pub(crate) second_files: AtomicU64,
     /// Whether it plays an executor of a real driver.
     pub(crate) is_bound: AtomicBool,
     /// Whether it plays a real driver whose calls are executed in their callers: those that a broker hands back do not reach it.
@@ -122,6 +124,7 @@ impl Fake {
                 device_instance: 0,
                 memory_bytes: u64::from(CARD_KIB) << 10,
             }],
+            second_files: AtomicU64::new(u64::MAX),
             ..Self::default()
         })
     }
@@ -623,7 +626,14 @@ impl Driver for Handle {
             assert_eq!(kind, FileKind::Uvm);
             assert_ne!(id, file.id);
             let status = fake.refused.lock().unwrap().get(&call.cmd).copied();
-            let status = status.unwrap_or(status::NV_ERR_INVALID_STATE);
+            let more = |left: u64| left.checked_sub(1);
+            let found = fake
+                .second_files
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+            let status = status.unwrap_or(match found {
+                Ok(_) => status::NV_ERR_INVALID_STATE,
+                Err(_none) => status::NV_ERR_PAGE_TABLE_NOT_AVAIL,
+            });
             put_u32(&mut call.segments[0].bytes, 4, status);
             return Ok(Executed::default());
         }
