@@ -62,7 +62,7 @@ impl Default for TemplatesPace {
 
 /// Serves until `stop` is complete, and keeps the accounts of namespaces beside it. What cannot be done is logged and tried again.
 pub async fn run_templates(access: Access, pace: TemplatesPace, stop: impl Future<Output = ()>) {
-    let connection = Arc::new(Connection::of_controller(access));
+    let connection = Arc::new(Connection::new(access));
     tokio::select! {
         () = serve(Arc::clone(&connection), pace) => {}
         () = quota::serve(connection) => {}
@@ -114,13 +114,12 @@ impl Controller {
             let mut version = self.list().await?;
             loop {
                 self.look().await?;
-                backoff.reset();
                 let next = Instant::now() + BETWEEN_LOOKS;
                 let period_s = match self.store.is_busy() {
                     true => self.pace.period_s.min(AGAIN_S),
                     false => self.pace.period_s,
                 };
-                let watched = self.watch(&version, period_s).await?;
+                let watched = self.watch(&version, period_s, backoff).await?;
                 sleep_until(next).await;
                 match watched {
                     Watched::Until(next) if !self.needed.is_outdated() => version = next,
@@ -165,11 +164,18 @@ impl Controller {
         Ok(())
     }
 
-    async fn watch(&mut self, version: &str, period_s: u32) -> Result<Watched, Error> {
+    async fn watch(
+        &mut self,
+        version: &str,
+        period_s: u32,
+        backoff: &mut Backoff,
+    ) -> Result<Watched, Error> {
         let pods = self.connection.all::<Pod>().await?;
         let params = WatchParams::default().labels(TRANSLATED).timeout(period_s);
         let question = pods.watch(&params, version);
         let events = api::answer(|| "watch pods".to_owned(), question).await?;
+        // Not by the list alone: with a watch that is refused it would be read again and again.
+        backoff.reset();
         let mut events = pin!(events);
         let mut version = version.to_owned();
         // A server that is gone ends no watch.

@@ -162,7 +162,7 @@ impl Store {
                 spec,
             },
         };
-        let templates = self.connection.namespaced(namespace).await?;
+        let templates = self.connection.namespaced_once(namespace).await?;
         let operation = || format!("create resourceclaimtemplate {namespace}/{name}");
         let params = PostParams::default();
         match api::answer(operation, templates.create(&params, &template)).await {
@@ -223,7 +223,7 @@ impl Store {
         let (namespace, name) = key;
         let templates = self
             .connection
-            .namespaced::<ResourceClaimTemplate>(namespace)
+            .namespaced_once::<ResourceClaimTemplate>(namespace)
             .await?;
         let params = DeleteParams {
             preconditions: Some(Preconditions {
