@@ -39,7 +39,7 @@ const TRANSLATED: &str = "cgpu.io/translated";
 /// A server that ends every watch at once is not asked more often than this.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// From one look to the next, in seconds, where the server had no time in the first one.
+/// From one look to the next, in seconds, where what the server answered may pass in a moment.
 const AGAIN_S: u32 = 5;
 
 /// How often the controller looks, and how long a template stays.
@@ -75,6 +75,7 @@ async fn serve(connection: Arc<Connection>, pace: TemplatesPace) {
         store: Store::new(Arc::clone(&connection)),
         connection,
         pace,
+        again_s: AGAIN_S,
         needed: Needed::default(),
         unneeded: BTreeMap::new(),
     };
@@ -91,6 +92,7 @@ struct Controller {
     connection: Arc<Connection>,
     store: Store,
     pace: TemplatesPace,
+    again_s: u32,
     needed: Needed,
     /// Since when nobody names a template that is there.
     unneeded: BTreeMap<Key, Instant>,
@@ -116,7 +118,7 @@ impl Controller {
                 self.look().await?;
                 let next = Instant::now() + BETWEEN_LOOKS;
                 let period_s = match self.store.is_busy() {
-                    true => self.pace.period_s.min(AGAIN_S),
+                    true => self.pace.period_s.min(self.again_s),
                     false => self.pace.period_s,
                 };
                 let watched = self.watch(&version, period_s, backoff).await?;
@@ -184,7 +186,7 @@ impl Controller {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                () = &mut end => return Ok(Watched::Lost),
+                () = &mut end => return Ok(Watched::Until(version)),
             };
             match event {
                 Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
@@ -194,6 +196,10 @@ impl Controller {
                         if self.needed.has(&key) && !self.store.is_refused(&key) {
                             self.store.ensure(&key, &needed::waiting(&pod)).await?;
                         }
+                    }
+                    let again = Instant::now() + Duration::from_secs(u64::from(self.again_s));
+                    if self.store.is_busy() && again < end.deadline() {
+                        end.as_mut().reset(again);
                     }
                     version = pod.metadata.resource_version.unwrap_or(version);
                 }

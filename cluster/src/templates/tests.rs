@@ -36,6 +36,7 @@ fn controller_of(connection: Connection) -> Controller {
         store: Store::new(Arc::clone(&connection)),
         connection,
         pace: TemplatesPace::default(),
+        again_s: AGAIN_S,
         needed: Needed::default(),
         unneeded: BTreeMap::new(),
     }
@@ -125,14 +126,39 @@ async fn a_template_that_is_refused_with_whatever_status_holds_up_no_other_one()
                 assert!(is_there, "{status}: {question} {part}");
             }
         }
-        // Too many questions are nobody's fault: no event, and soon again.
-        let (is_late, is_silent) = (status == 429, matches!(status, 409 | 429));
-        assert_eq!(controller.store.is_busy(), is_late, "{status}");
+        // What may pass is tried soon again. Too many questions are nobody's fault, and the server's own failure has an event when it lasts.
+        let may_pass = matches!(status, 429 | 500..);
+        let is_silent = matches!(status, 409 | 429);
+        let events = usize::from(!is_silent && !may_pass);
+        assert_eq!(controller.store.is_busy(), may_pass, "{status}");
+        assert_eq!(count(&questions, "/events"), events, "{status}");
+        controller.look().await.unwrap();
         let events = usize::from(!is_silent);
+        assert_eq!(controller.store.is_busy(), may_pass, "{status}");
         assert_eq!(count(&questions, "/events"), events, "{status}");
         controller.store.read(&controller.needed).await.unwrap();
         assert!(!controller.store.is_busy());
     }
+}
+
+#[tokio::test]
+async fn a_template_that_a_failing_server_refuses_ends_the_watch_in_a_moment() {
+    let (connection, questions) = fake::serve(|method, uri, _| match method {
+        "GET" if uri.contains("watch=true") => {
+            let mut pod = pod_of("bad");
+            pod["metadata"]["resourceVersion"] = json!("7");
+            (200, json!([{"type": "ADDED", "object": pod}]))
+        }
+        "GET" => page(&[], ""),
+        _ => refusal(503, "no leader"),
+    });
+    let mut controller = controller_of(connection);
+    controller.again_s = 0;
+    let mut backoff = Backoff::default();
+    let watched = controller.watch("1", 3600, &mut backoff).await.unwrap();
+    assert!(matches!(watched, Watched::Until(version) if version == "7"));
+    assert_eq!(count(&questions, "/resourceclaimtemplates"), 1);
+    assert_eq!(count(&questions, "/events"), 0);
 }
 
 #[tokio::test]
