@@ -44,21 +44,21 @@ pub struct Access {
     pub server: Option<String>,
 }
 
-/// The client, made when it is first needed, and again where that failed or the server does not know any more who asks.
+/// The clients, made when one is first needed, and again where that failed or the server does not know any more who asks.
 pub(crate) struct Connection {
     access: Access,
-    repeats: Repeats,
-    client: Mutex<Option<Client>>,
-    /// Whether that client got a 401: the kubeconfig may have another token since.
+    clients: Mutex<Option<Clients>>,
+    /// Whether they got a 401: the kubeconfig may have another token since.
     is_unauthorized: Arc<AtomicBool>,
 }
 
-/// Who asks again where the server has no time: 429, 503 and 504, which admission may answer too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Repeats {
-    /// The client, for as long as an answer may take: nobody sees the status.
-    Client,
-    Caller,
+/// Where the server has no time, which are 429, 503 and 504.
+#[derive(Clone)]
+struct Clients {
+    /// Asks again, for as long as an answer may take: nobody sees the status.
+    repeating: Client,
+    /// Leaves that to its caller: of what admission or a budget keeps for longer, the status is the answer.
+    once: Client,
 }
 
 impl Debug for Connection {
@@ -71,17 +71,8 @@ impl Connection {
     pub(crate) fn new(access: Access) -> Self {
         Self {
             access,
-            repeats: Repeats::Client,
-            client: Mutex::default(),
+            clients: Mutex::default(),
             is_unauthorized: Arc::default(),
-        }
-    }
-
-    /// Of a controller, which has a pace of its own: what is refused for one object, with whatever status, is to hold up no other one.
-    pub(crate) fn of_controller(access: Access) -> Self {
-        Self {
-            repeats: Repeats::Caller,
-            ..Self::new(access)
         }
     }
 
@@ -93,7 +84,7 @@ impl Connection {
     where
         K: Resource<DynamicType = ()>,
     {
-        Ok(Api::all(self.client().await?))
+        Ok(Api::all(self.clients().await?.repeating))
     }
 
     /// Objects of a namespace.
@@ -104,7 +95,19 @@ impl Connection {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        Ok(Api::namespaced(self.client().await?, namespace))
+        let clients = self.clients().await?;
+        Ok(Api::namespaced(clients.repeating, namespace))
+    }
+
+    /// As [`Self::namespaced`], where each status is an answer: what is refused for one object is to hold up no other one.
+    ///
+    /// # Errors
+    /// No configuration, or a broken one.
+    pub(crate) async fn namespaced_once<K>(&self, namespace: &str) -> Result<Api<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Ok(Api::namespaced(self.clients().await?.once, namespace))
     }
 
     /// Reads all objects of a kind that a list has, page by page; returns the version from which they can be watched.
@@ -144,20 +147,29 @@ impl Connection {
         page_of(&self.all().await?, what, list).await
     }
 
-    async fn client(&self) -> Result<Client, Error> {
+    async fn clients(&self) -> Result<Clients, Error> {
         if !self.is_unauthorized.load(Ordering::Relaxed)
-            && let Some(client) = &*lock(&self.client)
+            && let Some(clients) = &*lock(&self.clients)
         {
-            return Ok(client.clone());
+            return Ok(clients.clone());
         }
         let config = self.configuration().await?;
+        let mut once = config.clone();
+        once.default_retry = false;
+        let clients = Clients {
+            repeating: self.client(config)?,
+            once: self.client(once)?,
+        };
+        *lock(&self.clients) = Some(clients.clone());
+        self.is_unauthorized.store(false, Ordering::Relaxed);
+        Ok(clients)
+    }
+
+    fn client(&self, config: Config) -> Result<Client, Error> {
         let builder = ClientBuilder::try_from(config).map_err(|error| unknown(&error))?;
         let is_unauthorized = Arc::clone(&self.is_unauthorized);
         let look = MapResponseLayer::new(move |response| looked_at(response, &is_unauthorized));
-        let client = builder.with_layer(&look).build();
-        *lock(&self.client) = Some(client.clone());
-        self.is_unauthorized.store(false, Ordering::Relaxed);
-        Ok(client)
+        Ok(builder.with_layer(&look).build())
     }
 
     async fn configuration(&self) -> Result<Config, Error> {
@@ -186,7 +198,6 @@ impl Connection {
             })?;
         }
         config.connect_timeout = Some(ONE_TRY);
-        config.default_retry = self.repeats == Repeats::Client;
         Ok(config)
     }
 }

@@ -84,9 +84,8 @@ where
                 return Ok(Closed);
             };
             loop {
-                backoff.reset();
                 let next = Instant::now() + BETWEEN_WATCHES;
-                match self.watch(&objects, &version, QUIET).await? {
+                match self.watch(&objects, &version, QUIET, backoff).await? {
                     Watched::Until(reached) => version = reached,
                     Watched::Lost => break,
                     Watched::Closed => return Ok(Closed),
@@ -123,10 +122,13 @@ where
         objects: &Api<K>,
         version: &str,
         quiet: Duration,
+        backoff: &mut Backoff,
     ) -> Result<Watched, Error> {
         let params = WatchParams::default().timeout(WATCH_S);
         let question = objects.watch(&params, version);
         let events = api::answer(|| format!("watch {}", self.what), question).await?;
+        // Not by the list alone: with a watch that is refused it would be read again and again.
+        backoff.reset();
         let mut events = pin!(events);
         let mut version = version.to_owned();
         loop {
@@ -217,6 +219,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_list_whose_watch_is_refused_is_read_more_and_more_rarely() {
+        let (connection, questions) = fake::serve(|_, uri, _| match uri.contains("watch=true") {
+            true => fake::refusal(403, "not these"),
+            false => fake::page(&[], ""),
+        });
+        let (changes, _sent) = tokio::sync::mpsc::channel(64);
+        let follow = Follow {
+            connection: &connection,
+            what: "claims",
+            page: api::PAGE,
+            of: |_: ResourceClaim| (),
+            changes,
+        };
+        let mut backoff = Backoff::default();
+        for _list in 0..4 {
+            follow.follow(&mut backoff).await.err().unwrap();
+            backoff.next();
+        }
+        assert_eq!(sys::sync::lock(&questions).len(), 8);
+        let wait = backoff.next();
+        assert!(wait > Duration::from_secs(4), "{wait:?}");
+    }
+
+    #[tokio::test]
     async fn a_watch_of_a_server_that_is_gone_ends_where_it_was() {
         let (connection, _) = fake::serve(|_, _, _| {
             let metadata = json!({"resourceVersion": "7"});
@@ -232,7 +258,8 @@ mod tests {
             changes,
         };
         let claims = connection.all().await.unwrap();
-        let watched = follow.watch(&claims, "1", Duration::from_millis(20));
+        let (quiet, mut backoff) = (Duration::from_millis(20), Backoff::default());
+        let watched = follow.watch(&claims, "1", quiet, &mut backoff);
         let Watched::Until(version) = watched.await.unwrap() else {
             panic!("the claims are listed again");
         };

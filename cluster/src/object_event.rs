@@ -38,7 +38,8 @@ impl ObjectEvent<'_> {
     /// # Errors
     /// There is no connection.
     pub(crate) async fn report(&self, connection: &Connection) -> Result<(), Error> {
-        let events = connection.namespaced::<Event>(self.namespace).await?;
+        // Not repeated: a namespace's events may be limited (EventRateLimit), and others wait for the controller.
+        let events = connection.namespaced_once::<Event>(self.namespace).await?;
         let operation = || format!("create an event of {}/{}", self.namespace, self.name);
         let event = self.object();
         let reported = api::answer(operation, events.create(&PostParams::default(), &event)).await;

@@ -7,16 +7,18 @@
 //! Both can be repeated at any time: the record is the checkpoint, and the file is made from it. What was reserved before a later step failed
 //! stays: the kubelet repeats Prepare, or unprepares what it has once begun. A Prepare that the driver holds up beyond an Unprepare reserves nothing.
 
-use std::collections::BTreeMap;
+mod turns;
+mod under_way;
+
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cards::claims::{ClaimUid, Pointer, Record};
 use cards::events::now_unix_ms;
 use fit::lean;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use sys::sync::lock;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
 use crate::api::{self, Connection};
@@ -24,10 +26,12 @@ use crate::cdi::{CdiFolder, device_id};
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::events::{EventSink, ObjectRef, Reason, Report};
-use crate::monitor::HANGS;
 use crate::names::NodeName;
 use crate::node::Node;
 use crate::status::StatusWriter;
+
+use turns::{Turn, Turns};
+use under_way::{Attempt, UnderWay};
 
 /// Claims that are read from the server at once.
 const READERS: usize = 8;
@@ -42,74 +46,12 @@ pub(crate) struct Preparer {
     status: StatusWriter,
     events: EventSink,
     counts: Arc<Counts>,
-    /// A claim's record and its file change together.
-    local: Arc<Mutex<UnderWay>>,
+    /// A claim's record and its file change together: held over files and the host's lock, so that only threads take it.
+    local: Arc<Mutex<()>>,
+    under_way: Arc<UnderWay>,
     /// Who may read a claim: an answer has megabytes.
     readers: Arc<Semaphore>,
-    /// Who may ask the driver, in a thread: one that hangs has one thread, however often the kubelet tries again.
-    turn: Arc<Semaphore>,
-    /// How long the others wait for it.
-    patience: Duration,
-}
-
-/// What is being prepared, by uid.
-#[derive(Debug, Default)]
-struct UnderWay(BTreeMap<ClaimUid, Attempts>);
-
-#[derive(Debug, Default)]
-struct Attempts {
-    count: usize,
-    /// How often the claim was given back meanwhile.
-    releases: u64,
-}
-
-impl UnderWay {
-    fn release(&mut self, uid: &ClaimUid) {
-        if let Some(attempts) = self.0.get_mut(uid) {
-            attempts.releases = attempts.releases.saturating_add(1);
-        }
-    }
-}
-
-/// A claim that is being prepared, until this is dropped: not under the lock.
-#[derive(Debug)]
-struct Attempt {
-    local: Arc<Mutex<UnderWay>>,
-    uid: ClaimUid,
-    /// [`Attempts::releases`], when it began.
-    releases: u64,
-}
-
-impl Attempt {
-    fn begin(local: &Arc<Mutex<UnderWay>>, uid: &ClaimUid) -> Self {
-        let mut under_way = lock(local);
-        let attempts = under_way.0.entry(uid.clone()).or_default();
-        attempts.count = attempts.count.saturating_add(1);
-        Self {
-            local: Arc::clone(local),
-            uid: uid.clone(),
-            releases: attempts.releases,
-        }
-    }
-
-    /// Whether the claim was not given back since.
-    fn is_current(&self, local: &UnderWay) -> bool {
-        let attempts = local.0.get(&self.uid);
-        attempts.is_some_and(|attempts| attempts.releases == self.releases)
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        let mut local = lock(&self.local);
-        let Some(attempts) = local.0.get_mut(&self.uid) else {
-            return;
-        };
-        attempts.count = attempts.count.saturating_sub(1);
-        if attempts.count == 0 {
-            local.0.remove(&self.uid);
-        }
-    }
+    turns: Arc<Turns>,
 }
 
 impl Preparer {
@@ -130,9 +72,9 @@ impl Preparer {
             events,
             counts,
             local: Arc::default(),
+            under_way: Arc::default(),
             readers: Arc::new(Semaphore::new(READERS)),
-            turn: Arc::new(Semaphore::new(1)),
-            patience: HANGS,
+            turns: Arc::default(),
         }
     }
 
@@ -152,7 +94,7 @@ impl Preparer {
 
     async fn prepare_uncounted(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let name = format!("claim {}/{}", claim.namespace, claim.name);
-        let attempt = Attempt::begin(&self.local, &claim.uid);
+        let attempt = Attempt::begin(&self.under_way, &claim.uid);
         let object = match self.get(&claim).await {
             Ok(object) => ResourceClaim::from(object),
             Err(error) if error.is_absent() => {
@@ -161,15 +103,10 @@ impl Preparer {
             Err(error) => return Err(host_config::chain(&error)),
         };
         let refused = refusal(&object);
-        let prepared = match self.turn().await {
+        let prepared = match self.turns.take().await {
             Ok(turn) => {
                 let this = self.clone();
-                let work = move || {
-                    // Kept as long as the thread works, which may be longer than anybody waits for its answer.
-                    let _turn = turn;
-                    this.prepare_local(&object, &claim, &attempt)
-                };
-                blocking(work).await
+                blocking(move || this.prepare_local(&object, &claim, &attempt, turn)).await
             }
             Err(why) => Err(why),
         };
@@ -209,27 +146,13 @@ impl Preparer {
         api::answer(operation, claims.get(&claim.name)).await
     }
 
-    /// Waits until the driver has answered all former questions.
-    ///
-    /// # Errors
-    /// It does not.
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, String> {
-        let turn = Arc::clone(&self.turn).acquire_owned();
-        match tokio::time::timeout(self.patience, turn).await {
-            // Never closed.
-            Ok(turn) => turn.map_err(|closed| closed.to_string()),
-            Err(_late) => Err(format!(
-                "the driver does not answer: a question for another claim is open for {} s",
-                self.patience.as_secs()
-            )),
-        }
-    }
-
+    /// The turn is kept until the driver has answered, which may be longer than anybody waits for this.
     fn prepare_local(
         &self,
         object: &ResourceClaim,
         claim: &ClaimRef,
         attempt: &Attempt,
+        turn: Turn,
     ) -> Result<(Allocation, &'static str), String> {
         // The driver may not answer for long, and what is given back does not wait for it.
         let (allocation, strength) = self.read_local(object, claim)?;
@@ -237,8 +160,9 @@ impl Preparer {
             .node
             .prepare()
             .map_err(|error| host_config::chain(&*error))?;
-        let local = lock(&self.local);
-        if !attempt.is_current(&local) {
+        drop(turn);
+        let _together = lock(&self.local);
+        if !attempt.is_current() {
             return Err("it was given back meanwhile".to_owned());
         }
         reserve(&allocation.record).map_err(|error| host_config::chain(&*error))?;
@@ -264,8 +188,8 @@ impl Preparer {
 
     /// The file goes first: without a record it would point nowhere.
     fn release_local(&self, uid: &ClaimUid) -> Result<(), String> {
-        let mut local = lock(&self.local);
-        local.release(uid);
+        let _together = lock(&self.local);
+        self.under_way.release(uid);
         self.cdi
             .remove(uid)
             .map_err(|error| host_config::chain(&error))?;

@@ -1,11 +1,14 @@
 //! Carries a plan out, by the Eviction API.
 
+use std::time::Duration;
+
 use fit::preempt::Holder;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::api::PostParams;
 use serde_json::Value;
+use tokio::time::sleep;
 
 use super::facts::{Cluster, NodePlan};
 use super::waiter::Waiter;
@@ -18,6 +21,12 @@ const REPORTER: Reporter = Reporter {
     component: "cgpu.io/preemption",
     instance: "cgpu-preemption",
 };
+
+/// How often an eviction is tried that a dry run has allowed, while the server has no time: pods of its plan may be gone already.
+const TRIES_MAX: usize = 4;
+
+/// From one of these tries to the next.
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 
 /// What became of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,9 +160,32 @@ async fn evict(
         dry_run: run == Run::Dry,
         ..PostParams::default()
     };
-    let pods = connection.namespaced::<Pod>(namespace).await?;
-    let question = pods.create_subresource::<_, Value>("eviction", name, &params, &eviction);
-    outcome(holder, api::answer(operation, question).await)
+    // A budget denies with 429, which is an answer.
+    let pods = connection.namespaced_once::<Pod>(namespace).await?;
+    let mut tries_left = match run {
+        Run::Dry => 0,
+        Run::Real => TRIES_MAX - 1,
+    };
+    loop {
+        let question = pods.create_subresource::<_, Value>("eviction", name, &params, &eviction);
+        let answer = api::answer(operation, question).await;
+        if tries_left == 0 || !is_late(&answer) {
+            return outcome(holder, answer);
+        }
+        tries_left -= 1;
+        sleep(BETWEEN_TRIES).await;
+    }
+}
+
+/// Whether the server, or a budget that it is at, has no time now.
+fn is_late(answer: &Result<Value, Error>) -> bool {
+    matches!(
+        answer,
+        Err(Error::Api {
+            status: Some(429 | 503 | 504),
+            ..
+        })
+    )
 }
 
 /// What an answer makes of a plan. A refusal of whatever kind denies this plan alone: a tenant can bring it about, as by a second budget on its

@@ -67,7 +67,7 @@ impl Default for PreemptionPace {
 /// Serves until `stop` is complete. What cannot be done is logged and tried again.
 pub async fn run_preemption(access: Access, pace: PreemptionPace, stop: impl Future<Output = ()>) {
     let mut controller = Controller {
-        connection: Arc::new(Connection::of_controller(access)),
+        connection: Arc::new(Connection::new(access)),
         pace,
         pauses: BTreeMap::new(),
         turns: Turns::default(),

@@ -1,3 +1,6 @@
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -151,6 +154,19 @@ async fn a_plan_that_the_server_refuses_leaves_other_plans_and_other_pods_their_
     assert_eq!(none.pauses.len(), 2);
     none.look().await.unwrap();
     assert_eq!(evictions(&questions).len(), 4, "nobody is due");
+}
+
+#[tokio::test]
+async fn an_eviction_that_its_dry_run_allowed_is_tried_again_while_the_server_has_no_time() {
+    for status in [429, 503, 504] {
+        let count = AtomicUsize::new(0);
+        let (mut one, questions) = controller(move |_| match count.fetch_add(1, Relaxed) {
+            1 => refusal(status, "not now"),
+            _ => (201, json!({})),
+        });
+        one.look().await.unwrap();
+        assert_eq!(evictions(&questions), ["a?", "a", "a"], "{status}");
+    }
 }
 
 #[tokio::test]

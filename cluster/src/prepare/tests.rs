@@ -1,24 +1,9 @@
+use std::sync::mpsc;
+use std::time::Duration;
+
 use super::*;
 use crate::allocation::tests::{FixtureNode, UID, cards, plain};
 use crate::api::fake;
-
-#[test]
-fn what_was_given_back_meanwhile_is_not_reserved() {
-    let uid = |last: u8| ClaimUid::new(format!("11111111-2222-3333-4444-55555555555{last}"));
-    let (first, other) = (uid(1).unwrap(), uid(2).unwrap());
-    let local = Arc::<Mutex<UnderWay>>::default();
-    let late = Attempt::begin(&local, &first);
-    let untouched = Attempt::begin(&local, &other);
-    lock(&local).release(&first);
-    let again = Attempt::begin(&local, &first);
-    let is_current = |attempt: &Attempt| attempt.is_current(&lock(&local));
-    assert!(!is_current(&late));
-    assert!(is_current(&again) && is_current(&untouched));
-    // What is not under way is forgotten.
-    drop((late, again, untouched));
-    lock(&local).release(&first);
-    assert!(lock(&local).0.is_empty());
-}
 
 fn preparer(node: &Arc<FixtureNode>) -> Preparer {
     let (connection, _) = fake::serve(|_, _, _| (200, plain()));
@@ -33,9 +18,51 @@ fn preparer(node: &Arc<FixtureNode>) -> Preparer {
     );
     let cdi = CdiFolder::new("/nonexistent".into());
     Preparer {
-        patience: Duration::from_millis(20),
+        turns: Arc::new(Turns::new(
+            Duration::from_millis(20),
+            Duration::from_secs(60),
+        )),
         ..Preparer::new(name, node, connection, cdi, events, counts)
     }
+}
+
+fn claim() -> ClaimRef {
+    ClaimRef {
+        namespace: "team-a".to_owned(),
+        name: "c".to_owned(),
+        uid: ClaimUid::new(UID).unwrap(),
+    }
+}
+
+/// As by a program of cgpu's that is stopped with the host's lock, for which a claim that is given back waits.
+#[test]
+fn a_lock_that_files_are_under_holds_up_no_event_loop() {
+    let (answers, answered) = mpsc::channel();
+    let node = Arc::new(FixtureNode::new(cards()));
+    let local = Arc::<Mutex<()>>::default();
+    let held = lock(&local);
+    let of_thread = Arc::clone(&local);
+    std::thread::spawn(move || {
+        let agent = tokio::runtime::Builder::new_current_thread();
+        let agent = { agent }.enable_all().build().unwrap();
+        agent.block_on(async move {
+            let preparer = Preparer {
+                local: of_thread,
+                ..preparer(&node)
+            };
+            let of_task = preparer.clone();
+            tokio::spawn(async move { of_task.unprepare(claim().uid).await });
+            for _again in 0..2 {
+                let prepared = preparer.prepare(claim()).await;
+                answers.send(prepared.unwrap_err()).unwrap();
+            }
+        });
+    });
+    for _again in 0..2 {
+        let why = answered.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(why.contains("a fixture"), "{why}");
+    }
+    drop(held);
 }
 
 /// The kubelet gives each call up and tries again.
@@ -47,16 +74,12 @@ fn preparer(node: &Arc<FixtureNode>) -> Preparer {
 async fn a_driver_that_hangs_has_one_thread_however_often_it_is_tried_again() {
     let node = Arc::new(FixtureNode::new(cards()));
     let preparer = preparer(&node);
-    let claim = ClaimRef {
-        namespace: "team-a".to_owned(),
-        name: "c".to_owned(),
-        uid: ClaimUid::new(UID).unwrap(),
-    };
+    let claim = claim();
     let hung = node.hang();
     let (of_task, of_claim) = (preparer.clone(), claim.clone());
     let first = tokio::spawn(async move { of_task.prepare(of_claim).await });
     let until = Instant::now() + Duration::from_secs(60);
-    while preparer.turn.available_permits() == 1 {
+    while !preparer.turns.is_taken() {
         assert!(Instant::now() < until, "the driver is not asked");
         tokio::task::yield_now().await;
     }
@@ -75,5 +98,5 @@ async fn a_driver_that_hangs_has_one_thread_however_often_it_is_tried_again() {
         }
         assert!(Instant::now() < until, "{why}");
     }
-    assert!(lock(&preparer.local).0.is_empty());
+    assert!(preparer.under_way.is_empty());
 }

@@ -39,7 +39,7 @@ const TRANSLATED: &str = "cgpu.io/translated";
 /// A server that ends every watch at once is not asked more often than this.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// From one look to the next, in seconds, where the server had no time in the first one.
+/// From one look to the next, in seconds, where what the server answered may pass in a moment.
 const AGAIN_S: u32 = 5;
 
 /// How often the controller looks, and how long a template stays.
@@ -62,7 +62,7 @@ impl Default for TemplatesPace {
 
 /// Serves until `stop` is complete, and keeps the accounts of namespaces beside it. What cannot be done is logged and tried again.
 pub async fn run_templates(access: Access, pace: TemplatesPace, stop: impl Future<Output = ()>) {
-    let connection = Arc::new(Connection::of_controller(access));
+    let connection = Arc::new(Connection::new(access));
     tokio::select! {
         () = serve(Arc::clone(&connection), pace) => {}
         () = quota::serve(connection) => {}
@@ -75,6 +75,7 @@ async fn serve(connection: Arc<Connection>, pace: TemplatesPace) {
         store: Store::new(Arc::clone(&connection)),
         connection,
         pace,
+        again_s: AGAIN_S,
         needed: Needed::default(),
         unneeded: BTreeMap::new(),
     };
@@ -91,6 +92,7 @@ struct Controller {
     connection: Arc<Connection>,
     store: Store,
     pace: TemplatesPace,
+    again_s: u32,
     needed: Needed,
     /// Since when nobody names a template that is there.
     unneeded: BTreeMap<Key, Instant>,
@@ -114,13 +116,12 @@ impl Controller {
             let mut version = self.list().await?;
             loop {
                 self.look().await?;
-                backoff.reset();
                 let next = Instant::now() + BETWEEN_LOOKS;
                 let period_s = match self.store.is_busy() {
-                    true => self.pace.period_s.min(AGAIN_S),
+                    true => self.pace.period_s.min(self.again_s),
                     false => self.pace.period_s,
                 };
-                let watched = self.watch(&version, period_s).await?;
+                let watched = self.watch(&version, period_s, backoff).await?;
                 sleep_until(next).await;
                 match watched {
                     Watched::Until(next) if !self.needed.is_outdated() => version = next,
@@ -165,11 +166,18 @@ impl Controller {
         Ok(())
     }
 
-    async fn watch(&mut self, version: &str, period_s: u32) -> Result<Watched, Error> {
+    async fn watch(
+        &mut self,
+        version: &str,
+        period_s: u32,
+        backoff: &mut Backoff,
+    ) -> Result<Watched, Error> {
         let pods = self.connection.all::<Pod>().await?;
         let params = WatchParams::default().labels(TRANSLATED).timeout(period_s);
         let question = pods.watch(&params, version);
         let events = api::answer(|| "watch pods".to_owned(), question).await?;
+        // Not by the list alone: with a watch that is refused it would be read again and again.
+        backoff.reset();
         let mut events = pin!(events);
         let mut version = version.to_owned();
         // A server that is gone ends no watch.
@@ -178,7 +186,7 @@ impl Controller {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                () = &mut end => return Ok(Watched::Lost),
+                () = &mut end => return Ok(Watched::Until(version)),
             };
             match event {
                 Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
@@ -188,6 +196,10 @@ impl Controller {
                         if self.needed.has(&key) && !self.store.is_refused(&key) {
                             self.store.ensure(&key, &needed::waiting(&pod)).await?;
                         }
+                    }
+                    let again = Instant::now() + Duration::from_secs(u64::from(self.again_s));
+                    if self.store.is_busy() && again < end.deadline() {
+                        end.as_mut().reset(again);
                     }
                     version = pod.metadata.resource_version.unwrap_or(version);
                 }

@@ -32,13 +32,16 @@ const CONFLICT: u16 = 409;
 /// What it answers to too many questions, whatever they are.
 const TOO_MANY: u16 = 429;
 
+/// The first status by which the fault is the server's: etcd or a webhook does not answer, which may pass in a moment.
+const OF_SERVER: u16 = 500;
+
 /// Reads, makes and deletes templates.
 pub(super) struct Store {
     connection: Arc<Connection>,
     made: BTreeMap<Key, Made>,
     /// Names that somebody else has taken, or that are refused.
     refused: BTreeSet<Key>,
-    /// Whether the server had no time for one of them since they were read.
+    /// Whether what the server answered for one of them since they were read may pass in a moment.
     is_busy: bool,
     reports: Reports,
     /// Bytes of memory that the cluster's cards have, and how many cards, as far as parts of cards are needed.
@@ -162,7 +165,7 @@ impl Store {
                 spec,
             },
         };
-        let templates = self.connection.namespaced(namespace).await?;
+        let templates = self.connection.namespaced_once(namespace).await?;
         let operation = || format!("create resourceclaimtemplate {namespace}/{name}");
         let params = PostParams::default();
         match api::answer(operation, templates.create(&params, &template)).await {
@@ -185,20 +188,20 @@ impl Store {
                 Ok(())
             }
             Err(Error::Api {
-                status: Some(TOO_MANY),
+                status: Some(status),
                 why,
                 ..
             }) => {
-                tracing::debug!(namespace, name, why, "a template is not made yet");
-                self.refused.insert(key.clone());
-                self.is_busy = true;
-                Ok(())
+                self.is_busy |= may_pass(status);
+                // What lasts is reported when it is refused again.
+                let is_first = !self.refused.contains(key);
+                if status == TOO_MANY || is_first && may_pass(status) {
+                    tracing::debug!(namespace, name, why, "a template is not made yet");
+                    self.refused.insert(key.clone());
+                    return Ok(());
+                }
+                self.refuse(key, waiting, &why).await
             }
-            Err(Error::Api {
-                status: Some(_),
-                why,
-                ..
-            }) => self.refuse(key, waiting, &why).await,
             Err(error) => Err(error),
         }
     }
@@ -223,7 +226,7 @@ impl Store {
         let (namespace, name) = key;
         let templates = self
             .connection
-            .namespaced::<ResourceClaimTemplate>(namespace)
+            .namespaced_once::<ResourceClaimTemplate>(namespace)
             .await?;
         let params = DeleteParams {
             preconditions: Some(Preconditions {
@@ -246,7 +249,7 @@ impl Store {
                 ..
             }) => {
                 tracing::warn!(namespace, name, why, "a template is not collected");
-                self.is_busy |= status == TOO_MANY;
+                self.is_busy |= may_pass(status);
             }
             Err(error) => return Err(error),
         }
@@ -274,4 +277,9 @@ impl Store {
         };
         event.report(&self.connection).await
     }
+}
+
+/// Whether the same question may be answered otherwise in a moment.
+fn may_pass(status: u16) -> bool {
+    status == TOO_MANY || status >= OF_SERVER
 }

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -34,6 +36,7 @@ fn controller_of(connection: Connection) -> Controller {
         store: Store::new(Arc::clone(&connection)),
         connection,
         pace: TemplatesPace::default(),
+        again_s: AGAIN_S,
         needed: Needed::default(),
         unneeded: BTreeMap::new(),
     }
@@ -78,7 +81,8 @@ fn refusing(status: u16) -> (Controller, Questions) {
     let (connection, questions) = fake::serve(move |method, uri, body| {
         let path = uri.split('?').next().unwrap();
         match (method, path.rsplit('/').next().unwrap()) {
-            ("POST", "events") => (201, json!({"metadata": {}})),
+            // As by EventRateLimit.
+            ("POST", "events") => refusal(429, "too many"),
             ("POST" | "DELETE", _) if path.contains("/namespaces/bad/") => {
                 refusal(status, "not these")
             }
@@ -122,11 +126,68 @@ async fn a_template_that_is_refused_with_whatever_status_holds_up_no_other_one()
                 assert!(is_there, "{status}: {question} {part}");
             }
         }
-        // Too many questions are nobody's fault: no event, and soon again.
-        let (is_late, is_silent) = (status == 429, matches!(status, 409 | 429));
-        assert_eq!(controller.store.is_busy(), is_late, "{status}");
-        assert_eq!(count(&questions, "/events") == 0, is_silent, "{status}");
+        // What may pass is tried soon again. Too many questions are nobody's fault, and the server's own failure has an event when it lasts.
+        let may_pass = matches!(status, 429 | 500..);
+        let is_silent = matches!(status, 409 | 429);
+        let events = usize::from(!is_silent && !may_pass);
+        assert_eq!(controller.store.is_busy(), may_pass, "{status}");
+        assert_eq!(count(&questions, "/events"), events, "{status}");
+        controller.look().await.unwrap();
+        let events = usize::from(!is_silent);
+        assert_eq!(controller.store.is_busy(), may_pass, "{status}");
+        assert_eq!(count(&questions, "/events"), events, "{status}");
         controller.store.read(&controller.needed).await.unwrap();
         assert!(!controller.store.is_busy());
     }
+}
+
+#[tokio::test]
+async fn a_template_that_a_failing_server_refuses_ends_the_watch_in_a_moment() {
+    let (connection, questions) = fake::serve(|method, uri, _| match method {
+        "GET" if uri.contains("watch=true") => {
+            let mut pod = pod_of("bad");
+            pod["metadata"]["resourceVersion"] = json!("7");
+            (200, json!([{"type": "ADDED", "object": pod}]))
+        }
+        "GET" => page(&[], ""),
+        _ => refusal(503, "no leader"),
+    });
+    let mut controller = controller_of(connection);
+    controller.again_s = 0;
+    let mut backoff = Backoff::default();
+    let watched = controller.watch("1", 3600, &mut backoff).await.unwrap();
+    assert!(matches!(watched, Watched::Until(version) if version == "7"));
+    assert_eq!(count(&questions, "/resourceclaimtemplates"), 1);
+    assert_eq!(count(&questions, "/events"), 0);
+}
+
+#[tokio::test]
+async fn a_list_that_the_server_has_no_time_for_is_no_failure_of_the_look() {
+    let is_late = AtomicBool::new(true);
+    let (connection, questions) = fake::serve(move |_, _, _| {
+        if is_late.fetch_not(Ordering::Relaxed) {
+            return refusal(429, "not now");
+        }
+        page(&[], "")
+    });
+    let mut controller = controller_of(connection);
+    controller.list().await.unwrap();
+    controller.look().await.unwrap();
+    assert_eq!(count(&questions, "GET"), 4);
+}
+
+#[tokio::test]
+async fn a_list_whose_watch_is_refused_is_read_more_and_more_rarely() {
+    let (connection, questions) = fake::serve(|_, uri, _| match uri.contains("watch=true") {
+        true => refusal(403, "not these"),
+        false => page(&[], ""),
+    });
+    let (mut controller, mut backoff) = (controller_of(connection), Backoff::default());
+    for _list in 0..4 {
+        controller.serve(&mut backoff).await.unwrap_err();
+        backoff.next();
+    }
+    assert_eq!(count(&questions, "watch=true"), 4);
+    let wait = backoff.next();
+    assert!(wait > Duration::from_secs(4), "{wait:?}");
 }

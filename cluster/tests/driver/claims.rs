@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::api::Fault;
 use crate::fixture::{Fixture, claim, claim_path, configured, device, share, soon, uid, uuid};
+use cards::lock::StateLock;
 use hyper::Method;
 use serde_json::json;
 
@@ -137,6 +138,31 @@ async fn claims_are_given_back_while_the_driver_holds_one_up() {
         (fixture.record(&uid(1)), fixture.record(&late)),
         (None, None)
     );
+}
+
+/// As by a program of cgpu's that is stopped.
+#[tokio::test]
+async fn who_has_the_hosts_lock_holds_up_no_question_to_the_driver() {
+    let fixture = Fixture::new().await;
+    let names = ["a", "b"];
+    for (name, number) in names.into_iter().zip(1..) {
+        fixture.claim(name, claim(number, name, 0, "1Gi"));
+    }
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    let locked = StateLock::take(&fixture.path("state")).unwrap();
+    let (first, second) = (uid(1), uid(2));
+    let meanwhile = async {
+        let count = || fixture.questions.count.load(Ordering::Relaxed);
+        soon("the questions", || count() == 2).await;
+        drop(locked);
+    };
+    let (first, second, ()) = tokio::join!(
+        kubelet.prepare_one("a", &first),
+        kubelet.prepare_one("b", &second),
+        meanwhile
+    );
+    assert_eq!((first, second), (String::new(), String::new()));
 }
 
 #[tokio::test]

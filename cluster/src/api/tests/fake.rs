@@ -9,8 +9,11 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Request, Response};
 use kube::client::Body;
+use kube::client::retry::RetryPolicy;
 use serde_json::{Value, json};
 use sys::sync::lock;
+use tower::retry::RetryLayer;
+use tower::{BoxError, Layer};
 
 use super::*;
 
@@ -37,11 +40,15 @@ pub(crate) fn serve(
                 answer => Full::from(answer.to_string()).boxed_unsync(),
             };
             let answer = Response::builder().status(status).body(answer);
-            Ok::<_, Infallible>(answer.unwrap())
+            Ok::<_, BoxError>(answer.unwrap())
         }
     });
     let connection = Connection::new(Access::default());
-    *lock(&connection.client) = Some(Client::new(service, "default"));
+    let repeating = RetryLayer::new(RetryPolicy::server_retry()).layer(service.clone());
+    *lock(&connection.clients) = Some(Clients {
+        repeating: Client::new(repeating, "default"),
+        once: Client::new(service, "default"),
+    });
     (connection, questions)
 }
 

@@ -61,17 +61,34 @@ async fn get(connection: &Connection) -> Result<lean::Claim, Error> {
     answer(|| "get a claim".to_owned(), claims.get("c")).await
 }
 
+/// A server that has no time for the first question, and answers it thus.
+async fn late(status: u16) -> (String, Tokens) {
+    let is_late = AtomicBool::new(true);
+    listen(move |_| match is_late.swap(false, Ordering::Relaxed) {
+        true => fake::refusal(status, "not now"),
+        false => (200, json!({"metadata": {"name": "c"}, "spec": {}})),
+    })
+    .await
+}
+
 #[tokio::test]
-async fn a_controller_sees_each_status_after_one_question() {
+async fn a_status_that_is_an_answer_is_seen_after_one_question_and_others_pass() {
     let folder = tempfile::tempdir().unwrap();
     for expected in [429, 503, 504] {
-        let (url, tokens) = listen(move |_| fake::refusal(expected, "not now")).await;
-        let connection = Connection::of_controller(kubeconfig(&folder, &url, "t"));
-        let error = get(&connection).await.unwrap_err();
+        let (url, tokens) = late(expected).await;
+        let connection = Connection::new(kubeconfig(&folder, &url, "t"));
+        let claims = connection.namespaced_once::<lean::Claim>("team-a").await;
+        let claims = claims.unwrap();
+        let once = answer(|| "get a claim".to_owned(), claims.get("c"));
+        let error = once.await.unwrap_err();
         let Error::Api { status, .. } = error else {
             panic!("{error}");
         };
         assert_eq!((status, lock(&tokens).len()), (Some(expected), 1));
+        let (url, tokens) = late(expected).await;
+        let connection = Connection::new(kubeconfig(&folder, &url, "t"));
+        get(&connection).await.unwrap();
+        assert_eq!(lock(&tokens).len(), 2);
     }
 }
 
