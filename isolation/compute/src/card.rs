@@ -191,9 +191,11 @@ impl Card {
             self.settings.follow(&self.objects);
             changed = true;
         }
-        let is_disturbed = world.disturbed(self.index) && self.channel_states.disturb();
-        if (is_disturbed || self.channel_states.any_surely_open()) && !self.wants_open(now_ns) {
-            self.lateness.ran_on(now_ns);
+        if world.disturbed(self.index) {
+            self.channel_states.disturb();
+            if self.channel_states.any_open() && !self.wants_open(now_ns) {
+                self.lateness.ran_on(now_ns);
+            }
         }
         if self.appeal.is_due(now_ns) {
             let confirmed = world.confirm(self.index);

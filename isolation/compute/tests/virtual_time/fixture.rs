@@ -419,9 +419,14 @@ impl Fixture {
     }
 
     pub(crate) fn remove_groups(&mut self, at: usize, card: usize) {
+        self.remove_groups_from(at, card, 0);
+    }
+
+    /// All but the first so many.
+    pub(crate) fn remove_groups_from(&mut self, at: usize, card: usize, kept: usize) {
         let now_ns = self.now_ns;
         let tenant = &mut self.tenants[at];
-        for group in std::mem::take(&mut tenant.objects[card].groups) {
+        for group in tenant.objects[card].groups.split_off(kept) {
             for channel in group.channels {
                 let key = (tenant.key.clone(), card, channel);
                 if let Some(line) = self.lines.get_mut(&key) {
