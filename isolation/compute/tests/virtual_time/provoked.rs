@@ -343,6 +343,16 @@ fn beside_its_own_new_groups(made: impl Fn(&mut Fixture, usize, Channel)) -> u64
 }
 
 #[test]
+fn what_ran_past_a_closed_gate_ends_with_what_ran() {
+    let has = beside_its_own_new_groups(|fixture, at, channel| {
+        // A call that had passed the gate set it running, and its program ends before the close is executed.
+        fixture.tenants[at].tricks.disturbed = true;
+        fixture.end(at, 0, channel);
+    });
+    assert!(has >= 190, "{has}");
+}
+
+#[test]
 fn a_group_that_does_not_run_yet_is_charged_nothing_while_the_gate_is_closed() {
     let has = beside_its_own_new_groups(|fixture, _, _| {
         // Contexts take the driver's locks, and its close waits for them.
