@@ -262,7 +262,8 @@ impl Card {
             .objects
             .groups
             .iter()
-            .find(|group| group.engine == Engine::Graphics)?;
+            .filter(|group| group.engine == Engine::Graphics)
+            .min_by_key(|group| group.is_alone())?;
         self.probe
             .pull(self.index, group, slice_us, &mut self.channel_states)
     }

@@ -14,7 +14,7 @@ use verdict::schedule::GraphicsCopies;
 use verdict::{Effect, Schedule, Switch};
 
 use crate::counted::{self, Adds, Counted};
-use crate::engines::{copies, engine_of_channel, engine_of_group, is_group};
+use crate::engines::{alone_needs, copies, engine_of_channel, engine_of_group, is_group};
 use crate::gates::{Held, LONGEST};
 use crate::knobs;
 use crate::pace::{self, Paced};
@@ -158,7 +158,7 @@ impl Share {
     ///
     /// # Errors
     /// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; no channel of that
-    /// engine without a group, whose timeslice nobody could set once a neighbour has terms.
+    /// engine without a group, whose timeslice nobody could set, where the share is governed or nothing is known to make one.
     pub fn admit(
         &self,
         state: &State,
@@ -201,7 +201,11 @@ impl Share {
                 }
             }
             Part::Channel => match engine_of_channel(segments, copies) {
-                Engine::Graphics => return Err(NO_GROUP),
+                Engine::Graphics if !self.lets_alone(card, segments) => return Err(NO_GROUP),
+                Engine::Graphics => Adds::Group {
+                    client,
+                    channels: 1,
+                },
                 Engine::Other => Adds::OtherChannel,
             },
             Part::Context => {
@@ -227,6 +231,11 @@ impl Share {
             return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
         }
         Counted::on(state, card, release).admit(adds)
+    }
+
+    /// Whether a channel without a group may be on the runlist of graphics.
+    fn lets_alone(&self, card: CardSlot, segments: &[Segment]) -> bool {
+        alone_needs(segments).met_by(self.context.capabilities) && !self.is_governed(card)
     }
 
     /// Takes from a successful call what knobs act on.

@@ -397,6 +397,15 @@ impl Fixture {
         group
     }
 
+    /// A channel that was made without a group.
+    pub(crate) fn add_alone(&mut self, at: usize, card: usize) -> u32 {
+        self.add_group(at, card, 1);
+        let groups = &mut self.tenants[at].objects[card].groups;
+        let group = groups.last_mut().expect("the new one");
+        group.handle = group.channels[0].handle;
+        group.handle
+    }
+
     /// The container itself sets channels running, whatever the gate is.
     pub(crate) fn enable(&mut self, at: usize, card: usize, channels: &[Channel]) {
         let (now_ns, key) = (self.now_ns, self.tenants[at].key.clone());
