@@ -201,9 +201,8 @@ impl Container {
             .with_host_memory(host_memory_bytes)
             .with_managed(call_rules.policy.managed);
         let shared_state = SharedState::open(shared_state).map_err(ResumeError::SharedState)?;
-        let fresh = || account.fresh_state();
-        let journal = Journal::open_moving(journal, fresh, &|| shared_state.heartbeat())?;
-        let journal = Arc::new(journal);
+        let (fresh, beat) = (|| account.fresh_state(), || shared_state.heartbeat());
+        let journal = Arc::new(Journal::open_moving(journal, fresh, &beat)?);
         let watched = Watched {
             name: name.clone(),
             cards: uuids,
@@ -223,6 +222,7 @@ impl Container {
             name: name.clone(),
             cards,
             release,
+            capabilities: call_rules.policy.capabilities,
             driver: Arc::clone(&driver),
             journal: Arc::clone(&journal),
             broker: Box::new(Lender::new(Arc::clone(&files), Arc::clone(&health))),

@@ -191,10 +191,13 @@ impl Card {
             self.settings.follow(&self.objects);
             changed = true;
         }
-        let is_disturbed = world.disturbed(self.index) && self.channel_states.disturb();
-        if (is_disturbed || self.channel_states.any_surely_open()) && !self.wants_open(now_ns) {
-            self.lateness.ran_on(now_ns);
+        if world.disturbed(self.index) {
+            self.channel_states.disturb();
+            if self.channel_states.any_open() && !self.wants_open(now_ns) {
+                self.lateness.ran_on(now_ns);
+            }
         }
+        self.end_without_close(now_ns);
         if self.appeal.is_due(now_ns) {
             let confirmed = world.confirm(self.index);
             self.settle(now_ns, &confirmed);
@@ -230,6 +233,7 @@ impl Card {
         }
         self.borrow(now_ns, leads, peers);
         self.watch(now_ns);
+        self.end_without_close(now_ns);
     }
 
     /// The call that the gate needs now.
@@ -258,7 +262,8 @@ impl Card {
             .objects
             .groups
             .iter()
-            .find(|group| group.engine == Engine::Graphics)?;
+            .filter(|group| group.engine == Engine::Graphics)
+            .min_by_key(|group| group.is_alone())?;
         self.probe
             .pull(self.index, group, slice_us, &mut self.channel_states)
     }
@@ -330,17 +335,27 @@ impl Card {
         }
     }
 
-    /// The gate has moved: what the container had outside of its segment is taken off the next ones.
+    /// The gate has moved.
     fn turned(&mut self, knob: &Knob, now_ns: u64) {
         let opens = matches!(knob, Knob::Open { .. } | Knob::Schedule { on: true, .. });
         if opens {
             self.lateness.opened(now_ns);
-            return;
+        } else if !self.channel_states.any_open() {
+            // Nothing of it is still to be closed.
+            self.closed(now_ns);
         }
-        if self.channel_states.any_open() {
-            // More of it is still to be closed.
-            return;
+    }
+
+    /// What ran, and was to be closed, has gone, or is left alone: no close is answered that ends it.
+    fn end_without_close(&mut self, now_ns: u64) {
+        let is_open = self.wants_open(now_ns) || self.channel_states.any_open();
+        if !is_open && self.lateness.is_running() {
+            self.closed(now_ns);
         }
+    }
+
+    /// What the container had outside of its segment is taken off the next ones.
+    fn closed(&mut self, now_ns: u64) {
         let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
         let closed_ns = now_ns.saturating_sub(save_ns);
         if let (Phase::Closed { start_ns, .. }, Some(cycle)) = (self.phase, &self.view.cycle)

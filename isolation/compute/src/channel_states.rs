@@ -141,16 +141,13 @@ impl ChannelStates {
             .for_each(|(_, state)| *state = State::Unknown);
     }
 
-    /// A call of the container's own may have set running what was closed. Whether anything was.
-    pub(crate) fn disturb(&mut self) -> bool {
-        let mut any = false;
+    /// A call of the container's own may have set running what was closed.
+    pub(crate) fn disturb(&mut self) {
         for (_, state) in &mut self.known {
             if *state == State::Closed {
                 *state = State::Unknown;
-                any = true;
             }
         }
-        any
     }
 
     /// Whether a knob is that of the gate, and not one that opens what a stronger gate had closed.
@@ -303,12 +300,6 @@ impl ChannelStates {
                 !matches!(state, State::Open | State::Ghost) && *state != from_open
             })
             .map(|(entry, _)| *entry)
-    }
-
-    /// Whether any that can be closed is known to be open, and not only in doubt.
-    pub(crate) fn any_surely_open(&self) -> bool {
-        let mut known = self.known.iter();
-        known.any(|(entry, state)| self.gate_call.moves(*entry) && *state == State::Open)
     }
 
     /// Whether any that can be closed may be open.

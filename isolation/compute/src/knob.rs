@@ -33,6 +33,15 @@ pub struct Group {
     pub channels: Vec<Channel>,
 }
 
+impl Group {
+    /// Whether it is a channel that was made without a group: the driver has wrapped it in one that nobody can name, whose slice nobody can set.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        let mut channels = self.channels.iter();
+        channels.any(|channel| channel.handle == self.handle)
+    }
+}
+
 /// What a container has on one card at this moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Objects {

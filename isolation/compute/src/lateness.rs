@@ -66,6 +66,11 @@ impl Lateness {
         }
     }
 
+    /// Whether something runs, or did when that was looked at last.
+    pub(crate) fn is_running(&self) -> bool {
+        self.opened_ns.is_some()
+    }
+
     /// It has closed: what there is to be taken off, and is taken in by that.
     ///
     /// `is_metered`: the container's use is measured as well, and what is small is made even by that.

@@ -167,6 +167,7 @@ impl Settings {
         let applied = self.applied.iter().find(|applied| applied.is(group));
         let (client, handle) = (group.client, group.handle);
         if let Some(slice_us) = needed.slice_us
+            && !group.is_alone()
             && applied.and_then(|applied| applied.slice_us) != Some(slice_us)
             && applied.is_none_or(|applied| applied.again_ns <= now_ns)
         {

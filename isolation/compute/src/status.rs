@@ -70,7 +70,7 @@ pub struct Status {
     pub enforcement_level: Option<EnforcementLevel>,
     /// Why by no more; `None` at enforcement level 3 and while nothing was tried.
     pub reason: Option<Reason>,
-    /// Whether the enforcement level holds what the terms promise. `true` while nothing was tried.
+    /// Whether the enforcement level holds what the terms promise. `true` while nothing was tried; slices hold no channel without a group.
     pub holds: bool,
     /// Share of the card in the present layout, parts of a million.
     pub entitlement_ppm: u32,

@@ -7,6 +7,7 @@ use compute::Engine;
 use driver::Segment;
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::u32_at;
+use nvabi::capability::Needs;
 use nvabi::layout::{channel_group_params, channel_params, engine_type};
 use sys::sync;
 use verdict::schedule::{GraphicsCopies, is_graphics};
@@ -63,15 +64,29 @@ pub(crate) fn copies(part: Part, segments: &[Segment]) -> bool {
         Part::Channel => channel_params::ENGINE_TYPE,
         Part::Context => return false,
     };
+    engine_type::copy_of(named_at(segments, at)).is_some()
+}
+
+/// What a container has for whose programs a channel without a group is made on the runlist of graphics.
+///
+/// NVIDIA's own push library makes them below the device (nvidia-push-init.c), for 3D and up to Turing for NVDEC, to which such a channel is
+/// bound later. libcuda makes groups; whether it does for copies before Volta is not known.
+pub(crate) fn alone_needs(segments: &[Segment]) -> Needs {
+    match named_at(segments, channel_params::ENGINE_TYPE) {
+        engine_type::NULL => Needs::GraphicsOrVideo,
+        engine if engine_type::copy_of(engine).is_some() => Needs::Nothing,
+        _graphics => Needs::Graphics,
+    }
+}
+
+fn named_at(segments: &[Segment], at: usize) -> u32 {
     let params = segments.get(1);
     let named = params.and_then(|params| u32_at(&params.bytes, at));
-    named.is_some_and(|engine| engine_type::copy_of(engine).is_some())
+    named.unwrap_or(engine_type::NULL)
 }
 
 fn engine_at(segments: &[Segment], at: usize, copies: GraphicsCopies) -> Engine {
-    let params = segments.get(1);
-    let named = params.and_then(|params| u32_at(&params.bytes, at));
-    if is_graphics(named.unwrap_or(engine_type::NULL), copies) {
+    if is_graphics(named_at(segments, at), copies) {
         Engine::Graphics
     } else {
         Engine::Other

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A gate that could not be closed lets no call through either: what a tenant causes is answered at its own cost. Nobody waits longer
-//! than [`LONGEST`], for which no gate stays closed: a call that has waited for so long is refused. One that has passed and then waits for
-//! something else passes once more before it is begun. The waiting call is in no journal yet: if the broker is killed, its successor
+//! than [`LONGEST`], for which no gate stays closed: a call that has waited for gates for so long, in all, is refused. One that has passed
+//! and then waits for something else passes once more before it is begun. The waiting call is in no journal yet: if the broker is killed, its successor
 //! serves it afresh.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use ledger::CardSlot;
 use sys::sync;
 
 /// As long as a gate may be closed.
-const LONGEST: Duration = Duration::from_nanos(compute::CLOSED_MAX_NS);
+pub(crate) const LONGEST: Duration = Duration::from_nanos(compute::CLOSED_MAX_NS);
 /// Between two looks whether the caller still waits.
 const LOOK: Duration = Duration::from_millis(50);
 /// A passing call has this long to come back from the driver before a gate closes regardless: as long as most take. More would let a
@@ -71,8 +71,8 @@ pub struct Permit<'a> {
     gates: &'a Gates,
     card: CardSlot,
     reported: Option<&'a dyn Reported>,
-    /// Its call has not been begun: it has disturbed nothing.
-    is_given_back: bool,
+    /// Its call goes to the driver: before that it disturbs nothing.
+    is_begun: bool,
 }
 
 impl Permit<'_> {
@@ -80,17 +80,27 @@ impl Permit<'_> {
         !self.gates.is_closed(self.card)
     }
 
+    /// Its call goes to the driver.
+    pub(crate) fn begun(self) -> Self {
+        let mut permit = self;
+        permit.is_begun = true;
+        permit
+    }
+
     /// Gives it back, before its call is begun, for another one: waits for the gate where that has closed since.
-    pub(crate) fn again(mut self, still_waits: impl Fn() -> bool) -> Result<Self, Held> {
-        self.is_given_back = true;
+    pub(crate) fn again(
+        self,
+        until: Instant,
+        still_waits: impl Fn() -> bool,
+    ) -> Result<Self, Held> {
         let (gates, card, reported) = (self.gates, self.card, self.reported);
         drop(self);
-        gates.pass(card, reported, still_waits)
+        gates.pass(card, reported, until, still_waits)
     }
 }
 
 impl Gates {
-    /// Lets a call through, waiting for the gate.
+    /// Lets a call through, waiting for the gate until then.
     ///
     /// # Errors
     /// [`Held`]
@@ -98,9 +108,9 @@ impl Gates {
         &'a self,
         card: CardSlot,
         reported: Option<&'a dyn Reported>,
+        until: Instant,
         still_waits: impl Fn() -> bool,
     ) -> Result<Permit<'a>, Held> {
-        let until = Instant::now() + LONGEST;
         let mut inner = sync::lock(&self.inner);
         if inner.closed.contains(&card) {
             inner.waiting = inner.waiting.saturating_add(1);
@@ -127,7 +137,7 @@ impl Gates {
             gates: self,
             card,
             reported,
-            is_given_back: false,
+            is_begun: false,
         })
     }
 
@@ -215,7 +225,7 @@ impl Drop for Permit<'_> {
         let mut inner = sync::lock(&self.gates.inner);
         let permits = inner.permits_of(self.card);
         *permits = permits.saturating_sub(1);
-        let disturbs = !self.is_given_back && inner.closed.contains(&self.card);
+        let disturbs = self.is_begun && inner.closed.contains(&self.card);
         if disturbs && !inner.disturbed.contains(&self.card) {
             inner.disturbed.push(self.card);
         }
@@ -249,7 +259,12 @@ mod tests {
     const OTHER: CardSlot = CardSlot(1);
 
     fn pass(gates: &Gates, card: CardSlot) -> Result<Permit<'_>, Held> {
-        gates.pass(card, None, || true)
+        gates.pass(card, None, Instant::now() + LONGEST, || true)
+    }
+
+    fn reporting<'a>(gates: &'a Gates, count: &'a Count) -> Permit<'a> {
+        let until = Instant::now() + LONGEST;
+        gates.pass(CARD, Some(count), until, || true).unwrap()
     }
 
     #[test]
@@ -279,7 +294,7 @@ mod tests {
     fn a_caller_that_gave_up_is_not_let_through() {
         let gates = Gates::default();
         gates.begin_close(CARD);
-        let passed = gates.pass(CARD, None, || false);
+        let passed = gates.pass(CARD, None, Instant::now() + LONGEST, || false);
         assert_eq!(passed.err(), Some(Held::GivenUp));
         assert_eq!(gates.waiting(), 0);
     }
@@ -296,7 +311,7 @@ mod tests {
     #[test]
     fn a_call_that_passed_and_ends_after_the_close_is_reported_once() {
         let (gates, count) = (Gates::default(), Count::default());
-        let permit = gates.pass(CARD, Some(&count), || true).unwrap();
+        let permit = reporting(&gates, &count).begun();
         // It does not wait for it: that would be the tenant's to draw out.
         gates.begin_close(CARD);
         assert!(gates.is_closed(CARD) && !gates.take_disturbed(CARD));
@@ -305,7 +320,7 @@ mod tests {
         assert!(gates.take_disturbed(CARD) && !gates.take_disturbed(CARD));
         // One that ends while the gate is open disturbs nothing.
         gates.opened(CARD);
-        drop(gates.pass(CARD, Some(&count), || true).unwrap());
+        drop(reporting(&gates, &count).begun());
         assert!(!gates.take_disturbed(CARD));
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
     }
@@ -313,13 +328,13 @@ mod tests {
     #[test]
     fn a_permit_that_is_given_back_disturbs_nothing_and_waits_for_the_gate() {
         let (gates, count) = (Gates::default(), Count::default());
-        let permit = gates.pass(CARD, Some(&count), || true).unwrap();
-        let permit = permit.again(|| true).unwrap();
+        let until = Instant::now() + LONGEST;
+        let permit = reporting(&gates, &count).again(until, || true).unwrap();
         assert!(permit.is_valid());
         gates.begin_close(CARD);
         assert!(!permit.is_valid());
         std::thread::scope(|scope| {
-            let passes = scope.spawn(|| permit.again(|| true).unwrap());
+            let passes = scope.spawn(|| permit.again(until, || true).unwrap());
             while gates.waiting() == 0 {
                 std::thread::yield_now();
             }
@@ -327,6 +342,9 @@ mod tests {
             gates.opened(CARD);
             let permit = passes.join().unwrap();
             assert!(permit.is_valid());
+            // Its call is refused, or given up, after the gate has closed once more.
+            gates.begin_close(CARD);
+            drop(permit);
         });
         assert_eq!(*sync::lock(&gates.inner).permits_of(CARD), 0);
         assert!(!gates.take_disturbed(CARD));

@@ -123,8 +123,10 @@ fn pulled(pulling: &Pulling<'_>, knob: &Knob) -> Result<Option<u64>, KnobError> 
             let mut params = vec![0; 8];
             put_u64(&mut params, timeslice::MICROS, *slice_us);
             let cmd = control::NVA06C_CTRL_CMD_SET_TIMESLICE;
-            of_group(pulling, (*client, *group), cmd, params)?;
-            Ok(None)
+            // Of a channel without a group nobody can: that must not count as set.
+            let set = of_group(pulling, (*client, *group), cmd, params)?;
+            let refused = KnobError::Status(status::NV_ERR_NOT_SUPPORTED);
+            set.map(|_params| None).ok_or(refused)
         }
         Knob::GetTimeslice { client, group, .. } => {
             let cmd = control::NVA06C_CTRL_CMD_GET_TIMESLICE;

@@ -14,6 +14,7 @@ use journal::state::Op;
 use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use nvabi::Release;
+use nvabi::capability::Capabilities;
 use plan::{CardRules, Terms};
 use sys::sync;
 
@@ -56,6 +57,8 @@ pub struct Context {
     pub cards: Vec<Card>,
     /// The driver's layouts.
     pub release: Release,
+    /// What its libraries are for, beside computing.
+    pub capabilities: Capabilities,
     /// Who executes the knobs' calls.
     pub driver: Arc<dyn Driver>,
     /// What the container has that is scheduled, and terms that it was given since its grant.

@@ -14,10 +14,11 @@ use verdict::schedule::GraphicsCopies;
 use verdict::{Effect, Schedule, Switch};
 
 use crate::counted::{self, Adds, Counted};
-use crate::engines::{copies, engine_of_channel, engine_of_group, is_group};
-use crate::gates::{Held, Permit};
+use crate::engines::{alone_needs, copies, engine_of_channel, engine_of_group, is_group};
+use crate::gates::{Held, LONGEST};
 use crate::knobs;
 use crate::pace::{self, Paced};
+use crate::passage::Passage;
 use crate::share::Share;
 use crate::touched::{Part, Touched};
 use crate::why::Why;
@@ -33,43 +34,6 @@ pub enum Disposition<'a> {
     Refused(u32),
     /// The caller waits no more.
     GivenUp,
-}
-
-/// What a call that goes its way has passed.
-#[derive(Debug, Default)]
-pub struct Passage<'a> {
-    /// Gates know of the call for as long as these live.
-    gates: Vec<Permit<'a>>,
-    /// What the call takes is counted when this is dropped.
-    paced: Option<Paced<'a>>,
-}
-
-impl Passage<'_> {
-    /// Whether all of its gates are open still.
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.gates.iter().all(Permit::is_valid)
-    }
-
-    /// Passes the gates once more, before the call is begun, and waits for those that have closed since.
-    ///
-    /// # Errors
-    /// [`Held`]: the call is not to be begun.
-    pub fn again(&mut self, still_waits: &dyn Fn() -> bool) -> Result<(), Held> {
-        for permit in std::mem::take(&mut self.gates) {
-            self.gates.push(permit.again(still_waits)?);
-        }
-        Ok(())
-    }
-
-    /// What it has waited for until now was none of the driver's time.
-    #[must_use]
-    pub fn begins_now(self) -> Self {
-        Self {
-            paced: self.paced.map(Paced::begins_now),
-            ..self
-        }
-    }
 }
 
 impl<'a> Disposition<'a> {
@@ -175,7 +139,7 @@ impl Share {
             Touched::Made { .. }
             | Touched::Scheduled(Schedule::Runlist { .. } | Schedule::Channels { .. }) => {
                 match self.disposition(effect, segments, &|| true) {
-                    Disposition::Goes(passage) => passage,
+                    Disposition::Goes(passage) => passage.begun(),
                     Disposition::Answered | Disposition::Refused(_) | Disposition::GivenUp => {
                         Passage::default()
                     }
@@ -194,7 +158,7 @@ impl Share {
     ///
     /// # Errors
     /// The driver's status and the reason: no more groups, channels and clients with them than `verdict::schedule` says; no channel of that
-    /// engine without a group, whose timeslice nobody could set once a neighbour has terms.
+    /// engine without a group, whose timeslice nobody could set, where the share is governed or nothing is known to make one.
     pub fn admit(
         &self,
         state: &State,
@@ -237,7 +201,11 @@ impl Share {
                 }
             }
             Part::Channel => match engine_of_channel(segments, copies) {
-                Engine::Graphics => return Err(NO_GROUP),
+                Engine::Graphics if !self.lets_alone(card, segments) => return Err(NO_GROUP),
+                Engine::Graphics => Adds::Group {
+                    client,
+                    channels: 1,
+                },
                 Engine::Other => Adds::OtherChannel,
             },
             Part::Context => {
@@ -263,6 +231,11 @@ impl Share {
             return Err((status::NV_ERR_NOT_SUPPORTED, Why::NotHeld));
         }
         Counted::on(state, card, release).admit(adds)
+    }
+
+    /// Whether a channel without a group may be on the runlist of graphics.
+    fn lets_alone(&self, card: CardSlot, segments: &[Segment]) -> bool {
+        alone_needs(segments).met_by(self.context.capabilities) && !self.is_governed(card)
     }
 
     /// Takes from a successful call what knobs act on.
@@ -389,9 +362,10 @@ impl Share {
         // In one order, whatever order a tenant lists them in: what passes one gate keeps the others from nothing.
         cards.sort_unstable();
         cards.dedup();
+        let until = Instant::now() + LONGEST;
         let mut permit = Vec::new();
         for card in cards {
-            match self.gates.pass(card, Some(self), still_waits) {
+            match self.gates.pass(card, Some(self), until, still_waits) {
                 Ok(passed) => permit.push(passed),
                 Err(Held::GivenUp) => return Disposition::GivenUp,
                 Err(Held::TooLong) => return Disposition::Refused(status::NV_ERR_TIMEOUT),
@@ -399,6 +373,7 @@ impl Share {
         }
         Disposition::Goes(Passage {
             gates: permit,
+            left: until.saturating_duration_since(Instant::now()),
             paced: None,
         })
     }

@@ -91,7 +91,7 @@ impl<'c> ReceivedCall<'c> {
                     held: Held {
                         _in_order: in_order,
                         _card_file: card_file,
-                        _passage: passage,
+                        _passage: passage.begun(),
                         in_driver,
                     },
                 })

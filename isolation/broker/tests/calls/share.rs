@@ -54,7 +54,7 @@ pub(crate) const TESTS: &[Test] = &[
         counted,
     ),
     (
-        "share::no_channel_of_the_compute_engine_is_without_a_group",
+        "share::channels_without_a_group_are_those_of_graphics_and_of_native_containers",
         without_a_group,
     ),
     ("share::two_dozen_cuda_programs_fit", two_dozen_programs),
@@ -648,25 +648,66 @@ fn counted() {
     assert_eq!(make(GR).0, full);
 }
 
-/// Its slice would be one that nobody can set, once a neighbour has terms.
+/// Its slice is one that nobody can set. The driver's own libraries of graphics and video make such channels all the same.
 fn without_a_group() {
-    for requests in [ComputeTerms::default(), fixed()] {
-        let fixture = ungoverned(requests);
+    const NULL: u32 = engine_type::NULL;
+    // The second copy engine is on the runlist of graphics.
+    const GRAPHICS_COPY: u32 = COPY + 1;
+    let of = |graphics, video| Capabilities { graphics, video };
+    let native = ComputeTerms::default;
+    for (requests, capabilities, admitted) in [
+        (native(), of(false, false), &[GRAPHICS_COPY][..]),
+        (native(), of(true, false), &[GR, NULL, GRAPHICS_COPY]),
+        (native(), of(false, true), &[NULL, GRAPHICS_COPY]),
+        (fixed(), of(true, true), &[]),
+    ] {
+        let fixture = Fixture::capable(capabilities, ImplicitBytes::default(), requests);
+        let share = &fixture.container.share;
+        share.read_terms().unwrap();
         let tenant = computing(&fixture);
         let make = |parent, class, engine| {
             let name = (tenant.client, parent);
             tenant.tenant.on_engine(tenant.fd, name, class, engine)
         };
         let refused = (status::NV_ERR_INVALID_OBJECT_PARENT, 0);
-        // The second copy engine is on the runlist of graphics.
-        for engine in [GR, engine_type::NULL, COPY + 1] {
-            assert_eq!(make(tenant.device, CHANNEL, engine), refused, "{engine}");
+        for engine in [GR, NULL, GRAPHICS_COPY] {
+            let made = make(tenant.device, CHANNEL, engine);
+            if !admitted.contains(&engine) {
+                assert_eq!(made, refused, "{capabilities:?} {engine}");
+                continue;
+            }
+            assert_eq!(made.0, rm::OK, "{capabilities:?} {engine}");
+            let (client, group) = (tenant.client, made.1);
+            let all = groups(&fixture);
+            let found = all.iter().find(|it| it.handle == group).unwrap();
+            assert_eq!((found.engine, found.is_alone()), (Engine::Graphics, true));
+            let knob = Knob::SetTimeslice {
+                card: 0,
+                client,
+                group,
+                slice_us: 500,
+            };
+            let unset = Err(KnobError::Status(status::NV_ERR_NOT_SUPPORTED));
+            assert_eq!(knobs::pull(share, &knob), unset);
+            // The gate has it as it has others.
+            let channels = vec![Channel {
+                client,
+                handle: group,
+            }];
+            let after_slice = false;
+            let close = Knob::Close {
+                card: 0,
+                channels,
+                after_slice,
+            };
+            assert_eq!(knobs::pull(share, &close), Ok(None));
+            assert_eq!(knobs::pull(share, &tenant.open()), Ok(None));
         }
-        // Nor does one that copies become one.
+        // Nor does one that copies become one that computes.
         let (reply, copying) = make(tenant.device, CHANNEL, COPY);
         assert_eq!(reply, rm::OK);
         assert_eq!(make(copying, COMPUTE, 0), refused);
-        assert_eq!(groups(&fixture).len(), 2);
+        assert_eq!(groups(&fixture).len(), 2 + admitted.len());
     }
 }
 

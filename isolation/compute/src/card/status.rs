@@ -5,6 +5,7 @@ use plan::{EnforcementLevel, Priority};
 use super::Card;
 use crate::CLOSED_MAX_NS;
 use crate::cycle::Phase;
+use crate::knob::Engine;
 use crate::reason::Reason;
 use crate::status::{GateStatus, Status};
 
@@ -36,9 +37,12 @@ impl Card {
             .map(|until_ns| Reason::Slow { until_ns })
             .or_else(|| learnt.reason());
         let needs_slices = EnforcementLevel::needed(&self.terms) == EnforcementLevel::Slices;
+        let mut groups = self.objects.groups.iter();
+        let lacks_slices = learnt.slices_refused.is_some()
+            || groups.any(|group| group.engine == Engine::Graphics && group.is_alone());
         let holds = enforcement_level.is_none_or(|enforcement_level| {
             enforcement_level >= EnforcementLevel::needed(&self.terms)
-        }) && !(needs_slices && learnt.slices_refused.is_some());
+        }) && !(needs_slices && lacks_slices);
         let share = self.view.share.as_ref();
         Status {
             terms: self.terms,

@@ -397,6 +397,15 @@ impl Fixture {
         group
     }
 
+    /// A channel that was made without a group.
+    pub(crate) fn add_alone(&mut self, at: usize, card: usize) -> u32 {
+        self.add_group(at, card, 1);
+        let groups = &mut self.tenants[at].objects[card].groups;
+        let group = groups.last_mut().expect("the new one");
+        group.handle = group.channels[0].handle;
+        group.handle
+    }
+
     /// The container itself sets channels running, whatever the gate is.
     pub(crate) fn enable(&mut self, at: usize, card: usize, channels: &[Channel]) {
         let (now_ns, key) = (self.now_ns, self.tenants[at].key.clone());
@@ -419,9 +428,14 @@ impl Fixture {
     }
 
     pub(crate) fn remove_groups(&mut self, at: usize, card: usize) {
+        self.remove_groups_from(at, card, 0);
+    }
+
+    /// All but the first so many.
+    pub(crate) fn remove_groups_from(&mut self, at: usize, card: usize, kept: usize) {
         let now_ns = self.now_ns;
         let tenant = &mut self.tenants[at];
-        for group in std::mem::take(&mut tenant.objects[card].groups) {
+        for group in tenant.objects[card].groups.split_off(kept) {
             for channel in group.channels {
                 let key = (tenant.key.clone(), card, channel);
                 if let Some(line) = self.lines.get_mut(&key) {

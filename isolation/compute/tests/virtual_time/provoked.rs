@@ -1,6 +1,6 @@
 //! What a container can do to its own gate: none of it makes its share larger, or a neighbour's smaller.
 
-use compute::{Event, Knob};
+use compute::{Channel, Event, Knob};
 use plan::{EnforcementLevel, Policy, Priority};
 
 use crate::fixture::{Fixture, MS, OwnGroup, S, fixed, name, terms};
@@ -183,18 +183,19 @@ fn one_channel_that_refuses_keeps_no_other_from_being_closed() {
     attack.fixture.run_ms(SETTLED_MS);
     let from_ns = attack.fixture.now_ns;
     attack.fixture.run_ms(4_000);
-    let length_ns = attack.fixture.now_ns - from_ns;
-    let key = attack.fixture.tenants[attacker].key.clone();
     for channel in others {
-        let line = &attack.fixture.lines[&(key.clone(), 0, channel)];
-        let open_ns: u64 = line
-            .spans(attack.fixture.now_ns)
-            .iter()
-            .map(|(from, to)| to.saturating_sub((*from).max(from_ns)))
-            .sum();
-        let permille = open_ns * 1_000 / length_ns;
+        let permille = permille_of(&attack.fixture, attacker, channel, from_ns);
         assert!(permille <= 240, "{permille}");
     }
+}
+
+/// How much of the time since then one channel could run, in parts of a thousand.
+fn permille_of(fixture: &Fixture, at: usize, channel: Channel, from_ns: u64) -> u64 {
+    let line = &fixture.lines[&(fixture.tenants[at].key.clone(), 0, channel)];
+    let spans = line.spans(fixture.now_ns);
+    let inside = |(from, to): &(u64, u64)| to.saturating_sub((*from).max(from_ns));
+    let open_ns: u64 = spans.iter().map(inside).sum();
+    open_ns * 1_000 / (fixture.now_ns - from_ns)
 }
 
 #[test]
@@ -312,6 +313,52 @@ fn what_runs_past_a_closed_gate_again_and_again_is_given_back() {
     }
     let has = fixture.permille(attacker, 0, from_ns, fixture.now_ns);
     assert!(has <= 204, "{has}");
+}
+
+/// What the one channel of a container of 20 % has, in parts of a thousand, that makes another group each second while its gate is closed.
+fn beside_its_own_new_groups(made: impl Fn(&mut Fixture, usize, Channel)) -> u64 {
+    let mut fixture = Fixture::new(14, 1);
+    let one = fixture.join("one", fixed(20), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    fixture.run_ms(SETTLED_MS);
+    let channel = fixture.tenants[one].objects[0].groups[0].channels[0];
+    let is_closed =
+        |fixture: &Fixture| matches!(fixture.gate(one, 0), compute::GateStatus::Closed { .. });
+    let from_ns = fixture.now_ns;
+    while fixture.now_ns < from_ns + LONG_MS * MS {
+        let second_ns = fixture.now_ns;
+        // It has just closed.
+        for closed in [false, true] {
+            while is_closed(&fixture) != closed {
+                fixture.run_ms(1);
+            }
+        }
+        let handle = fixture.add_group(one, 0, 1) + 1;
+        made(&mut fixture, one, Channel { client: 1, handle });
+        fixture.run_ms(30);
+        fixture.remove_groups_from(one, 0, 1);
+        fixture.run_until(second_ns + S);
+    }
+    permille_of(&fixture, one, channel, from_ns)
+}
+
+#[test]
+fn what_ran_past_a_closed_gate_ends_with_what_ran() {
+    let has = beside_its_own_new_groups(|fixture, at, channel| {
+        // A call that had passed the gate set it running, and its program ends before the close is executed.
+        fixture.tenants[at].tricks.disturbed = true;
+        fixture.end(at, 0, channel);
+    });
+    assert!(has >= 190, "{has}");
+}
+
+#[test]
+fn a_group_that_does_not_run_yet_is_charged_nothing_while_the_gate_is_closed() {
+    let has = beside_its_own_new_groups(|fixture, _, _| {
+        // Contexts take the driver's locks, and its close waits for them.
+        fixture.locked_until_ns = fixture.now_ns + 25 * MS;
+    });
+    assert!(has >= 196, "{has}");
 }
 
 #[test]

@@ -147,6 +147,41 @@ fn a_successor_finds_what_a_killed_broker_left_closed_and_keeps_its_place() {
 }
 
 #[test]
+fn slices_do_not_hold_a_container_that_has_a_channel_without_a_group() {
+    let mut fixture = Fixture::new(31, 1);
+    let soft = terms(Policy::Weighted, None, 1, Priority::Normal);
+    let one = fixture.join("one", soft, 1);
+    let other = fixture.join("other", fixed(30), 1);
+    fixture.run_ms(1_000);
+    let holds = |fixture: &Fixture| [one, other].map(|at| fixture.status(at, 0).holds);
+    assert_eq!(holds(&fixture), [true; 2]);
+    // Channels that were made without a group, before anybody had terms.
+    let alone = [one, other].map(|at| fixture.add_alone(at, 0));
+    fixture.run_ms(1_000);
+    assert_eq!(holds(&fixture), [false, true]);
+    let given = |at: usize| fixture.tenants[at].slices.keys().map(|(_, group)| *group);
+    assert!(
+        given(one)
+            .chain(given(other))
+            .all(|group| !alone.contains(&group))
+    );
+    // The gate has them all the same.
+    let closed = fixture.tenants[other]
+        .calls
+        .iter()
+        .any(|(_, knob)| match knob {
+            Knob::Close { channels, .. } => {
+                channels.iter().any(|channel| channel.handle == alone[1])
+            }
+            _ => false,
+        });
+    assert!(closed);
+    fixture.remove_groups_from(one, 0, 1);
+    fixture.run_ms(1_000);
+    assert_eq!(holds(&fixture), [true; 2]);
+}
+
+#[test]
 fn stopping_opens_every_gate_and_gives_up_the_records() {
     for seed in 0..20 {
         let mut fixture = Fixture::new(seed, 2);

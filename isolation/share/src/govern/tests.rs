@@ -16,6 +16,7 @@ use journal::state::{Numbering, State};
 use ledger::{
     Actual, Applied, ClientHandle, Ledger, ObjectHandle, ObjectKind, Operation, Place, ProcessId,
 };
+use nvabi::capability::Capabilities;
 use nvabi::{Release, class};
 use plan::{CardRules, Policy, Priority};
 use verdict::Effect;
@@ -116,6 +117,7 @@ impl Host {
                 minor: 0,
             }],
             release: Release::R570,
+            capabilities: Capabilities::default(),
             driver: Arc::new(Nobody),
             journal: Arc::new(journal),
             broker: Box::new(Reports(Arc::clone(&self.reports))),
