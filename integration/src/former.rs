@@ -14,7 +14,7 @@ use crate::programs::{Programs, target_folder};
 
 /// The former version: the first commit with the journal's version 12, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
-pub const COMMIT: &str = "950d7202becd393574e54a22b5e1b6bd61c3a6f5";
+pub const COMMIT: &str = "1f2b1f778987c356accbb5a86ad5a9bed8eae563";
 
 /// Those that run for as long as a container does, or that engines and people start on it.
 const PROGRAMS: [&str; 8] = [
