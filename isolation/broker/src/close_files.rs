@@ -44,11 +44,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Has the driver free what a file holds that its container has closed; says whether the driver keeps any of it as long as anybody has the
 /// file open. The driver is asked about a second file of nvidia-uvm again as often as `patience` allows.
-pub(crate) fn free_all(
-    container: &Container,
-    file: &OpenFile,
-    patience: &mut u32,
-) -> bool {
+pub(crate) fn free_all(container: &Container, file: &OpenFile, patience: &mut u32) -> bool {
     let (driver, journal) = (&container.driver, &container.journal);
     let release = driver.release;
     let clients = match driver.binding() {
@@ -91,12 +87,7 @@ pub(crate) fn free_all(
 }
 
 /// Where a second file keeps a file of nvidia-uvm, what the driver has for it stays charged.
-fn keep_if_kept(
-    driver: &DriverSide,
-    journal: &Journal,
-    file: &OpenFile,
-    patience: &mut u32,
-) {
+fn keep_if_kept(driver: &DriverSide, journal: &Journal, file: &OpenFile, patience: &mut u32) {
     while mm::is_kept(driver, file) {
         if let Some(left) = patience.checked_sub(1) {
             *patience = left;
@@ -104,7 +95,11 @@ fn keep_if_kept(
             continue;
         }
         let uvm_file = ledger::FileId(file.id.0);
-        return drop(journal.change().record(Operation::UvmFileStays { uvm_file }));
+        return drop(
+            journal
+                .change()
+                .record(Operation::UvmFileStays { uvm_file }),
+        );
     }
 }
 

@@ -111,12 +111,7 @@ impl GivenUp {
 
     /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is
     /// room. Says whether what the file has stays charged.
-    fn close(
-        &self,
-        container: &Container,
-        file: Arc<OpenFile>,
-        patience: &mut u32,
-    ) -> bool {
+    fn close(&self, container: &Container, file: Arc<OpenFile>, patience: &mut u32) -> bool {
         let id = file.id;
         let keeps = close_files::free_all(container, &file, patience);
         let charge = match keeps.then(|| watch_elsewhere(container, &file)) {
