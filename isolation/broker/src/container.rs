@@ -201,8 +201,8 @@ impl Container {
             .with_host_memory(host_memory_bytes)
             .with_managed(call_rules.policy.managed);
         let shared_state = SharedState::open(shared_state).map_err(ResumeError::SharedState)?;
-        let (fresh, beat) = (|| account.fresh_state(), || shared_state.heartbeat());
-        let journal = Arc::new(Journal::open_moving(journal, fresh, &beat)?);
+        let (fresh, heartbeat) = (|| account.fresh_state(), || shared_state.heartbeat());
+        let journal = Arc::new(Journal::open_moving(journal, fresh, &heartbeat)?);
         let watched = Watched {
             name: name.clone(),
             cards: uuids,
