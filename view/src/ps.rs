@@ -31,7 +31,8 @@ pub struct Ps {
     /// By namespace and container.
     pub vgpus: Vec<PsVgpu>,
     /// Folders of containers that the same `cgpu.toml` started when it named another `state_dir`: nothing knows of their grants.
-    /// Absent where they were not looked for.
+    /// Root alone finds them,
+    /// and those of its own mount namespace. Absent where they were not looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<Vec<PathBuf>>,
 }
