@@ -32,7 +32,7 @@ pub(crate) mod execute;
 mod hand_back;
 pub(crate) mod lookup;
 mod map;
-pub(crate) mod mm;
+mod mm;
 pub(crate) mod reply;
 
 use std::time::Instant;

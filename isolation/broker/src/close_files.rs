@@ -34,10 +34,10 @@ use nvabi::layout::{nvos00, os_event};
 use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 
-use crate::call::mm;
 use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
+use crate::second_file;
 
 /// How often the driver is asked whether a second file is gone.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -88,7 +88,7 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile, patience: &mut u3
 
 /// Where a second file keeps a file of nvidia-uvm, what the driver has for it stays charged.
 fn keep_if_kept(driver: &DriverSide, journal: &Journal, file: &OpenFile, patience: &mut u32) {
-    while mm::is_kept(driver, file) {
+    while second_file::is_kept(driver, file) {
         if let Some(left) = patience.checked_sub(1) {
             *patience = left;
             std::thread::sleep(INTERVAL);

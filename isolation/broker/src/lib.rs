@@ -65,6 +65,7 @@ pub mod quota;
 pub mod reaper;
 pub mod replay;
 pub mod resume;
+mod second_file;
 pub mod serving;
 mod sharing;
 pub mod start;

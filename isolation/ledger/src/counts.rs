@@ -1,11 +1,8 @@
-//! How many of each kind there are: memory that no size declares is bounded by counting what takes it, and what the driver takes of the host's
-//! for each is charged.
+//! How many of each kind there are: memory that no size declares is bounded by counting what takes it.
 
 use std::collections::BTreeMap;
 
-use crate::identity::CardSlot;
-use crate::kinds::{Counted, ObjectKind};
-use crate::ledger::Ledger;
+use crate::kinds::Counted;
 use crate::refusal::Refusal;
 
 /// The most of each that the container may have, and what each costs; what is not named is not limited, and costs nothing.
@@ -74,7 +71,7 @@ impl Counts {
     }
 
     /// Whether `more` of `counted` would still be within the limit.
-    fn check(&self, counted: Counted, more: u64) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, counted: Counted, more: u64) -> Result<(), Refusal> {
         match self.limits.most(counted) {
             Some(limit) if self.of(counted).saturating_add(more) > limit => {
                 Err(Refusal::TooMany { counted, limit })
@@ -87,14 +84,14 @@ impl Counts {
         self.limits.host_bytes(counted, many)
     }
 
-    fn add(&mut self, counted: Counted, more: u64) {
+    pub(crate) fn add(&mut self, counted: Counted, more: u64) {
         if more > 0 {
             let now = self.now.entry(counted).or_default();
             *now = now.saturating_add(more);
         }
     }
 
-    fn subtract(&mut self, counted: Counted, fewer: u64) {
+    pub(crate) fn subtract(&mut self, counted: Counted, fewer: u64) {
         if let Some(now) = self.now.get_mut(&counted) {
             debug_assert!(*now >= fewer, "{counted}: {now} less {fewer}");
             *now = now.saturating_sub(fewer);
@@ -104,55 +101,6 @@ impl Counts {
         } else {
             debug_assert_eq!(fewer, 0, "{counted}: none less {fewer}");
         }
-    }
-}
-
-impl Ledger {
-    /// Whether `more` of `counted` would still be within the limit, and the host's memory for them.
-    pub(crate) fn check_count(&self, counted: Counted, more: u64) -> Result<(), Refusal> {
-        self.counts.check(counted, more)?;
-        self.check_host(self.counts.host_bytes(counted, more))
-    }
-
-    /// [`Ledger::check_count`] for one object of a kind: the kind's own limit and that of all objects.
-    pub(crate) fn check_object(&self, kind: ObjectKind) -> Result<(), Refusal> {
-        let counted = [Counted::Kind(kind), Counted::Objects];
-        for counted in counted {
-            self.counts.check(counted, 1)?;
-        }
-        let bytes = counted.map(|counted| self.counts.host_bytes(counted, 1));
-        self.check_host(bytes.into_iter().fold(0, u64::saturating_add))
-    }
-
-    fn check_host(&self, bytes: u64) -> Result<(), Refusal> {
-        match bytes {
-            0 => Ok(()),
-            bytes => self.accounts.check(CardSlot::HOST, bytes),
-        }
-    }
-
-    pub(crate) fn count_more(&mut self, counted: Counted, more: u64) {
-        self.counts.add(counted, more);
-        let bytes = self.counts.host_bytes(counted, more);
-        if bytes > 0 {
-            self.accounts.hold_for_none(CardSlot::HOST, bytes);
-        }
-    }
-
-    pub(crate) fn count_fewer(&mut self, counted: Counted, fewer: u64) {
-        self.counts.subtract(counted, fewer);
-        let bytes = self.counts.host_bytes(counted, fewer);
-        self.accounts.let_go_for_none(CardSlot::HOST, bytes);
-    }
-
-    pub(crate) fn count_object(&mut self, kind: ObjectKind) {
-        self.count_more(Counted::Kind(kind), 1);
-        self.count_more(Counted::Objects, 1);
-    }
-
-    pub(crate) fn uncount_object(&mut self, kind: ObjectKind) {
-        self.count_fewer(Counted::Kind(kind), 1);
-        self.count_fewer(Counted::Objects, 1);
     }
 }
 

@@ -69,6 +69,7 @@
 
 mod accounts;
 mod charge;
+mod counting;
 mod counts;
 mod held;
 mod identity;

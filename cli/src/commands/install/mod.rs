@@ -206,7 +206,7 @@ fn programs_folder(options: &InstallOptions, site: &Site) -> anyhow::Result<Stri
             )));
         }
         None if host => PathBuf::from(programs::FOLDER),
-        None => site.own_folder()?,
+        None => site.own_folder(),
     };
     if host {
         let plain = |part| matches!(part, std::path::Component::Normal(_));

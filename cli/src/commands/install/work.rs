@@ -26,17 +26,13 @@ impl Site {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The folder of this installation's programs, as an engine sees it.
-    ///
-    /// # Errors
-    /// This program's own folder is not known.
-    pub(super) fn own_folder(&self) -> anyhow::Result<PathBuf> {
-        if self.root != Path::new("/") {
-            return Ok(PathBuf::from("/usr/bin"));
-        }
-        let program = std::env::current_exe().context("this program's own path")?;
-        let folder = program.parent().map(Path::to_owned);
-        folder.context("this program's folder")
+    /// The folder of this installation's programs, as an engine sees it: the packages' in another root, and in one without `/proc`, where nobody
+    /// says which program this is.
+    pub(super) fn own_folder(&self) -> PathBuf {
+        let program = std::env::current_exe().ok();
+        let program = program.filter(|_| self.root == Path::new("/"));
+        let folder = program.as_deref().and_then(Path::parent);
+        folder.unwrap_or(Path::new("/usr/bin")).to_owned()
     }
 
     /// The folder of the journal.
@@ -373,7 +369,7 @@ fn unplan_engine(
     }
     let restored = files.iter();
     let restored = restored.map(|file| (file.path.clone(), file.after.clone()));
-    let own = site.own_folder()?;
+    let own = site.own_folder();
     let mut by_hand = by_hand::left(&site.root, &own, journal, engine, &restored.collect());
     if files.is_empty() {
         return Ok(by_hand.pop().map(|reason| Work {

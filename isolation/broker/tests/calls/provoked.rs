@@ -126,12 +126,11 @@ fn waits_for_its_client() {
     let mut clients = (0..2 * STRIPES).map(|_| other.client(fd));
     let is_alike = |client: &u32| client % STRIPES == one.client % STRIPES;
     let client = clients.find(is_alike).unwrap();
-    let on = |parent, class| {
-        let (reply, handle) = other.on_engine(fd, (client, parent), class, GR);
-        assert_eq!(reply, rm::OK);
-        handle
-    };
-    let group = on(other.device(fd, client), GROUP);
+    let (reply, group) = other.on_engine(fd, (client, other.device(fd, client)), GROUP, GR);
+    assert_eq!(reply, rm::OK);
+    let of_other = (client, group);
+    // Made before, since it waits for the others of its client as well.
+    let userd = other.userd(fd, of_other);
     let cmd = control::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
     assert_eq!(other.control(fd, (client, group), cmd, &[1, 0]).0, rm::OK);
     assert_eq!(one.schedule(one.group, 1), rm::OK);
@@ -147,7 +146,7 @@ fn waits_for_its_client() {
     thread::scope(|scope| {
         let first = scope.spawn(|| one.tenant.on_engine(one.fd, name, CHANNEL, GR));
         fixture.fake.wait_for_held(1);
-        let second = scope.spawn(|| on(group, CHANNEL));
+        let second = scope.spawn(|| other.on_engine_with(fd, of_other, (CHANNEL, Some(userd)), GR));
         passed(2);
         assert_eq!(knobs::pull(share, &one.close()), Ok(None));
         fixture.fake.let_go();
@@ -156,7 +155,7 @@ fn waits_for_its_client() {
         assert!(!second.is_finished());
         assert!(share.gates.take_disturbed(CARD), "by the first one");
         assert_eq!(knobs::pull(share, &one.open()), Ok(None));
-        second.join().unwrap();
+        assert_eq!(second.join().unwrap().0, rm::OK);
         assert!(!share.gates.take_disturbed(CARD));
     });
 }

@@ -209,13 +209,31 @@ impl Tenant {
         class: u32,
         engine: u32,
     ) -> (u32, u32) {
+        let name = (client, parent);
+        let is_channel = class::of(class).is_some_and(|row| row.kind == Kind::Channel);
+        let memory = is_channel.then(|| self.userd(fd, name));
+        self.on_engine_with(fd, name, (class, memory), engine)
+    }
+
+    /// Memory of the host's for a channel's USERD.
+    pub(crate) fn userd(&self, fd: i32, (client, parent): (u32, u32)) -> u32 {
+        let (kind, address) = (class::NV01_MEMORY_SYSTEM, self.params_address());
+        let arg = rm::alloc(client, parent, 0, kind, address);
+        let called = self.call(fd, rm::ALLOC, &arg, &rm::userd_params());
+        assert_eq!(called.status(), rm::OK);
+        rm::new_handle(&called.arg)
+    }
+
+    /// [`Tenant::on_engine`], with memory for its USERD that is there.
+    pub(crate) fn on_engine_with(
+        &self,
+        fd: i32,
+        (client, parent): (u32, u32),
+        (class, userd): (u32, Option<u32>),
+        engine: u32,
+    ) -> (u32, u32) {
         let mut params = vec![0; 512];
-        if class::of(class).is_some_and(|row| row.kind == Kind::Channel) {
-            let (kind, address) = (class::NV01_MEMORY_SYSTEM, self.params_address());
-            let arg = rm::alloc(client, parent, 0, kind, address);
-            let called = self.call(fd, rm::ALLOC, &arg, &rm::userd_params());
-            assert_eq!(called.status(), rm::OK);
-            let memory = rm::new_handle(&called.arg);
+        if let Some(memory) = userd {
             put_u32(&mut params, channel_params::H_USERD_MEMORY, memory);
         }
         let arg = rm::alloc(client, parent, 0, class, self.params_address());

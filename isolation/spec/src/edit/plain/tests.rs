@@ -174,7 +174,7 @@ fn every_release_s_calls_that_a_broker_answers_are_closed_but_those_that_others_
     let rules = filter::closing_rules();
     assert!(rules.iter().all(|rule| rule.action == Action::Errno(25)));
     // Each is of a row that a release has: what a container without a vGPU gets in addition is known.
-    assert_eq!(rules.len(), 59);
+    assert_eq!(rules.len(), 61);
 }
 
 #[test]
