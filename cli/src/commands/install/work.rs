@@ -32,7 +32,7 @@ impl Site {
         let program = std::env::current_exe().ok();
         let program = program.filter(|_| self.root == Path::new("/"));
         let folder = program.as_deref().and_then(Path::parent);
-        folder.unwrap_or(Path::new("/usr/bin")).to_owned()
+        folder.unwrap_or_else(|| Path::new("/usr/bin")).to_owned()
     }
 
     /// The folder of the journal.
