@@ -14,7 +14,7 @@ use crate::names::is_label;
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// Reserves what a claim was given, durably, and lets its pods in. A claim that is known gets the pods that are new. It asks the driver nothing.
-pub type Reserve = Box<dyn FnOnce(&Record) -> Result<(), Fault>>;
+pub type Reserve = Box<dyn FnOnce(&Record) -> Result<(), Fault> + Send>;
 
 /// A node. Its methods may block.
 pub trait Node: fmt::Debug + Send + Sync {

@@ -33,20 +33,20 @@ pub(crate) struct Reporter {
 }
 
 impl ObjectEvent<'_> {
-    /// Reports it. A namespace that is going away takes none: nobody waits for events.
+    /// Reports it; returns whether the server has taken it. A namespace that is going away takes none: nobody waits for events.
     ///
     /// # Errors
     /// There is no connection.
-    pub(crate) async fn report(&self, connection: &Connection) -> Result<(), Error> {
+    pub(crate) async fn report(&self, connection: &Connection) -> Result<bool, Error> {
         // Not repeated: a namespace's events may be limited (EventRateLimit), and others wait for the controller.
         let events = connection.namespaced_once::<Event>(self.namespace).await?;
         let operation = || format!("create an event of {}/{}", self.namespace, self.name);
         let event = self.object();
         let reported = api::answer(operation, events.create(&PostParams::default(), &event)).await;
-        if let Err(error) = reported {
-            tracing::debug!(error = %host_config::chain(&error), "not reported");
+        if let Err(error) = &reported {
+            tracing::debug!(error = %host_config::chain(error), "not reported");
         }
-        Ok(())
+        Ok(reported.is_ok())
     }
 
     fn object(&self) -> Event {

@@ -10,14 +10,13 @@
 mod turns;
 mod under_way;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use cards::claims::{ClaimUid, Pointer, Record};
 use cards::events::now_unix_ms;
 use fit::lean;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use sys::sync::lock;
 use tokio::sync::Semaphore;
 
 use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
@@ -26,11 +25,12 @@ use crate::cdi::{CdiFolder, device_id};
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::events::{EventSink, ObjectRef, Reason, Report};
+use crate::monitor::HANGS;
 use crate::names::NodeName;
-use crate::node::Node;
+use crate::node::{Node, Reserve};
 use crate::status::StatusWriter;
 
-use turns::{Turn, Turns};
+use turns::{Turns, end};
 use under_way::{Attempt, UnderWay};
 
 /// Claims that are read from the server at once.
@@ -46,12 +46,12 @@ pub(crate) struct Preparer {
     status: StatusWriter,
     events: EventSink,
     counts: Arc<Counts>,
-    /// A claim's record and its file change together: held over files and the host's lock, so that only threads take it.
-    local: Arc<Mutex<()>>,
     under_way: Arc<UnderWay>,
     /// Who may read a claim: an answer has megabytes.
     readers: Arc<Semaphore>,
-    turns: Arc<Turns>,
+    driver: Arc<Turns>,
+    /// A claim's record and its file change together.
+    files: Arc<Turns>,
 }
 
 impl Preparer {
@@ -71,10 +71,10 @@ impl Preparer {
             cdi,
             events,
             counts,
-            local: Arc::default(),
             under_way: Arc::default(),
             readers: Arc::new(Semaphore::new(READERS)),
-            turns: Arc::default(),
+            driver: Arc::new(Turns::of_driver(HANGS)),
+            files: Arc::new(Turns::of_files(HANGS)),
         }
     }
 
@@ -103,13 +103,7 @@ impl Preparer {
             Err(error) => return Err(host_config::chain(&error)),
         };
         let refused = refusal(&object);
-        let prepared = match self.turns.take().await {
-            Ok(turn) => {
-                let this = self.clone();
-                blocking(move || this.prepare_local(&object, &claim, &attempt, turn)).await
-            }
-            Err(why) => Err(why),
-        };
+        let prepared = self.prepare_in_turn(object, claim, attempt).await;
         let (allocation, strength) = prepared.map_err(|why| {
             self.events.report(Report {
                 text: why.clone(),
@@ -127,8 +121,8 @@ impl Preparer {
     /// # Errors
     /// Why it is still reserved.
     pub(crate) async fn unprepare(&self, uid: ClaimUid) -> Result<(), String> {
-        let this = self.clone();
-        blocking(move || this.release_local(&uid)).await
+        let release = move |this: &Self| this.release_local(&uid);
+        self.in_turn(&self.files, end(), release).await
     }
 
     /// The claim as the API server has it.
@@ -146,30 +140,65 @@ impl Preparer {
         api::answer(operation, claims.get(&claim.name)).await
     }
 
-    /// The turn is kept until the driver has answered, which may be longer than anybody waits for this.
-    fn prepare_local(
+    /// The driver may not answer for long, and what is given back does not wait for it: the files have a turn of their own.
+    async fn prepare_in_turn(
+        &self,
+        object: ResourceClaim,
+        claim: ClaimRef,
+        attempt: Attempt,
+    ) -> Result<(Allocation, &'static str), String> {
+        let end = end();
+        let ask = move |this: &Self| this.ask_local(&object, &claim);
+        let (allocation, strength, reserve) = self.in_turn(&self.driver, end, ask).await?;
+        let write = move |this: &Self| {
+            this.reserve_local(&allocation.record, reserve, &attempt)?;
+            Ok((allocation, strength))
+        };
+        self.in_turn(&self.files, end, write).await
+    }
+
+    /// Work has its turn before it has a thread, and keeps it to its own end, which may be later than anybody waits for.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        turns: &Arc<Turns>,
+        end: tokio::time::Instant,
+        work: impl FnOnce(&Self) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let turn = turns.take(end).await?;
+        let this = self.clone();
+        let work = move || {
+            let _turn = turn;
+            work(&this)
+        };
+        blocking(work).await
+    }
+
+    fn ask_local(
         &self,
         object: &ResourceClaim,
         claim: &ClaimRef,
-        attempt: &Attempt,
-        turn: Turn,
-    ) -> Result<(Allocation, &'static str), String> {
-        // The driver may not answer for long, and what is given back does not wait for it.
+    ) -> Result<(Allocation, &'static str, Reserve), String> {
         let (allocation, strength) = self.read_local(object, claim)?;
         let reserve = self
             .node
             .prepare()
             .map_err(|error| host_config::chain(&*error))?;
-        drop(turn);
-        let _together = lock(&self.local);
+        Ok((allocation, strength, reserve))
+    }
+
+    fn reserve_local(
+        &self,
+        record: &Record,
+        reserve: Reserve,
+        attempt: &Attempt,
+    ) -> Result<(), String> {
         if !attempt.is_current() {
             return Err("it was given back meanwhile".to_owned());
         }
-        reserve(&allocation.record).map_err(|error| host_config::chain(&*error))?;
+        reserve(record).map_err(|error| host_config::chain(&*error))?;
         self.cdi
-            .write(&allocation.record)
-            .map_err(|error| host_config::chain(&error))?;
-        Ok((allocation, strength))
+            .write(record)
+            .map_err(|error| host_config::chain(&error))
     }
 
     fn read_local(
@@ -188,7 +217,6 @@ impl Preparer {
 
     /// The file goes first: without a record it would point nowhere.
     fn release_local(&self, uid: &ClaimUid) -> Result<(), String> {
-        let _together = lock(&self.local);
         self.under_way.release(uid);
         self.cdi
             .remove(uid)
@@ -216,13 +244,11 @@ impl Preparer {
     /// # Errors
     /// What cannot be written.
     pub(crate) async fn let_in(&self, record: Record) -> Result<(), String> {
-        let this = self.clone();
-        let write = move || {
-            let _together = lock(&this.local);
+        let write = move |this: &Self| {
             let written = this.node.let_in(&record);
             written.map_err(|error| host_config::chain(&*error))
         };
-        blocking(write).await
+        self.in_turn(&self.files, end(), write).await
     }
 
     /// Makes the files of all records, and removes those without one. Returns the records.
@@ -230,12 +256,8 @@ impl Preparer {
     /// # Errors
     /// A record that cannot be read, a file that cannot be written.
     pub(crate) async fn restore_files(&self) -> Result<Vec<Record>, String> {
-        let this = self.clone();
-        blocking(move || {
-            let _together = lock(&this.local);
-            this.restore_files_local()
-        })
-        .await
+        self.in_turn(&self.files, end(), Self::restore_files_local)
+            .await
     }
 
     fn restore_files_local(&self) -> Result<Vec<Record>, String> {

@@ -1,4 +1,3 @@
-use std::sync::mpsc;
 use std::time::Duration;
 
 use super::*;
@@ -17,11 +16,10 @@ fn preparer(node: &Arc<FixtureNode>) -> Preparer {
         Arc::clone(&counts),
     );
     let cdi = CdiFolder::new("/nonexistent".into());
+    let patience = Duration::from_millis(20);
     Preparer {
-        turns: Arc::new(Turns::new(
-            Duration::from_millis(20),
-            Duration::from_secs(60),
-        )),
+        driver: Arc::new(Turns::of_driver(patience)),
+        files: Arc::new(Turns::of_files(patience)),
         ..Preparer::new(name, node, connection, cdi, events, counts)
     }
 }
@@ -34,35 +32,21 @@ fn claim() -> ClaimRef {
     }
 }
 
-/// As by a program of cgpu's that is stopped with the host's lock, for which a claim that is given back waits.
-#[test]
-fn a_lock_that_files_are_under_holds_up_no_event_loop() {
-    let (answers, answered) = mpsc::channel();
-    let node = Arc::new(FixtureNode::new(cards()));
-    let local = Arc::<Mutex<()>>::default();
-    let held = lock(&local);
-    let of_thread = Arc::clone(&local);
-    std::thread::spawn(move || {
-        let agent = tokio::runtime::Builder::new_current_thread();
-        let agent = { agent }.enable_all().build().unwrap();
-        agent.block_on(async move {
-            let preparer = Preparer {
-                local: of_thread,
-                ..preparer(&node)
-            };
-            let of_task = preparer.clone();
-            tokio::spawn(async move { of_task.unprepare(claim().uid).await });
-            for _again in 0..2 {
-                let prepared = preparer.prepare(claim()).await;
-                answers.send(prepared.unwrap_err()).unwrap();
-            }
-        });
-    });
-    for _again in 0..2 {
-        let why = answered.recv_timeout(Duration::from_secs(60)).unwrap();
+/// As behind a claim whose thread waits for the host's lock.
+#[tokio::test]
+async fn who_waits_for_files_behind_another_claim_has_no_thread_and_an_answer() {
+    let preparer = preparer(&Arc::new(FixtureNode::new(cards())));
+    let held = preparer.files.take(end()).await.unwrap();
+    for _again in 0..3 {
+        let why = preparer.unprepare(claim().uid).await.unwrap_err();
+        assert!(why.contains("holds up the claims' files"), "{why}");
+        // The driver is asked all the same.
+        let why = preparer.prepare(claim()).await.unwrap_err();
         assert!(why.contains("a fixture"), "{why}");
     }
     drop(held);
+    let why = preparer.unprepare(claim().uid).await.unwrap_err();
+    assert!(why.contains("a fixture"), "{why}");
 }
 
 /// The kubelet gives each call up and tries again.
@@ -79,7 +63,7 @@ async fn a_driver_that_hangs_has_one_thread_however_often_it_is_tried_again() {
     let (of_task, of_claim) = (preparer.clone(), claim.clone());
     let first = tokio::spawn(async move { of_task.prepare(of_claim).await });
     let until = Instant::now() + Duration::from_secs(60);
-    while !preparer.turns.is_taken() {
+    while !preparer.driver.is_taken() {
         assert!(Instant::now() < until, "the driver is not asked");
         tokio::task::yield_now().await;
     }

@@ -43,7 +43,7 @@ pub(super) struct Store {
     refused: BTreeSet<Key>,
     /// Whether what the server answered for one of them since they were read may pass in a moment.
     is_busy: bool,
-    reports: Reports,
+    pub(super) reports: Reports,
     /// Bytes of memory that the cluster's cards have, and how many cards, as far as parts of cards are needed.
     sizes: BTreeMap<u64, usize>,
 }
@@ -275,7 +275,12 @@ impl Store {
             message: format!("ResourceClaimTemplate {name}: {why}"),
             reporter: REPORTER,
         };
-        event.report(&self.connection).await
+        let reported = event.report(&self.connection).await;
+        if !matches!(reported, Ok(true)) {
+            let now = Instant::now();
+            self.reports.lost(namespace, &waiting.uid, now);
+        }
+        reported.map(|_is_taken| ())
     }
 }
 

@@ -142,6 +142,30 @@ async fn a_template_that_is_refused_with_whatever_status_holds_up_no_other_one()
 }
 
 #[tokio::test]
+async fn an_event_that_the_server_does_not_take_is_tried_again_later() {
+    let is_late = AtomicBool::new(true);
+    let (connection, questions) = fake::serve(move |method, uri, _| match method {
+        "POST" if uri.contains("/events") => match is_late.swap(false, Ordering::Relaxed) {
+            true => refusal(503, "no leader"),
+            false => (201, json!({"metadata": {}})),
+        },
+        "POST" => refusal(403, "above the ceiling"),
+        _ if uri.contains("/pods") => page(&[pod_of("team")], ""),
+        _ => page(&[], ""),
+    });
+    let mut controller = controller_of(connection);
+    controller.list().await.unwrap();
+    for events in [1, 2, 2] {
+        controller.look().await.unwrap();
+        assert_eq!(count(&questions, "/events"), events);
+        controller.look().await.unwrap();
+        assert_eq!(count(&questions, "/events"), events, "not by each look");
+        let later = Instant::now() + reports::IN_VAIN;
+        controller.store.reports.begin(later);
+    }
+}
+
+#[tokio::test]
 async fn a_template_that_a_failing_server_refuses_ends_the_watch_in_a_moment() {
     let (connection, questions) = fake::serve(|method, uri, _| match method {
         "GET" if uri.contains("watch=true") => {

@@ -140,29 +140,34 @@ async fn claims_are_given_back_while_the_driver_holds_one_up() {
     );
 }
 
-/// As by a program of cgpu's that is stopped.
-#[tokio::test]
-async fn who_has_the_hosts_lock_holds_up_no_question_to_the_driver() {
-    let fixture = Fixture::new().await;
-    let names = ["a", "b"];
-    for (name, number) in names.into_iter().zip(1..) {
-        fixture.claim(name, claim(number, name, 0, "1Gi"));
-    }
-    let _driver = fixture.start();
-    let kubelet = fixture.kubelet().await;
-    let locked = StateLock::take(&fixture.path("state")).unwrap();
-    let (first, second) = (uid(1), uid(2));
-    let meanwhile = async {
-        let count = || fixture.questions.count.load(Ordering::Relaxed);
-        soon("the questions", || count() == 2).await;
-        drop(locked);
-    };
-    let (first, second, ()) = tokio::join!(
-        kubelet.prepare_one("a", &first),
-        kubelet.prepare_one("b", &second),
-        meanwhile
-    );
-    assert_eq!((first, second), (String::new(), String::new()));
+/// As by a program of cgpu's that is stopped; the kubelet gives each call up and tries again.
+#[test]
+fn who_has_the_hosts_lock_holds_up_one_thread_and_no_question_to_the_driver() {
+    let mut agent = tokio::runtime::Builder::new_current_thread();
+    let agent = agent.enable_all().max_blocking_threads(4).build().unwrap();
+    agent.block_on(async {
+        let fixture = Fixture::new().await;
+        fixture.claim("a", claim(1, "a", 0, "1Gi"));
+        fixture.claim("b", claim(2, "b", 0, "1Gi"));
+        let _driver = fixture.start();
+        let kubelet = fixture.kubelet().await;
+        let locked = StateLock::take(&fixture.path("state")).unwrap();
+        let (first, second, seen) = (uid(1), uid(2), &fixture.questions);
+        let meanwhile = async {
+            soon("its turn", || seen.reserving.load(Ordering::Relaxed) == 1).await;
+            for count in 2..10 {
+                let question = soon("a question", || seen.count.load(Ordering::Relaxed) == count);
+                tokio::select! {
+                    why = kubelet.prepare_one("b", &second) => assert!(why.contains("holds up"), "{why}"),
+                    () = question => {}
+                }
+            }
+            drop(locked);
+        };
+        let (prepared, ()) = tokio::join!(kubelet.prepare_one("a", &first), meanwhile);
+        assert_eq!(prepared, "");
+        assert_eq!(kubelet.prepare_one("b", &second).await, "");
+    });
 }
 
 #[tokio::test]
