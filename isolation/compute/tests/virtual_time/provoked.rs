@@ -315,6 +315,35 @@ fn what_runs_past_a_closed_gate_again_and_again_is_given_back() {
     assert!(has <= 204, "{has}");
 }
 
+#[test]
+fn a_channel_that_refuses_its_close_once_each_time_is_charged_until_it_closes() {
+    let mut fixture = Fixture::new(15, 1);
+    let attacker = fixture.join("attacker", fixed(20), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    fixture.run_ms(SETTLED_MS);
+    let channel = fixture.tenants[attacker].objects[0].groups[0].channels[0];
+    let key = (fixture.tenants[attacker].key.clone(), 0, channel);
+    let (from_ns, end_ns) = (fixture.now_ns, fixture.now_ns + LONG_MS * MS);
+    let refused = |fixture: &Fixture| fixture.status(attacker, 0).counts.refused;
+    while fixture.now_ns < end_ns {
+        let before = refused(&fixture);
+        let tricks = &mut fixture.tenants[attacker].tricks;
+        tricks.refused.insert("close", ODD);
+        while refused(&fixture) == before && fixture.now_ns < end_ns {
+            fixture.run_ms(1);
+        }
+        fixture.tenants[attacker].tricks.refused.clear();
+        while fixture.lines[&key].runs() && fixture.now_ns < end_ns {
+            fixture.run_ms(1);
+        }
+    }
+    let has = permille_of(&fixture, attacker, channel, from_ns);
+    assert!(has <= 210, "{has}");
+    assert!(refused(&fixture) > 20);
+    let level = fixture.status(attacker, 0).enforcement_level;
+    assert_eq!(level, Some(EnforcementLevel::Gate));
+}
+
 /// What the one channel of a container of 20 % has, in parts of a thousand, that makes another group each second while its gate is closed.
 fn beside_its_own_new_groups(made: impl Fn(&mut Fixture, usize, Channel)) -> u64 {
     let mut fixture = Fixture::new(14, 1);
