@@ -226,6 +226,7 @@ impl Card {
         if progress == Progress::Missed {
             self.counts.late += 1;
         }
+        self.begin_without_open(now_ns);
         if let Phase::Open { start_ns, end_ns } = self.phase {
             self.lateness.meant(start_ns, end_ns);
         }

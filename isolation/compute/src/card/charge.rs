@@ -19,6 +19,13 @@ impl Card {
         }
     }
 
+    /// What is made while the gate is open runs, and no call opens it.
+    pub(super) fn begin_without_open(&mut self, now_ns: u64) {
+        if self.wants_open(now_ns) && self.channel_states.any_open() {
+            self.lateness.runs(now_ns);
+        }
+    }
+
     /// What ran, and was to be closed, has gone: no close is answered that ends it. What refuses its close runs on until one is.
     pub(super) fn end_without_close(&mut self, now_ns: u64) {
         let states = &self.channel_states;

@@ -391,6 +391,40 @@ fn a_group_that_does_not_run_yet_is_charged_nothing_while_the_gate_is_closed() {
 }
 
 #[test]
+fn a_group_that_is_made_while_the_gate_is_open_is_charged_for_a_late_close() {
+    let mut fixture = Fixture::new(16, 1);
+    let attacker = fixture.join("attacker", fixed(20), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    fixture.run_ms(SETTLED_MS);
+    let is_closed = |fixture: &Fixture| {
+        matches!(
+            fixture.gate(attacker, 0),
+            compute::GateStatus::Closed { .. }
+        )
+    };
+    let from_ns = fixture.now_ns;
+    while fixture.now_ns < from_ns + LONG_MS * MS {
+        let start_ns = fixture.now_ns;
+        // Nothing of it is there when its gate opens, so that no call opens anything.
+        for closed in [false, true] {
+            while is_closed(&fixture) != closed {
+                fixture.run_ms(1);
+            }
+        }
+        fixture.remove_groups(attacker, 0);
+        while is_closed(&fixture) {
+            fixture.run_ms(1);
+        }
+        fixture.add_group(attacker, 0, 1);
+        fixture.locked_until_ns = fixture.now_ns + 150 * MS;
+        fixture.run_until(start_ns + 2 * S);
+    }
+    let has = fixture.permille(attacker, 0, from_ns, fixture.now_ns);
+    assert!(has <= 204, "{has}");
+    assert_eq!(fixture.status(attacker, 0).counts.alarms, 0);
+}
+
+#[test]
 fn a_container_of_any_terms_gives_back_what_its_late_gate_gave_it() {
     let shared = |policy| terms(policy, None, 1, Priority::Normal);
     let soft = terms(Policy::Soft, Some(30), 1, Priority::Normal);
