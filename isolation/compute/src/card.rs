@@ -2,6 +2,7 @@
 
 mod account;
 mod ahead;
+mod charge;
 mod layout;
 mod openings;
 mod record;
@@ -35,9 +36,6 @@ use record::OwnRecord;
 use restored::Restored;
 use retries::Retries;
 use timing::CallTimes;
-
-/// What a container has had too much because its gate closed late is taken off up to so much of the time in which it is open.
-const LATE_MOST_NS: u64 = 1_500_000_000;
 
 /// Why a knob was pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,6 +226,7 @@ impl Card {
         if progress == Progress::Missed {
             self.counts.late += 1;
         }
+        self.begin_without_open(now_ns);
         if let Phase::Open { start_ns, end_ns } = self.phase {
             self.lateness.meant(start_ns, end_ns);
         }
@@ -332,52 +331,6 @@ impl Card {
                     self.appeal.raise(now_ns, Refused::Slices { status });
                 }
             },
-        }
-    }
-
-    /// The gate has moved.
-    fn turned(&mut self, knob: &Knob, now_ns: u64) {
-        let opens = matches!(knob, Knob::Open { .. } | Knob::Schedule { on: true, .. });
-        if opens {
-            self.lateness.opened(now_ns);
-        } else if !self.channel_states.any_open() {
-            // Nothing of it is still to be closed.
-            self.closed(now_ns);
-        }
-    }
-
-    /// What ran, and was to be closed, has gone, or is left alone: no close is answered that ends it.
-    fn end_without_close(&mut self, now_ns: u64) {
-        let is_open = self.wants_open(now_ns) || self.channel_states.any_open();
-        if !is_open && self.lateness.is_running() {
-            self.closed(now_ns);
-        }
-    }
-
-    /// What the container had outside of its segment is taken off the next ones.
-    fn closed(&mut self, now_ns: u64) {
-        let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
-        let closed_ns = now_ns.saturating_sub(save_ns);
-        if let (Phase::Closed { start_ns, .. }, Some(cycle)) = (self.phase, &self.view.cycle)
-            && start_ns < closed_ns
-        {
-            let passed = cycle.between(start_ns, closed_ns);
-            self.lateness.passed(passed, closed_ns);
-        }
-        let is_measured = self.account.metered && self.view.is_corrected();
-        let ahead_ns = self.lateness.closed(closed_ns, is_measured);
-        if ahead_ns > 0 && self.view.cycle.is_some() {
-            let window_ns = u128::from(self.view.layout.window_ns.max(1));
-            let most = u128::from(LATE_MOST_NS) * u128::from(self.view.segment_ns()) / window_ns;
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let before_ns = self.account.drift.carried_ns();
-            let carried_ns = before_ns.saturating_add(ahead_ns).min(most).max(before_ns);
-            self.account.drift.carry(carried_ns, self.view.free_ns());
-            // The usage would take it off a second time.
-            let window_ns = self.view.layout.window_ns;
-            self.account
-                .usage
-                .restart(now_ns.saturating_add(2 * window_ns));
         }
     }
 

@@ -45,11 +45,12 @@ enum State {
     },
     /// An entry of another gate call that the driver refuses to open: it was hardly ever closed.
     Ghost,
-    /// The driver does not know it though it is listed, or refuses it alone: left alone until [`ChannelStates::reconsider`], so that the
-    /// others move meanwhile.
+    /// The driver refuses it alone: left alone until [`ChannelStates::reconsider`], so that the others move meanwhile.
     Parked {
         from: Rest,
     },
+    /// The driver does not know it though it is listed: left alone for as long.
+    Gone,
 }
 
 /// Where an entry was before a call.
@@ -123,7 +124,8 @@ impl ChannelStates {
                     State::Closed
                     | State::Unknown
                     | State::Moving { .. }
-                    | State::Parked { .. } => true,
+                    | State::Parked { .. }
+                    | State::Gone => true,
                     State::Ghost => false,
                 }
         });
@@ -165,8 +167,14 @@ impl ChannelStates {
     /// What was left alone is tried again.
     pub(crate) fn reconsider(&mut self) {
         for (_, state) in &mut self.known {
-            if let State::Parked { from } = *state {
-                *state = from.into();
+            match *state {
+                State::Parked { from } => *state = from.into(),
+                State::Gone => *state = State::Open,
+                State::Open
+                | State::Closed
+                | State::Unknown
+                | State::Moving { .. }
+                | State::Ghost => {}
             }
         }
     }
@@ -174,7 +182,7 @@ impl ChannelStates {
     /// Whether anything is left alone.
     pub(crate) fn any_parked(&self) -> bool {
         let mut states = self.known.iter().map(|(_, state)| state);
-        states.any(|state| matches!(state, State::Parked { .. }))
+        states.any(|state| matches!(state, State::Parked { .. } | State::Gone))
     }
 
     /// Whether a call is needed.
@@ -191,7 +199,7 @@ impl ChannelStates {
         let mut channels: BTreeMap<u32, usize> = BTreeMap::new();
         for (entry, state) in &self.known {
             match entry {
-                _ if matches!(state, State::Ghost | State::Parked { .. }) => {}
+                _ if matches!(state, State::Ghost | State::Parked { .. } | State::Gone) => {}
                 Entry::Channel(channel) => *channels.entry(channel.client).or_default() += 1,
                 Entry::Group { .. } => groups += 1,
             }
@@ -278,7 +286,7 @@ impl ChannelStates {
             *state = match (moved, toward, from) {
                 (Moved::Yes, Toward::Open, _) => State::Open,
                 (Moved::Yes, Toward::Closed, _) => State::Closed,
-                (Moved::Gone, _, _) if entries.len() == 1 => State::Parked { from: Rest::Open },
+                (Moved::Gone, _, _) if entries.len() == 1 => State::Gone,
                 // By the call that the driver refuses it was hardly ever closed.
                 (Moved::Refused, _, Rest::Unknown) if !self.gate_call.moves(*entry) => State::Ghost,
                 (Moved::Refused, _, from) if entries.len() == 1 => State::Parked { from },
@@ -297,7 +305,7 @@ impl ChannelStates {
             .iter()
             .filter(|(_, state)| {
                 let from_open = State::Parked { from: Rest::Open };
-                !matches!(state, State::Open | State::Ghost) && *state != from_open
+                !matches!(state, State::Open | State::Ghost | State::Gone) && *state != from_open
             })
             .map(|(entry, _)| *entry)
     }
@@ -305,6 +313,15 @@ impl ChannelStates {
     /// Whether any that can be closed may be open.
     pub(crate) fn any_open(&self) -> bool {
         !self.settled(Toward::Closed)
+    }
+
+    /// Whether any that is left alone may run: it refused its close.
+    pub(crate) fn any_runs_on(&self) -> bool {
+        self.known.iter().any(|(entry, state)| {
+            let refused_close = |from: Rest| matches!(from, Rest::Open | Rest::Unknown);
+            matches!(*state, State::Parked { from } if refused_close(from))
+                && self.gate_call.moves(*entry)
+        })
     }
 
     /// Whether any may be closed.
@@ -318,9 +335,11 @@ impl State {
         let from = match *self {
             Self::Open => Rest::Open,
             Self::Closed => Rest::Closed,
-            Self::Unknown | Self::Moving { .. } | Self::Ghost | Self::Parked { .. } => {
-                Rest::Unknown
-            }
+            Self::Unknown
+            | Self::Moving { .. }
+            | Self::Ghost
+            | Self::Parked { .. }
+            | Self::Gone => Rest::Unknown,
         };
         *self = Self::Moving { from };
     }

@@ -59,10 +59,19 @@ impl Lateness {
         self.ran_on = false;
     }
 
+    /// Something runs, and no call has opened it: it was made while the gate was open. What was meant before, and not had, is not saved up.
+    pub(crate) fn runs(&mut self, now_ns: u64) {
+        if self.opened_ns.is_none() {
+            self.cut(now_ns);
+            self.opened_ns = Some(now_ns);
+        }
+    }
+
     /// Something runs past it while it is to be closed: a call of the container's own has set it running.
     pub(crate) fn ran_on(&mut self, now_ns: u64) {
         if self.opened_ns.is_none() {
-            (self.opened_ns, self.ran_on) = (Some(now_ns), true);
+            self.runs(now_ns);
+            self.ran_on = true;
         }
     }
 
@@ -191,6 +200,27 @@ mod tests {
         lateness.meant(110 * MS, 170 * MS);
         lateness.opened(150 * MS);
         assert_eq!(lateness.closed(170 * MS, true), 0);
+    }
+
+    #[test]
+    fn what_is_made_while_it_is_open_has_the_rest_of_that_segment() {
+        for past_a_closed_gate in [false, true] {
+            let mut lateness = Lateness::default();
+            // Nothing was there for a hundred segments.
+            for turn in 0..100 {
+                lateness.meant(turn * 100 * MS, (turn * 100 + 20) * MS);
+            }
+            if past_a_closed_gate {
+                lateness.ran_on(9_950 * MS);
+                assert_eq!(lateness.closed(9_980 * MS, true), 30_000_000);
+                continue;
+            }
+            lateness.runs(9_915 * MS);
+            lateness.runs(9_918 * MS);
+            lateness.meant(9_900 * MS, 9_920 * MS);
+            // It had 35 ms instead of 5.
+            assert_eq!(lateness.closed(9_950 * MS, true), 29_875_000);
+        }
     }
 
     #[test]

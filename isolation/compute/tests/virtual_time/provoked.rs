@@ -315,6 +315,35 @@ fn what_runs_past_a_closed_gate_again_and_again_is_given_back() {
     assert!(has <= 204, "{has}");
 }
 
+#[test]
+fn a_channel_that_refuses_its_close_once_each_time_is_charged_until_it_closes() {
+    let mut fixture = Fixture::new(15, 1);
+    let attacker = fixture.join("attacker", fixed(20), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    fixture.run_ms(SETTLED_MS);
+    let channel = fixture.tenants[attacker].objects[0].groups[0].channels[0];
+    let key = (fixture.tenants[attacker].key.clone(), 0, channel);
+    let (from_ns, end_ns) = (fixture.now_ns, fixture.now_ns + LONG_MS * MS);
+    let refused = |fixture: &Fixture| fixture.status(attacker, 0).counts.refused;
+    while fixture.now_ns < end_ns {
+        let before = refused(&fixture);
+        let tricks = &mut fixture.tenants[attacker].tricks;
+        tricks.refused.insert("close", ODD);
+        while refused(&fixture) == before && fixture.now_ns < end_ns {
+            fixture.run_ms(1);
+        }
+        fixture.tenants[attacker].tricks.refused.clear();
+        while fixture.lines[&key].runs() && fixture.now_ns < end_ns {
+            fixture.run_ms(1);
+        }
+    }
+    let has = permille_of(&fixture, attacker, channel, from_ns);
+    assert!(has <= 210, "{has}");
+    assert!(refused(&fixture) > 20);
+    let level = fixture.status(attacker, 0).enforcement_level;
+    assert_eq!(level, Some(EnforcementLevel::Gate));
+}
+
 /// What the one channel of a container of 20 % has, in parts of a thousand, that makes another group each second while its gate is closed.
 fn beside_its_own_new_groups(made: impl Fn(&mut Fixture, usize, Channel)) -> u64 {
     let mut fixture = Fixture::new(14, 1);
@@ -359,6 +388,40 @@ fn a_group_that_does_not_run_yet_is_charged_nothing_while_the_gate_is_closed() {
         fixture.locked_until_ns = fixture.now_ns + 25 * MS;
     });
     assert!(has >= 196, "{has}");
+}
+
+#[test]
+fn a_group_that_is_made_while_the_gate_is_open_is_charged_for_a_late_close() {
+    let mut fixture = Fixture::new(16, 1);
+    let attacker = fixture.join("attacker", fixed(20), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    fixture.run_ms(SETTLED_MS);
+    let is_closed = |fixture: &Fixture| {
+        matches!(
+            fixture.gate(attacker, 0),
+            compute::GateStatus::Closed { .. }
+        )
+    };
+    let from_ns = fixture.now_ns;
+    while fixture.now_ns < from_ns + LONG_MS * MS {
+        let start_ns = fixture.now_ns;
+        // Nothing of it is there when its gate opens, so that no call opens anything.
+        for closed in [false, true] {
+            while is_closed(&fixture) != closed {
+                fixture.run_ms(1);
+            }
+        }
+        fixture.remove_groups(attacker, 0);
+        while is_closed(&fixture) {
+            fixture.run_ms(1);
+        }
+        fixture.add_group(attacker, 0, 1);
+        fixture.locked_until_ns = fixture.now_ns + 150 * MS;
+        fixture.run_until(start_ns + 2 * S);
+    }
+    let has = fixture.permille(attacker, 0, from_ns, fixture.now_ns);
+    assert!(has <= 204, "{has}");
+    assert_eq!(fixture.status(attacker, 0).counts.alarms, 0);
 }
 
 #[test]

@@ -179,6 +179,13 @@ fn slices_do_not_hold_a_container_that_has_a_channel_without_a_group() {
     fixture.remove_groups_from(one, 0, 1);
     fixture.run_ms(1_000);
     assert_eq!(holds(&fixture), [true; 2]);
+    // A native one is promised nothing, which is held.
+    let mut fixture = Fixture::new(32, 1);
+    let native = fixture.join("native", plan::Terms::NATIVE, 1);
+    fixture.add_alone(native, 0);
+    let neighbour = fixture.join("neighbour", soft, 1);
+    fixture.run_ms(1_000);
+    assert!([native, neighbour].map(|at| fixture.status(at, 0).holds) == [true; 2]);
 }
 
 #[test]
