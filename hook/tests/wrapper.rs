@@ -43,8 +43,8 @@ fn play_broker() {
             let mut connection = connection.unwrap();
             // A connection that is closed with something unread ends in an error for who has written it. Who asks waits a moment on a busy machine,
             // and asks again.
-            let asked = BufReader::new(&connection).read_line(&mut String::new());
-            if asked.is_ok() {
+            let requested = BufReader::new(&connection).read_line(&mut String::new());
+            if requested.is_ok() {
                 let _given_up = writeln!(connection, "{}", json!(status));
             }
         }
