@@ -218,6 +218,20 @@ mod tests {
         assert_eq!(questions.len(), 2);
     }
 
+    /// Follows claims, of which nothing is kept.
+    fn claims(
+        connection: &Connection,
+        changes: Sender<Change<()>>,
+    ) -> Follow<'_, ResourceClaim, ()> {
+        Follow {
+            connection,
+            what: "claims",
+            page: api::PAGE,
+            of: |_| (),
+            changes,
+        }
+    }
+
     #[tokio::test]
     async fn a_list_whose_watch_is_refused_is_read_more_and_more_rarely() {
         let (connection, questions) = fake::serve(|_, uri, _| match uri.contains("watch=true") {
@@ -225,13 +239,7 @@ mod tests {
             false => fake::page(&[], ""),
         });
         let (changes, _sent) = tokio::sync::mpsc::channel(64);
-        let follow = Follow {
-            connection: &connection,
-            what: "claims",
-            page: api::PAGE,
-            of: |_: ResourceClaim| (),
-            changes,
-        };
+        let follow = claims(&connection, changes);
         let mut backoff = Backoff::default();
         for _list in 0..4 {
             follow.follow(&mut backoff).await.err().unwrap();
@@ -250,13 +258,7 @@ mod tests {
             (200, json!([{"type": "BOOKMARK", "object": object}]))
         });
         let (changes, _sent) = tokio::sync::mpsc::channel(8);
-        let follow = Follow {
-            connection: &connection,
-            what: "claims",
-            page: api::PAGE,
-            of: |_: ResourceClaim| (),
-            changes,
-        };
+        let follow = claims(&connection, changes);
         let claims = connection.all().await.unwrap();
         let (quiet, mut backoff) = (Duration::from_millis(20), Backoff::default());
         let watched = follow.watch(&claims, "1", quiet, &mut backoff);

@@ -209,7 +209,7 @@ fn the_product_imports_nothing_of_the_lab() -> Result<()> {
     Ok(())
 }
 
-/// cargo links such a one with all of its libraries, to find that it has none; `--all-targets` takes it for a bench as well.
+/// cargo links each of them with all of its libraries, to find that it has none; `--all-targets` takes it for a bench as well.
 #[test]
 fn a_program_without_tests_is_not_built_as_one() -> Result<()> {
     let mut programs = 0;
