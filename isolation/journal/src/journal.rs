@@ -26,7 +26,7 @@ use log::{BYTES, Log, fatal};
 use named::Named;
 use sys::sync;
 
-/// Raised when frames, the state or an op change their form. A broker of another version does not take over.
+/// Raised when frames, the state or an op change their form, which is written down in `supervisor/forms`. A broker of another version does not take over.
 pub const VERSION: u64 = 12;
 
 /// Why a journal cannot be used.

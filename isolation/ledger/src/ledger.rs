@@ -32,7 +32,7 @@ pub struct Ledger {
     pub(crate) managed: BTreeMap<FileId, ManagedPieces>,
     pub(crate) exports: BTreeMap<FileId, Exports>,
     pub(crate) registrations: Registrations,
-    pub(crate) reservations: BTreeMap<u64, Held>,
+    pub(crate) reservations: BTreeMap<u64, Reserved>,
     pub(crate) pins: BTreeMap<u64, Pinned>,
     next_token: u64,
 }
@@ -75,8 +75,9 @@ pub(crate) struct Source {
     pub(crate) allocation: Option<AllocationId>,
 }
 
+/// What a [`Reservation`] holds.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Held {
+pub(crate) struct Reserved {
     pub(crate) kind: ObjectKind,
     pub(crate) demand: Option<Demand>,
 }
@@ -239,7 +240,7 @@ impl Ledger {
         }
         self.count_object(kind);
         let token = self.token();
-        self.reservations.insert(token, Held { kind, demand });
+        self.reservations.insert(token, Reserved { kind, demand });
         Ok(Reservation(token))
     }
 
@@ -353,10 +354,10 @@ impl Ledger {
     }
 
     /// Takes a reservation back: its bytes and its slot are free again.
-    pub(crate) fn settle(&mut self, reservation: Reservation) -> Option<Held> {
+    pub(crate) fn settle(&mut self, reservation: Reservation) -> Option<Reserved> {
         let held = self.reservations.remove(&reservation.0);
         debug_assert!(held.is_some(), "a reservation of another ledger");
-        if let Some(Held { kind, demand }) = held {
+        if let Some(Reserved { kind, demand }) = held {
             self.uncount_object(kind);
             if let Some(demand) = demand {
                 self.accounts.unreserve(demand);

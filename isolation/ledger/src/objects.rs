@@ -6,7 +6,7 @@ use crate::charge::Purpose;
 use crate::counts::wide;
 use crate::identity::{AllocationId, CardSlot, ClientHandle, FileId, ObjectHandle, ProcessId};
 use crate::kinds::{Counted, ObjectKind};
-use crate::ledger::{Client, Freed, Held, Ledger, Reservation, Source, edge};
+use crate::ledger::{Client, Freed, Ledger, Reservation, Reserved, Source, edge};
 use crate::steps::Stepped;
 use crate::tree::{Object, Tree};
 
@@ -100,7 +100,9 @@ impl Ledger {
         reservation: Reservation,
         actual: Actual,
     ) -> Recorded {
-        let demand = self.settle(reservation).and_then(|held: Held| held.demand);
+        let demand = self
+            .settle(reservation)
+            .and_then(|held: Reserved| held.demand);
         let mut recorded = Recorded {
             replaced: self.vacate(new.place),
             ..Recorded::default()

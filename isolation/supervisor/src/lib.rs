@@ -20,6 +20,8 @@
     )
 )]
 
+#[cfg(test)]
+mod forms;
 pub mod grant;
 pub mod link;
 pub mod listener_socket;

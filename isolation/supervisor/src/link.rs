@@ -28,7 +28,7 @@ use driver::{FileId, FileKind};
 use serde::{Deserialize, Serialize};
 use sys::sync;
 
-/// Raised when a message changes its form; [`FromBroker::Hello`] keeps its own for ever.
+/// Raised when a message changes its form, which is written down in `supervisor/forms`; [`FromBroker::Hello`] keeps its own for ever.
 pub const PROTOCOL: u32 = 3;
 
 /// A path has 4096 bytes at most; everything else is short.
