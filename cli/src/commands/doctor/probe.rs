@@ -305,7 +305,14 @@ fn unhealthy(
         let health = cards::health::of(&config.state_dir, &card.uuid);
         let reported = health.map_err(|error| chain(&error))?;
         let reported = reported.map(|health| health.reason);
-        if let Some(reason) = reported.or_else(|| Some(card.lost()?.0)) {
+        // Nothing is cleared of it, as the check's remedy has it of others.
+        let lost = || {
+            Some(format!(
+                "{}, and used again when NVML answers for it",
+                card.lost()?.0
+            ))
+        };
+        if let Some(reason) = reported.or_else(lost) {
             unhealthy.push((card.uuid.to_string(), reason));
         }
     }
