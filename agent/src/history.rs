@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
-use cards::Names;
 use cards::events::{self, Event, history};
 use cards::store::{self, DiskStore};
 use serde::{Deserialize, Serialize};
@@ -122,7 +121,11 @@ struct History {
     dir: PathBuf,
     /// File number and length of each log when it was copied last.
     seen: HashMap<PathBuf, (u64, u64)>,
+    /// Events of each log that are reported and counted, and not in its copy, which could not be written.
+    uncopied: HashMap<PathBuf, Vec<Event>>,
     counted: Counted,
+    /// Whether the counts are not in their file, which could not be written.
+    unsaved: bool,
     /// The last failure, which is logged once.
     trouble: Option<String>,
 }
@@ -158,7 +161,9 @@ impl History {
             state_dir: state_dir.to_owned(),
             dir: dir.to_owned(),
             seen: HashMap::new(),
+            uncopied: HashMap::new(),
             counted: Counted(Arc::new(Mutex::new(counts))),
+            unsaved: false,
             trouble: None,
         }
     }
@@ -175,32 +180,34 @@ impl History {
         self.trouble = trouble;
     }
 
-    /// Copies what is new. A log that cannot be copied costs no other.
+    /// Copies, reports and counts what is new. A log that cannot be copied costs no other, and is reported and counted all the same.
     fn round(&mut self) -> anyhow::Result<()> {
         let subjects = Subject::below(&self.state_dir)?;
         let folders = subjects.iter();
         let there: HashSet<PathBuf> = folders.map(|of| of.folder(&self.state_dir)).collect();
         self.seen.retain(|log, _| there.contains(log));
+        self.uncopied.retain(|log, _| there.contains(log));
         let most_logged = most_logged(subjects.len());
-        let (mut copied, mut result) = (Vec::new(), Ok(()));
+        let (mut found, mut result) = (Vec::new(), Ok(()));
         for subject in &subjects {
-            let before = copied.len();
-            if let Err(error) = self.copy(subject, &mut copied) {
+            let before = found.len();
+            if let Err(error) = self.copy(subject, &mut found) {
                 result = Err(error.context(format!("copy the events of {subject}")));
             }
-            let new = copied.get(before..).unwrap_or_default();
+            let new = found.get(before..).unwrap_or_default();
             report(subject, new, most_logged);
         }
-        if !copied.is_empty() {
-            // First: what is copied is never new again.
-            self.count(&copied)?;
+        // First: what is copied is never new again.
+        let counted = self.count(&found);
+        if !found.is_empty() {
             history::keep_within(&self.dir, &self.state_dir, MOST_BYTES)
                 .context("remove old copies")?;
         }
-        result
+        result.and(counted)
     }
 
-    fn copy(&mut self, subject: &Subject, copied: &mut Vec<Event>) -> anyhow::Result<()> {
+    /// Copies a log's events; those that are new are added to `found`, also where they cannot be copied.
+    fn copy(&mut self, subject: &Subject, found: &mut Vec<Event>) -> anyhow::Result<()> {
         let (log, copy) = (&subject.folder(&self.state_dir), &subject.folder(&self.dir));
         let Ok(file) = fs::symlink_metadata(log.join(events::NAME)) else {
             // It has just gone, or been moved.
@@ -210,44 +217,56 @@ impl History {
         if self.seen.get(log) == Some(&state) {
             return Ok(());
         }
-        let new = history::not_in(&events::read(copy)?, events::read(log)?);
-        let names = if new.is_empty() {
-            Names::default()
-        } else {
-            subject.names(&self.state_dir)
-        };
-        for mut event in new {
+        let (copied, logged) = (events::read(copy)?, events::read(log)?);
+        let mut reported = copied.clone();
+        reported.extend(self.uncopied.remove(log).unwrap_or_default());
+        let new = history::not_in(&reported, logged.clone()).len();
+        let mut missing = history::not_in(&copied, logged);
+        if !missing.is_empty() {
+            let names = subject.names(&self.state_dir);
             // After a reboot nothing else says what the container was called.
-            if event.names.is_empty() {
+            for event in missing.iter_mut().filter(|event| event.names.is_empty()) {
                 event.names = names.clone();
             }
-            events::append(copy, &event).with_context(|| format!("write {}", copy.display()))?;
-            copied.push(event);
+        }
+        let from = missing.len().saturating_sub(new);
+        found.extend_from_slice(missing.get(from..).unwrap_or_default());
+        for (at, event) in missing.iter().enumerate() {
+            if let Err(error) = events::append(copy, event) {
+                let rest = missing.get(at..).unwrap_or_default();
+                self.uncopied.insert(log.clone(), rest.to_vec());
+                return Err(error).with_context(|| format!("write {}", copy.display()));
+            }
         }
         self.seen.insert(log.clone(), state);
         Ok(())
     }
 
-    fn count(&self, copied: &[Event]) -> anyhow::Result<()> {
+    fn count(&mut self, found: &[Event]) -> anyhow::Result<()> {
+        if found.is_empty() && !self.unsaved {
+            return Ok(());
+        }
         let mut counts = lock(&self.counted.0);
         let before = counts.clone();
-        for event in copied.iter().filter(|event| event.kind == REFUSED) {
+        for event in found.iter().filter(|event| event.kind == REFUSED) {
             let named = event.reason.as_deref().unwrap_or(OTHER);
             let known = REASONS.into_iter().find(|reason| *reason == named);
             let reason = known.unwrap_or(OTHER).to_owned();
             *counts.starts_refused.entry(reason).or_default() += 1;
         }
-        for event in copied {
+        for event in found {
             if let Some(kind) = KINDS.into_iter().find(|kind| *kind == event.kind) {
                 *counts.events.entry(kind.to_owned()).or_default() += 1;
             }
         }
         counts.version = VERSION;
-        if *counts == before {
+        if *counts == before && !self.unsaved {
             return Ok(());
         }
         let text = serde_json::to_vec_pretty(&*counts)?;
-        Ok(store::replace(&DiskStore, &self.dir.join(COUNTS), &text)?)
+        let saved = store::replace(&DiskStore, &self.dir.join(COUNTS), &text);
+        self.unsaved = saved.is_err();
+        Ok(saved?)
     }
 }
 

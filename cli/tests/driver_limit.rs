@@ -120,15 +120,27 @@ impl Host {
     }
 
     fn cgpu(&self, arguments: &[&str]) -> Output {
-        let script = "mount --make-rprivate / && mount --bind \"$0\" /proc/driver && mount --bind \"$0/devices\" /proc/devices && exec \"$@\"";
+        self.cgpu_after("true", arguments)
+    }
+
+    /// After what a shell does in the call's mount namespace.
+    fn cgpu_after(&self, done: &str, arguments: &[&str]) -> Output {
+        let script = format!(
+            "mount --make-rprivate / && mount --bind \"$0\" /proc/driver && mount --bind \"$0/devices\" /proc/devices && {done} && exec \"$@\""
+        );
         Command::new("unshare")
-            .args(["--mount", "sh", "-c", script])
+            .args(["--mount", "sh", "-c", &script])
             .arg(self.0.path().join("driver"))
             .arg(env!("CARGO_BIN_EXE_cgpu"))
             .args(arguments)
             .env("CGPU_CONFIG", self.0.path().join("cgpu.toml"))
             .output()
             .unwrap()
+    }
+
+    /// What has the played library loaded as the host's.
+    fn with_nvml(&self) -> String {
+        format!("export LD_LIBRARY_PATH='{}'", self.0.path().display())
     }
 
     /// Soft, hard and cgroup of each call of the setter.
@@ -229,4 +241,54 @@ fn doctor_reports_which_backend_a_container_would_get_and_what_the_others_lack()
             .starts_with("driver-limit (auto, and broker is not offered"),
         "{found}"
     );
+}
+
+#[test]
+fn the_first_start_of_a_boot_makes_the_folder_that_nvmls_answer_is_saved_in() {
+    let Some(host) = Host::find() else { return };
+    let state = host.0.path().join("state");
+    fs::remove_dir_all(&state).unwrap();
+    let command = ["run", "--memory", "4Gi", "--", "true"];
+    let reply = host.cgpu_after(&host.with_nvml(), &command);
+    let err = String::from_utf8_lossy(&reply.stderr);
+    assert!(reply.status.success(), "{err}");
+    assert!(!err.contains("cannot be saved"), "{err}");
+    assert!(state.join("cards.json").is_file());
+    host.assert_clean();
+}
+
+#[test]
+fn cards_are_shown_while_nvmls_answer_cannot_be_saved() {
+    let Some(host) = Host::find() else { return };
+    let state = host.0.path().join("state");
+    let full = format!(
+        "{} && mount -t tmpfs -o size=4k,mode=0700 full '{state}' && head -c 4096 /dev/zero > '{state}/filler'",
+        host.with_nvml(),
+        state = state.display()
+    );
+    for command in [
+        &["cards"][..],
+        &["top", "--once"],
+        &["metrics"],
+        &["doctor"],
+    ] {
+        let reply = host.cgpu_after(&full, command);
+        let (out, err) = (
+            String::from_utf8_lossy(&reply.stdout),
+            String::from_utf8_lossy(&reply.stderr),
+        );
+        assert!(err.contains("cannot be saved"), "{command:?}: {out}{err}");
+        if command == ["doctor"] {
+            assert!(
+                out.contains("1 card") && !out.contains("libnvidia-ml.so.1"),
+                "{out}"
+            );
+        } else {
+            assert!(reply.status.success(), "{command:?}: {out}{err}");
+            assert!(
+                out.contains("GPU-0") || out.contains("NVIDIA Played"),
+                "{command:?}: {out}"
+            );
+        }
+    }
 }

@@ -161,6 +161,41 @@ fn who_follows_gets_the_last_ten_first() {
 }
 
 #[test]
+fn who_follows_a_name_follows_the_container_that_is_made_anew_under_it() {
+    use std::io::{BufRead, BufReader};
+    let host = host();
+    let happens = |id: &str, text: &str| {
+        let key = ContainerKey::new("moby", id).unwrap();
+        let event = Event {
+            names: serde_json::from_str(r#"{"name": "web"}"#).unwrap(),
+            ..Event::now("xid", text)
+        };
+        let state = host.path().join("state");
+        events::append(&events::of_container(&state, &key), &event).unwrap();
+    };
+    happens("one", "first");
+    let mut run = command(&host, &["web", "--follow"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = run.stdout.take().unwrap();
+    let (lines_in, lines_out) = std::sync::mpsc::channel();
+    let _reader = std::thread::spawn(move || {
+        let lines = BufReader::new(output).lines().map_while(Result::ok);
+        lines.for_each(|line| lines_in.send(line).unwrap());
+    });
+    let next = || lines_out.recv_timeout(std::time::Duration::from_secs(30));
+    let (before, after) = (next(), {
+        happens("two", "anew");
+        next()
+    });
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(before.is_ok_and(|line| line.ends_with("first")));
+    assert!(after.is_ok_and(|line| line.ends_with("anew")));
+}
+
+#[test]
 fn what_is_not_understood_names_what_is_allowed() {
     let host = host();
     for (options, parts) in [

@@ -308,6 +308,39 @@ fn top_prints_what_it_shows_where_there_is_no_terminal() {
 }
 
 #[test]
+fn a_grant_that_cannot_be_read_hides_no_other_container() {
+    let Some(host) = Host::start("a_grant_that_cannot_be_read_hides_no_other_container") else {
+        return;
+    };
+    let (_waiting, id) = host.container(&["--memory", "1Gi"]);
+    let torn = host.dir.path().join("state/vgpus/moby/torn");
+    fs::create_dir_all(&torn).unwrap();
+    fs::write(torn.join("grant.json"), "{").unwrap();
+    for command in [
+        &["ps"][..],
+        &["ps", "--json"],
+        &["ps", "--quiet"],
+        &["top", "--once"],
+        &["upgrade"],
+    ] {
+        let output = host.cgpu(command);
+        let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+        assert!(out.contains(&id), "{command:?}: {out}{err}");
+        assert!(err.contains("moby/torn: grant "), "{command:?}: {err}");
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+    }
+    assert!(host.text(&["inspect", &id]).contains(&id));
+    assert_eq!(host.cgpu(&["inspect", "moby/torn"]).status.code(), Some(1));
+    let doctor = host.json(&["doctor", "--json"]);
+    let checks = doctor["checks"].as_array().unwrap();
+    let of = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
+    assert_eq!(of("grants")["level"], "broken");
+    assert_eq!(of("stale grants")["level"], "ok", "a start does not fail");
+    // Nothing is taken from it: its grant stays where it is.
+    assert!(torn.join("grant.json").exists());
+}
+
+#[test]
 fn what_cannot_be_printed_names_standard_output_and_another_user_needs_root() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;

@@ -109,6 +109,41 @@ mod host {
         assert!(driver["remedy"].is_string());
     }
 
+    #[test]
+    fn a_repair_that_is_not_made_is_not_reported_as_made() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: a_repair_that_is_not_made_is_not_reported_as_made: not root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (state, config) = (folder.path().join("state"), folder.path().join("cgpu.toml"));
+        std::fs::create_dir_all(state.join("sim")).unwrap();
+        let card = serde_json::json!({
+            "uuid": "GPU-0", "name": "Simulated", "memory_bytes": 24_u64 << 30, "minor": 0, "index": 0, "pci": "00000000:01:00.0",
+        });
+        let cards =
+            serde_json::json!({"version": 1, "driver_version": "570.195.03", "cards": [card]});
+        std::fs::write(state.join("sim/cards.json"), cards.to_string()).unwrap();
+        let doctor = |configuration: &str, options: &[&str]| {
+            std::fs::write(&config, configuration).unwrap();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu"));
+            command.args(["doctor", "--repair"]).args(options);
+            let output = command.env("CGPU_CONFIG", &config).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let fine = format!("state_dir = {state:?}\n");
+        let reply = doctor(&fine, &["--card", "0"]);
+        for part in ["nothing was left behind", "GPU-0 was not marked unhealthy"] {
+            assert!(reply.contains(part), "no {part}: {reply}");
+        }
+        let reply = doctor("state_dir = 7\n", &["--card", "0"]);
+        assert!(reply.contains("Repair: not done"), "{reply}");
+        assert!(!reply.contains("nothing was left behind"), "{reply}");
+        let reply: serde_json::Value =
+            serde_json::from_str(&doctor("state_dir = 7\n", &["--json"])).unwrap();
+        assert!(reply["reclaimed"].is_null() && reply["cleared_cards"].is_null());
+    }
+
     /// By another process: a child that a test beside this one forks meanwhile would hold the copy open for writing, and it could
     /// not be started.
     fn copy_of_cgpu(to: &std::path::Path) {

@@ -127,4 +127,56 @@ mod tests {
             assert!(printing.contains(text), "{file} prints {text:?}");
         }
     }
+
+    /// `check_unused` of cgpu-sim, whose service runs, with this `cgpu`.
+    fn check_unused(cgpu: Option<&str>, force: &str) -> Output {
+        let folder = tempfile::tempdir().unwrap();
+        let program = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        program("systemctl", "exit 0");
+        if let Some(text) = cgpu {
+            program("cgpu", text);
+        }
+        let functions = format!("{REPOSITORY}/packaging/scripts/cgpu-sim/functions");
+        let booted = folder.path().display().to_string();
+        let functions = fs::read_to_string(functions).unwrap();
+        let functions = functions.replace("/run/systemd/system", &booted);
+        let mut command = Command::new("/bin/sh");
+        command.args(["-ec", &format!("{functions}\ncheck_unused")]);
+        command.env("PATH", folder.path());
+        command.env("CGPU_FORCE_REMOVE", force).output().unwrap()
+    }
+
+    #[test]
+    fn a_simulator_is_not_removed_while_it_is_unknown_whether_containers_have_its_cards() {
+        for (cgpu, force, refused) in [
+            (Some("echo moby/a"), "", Some("moby/a")),
+            (
+                Some("echo its TOML is wrong >&2; exit 1"),
+                "",
+                Some("wrong"),
+            ),
+            (Some("echo moby/a; exit 1"), "", Some("unknown what runs")),
+            (Some("exit 1"), "1", None),
+            (Some(""), "", None),
+            (None, "", None),
+        ] {
+            let output = check_unused(cgpu, force);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                output.status.success(),
+                refused.is_none(),
+                "{cgpu:?}: {error}"
+            );
+            for part in refused
+                .into_iter()
+                .flat_map(|part| [part, "CGPU_FORCE_REMOVE=1"])
+            {
+                assert!(error.contains(part), "{cgpu:?}: {error}");
+            }
+        }
+    }
 }

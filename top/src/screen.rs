@@ -128,7 +128,7 @@ fn headline<'a>(state: &'a State, colours: Colours) -> Line<'a> {
         parts.push(Span::styled("  paused", CHOSEN));
     }
     if let Some(why) = state.trouble() {
-        let text = format!("  no news: {}", cells::clean(why));
+        let text = format!("  {}", cells::clean(why));
         parts.push(Span::styled(text, colours.trouble()));
     }
     Line::from(parts)

@@ -78,7 +78,7 @@ pub struct Sample {
 pub struct State {
     latest: Option<Top>,
     events: Vec<String>,
-    /// Why the last asking brought nothing.
+    /// Why the last asking brought nothing, or not all.
     trouble: Option<String>,
     /// What each slice had of its card's time, parts of a million, newest last; of the slices of the latest document alone.
     history: BTreeMap<RowKey, VecDeque<u64>>,
@@ -102,13 +102,15 @@ impl State {
         self.events = sample.events;
         match sample.top {
             Ok(top) => {
-                self.trouble = None;
+                let unread = top.unread.join("; ");
+                self.trouble = (!unread.is_empty())
+                    .then(|| format!("containers that cannot be read: {unread}"));
                 self.remember(&top);
                 self.latest = Some(top);
                 self.hold_selection();
             }
             // What was known stays, with the reason above it.
-            Err(why) => self.trouble = Some(why),
+            Err(why) => self.trouble = Some(format!("no news: {why}")),
         }
     }
 

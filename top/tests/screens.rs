@@ -84,6 +84,7 @@ fn host(second: u64) -> Top {
         driver_version: cards.driver_version,
         cards: vec![card(0), second_card],
         vgpus,
+        unread: Vec::new(),
     }
 }
 

@@ -37,9 +37,9 @@ pub struct Doctor {
     pub backends: Vec<DoctorBackend>,
     /// One by one.
     pub checks: Vec<Check>,
-    /// Containers whose leftovers were taken back; absent without `--repair`.
+    /// Containers whose leftovers were taken back; absent without `--repair`, and where the configuration cannot be read.
     pub reclaimed: Option<Vec<String>>,
-    /// Cards whose report of bad health was taken back: containers are placed on them again; absent without `--repair`, empty without its `--card`.
+    /// Cards whose report of bad health was taken back: containers are placed on them again; absent as `reclaimed` is, empty without `--card`.
     pub cleared_cards: Option<Vec<String>>,
 }
 

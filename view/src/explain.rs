@@ -139,6 +139,10 @@ fn in_words(outcome: &Outcome, policy: Policy, is_placed: bool) -> (OutcomeKind,
             OutcomeKind::Unhealthy,
             format!("unhealthy: {why}; `cgpu doctor --repair --card CARD` clears it"),
         ),
+        Outcome::Unusable(Unusable::Lost(why)) => (
+            OutcomeKind::Unhealthy,
+            format!("unhealthy: {why}; it is used again when NVML answers for it"),
+        ),
         Outcome::Unusable(Unusable::Unshareable(why)) => {
             (OutcomeKind::Unshareable, format!("it {why}"))
         }

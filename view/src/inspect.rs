@@ -12,7 +12,8 @@ use vgpu::Container;
 
 use crate::JSON_VERSION;
 use crate::events::Subject;
-use crate::ps::{PsVgpu, collect};
+use crate::host_driver::ANSWER;
+use crate::ps::{PsVgpu, each};
 
 /// What `cgpu inspect` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -39,12 +40,13 @@ impl Inspect {
     /// Asks the state folder and the broker.
     ///
     /// # Errors
-    /// A state folder, grant or log of events that cannot be read; a container that has no vGPU (any more).
+    /// A state folder, or this container's grant or log of events, that cannot be read; a container that has no vGPU (any more).
     pub fn collect(config: &Config, key: &ContainerKey) -> anyhow::Result<Self> {
-        let mut vgpus = collect(config)?.vgpus.into_iter();
-        let is_it = |vgpu: &PsVgpu| vgpu.namespace == key.namespace() && vgpu.container == key.id();
+        let mut vgpus = each(config, ANSWER)?.into_iter();
+        let found = vgpus.find(|(other, _)| other == key);
+        let vgpu = found.map(|(_, read)| read).transpose()?;
         let container = Container::new(config.clone(), key.clone());
-        let (Some(vgpu), Some(grant)) = (vgpus.find(is_it), container.granted()?) else {
+        let (Some(vgpu), Some(grant)) = (vgpu, container.granted()?) else {
             let ended = Called::from(key);
             bail!("{ended} has ended; `cgpu events {ended}` has what happened to it");
         };

@@ -11,7 +11,7 @@ use cards::{
     IoUring, ManagedMemory, Mode, OnViolation, RegisteredMemory, Weakness,
 };
 use control::{CallCounts, CardStatus, Folded, HealthStatus, ProcessStatus, Status};
-use host_config::Config;
+use host_config::{Config, chain};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 use vgpu::{BrokerState, Life, OwnUsage, PodNames, VgpuState};
@@ -35,6 +35,9 @@ pub struct Ps {
     /// and those of its own mount namespace. Absent where they were not looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<Vec<PathBuf>>,
+    /// Containers whose state cannot be read, and why: they are not among the others.
+    #[serde(skip)]
+    pub unread: Vec<String>,
 }
 
 /// One container's vGPU.
@@ -284,13 +287,20 @@ struct NamedPid {
 /// Asks the state folder and the brokers.
 ///
 /// # Errors
-/// A state folder or grant that cannot be read.
+/// A state folder that cannot be read.
 pub fn collect(config: &Config) -> Result<Ps, vgpu::Error> {
-    let read = each(config, ANSWER)?.into_iter().map(|(_, read)| read);
+    let (mut vgpus, mut unread) = (Vec::new(), Vec::new());
+    for (key, read) in each(config, ANSWER)? {
+        match read {
+            Ok(vgpu) => vgpus.push(vgpu),
+            Err(error) => unread.push(format!("{}: {}", Called::from(&key), chain(&error))),
+        }
+    }
     Ok(Ps {
         version: JSON_VERSION,
-        vgpus: read.collect::<Result<_, _>>()?,
+        vgpus,
         elsewhere: None,
+        unread,
     })
 }
 

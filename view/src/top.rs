@@ -23,6 +23,9 @@ pub struct Top {
     pub cards: Vec<CardRow>,
     /// By namespace and container.
     pub vgpus: Vec<PsVgpu>,
+    /// Containers whose state cannot be read, and why: they are not among the others.
+    #[serde(skip)]
+    pub unread: Vec<String>,
 }
 
 /// What the containers of a card use of it together.
@@ -40,17 +43,19 @@ impl Top {
     /// Asks the driver, the state folder and the brokers.
     ///
     /// # Errors
-    /// A driver that cannot say its cards; a state folder, grant or reservations that cannot be read.
+    /// A driver that cannot say its cards; a state folder or reservations that cannot be read.
     pub fn collect(config: &Config) -> anyhow::Result<Self> {
         let at_unix_ms = cards::events::now_unix_ms();
         let cards = crate::cards::collect(config)?;
+        let ps = crate::ps::collect(config)?;
         Ok(Self {
             version: JSON_VERSION,
             at_unix_ms,
             driver: cards.driver,
             driver_version: cards.driver_version,
             cards: cards.cards,
-            vgpus: crate::ps::collect(config)?.vgpus,
+            vgpus: ps.vgpus,
+            unread: ps.unread,
         })
     }
 

@@ -181,6 +181,40 @@ fn what_cannot_be_copied_is_copied_later() {
 }
 
 #[test]
+fn what_cannot_be_copied_is_counted_once_all_the_same() {
+    let host = Host::new();
+    let mut history = host.history();
+    let xids = |history: &History| history.counted.events()[0];
+    host.happens("xid", "0", None);
+    history.round().unwrap();
+    let copy = events::of_container(&host.dir(), &key());
+    let (log, former) = (copy.join(events::NAME), copy.join(events::FORMER_NAME));
+    // What was copied can be read, and nothing more can be written; nor can the counts.
+    fs::rename(&log, &former).unwrap();
+    std::os::unix::fs::symlink("nowhere", &log).unwrap();
+    let counts = host.dir().join(format!("{COUNTS}.tmp"));
+    fs::create_dir(&counts).unwrap();
+    for number in 1..4 {
+        host.happens("xid", &number.to_string(), None);
+        for _ in 0..2 {
+            history.round_or_report();
+            assert!(history.trouble.is_some());
+            assert_eq!(xids(&history), ("xid", number + 1));
+        }
+    }
+    fs::remove_file(&log).unwrap();
+    fs::rename(&former, &log).unwrap();
+    fs::remove_dir(&counts).unwrap();
+    history.round().unwrap();
+    assert_eq!(host.texts(), ["0", "1", "2", "3"]);
+    assert_eq!(xids(&history), ("xid", 4));
+    assert_eq!(xids(&host.history()), ("xid", 4));
+    host.happens("xid", "4", None);
+    history.round().unwrap();
+    assert_eq!(xids(&history), ("xid", 5));
+}
+
+#[test]
 fn many_containers_share_the_lines_that_are_logged() {
     assert_eq!(
         [0, 1, 16, 17, 128, 5000].map(most_logged),

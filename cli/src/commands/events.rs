@@ -118,16 +118,13 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let named = options.container.as_deref();
     let history = options.history.as_deref();
     history.map(look_for).transpose()?;
-    let named = named.map(|name| find(&config, history, name));
-    let named = named.transpose()?;
+    let mut of_name = named.map(|name| find(&config, history, name)).transpose()?;
     let mut last: HashMap<Subject, Vec<Event>> = HashMap::new();
     let mut most = options.most();
     loop {
         let mut found = Vec::new();
-        for subject in named
-            .clone()
-            .map_or_else(|| Subject::all(&config, history), Ok)?
-        {
+        let all = || Subject::all(&config, history);
+        for subject in of_name.clone().map_or_else(all, Ok)? {
             let (all, names) = subject.log(&config, history)?;
             let seen = last.insert(subject.clone(), all.clone());
             let new = all
@@ -158,6 +155,13 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(PERIOD);
+        if let (Some(of_name), Some(name)) = (&mut of_name, named) {
+            // A container that was made anew has the name, and another id. That nobody has it any more is no error.
+            let now = find(&config, history, name).unwrap_or_default();
+            of_name.extend(now);
+            of_name.sort();
+            of_name.dedup();
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! How a list is printed: as a table of some width, as JSON, or as names alone.
 
-use anyhow::Context;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -71,4 +73,15 @@ impl Form {
         crate::output::print(&text).context("write to standard output")?;
         Ok(())
     }
+}
+
+/// How a command ends that has shown containers: those that cannot be read are named.
+///
+/// # Errors
+/// There are any.
+pub(super) fn all_shown(unread: &[String]) -> anyhow::Result<ExitCode> {
+    if !unread.is_empty() {
+        bail!("containers that cannot be read: {}", unread.join("; "));
+    }
+    Ok(ExitCode::SUCCESS)
 }

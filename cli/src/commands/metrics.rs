@@ -12,6 +12,10 @@ use view::version::Build;
 
 /// Below the help of `cgpu metrics`.
 pub(super) const EXAMPLES: &str = "\
+cgpu-agent alone has what is counted over time (cgpu_events_total, cgpu_starts_refused_total,
+cgpu_scrape_errors_total, cgpu_prepare_*), the time that a scrape takes, NVML's figures of real
+GPUs, and other exporters' names of metrics (`[metrics] dialects`).
+
 Example, for the textfile collector of Prometheus' node exporter:
   cd /var/lib/node_exporter && cgpu metrics > cgpu.new && mv cgpu.new cgpu.prom";
 

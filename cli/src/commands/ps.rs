@@ -11,7 +11,7 @@ use view::host_driver::HostDriver;
 use view::ps::{Ps, collect};
 
 use super::doctor::elsewhere;
-use super::list::Form;
+use super::list::{Form, all_shown};
 use crate::render;
 
 /// Below the help of `cgpu ps`.
@@ -79,7 +79,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         render::ps::render(ps, &names, width, look)
     })?;
-    Ok(ExitCode::SUCCESS)
+    all_shown(&ps.unread)
 }
 
 /// The filters with the cards that they mean, among those that the host has and those that containers have.

@@ -213,6 +213,10 @@ fn events(config: &Config) -> anyhow::Result<String> {
 
 fn containers(archive: &mut Archive, config: &Config, ps: Ps) -> anyhow::Result<()> {
     archive.add("ps.json", view::json(&ps).map_err(Into::into))?;
+    for unread in &ps.unread {
+        let line = format!("a container cannot be read: {unread}\n");
+        archive.contents.push_str(&line);
+    }
     let is_well = |vgpu: &PsVgpu| {
         vgpu.state == State::Running && vgpu.health.as_deref().is_none_or(|health| health == "ok")
     };

@@ -188,6 +188,9 @@ fn simulated() -> anyhow::Result<Option<Smi>> {
         bail!("the simulator of this host's cards does not answer: {why}");
     }
     let (cards, vgpus) = (cards::collect(&config)?, ps::collect(&config)?);
+    for unread in &vgpus.unread {
+        tracing::warn!("a container cannot be read: {unread}");
+    }
     Ok(Some(smi::simulated(&cards, &vgpus)))
 }
 

@@ -14,6 +14,7 @@ use view::ps::Ps;
 use view::top::Top;
 use view::{JSON_VERSION, moment};
 
+use super::list::all_shown;
 use super::not_understood;
 use crate::output::{Reader, print};
 use crate::render::ps::Width;
@@ -74,8 +75,8 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let is_once = options.once || !is_plain && options.rounds.is_none();
     let rounds = if is_once { Some(1) } else { options.rounds };
-    print_rounds(&Config::load()?, options, rounds)?;
-    Ok(ExitCode::SUCCESS)
+    let unread = print_rounds(&Config::load()?, options, rounds)?;
+    all_shown(&unread)
 }
 
 /// Becomes the program of the full screen.
@@ -95,11 +96,17 @@ fn full_screen(period: Duration) -> anyhow::Result<ExitCode> {
     Err(error).with_context(|| format!("start {}", path.display()))
 }
 
-fn print_rounds(config: &Config, options: &Options, rounds: Option<u64>) -> anyhow::Result<()> {
+/// Returns what could not be read in the last round.
+fn print_rounds(
+    config: &Config,
+    options: &Options,
+    rounds: Option<u64>,
+) -> anyhow::Result<Vec<String>> {
     let mut next = Instant::now();
     let mut round = 0;
     loop {
-        let top = Top::collect(config)?;
+        let mut top = Top::collect(config)?;
+        let unread = std::mem::take(&mut top.unread);
         let text = if options.json {
             serde_json::to_string(&top)?
         } else {
@@ -108,7 +115,10 @@ fn print_rounds(config: &Config, options: &Options, rounds: Option<u64>) -> anyh
         let reader = print(&text).context("write to standard output")?;
         round += 1;
         if reader == Reader::Gone || rounds.is_some_and(|rounds| round >= rounds) {
-            return Ok(());
+            return Ok(unread);
+        }
+        if !unread.is_empty() {
+            tracing::warn!("containers that cannot be read: {}", unread.join("; "));
         }
         if !options.json {
             print("").context("write to standard output")?;
@@ -142,6 +152,7 @@ fn tables(top: Top) -> String {
         version: JSON_VERSION,
         vgpus,
         elsewhere: None,
+        unread: Vec::new(),
     };
     let look = Look::of_output();
     format!(

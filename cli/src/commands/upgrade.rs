@@ -8,11 +8,12 @@ use anyhow::{Context, bail};
 use cards::{Called, ContainerKey};
 use clap::Args;
 use control::Upgraded;
-use host_config::Config;
+use host_config::{Config, chain};
 use serde::Serialize;
 use vgpu::{BrokerState, Container};
 
 use super::Form;
+use super::list::all_shown;
 use view::JSON_VERSION;
 use view::names::find;
 
@@ -78,12 +79,17 @@ enum Outcome {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let config = Arc::new(Config::load()?);
+    let mut unread = Vec::new();
     let keys = if options.containers.is_empty() {
-        vgpu::list(&config)?
-            .into_iter()
-            .filter(|state| state.broker == BrokerState::Alive)
-            .map(|state| state.grant.key)
-            .collect()
+        let mut keys = Vec::new();
+        for (key, state) in vgpu::list_each(&config)? {
+            match state {
+                Ok(state) if state.broker == BrokerState::Alive => keys.push(key),
+                Ok(_) => {}
+                Err(error) => unread.push(format!("{}: {}", Called::from(&key), chain(&error))),
+            }
+        }
+        keys
     } else {
         let named = options.containers.iter().map(|name| find(&config, name));
         named.collect::<anyhow::Result<Vec<ContainerKey>>>()?
@@ -98,7 +104,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     options.form.print(&report, render)?;
     match problem(&report.containers) {
         Some(problem) => bail!(problem),
-        None => Ok(ExitCode::SUCCESS),
+        None => all_shown(&unread),
     }
 }
 
@@ -140,7 +146,7 @@ impl Row {
 fn upgraded(config: &Config, container: &Container) -> Outcome {
     let error = match vgpu::upgrade::upgrade(container) {
         Ok(upgraded) => return Outcome::Upgraded(upgraded),
-        Err(error) => host_config::chain(&error),
+        Err(error) => chain(&error),
     };
     match settled(config, container.key()) {
         Ok(None) => Outcome::Ended { ended: true },
@@ -157,8 +163,9 @@ fn upgraded(config: &Config, container: &Container) -> Outcome {
 fn settled(config: &Config, key: &ContainerKey) -> anyhow::Result<Option<bool>> {
     let deadline = Instant::now() + ENDING;
     loop {
-        let mut states = vgpu::list(config)?.into_iter();
-        let state = states.find(|state| state.grant.key == *key);
+        let mut states = vgpu::list_each(config)?.into_iter();
+        let state = states.find(|(other, _)| other == key);
+        let state = state.map(|(_, read)| read).transpose()?;
         match state.map(|state| state.broker == BrokerState::Alive) {
             Some(false) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
             settled => return Ok(settled),

@@ -177,10 +177,10 @@ impl Inventory {
         Ok((saved.driver_version == loaded_driver_version).then_some(saved))
     }
 
-    /// Asks NVML now and saves the answer, as `cgpu cards` and `cgpu doctor` do.
+    /// Asks NVML now and saves the answer, as `cgpu cards` and `cgpu doctor` do. An answer that cannot be saved holds all the same.
     ///
     /// # Errors
-    /// NVML is absent, refuses, or is not built in; the answer cannot be saved.
+    /// NVML is absent, refuses, or is not built in.
     pub fn ask_driver(state_dir: &Path, loaded_driver_version: &str) -> Result<Self, Error> {
         let former = Self::saved(state_dir, loaded_driver_version).ok().flatten();
         // Before the question: what is bound anew meanwhile is asked about again.
@@ -196,7 +196,9 @@ impl Inventory {
         let path = Self::saved_path(state_dir);
         let bytes = store::to_json("saved inventory", &path, &saved)?;
         // Starts, views and the agent ask without the state lock, and more than one of them at a time.
-        store::replace_beside_others(&path, &bytes)?;
+        if let Err(error) = store::replace_beside_others(&path, &bytes) {
+            tracing::warn!(%error, "NVML's answer cannot be saved: the next start asks again, and a program without NVML starts no container");
+        }
         Ok(found)
     }
 

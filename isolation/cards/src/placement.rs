@@ -27,7 +27,7 @@ pub struct Candidate {
     pub free_bytes: u64,
     /// Who has been promised what of its time.
     pub reserved: ReservedTime,
-    /// Why nothing may be placed on it; `None`: it is well.
+    /// Why nothing may be placed on it by its report of bad health; `None`: there is none.
     pub unhealthy: Option<String>,
     /// Whether more of it is reserved than it has.
     pub overcommitted: Option<Overcommitted>,
@@ -38,6 +38,7 @@ impl Candidate {
     fn unusable(&self) -> Option<Unusable> {
         let unhealthy = self.unhealthy.clone().map(Unusable::Unhealthy);
         unhealthy
+            .or_else(|| Some(Unusable::Lost(self.card.lost()?.0)))
             .or_else(|| self.card.unshareable().map(Unusable::Unshareable))
             .or_else(|| self.overcommitted.map(Unusable::Overcommitted))
     }
@@ -411,6 +412,12 @@ fn named_candidates<'a>(
             None => {}
             Some(Unusable::Unhealthy(reason)) => {
                 return Err(Refusal::Unhealthy {
+                    name: name(),
+                    reason,
+                });
+            }
+            Some(Unusable::Lost(reason)) => {
+                return Err(Refusal::Lost {
                     name: name(),
                     reason,
                 });

@@ -14,8 +14,10 @@ pub const MIB: u64 = 1 << 20;
 /// Why nothing is placed on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unusable {
-    /// What was seen of a card that is not well.
+    /// What was seen of a card that is not well, until somebody clears it.
     Unhealthy(String),
+    /// What NVML answers for a card that it does not reach, as long as it does not.
+    Lost(String),
     /// How it is set.
     Unshareable(Unshareable),
     /// What is reserved of it.
@@ -123,6 +125,16 @@ pub enum Refusal {
         /// What was seen.
         reason: String,
     },
+    /// A named card that NVML does not reach. There is nothing to clear.
+    #[error(
+        "card {name} is unhealthy: {reason}; nothing is placed on it until NVML answers for it again, which `cgpu cards` asks"
+    )]
+    Lost {
+        /// The card.
+        name: String,
+        /// What NVML answers.
+        reason: String,
+    },
     /// A named card that is set so that containers cannot share it.
     #[error("card {name} {why}")]
     Unshareable {
@@ -204,7 +216,7 @@ impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.unusable {
             None => {}
-            Some(Unusable::Unhealthy(reason)) => {
+            Some(Unusable::Unhealthy(reason) | Unusable::Lost(reason)) => {
                 return write!(
                     f,
                     "card {} ({}) none, it is unhealthy: {reason}",

@@ -159,8 +159,7 @@ impl<'a> Reservations<'a> {
                     overcommitted: free_bytes.is_none().then_some(overcommitted),
                     reserved: self.reserved(&of_card, claimed, defaults)?,
                     unhealthy: health::of_card(&self.cards_dir, &card.uuid)?
-                        .map(|health| health.reason)
-                        .or_else(|| Some(card.lost()?.0)),
+                        .map(|health| health.reason),
                 })
             })
             .collect()

@@ -29,7 +29,7 @@ impl Answers {
     /// # Errors
     /// The host's.
     pub fn ask(config: &Config) -> Result<Self, Error> {
-        let host = Host::find(config)?;
+        let host = Host::find_and_save(config)?;
         state::prepare(&config.state_dir)?;
         let unsettled = Unsettled::ask(config);
         sweep_sockets();

@@ -18,7 +18,7 @@ use spec::edit::Mount;
 use sys::failed;
 use verdict::filter::{Coverage, FilterSpec};
 
-use crate::{Error, mount};
+use crate::{Error, mount, state};
 
 /// Refuses whoever is not the host's root: grants, brokers and the simulator's nodes are root's, and a broker of somebody else could
 /// be killed or replaced by that one's containers. A rootless engine is root in a user namespace of its own, or nobody.
@@ -92,6 +92,14 @@ impl Host {
                 simulated: SimulatedInventory::path(&config.state_dir),
             }),
         }
+    }
+
+    /// The same for whoever uses the state folder next: it is made where NVML's answer is to be saved in it.
+    pub(crate) fn find_and_save(config: &Config) -> Result<Self, Error> {
+        if config.driver.kind != DriverKind::Sim && Path::new(VERSION_PATH).exists() {
+            state::prepare(&config.state_dir)?;
+        }
+        Self::find(config)
     }
 
     fn kernel(config: &Config) -> Result<Self, Error> {

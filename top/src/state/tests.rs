@@ -23,6 +23,7 @@ pub(crate) fn document() -> Top {
         driver: cards.driver,
         driver_version: cards.driver_version,
         cards: cards.cards,
+        unread: Vec::new(),
         vgpus: vec![vgpu("a", 3, 10), vgpu("b", 1, 30), vgpu("web", 2, 20)],
     }
 }
@@ -108,7 +109,7 @@ fn what_is_known_stays_while_nothing_is_learnt() {
         top: Err("no permission".to_owned()),
         events: Vec::new(),
     });
-    assert_eq!(state.trouble(), Some("no permission"));
+    assert_eq!(state.trouble(), Some("no news: no permission"));
     assert_eq!(ids(&state).len(), 3);
     press(&mut state, "p");
     state.take(sample(Top {
@@ -124,6 +125,12 @@ fn what_is_known_stays_while_nothing_is_learnt() {
     assert_eq!(state.trouble(), None);
     assert!(ids(&state).is_empty());
     assert!(state.history.is_empty(), "nothing is kept of what has gone");
+    state.take(sample(Top {
+        unread: vec!["moby/torn: torn".to_owned()],
+        ..document()
+    }));
+    assert_eq!(ids(&state).len(), 3);
+    assert!(state.trouble().is_some_and(|why| why.contains("moby/torn")));
 }
 
 #[test]

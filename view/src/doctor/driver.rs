@@ -73,18 +73,17 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         )),
         _ => {}
     }
-    let inventory = match facts.driver {
-        HostDriver::Kernel => "NVML",
-        HostDriver::Sim | HostDriver::None => "cards",
+    let (inventory, remedy) = match facts.driver {
+        HostDriver::Kernel => (
+            "NVML",
+            "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
+        ),
+        HostDriver::Sim | HostDriver::None => ("cards", "start cgpu-sim again"),
     };
     checks.push(match &facts.cards {
         Ok(0) => Check::missing(inventory, "no card", "add a card to this host or profile"),
         Ok(count) => standing::cards(inventory, *count, &facts.unhealthy),
-        Err(why) => Check::missing(
-            inventory,
-            why,
-            "install the driver's user libraries (libnvidia-ml.so.1) of the same version",
-        ),
+        Err(why) => Check::missing(inventory, why, remedy),
     });
     checks.extend(standing::unshareable(facts));
     checks.extend(facts.uvm.as_ref().map(uvm));

@@ -36,8 +36,8 @@ pub enum Standing {
 pub struct Container {
     /// As it is shown.
     pub name: String,
-    /// As `cgpu ps` shows it.
-    pub state: State,
+    /// As `cgpu ps` shows it, or why it cannot be read.
+    pub state: Result<State, String>,
 }
 
 /// An engine that is installed here.
@@ -226,20 +226,17 @@ impl Reach {
 
 fn of(containers: &Result<Vec<Container>, String>, reach: Reach) -> Vec<Check> {
     const STALE: &str = "stale grants";
+    const UNREAD: &str = "a grant or reservations that cannot be read are never overwritten: move it away once nothing runs";
     let containers = match containers {
         Ok(containers) => containers,
         Err(why) => {
-            return vec![Check::missing(
-                STALE,
-                why,
-                "a grant or reservations that cannot be read are never overwritten: move it away once nothing runs",
-            )];
+            return vec![Check::missing(STALE, why, UNREAD)];
         }
     };
     let named = |state: State| {
         let of: Vec<&str> = containers
             .iter()
-            .filter(|container| container.state == state)
+            .filter(|container| container.state == Ok(state))
             .map(|container| container.name.as_str())
             .collect();
         (!of.is_empty()).then(|| of.join(", "))
@@ -252,6 +249,14 @@ fn of(containers: &Result<Vec<Container>, String>, reach: Reach) -> Vec<Check> {
             "`cgpu doctor --repair` releases them now, else the next start of a GPU container does",
         ),
     }];
+    let unread = containers.iter().filter_map(|container| {
+        let why = container.state.as_ref().err()?;
+        Some(format!("{}: {why}", container.name))
+    });
+    let unread: Vec<String> = unread.collect();
+    if !unread.is_empty() {
+        checks.push(Check::broken("grants", unread.join("; "), UNREAD));
+    }
     if let Some(gone) = named(State::BrokerGone) {
         checks.push(Check::broken(
             "brokers",
@@ -399,7 +404,7 @@ mod tests {
         ] {
             let container = Container {
                 name: "default/c1".to_owned(),
-                state,
+                state: Ok(state),
             };
             let checks = of(&Ok(vec![container]), Reach::NoSimulator);
             let check = checks.iter().rfind(|check| check.name == name).unwrap();
@@ -414,7 +419,7 @@ mod tests {
     fn a_simulator_that_answers_is_not_to_be_started_again() {
         let container = Container {
             name: "default/c1".to_owned(),
-            state: State::DriverUnreachable,
+            state: Ok(State::DriverUnreachable),
         };
         let checks = of(&Ok(vec![container]), Reach::FormerSimulator);
         let check = checks

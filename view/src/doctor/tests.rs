@@ -328,7 +328,7 @@ fn what_only_makes_it_worse_does_not_stop_a_start() {
     facts.cgroup = Cgroup::None;
     facts.containers = Ok(vec![Container {
         name: "default/c1".to_owned(),
-        state: State::Stale,
+        state: Ok(State::Stale),
     }]);
     facts.filters = Err(FiltersUnread::NotTried("why".into()));
     facts.node_differences = vec!["/dev/nvidia-uvm is 510:0".to_owned()];

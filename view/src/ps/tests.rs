@@ -70,6 +70,7 @@ fn the_document_is_as_scripts_know_it() {
     let reserved = reserved(&config, &loose.grant).unwrap();
     let running = granted(Some(status()), BrokerState::Alive);
     let document = Ps {
+        unread: Vec::new(),
         version: JSON_VERSION,
         vgpus: vec![
             one(&running, Some(99), &reserved),

@@ -135,23 +135,33 @@ pub(super) fn run(form: Form, repair: &Repair) -> anyhow::Result<ExitCode> {
         (Ok(config), Repair::Card(name)) => Some((config, named_card(config, name)?)),
         _ => None,
     };
-    let reclaimed = match (&loaded, repair) {
-        (_, Repair::No) => None,
-        (Ok(config), _) => Some(take_leftovers(config)?),
-        (Err(_), _) => Some(Vec::new()),
-    };
-    let mut cleared_cards = (*repair != Repair::No).then(Vec::new);
-    if let Some((config, uuid)) = card
-        && cards::health::clear(&config.state_dir, &uuid)?
-    {
-        vgpu::events::card_repaired(config, &uuid);
-        cleared_cards.get_or_insert_default().push(uuid.to_string());
+    let (mut reclaimed, mut cleared_cards, mut undone) = (None, None, None);
+    match (&loaded, repair) {
+        (_, Repair::No) => {}
+        (Ok(config), _) => {
+            reclaimed = Some(take_leftovers(config)?);
+            cleared_cards = Some(Vec::new());
+        }
+        (Err(_), _) => {
+            undone = Some("Repair: not done, since the configuration cannot be read".to_owned());
+        }
+    }
+    if let Some((config, uuid)) = card {
+        if cards::health::clear(&config.state_dir, &uuid)? {
+            vgpu::events::card_repaired(config, &uuid);
+            cleared_cards = Some(vec![uuid.to_string()]);
+        } else {
+            undone = Some(format!("Card {uuid} was not marked unhealthy"));
+        }
     }
     let mut doctor = assessed(&loaded);
     doctor.reclaimed = reclaimed;
     doctor.cleared_cards = cleared_cards;
     form.print(&doctor, |doctor| {
-        render::doctor::render(doctor, render::Look::of_output())
+        let text = render::doctor::render(doctor, render::Look::of_output());
+        undone
+            .iter()
+            .fold(text, |text, undone| format!("{text}\n\n{undone}"))
     })?;
     Ok(if doctor.is_well {
         ExitCode::SUCCESS

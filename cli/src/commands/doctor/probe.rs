@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use cards::Called;
 use cards::claims::Claims;
 use driver_libraries::uvm_module::Standing;
 use host_config::config::{DEFAULT_PATH, PATH_VARIABLE, kubernetes};
@@ -304,7 +305,14 @@ fn unhealthy(
         let health = cards::health::of(&config.state_dir, &card.uuid);
         let reported = health.map_err(|error| chain(&error))?;
         let reported = reported.map(|health| health.reason);
-        if let Some(reason) = reported.or_else(|| Some(card.lost()?.0)) {
+        // Nothing is cleared of it, as the check's remedy has it of others.
+        let lost = || {
+            Some(format!(
+                "{}, and used again when NVML answers for it",
+                card.lost()?.0
+            ))
+        };
+        if let Some(reason) = reported.or_else(lost) {
             unhealthy.push((card.uuid.to_string(), reason));
         }
     }
@@ -322,15 +330,18 @@ fn unshareable(inventory: &Result<Option<cards::Inventory>, String>) -> Vec<(Str
 }
 
 fn containers(config: &Config) -> Result<Vec<Container>, String> {
-    let ps = ps::collect(config).map_err(|error| chain(&error))?;
-    Ok(ps
-        .vgpus
-        .iter()
-        .map(|vgpu| Container {
+    let each = ps::each(config, ANSWER).map_err(|error| chain(&error))?;
+    let container = |(key, read): ps::Each| match read {
+        Ok(vgpu) => Container {
             name: vgpu.called().to_string(),
-            state: vgpu.state,
-        })
-        .collect())
+            state: Ok(vgpu.state),
+        },
+        Err(error) => Container {
+            name: Called::from(&key).to_string(),
+            state: Err(chain(&error)),
+        },
+    };
+    Ok(each.into_iter().map(container).collect())
 }
 
 #[cfg(test)]

@@ -122,6 +122,29 @@ fn every_card_has_its_reason() {
 }
 
 #[test]
+fn a_refusal_sends_nobody_to_clear_a_card_that_nvml_reports_as_lost() {
+    let mut candidates = [candidate(0, 24, 24), candidate(1, 24, 24)];
+    candidates[0].card.modes.lost_since_unix_ms = Some(1);
+    assert_eq!(chosen(&candidates, &request(4, 1)), [1]);
+    let named = RequestedCards {
+        cards: Choice::Named(vec![CardName::Index(0)]),
+        ..request(4, 1)
+    };
+    let lost = place(&candidates, &named).unwrap_err().to_string();
+    assert!(
+        lost.contains("until NVML answers") && !lost.contains("--repair"),
+        "{lost}"
+    );
+    // What a broker has reported of it comes first, and is cleared.
+    candidates[0].unhealthy = Some("Xid 79".to_owned());
+    let marked = place(&candidates, &named).unwrap_err().to_string();
+    assert!(
+        marked.contains("Xid 79") && marked.contains("--repair --card 0"),
+        "{marked}"
+    );
+}
+
+#[test]
 fn an_unhealthy_card_gets_nothing_and_the_refusal_reports_why() {
     let mut candidates = [candidate(0, 24, 6), candidate(1, 24, 24)];
     candidates[0].unhealthy = Some("it was lost".to_owned());

@@ -80,6 +80,7 @@ fn of_placement(refusal: &Refusal) -> Fault {
         | Refusal::UnknownCard { .. }
         | Refusal::Excluded { .. }
         | Refusal::Unhealthy { .. }
+        | Refusal::Lost { .. }
         | Refusal::Unshareable { .. }
         | Refusal::Overcommitted { .. }
         | Refusal::Indivisible { .. }

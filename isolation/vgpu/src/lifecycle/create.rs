@@ -188,7 +188,7 @@ impl Create<'_> {
             Some(host) => host,
             None => {
                 host::require_root()?;
-                found = Host::find(config)?;
+                found = Host::find_and_save(config)?;
                 &found
             }
         };

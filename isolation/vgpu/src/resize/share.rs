@@ -127,7 +127,7 @@ pub fn set_rules(
 ) -> Result<RulesChanged, Error> {
     // Before anything is looked at: a wrong value is wrong on any card.
     let name = requested.check(card)?;
-    let host = Host::find(config)?;
+    let host = Host::find_and_save(config)?;
     crate::state::prepare(&config.state_dir)?;
     let defaults = host.defaults(config);
     let card = named(&host.inventory.cards, &name)?;
