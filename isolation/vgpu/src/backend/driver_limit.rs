@@ -313,17 +313,25 @@ fn limits(cards: &[RecordedCard], reservation: Reservation) -> Vec<CardLimit> {
         .collect()
 }
 
-/// The leaf of a container whose limit was set, or was about to be.
-pub(super) fn recorded_leaf(dir: &ContainerDir) -> Option<Leaf> {
-    Some(read(dir).ok()??.leaf)
+/// The leaf of a container whose limit was set, or was about to be. A broken note names none, nor does one of another version.
+///
+/// # Errors
+/// The note cannot be read.
+pub(super) fn recorded_leaf(dir: &ContainerDir) -> Result<Option<Leaf>, Error> {
+    match read(dir) {
+        Ok(record) => Ok(record.map(|record| record.leaf)),
+        Err(Error::LimitsRecord { .. } | Error::LimitsRecordVersion { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn read(dir: &ContainerDir) -> Result<Option<Record>, Error> {
     let path = dir.file(FILE);
-    if !path.exists() {
-        return Ok(None);
-    }
-    let text = read_capped("memory limits", &path, SIZE_MAX_BYTES)?;
+    let text = match read_capped("memory limits", &path, SIZE_MAX_BYTES) {
+        Ok(text) => text,
+        Err(cards::Error::Io(error)) if error.is_absent() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
     let record: Record = serde_json::from_slice(&text).map_err(|source| Error::LimitsRecord {
         path: path.clone(),
         source,
