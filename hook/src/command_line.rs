@@ -70,7 +70,7 @@ pub enum Subcommand {
         /// The container.
         id: String,
         /// The file of the process spec, if there is one.
-        process: Option<ProcessOption>,
+        process: Option<FileOption>,
         /// `--cap`: what the process may do beyond the container's own.
         capabilities: Vec<String>,
         /// `--detach`: the runtime ends before its process. Absent: behind it.
@@ -87,6 +87,8 @@ pub enum Subcommand {
     Update {
         /// The container.
         id: String,
+        /// The file of its new resources; `-` is standard input.
+        resources: Option<FileOption>,
     },
     /// Everything else.
     Other,
@@ -100,7 +102,7 @@ impl Subcommand {
             Self::Checkpoint { id }
             | Self::Start { id }
             | Self::Exec { id, .. }
-            | Self::Update { id }
+            | Self::Update { id, .. }
             | Self::Delete {
                 which: Deleted::One(id),
             } => Some(id),
@@ -202,18 +204,28 @@ pub enum ParseError {
     },
 }
 
-/// `--process` of an exec.
+/// An option that names a JSON file: `--process` of an exec, `--resources` of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProcessOption {
+pub struct FileOption {
     /// The file.
     pub file: PathBuf,
-    /// `--process` or `-p`: runc takes one of both alone.
+    /// `--process` or `-p`, say: runc takes one of both alone.
     pub name: String,
-    /// So many words of the command line are before the container's name.
+    /// Where another one may be put: behind so many words of the command line.
     pub options_end: usize,
 }
 
-impl ProcessOption {
+impl FileOption {
+    fn of(scanned: &Scanned<'_>, names: [&str; 2], before: usize) -> Option<Self> {
+        let (name, file) = scanned.named_value(&names)?;
+        let dashes = if name.len() == 1 { "-" } else { "--" };
+        Some(Self {
+            file: PathBuf::from(file),
+            name: format!("{dashes}{name}"),
+            options_end: before + scanned.options_end,
+        })
+    }
+
     /// The command line with another file: of several the last one holds.
     #[must_use]
     pub fn replaced(&self, arguments: &[OsString], file: PathBuf) -> Vec<OsString> {
@@ -302,7 +314,7 @@ fn subcommand(
             return Ok(scan(rest, &DELETE, spelling, name).map_or(Subcommand::Other, delete));
         }
         "start" => return Ok(start(rest)),
-        "update" => return Ok(update(rest, spelling)),
+        "update" => return Ok(update((rest, before), spelling)),
         _ => return Ok(Subcommand::Other),
     };
     let scanned = scan(rest, known, spelling, name)?;
@@ -318,14 +330,7 @@ fn subcommand(
         },
         "exec" => Subcommand::Exec {
             id: scanned.container()?,
-            process: scanned.named_value(&["process", "p"]).map(|(name, file)| {
-                let dashes = if name.len() == 1 { "-" } else { "--" };
-                ProcessOption {
-                    file: PathBuf::from(file),
-                    name: format!("{dashes}{name}"),
-                    options_end,
-                }
-            }),
+            process: FileOption::of(&scanned, ["process", "p"], before),
             capabilities: scanned.values(&["cap", "c"]),
             detached: scanned.has(&["detach", "d"]).then(|| Detached {
                 pid_file: scanned.pid_file(),
@@ -375,14 +380,20 @@ fn start(rest: &[String]) -> Subcommand {
 }
 
 /// With an option that is not known here the last word counts.
-fn update(rest: &[String], spelling: Spelling) -> Subcommand {
+fn update((rest, before): (&[String], usize), spelling: Spelling) -> Subcommand {
     let scanned = scan(rest, &UPDATE, spelling, "update");
-    let id = match &scanned {
-        Ok(scanned) => scanned.positional,
-        Err(_unknown) => rest.last().map(String::as_str),
+    let (id, resources) = match &scanned {
+        Ok(scanned) => (
+            scanned.positional,
+            FileOption::of(scanned, ["resources", "r"], before),
+        ),
+        Err(_unknown) => (rest.last().map(String::as_str), None),
     };
     match id {
-        Some(id) if !id.starts_with('-') => Subcommand::Update { id: id.to_owned() },
+        Some(id) if !id.starts_with('-') => Subcommand::Update {
+            id: id.to_owned(),
+            resources,
+        },
         _ => Subcommand::Other,
     }
 }

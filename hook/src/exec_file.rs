@@ -1,4 +1,4 @@
-//! The process of an exec, as it was judged, for the runtime to read: in memory that nobody can change. The engine's own file may be in a
+//! The process of an exec as it was judged, and the resources of an update as they were edited, for the runtime to read: in memory that nobody can change. The engine's own file may be in a
 //! folder that the container can write to (`/tmp`), and be another one by the time the runtime opens it.
 
 use std::fs::File;

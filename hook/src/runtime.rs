@@ -1,6 +1,7 @@
 //! What `cgpu-runtime` does around the runtime's own work.
 
 mod exec;
+mod update;
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -186,7 +187,7 @@ impl Runtime {
                 self.exec(&container, detached, kept)
             }
             Subcommand::Start { id } => self.start(&id),
-            Subcommand::Update { id } => self.update(&id),
+            Subcommand::Update { id, resources } => self.update(&id, resources.as_ref()),
             Subcommand::Delete { which } => self.delete(&which, kept(0)?, log),
             Subcommand::Checkpoint { id } => {
                 if let Ok(container) = self.container(&id) {
@@ -302,23 +303,6 @@ impl Runtime {
             watch.finish(if started { Started::Yes } else { Started::No })?;
         }
         Ok(child::exit_code(status?))
-    }
-
-    /// What makes the calls of a container with a vGPU gets the CPU time that the container has afterwards.
-    fn update(&self, id: &str) -> anyhow::Result<ExitCode> {
-        let running = match self.container(id) {
-            Ok(container) if container.granted()?.is_some() => container.reopen(),
-            // The runtime's alone, or its to complain of.
-            Ok(_) | Err(_) => None,
-        };
-        let Some(running) = running else {
-            return self.take_this_place();
-        };
-        let status = self.child(kept(0)?)?;
-        if status.success() {
-            running.follow()?;
-        }
-        Ok(child::exit_code(status))
     }
 
     /// The vGPU of a container that this program has made. Below a shim, that is the frontend which holds the container.

@@ -10,6 +10,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use cards::lock::StateLock;
+use serde_json::Value;
 
 use self::fake::{Host, STATE, features, slice};
 
@@ -81,15 +82,16 @@ fn await_that(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-#[test]
-fn a_start_in_a_limited_group_holds_the_state_lock_outside_it() {
-    let Some(host) = Host::find() else { return };
-    let Some(group) = Group::make() else { return };
+/// Runs `create` with these annotations in a group with a quota while somebody else has the state lock: it waits for the lock outside
+/// the group, and the runtime is started in it, if at all. How the start ends, and the runtime's groups.
+fn start_in_a_limited_group(annotations: Value) -> Option<(Option<i32>, Option<String>)> {
+    let host = Host::find()?;
+    let group = Group::make()?;
     let groups = host.path("groups");
     let create = format!("cat /proc/self/cgroup > {}", groups.display());
     let script = format!("case $1 in state | delete) exit 0;; esac; {create}");
     host.script("runtime", &features(&script));
-    let bundle = host.bundle("c1", slice());
+    let bundle = host.bundle("c1", annotations);
     let arguments = [
         env!("CARGO_BIN_EXE_cgpu-runtime"),
         "create",
@@ -98,6 +100,8 @@ fn a_start_in_a_limited_group_holds_the_state_lock_outside_it() {
         "c1",
     ];
     let number = host.path("number");
+    // A host that has had vGPUs.
+    fs::create_dir_all(host.path(STATE).join("vgpus")).unwrap();
     let lock = StateLock::take(&host.path(STATE)).unwrap();
     let mut monitor = group.spawn(host.command("sh"), &arguments, &number);
     let is_in = |process: &str, name: &str| {
@@ -113,13 +117,35 @@ fn a_start_in_a_limited_group_holds_the_state_lock_outside_it() {
     assert!(is_in(&monitor.id().to_string(), &group.name()));
     assert_eq!(host.grant("runc", "c1"), None);
     drop(lock);
-    // Refused in the end: the runtime makes no container.
-    assert_eq!(monitor.wait().unwrap().code(), Some(1));
-    let groups = fs::read_to_string(groups).unwrap();
-    let own = sys::proc::group_in(&groups, group.controller).unwrap();
-    assert!(
-        own.ends_with(&group.name()),
-        "the runtime is in its engine's: {groups}"
-    );
+    let code = monitor.wait().unwrap().code();
+    let groups = fs::read_to_string(groups).ok();
+    if let Some(groups) = &groups {
+        let own = sys::proc::group_in(groups, group.controller).unwrap();
+        assert!(
+            own.ends_with(&group.name()),
+            "the runtime is in its engine's: {groups}"
+        );
+    }
     host.assert_clean();
+    Some((code, groups))
+}
+
+#[test]
+fn a_start_in_a_limited_group_holds_the_state_lock_outside_it() {
+    let Some((code, groups)) = start_in_a_limited_group(slice()) else {
+        return;
+    };
+    // Refused in the end: the runtime makes no container.
+    assert_eq!(code, Some(1));
+    assert!(groups.is_some());
+}
+
+#[test]
+fn a_start_with_a_forged_annotation_reclaims_outside_its_limited_group() {
+    let mut annotations = slice();
+    annotations["cgpu.io/applied"] = "runc/other".into();
+    let Some(ended) = start_in_a_limited_group(annotations) else {
+        return;
+    };
+    assert_eq!(ended, (Some(1), None));
 }

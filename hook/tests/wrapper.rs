@@ -631,6 +631,42 @@ fn a_stranger_that_has_an_exec_s_number_is_neither_stopped_nor_killed() {
 }
 
 #[test]
+fn an_update_takes_no_device_away_from_a_container_with_a_vgpu() {
+    let Some(host) = Host::find() else { return };
+    let (file, seen) = (
+        host.dir.path().join("new.json"),
+        host.dir.path().join("seen"),
+    );
+    let read = format!(
+        r#"before=; for word in "$@"; do case $before in --resources) file=$word;; esac; before=$word; done; cat $file > {}; exit 0"#,
+        seen.display()
+    );
+    host.play_runc("update", &read);
+    let devices = json!([{"allow": false, "access": "rwm"}]);
+    let resources = json!({"devices": devices, "memory": {"limit": 1 << 30}});
+    fs::write(&file, resources.to_string()).unwrap();
+    let update = ["update", "--resources", file.to_str().unwrap(), "c1"];
+    for (annotations, expected) in [
+        (
+            json!({"cgpu.io/memory": "4Gi"}),
+            json!({"memory": {"limit": 1 << 30}}),
+        ),
+        (json!({}), resources.clone()),
+    ] {
+        let bundle = host.bundle("c1", annotations, "exec busybox sleep 1000");
+        let created = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "c1"]);
+        assert_eq!(created.code, Some(0), "{created:?}");
+        let updated = host.runtime(&update);
+        assert_eq!(updated.code, Some(0), "{updated:?}");
+        let seen: Value = serde_json::from_slice(&fs::read(&seen).unwrap()).unwrap();
+        assert_eq!(seen, expected);
+        assert_eq!(host.runtime(&["delete", "--force", "c1"]).code, Some(0));
+        fs::remove_dir_all(bundle).unwrap();
+    }
+    host.assert_clean();
+}
+
+#[test]
 fn a_runc_that_fails_leaves_no_vgpu() {
     let Some(host) = Host::find() else { return };
     let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}), "true");

@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use containerd_shim_protos::api;
+use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::shim_async::Task;
 use protobuf::well_known_types::any::Any;
-use protobuf::{EnumOrUnknown, MessageField};
+use protobuf::{EnumOrUnknown, Message, MessageField};
 use shim::runtime::{GpuFault, Supervisor};
 use shim::task::{Event, Target};
 use shim::wire::TaskService;
@@ -63,6 +64,14 @@ impl Fixture {
     }
 
     async fn create(&self, id: &str) -> ttrpc::Result<u32> {
+        self.create_with(id, "runc").await
+    }
+
+    async fn create_with(&self, id: &str, runc: &str) -> ttrpc::Result<u32> {
+        let options = Options {
+            binary_name: runc.to_owned(),
+            ..Options::default()
+        };
         let mount = containerd_shim_protos::types::mount::Mount {
             type_: "bind".into(),
             source: self
@@ -78,6 +87,11 @@ impl Fixture {
             id: id.into(),
             bundle: self.dir.path().join(id).display().to_string(),
             rootfs: vec![mount],
+            options: MessageField::some(Any {
+                type_url: "containerd.runc.v1.Options".into(),
+                value: options.write_to_bytes().expect("options"),
+                ..Any::default()
+            }),
             ..Default::default()
         };
         self.task
@@ -502,5 +516,43 @@ fn a_container_is_held_before_start_and_let_go_before_runc_deletes_it() {
             *fixture.gpu.shares.reported.lock().expect("what was told"),
             ["verify_filter", "teardown"]
         );
+    });
+}
+
+#[test]
+fn an_update_takes_no_device_away_from_a_container_with_a_share() {
+    need_runc!();
+    world().0.block_on(async {
+        let fixture = Fixture::new(Fake::default());
+        drop(fixture.bundle("updated", "sleep 1000"));
+        let (runc, seen) = (fixture.dir.path().join("runc"), fixture.dir.path().join("seen"));
+        let script = format!(
+            "#!/bin/sh\ncase \" $* \" in *\" update \"*) cat > {}; exit 0;; esac\nexec runc \"$@\"\n",
+            seen.display()
+        );
+        // Another process writes it: one that is started meanwhile would hold it open, and it could not be run.
+        let written = std::process::Command::new("sh")
+            .args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &script])
+            .arg(&runc)
+            .status();
+        assert!(written.expect("a shell").success());
+        let runc = runc.display().to_string();
+        let _init = fixture.create_with("updated", &runc).await.expect("create");
+        fixture.start("updated", "").await.expect("start");
+        let resources = serde_json::json!({"devices": [{"allow": false, "access": "rwm"}], "cpu": {"shares": 512}});
+        let request = api::UpdateTaskRequest {
+            id: "updated".into(),
+            resources: MessageField::some(Any {
+                value: resources.to_string().into_bytes(),
+                ..Any::default()
+            }),
+            ..Default::default()
+        };
+        drop(fixture.task.update(&context(), request).await.expect("update"));
+        let seen: serde_json::Value =
+            serde_json::from_slice(&fs::read(&seen).expect("what runc read")).expect("JSON");
+        assert_eq!(seen, serde_json::json!({"cpu": {"shares": 512}}));
+        fixture.finish("updated").await;
+        fixture.assert_nothing_left("updated");
     });
 }

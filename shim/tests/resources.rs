@@ -229,6 +229,29 @@ async fn a_mount_that_fails_takes_those_before_it_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_link_of_the_image_leads_no_mount_out_of_the_root() {
+    need_runc!();
+    let shim = Shim::new("linked", "true").await;
+    let layer = shim.layer();
+    let outside = shim.dir.path().join("outside");
+    let inside = outside.strip_prefix("/").expect("a path from the root");
+    fs::create_dir(&outside).expect("a folder of the host");
+    fs::create_dir_all(layer.join(inside)).expect("the image's own");
+    std::os::unix::fs::symlink(&outside, layer.join("data")).expect("a link");
+    let below = mount("tmpfs", Path::new("tmpfs"), "/data", &["ro"]);
+    shim.create(vec![overlay(&shim, &layer, &[]), below])
+        .await
+        .expect("create");
+    let rootfs = shim.bundle().join("rootfs");
+    let expected = [rootfs.clone(), rootfs.join(inside)].map(|path| path.display().to_string());
+    assert_eq!(shim.mounts(), expected);
+    shim.start("").await.expect("start");
+    assert_eq!(shim.wait("").await, 0);
+    shim.delete().await;
+    shim.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn layers_with_mapped_owners_belong_to_whom_the_map_reports() {
     need_runc!();
     let shim = Shim::new("mapped", "sleep 1000").await;

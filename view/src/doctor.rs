@@ -6,6 +6,7 @@
 mod configured;
 mod driver;
 mod facts;
+mod host_engine;
 mod pods;
 mod selinux;
 mod standing;
@@ -149,6 +150,7 @@ pub fn assess(facts: &Facts) -> Doctor {
     checks.extend(state_folder::checks(facts));
     checks.extend(standing::engines(facts));
     checks.extend(selinux::check(facts));
+    checks.extend(host_engine::check(facts));
     // Which backends there are depends on the configuration: without one there is nothing to say of them.
     let mut backends = Vec::new();
     if facts.configuration.is_ok() {

@@ -36,7 +36,7 @@ fn run(id: &str, bundle: Option<&str>) -> Subcommand {
 fn exec(id: &str, process: Option<(&str, usize)>) -> Subcommand {
     Subcommand::Exec {
         id: id.to_owned(),
-        process: process.map(|(file, options_end)| ProcessOption {
+        process: process.map(|(file, options_end)| FileOption {
             file: PathBuf::from(file),
             name: "--process".to_owned(),
             options_end,
@@ -282,8 +282,8 @@ fn an_update_names_its_container_wherever_its_options_are() {
         "update --future 3 abc",
     ] {
         let found = parsed(line).unwrap().subcommand;
-        let id = "abc".to_owned();
-        assert_eq!(found, Subcommand::Update { id }, "{line}");
+        assert_eq!(found.container(), Some("abc"), "{line}");
+        assert!(matches!(found, Subcommand::Update { .. }), "{line}");
     }
     for line in ["update --help", "update", "update --cpu-quota 5000"] {
         assert_eq!(
@@ -292,6 +292,36 @@ fn an_update_names_its_container_wherever_its_options_are() {
             "{line}"
         );
     }
+}
+
+#[test]
+fn the_resources_of_an_update_are_replaced_where_their_option_may_be() {
+    let replaced = |line: &str, invocation: Invocation| {
+        let Subcommand::Update { resources, .. } = invocation.subcommand else {
+            panic!("{line}");
+        };
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let words = resources.unwrap().replaced(&words, "/new".into());
+        to_text(&words).join(" ")
+    };
+    for (line, expected) in [
+        (
+            "--root /r update -r - abc",
+            "--root /r update -r - -r /new abc",
+        ),
+        (
+            "update --resources=/f abc",
+            "update --resources=/f --resources /new abc",
+        ),
+    ] {
+        assert_eq!(replaced(line, parsed(line).unwrap()), expected);
+        assert_eq!(replaced(line, by_crun(line).unwrap()), expected);
+    }
+    let behind = "update abc --resources /f";
+    assert_eq!(
+        replaced(behind, parsed(behind).unwrap()),
+        "update abc --resources /f --resources /new"
+    );
 }
 
 #[test]

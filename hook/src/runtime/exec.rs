@@ -9,7 +9,7 @@ use vgpu::{Container, Running};
 
 use super::{Runtime, read_pid};
 use crate::child;
-use crate::command_line::{Detached, ProcessOption};
+use crate::command_line::{Detached, FileOption};
 use crate::exec_file::exec_file;
 
 impl Runtime {
@@ -48,7 +48,7 @@ impl Runtime {
     pub(super) fn judge_exec(
         &mut self,
         container: &Container,
-        process: Option<&ProcessOption>,
+        process: Option<&FileOption>,
         capabilities: &[String],
         kept: Inherited,
     ) -> anyhow::Result<()> {

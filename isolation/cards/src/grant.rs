@@ -260,6 +260,8 @@ pub enum Weakness {
     CapSysBoot,
     /// CAP_BPF: programs in the kernel, among them those that decide over devices.
     CapBpf,
+    /// CAP_PERFMON: samples of every process of the host, with stacks and registers.
+    CapPerfmon,
     /// CAP_DAC_READ_SEARCH: any file of the host by its handle.
     CapDacReadSearch,
     /// `/dev/dri`: card memory by the display driver.

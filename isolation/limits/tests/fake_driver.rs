@@ -8,10 +8,13 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use limits::{Answer, CardLimit, CardUse, Error, Question, Refusal, UNLIMITED_BYTES, What, ask};
 
 const GIB: u64 = 1 << 30;
+/// More than any answer takes.
+const IN_ALL: Duration = Duration::from_secs(60);
 
 /// A folder with a played driver of two cards, of which MIG divides the second.
 struct Driver(tempfile::TempDir);
@@ -54,7 +57,7 @@ impl Driver {
     }
 
     fn ask(&self, what: What) -> Result<Answer, Error> {
-        ask(program(), &self.question(what))
+        ask(program(), &self.question(what), IN_ALL)
     }
 
     fn question(&self, what: What) -> Question {
@@ -216,7 +219,7 @@ fn a_library_that_is_absent_no_library_or_somebody_else_s_is_not_used() {
             library: Some(library.to_owned()),
             what: probe("GPU-0"),
         };
-        match ask(program(), &question) {
+        match ask(program(), &question, IN_ALL) {
             Err(Error::Refused(refusal)) => *refusal,
             other => panic!("{other:?}"),
         }
@@ -282,8 +285,37 @@ fn a_program_that_is_not_there_or_reports_something_else_is_an_error() {
         library: None,
         what: probe("GPU-0"),
     };
-    let absent = ask(Path::new("/nonexistent/cgpu-limits"), &question).unwrap_err();
+    let absent = ask(Path::new("/nonexistent/cgpu-limits"), &question, IN_ALL).unwrap_err();
     assert!(matches!(absent, Error::Spawn { .. }), "{absent}");
-    let chatty = ask(Path::new("/bin/pwd"), &question).unwrap_err();
+    let chatty = ask(Path::new("/bin/pwd"), &question, IN_ALL).unwrap_err();
     assert!(matches!(chatty, Error::Answer { .. }), "{chatty}");
+}
+
+#[test]
+fn a_program_that_does_not_answer_in_time_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hung, number) = (dir.path().join("cgpu-limits"), dir.path().join("number"));
+    let script = format!("#!/bin/sh\necho $$ > {}\nexec sleep 30\n", number.display());
+    // Another process writes it, as above.
+    let written = Command::new("sh")
+        .args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh"])
+        .arg(script)
+        .arg(&hung)
+        .status()
+        .unwrap();
+    assert!(written.success(), "{written}");
+    let question = Question {
+        library: None,
+        what: probe("GPU-0"),
+    };
+    let error = ask(&hung, &question, Duration::from_secs(2)).unwrap_err();
+    let Error::Pipe { source, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+    // The driver did not hold it: the next one is started.
+    let next = ask(Path::new("/bin/pwd"), &question, IN_ALL).unwrap_err();
+    assert!(matches!(next, Error::Answer { .. }), "{next}");
+    let number = fs::read_to_string(number).unwrap();
+    assert!(!Path::new("/proc").join(number.trim()).exists());
 }

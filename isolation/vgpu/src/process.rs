@@ -9,8 +9,9 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sys::failed;
 use sys::pidfd::PidFd;
-use sys::proc::{groups_of, has_gone, start_ticks, status_field};
+use sys::proc::{Stat, groups_of, has_gone, start_ticks, status_field};
 use sys::traced::Traced;
 
 use crate::error::Error;
@@ -58,23 +59,59 @@ pub(crate) fn record(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
 
 /// Whether this is another process than the noted first one. Where nothing is noted, nobody knows of another.
 pub(crate) fn is_another(dir: &ContainerDir, pid: i32) -> bool {
-    recorded(dir)
-        .is_some_and(|first| first.pid != pid || start_ticks(pid) != Some(first.start_ticks))
+    let first = recorded(dir).unwrap_or_default();
+    first.is_some_and(|first| first.pid != pid || start_ticks(pid) != Some(first.start_ticks))
 }
 
 /// Whether the first process is noted.
 pub(crate) fn is_recorded(dir: &ContainerDir) -> bool {
-    recorded(dir).is_some()
+    recorded(dir).is_ok_and(|first| first.is_some())
 }
 
 /// Whether a process of the container lives, as far as the note tells. Without one, or with a broken one, no.
-pub(crate) fn lives(dir: &ContainerDir) -> bool {
-    recorded(dir).is_some_and(|first| first.is_running() || first.has_left_others())
+///
+/// # Errors
+/// Nobody knows: the note or a process cannot be looked at.
+pub(crate) fn lives(dir: &ContainerDir) -> Result<bool, Error> {
+    let Some(first) = recorded(dir)? else {
+        return Ok(false);
+    };
+    let unread = failed("read", "/proc");
+    Ok(is_running(first.pid, first.start_ticks)? || first.has_left_others().map_err(unread)?)
 }
 
-fn recorded(dir: &ContainerDir) -> Option<First> {
-    let text = cards::store::read_capped("first process", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
-    serde_json::from_slice(&text).ok()
+/// Whether this very process lives.
+///
+/// # Errors
+/// It cannot be looked at.
+pub(crate) fn is_running(pid: i32, start_ticks: u64) -> Result<bool, Error> {
+    let look = || {
+        let Some(process) = open(pid)? else {
+            return Ok(false);
+        };
+        match Stat::of(pid) {
+            Ok(stat) => Ok(stat.start_ticks == start_ticks && !process.wait_exit(0)?),
+            Err(error) if has_gone(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    Ok(look().map_err(failed("read", format!("/proc/{pid}")))?)
+}
+
+/// `None`: nobody has the number, or a thread has it, which is no process's.
+fn open(number: i32) -> io::Result<Option<PidFd>> {
+    match PidFd::open(number) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+fn recorded(dir: &ContainerDir) -> Result<Option<First>, Error> {
+    match cards::store::read_capped("first process", &dir.file(FILE), SIZE_MAX_BYTES) {
+        Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+        Err(cards::Error::Io(error)) if error.is_absent() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl First {
@@ -91,22 +128,23 @@ impl First {
         })
     }
 
-    fn is_running(&self) -> bool {
-        let Ok(process) = PidFd::open(self.pid) else {
-            return false;
-        };
-        let is_it = start_ticks(self.pid) == Some(self.start_ticks);
-        is_it && !process.wait_exit(0).unwrap_or(true)
-    }
-
     /// Whether others of its groups live on. With the first process of a namespace, all in it have ended.
-    fn has_left_others(&self) -> bool {
+    fn has_left_others(&self) -> io::Result<bool> {
         if self.pid_namespace.is_some() || self.groups.is_empty() {
-            return false;
+            return Ok(false);
         }
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        pids.any(|pid| groups_of(pid).is_ok_and(|groups| self.has_in(&groups)))
+        for entry in fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            match groups_of(pid) {
+                Ok(groups) if self.has_in(&groups) => return Ok(true),
+                Err(error) if !has_gone(&error) => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a process is of this one's container. Where neither namespace nor group is the container's own, every one may be.
@@ -158,16 +196,11 @@ impl Process {
     /// # Errors
     /// The system's.
     pub(crate) fn of(dir: &ContainerDir, number: i32) -> io::Result<Option<Self>> {
-        let opened = match PidFd::open(number) {
-            Ok(opened) => opened,
-            // The number of a thread is no process's.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
+        let Some(opened) = open(number)? else {
+            return Ok(None);
         };
         let process = Self { number, opened };
-        let is_member = match recorded(dir) {
+        let is_member = match recorded(dir).map_err(io::Error::other)? {
             Some(first) => first.has(number),
             // It was made before anything was noted: the frontend's word is all there is.
             None => Ok(true),
@@ -279,10 +312,12 @@ mod tests {
         // With a first process that is gone, in the groups of this program.
         let groups = groups_of("self").unwrap();
         let left = first(None, &groups, "");
-        assert_eq!(left.has_left_others(), !left.groups.is_empty());
-        assert!(!left.is_running());
-        assert!(!first(None, "0::/nobody/is/there\n", "").has_left_others());
-        assert!(!first(Some("pid:[1]"), &groups, "").has_left_others());
+        assert_eq!(left.has_left_others().unwrap(), !left.groups.is_empty());
+        assert!(!is_running(left.pid, left.start_ticks).unwrap());
+        let nobody = first(None, "0::/nobody/is/there\n", "");
+        assert!(!nobody.has_left_others().unwrap());
+        let of_a_namespace = first(Some("pid:[1]"), &groups, "");
+        assert!(!of_a_namespace.has_left_others().unwrap());
     }
 
     #[test]
@@ -294,7 +329,7 @@ mod tests {
         record(&dir, pid).unwrap();
         assert!(!is_another(&dir, pid));
         assert!(Process::of(&dir, pid).unwrap().is_some());
-        assert!(lives(&dir));
+        assert!(lives(&dir).unwrap());
         let other = First {
             pid_namespace: Some("pid:[1]".to_owned()),
             start_ticks: 0,
@@ -302,7 +337,7 @@ mod tests {
         };
         fs::write(dir.file(FILE), serde_json::to_vec(&other).unwrap()).unwrap();
         assert!(is_another(&dir, pid));
-        assert!(!lives(&dir));
+        assert!(!lives(&dir).unwrap());
         assert!(Process::of(&dir, pid).unwrap().is_none());
         fs::remove_file(dir.file(FILE)).unwrap();
         let opened = Process::of(&dir, pid).unwrap().unwrap();

@@ -58,6 +58,14 @@ const FILES: [&str; 25] = [
     "grant.json",
 ];
 
+/// How the files of execs begin ([`ContainerDir::exec_pid_file`]).
+const EXEC_PID: &str = "exec-";
+
+/// Whether a file is an exec's; runc writes one with a dot before it, and renames that.
+fn is_exec_pid(name: &str) -> bool {
+    name.strip_prefix('.').unwrap_or(name).starts_with(EXEC_PID)
+}
+
 impl ContainerDir {
     pub(crate) fn of(state_dir: &Path, key: &ContainerKey) -> Self {
         Self(vgpus_dir(state_dir).join(key.relative_dir()))
@@ -129,6 +137,11 @@ impl ContainerDir {
         self.file("broker.lock")
     }
 
+    /// Where the runtime may write which process this process's exec is.
+    pub(crate) fn exec_pid_file(&self) -> PathBuf {
+        self.file(&format!("{EXEC_PID}{}.pid", std::process::id()))
+    }
+
     /// Records something of the container. Not durable: after a power cut no container runs.
     pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {
         let path = self.file(name);
@@ -161,6 +174,11 @@ impl ContainerDir {
         for name in sockets::ALL {
             let socket = sockets::of(&self.0, name);
             removed(&socket, std::fs::remove_file(&socket))?;
+        }
+        // A killed exec leaves its file, and the runtime the one that was to become it.
+        for name in entries(&self.0)?.iter().filter(|name| is_exec_pid(name)) {
+            let file = self.file(name);
+            removed(&file, std::fs::remove_file(&file))?;
         }
         for name in FILES.iter().chain(&["frontend.lock"]) {
             let file = self.file(name);
@@ -232,4 +250,28 @@ pub(crate) fn json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, Error
 
 fn removed(path: &Path, result: std::io::Result<()>) -> Result<(), sys::FileError> {
     sys::absent_is_fine(result).map_err(failed("remove", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_goes_with_the_files_of_killed_execs() {
+        let state = tempfile::tempdir().unwrap();
+        let key = ContainerKey::new("runc", "c1").unwrap();
+        let dir = ContainerDir::of(state.path(), &key);
+        std::fs::create_dir_all(dir.path()).unwrap();
+        for file in [
+            dir.exec_pid_file(),
+            dir.file(".exec-7.pid"),
+            dir.file("grant.json"),
+        ] {
+            std::fs::write(file, "7").unwrap();
+        }
+        dir.remove().unwrap();
+        assert!(!dir.exists());
+        // Safe to repeat.
+        dir.remove().unwrap();
+    }
 }

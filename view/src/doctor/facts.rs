@@ -38,6 +38,8 @@ pub struct Facts {
     pub cgroup: Cgroup,
     /// `None`: this kernel is without it.
     pub selinux: Option<Selinux>,
+    /// Whether somebody listens on the port of DCGM's host engine.
+    pub host_engine: bool,
     /// The OCI runtime.
     pub runc: Result<Runc, String>,
     /// The broker program.

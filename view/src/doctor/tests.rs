@@ -26,6 +26,7 @@ fn healthy() -> Facts {
         mmap_min_addr: Ok(65536),
         cgroup: Cgroup::V2,
         selinux: None,
+        host_engine: false,
         runc: Ok(Runc {
             path: PathBuf::from("/usr/bin/runc"),
             version: "runc version 1.1.5".to_owned(),
@@ -60,6 +61,25 @@ fn healthy() -> Facts {
         forsaken: Vec::new(),
         elsewhere: Vec::new(),
     }
+}
+
+#[test]
+fn a_host_engine_that_listens_is_a_hint_where_there_are_real_cards() {
+    let found = |driver, host_engine| {
+        let mut facts = healthy();
+        facts.driver = driver;
+        facts.host_engine = host_engine;
+        let checks = assess(&facts).checks;
+        checks.into_iter().find(|check| check.name == "DCGM")
+    };
+    let hint = found(HostDriver::Kernel, true).unwrap();
+    assert_eq!(hint.level, Level::Hint);
+    assert!(
+        hint.remedy
+            .is_some_and(|text| text.contains("--domain-socket"))
+    );
+    assert_eq!(found(HostDriver::Kernel, false), None);
+    assert_eq!(found(HostDriver::Sim, true), None);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `cgpu doctor`
 
+mod host_engine;
 mod probe;
 mod selinux;
 mod standing;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use sys::pidfd::PidFd;
 use sys::traced::Traced;
 
-use super::{selinux, standing};
+use super::{host_engine, selinux, standing};
 use view::doctor::{
     Cgroup, ClaimsFacts, Configured, Container, Facts, FiltersUnread, KubeletServer, Runc,
 };
@@ -71,6 +71,7 @@ pub(super) fn look(loaded: &Result<Config, host_config::config::Error>) -> Facts
         mmap_min_addr: mmap_min_addr(),
         cgroup: cgroup(),
         selinux: selinux::of_this_host(),
+        host_engine: host_engine::listens(),
         runc: runc(config),
         broker: vgpu::broker::program(config).map_err(|error| chain(&error)),
         programs: standing::programs(),

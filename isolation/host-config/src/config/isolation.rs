@@ -113,13 +113,14 @@ const OTHER_CARDS: &str = "other-cards";
 const PRIVILEGED: &str = "privileged";
 
 /// What `--privileged` gives with every engine.
-const OF_PRIVILEGED: [Weakness; 16] = [
+const OF_PRIVILEGED: [Weakness; 17] = [
     Weakness::CapSysAdmin,
     Weakness::CapSysPtrace,
     Weakness::CapSysModule,
     Weakness::CapSysRawio,
     Weakness::CapSysBoot,
     Weakness::CapBpf,
+    Weakness::CapPerfmon,
     Weakness::CapDacReadSearch,
     Weakness::Dri,
     Weakness::Modeset,

@@ -101,6 +101,14 @@ pub fn apply_to_exec(process: &mut Value) -> Result<(), Error> {
     environment::hide_in_process(process)
 }
 
+/// Edits the resources of an update (`LinuxResources`). Engines send their own list of devices along, without the cards' nodes; runc passes
+/// over it, and crun puts it in the place of the container's rules.
+pub fn apply_to_update(resources: &mut Value) {
+    if let Some(resources) = resources.as_object_mut() {
+        resources.remove("devices");
+    }
+}
+
 /// Whose `cgpu.io/applied` the spec carries.
 ///
 /// # Errors

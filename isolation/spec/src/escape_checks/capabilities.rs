@@ -16,13 +16,14 @@ const SETS: [&str; 5] = [
     "ambient",
 ];
 
-const DANGEROUS: [(&str, Weakness); 7] = [
+const DANGEROUS: [(&str, Weakness); 8] = [
     ("SYS_ADMIN", Weakness::CapSysAdmin),
     ("SYS_PTRACE", Weakness::CapSysPtrace),
     ("SYS_MODULE", Weakness::CapSysModule),
     ("SYS_RAWIO", Weakness::CapSysRawio),
     ("SYS_BOOT", Weakness::CapSysBoot),
     ("BPF", Weakness::CapBpf),
+    ("PERFMON", Weakness::CapPerfmon),
     ("DAC_READ_SEARCH", Weakness::CapDacReadSearch),
 ];
 

@@ -5,9 +5,9 @@
 //! outside the filter work for it. Together with a quota each of these is refused, unless the configuration lets it
 //! through by name; then the grant says so.
 //!
-//! What is not refused, and why: CAP_MKNOD and device nodes that the device cgroup does not let open, where there is one; CAP_PERFMON (counts
-//! and times of others, no memory of theirs); CAP_SYS_NICE, CAP_NET_ADMIN and CAP_SYS_RESOURCE (no way to the card);
-//! the host's network and IPC (our sockets are files); an unconfined seccomp or AppArmor profile (our rules do not
+//! What is not refused, and why: CAP_MKNOD and device nodes that the device cgroup does not let open, where there is one; CAP_SYS_NICE, CAP_NET_ADMIN and CAP_SYS_RESOURCE (no way to the card);
+//! the host's network (our sockets are files; what of the host's acts on cards for whoever reaches a port or an abstract socket is the
+//! operator's to close, see the threat model) and IPC; an unconfined seccomp or AppArmor profile (our rules do not
 //! come from them). In a user namespace of its own, without the host's root in it, a container's capabilities are no privilege.
 
 mod annotations;
@@ -161,6 +161,8 @@ fn reason(weakness: Weakness) -> &'static str {
         Weakness::CapBpf => {
             "its holder reads the kernel's memory and takes away the program that decides over devices"
         }
+        // perf_event_open on a processor: PERF_SAMPLE_STACK_USER has up to 64 KiB of whoever runs there.
+        Weakness::CapPerfmon => "its holder samples the memory of the host's other processes",
         Weakness::CapDacReadSearch => "its holder opens every file of the host",
         Weakness::Dri => "it gives card memory that no quota counts",
         Weakness::Modeset => "it gives card memory that no quota counts",

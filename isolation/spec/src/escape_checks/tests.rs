@@ -95,7 +95,6 @@ fn ordinary() -> Value {
         "CAP_SYS_CHROOT",
         "CAP_KILL",
         "CAP_AUDIT_WRITE",
-        "CAP_PERFMON",
         "CAP_SYS_NICE"
     ]);
     json!({
@@ -214,6 +213,7 @@ fn every_set_of_capabilities_counts() {
         ("CAP_SYS_RAWIO", Weakness::CapSysRawio),
         ("CAP_SYS_BOOT", Weakness::CapSysBoot),
         ("CAP_BPF", Weakness::CapBpf),
+        ("CAP_PERFMON", Weakness::CapPerfmon),
         ("CAP_DAC_READ_SEARCH", Weakness::CapDacReadSearch),
         ("sys_admin", Weakness::CapSysAdmin),
     ] {

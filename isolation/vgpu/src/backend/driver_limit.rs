@@ -15,8 +15,6 @@
 //! With systemd's cgroup driver the scope may go with its last process, before anybody can zero it; the log says so then.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use cards::store::{DiskStore, read_capped, replace};
@@ -44,8 +42,11 @@ const VERSION: u32 = 1;
 /// A note names a few cards.
 const SIZE_MAX_BYTES: u64 = 1 << 16;
 
-/// A driver's answer to what others wait for; it takes tens of milliseconds.
-const STATUS: Duration = Duration::from_secs(2);
+/// A driver's answer to what others wait for, with the state lock among them; it takes tens of milliseconds.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// What only the container's own engine waits for. A driver that nobody keeps loaded takes seconds to find its cards.
+const ALONE: Duration = Duration::from_secs(30);
 
 /// The program's name, among cgpu's own.
 const PROGRAM: &str = "cgpu-limits";
@@ -109,7 +110,7 @@ impl Backend for DriverLimit<'_> {
             return Err(WhyNot::CgroupV1 { root: root.clone() });
         }
         // Which cards a container gets is not known yet; a card that MIG divides is refused when its limit is set.
-        self.ask(What::Probe { cards: Vec::new() })?;
+        self.ask(What::Probe { cards: Vec::new() }, ALONE)?;
         Ok(())
     }
 
@@ -121,7 +122,7 @@ impl Backend for DriverLimit<'_> {
         let leaf = Leaf::of(&self.config.backend.cgroup_root, init)?;
         // Also the proof that the leaf was this process's: the number has not changed hands meanwhile.
         init::record(dir, init)?;
-        self.hold(dir, leaf, grant).map(drop)
+        self.hold(dir, leaf, grant, ALONE).map(drop)
     }
 
     fn resize(&self, dir: &ContainerDir, grant: &Grant) -> Result<Vec<Held>, Error> {
@@ -130,7 +131,7 @@ impl Backend for DriverLimit<'_> {
             .ok_or_else(|| Error::NotHeld {
                 key: dir.called(&grant.key),
             })?;
-        let held = self.found(&self.hold(dir, record.leaf, grant)?)?;
+        let held = self.found(&self.hold(dir, record.leaf, grant, ANSWER)?)?;
         let held = held.into_iter().map(|card| Held {
             uuid: card.limit.uuid,
             used_bytes: card.used_bytes,
@@ -139,6 +140,29 @@ impl Backend for DriverLimit<'_> {
     }
 
     fn teardown(&self, dir: &ContainerDir) -> Result<(), Error> {
+        self.zero(dir, ALONE)
+    }
+
+    /// A grant must come back whatever NVML says, and soon: what is left is a reservation, and the log names it. The driver has the time of
+    /// an answer, however short the patience with killed processes is.
+    fn end(&self, dir: &ContainerDir, ending: &Ending<'_>) -> Result<(), Error> {
+        if !(ending.is_still)() {
+            return Ok(());
+        }
+        if let Err(error) = self.zero(dir, ending.patience.in_all.max(ANSWER)) {
+            tracing::warn!(
+                dir = %dir.path().display(),
+                error = %chain(&error),
+                "the soft memory limit could not be zeroed: the control group's ancestors may keep the reservation"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl DriverLimit<'_> {
+    /// Takes the reservation off the ancestors.
+    fn zero(&self, dir: &ContainerDir, in_all: Duration) -> Result<(), Error> {
         let Some(record) = read(dir)? else {
             return Ok(());
         };
@@ -153,7 +177,7 @@ impl Backend for DriverLimit<'_> {
             return Ok(());
         }
         let cards = limits(&record.cards, Reservation::Zeroed);
-        self.set(&record.leaf, cards)?;
+        self.set(&record.leaf, cards, in_all)?;
         write(
             dir,
             &Record {
@@ -163,24 +187,13 @@ impl Backend for DriverLimit<'_> {
         )
     }
 
-    /// A grant must come back whatever NVML says: what is left is a reservation, and the log names it.
-    fn end(&self, dir: &ContainerDir, ending: &Ending<'_>) -> Result<(), Error> {
-        if !(ending.is_still)() {
-            return Ok(());
-        }
-        if let Err(error) = self.teardown(dir) {
-            tracing::warn!(
-                dir = %dir.path().display(),
-                error = %chain(&error),
-                "the soft memory limit could not be zeroed: the control group's ancestors may keep the reservation"
-            );
-        }
-        Ok(())
-    }
-}
-
-impl DriverLimit<'_> {
-    fn hold(&self, dir: &ContainerDir, leaf: Leaf, grant: &Grant) -> Result<Record, Error> {
+    fn hold(
+        &self,
+        dir: &ContainerDir,
+        leaf: Leaf,
+        grant: &Grant,
+        in_all: Duration,
+    ) -> Result<Record, Error> {
         let record = Record {
             version: VERSION,
             leaf,
@@ -195,38 +208,17 @@ impl DriverLimit<'_> {
                 .collect(),
         };
         write(dir, &record)?;
-        self.set(&record.leaf, limits(&record.cards, Reservation::Held))?;
+        self.set(
+            &record.leaf,
+            limits(&record.cards, Reservation::Held),
+            in_all,
+        )?;
         Ok(record)
     }
 
     /// The cards' limits, and what is held of them.
     fn found(&self, record: &Record) -> Result<Vec<CardUse>, Error> {
-        let answer = self.ask(record.question());
-        self.cards_of(answer)
-    }
-
-    /// The same for [`STATUS`] at most. One question of this process is under way: a driver that hangs has one thread of it, and others
-    /// have no answer.
-    fn found_in_time(&self, record: &Record) -> Result<Vec<CardUse>, Error> {
-        static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
-        let late = || limits::Error::Pipe {
-            path: PathBuf::from(PROGRAM),
-            source: std::io::ErrorKind::TimedOut.into(),
-        };
-        let (config, what) = (self.config.clone(), record.question());
-        let (sender, answer) = mpsc::channel();
-        if !IS_UNDER_WAY.swap(true, Ordering::AcqRel) {
-            std::thread::spawn(move || {
-                let answer = DriverLimit { config: &config }.ask(what);
-                IS_UNDER_WAY.store(false, Ordering::Release);
-                drop(sender.send(answer));
-            });
-        }
-        let answer = answer.recv_timeout(STATUS);
-        self.cards_of(answer.unwrap_or_else(|_| Err(late())))
-    }
-
-    fn cards_of(&self, answer: Result<Answer, limits::Error>) -> Result<Vec<CardUse>, Error> {
+        let answer = self.ask(record.question(), ANSWER);
         match answer.map_err(|source| Error::Limits { source })? {
             Answer::Found { cards } => Ok(cards),
             answer @ (Answer::Offered { .. } | Answer::Set | Answer::Refused { .. }) => {
@@ -235,11 +227,12 @@ impl DriverLimit<'_> {
         }
     }
 
-    fn set(&self, leaf: &Leaf, cards: Vec<CardLimit>) -> Result<(), Error> {
-        let answer = self.ask(What::Set {
+    fn set(&self, leaf: &Leaf, cards: Vec<CardLimit>, in_all: Duration) -> Result<(), Error> {
+        let what = What::Set {
             cgroup: leaf.path.clone(),
             cards,
-        });
+        };
+        let answer = self.ask(what, in_all);
         match answer.map_err(|source| Error::Limits { source })? {
             Answer::Set => Ok(()),
             answer @ (Answer::Offered { .. } | Answer::Found { .. } | Answer::Refused { .. }) => {
@@ -257,7 +250,7 @@ impl DriverLimit<'_> {
         }
     }
 
-    fn ask(&self, what: What) -> Result<Answer, limits::Error> {
+    fn ask(&self, what: What, in_all: Duration) -> Result<Answer, limits::Error> {
         let program = program(self.config).map_err(|source| limits::Error::Spawn {
             path: PathBuf::from(PROGRAM),
             source,
@@ -268,6 +261,7 @@ impl DriverLimit<'_> {
                 library: self.config.backend.nvml_library.clone(),
                 what,
             },
+            in_all,
         )
     }
 }
@@ -280,7 +274,7 @@ pub(crate) fn status(config: &Config, dir: &ContainerDir) -> Result<Vec<CardStat
     let Some(record) = read(dir)?.filter(|record| record.leaf.exists()) else {
         return Ok(Vec::new());
     };
-    let found = DriverLimit { config }.found_in_time(&record)?;
+    let found = DriverLimit { config }.found(&record)?;
     let cards = found.into_iter().map(|card| CardStatus {
         uuid: card.limit.uuid,
         quota_bytes: card.limit.hard_bytes,
@@ -319,17 +313,25 @@ fn limits(cards: &[RecordedCard], reservation: Reservation) -> Vec<CardLimit> {
         .collect()
 }
 
-/// The leaf of a container whose limit was set, or was about to be.
-pub(super) fn recorded_leaf(dir: &ContainerDir) -> Option<Leaf> {
-    Some(read(dir).ok()??.leaf)
+/// The leaf of a container whose limit was set, or was about to be. A broken note names none, nor does one of another version.
+///
+/// # Errors
+/// The note cannot be read.
+pub(super) fn recorded_leaf(dir: &ContainerDir) -> Result<Option<Leaf>, Error> {
+    match read(dir) {
+        Ok(record) => Ok(record.map(|record| record.leaf)),
+        Err(Error::LimitsRecord { .. } | Error::LimitsRecordVersion { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn read(dir: &ContainerDir) -> Result<Option<Record>, Error> {
     let path = dir.file(FILE);
-    if !path.exists() {
-        return Ok(None);
-    }
-    let text = read_capped("memory limits", &path, SIZE_MAX_BYTES)?;
+    let text = match read_capped("memory limits", &path, SIZE_MAX_BYTES) {
+        Ok(text) => text,
+        Err(cards::Error::Io(error)) if error.is_absent() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
     let record: Record = serde_json::from_slice(&text).map_err(|source| Error::LimitsRecord {
         path: path.clone(),
         source,

@@ -5,6 +5,7 @@ use sys::pidfd::PidFd;
 use sys::proc::start_ticks;
 
 use crate::error::Error;
+use crate::process;
 use crate::state::{ContainerDir, json};
 
 /// The note's name in the container's folder.
@@ -43,13 +44,17 @@ pub(super) fn record(dir: &ContainerDir, pid: i32) -> Result<(), Error> {
 }
 
 /// Whether the noted process lives. Without a note, or with a broken one, no.
-pub(super) fn lives(dir: &ContainerDir) -> bool {
-    let recorded = || -> Option<bool> {
-        let text = cards::store::read_capped("init", &dir.file(FILE), SIZE_MAX_BYTES).ok()?;
-        let init: Init = serde_json::from_slice(&text).ok()?;
-        let process = PidFd::open(init.pid).ok()?;
-        let is_it = start_ticks(init.pid) == Some(init.start_ticks);
-        Some(is_it && !process.wait_exit(0).unwrap_or(true))
+///
+/// # Errors
+/// Nobody knows: the note or the process cannot be looked at.
+pub(super) fn lives(dir: &ContainerDir) -> Result<bool, Error> {
+    let text = match cards::store::read_capped("init", &dir.file(FILE), SIZE_MAX_BYTES) {
+        Ok(text) => text,
+        Err(cards::Error::Io(error)) if error.is_absent() => return Ok(false),
+        Err(error) => return Err(error.into()),
     };
-    recorded().unwrap_or(false)
+    match serde_json::from_slice::<Init>(&text) {
+        Ok(init) => process::is_running(init.pid, init.start_ticks),
+        Err(_broken) => Ok(false),
+    }
 }

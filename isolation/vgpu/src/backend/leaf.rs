@@ -1,5 +1,6 @@
 //! The container's own control group in version 2's tree.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -62,16 +63,36 @@ impl Leaf {
     }
 
     /// Whether a process is in it or below it.
-    pub(super) fn is_populated(&self) -> bool {
-        self.exists()
-            && std::fs::read_to_string(self.path.join("cgroup.events"))
-                .is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub(super) fn is_populated(&self) -> Result<bool, Error> {
+        if !self.exists() {
+            return Ok(false);
+        }
+        let path = self.path.join("cgroup.events");
+        match std::fs::read_to_string(&path) {
+            Ok(events) => Ok(events.lines().any(|line| line == "populated 1")),
+            Err(error) if is_removed(&error) => Ok(false),
+            Err(error) => Err(failed("read", path)(error).into()),
+        }
     }
 }
 
+/// Whether a group has gone: before its file was opened, or before it was read.
+fn is_removed(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
 /// Whether a process lives in the noted leaf of a container of backend `driver-limit`.
-pub(super) fn is_populated(dir: &ContainerDir) -> bool {
-    super::driver_limit::recorded_leaf(dir).is_some_and(|leaf| leaf.is_populated())
+///
+/// # Errors
+/// Nobody knows: the note or the leaf cannot be looked at.
+pub(super) fn is_populated(dir: &ContainerDir) -> Result<bool, Error> {
+    match super::driver_limit::recorded_leaf(dir)? {
+        Some(leaf) => leaf.is_populated(),
+        None => Ok(false),
+    }
 }
 
 /// The path in version 2's tree, `0::` in `/proc/<pid>/cgroup`.

@@ -172,12 +172,15 @@ fn make(config: &Config, kind: Kind, runtime: Runtime) -> Box<dyn Backend + '_> 
 
 /// Whether the frontend or the broker of a container lives, or a process of the container itself: that one has what it has of a card, whoever
 /// else is gone. Nobody: its folder is stale.
+///
+/// # Errors
+/// One of them cannot be looked at: the folder is not known to be stale.
 pub(crate) fn is_live(dir: &ContainerDir) -> Result<bool, Error> {
     Ok(FileLock::is_held(&dir.frontend_lock())?
         || dir.has_broker()?
-        || process::lives(dir)
-        || init::lives(dir)
-        || leaf::is_populated(dir)
+        || process::lives(dir)?
+        || init::lives(dir)?
+        || leaf::is_populated(dir)?
         || share::is_awaited(dir))
 }
 

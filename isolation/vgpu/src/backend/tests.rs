@@ -214,3 +214,18 @@ fn sharing_is_had_only_where_the_host_allows_it_and_is_requested() {
         assert!(error.contains("set cgpu.io/memory"), "{error}");
     }
 }
+
+#[test]
+fn a_container_that_cannot_be_looked_at_is_not_known_to_be_dead() {
+    for name in [process::FILE, init::FILE, driver_limit::FILE] {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = ContainerDir::at(folder.path());
+        assert!(!is_live(&dir).unwrap(), "{name}");
+        std::fs::write(dir.file(name), "broken").unwrap();
+        assert!(!is_live(&dir).unwrap(), "{name}");
+        // As with EMFILE or ENOMEM: what is there cannot be read.
+        std::fs::remove_file(dir.file(name)).unwrap();
+        std::fs::create_dir(dir.file(name)).unwrap();
+        is_live(&dir).unwrap_err();
+    }
+}

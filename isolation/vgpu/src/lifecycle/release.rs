@@ -58,6 +58,7 @@ pub(super) fn reclaim_each(config: &Config) -> Result<Reclaimed, Error> {
     if !state::vgpus_dir(&config.state_dir).exists() && !config.state_dir.join("cards").exists() {
         return Ok(Reclaimed::default());
     }
+    let _outside = Outside::of_limits(config);
     let lock = StateLock::take(&config.state_dir)?;
     let (lock, reclaimed) = reclaim_locked(&Arc::new(config.clone()), lock)?;
     drop(lock);

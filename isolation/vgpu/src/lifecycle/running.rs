@@ -156,8 +156,7 @@ impl Running {
     /// Where the runtime may write which process is this process's exec, if the engine names no file: beside the grant.
     #[must_use]
     pub fn exec_pid_file(&self) -> std::path::PathBuf {
-        let name = format!("exec-{}.pid", std::process::id());
-        self.0.container.dir().file(&name)
+        self.0.container.dir().exec_pid_file()
     }
 
     /// After the container was given other resources: its vGPU's own processes get the same weight and quota of CPU time.

@@ -5,17 +5,23 @@ mod loop_device;
 mod options;
 mod overlay;
 
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::Mode;
 use spec::escape_checks::unescaped;
 
 use self::options::Parsed;
 use crate::error::{Error, Result, file};
 use crate::task::Mount;
+
+/// How often a place is looked for.
+const TRIES: u32 = 16;
 
 /// What mount(2) takes as data is one page, its last byte 0.
 const MOST_DATA_BYTES: usize = 4095;
@@ -169,21 +175,28 @@ fn mount_plain(target: &Path, one: &Mount, parsed: &Parsed) -> Result<()> {
     Ok(())
 }
 
-/// A sub-mount's place; the engine gives it, and it may not leave the root.
+/// A sub-mount's place, as the links of the mounts before it lead there inside the root. It is a path without links: nobody changes the root
+/// until it is a container's.
 fn below(rootfs: &Path, target: &str) -> Result<PathBuf> {
-    use std::path::Component;
-    let inside = Path::new(target)
-        .components()
-        .all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
-    if inside {
-        Ok(rootfs.join(target.trim_start_matches('/')))
-    } else {
-        Err(Error::Invalid {
-            key: "mount target",
-            value: target.to_owned(),
-            allowed: "a path without '..'",
-        })
+    if target.is_empty() {
+        return Ok(rootfs.to_owned());
     }
+    let failed =
+        |errno: Errno| file("find", rootfs.join(target.trim_start_matches('/')))(errno.into());
+    let folder = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let root =
+        open(rootfs, folder, Mode::empty()).map_err(|errno| file("open", rootfs)(errno.into()))?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    // A rename elsewhere while `..` is walked makes the kernel give up; it says so and may be asked again.
+    let found = (0..TRIES)
+        .map(|_attempt| openat2(&root, target, how))
+        .find(|found| !matches!(found, Err(Errno::EAGAIN)))
+        .unwrap_or(Err(Errno::EAGAIN))
+        .map_err(failed)?;
+    let found = format!("/proc/self/fd/{}", found.as_raw_fd());
+    std::fs::read_link(&found).map_err(file("resolve", found))
 }
 
 /// `fuse3.KIND` is mounted by the helper `mount.fuse3`, as containerd has it; also the helper's name for the kind.
@@ -220,13 +233,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sub_mount_cannot_leave_the_root() {
-        assert_eq!(
-            below(Path::new("/r"), "/etc/x").unwrap(),
-            Path::new("/r/etc/x")
-        );
-        assert_eq!(below(Path::new("/r"), "").unwrap(), Path::new("/r/"));
-        below(Path::new("/r"), "../x").unwrap_err();
+    fn a_sub_mount_is_where_links_lead_inside_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
+        let inside = root.join(outside.strip_prefix("/").unwrap());
+        for folder in [&outside, &inside, &root.join("etc")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::os::unix::fs::symlink(&outside, root.join("away")).unwrap();
+        std::os::unix::fs::symlink("../../etc", root.join("up")).unwrap();
+        assert_eq!(below(&root, "").unwrap(), root);
+        assert_eq!(below(&root, "/etc").unwrap(), root.join("etc"));
+        assert_eq!(below(&root, "away").unwrap(), inside);
+        assert_eq!(below(&root, "/up").unwrap(), root.join("etc"));
+        assert_eq!(below(&root, "../etc").unwrap(), root.join("etc"));
+        below(&root, "absent").unwrap_err();
     }
 
     #[test]

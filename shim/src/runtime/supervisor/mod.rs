@@ -16,10 +16,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use rustix::termios::Winsize;
+use serde_json::Value;
+use spec::edit;
 use sys::sync::lock;
 use tokio::sync::mpsc;
 
-use self::cell::{Cell, Input, Signalling};
+use self::cell::{Cell, Holding, Input, Signalling};
 use super::cgroup::Stats;
 use super::gpu::Gpu;
 use super::reaper::Reaper;
@@ -173,13 +175,21 @@ impl Supervisor {
         result
     }
 
-    /// Sets new limits, of CPU time also on what makes the container's calls.
+    /// Sets new limits, of CPU time also on what makes the container's calls. A container with a share keeps its rules of devices.
     ///
     /// # Errors
-    /// runc's own words; a control group that cannot be changed.
+    /// runc's own words; resources that are no JSON; a control group that cannot be changed.
     pub async fn update(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
         let cell = self.cell(id)?;
-        cell.calls.update(&resources.0).await?;
+        let has_share = !matches!(lock(&cell.live).share, Holding::Nothing);
+        let mut resources = resources.0.clone();
+        if has_share {
+            resources = edited(&resources).map_err(|source| Error::RequestJson {
+                what: "resources",
+                source,
+            })?;
+        }
+        cell.calls.update(&resources).await?;
         self.follow(&cell).await
     }
 
@@ -288,4 +298,10 @@ fn kill_process(target: &Target, pid: Pid, signal: u32) -> Result<()> {
         }
         Err(error) => Err(crate::error::system("send a signal")(error)),
     }
+}
+
+fn edited(resources: &[u8]) -> serde_json::Result<Vec<u8>> {
+    let mut resources: Value = serde_json::from_slice(resources)?;
+    edit::apply_to_update(&mut resources);
+    serde_json::to_vec(&resources)
 }

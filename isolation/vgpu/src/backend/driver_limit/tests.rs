@@ -225,7 +225,7 @@ impl Init {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         // An ended process leaves its group a moment after it can be waited for.
-        while leaf_of(&self.group).is_populated() {
+        while leaf_of(&self.group).is_populated().unwrap() {
             std::thread::yield_now();
         }
     }
@@ -235,7 +235,7 @@ impl Drop for Init {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
-        while leaf_of(&self.group).is_populated() {
+        while leaf_of(&self.group).is_populated().unwrap() {
             std::thread::yield_now();
         }
         drop(fs::remove_dir(&self.group));
