@@ -6,7 +6,7 @@
 //! calls with which a program would end: every root client of a control file, and in a UVM address space every semaphore pool, every range group, every card, whose
 //! pages are moved to the host and whose mappings end with the memory that they hold, and every external range.
 //!
-//! The OS events of a file are freed in every mode: the driver asks nobody whose they are.
+//! The OS events of a file, and those of its clients, are freed in every mode: the driver asks nobody whose they are.
 //!
 //! What was exported *into* a file is taken back too, by a client of the broker's own: the file may be open where no table of descriptors
 //! shows it, as in a `poll` that never ends. Another container of a share group finds none of it from then on: its broker asks this one about a
@@ -28,11 +28,12 @@ use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use journal::state::Op;
-use ledger::{Operation, Span};
+use ledger::{ClientHandle, Operation, Span};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::{nvos00, os_event};
 use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
+use verdict::{Effect, Switch};
 
 use crate::container::Container;
 use crate::driver_side::DriverSide;
@@ -46,44 +47,74 @@ const INTERVAL: Duration = Duration::from_millis(1);
 /// file open. The driver is asked about a second file of nvidia-uvm again as often as `patience` allows.
 pub(crate) fn free_all(container: &Container, file: &OpenFile, patience: &mut u32) -> bool {
     let (driver, journal) = (&container.driver, &container.journal);
-    let release = driver.release;
-    let clients = match driver.binding() {
-        Binding::None => return false,
-        Binding::Caller | Binding::Executor => clients_of(journal, file),
-    };
-    let mut keeps_clients = false;
-    match (driver.binding(), file.kind) {
-        (Binding::Executor, FileKind::Ctl) => {
-            for (client, process) in clients {
-                let caller = caller(process);
-                keeps_clients |= !free_object(driver, file, caller, (client, client));
-            }
-        }
+    let binding = driver.binding();
+    let keeps_clients = match (binding, file.kind) {
+        (Binding::None, _) => return false,
+        (Binding::Executor | Binding::Caller, FileKind::Ctl) => !free_clients(container, file),
         (Binding::Executor | Binding::Caller, FileKind::Uvm) => {
-            free_pools(driver, journal, file);
-            for group in container.account.range_groups_of(file.id) {
-                let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(release));
-                put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
-                call(driver, file, (uvm::UVM_DESTROY_RANGE_GROUP.cmd, arg));
-            }
-            for card in container.account.slots() {
-                // The struct begins with the card's UUID.
-                let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));
-                put(&mut arg, 0, &card.uuid_bytes);
-                call(driver, file, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
-            }
-            // No card maps any of it by now.
-            free_ranges(driver, journal, file);
+            empty_address_space(container, file);
             keep_if_kept(driver, journal, file, patience);
+            false
         }
-        (Binding::Caller, FileKind::Ctl) => keeps_clients = !clients.is_empty(),
-        (Binding::None, FileKind::Ctl | FileKind::Uvm)
-        | (_, FileKind::Card { .. } | FileKind::UvmTools) => {}
-    }
+        (_, FileKind::Card { .. } | FileKind::UvmTools) => false,
+    };
     let exports = exports_of(journal, file);
     let keeps_exports = !exports.is_empty() && !take_back_exports(driver, file, &exports);
-    let keeps_events = !free_events(driver, journal, file);
+    let keeps_events = !free_events(container, file);
     keeps_clients || keeps_exports || keeps_events
+}
+
+/// Has the driver free what an address space has of cards.
+fn empty_address_space(container: &Container, file: &OpenFile) {
+    let (driver, journal) = (&container.driver, &container.journal);
+    let release = driver.release;
+    free_pools(driver, journal, file);
+    for group in container.account.range_groups_of(file.id) {
+        let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(release));
+        put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
+        call(driver, file, (uvm::UVM_DESTROY_RANGE_GROUP.cmd, arg));
+    }
+    for card in container.account.slots() {
+        // The struct begins with the card's UUID.
+        let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));
+        put(&mut arg, 0, &card.uuid_bytes);
+        call(driver, file, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
+    }
+    // No card maps any of it by now.
+    free_ranges(driver, journal, file);
+}
+
+/// Has the driver free the root clients of a control file, and before each its events, whichever files have made them: what the driver keeps of
+/// them it keeps by the client's handle, which another container's client may have next. In compat mode a client ends with its file alone. Says
+/// whether all are gone.
+fn free_clients(container: &Container, file: &OpenFile) -> bool {
+    let (driver, journal) = (&container.driver, &container.journal);
+    let mut are_gone = true;
+    for (client, process) in clients_of(journal, file) {
+        let freed = Effect::Free {
+            client,
+            object: client,
+        };
+        let _alone = container.orders.take(&freed, file);
+        let events: Vec<(u32, u32)> = {
+            let state = journal.change();
+            // Freed by a call on another file meanwhile.
+            if state.ledger.owner_file(ClientHandle(client)) != Some(ledger::FileId(file.id.0)) {
+                continue;
+            }
+            state.os_events_of_client(client).collect()
+        };
+        for event in events {
+            free_event(driver, journal, file, event);
+        }
+        let is_freed = driver.binding() == Binding::Executor
+            && free_object(driver, file, caller(process), (client, client));
+        if is_freed {
+            journal.change().forget_os_events_of(client);
+        }
+        are_gone &= is_freed;
+    }
+    are_gone
 }
 
 /// Where a second file keeps a file of nvidia-uvm, what the driver has for it stays charged.
@@ -104,23 +135,48 @@ fn keep_if_kept(driver: &DriverSide, journal: &Journal, file: &OpenFile, patienc
 }
 
 /// Has the driver free the OS events of a file, which it keeps in a list for the whole host as long as anybody has the file open
-/// (`free_os_events`, osapi.c), whosever their clients are; says whether all are gone.
-fn free_events(driver: &DriverSide, journal: &Journal, file: &OpenFile) -> bool {
-    let row = escape::NV_ESC_FREE_OS_EVENT;
+/// (`free_os_events`, osapi.c), whosever their clients are; says whether all are gone. Those of a client that may be another container's by now
+/// stay: the driver looks at the name alone.
+fn free_events(container: &Container, file: &OpenFile) -> bool {
+    let (driver, journal) = (&container.driver, &container.journal);
     let events: Vec<(u32, u32)> = {
         let state = journal.change();
         state.os_events_of(file.id).collect()
     };
-    let mut are_gone = true;
     for (client, number) in events {
-        let mut arg = zeroed(row.size.of(driver.release));
-        put_u32(&mut arg, os_event::H_CLIENT, client);
-        put_u32(&mut arg, os_event::FD, number);
-        let answer = execute(driver, file, caller(0), (row.cmd(driver.release), arg));
-        let status = answer.and_then(|arg| u32_at(&arg, os_event::STATUS));
-        are_gone &= matches!(status, Some(NV_OK | NV_ERR_INVALID_EVENT));
+        let freed = Effect::OsEvent {
+            client,
+            number,
+            switch: Switch::Off,
+        };
+        let _alone = container.orders.take(&freed, file);
+        let is_ours = journal.change().has_client(client);
+        if is_ours {
+            free_event(driver, journal, file, (client, number));
+        }
     }
-    are_gone
+    let state = journal.change();
+    state.os_events_of(file.id).next().is_none()
+}
+
+/// The journal has an event no more once it is freed: a successor that frees the rest would free another container's.
+fn free_event(
+    driver: &DriverSide,
+    journal: &Journal,
+    file: &OpenFile,
+    (client, number): (u32, u32),
+) {
+    let row = escape::NV_ESC_FREE_OS_EVENT;
+    let mut arg = zeroed(row.size.of(driver.release));
+    put_u32(&mut arg, os_event::H_CLIENT, client);
+    put_u32(&mut arg, os_event::FD, number);
+    let answer = execute(driver, file, caller(0), (row.cmd(driver.release), arg));
+    let status = answer.and_then(|arg| u32_at(&arg, os_event::STATUS));
+    if matches!(status, Some(NV_OK | NV_ERR_INVALID_EVENT)) {
+        journal
+            .change()
+            .record_op(Op::OsEventGone((client, number)));
+    }
 }
 
 /// Has the driver free the semaphore pools of a UVM file. What it does not free stays charged to the container's end: nobody hears when such a
