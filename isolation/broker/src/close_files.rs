@@ -6,7 +6,7 @@
 //! calls with which a program would end: every root client of a control file, and in a UVM address space every semaphore pool, every range group, every card, whose
 //! pages are moved to the host and whose mappings end with the memory that they hold, and every external range.
 //!
-//! The OS events of a file are freed in every mode: the driver asks nobody whose they are.
+//! The OS events of a file, and those of its clients, are freed in every mode: the driver asks nobody whose they are.
 //!
 //! What was exported *into* a file is taken back too, by a client of the broker's own: the file may be open where no table of descriptors
 //! shows it, as in a `poll` that never ends. Another container of a share group finds none of it from then on: its broker asks this one about a
@@ -15,112 +15,230 @@
 //! Not reached: in compat mode control files, since a client obeys its own process alone. They stay charged until the file is gone ([`crate::last_reference`]). A simulated card's files have no driver behind
 //! them that could keep anything.
 //!
-//! The address space itself of a file of nvidia-uvm is there as long as a second file keeps the first one. Where the driver says that one does it
-//! stays charged to the container's end, since nobody hears of that one's.
+//! The address space itself of a file of nvidia-uvm is there as long as a second file keeps the first one, and nobody hears of that one's end. Where
+//! the driver says that one does, our descriptors of the file are kept and it is asked again; so it is about a card that it has not taken out.
+//! When that has gone on for too long the address space stays charged to the container's end.
 //!
 //! Sources: `Nv04Free` takes a client's own handle as the object (rmapi/deprecated); `uvm_va_space_unregister_gpu` takes the address
 //! space's own mm, or the caller's, so that any process may ask it; `uvm_api_mm_initialize` and `uvm_release_mm` (uvm.c) take and drop
 //! the second file's reference.
 
-use std::time::Duration;
-
 use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use journal::state::Op;
-use ledger::{Operation, Span};
+use ledger::{CardSlot, ClientHandle, Operation, Span, Unregistered};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::{nvos00, os_event};
 use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
+use verdict::{Effect, Switch};
 
 use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
 use crate::second_file;
 
-/// How often the driver is asked whether a second file is gone.
-const INTERVAL: Duration = Duration::from_millis(1);
-
-/// Has the driver free what a file holds that its container has closed; says whether the driver keeps any of it as long as anybody has the
-/// file open. The driver is asked about a second file of nvidia-uvm again as often as `patience` allows.
-pub(crate) fn free_all(container: &Container, file: &OpenFile, patience: &mut u32) -> bool {
-    let (driver, journal) = (&container.driver, &container.journal);
-    let release = driver.release;
-    let clients = match driver.binding() {
-        Binding::None => return false,
-        Binding::Caller | Binding::Executor => clients_of(journal, file),
-    };
-    let mut keeps_clients = false;
-    match (driver.binding(), file.kind) {
-        (Binding::Executor, FileKind::Ctl) => {
-            for (client, process) in clients {
-                let caller = caller(process);
-                keeps_clients |= !free_object(driver, file, caller, (client, client));
-            }
-        }
-        (Binding::Executor | Binding::Caller, FileKind::Uvm) => {
-            free_pools(driver, journal, file);
-            for group in container.account.range_groups_of(file.id) {
-                let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(release));
-                put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
-                call(driver, file, (uvm::UVM_DESTROY_RANGE_GROUP.cmd, arg));
-            }
-            for card in container.account.slots() {
-                // The struct begins with the card's UUID.
-                let mut arg = zeroed(uvm::UVM_UNREGISTER_GPU.size.of(release));
-                put(&mut arg, 0, &card.uuid_bytes);
-                call(driver, file, (uvm::UVM_UNREGISTER_GPU.cmd, arg));
-            }
-            // No card maps any of it by now.
-            free_ranges(driver, journal, file);
-            keep_if_kept(driver, journal, file, patience);
-        }
-        (Binding::Caller, FileKind::Ctl) => keeps_clients = !clients.is_empty(),
-        (Binding::None, FileKind::Ctl | FileKind::Uvm)
-        | (_, FileKind::Card { .. } | FileKind::UvmTools) => {}
-    }
-    let exports = exports_of(journal, file);
-    let keeps_exports = !exports.is_empty() && !take_back_exports(driver, file, &exports);
-    let keeps_events = !free_events(driver, journal, file);
-    keeps_clients || keeps_exports || keeps_events
+/// What the driver has of a file that it was asked to free all of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing but for our descriptors.
+    Nothing,
+    /// Some of it, as long as anybody has the file open.
+    WhileOpen,
+    /// Some of it for now, and it is to be asked again, by the same descriptor.
+    ForNow,
+    /// Nobody knows.
+    Unknown,
 }
 
-/// Where a second file keeps a file of nvidia-uvm, what the driver has for it stays charged.
-fn keep_if_kept(driver: &DriverSide, journal: &Journal, file: &OpenFile, patience: &mut u32) {
-    while second_file::is_kept(driver, file) {
-        if let Some(left) = patience.checked_sub(1) {
-            *patience = left;
-            std::thread::sleep(INTERVAL);
-            continue;
-        }
-        let uvm_file = ledger::FileId(file.id.0);
-        return drop(
-            journal
-                .change()
-                .record(Operation::UvmFileStays { uvm_file }),
+/// Whether the driver can be asked again later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It can.
+    Left,
+    /// What it has now counts.
+    Over,
+}
+
+/// Whether a card is out of an address space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Taken {
+    Out,
+    /// It was there, and the driver does not say that it has taken it out: somebody else may be doing that.
+    OnItsWay,
+    /// The driver has not answered.
+    Unknown,
+}
+
+/// Has the driver free what a file holds that its container has closed; says what the driver keeps.
+pub(crate) fn free_all(container: &Container, file: &OpenFile, patience: Patience) -> Left {
+    let (driver, journal) = (&container.driver, &container.journal);
+    let keeps_clients = match (driver.binding(), file.kind) {
+        (Binding::None, _) => return Left::Nothing,
+        (_, FileKind::Uvm) => return empty_address_space(container, file, patience),
+        (_, FileKind::Ctl) => !free_clients(container, file),
+        (_, FileKind::Card { .. } | FileKind::UvmTools) => false,
+    };
+    let exports = exports_of(journal, file);
+    let keeps_exports = !exports.is_empty() && !take_back_exports(driver, file, &exports);
+    let keeps_events = !free_events(container, file);
+    match keeps_clients || keeps_exports || keeps_events {
+        true => Left::WhileOpen,
+        false => Left::Nothing,
+    }
+}
+
+/// Has the driver free what an address space has of cards. Where a second file keeps the rest, that stays charged.
+fn empty_address_space(container: &Container, file: &OpenFile, patience: Patience) -> Left {
+    let (driver, journal) = (&container.driver, &container.journal);
+    let account = &container.account;
+    free_pools(driver, journal, file);
+    for group in account.range_groups_of(file.id) {
+        let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(driver.release));
+        put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
+        let _answered = execute(
+            driver,
+            file,
+            caller(0),
+            (uvm::UVM_DESTROY_RANGE_GROUP.cmd, arg),
         );
     }
+    account.forget_range_groups(file.id);
+    let cards = account.card_slots().into_iter().zip(account.slots());
+    let taken = cards.map(|(slot, card)| take_out(driver, journal, file, (slot, card.uuid_bytes)));
+    match (taken.max(), patience) {
+        (Some(Taken::OnItsWay | Taken::Unknown), Patience::Left) => return Left::ForNow,
+        (Some(Taken::Unknown), Patience::Over) => return Left::Unknown,
+        (None | Some(Taken::Out | Taken::OnItsWay), _) => {}
+    }
+    // No card maps any of it by now.
+    free_ranges(driver, journal, file);
+    let uvm_file = ledger::FileId(file.id.0);
+    let is_initialised = journal.change().ledger.has_uvm_file(uvm_file);
+    if !is_initialised || !second_file::is_kept(driver, file) {
+        return Left::Nothing;
+    }
+    let (operation, left) = match patience {
+        Patience::Left => (Operation::DropAddressSpace { uvm_file }, Left::ForNow),
+        Patience::Over => (Operation::UvmFileStays { uvm_file }, Left::Nothing),
+    };
+    journal.change().record(operation);
+    left
+}
+
+/// Has the driver take a card out of an address space. Of one that is not registered there, or whose end is under way, the driver says the same.
+fn take_out(
+    driver: &DriverSide,
+    journal: &Journal,
+    file: &OpenFile,
+    (card, uuid): (CardSlot, [u8; 16]),
+) -> Taken {
+    let row = uvm::UVM_UNREGISTER_GPU;
+    let mut arg = zeroed(row.size.of(driver.release));
+    let status_at = usize::try_from(row.status.of(driver.release)).ok();
+    // The struct begins with the card's UUID.
+    put(&mut arg, 0, &uuid);
+    let answer = execute(driver, file, caller(0), (row.cmd, arg));
+    let status = answer.and_then(|arg| u32_at(&arg, status_at?));
+    let uvm_file = ledger::FileId(file.id.0);
+    let mut change = journal.change();
+    match status {
+        _ if !change.ledger.has_any_on(uvm_file, card) => Taken::Out,
+        Some(NV_OK) => {
+            let which = Unregistered::Card(card);
+            change.record(Operation::Unregister { uvm_file, which });
+            if let Some(span) = Span::new(0, u64::MAX) {
+                let card = Some(card);
+                change.record(Operation::UnmapExternal {
+                    uvm_file,
+                    span,
+                    card,
+                });
+            }
+            Taken::Out
+        }
+        Some(_) => Taken::OnItsWay,
+        None => Taken::Unknown,
+    }
+}
+
+/// Has the driver free the root clients of a control file, and before each its events, whichever files have made them: what the driver keeps of
+/// them it keeps by the client's handle, which another container's client may have next. In compat mode a client ends with its file alone. Says
+/// whether all are gone.
+fn free_clients(container: &Container, file: &OpenFile) -> bool {
+    let (driver, journal) = (&container.driver, &container.journal);
+    let mut are_gone = true;
+    for (client, process) in clients_of(journal, file) {
+        let freed = Effect::Free {
+            client,
+            object: client,
+        };
+        let _alone = container.orders.take(&freed, file);
+        let events: Vec<(u32, u32)> = {
+            let state = journal.change();
+            // Freed by a call on another file meanwhile.
+            if state.ledger.owner_file(ClientHandle(client)) != Some(ledger::FileId(file.id.0)) {
+                continue;
+            }
+            state.os_events_of_client(client).collect()
+        };
+        for event in events {
+            free_event(driver, journal, file, event);
+        }
+        let is_freed = driver.binding() == Binding::Executor
+            && free_object(driver, file, caller(process), (client, client));
+        if is_freed {
+            journal.change().forget_os_events_of(client);
+        }
+        are_gone &= is_freed;
+    }
+    are_gone
 }
 
 /// Has the driver free the OS events of a file, which it keeps in a list for the whole host as long as anybody has the file open
-/// (`free_os_events`, osapi.c), whosever their clients are; says whether all are gone.
-fn free_events(driver: &DriverSide, journal: &Journal, file: &OpenFile) -> bool {
-    let row = escape::NV_ESC_FREE_OS_EVENT;
+/// (`free_os_events`, osapi.c), whosever their clients are; says whether all are gone. Those of a client that may be another container's by now
+/// stay: the driver looks at the name alone.
+fn free_events(container: &Container, file: &OpenFile) -> bool {
+    let (driver, journal) = (&container.driver, &container.journal);
     let events: Vec<(u32, u32)> = {
         let state = journal.change();
         state.os_events_of(file.id).collect()
     };
-    let mut are_gone = true;
     for (client, number) in events {
-        let mut arg = zeroed(row.size.of(driver.release));
-        put_u32(&mut arg, os_event::H_CLIENT, client);
-        put_u32(&mut arg, os_event::FD, number);
-        let answer = execute(driver, file, caller(0), (row.cmd(driver.release), arg));
-        let status = answer.and_then(|arg| u32_at(&arg, os_event::STATUS));
-        are_gone &= matches!(status, Some(NV_OK | NV_ERR_INVALID_EVENT));
+        let freed = Effect::OsEvent {
+            client,
+            number,
+            switch: Switch::Off,
+        };
+        let _alone = container.orders.take(&freed, file);
+        let is_ours = journal.change().has_client(client);
+        if is_ours {
+            free_event(driver, journal, file, (client, number));
+        }
     }
-    are_gone
+    let state = journal.change();
+    state.os_events_of(file.id).next().is_none()
+}
+
+/// The journal has an event no more once it is freed: a successor that frees the rest would free another container's.
+fn free_event(
+    driver: &DriverSide,
+    journal: &Journal,
+    file: &OpenFile,
+    (client, number): (u32, u32),
+) {
+    let row = escape::NV_ESC_FREE_OS_EVENT;
+    let mut arg = zeroed(row.size.of(driver.release));
+    put_u32(&mut arg, os_event::H_CLIENT, client);
+    put_u32(&mut arg, os_event::FD, number);
+    let answer = execute(driver, file, caller(0), (row.cmd(driver.release), arg));
+    let status = answer.and_then(|arg| u32_at(&arg, os_event::STATUS));
+    if matches!(status, Some(NV_OK | NV_ERR_INVALID_EVENT)) {
+        journal
+            .change()
+            .record_op(Op::OsEventGone((client, number)));
+    }
 }
 
 /// Has the driver free the semaphore pools of a UVM file. What it does not free stays charged to the container's end: nobody hears when such a
@@ -131,11 +249,14 @@ fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
         state.pools(file.id).collect()
     };
     for (base, length) in pools {
-        if !free_range(driver, file, (base, length)) {
-            tracing::warn!(base, "a semaphore pool of a closed file was not freed");
-            let stays = Op::PoolStays(file.id, base);
-            journal.change().record_op(stays);
-        }
+        let op = match free_range(driver, file, (base, length)) {
+            true => Op::PoolGone(file.id, base),
+            false => {
+                tracing::warn!(base, "a semaphore pool of a closed file was not freed");
+                Op::PoolStays(file.id, base)
+            }
+        };
+        journal.change().record_op(op);
     }
 }
 
@@ -230,10 +351,6 @@ pub(crate) fn free_object(
     let answer = execute(driver, file, caller, (row.cmd(driver.release), arg));
     let status = answer.and_then(|arg| u32_at(&arg, nvos00::STATUS));
     matches!(status, Some(NV_OK | NV_ERR_OBJECT_NOT_FOUND))
-}
-
-fn call(driver: &DriverSide, file: &OpenFile, named: (u32, Vec<u8>)) {
-    let _answered = execute(driver, file, caller(0), named);
 }
 
 fn caller(process: i32) -> Caller {

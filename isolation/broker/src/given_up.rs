@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use driver::{Binding, Driver, FileId, FileKind};
 use journal::state::{self, Closing, Op};
+use nix::errno::Errno;
 use supervisor::link::Stored;
 use sys::sync::lock;
 
-use crate::close_files;
+use crate::close_files::{self, Left, Patience};
 use crate::container::Container;
 use crate::files::OpenFile;
 use crate::last_reference::Watching;
@@ -27,9 +28,12 @@ use crate::open_file_scan::{Look, OfProcesses, without_holder};
 /// In which time a driver has cleaned up after a file that somebody else has closed, on a machine that is not overloaded.
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(1);
 
-/// So often in one look, a millisecond apart, the driver is asked about second files again that may be about to go: a process that ends closes
-/// its files one after the other.
-const PATIENCE: u32 = 100;
+/// For so many intervals the driver is asked again about a file that it is not done with: a process that ends closes its files one after the
+/// other, and some time may be between the first and the last.
+const MOST_INTERVALS: u32 = 60;
+
+/// So many files are kept for that. Each costs descriptors, and a call at each look.
+const MOST_RETAINED: usize = 32;
 
 /// So many files wait for another message to supervisor and driver. What is beyond is the next broker's to give up, by the journal.
 const MOST_UNRELEASED: usize = 1024;
@@ -44,7 +48,16 @@ pub(crate) struct GivenUp {
     ending: Mutex<Vec<(FileId, Instant)>>,
     /// Files that supervisor or driver may still hold, each with whether its charge ends with that.
     unreleased: Mutex<BTreeMap<FileId, Charge>>,
+    /// Files of nvidia-uvm that the driver is not done with.
+    retained: Mutex<Vec<Retained>>,
     last_look: Mutex<LastLook>,
+}
+
+/// A closed file that is kept open, and for how many intervals it has been.
+#[derive(Debug)]
+struct Retained {
+    file: Arc<OpenFile>,
+    intervals: u32,
 }
 
 /// When the driver was asked which files it holds.
@@ -70,29 +83,32 @@ impl GivenUp {
         container.supervisor.release_what_waits();
         let mut uncharged = self.take_ended();
         uncharged.extend(self.release_again(container));
-        let closed = self.close_unheld(container);
-        // Once for all of them: of what nobody has now the last duplicate was closed here, and the driver has cleaned up.
-        let staying = closed.iter().filter(|(_, stays)| *stays);
-        let staying: HashSet<FileId> = staying.map(|(id, _)| *id).collect();
-        for id in take_gone(container) {
-            match staying.contains(&id) {
-                true => uncharged.push(id),
-                false => lock(&self.ending).push((id, Instant::now())),
-            }
+        let retained = std::mem::take(&mut *lock(&self.retained));
+        let mut has_closed = false;
+        for Retained { file, intervals } in retained {
+            has_closed |= self.close(container, file, intervals);
         }
+        has_closed |= self.close_unheld(container);
+        self.take_gone(container, None);
         for id in &uncharged {
             let mut change = container.journal.change();
             container.account.close_file(&mut change, *id);
         }
         let is_unmapped = container.account.let_unmapped_go(&container.journal);
-        is_unmapped || !closed.is_empty() || !uncharged.is_empty()
+        is_unmapped || has_closed || !uncharged.is_empty()
     }
 
-    /// The files that were closed, each with whether what it has stays charged.
-    fn close_unheld(&self, container: &Container) -> Vec<(FileId, bool)> {
+    /// Another interval has passed for the files that the driver is not done with.
+    pub(crate) fn pass_interval(&self) {
+        for retained in &mut *lock(&self.retained) {
+            retained.intervals = retained.intervals.saturating_add(1);
+        }
+    }
+
+    /// Says whether any file was closed.
+    fn close_unheld(&self, container: &Container) -> bool {
         let native = container.driver.native.as_ref();
-        let mut closed = Vec::new();
-        let mut patience = PATIENCE;
+        let mut has_closed = false;
         for id in unheld(container) {
             if native.is_some_and(|native| native.take_idle(id)) {
                 if !tell_driver(&*container.driver, id) {
@@ -104,31 +120,45 @@ impl GivenUp {
             let Some(file) = container.files.take_idle(id) else {
                 continue;
             };
-            closed.push((id, self.close(container, file, &mut patience)));
+            has_closed |= self.close(container, file, 0);
         }
-        closed
+        has_closed
     }
 
     /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is
-    /// room. Says whether what the file has stays charged.
-    fn close(&self, container: &Container, file: Arc<OpenFile>, patience: &mut u32) -> bool {
+    /// room. Says whether our duplicates are closed: a file that the driver is not done with is kept, for so many intervals by now.
+    fn close(&self, container: &Container, file: Arc<OpenFile>, intervals: u32) -> bool {
         let id = file.id;
-        let keeps = close_files::free_all(container, &file, patience);
-        let charge = match keeps.then(|| watch_elsewhere(container, &file)) {
-            None | Some(Ok(Watching::Impossible)) => {
+        let is_over = intervals >= MOST_INTERVALS || lock(&self.retained).len() >= MOST_RETAINED;
+        let patience = match is_over {
+            true => Patience::Over,
+            false => Patience::Left,
+        };
+        let watched = match close_files::free_all(container, &file, patience) {
+            Left::Nothing => Ok(Watching::Impossible),
+            Left::WhileOpen => watch_elsewhere(container, &file),
+            Left::Unknown => Err(Errno::EIO),
+            Left::ForNow => {
+                lock(&self.retained).push(Retained { file, intervals });
+                return false;
+            }
+        };
+        let charge = match watched {
+            Ok(Watching::Impossible) => {
                 record(container, id, Closing::Freed);
                 Charge::Ends
             }
-            Some(Ok(Watching::Yes)) => {
+            Ok(Watching::Yes) => {
                 record(container, id, Closing::Watched);
                 Charge::IsAsItWas
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 tracing::warn!(%error, "what a closed file held stays charged to the container's end");
                 Charge::IsAsItWas
             }
         };
-        self.let_go(container, (id, Some(file)), charge)
+        self.let_go(container, (id, Some(file)), charge);
+        true
     }
 
     /// The last duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.
@@ -137,25 +167,35 @@ impl GivenUp {
         container: &Container,
         (id, file): (FileId, Option<Arc<OpenFile>>),
         charge: Charge,
-    ) -> bool {
+    ) {
         if !release(container, id, file) {
-            self.release_later(id, charge);
-            return true;
+            return self.release_later(id, charge);
         }
-        if charge == Charge::Ends {
+        // Of a file that nobody has now the last duplicate was closed here, and the driver has cleaned up.
+        if charge == Charge::Ends || self.take_gone(container, Some(id)) {
             let mut change = container.journal.change();
             container.account.close_file(&mut change, id);
         }
-        charge == Charge::IsAsItWas
+    }
+
+    /// Takes the files that nobody has any more; says whether one that was closed here just now is among them. The others' last holders are
+    /// others, and the driver may be cleaning up after them.
+    fn take_gone(&self, container: &Container, closed: Option<FileId>) -> bool {
+        let gone = container.elsewhere.take_gone().unwrap_or_else(|error| {
+            tracing::warn!(%error, "what was open elsewhere stays charged");
+            Vec::new()
+        });
+        let others = gone.iter().filter(|id| Some(**id) != closed);
+        lock(&self.ending).extend(others.map(|id| (*id, Instant::now())));
+        closed.is_some_and(|closed| gone.contains(&closed))
     }
 
     /// Goes on with what a former broker was giving up, and gives up what it recorded and never had.
     pub(crate) fn go_on(&self, container: &Container) {
         let mut known = HashSet::new();
-        let mut patience = PATIENCE;
         for file in container.files.take_closing() {
             known.insert(file.id);
-            let _is_tried_again = self.close(container, file, &mut patience);
+            let _is_closed = self.close(container, file, 0);
         }
         // The journal first: a file that is recorded between the two looks is held by the second.
         let recorded: Vec<(FileId, Option<Closing>)> = {
@@ -191,7 +231,7 @@ impl GivenUp {
                     Charge::IsAsItWas
                 }
             };
-            let _is_tried_again = self.let_go(container, (id, None), charge);
+            self.let_go(container, (id, None), charge);
         }
     }
 
@@ -262,13 +302,6 @@ impl GivenUp {
         });
         ended
     }
-}
-
-fn take_gone(container: &Container) -> Vec<FileId> {
-    container.elsewhere.take_gone().unwrap_or_else(|error| {
-        tracing::warn!(%error, "what was open elsewhere stays charged");
-        Vec::new()
-    })
 }
 
 fn watch_elsewhere(container: &Container, file: &OpenFile) -> nix::Result<Watching> {

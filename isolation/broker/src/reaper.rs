@@ -183,6 +183,7 @@ impl Reaper {
         let spent = cpu_time().saturating_sub(before);
         self.round(spent, || {
             self.given_up.close_unknown(container);
+            self.given_up.pass_interval();
             self.given_up.look(container)
         });
     }

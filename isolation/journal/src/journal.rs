@@ -204,6 +204,14 @@ impl Change<'_> {
         self.expect_applied(&applied, "only the ledger refuses");
     }
 
+    /// A client is freed, and the driver has freed its events with it (`rm_client_free_os_events`, escape.c).
+    pub fn forget_os_events_of(&mut self, client: u32) {
+        let events: Vec<(u32, u32)> = self.os_events_of_client(client).collect();
+        for event in events {
+            self.record_op(Op::OsEventGone(event));
+        }
+    }
+
     /// A card has this device instance now, and no other.
     pub fn learn_instance(&mut self, instance: u32, slot: CardSlot) {
         if self.numbering.slot_of_instance.get(&instance) != Some(&slot) {

@@ -15,7 +15,10 @@ use std::path::PathBuf;
 
 use driver::{FileId, FileKind};
 use ledger::steps::Stepped;
-use ledger::{Applied, CardSlot, Ledger, Operation, PinToken, Recorded, Refusal, ReservationToken};
+use ledger::{
+    Applied, CardSlot, ClientHandle, Ledger, Operation, PinToken, Recorded, Refusal,
+    ReservationToken,
+};
 use serde::{Deserialize, Serialize};
 
 mod calls;
@@ -298,6 +301,22 @@ impl State {
     /// The events that a file has made and no other one: client, number.
     pub fn os_events_of(&self, file: FileId) -> impl Iterator<Item = (u32, u32)> {
         self.os_events.of_file_alone(file)
+    }
+
+    /// The events of a client, whichever files have made them: client, number.
+    pub fn os_events_of_client(&self, client: u32) -> impl Iterator<Item = (u32, u32)> {
+        self.os_events.of_client(client)
+    }
+
+    /// Whether a client is the container's, and of a file that is not being given up: once somebody else closes that one, the client's handle
+    /// may be another container's, and nobody hears of that at once.
+    #[must_use]
+    pub fn has_client(&self, client: u32) -> bool {
+        let file = self.ledger.owner_file(ClientHandle(client));
+        file.is_some_and(|file| {
+            let entry = self.files.get(&FileId(file.0));
+            entry.is_none_or(|entry| entry.closing.is_none())
+        })
     }
 
     /// How many events there are.

@@ -68,6 +68,12 @@ impl Ledger {
         Ok(())
     }
 
+    /// Whether an initialised file is there.
+    #[must_use]
+    pub fn has_uvm_file(&self, uvm_file: FileId) -> bool {
+        self.uvm_files.contains(&uvm_file)
+    }
+
     /// Records that an initialised file is closed, and that another one keeps it: it stays counted and charged.
     pub fn uvm_file_stays(&mut self, uvm_file: FileId) {
         if self.uvm_files.remove(&uvm_file) {

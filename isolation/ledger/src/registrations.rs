@@ -71,6 +71,13 @@ impl Ledger {
         of_card.is_some_and(|of_card| of_card.contains_key(&registered))
     }
 
+    /// Whether a uvm file has registrations or mappings on a card.
+    #[must_use]
+    pub fn has_any_on(&self, uvm_file: FileId, card: CardSlot) -> bool {
+        let at = (uvm_file, card);
+        self.registrations.by_file.contains_key(&at) || self.mappings.contains_key(&at)
+    }
+
     /// How many objects have no name any more, are held by registrations, and are charged so much of a card or more.
     #[must_use]
     pub fn nameless(&self, card: CardSlot, least_bytes: u64) -> usize {

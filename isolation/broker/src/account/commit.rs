@@ -76,6 +76,9 @@ impl Account {
                     client: ClientHandle(*client),
                     object: ObjectHandle(*object),
                 });
+                if client == object {
+                    change.forget_os_events_of(*client);
+                }
             }
             Reservation::Range {
                 base,

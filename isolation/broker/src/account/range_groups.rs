@@ -81,8 +81,8 @@ impl Account {
         lock(&self.range_groups.0).made.of(file).collect()
     }
 
-    /// A file is gone, and its groups with it.
-    pub(super) fn forget_range_groups(&self, file: FileId) {
+    /// The groups of a file are gone, or it is.
+    pub(crate) fn forget_range_groups(&self, file: FileId) {
         lock(&self.range_groups.0).made.forget(file);
     }
 }

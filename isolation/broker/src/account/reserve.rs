@@ -350,7 +350,7 @@ impl Account {
         (client, number): (u32, u32),
         switch: Switch,
     ) -> Result<Reservation, Denied> {
-        if is_foreign(state, client) {
+        if !state.has_client(client) {
             return Err(self.denied(call, status::NV_ERR_INVALID_CLIENT, Why::ForeignEvent));
         }
         match switch {
@@ -373,9 +373,9 @@ impl Account {
         call: &JudgedCall<'_>,
         mut clients: impl Iterator<Item = &'c u32>,
     ) -> Result<Reservation, Denied> {
-        match clients.any(|client| is_foreign(state, *client)) {
-            false => Ok(Reservation::Nothing),
-            true => Err(self.denied(call, status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
+        match clients.all(|client| state.has_client(*client)) {
+            true => Ok(Reservation::Nothing),
+            false => Err(self.denied(call, status::NV_ERR_INVALID_CLIENT, Why::ForeignChannels)),
         }
     }
 
@@ -446,8 +446,4 @@ pub(super) fn card_of(state: &State, memory: &Memory) -> Option<CardSlot> {
 pub(super) fn card_of_object(state: &State, (client, object): (u32, u32)) -> Option<CardSlot> {
     let ledger = &state.ledger;
     ledger.card_of(ClientHandle(client), ObjectHandle(object))
-}
-
-fn is_foreign(state: &State, client: u32) -> bool {
-    state.ledger.owner_file(ClientHandle(client)).is_none()
 }

@@ -1,5 +1,6 @@
 //! To which file the driver binds what a call makes, and what it keeps of one that is closed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,8 +10,9 @@ use driver::FileKind;
 use journal::limits::OBJECT_BYTES;
 use journal::state::{Closing, Op};
 use ledger::{CardSlot, ClientHandle, Counted, Operation, ProcessId};
-use nvabi::bytes::{put_u64, u32_at, u64_at};
-use nvabi::{Release, status, uvm};
+use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::layout::os_event;
+use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
 use crate::fake::Seen;
@@ -50,6 +52,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "closed::what_somebody_else_has_open_stays_charged_with_every_successor",
         what_is_open_elsewhere_stays_charged,
+    ),
+    (
+        "closed::what_somebody_else_closes_is_charged_until_the_driver_has_cleaned_up",
+        what_somebody_else_closes_is_charged_for_a_while,
     ),
 ];
 
@@ -225,6 +231,49 @@ fn what_is_open_elsewhere_stays_charged() {
             }
         }
     }
+}
+
+/// The kernel forgets a file before the driver cleans up after it, which whoever closes last waits for: here nobody of ours, while another file is
+/// given up in the same look.
+fn what_somebody_else_closes_is_charged_for_a_while() {
+    let of_release = |row: escape::Escape| row.cmd(Release::R570);
+    let fixture = Fixture::new(4 * MIB);
+    let fake = &fixture.fake;
+    let tenant = fixture.tenant();
+    let mut elsewhere = BTreeMap::new();
+    for number in 0..2 {
+        let file = tenant.open(&fixture.path("nvidiactl"));
+        let client = tenant.client(file);
+        let device = tenant.device(file, client);
+        let memory = tenant.memory(file, client, device, 0, MIB);
+        assert_eq!(memory.status(), rm::OK);
+        let mut arg = vec![0; 16];
+        put_u32(&mut arg, os_event::H_CLIENT, client);
+        put_u32(&mut arg, os_event::FD, number);
+        let alloc = of_release(escape::NV_ESC_ALLOC_OS_EVENT);
+        assert_eq!(tenant.call(file, alloc, &arg, &[]).ret, Ok(0));
+        let id = fake.seen().pop().unwrap().file;
+        elsewhere.insert(id, fixture.elsewhere(&tenant, file));
+        tenant.close(file);
+    }
+    fake.is_compat.store(true, Ordering::Relaxed);
+    fake.hold_back(of_release(escape::NV_ESC_FREE_OS_EVENT), None);
+    std::thread::scope(|scope| {
+        let looked = scope.spawn(|| fixture.reaper.reconcile(&fixture.container));
+        fake.wait_for_held(1);
+        let first = fake.seen().pop().unwrap().file;
+        let second = *elsewhere.keys().find(|id| **id != first).unwrap();
+        fake.hold_back_only(second);
+        until("the second is being given up", || {
+            fake.seen().pop().unwrap().file == second
+        });
+        assert_eq!(fake.closed.load(Ordering::SeqCst), 1);
+        drop(elsewhere.remove(&first));
+        fake.let_go();
+        looked.join().unwrap();
+    });
+    assert_eq!(fixture.used_bytes(), 2 * MIB);
+    reconcile_until(&fixture, "it is given back", || fixture.used_bytes() == MIB);
 }
 
 /// A second file of nvidia-uvm keeps the first one open.

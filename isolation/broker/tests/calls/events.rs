@@ -9,6 +9,7 @@ use nvabi::{Release, escape, status};
 
 use crate::Test;
 use crate::agent::Ask;
+use crate::fake::Seen;
 use crate::files::reconcile_until;
 use crate::fixture::Fixture;
 use crate::quota::with_device;
@@ -28,6 +29,14 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "events::those_of_a_closed_file_are_freed",
         those_of_a_closed_file_are_freed,
+    ),
+    (
+        "events::those_of_a_freed_client_are_freed_no_more",
+        those_of_a_freed_client_are_freed_no_more,
+    ),
+    (
+        "events::those_of_a_client_are_freed_before_it_ends_whichever_file_has_made_them",
+        those_of_a_client_are_freed_before_it_ends,
     ),
     (
         "events::a_real_driver_gets_the_callers_number",
@@ -149,15 +158,8 @@ fn those_of_a_closed_file_are_freed() {
         reconcile_until(&fixture, "the file is given up", || {
             fake.closed.load(Ordering::SeqCst) == 1
         });
-        let mut seen = fake.seen();
-        seen.retain(|call| call.cmd == row.cmd(R));
-        let freed = seen.iter().map(|call| {
-            let word = |at| u32_at(&call.segments[0], at).unwrap();
-            (word(os_event::H_CLIENT), word(os_event::FD))
-        });
         // One of a name that another file has made too may be the other one's.
-        let expected = [(client, 1), (client, 3)];
-        assert_eq!(freed.collect::<Vec<_>>(), expected);
+        assert_eq!(freed(&fake.seen()), [(client, 1), (client, 3)]);
         let count = || fixture.container.journal.change().os_event_count();
         if refusal.is_some() {
             assert_eq!(count(), 5, "the driver has them");
@@ -165,6 +167,73 @@ fn those_of_a_closed_file_are_freed() {
         drop(elsewhere);
         reconcile_until(&fixture, "the rest is another file's", || count() == 2);
     }
+}
+
+/// The driver frees them with the client, whose handle may be another container's from then on: a free of an event by that name would be a free of
+/// the other one's.
+fn those_of_a_freed_client_are_freed_no_more() {
+    for is_compat in [false, true] {
+        let fixture = Fixture::new(MIB);
+        let fake = &fixture.fake;
+        fake.is_bound.store(true, Ordering::Relaxed);
+        let (tenant, fd, client, _) = with_device(&fixture);
+        fake.is_compat.store(is_compat, Ordering::Relaxed);
+        let other = tenant.open(&fixture.path("nvidiactl"));
+        for (file, number) in [(fd, 1), (other, 2)] {
+            assert_eq!(alloc(&tenant, file, client, number), rm::OK);
+        }
+        assert_eq!(tenant.free(fd, client, client, client), rm::OK);
+        for file in [fd, other] {
+            tenant.close(file);
+        }
+        reconcile_until(&fixture, "both are given up", || {
+            fake.closed.load(Ordering::SeqCst) == 2
+        });
+        assert_eq!(freed(&fake.seen()), []);
+    }
+}
+
+/// In compat mode a client ends with its file, and the driver keeps what other files have made by its name; in strict mode it is freed.
+fn those_of_a_client_are_freed_before_it_ends() {
+    for is_compat in [false, true] {
+        let fixture = Fixture::new(MIB);
+        let fake = &fixture.fake;
+        fake.is_bound.store(true, Ordering::Relaxed);
+        let (tenant, fd, client, _) = with_device(&fixture);
+        fake.is_compat.store(is_compat, Ordering::Relaxed);
+        let other = tenant.open(&fixture.path("nvidiactl"));
+        for (file, number) in [(fd, 1), (other, 2)] {
+            assert_eq!(alloc(&tenant, file, client, number), rm::OK);
+        }
+        let _elsewhere = fixture.elsewhere(&tenant, fd);
+        tenant.close(fd);
+        reconcile_until(&fixture, "the client's file is given up", || {
+            fake.closed.load(Ordering::SeqCst) == 1
+        });
+        let seen = fake.seen();
+        let end = seen.iter().position(|call| call.cmd == rm::FREE);
+        assert_eq!(end.is_none(), is_compat);
+        let before = &seen[..end.unwrap_or(seen.len())];
+        assert_eq!(freed(before), [(client, 1), (client, 2)]);
+        assert_eq!(freed(&seen).len(), 2);
+        assert_eq!(fixture.container.journal.change().os_event_count(), 0);
+        // In compat mode it is there as long as somebody else has its file, and nobody hears at once that it is not.
+        for call in [alloc, free] {
+            let status = call(&tenant, other, client, 3);
+            assert_eq!(status, status::NV_ERR_INVALID_CLIENT);
+        }
+        assert_eq!(fake.seen().len(), seen.len(), "no driver hears of it");
+    }
+}
+
+/// The events that the driver was asked to free: client and number.
+fn freed(seen: &[Seen]) -> Vec<(u32, u32)> {
+    let frees = |call: &&Seen| call.cmd == escape::NV_ESC_FREE_OS_EVENT.cmd(R);
+    let freed = seen.iter().filter(frees).map(|call| {
+        let word = |at| u32_at(&call.segments[0], at).unwrap();
+        (word(os_event::H_CLIENT), word(os_event::FD))
+    });
+    freed.collect()
 }
 
 fn a_real_driver_gets_the_callers_number() {

@@ -61,6 +61,8 @@ struct State {
     next_client: u32,
     /// Calls with this number (and class, for allocations) wait.
     held_back: Option<(u32, Option<u32>)>,
+    /// Of these, those of this file alone.
+    held_file: Option<FileId>,
     waiting: usize,
     /// The next call with this number is carried out, and its answer does not come.
     lost: Option<u32>,
@@ -95,6 +97,8 @@ pub(crate) struct Fake {
     pub(crate) slow_micros: AtomicU64,
     /// So often it is found that a second file of nvidia-uvm keeps the first one.
     pub(crate) second_files: AtomicU64,
+    /// Whether no call is executed.
+    pub(crate) does_not_answer: AtomicBool,
     /// Whether it plays an executor of a real driver.
     pub(crate) is_bound: AtomicBool,
     /// Whether it plays a real driver whose calls are executed in their callers: those that a broker hands back do not reach it.
@@ -213,8 +217,16 @@ impl Fake {
         }
     }
 
+    /// Of the calls that wait, and of those that come, only this file's wait from now on.
+    pub(crate) fn hold_back_only(&self, file: FileId) {
+        self.lock().held_file = Some(file);
+        self.changed.notify_all();
+    }
+
     pub(crate) fn let_go(&self) {
-        self.lock().held_back = None;
+        let mut state = self.lock();
+        (state.held_back, state.held_file) = (None, None);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -548,6 +560,14 @@ fn dup(state: &mut State, arg: &mut [u8]) -> u32 {
     status::NV_OK
 }
 
+fn unreachable() -> Error {
+    Error::Executor {
+        socket: String::new(),
+        step: "connect",
+        source: nix::errno::Errno::EMFILE.into(),
+    }
+}
+
 /// The trait's implementation, for the broker to own.
 #[derive(Debug)]
 pub(crate) struct Handle(pub(crate) Arc<Fake>);
@@ -604,12 +624,16 @@ impl Driver for Handle {
                 .map(|segment| segment.bytes.clone())
                 .collect(),
         });
+        if fake.does_not_answer.load(Ordering::SeqCst) {
+            return Err(unreachable());
+        }
         let class = u32_at(&first, nvos21::H_CLASS);
         state.waiting += 1;
         fake.changed.notify_all();
         while state
             .held_back
             .is_some_and(|(nr, of)| nr == call.cmd & 0xff && of.is_none_or(|of| Some(of) == class))
+            && state.held_file.is_none_or(|held| held == file.id)
         {
             state = fake.changed.wait(state).unwrap();
         }
@@ -641,7 +665,13 @@ impl Driver for Handle {
             0x2b => class,
             0x2a => u32_at(&first, nvos54::CMD),
             _ if call.cmd == uvm::UVM_FREE.cmd && file.kind == FileKind::Uvm => Some(call.cmd),
-            _ if [uvm::UVM_REGISTER_CHANNEL.cmd, uvm::UVM_REGISTER_GPU.cmd].contains(&call.cmd) => {
+            _ if [
+                uvm::UVM_REGISTER_CHANNEL.cmd,
+                uvm::UVM_REGISTER_GPU.cmd,
+                uvm::UVM_UNREGISTER_GPU.cmd,
+            ]
+            .contains(&call.cmd) =>
+            {
                 Some(call.cmd)
             }
             _ if call.cmd == escape::NV_ESC_FREE_OS_EVENT.cmd(Release::R570) => Some(call.cmd),
@@ -691,8 +721,8 @@ impl Driver for Handle {
         let at = match arg.len() {
             16 => nvos00::STATUS,
             28 => nvos55::STATUS,
-            // UVM_FREE's.
-            24 => 16,
+            // UVM_UNREGISTER_GPU's, and UVM_FREE's.
+            20 | 24 => 16,
             // UVM_REGISTER_GPU's.
             40 => 36,
             48 => 40,
@@ -733,11 +763,7 @@ impl Driver for Handle {
 
     fn closed(&self, file: FileId) -> Result<(), Error> {
         if self.0.hears_of_no_close.load(Ordering::SeqCst) {
-            return Err(Error::Executor {
-                socket: String::new(),
-                step: "connect",
-                source: nix::errno::Errno::EMFILE.into(),
-            });
+            return Err(unreachable());
         }
         let mut state = self.0.lock();
         let clients: Vec<u32> = state

@@ -47,6 +47,10 @@ pub(crate) const TESTS: &[Test] = &[
         a_card_that_was_not_granted_is_not_registered,
     ),
     (
+        "registered::what_is_registered_stays_charged_until_the_card_is_out",
+        what_is_registered_stays_charged_until_the_card_is_out,
+    ),
+    (
         "registered::the_hosts_pages_are_charged_to_a_process_of_the_containers",
         the_hosts_pages_are_charged_to_a_process_of_the_containers,
     ),
@@ -322,5 +326,40 @@ fn the_hosts_pages_are_charged_to_a_process_of_the_containers() {
     for row in rows {
         assert_eq!(seat.call(row, pool), rm::OK);
         assert_eq!(heard_of(row), 1);
+    }
+}
+
+/// What the driver does not take out of an address space it still has: where it says that the card is not there while somebody else's call takes it
+/// out, as a killed broker's, and where it says nothing.
+fn what_is_registered_stays_charged_until_the_card_is_out() {
+    let row = &uvm::UVM_UNREGISTER_GPU;
+    for status in [Some(NV_ERR_INVALID_DEVICE), None] {
+        let fixture = fixture();
+        let fake = &fixture.fake;
+        fake.is_bound.store(true, Ordering::Relaxed);
+        let seat = Seat::take(&fixture);
+        let group = seat.made(seat.device, GROUP);
+        let channel = seat.made(group, CHANNEL);
+        assert_eq!(seat.register_channel(channel), rm::OK);
+        seat.free(group);
+        seat.assert_used(CONTEXT, 1, 0);
+        let refused = status.map(|status| (row.cmd, status));
+        fake.refused.lock().unwrap().extend(refused);
+        fake.does_not_answer
+            .store(status.is_none(), Ordering::SeqCst);
+        seat.tenant.close(seat.uvm);
+        until("it has been asked three times", || {
+            fixture.reaper.reconcile(&fixture.container);
+            seat.assert_used(CONTEXT, 1, 0);
+            let seen = fake.seen();
+            seen.iter().filter(|call| call.cmd == row.cmd).count() >= 3
+        });
+        fake.refused.lock().unwrap().clear();
+        fake.does_not_answer.store(false, Ordering::SeqCst);
+        until("it is out", || {
+            fixture.reaper.reconcile(&fixture.container);
+            fixture.container.journal.change().ledger.used(CARD) == 0
+        });
+        seat.assert_used(0, 0, 0);
     }
 }

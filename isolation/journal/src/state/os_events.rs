@@ -27,6 +27,16 @@ impl OsEvents {
         self.by_name.range(all).map(|(_, file)| *file).stepped()
     }
 
+    /// Those of a client, whichever files have made them.
+    pub(super) fn of_client(&self, client: u32) -> impl Iterator<Item = OsEvent> {
+        let first = ((client, 0), FileId(0));
+        let all = first..=((client, u32::MAX), FileId(u64::MAX));
+        let mut of_client: Vec<OsEvent> =
+            self.by_name.range(all).map(|(event, _)| *event).collect();
+        of_client.dedup();
+        of_client.into_iter().stepped()
+    }
+
     /// Those that a file has made and no other one: of a name the driver has one, which may be the other's.
     pub(super) fn of_file_alone(&self, file: FileId) -> impl Iterator<Item = OsEvent> {
         self.of_file(file)
