@@ -71,7 +71,7 @@ impl Share {
                 if copies(part, segments) {
                     self.ask_for_copies(client, parent);
                 }
-                let paced = match self.in_turn(client, parent, still_waits) {
+                let paced = match self.in_turn(still_waits) {
                     Ok(paced) => paced,
                     Err(disposition) => return disposition,
                 };
@@ -310,15 +310,12 @@ impl Share {
         }
     }
 
-    /// Whoever makes contexts waits for his turn, where the container's share is governed: by its own terms, or beside a neighbour's.
+    /// Whoever makes contexts waits for his turn wherever anybody of the node has terms: the gates of all its cards wait for one lock.
     fn in_turn<'a>(
         &'a self,
-        client: u32,
-        parent: u32,
         still_waits: &dyn Fn() -> bool,
     ) -> Result<Option<Paced<'a>>, Disposition<'a>> {
-        let card = card_of(&self.context.journal.change(), (client, parent));
-        if !card.is_some_and(|card| self.is_governed(card)) {
+        if !self.node_has_terms() {
             return Ok(None);
         }
         let _held = self.wait_in_line();
