@@ -56,6 +56,7 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile, patience: &mut u3
         (Binding::Executor, FileKind::Ctl) => {
             for (client, process) in clients {
                 let caller = caller(process);
+                let _counted = container.share.freeing(client, client);
                 keeps_clients |= !free_object(driver, file, caller, (client, client));
             }
         }

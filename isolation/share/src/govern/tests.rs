@@ -448,3 +448,43 @@ fn a_native_container_makes_contexts_at_a_pace_where_another_card_has_terms() {
     fs::remove_dir_all(host.folder.path().join("cards")).unwrap();
     assert!(at_once() < MANY, "nothing is there to be read");
 }
+
+#[test]
+fn trees_that_are_freed_count_to_the_pace_and_never_wait() {
+    const GT200_DEBUGGER: u32 = 0x83de;
+    const LONG: std::time::Duration = std::time::Duration::from_millis(1_600);
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    reserve(&host, &percent(30));
+    let share = host.broker(percent(30));
+    share.start(Beginning::First).unwrap();
+    add_device(&share);
+    let [group, engine_object, memory] = [
+        class::KEPLER_CHANNEL_GROUP_A,
+        GT200_DEBUGGER,
+        class::NV01_MEMORY_LOCAL_USER,
+    ]
+    .map(made);
+    let freed = |object| Effect::Free {
+        client: CLIENT,
+        object,
+    };
+    // It has been with the driver for so long when its passage ends.
+    let takes_long = |object| {
+        let mut passage = passes(&share, &freed(object)).expect("what frees does not wait");
+        let counted = passage.paced.as_mut();
+        let counted = counted.map(|paced| paced.since = paced.since.checked_sub(LONG).unwrap());
+        counted.is_some()
+    };
+    for _ in 0..100 {
+        assert!(!takes_long(DEVICE), "nothing is below it");
+    }
+    assert!(passes(&share, &engine_object).is_some());
+    for _ in 0..4 {
+        assert!(takes_long(CLIENT));
+    }
+    assert!(passes(&share, &group).is_none() && passes(&share, &engine_object).is_none());
+    assert!(passes(&share, &memory).is_some());
+    assert!(takes_long(CLIENT));
+    share.stop();
+}
