@@ -186,8 +186,10 @@ fn free_clients(container: &Container, file: &OpenFile) -> bool {
         for event in events {
             free_event(driver, journal, file, event);
         }
-        let is_freed = driver.binding() == Binding::Executor
-            && free_object(driver, file, caller(process), (client, client));
+        let is_freed = driver.binding() == Binding::Executor && {
+            let _counted = container.share.freeing(client, client);
+            free_object(driver, file, caller(process), (client, client))
+        };
         if is_freed {
             journal.change().forget_os_events_of(client);
         }

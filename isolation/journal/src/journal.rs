@@ -26,7 +26,9 @@ use log::{BYTES, Log, fatal};
 use named::Named;
 use sys::sync;
 
-/// Raised when frames, the state or an op change their form, which is written down in `supervisor/forms`. A broker of another version does not take over.
+/// Raised when frames, the state or an op change their form, which is written down in `supervisor/forms`, and as well when an op, or one of the
+/// ledger's operations in it, comes to do something else to the state: a successor applies what its predecessor wrote, and no comparison of forms
+/// sees that. A broker of another version does not take over.
 pub const VERSION: u64 = 12;
 
 /// Why a journal cannot be used.

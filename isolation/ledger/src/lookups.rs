@@ -30,6 +30,13 @@ impl Ledger {
         self.clients.get(&client).map(|it| it.file)
     }
 
+    /// Whether the driver frees other objects with this one: a client, or an object with others below it or that depend on it.
+    #[must_use]
+    pub fn takes_others(&self, client: ClientHandle, handle: ObjectHandle) -> bool {
+        let tree = self.clients.get(&client).map(|it| &it.tree);
+        tree.is_some_and(|tree| handle == client.as_object() || tree.takes_others(handle))
+    }
+
     /// The card of an object: the one it says itself (a device), else the one its memory is on, else
     /// that of what it hangs below.
     #[must_use]

@@ -102,6 +102,12 @@ impl Tree {
         removed
     }
 
+    /// Whether any object goes with this one.
+    pub(crate) fn takes_others(&self, handle: ObjectHandle) -> bool {
+        from(&self.children, handle).next().is_some()
+            || from(&self.dependants, handle).next().is_some()
+    }
+
     /// The object as it was; `None` where it is only a name already.
     fn invalidate(&mut self, handle: ObjectHandle) -> Option<Object> {
         let object = self.objects.get_mut(&handle)?;

@@ -40,6 +40,7 @@ mod govern;
 mod governor;
 pub mod knobs;
 mod mailbox;
+mod node;
 mod pace;
 mod passage;
 mod probe;

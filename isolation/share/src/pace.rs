@@ -1,4 +1,5 @@
-//! How long a container's calls may hold the driver's locks to make contexts: gates wait for the same locks, its neighbours' too.
+//! How long a container's calls may hold the driver's locks to make contexts, and to free trees of objects: gates wait for the same locks, its
+//! neighbours' too.
 //!
 //! ```text
 //! take ──▶ a call's usual time is taken off the allowance ──▶ the driver ──▶ drop: what it really took is
@@ -7,6 +8,8 @@
 //! Time is counted, not calls. A call is let through with whatever is left, so one may go beyond the allowance; several at once
 //! each take their part first. A call that takes long waits for others' calls or for a driver that hangs: it counts as [`MOST`], and
 //! whatever was spent, the next call is let through within [`LONGEST`].
+//!
+//! What frees never waits, so that nothing is kept from being given back. Its time is counted, and the next call that makes something waits for it.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -39,16 +42,18 @@ pub(crate) struct Pace {
 struct Inner {
     /// When all of it will be there again; `None`: it is.
     full_at: Option<Instant>,
-    /// Calls that are with the driver.
+    /// Calls that are with the driver and make something.
     under_way: u32,
 }
 
-/// A call that makes a context, from when it was let through until it is back.
+/// A call that is counted, from when it was let through until it is back.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Paced<'a> {
     pace: &'a Pace,
-    since: Instant,
+    pub(crate) since: Instant,
+    /// Of [`Inner::under_way`], how many it is.
+    under_way: u32,
 }
 
 /// Why a call was not let through.
@@ -73,6 +78,7 @@ impl Pace {
                 return Ok(Paced {
                     pace: self,
                     since: now,
+                    under_way: 1,
                 });
             }
             if now >= until {
@@ -83,6 +89,15 @@ impl Pace {
                 return Err(Held::GivenUp);
             }
             inner = sync::lock(&self.inner);
+        }
+    }
+
+    /// Counts what a call takes that frees: whatever is left, it goes on.
+    pub(crate) fn count(&self) -> Paced<'_> {
+        Paced {
+            pace: self,
+            since: Instant::now(),
+            under_way: 0,
         }
     }
 }
@@ -120,7 +135,7 @@ impl Drop for Paced<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut inner = sync::lock(&self.pace.inner);
-        inner.under_way = inner.under_way.saturating_sub(1);
+        inner.under_way = inner.under_way.saturating_sub(self.under_way);
         inner.spend(now, now.saturating_duration_since(self.since));
         drop(inner);
         self.pace.changed.notify_all();

@@ -22,6 +22,7 @@ use crate::bucket::Bucket;
 use crate::engines::CopyEngines;
 use crate::gates::{Gates, Reported};
 use crate::mailbox::{Mailbox, Tell};
+use crate::node::Node;
 use crate::pace::Pace;
 use crate::shown::Shown;
 use crate::terms::{OnCard, Sources, formatted, is_native};
@@ -82,6 +83,8 @@ pub struct Share {
     pub(crate) pace: Pace,
     held: AtomicUsize,
     pub(crate) sources: Sources,
+    /// All cards' reservations.
+    pub(crate) node: Mutex<Node>,
     inner: Mutex<Inner>,
     shown: Mutex<Shown>,
     /// One change of terms at a time.
@@ -135,6 +138,7 @@ impl Share {
             pace: Pace::default(),
             held: AtomicUsize::new(0),
             sources,
+            node: Mutex::default(),
             inner: Mutex::default(),
             shown: Mutex::default(),
             changing: Mutex::default(),
@@ -186,6 +190,13 @@ impl Share {
     pub(crate) fn has_terms(&self) -> bool {
         let inner = self.lock();
         inner.cards.iter().any(|on| !is_native(&on.terms))
+    }
+
+    /// Whether any container of the node has terms, on whichever card; also where that cannot be read. Nobody has any without a state folder.
+    pub(crate) fn node_has_terms(&self) -> bool {
+        let state_dir = self.sources.state_dir.as_deref();
+        self.wants_governor()
+            || state_dir.is_some_and(|state_dir| sync::lock(&self.node).has_terms(state_dir))
     }
 
     /// How many calls wait for a gate or for their turn to preempt: their threads do nothing.

@@ -71,7 +71,7 @@ impl Share {
                 if copies(part, segments) {
                     self.ask_for_copies(client, parent);
                 }
-                let paced = match self.in_turn(client, parent, still_waits) {
+                let paced = match self.in_turn(still_waits) {
                     Ok(paced) => paced,
                     Err(disposition) => return disposition,
                 };
@@ -90,9 +90,16 @@ impl Share {
                 }
                 .paced(paced);
             }
-            Touched::Freed => {
+            Touched::MadeBeside => {
+                // It waits for what was spent, and what it takes itself is short.
+                return match self.in_turn(still_waits) {
+                    Ok(_waited) => Disposition::free(),
+                    Err(disposition) => disposition,
+                };
+            }
+            Touched::Freed { client, object } => {
                 self.gates.let_turn();
-                return Disposition::free();
+                return Disposition::Goes(self.freeing(client, object));
             }
             Touched::Duplicated { .. } | Touched::Nothing => return Disposition::free(),
         };
@@ -148,8 +155,9 @@ impl Share {
             Touched::Scheduled(
                 Schedule::SetTimeslice { .. } | Schedule::GetTimeslice { .. } | Schedule::Preempt,
             )
+            | Touched::MadeBeside
             | Touched::Duplicated { .. }
-            | Touched::Freed
+            | Touched::Freed { .. }
             | Touched::Nothing => Passage::default(),
         }
     }
@@ -178,7 +186,10 @@ impl Share {
                     None => Ok(()),
                 };
             }
-            Touched::Freed | Touched::Scheduled(_) | Touched::Nothing => return Ok(()),
+            Touched::MadeBeside
+            | Touched::Freed { .. }
+            | Touched::Scheduled(_)
+            | Touched::Nothing => return Ok(()),
         };
         let above = (client, parent);
         let Some(card) = card_of(state, above) else {
@@ -274,7 +285,7 @@ impl Share {
                     to: (client, handle),
                 }),
             Touched::Scheduled(schedule) => learn_schedule(schedule),
-            Touched::Freed | Touched::Nothing => None,
+            Touched::MadeBeside | Touched::Freed { .. } | Touched::Nothing => None,
         };
         if let Some(learnt) = learnt {
             change.record_op(Op::Schedule(learnt));
@@ -310,15 +321,27 @@ impl Share {
         }
     }
 
-    /// Whoever makes contexts waits for his turn, where the container's share is governed: by its own terms, or beside a neighbour's.
+    /// What frees this object: what it takes of the driver counts, and it never waits. An object that goes alone takes little, and its time would be
+    /// that of others' calls.
+    #[must_use]
+    pub fn freeing(&self, client: u32, object: u32) -> Passage<'_> {
+        let takes_others = {
+            let state = self.context.journal.change();
+            let (client, object) = (ClientHandle(client), ObjectHandle(object));
+            state.ledger.takes_others(client, object)
+        };
+        Passage {
+            paced: takes_others.then(|| self.pace.count()),
+            ..Passage::default()
+        }
+    }
+
+    /// Whoever makes contexts waits for his turn wherever anybody of the node has terms: the gates of all its cards wait for one lock.
     fn in_turn<'a>(
         &'a self,
-        client: u32,
-        parent: u32,
         still_waits: &dyn Fn() -> bool,
     ) -> Result<Option<Paced<'a>>, Disposition<'a>> {
-        let card = card_of(&self.context.journal.change(), (client, parent));
-        if !card.is_some_and(|card| self.is_governed(card)) {
+        if !self.node_has_terms() {
             return Ok(None);
         }
         let _held = self.wait_in_line();

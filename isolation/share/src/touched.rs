@@ -27,6 +27,9 @@ pub(crate) enum Touched<'a> {
         /// The object that it is made on.
         parent: u32,
     },
+    /// Makes an object that is not scheduled, of an engine or of those that the driver hands to the card's firmware: it takes long to
+    /// free many of them.
+    MadeBeside,
     /// Makes another handle for an object, which may be a part.
     Duplicated {
         /// The client of the new handle.
@@ -35,7 +38,12 @@ pub(crate) enum Touched<'a> {
         source: Name,
     },
     /// Frees an object, which may have parts below it.
-    Freed,
+    Freed {
+        /// Its client.
+        client: u32,
+        /// The object; the client's own handle frees the client.
+        object: u32,
+    },
     /// Speaks to the scheduler.
     Scheduled(&'a Schedule),
     /// None of these.
@@ -50,14 +58,15 @@ impl<'a> Touched<'a> {
                 client,
                 parent,
                 ..
-            } => {
-                let made = |part| Self::Made {
+            } => match part_of(class.kind) {
+                Some(part) => Self::Made {
                     part,
                     client: *client,
                     parent: *parent,
-                };
-                part_of(class.kind).map_or(Self::Nothing, made)
-            }
+                },
+                None if is_beside(class.kind) => Self::MadeBeside,
+                None => Self::Nothing,
+            },
             Effect::Dup {
                 client,
                 source_client,
@@ -67,7 +76,10 @@ impl<'a> Touched<'a> {
                 client: *client,
                 source: (*source_client, *source_object),
             },
-            Effect::Free { .. } => Self::Freed,
+            Effect::Free { client, object } => Self::Freed {
+                client: *client,
+                object: *object,
+            },
             Effect::Schedule(schedule) => Self::Scheduled(schedule),
             Effect::None
             | Effect::Client
@@ -119,5 +131,26 @@ fn part_of(kind: Kind) -> Option<Part> {
         | Kind::Event
         | Kind::Fabric
         | Kind::Plain(_) => None,
+    }
+}
+
+fn is_beside(kind: Kind) -> bool {
+    match kind {
+        Kind::Copy | Kind::Video | Kind::OtherEngine | Kind::Plain(_) => true,
+        Kind::ChannelGroup
+        | Kind::Channel
+        | Kind::Graphics
+        | Kind::Root
+        | Kind::Device
+        | Kind::Subdevice
+        | Kind::Vidmem
+        | Kind::Sysmem
+        | Kind::OsDescriptor
+        | Kind::Virtual
+        | Kind::VaSpace
+        | Kind::ContextShare
+        | Kind::Usermode
+        | Kind::Event
+        | Kind::Fabric => false,
     }
 }

@@ -19,9 +19,11 @@ use ledger::{
 use nvabi::capability::Capabilities;
 use nvabi::{Release, class};
 use plan::{CardRules, Policy, Priority};
+use sys::sync;
 use verdict::Effect;
 
 use super::*;
+use crate::passage::Passage;
 use crate::share::{Broker, Card, Context};
 use crate::tenant::Disposition;
 use crate::terms::Sources;
@@ -226,7 +228,12 @@ fn reserve(host: &Host, compute: &ComputeTerms) {
 }
 
 fn reserve_each(host: &Host, containers: &[(&str, &ComputeTerms)]) {
-    let file = cards::reservations::file_of(host.folder.path(), &GpuUuid::new(UUID).unwrap());
+    reserve_on(host, UUID, containers);
+}
+
+fn reserve_on(host: &Host, uuid: &str, containers: &[(&str, &ComputeTerms)]) {
+    let file = cards::reservations::file_of(host.folder.path(), &GpuUuid::new(uuid).unwrap());
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
     let entries = containers.iter().map(|(id, compute)| {
         serde_json::json!({
             "key": {"namespace": "n", "id": id},
@@ -236,7 +243,7 @@ fn reserve_each(host: &Host, containers: &[(&str, &ComputeTerms)]) {
         })
     });
     let entries: Vec<_> = entries.collect();
-    let reservations = serde_json::json!({"version": 1, "uuid": UUID, "grants": entries});
+    let reservations = serde_json::json!({"version": 1, "uuid": uuid, "grants": entries});
     let written = file.with_extension("new");
     fs::write(&written, reservations.to_string()).unwrap();
     fs::rename(written, file).unwrap();
@@ -364,18 +371,28 @@ fn add_device(share: &Share) {
     });
 }
 
-/// How many contexts it may begin to make at once, of so many.
-fn contexts_at_once(share: &Share, most: usize) -> usize {
-    let group = Effect::Object {
-        class: class::of(class::KEPLER_CHANNEL_GROUP_A).unwrap(),
+/// What is made below the device.
+fn made(class: u32) -> Effect {
+    Effect::Object {
+        class: class::of(class).unwrap(),
         client: CLIENT,
         parent: DEVICE,
         device_instance: None,
-    };
-    let passed = (0..most).map_while(|_| match share.disposition(&group, &[], &|| false) {
+    }
+}
+
+/// What a call has passed that does not wait.
+fn passes<'a>(share: &'a Share, effect: &Effect) -> Option<Passage<'a>> {
+    match share.disposition(effect, &[], &|| false) {
         Disposition::Goes(passage) => Some(passage),
         Disposition::Answered | Disposition::Refused(_) | Disposition::GivenUp => None,
-    });
+    }
+}
+
+/// How many contexts it may begin to make at once, of so many.
+fn contexts_at_once(share: &Share, most: usize) -> usize {
+    let group = made(class::KEPLER_CHANNEL_GROUP_A);
+    let passed = (0..most).map_while(|_| passes(share, &group));
     passed.collect::<Vec<_>>().len()
 }
 
@@ -399,5 +416,75 @@ fn a_native_container_beside_one_that_has_terms_makes_contexts_at_a_pace() {
     reserve_each(&host, &[("c", &native), ("d", &high)]);
     share.reconcile();
     assert!(contexts_at_once(&share, MANY) < MANY);
+    share.stop();
+}
+
+#[test]
+fn a_native_container_makes_contexts_at_a_pace_where_another_card_has_terms() {
+    const MANY: usize = 20;
+    const ELSEWHERE: &str = "GPU-1";
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    let native = ComputeTerms::default();
+    reserve_each(&host, &[("c", &native)]);
+    reserve_on(&host, ELSEWHERE, &[("d", &native)]);
+    let share = host.broker(native);
+    share.start(Beginning::First).unwrap();
+    add_device(&share);
+    let at_once = || {
+        sync::lock(&share.node).read_long_ago();
+        contexts_at_once(&share, MANY)
+    };
+    assert_eq!(at_once(), MANY, "nobody of the node has terms");
+    reserve_on(&host, ELSEWHERE, &[("d", &percent(30))]);
+    assert!(at_once() < MANY);
+    assert!(!is_held(&share), "nobody holds it for that");
+    let elsewhere =
+        cards::reservations::file_of(host.folder.path(), &GpuUuid::new(ELSEWHERE).unwrap());
+    fs::remove_file(&elsewhere).unwrap();
+    assert_eq!(at_once(), MANY);
+    fs::write(&elsewhere, "{").unwrap();
+    assert!(at_once() < MANY, "it cannot be read");
+    fs::remove_dir_all(host.folder.path().join("cards")).unwrap();
+    assert!(at_once() < MANY, "nothing is there to be read");
+}
+
+#[test]
+fn trees_that_are_freed_count_to_the_pace_and_never_wait() {
+    const GT200_DEBUGGER: u32 = 0x83de;
+    const LONG: std::time::Duration = std::time::Duration::from_millis(1_600);
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    reserve(&host, &percent(30));
+    let share = host.broker(percent(30));
+    share.start(Beginning::First).unwrap();
+    add_device(&share);
+    let [group, engine_object, memory] = [
+        class::KEPLER_CHANNEL_GROUP_A,
+        GT200_DEBUGGER,
+        class::NV01_MEMORY_LOCAL_USER,
+    ]
+    .map(made);
+    let freed = |object| Effect::Free {
+        client: CLIENT,
+        object,
+    };
+    // It has been with the driver for so long when its passage ends.
+    let takes_long = |object| {
+        let mut passage = passes(&share, &freed(object)).expect("what frees does not wait");
+        let counted = passage.paced.as_mut();
+        let counted = counted.map(|paced| paced.since = paced.since.checked_sub(LONG).unwrap());
+        counted.is_some()
+    };
+    for _ in 0..100 {
+        assert!(!takes_long(DEVICE), "nothing is below it");
+    }
+    assert!(passes(&share, &engine_object).is_some());
+    for _ in 0..4 {
+        assert!(takes_long(CLIENT));
+    }
+    assert!(passes(&share, &group).is_none() && passes(&share, &engine_object).is_none());
+    assert!(passes(&share, &memory).is_some());
+    assert!(takes_long(CLIENT));
     share.stop();
 }
