@@ -2,17 +2,19 @@
 
 use super::Card;
 use crate::cycle::Phase;
-use crate::knob::Knob;
+use crate::knob::{Knob, Spent};
 
 /// What a container has had too much because its gate closed late is taken off up to so much of the time in which it is open.
 const LATE_MOST_NS: u64 = 1_500_000_000;
 
 impl Card {
     /// The gate has moved.
-    pub(super) fn turned(&mut self, knob: &Knob, now_ns: u64) {
+    pub(super) fn turned(&mut self, knob: &Knob, spent: Spent, now_ns: u64) {
         let opens = matches!(knob, Knob::Open { .. } | Knob::Schedule { on: true, .. });
         if opens {
-            self.lateness.opened(now_ns);
+            // What the first call has opened runs while the others are made.
+            let first_ns = now_ns.saturating_sub(spent.after_first_ns());
+            self.lateness.opened(first_ns);
         } else if !self.channel_states.any_open() {
             // Nothing of it is still to be closed.
             self.closed(now_ns);
