@@ -218,7 +218,8 @@ impl Card {
         let view = &self.view;
         self.account.ahead.pass(now_ns);
         let progress = {
-            let mut lengths = self.account.lengths();
+            let needed_ns = self.openings.needed_ns(now_ns, view.layout.window_ns);
+            let mut lengths = self.account.lengths(needed_ns);
             self.phase
                 .advance(view.cycle.as_ref(), now_ns, leads, &mut lengths)
         };

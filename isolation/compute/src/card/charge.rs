@@ -49,12 +49,15 @@ impl Card {
         }
         let is_measured = self.account.metered && self.view.is_corrected();
         let ahead_ns = self.lateness.closed(closed_ns, is_measured);
+        let rescued_ns = self.openings.take_rescued();
         if ahead_ns > 0 && self.view.cycle.is_some() {
             let window_ns = u128::from(self.view.layout.window_ns.max(1));
             let most = u128::from(LATE_MOST_NS) * u128::from(self.view.segment_ns()) / window_ns;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let before_ns = self.account.drift.carried_ns();
-            let carried_ns = before_ns.saturating_add(ahead_ns).min(most).max(before_ns);
+            // What it had because it was closed for too long was a neighbour's, and is none of its lateness: all of that is taken off.
+            let most = most.max(before_ns).saturating_add(rescued_ns);
+            let carried_ns = before_ns.saturating_add(ahead_ns).min(most);
             self.account.drift.carry(carried_ns, self.view.free_ns());
             // The usage would take it off a second time.
             let window_ns = self.view.layout.window_ns;

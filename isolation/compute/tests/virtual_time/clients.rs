@@ -1,6 +1,7 @@
 //! A container of many processes: a knob makes a call for each of their RM clients, and what the first one has opened runs while the others are made.
 
-use crate::fixture::{Fixture, S, fixed};
+use crate::fixture::{Fixture, MS, S, fixed};
+use plan::Costs;
 
 const SETTLED_MS: u64 = 2_000;
 
@@ -77,4 +78,64 @@ fn what_the_first_of_many_calls_has_opened_counts_from_then_on() {
     let has = fixture.permille(attacker, 0, from_ns, fixture.now_ns);
     println!("{has} of 200");
     assert!(has <= 204, "{has}");
+}
+
+#[test]
+fn a_small_cap_that_was_late_once_opens_in_nobodys_segment_afterwards() {
+    for (others, window_ms) in [(6, 1_000), (4, 500)] {
+        let mut fixture = Fixture::new(23, 1);
+        fixture.rules[0].costs = Costs::of_node(8);
+        let small = fixture.join("small", fixed(1), 1);
+        for other in 0..others {
+            fixture.join(&format!("other-{other}"), fixed(15), 1);
+        }
+        fixture.run_ms(3 * SETTLED_MS);
+        assert_eq!(fixture.status(small, 0).window_ns, window_ms * MS);
+        // A neighbour makes a context while its segment ends.
+        let runs = |fixture: &Fixture| {
+            let spans = fixture.spans(small, 0);
+            spans.last().is_some_and(|(_, to)| *to == fixture.now_ns)
+        };
+        while !runs(&fixture) {
+            fixture.run_ms(1);
+        }
+        fixture.locked_until_ns = fixture.now_ns + 150 * MS;
+        fixture.run_ms(3_000);
+        let from_ns = fixture.now_ns;
+        fixture.run_ms(40_000);
+        let has = fixture.open_ns(small, 0, from_ns, fixture.now_ns) * 100_000 / (40 * S);
+        println!("windows of {window_ms} ms: {has} of 1 000");
+        assert!(has <= 1_050, "windows of {window_ms} ms: {has}");
+        assert!(fixture.longest_closed_ns(small, 0, from_ns) < compute::CLOSED_MAX_NS);
+    }
+}
+
+#[test]
+fn who_misses_segments_gains_nothing_by_being_let_in_between_them() {
+    let mut fixture = Fixture::new(25, 1);
+    fixture.rules[0].costs = Costs::of_node(8);
+    let small = fixture.join("small", fixed(1), 1);
+    for other in 0..6 {
+        fixture.join(&format!("other-{other}"), fixed(15), 1);
+    }
+    fixture.run_ms(3 * SETTLED_MS);
+    let spans = fixture.spans(small, 0);
+    let start_ns = spans.last().expect("a segment").0;
+    let from_ns = fixture.now_ns;
+    let missed = |fixture: &Fixture| fixture.status(small, 0).counts.late;
+    let before = missed(&fixture);
+    for window in (2..42).step_by(2) {
+        // A slice is set when the segment begins, and the call waits for the driver's locks until it is over.
+        fixture.run_until(start_ns + window * S - 10 * MS);
+        fixture.locked_until_ns = fixture.now_ns + 40 * MS;
+        fixture.add_group(small, 0, 0);
+        fixture.run_ms(500);
+        fixture.remove_groups_from(small, 0, 1);
+    }
+    fixture.run_ms(2_000);
+    let has =
+        fixture.open_ns(small, 0, from_ns, fixture.now_ns) * 100_000 / (fixture.now_ns - from_ns);
+    println!("{has} of 1 000, {} missed", missed(&fixture) - before);
+    assert!(missed(&fixture) - before >= 20);
+    assert!(has <= 1_050, "{has}");
 }
