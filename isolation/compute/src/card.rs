@@ -19,7 +19,6 @@ use crate::carry_over::CarryOver;
 use crate::channel_states::{ChannelStates, GateCall, Moved, Toward};
 use crate::cycle::{Leads, Phase, Progress};
 use crate::knob::{Answer, Engine, Knob, KnobError, Objects, Spent};
-use crate::latency::Timing;
 use crate::lateness::Lateness;
 use crate::peers::Peers;
 use crate::probe::Probe;
@@ -219,7 +218,8 @@ impl Card {
         let view = &self.view;
         self.account.ahead.pass(now_ns);
         let progress = {
-            let mut lengths = self.account.lengths();
+            let needed_ns = self.openings.needed_ns(now_ns, view.layout.window_ns);
+            let mut lengths = self.account.lengths(needed_ns);
             self.phase
                 .advance(view.cycle.as_ref(), now_ns, leads, &mut lengths)
         };
@@ -320,7 +320,7 @@ impl Card {
                     self.channel_states.is_gated_by(knob) || self.means() == Means::Slices;
                 self.gate_answered(status.filter(|_| of_gate), now_ns);
                 if moved == Moved::Yes {
-                    self.turned(knob, now_ns);
+                    self.turned(knob, spent, now_ns);
                 }
             }
             Purpose::Setting => match (knob, status) {
@@ -381,20 +381,20 @@ impl Card {
             Some(cycle) => cycle.shortest_ns(),
             None => u64::MAX,
         };
-        let lead = |timing: &Timing, most_ns: u64| {
-            timing
-                .lead_ns()
-                .saturating_mul(calls)
-                .saturating_add(extra_ns)
-                .min(20_000_000)
-                .min(most_ns)
-        };
         // A close is answered when what ran is saved; it stopped running before that.
         let save_ns = u64::from(self.rules.costs.switch_us) * 1_000 / 2;
+        let closing_ns = self.times.closing.lead_ns().saturating_mul(calls);
+        let closing_ns = closing_ns.saturating_add(extra_ns).min(20_000_000);
+        // Of one call, however many this card takes: what the first one opens runs while the others are made.
+        let opening_ns = self.times.opening.lead_ns();
+        let early_ns = match extra_ns {
+            0 => 0,
+            _ => extra_ns.min(self.view.early_ns()),
+        };
         Leads {
-            open_ns: lead(&self.times.opening, shortest_ns / 4),
+            open_ns: opening_ns.saturating_add(early_ns).min(shortest_ns / 4),
             // A container with so much to close that it takes long closes early, and not in its neighbours' segments.
-            close_ns: lead(&self.times.closing, shortest_ns / 2).saturating_sub(save_ns),
+            close_ns: closing_ns.min(shortest_ns / 2).saturating_sub(save_ns),
         }
     }
 

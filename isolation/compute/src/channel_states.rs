@@ -193,13 +193,14 @@ impl ChannelStates {
             .any(|(entry, state)| self.gate_call.needs(*entry, *state, toward))
     }
 
-    /// How many calls of the driver it takes when the gate turns: a list is of one client's channels.
+    /// How many calls of the driver it takes to close: a list is of one client's channels.
     pub(crate) fn calls(&self) -> u64 {
         let mut groups = 0_u64;
         let mut channels: BTreeMap<u32, usize> = BTreeMap::new();
         for (entry, state) in &self.known {
             match entry {
                 _ if matches!(state, State::Ghost | State::Parked { .. } | State::Gone) => {}
+                _ if !self.gate_call.moves(*entry) => {}
                 Entry::Channel(channel) => *channels.entry(channel.client).or_default() += 1,
                 Entry::Group { .. } => groups += 1,
             }

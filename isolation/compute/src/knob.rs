@@ -158,6 +158,8 @@ pub struct Spent {
     pub calls: u64,
     /// How long all of them took together.
     pub total_ns: u64,
+    /// How long the first took.
+    pub first_ns: u64,
     /// How long the longest took.
     pub longest_ns: u64,
 }
@@ -166,18 +168,25 @@ impl Spent {
     /// One call.
     #[must_use]
     pub fn one(took_ns: u64) -> Self {
-        Self {
-            calls: 1,
-            total_ns: took_ns,
-            longest_ns: took_ns,
-        }
+        let mut spent = Self::default();
+        spent.add(took_ns);
+        spent
     }
 
     /// And a further one.
     pub fn add(&mut self, took_ns: u64) {
+        if self.calls == 0 {
+            self.first_ns = took_ns;
+        }
         self.calls = self.calls.saturating_add(1);
         self.total_ns = self.total_ns.saturating_add(took_ns);
         self.longest_ns = self.longest_ns.max(took_ns);
+    }
+
+    /// How long all but the first took together.
+    #[must_use]
+    pub fn after_first_ns(&self) -> u64 {
+        self.total_ns.saturating_sub(self.first_ns)
     }
 
     /// How long a call took on average; `None`: there was none.

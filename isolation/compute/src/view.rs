@@ -14,6 +14,9 @@ const FULL_PPM: u32 = 5_000;
 /// Of a segment that must be exact, this part at most is added to each end: if the neighbours are idle, it is what the container gains.
 const LAP_PART: u64 = 200;
 
+/// A gang opens on its first cards so much early at most, as a part of the shortest segment of another.
+const EARLY_PART: u64 = 100;
+
 /// What a share is held by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Means {
@@ -121,6 +124,16 @@ impl View {
         let sharers = u64::try_from(self.layout.shares.len()).unwrap_or(1).max(1);
         let free_ns = self.layout.window_ns / 1_000 * u64::from(self.layout.free_ppm) / 1_000;
         (free_ns / sharers).min(self.segment_ns() / 4)
+    }
+
+    /// By how much a gate may open before its segment because calls for the container's other cards follow: none loses a hundredth of its own by that.
+    pub(crate) fn early_ns(&self) -> u64 {
+        let own = self.share.as_ref().map(|share| &share.gate);
+        let shares = self.layout.shares.iter();
+        let others = shares.filter(|other| Some(&other.gate) != own);
+        let segments = others.flat_map(|other| other.gate.segments());
+        let shortest_ns = segments.map(|segment| segment.length_ns).min();
+        shortest_ns.map_or(u64::MAX, |length_ns| length_ns / EARLY_PART)
     }
 
     /// Between two times: how long the windows were that the container's gate was meant to be open in, and what it was promised of them.

@@ -17,6 +17,15 @@ pub enum Demand {
     Unknown,
 }
 
+/// What a segment is to be at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Least {
+    /// It may be left out.
+    Nothing,
+    /// Its container would be kept from its card for too long without it: what it owes is paid with segments that are shorter.
+    Opened,
+}
+
 /// What one segment has taken off what is carried, and what it has added to what is saved up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Paid {
@@ -90,13 +99,14 @@ impl DriftCorrection {
 
     /// How long a segment should be open in the next window; 0: leave it closed this time. Advances what such windows save up, so
     /// once per segment. And what the segment pays: [`DriftCorrection::hand_back`] takes that again if the segment does not come.
-    pub fn next(&mut self, length_ns: u64) -> (u64, Paid) {
+    pub fn next(&mut self, length_ns: u64, at_least: Least) -> (u64, Paid) {
         let length = i64::try_from(length_ns).unwrap_or(i64::MAX);
         let corrected = length.saturating_sub(self.bias_ns).max(0);
         let longest = i64::try_from(self.added_most_ns).unwrap_or(i64::MAX);
         let shortest = i64::try_from(window::SEGMENT_NS).unwrap_or(i64::MAX);
         // A segment is left out as a whole or stays long enough to be worth its calls.
-        let most = match self.carried_ns >= corrected {
+        let is_paid_with = at_least == Least::Nothing && self.carried_ns >= corrected;
+        let most = match is_paid_with {
             true => corrected,
             false => corrected.saturating_sub(shortest).max(0),
         };
@@ -107,7 +117,9 @@ impl DriftCorrection {
         let scale = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let (length_ns, earned_ns, spent_ns) = if needed >= least {
             (needed, 0, self.credit_ns)
-        } else if self.credit_ns.saturating_add(scale(needed)) < scale(least) {
+        } else if at_least == Least::Nothing
+            && self.credit_ns.saturating_add(scale(needed)) < scale(least)
+        {
             (0, scale(needed), 0)
         } else {
             (least, scale(needed), scale(least))

@@ -38,7 +38,7 @@ pub mod terms;
 mod window;
 
 pub use admission::{Refusal, admit, admit_all};
-pub use drift_correction::{Demand, DriftCorrection, Paid};
+pub use drift_correction::{Demand, DriftCorrection, Least, Paid};
 pub use enforcement_level::EnforcementLevel;
 pub use gate::{Edge, EdgeKind, GateSchedule, Segment};
 pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};

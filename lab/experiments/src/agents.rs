@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use anyhow::{Result, bail};
 use compute::{
     Action, Channel, Confirmed, Engine, Environment, Event, Fail, Governor, Group, Knob, KnobError,
-    Objects, Setup, Used, try_knobs,
+    Objects, Setup, Spent, Used, try_knobs,
 };
 use plan::{CardRules, Terms};
 use runlist::world::{
@@ -46,6 +46,8 @@ struct Facts {
     key: String,
     cards: Vec<usize>,
     terms: Terms,
+    /// How many RM clients its groups are of.
+    clients: usize,
     join_ns: u64,
     generation: u64,
     /// All that its programs have ever made; handles count by place, so that none is used twice.
@@ -94,6 +96,10 @@ struct Broker {
     wake: Option<WakeId>,
     /// Inside the driver: its thread hears nothing until the call is answered.
     inside: bool,
+    /// What the knob has still to call after that, and on which card.
+    left: (usize, VecDeque<Control>),
+    spent: Spent,
+    failed: Option<KnobError>,
     /// What the call under way is answered, whatever the world says of it.
     refused: Option<KnobError>,
     /// Killed inside the driver: it ends when the call does.
@@ -134,6 +140,7 @@ impl Agents {
                 key: format!("experiments/tenant-{index:03}"),
                 cards: tenant.cards.clone(),
                 terms: tenant.terms,
+                clients: usize::try_from(tenant.clients)?.max(1),
                 join_ns: world.agent_now_ns(),
                 generation: 1,
                 lanes: Vec::new(),
@@ -278,8 +285,10 @@ impl Agents {
                 .filter(|record| record.key == facts.key)
                 .flat_map(|record| compute::watchdog::knobs(record, place))
             {
-                let (card, control) = control(facts, &knob);
-                world.call(agent, card, control);
+                let (card, controls) = controls(facts, &knob);
+                for control in controls {
+                    world.call(agent, card, control);
+                }
             }
         }
     }
@@ -315,6 +324,9 @@ impl Agents {
             tables,
             wake: None,
             inside: false,
+            left: (0, VecDeque::new()),
+            spent: Spent::default(),
+            failed: None,
             refused: None,
             killed: None,
             waiting: VecDeque::new(),
@@ -366,20 +378,32 @@ impl Agents {
                 result,
                 ..
             } => {
-                self.calls
-                    .push((requested_ns, world.now_ns() - requested_ns));
-                let mut result = answer(result);
+                let took_ns = world.now_ns() - requested_ns;
+                self.calls.push((requested_ns, took_ns));
+                let mut answer = compute::Answer::from(answer(result));
                 if let Some(broker) = self.broker(index) {
-                    broker.inside = false;
-                    if let Some(refused) = broker.refused.take() {
-                        result = Err(refused);
-                    }
                     if broker.killed.is_some() {
                         self.end(world, index);
                         return Ok(());
                     }
+                    broker.spent.add(took_ns);
+                    if let Err(error) = &answer.result {
+                        broker.failed.get_or_insert_with(|| error.clone());
+                    }
+                    let (card, left) = &mut broker.left;
+                    if let Some(next) = left.pop_front() {
+                        world.call(broker.agent, *card, next);
+                        return Ok(());
+                    }
+                    broker.inside = false;
+                    let spent = std::mem::take(&mut broker.spent);
+                    answer.spent = (spent.calls > 1).then_some(spent);
+                    let failed = broker.failed.take();
+                    if let Some(error) = broker.refused.take().or(failed) {
+                        answer.result = Err(error);
+                    }
                 }
-                self.tell(world, index, Event::Answered(result.into()))?;
+                self.tell(world, index, Event::Answered(answer))?;
                 // What happened meanwhile.
                 while let Some(event) = self
                     .broker(index)
@@ -440,8 +464,11 @@ impl Agents {
             Action::Pull(knob) => {
                 broker.inside = true;
                 broker.refused = seat.facts.decoys.answer(&knob);
-                let (card, control) = control(&seat.facts, &knob);
-                world.call(broker.agent, card, control);
+                let (card, mut left) = controls(&seat.facts, &knob);
+                if let Some(first) = left.pop_front() {
+                    world.call(broker.agent, card, first);
+                }
+                broker.left = (card, left);
             }
             Action::Done => {
                 let agent = broker.agent;
@@ -479,16 +506,18 @@ fn place(handle: u32, base: u32) -> usize {
     usize::try_from(handle - base).unwrap_or(usize::MAX)
 }
 
-/// Opens or closes those of the channels that are there.
-fn gate(facts: &Facts, channels: &[Channel], enable: Enable) -> Control {
-    let channels = channels
-        .iter()
-        .filter_map(|channel| {
-            let place = place(channel.handle, CHANNEL_HANDLES);
-            facts.lanes.get(place).map(|lane| lane.id.channel)
-        })
-        .collect();
-    Control::Channels { channels, enable }
+/// Opens or closes those of the channels that are there, with a call for each client.
+fn gate(facts: &Facts, channels: &[Channel], enable: Enable) -> VecDeque<Control> {
+    let mut by_client: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+    for channel in channels {
+        let place = place(channel.handle, CHANNEL_HANDLES);
+        let there = facts.lanes.get(place).map(|lane| lane.id.channel);
+        by_client.entry(channel.client).or_default().extend(there);
+    }
+    let lists = by_client.into_values();
+    lists
+        .map(|channels| Control::Channels { channels, enable })
+        .collect()
 }
 
 fn interleave(level: u32) -> Interleave {
@@ -499,8 +528,8 @@ fn interleave(level: u32) -> Interleave {
     }
 }
 
-/// A knob as the driver's call; one that is refused does nothing but take its time.
-fn control(facts: &Facts, knob: &Knob) -> (usize, Control) {
+/// A knob as the driver's calls, of which there is one at least; one that is refused does nothing but take its time.
+fn controls(facts: &Facts, knob: &Knob) -> (usize, VecDeque<Control>) {
     let there = |group: &u32| {
         let place = place(*group, GROUP_HANDLES);
         facts.lanes.get(place).map(|lane| lane.id.group)
@@ -513,7 +542,9 @@ fn control(facts: &Facts, knob: &Knob) -> (usize, Control) {
     | Knob::Interleave { card, .. }
     | Knob::Preempt { card, .. }) = knob;
     let control = match knob {
-        Knob::Open { channels, .. } => Some(gate(facts, channels, Enable::On)),
+        Knob::Open { channels, .. } => {
+            return (facts.cards[*card], gate(facts, channels, Enable::On));
+        }
         Knob::Close {
             channels,
             after_slice,
@@ -524,7 +555,7 @@ fn control(facts: &Facts, knob: &Knob) -> (usize, Control) {
             } else {
                 Enable::OffNow
             };
-            Some(gate(facts, channels, enable))
+            return (facts.cards[*card], gate(facts, channels, enable));
         }
         Knob::SetTimeslice {
             group, slice_us, ..
@@ -553,7 +584,8 @@ fn control(facts: &Facts, knob: &Knob) -> (usize, Control) {
         channels: Vec::new(),
         enable: Enable::On,
     };
-    (facts.cards[*card], control.unwrap_or(gone))
+    let only = VecDeque::from([control.unwrap_or(gone)]);
+    (facts.cards[*card], only)
 }
 
 fn answer(result: Result<Answer, CallError>) -> Result<Option<u64>, KnobError> {
@@ -570,13 +602,13 @@ fn answer(result: Result<Answer, CallError>) -> Result<Option<u64>, KnobError> {
     }
 }
 
-fn group_of(handle: u32, channel: u32) -> Group {
+fn group_of(client: u32, handle: u32, channel: u32) -> Group {
     Group {
-        client: CLIENT_HANDLE,
+        client,
         handle,
         engine: Engine::Graphics,
         channels: vec![Channel {
-            client: CLIENT_HANDLE,
+            client,
             handle: channel,
         }],
     }
@@ -613,15 +645,19 @@ impl Environment for View<'_> {
 
     fn objects(&self, card: usize) -> Objects {
         let live = self.lanes(card).filter(|(_, lane)| lane.is_live);
-        let own =
-            live.map(|(place, _)| (handle(GROUP_HANDLES, place), handle(CHANNEL_HANDLES, place)));
+        let own = live.map(|(place, _)| {
+            let client = handle(CLIENT_HANDLE, place % self.facts.clients);
+            group_of(
+                client,
+                handle(GROUP_HANDLES, place),
+                handle(CHANNEL_HANDLES, place),
+            )
+        });
         let decoys = self.facts.decoys.handles.clone();
+        let decoys = decoys.map(|decoy| group_of(CLIENT_HANDLE, decoy, decoy));
         Objects {
             generation: self.facts.generation,
-            groups: own
-                .chain(decoys.map(|decoy| (decoy, decoy)))
-                .map(|(group, channel)| group_of(group, channel))
-                .collect(),
+            groups: own.chain(decoys).collect(),
         }
     }
 
@@ -653,7 +689,8 @@ impl Environment for View<'_> {
 
     /// A group of the broker's own refuses nothing here.
     fn confirm(&mut self, _card: usize) -> Confirmed {
-        let own = group_of(handle(GROUP_HANDLES, 0), handle(CHANNEL_HANDLES, 0));
+        let (group, channel) = (handle(GROUP_HANDLES, 0), handle(CHANNEL_HANDLES, 0));
+        let own = group_of(CLIENT_HANDLE, group, channel);
         match try_knobs(&own, &mut |_| Ok(None)) {
             Ok(found) => Confirmed::Found(found),
             Err(_) => Confirmed::Failed,

@@ -85,6 +85,11 @@ pub const ATTACKS: &[Attack] = &[
         entitled: Entitled::EverySecond,
     },
     Attack {
+        what: "a process for each channel group",
+        scenarios: processes,
+        entitled: Entitled::EverySecond,
+    },
+    Attack {
         what: "channels churned",
         scenarios: churn,
         entitled: Entitled::EverySecond,
@@ -225,6 +230,26 @@ fn gang() -> Vec<(Scenario, Vec<Promise>)> {
         Promise::Exactly(2, 60.0),
     ];
     vec![(scenario, promises)]
+}
+
+/// Each process has an RM client, and a gate takes a call for each. Segments of others end where the attacker's begins.
+fn processes() -> Vec<(Scenario, Vec<Promise>)> {
+    [8, 25]
+        .map(|count| {
+            let mut attacker = Tenant::new(fixed(20), BUSY);
+            (attacker.groups, attacker.clients) = (count, count);
+            let scenario = Scenario::new(0, 0)
+                .with(Tenant::new(fixed(40), BUSY))
+                .with(attacker)
+                .with(Tenant::new(fixed(40), BUSY));
+            let promises = vec![
+                Promise::Exactly(0, 40.0),
+                Promise::AtMost(1, 20.0),
+                Promise::Exactly(2, 40.0),
+            ];
+            (scenario, promises)
+        })
+        .to_vec()
 }
 
 /// At any phase of a window of 62.5 ms, and with windows of 125 and 250 ms.

@@ -125,6 +125,8 @@ pub struct Tenant {
     pub load: Load,
     /// How many channel groups it makes on each card; its load is spread over all of them.
     pub groups: u32,
+    /// How many RM clients it has, 1 or more: its groups are of one after the other. A knob makes a call for each.
+    pub clients: u32,
     /// When it comes.
     pub joins_ns: u64,
     /// When it goes, if it does.
@@ -150,6 +152,7 @@ impl Tenant {
             terms,
             load,
             groups: 1,
+            clients: 1,
             joins_ns: 0,
             leaves_ns: None,
             mode: Mode::Cilp,

@@ -1,6 +1,6 @@
 //! What the card's account says that the container has had, and what follows from it.
 
-use plan::{DriftCorrection, Priority, Promise, ShareRecord};
+use plan::{DriftCorrection, Least, Priority, Promise, ShareRecord};
 
 use super::Card;
 use super::ahead::Ahead;
@@ -76,9 +76,16 @@ impl Account {
         self.ahead.hand_back(&mut self.drift, now_ns);
     }
 
-    /// How long segments are to be, each asked for once.
-    pub(super) fn lengths(&mut self) -> impl FnMut(u64, u64) -> u64 {
-        |start_ns, length_ns| self.ahead.ask(&mut self.drift, start_ns, length_ns)
+    /// How long segments are to be, each asked for once. None that begins after `needed_ns` is left out.
+    pub(super) fn lengths(&mut self, needed_ns: u64) -> impl FnMut(u64, u64) -> u64 {
+        move |start_ns, length_ns| {
+            let at_least = match start_ns > needed_ns {
+                true => Least::Opened,
+                false => Least::Nothing,
+            };
+            self.ahead
+                .ask(&mut self.drift, start_ns, length_ns, at_least)
+        }
     }
 }
 

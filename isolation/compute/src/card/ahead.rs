@@ -3,7 +3,7 @@
 //! The gate asks for its next segment as soon as the last one ends, and for one after another until one is to be opened. What each of them pays is taken off at
 //! once, though it is paid only when its time has passed. Under another cycle the gate asks again: what is still ahead of those is owed again then.
 
-use plan::{DriftCorrection, Paid};
+use plan::{DriftCorrection, Least, Paid};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -28,8 +28,9 @@ impl Ahead {
         drift: &mut DriftCorrection,
         start_ns: u64,
         length_ns: u64,
+        at_least: Least,
     ) -> u64 {
-        let (open_ns, paid) = drift.next(length_ns);
+        let (open_ns, paid) = drift.next(length_ns, at_least);
         if paid != Paid::default() {
             self.segments.push(Segment {
                 start_ns,
@@ -94,7 +95,8 @@ mod tests {
         let (mut ahead, mut drift) = (Ahead::default(), DriftCorrection::default());
         drift.carry(ahead_ms * 1_000_000, added_most_ns);
         let starts = [1_000, 1_100, 1_200].map(|start_ms| start_ms * MS);
-        let lengths = starts.map(|start_ns| ahead.ask(&mut drift, start_ns, 20 * MS));
+        let lengths =
+            starts.map(|start_ns| ahead.ask(&mut drift, start_ns, 20 * MS, Least::Nothing));
         (ahead, drift, lengths.to_vec())
     }
 
@@ -135,11 +137,14 @@ mod tests {
         // A segment of 3 ms of which half is left: less than is worth its calls, and opened every other time.
         let mut drift = DriftCorrection::resumed(i64::MAX, 3 * MS);
         let mut ahead = Ahead::default();
+        let ask = |ahead: &mut Ahead, drift: &mut DriftCorrection, start_ms: u64| {
+            ahead.ask(drift, start_ms * MS, 3 * MS, Least::Nothing)
+        };
         for turn in 0..100 {
-            assert_eq!(ahead.ask(&mut drift, 1_000 * MS, 3 * MS), 0);
+            assert_eq!(ask(&mut ahead, &mut drift, 1_000), 0);
             ahead.hand_back(&mut drift, 1_000 * MS + turn);
         }
-        assert_eq!(ahead.ask(&mut drift, 1_000 * MS, 3 * MS), 0);
-        assert_eq!(ahead.ask(&mut drift, 1_100 * MS, 3 * MS), 2 * MS);
+        assert_eq!(ask(&mut ahead, &mut drift, 1_000), 0);
+        assert_eq!(ask(&mut ahead, &mut drift, 1_100), 2 * MS);
     }
 }

@@ -2,17 +2,19 @@
 
 use super::Card;
 use crate::cycle::Phase;
-use crate::knob::Knob;
+use crate::knob::{Knob, Spent};
 
 /// What a container has had too much because its gate closed late is taken off up to so much of the time in which it is open.
 const LATE_MOST_NS: u64 = 1_500_000_000;
 
 impl Card {
     /// The gate has moved.
-    pub(super) fn turned(&mut self, knob: &Knob, now_ns: u64) {
+    pub(super) fn turned(&mut self, knob: &Knob, spent: Spent, now_ns: u64) {
         let opens = matches!(knob, Knob::Open { .. } | Knob::Schedule { on: true, .. });
         if opens {
-            self.lateness.opened(now_ns);
+            // What the first call has opened runs while the others are made.
+            let first_ns = now_ns.saturating_sub(spent.after_first_ns());
+            self.lateness.opened(first_ns);
         } else if !self.channel_states.any_open() {
             // Nothing of it is still to be closed.
             self.closed(now_ns);
@@ -47,12 +49,15 @@ impl Card {
         }
         let is_measured = self.account.metered && self.view.is_corrected();
         let ahead_ns = self.lateness.closed(closed_ns, is_measured);
+        let rescued_ns = self.openings.take_rescued();
         if ahead_ns > 0 && self.view.cycle.is_some() {
             let window_ns = u128::from(self.view.layout.window_ns.max(1));
             let most = u128::from(LATE_MOST_NS) * u128::from(self.view.segment_ns()) / window_ns;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let before_ns = self.account.drift.carried_ns();
-            let carried_ns = before_ns.saturating_add(ahead_ns).min(most).max(before_ns);
+            // What it had because it was closed for too long was a neighbour's, and is none of its lateness: all of that is taken off.
+            let most = most.max(before_ns).saturating_add(rescued_ns);
+            let carried_ns = before_ns.saturating_add(ahead_ns).min(most);
             self.account.drift.carry(carried_ns, self.view.free_ns());
             // The usage would take it off a second time.
             let window_ns = self.view.layout.window_ns;

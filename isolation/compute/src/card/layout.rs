@@ -81,7 +81,8 @@ impl Card {
         if has_changed {
             let leads = self.leads(extra_ns);
             let view = &self.view;
-            let mut lengths = self.account.lengths();
+            let needed_ns = self.openings.needed_ns(now_ns, view.layout.window_ns);
+            let mut lengths = self.account.lengths(needed_ns);
             self.phase = Phase::begin(view.cycle.as_ref(), now_ns, leads, &mut lengths);
             self.lateness.cut(now_ns);
             self.openings.borrowed_until_ns = 0;

@@ -121,6 +121,8 @@ pub(crate) struct Tenant {
     /// What it waits for.
     wake_ns: u64,
     call: Option<(u64, Knob)>,
+    /// When each of the calls that the knob makes ends, by the RM client whose channels it is about.
+    ends: Vec<(u32, u64)>,
     spent: Option<Spent>,
     /// The driver's half of the call has been done.
     news: Vec<Event>,
@@ -291,7 +293,11 @@ impl Fixture {
 
     /// A container that joins now, with a group of one channel on each of these cards.
     pub(crate) fn join(&mut self, key: &str, terms: Terms, groups: u32) -> usize {
-        let cards = self.cards.len();
+        self.join_on(key, terms, groups, self.cards.len())
+    }
+
+    /// One that has the first so many cards.
+    pub(crate) fn join_on(&mut self, key: &str, terms: Terms, groups: u32, cards: usize) -> usize {
         self.tenants.push(Tenant {
             key: format!("ns/{key}"),
             terms,
@@ -301,6 +307,7 @@ impl Fixture {
             tables: Vec::new(),
             wake_ns: u64::MAX,
             call: None,
+            ends: Vec::new(),
             spent: None,
             news: Vec::new(),
             busy: None,
@@ -328,11 +335,12 @@ impl Fixture {
         tenant.tables = self
             .cards
             .iter()
+            .take(tenant.objects.len())
             .map(|card| card.join(&tenant.key).expect("a free share record"))
             .collect();
         tenant.governor = Some(Governor::new(Setup {
             key: tenant.key.clone(),
-            cards: self.cards.len(),
+            cards: tenant.objects.len(),
             join_ns: tenant.join_ns,
             fail: tenant.fail,
             process: None,
@@ -366,13 +374,24 @@ impl Fixture {
     }
 
     pub(crate) fn add_group(&mut self, at: usize, card: usize, channels: u32) -> u32 {
+        self.add_group_of(at, card, channels, 1)
+    }
+
+    /// Of this RM client: each process that has a context has one.
+    pub(crate) fn add_group_of(
+        &mut self,
+        at: usize,
+        card: usize,
+        channels: u32,
+        client: u32,
+    ) -> u32 {
         self.handles += 1;
         let group = self.handles;
         let channels: Vec<Channel> = (0..channels)
             .map(|_| {
                 self.handles += 1;
                 Channel {
-                    client: 1,
+                    client,
                     handle: self.handles,
                 }
             })
@@ -388,7 +407,7 @@ impl Fixture {
         }
         tenant.objects[card].generation += 1;
         tenant.objects[card].groups.push(Group {
-            client: 1,
+            client,
             handle: group,
             engine: Engine::Graphics,
             channels,
@@ -535,14 +554,7 @@ impl Fixture {
                 };
             }
             Action::Pull(knob) => {
-                let takes_ns = self.takes_ns();
-                let tenant = &mut self.tenants[at];
-                tenant.calls.push((self.now_ns, knob.clone()));
-                // The driver's part comes last: what the knob waited for itself is none of its doing.
-                let waits_ns = tenant.tricks.waits_ns;
-                let locked_ns = self.locked_until_ns.saturating_sub(self.now_ns + waits_ns);
-                tenant.spent = Some(Spent::one(takes_ns + locked_ns));
-                tenant.call = Some((self.now_ns + waits_ns + locked_ns + takes_ns, knob));
+                self.pull(at, knob);
             }
             Action::Done => {
                 tenant.done = true;
@@ -551,6 +563,26 @@ impl Fixture {
                 tenant.wake_ns = u64::MAX;
             }
         }
+    }
+
+    /// A knob makes one call after the other: one for each client whose channels it is about.
+    fn pull(&mut self, at: usize, knob: Knob) {
+        // The driver's part comes last: what the knob waited for itself is none of its doing.
+        let mut at_ns = self.now_ns + self.tenants[at].tricks.waits_ns;
+        let mut spent = Spent::default();
+        let mut ends = Vec::new();
+        for client in clients(&knob) {
+            let locked_ns = self.locked_until_ns.saturating_sub(at_ns);
+            let took_ns = locked_ns + self.takes_ns();
+            at_ns += took_ns;
+            spent.add(took_ns);
+            ends.push((client, at_ns));
+        }
+        let tenant = &mut self.tenants[at];
+        tenant.calls.push((self.now_ns, knob.clone()));
+        tenant.ends = ends;
+        tenant.spent = Some(spent);
+        tenant.call = Some((at_ns, knob));
     }
 
     fn takes_ns(&mut self) -> u64 {
@@ -610,6 +642,12 @@ impl Fixture {
     fn effect(&mut self, at: usize, knob: &Knob) {
         let (now_ns, lag_ns) = (self.now_ns, self.faults.close_lag_ns);
         let tenant = &mut self.tenants[at];
+        let ends = std::mem::take(&mut tenant.ends);
+        let ended_ns = |channel: &Channel| {
+            let mut ends = ends.iter();
+            let of_client = ends.find(|(client, _)| *client == channel.client);
+            of_client.map_or(now_ns, |(_, at_ns)| (*at_ns).min(now_ns))
+        };
         let mut turn = |card: usize, channel: Channel, change: &dyn Fn(&mut Line), at_ns: u64| {
             if let Some(line) = self.lines.get_mut(&(tenant.key.clone(), card, channel)) {
                 change(line);
@@ -617,15 +655,16 @@ impl Fixture {
             }
         };
         match knob {
-            Knob::Open { card, channels } => channels
-                .iter()
-                .for_each(|channel| turn(*card, *channel, &|line| line.disabled = false, now_ns)),
+            Knob::Open { card, channels } => channels.iter().for_each(|channel| {
+                let at_ns = ended_ns(channel);
+                turn(*card, *channel, &|line| line.disabled = false, at_ns);
+            }),
             Knob::Close { card, channels, .. } => channels.iter().for_each(|channel| {
                 turn(
                     *card,
                     *channel,
                     &|line| line.disabled = true,
-                    now_ns + lag_ns,
+                    ended_ns(channel) + lag_ns,
                 );
             }),
             Knob::Schedule {
@@ -768,6 +807,20 @@ impl Fixture {
                 *at_ns >= from_ns && matches!(name(knob), "open" | "close" | "schedule")
             })
             .count()
+    }
+}
+
+/// The clients that a knob makes a call for, each.
+fn clients(knob: &Knob) -> BTreeSet<u32> {
+    match knob {
+        Knob::Open { channels, .. } | Knob::Close { channels, .. } => {
+            channels.iter().map(|channel| channel.client).collect()
+        }
+        Knob::SetTimeslice { client, .. }
+        | Knob::GetTimeslice { client, .. }
+        | Knob::Schedule { client, .. }
+        | Knob::Interleave { client, .. }
+        | Knob::Preempt { client, .. } => BTreeSet::from([*client]),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Governors in virtual time.
 
+mod clients;
 mod fixture;
 mod hostile;
 mod provoked;

@@ -1,4 +1,4 @@
-use plan::{Demand, DriftCorrection};
+use plan::{Demand, DriftCorrection, Least};
 
 const SECOND: u64 = 1_000_000_000;
 const WINDOW: u64 = 125_000_000;
@@ -11,7 +11,7 @@ fn share_after(seconds: u64, percent: u32, late_ns: i64, demand: Demand) -> u64 
     for _ in 0..seconds {
         let mut used = 0;
         for _ in 0..SECOND / WINDOW {
-            let length = drift.next(segment).0;
+            let length = drift.next(segment, Least::Nothing).0;
             if length > 0 {
                 used += length.saturating_add_signed(late_ns);
             }
@@ -55,9 +55,9 @@ fn idleness_is_not_made_up_for() {
         drift.measure(0, SECOND, 500_000, WINDOW, Demand::Unknown);
     }
     // Two percent of what it has, at most.
-    assert_eq!(drift.next(62_500_000).0, 63_750_000);
+    assert_eq!(drift.next(62_500_000, Least::Nothing).0, 63_750_000);
     drift.reset();
-    assert_eq!(drift.next(62_500_000).0, 62_500_000);
+    assert_eq!(drift.next(62_500_000, Least::Nothing).0, 62_500_000);
 }
 
 #[test]
@@ -108,23 +108,29 @@ fn what_was_too_much_is_given_back_at_once_and_what_was_missed_is_given_in_parts
     const SEGMENT: u64 = 37_500_000;
     let mut drift = DriftCorrection::resumed(500_000, SEGMENT);
     let usual = SEGMENT - 500_000;
-    assert_eq!(drift.next(SEGMENT).0, usual);
+    assert_eq!(drift.next(SEGMENT, Least::Nothing).0, usual);
     drift.carry(40_000_000, 0);
     // One segment is left out, and the next is shorter by what it did not cover.
-    assert_eq!(drift.next(SEGMENT).0, 0);
+    assert_eq!(drift.next(SEGMENT, Least::Nothing).0, 0);
     assert_eq!(drift.carried_ns(), 3_000_000);
-    assert_eq!(drift.next(SEGMENT).0, usual - 3_000_000);
-    assert_eq!(drift.next(SEGMENT).0, usual);
+    assert_eq!(drift.next(SEGMENT, Least::Nothing).0, usual - 3_000_000);
+    assert_eq!(drift.next(SEGMENT, Least::Nothing).0, usual);
     // What is left of a segment is worth its calls.
     let mut short = DriftCorrection::default();
     short.carry(5_000_000, 0);
-    let lengths: Vec<u64> = (0..4).map(|_| short.next(4_000_000).0).collect();
+    let lengths: Vec<u64> = (0..4)
+        .map(|_| short.next(4_000_000, Least::Nothing).0)
+        .collect();
     assert_eq!(lengths, [0, 3_000_000, 4_000_000, 4_000_000]);
     short.carry(3_000_000, 0);
-    let lengths: Vec<u64> = (0..3).map(|_| short.next(4_000_000).0).collect();
+    let lengths: Vec<u64> = (0..3)
+        .map(|_| short.next(4_000_000, Least::Nothing).0)
+        .collect();
     assert_eq!(lengths, [2_000_000, 3_000_000, 4_000_000]);
     drift.carry(-5_000_000, 2_000_000);
-    let lengths: Vec<u64> = (0..4).map(|_| drift.next(SEGMENT).0).collect();
+    let lengths: Vec<u64> = (0..4)
+        .map(|_| drift.next(SEGMENT, Least::Nothing).0)
+        .collect();
     let longer = |ns: u64| usual + ns;
     assert_eq!(
         lengths,
@@ -141,8 +147,25 @@ fn what_was_too_much_is_given_back_at_once_and_what_was_missed_is_given_in_parts
 #[test]
 fn a_bias_that_cannot_be_is_not_resumed() {
     const SEGMENT: u64 = 20_000_000;
-    let worst = DriftCorrection::resumed(i64::MIN, SEGMENT).next(SEGMENT).0;
+    let worst = DriftCorrection::resumed(i64::MIN, SEGMENT)
+        .next(SEGMENT, Least::Nothing)
+        .0;
     assert_eq!(worst, SEGMENT + SEGMENT / 50 + 300_000);
-    let most = DriftCorrection::resumed(i64::MAX, SEGMENT).next(SEGMENT).0;
+    let most = DriftCorrection::resumed(i64::MAX, SEGMENT)
+        .next(SEGMENT, Least::Nothing)
+        .0;
     assert_eq!(most, SEGMENT / 2);
+}
+
+#[test]
+fn what_is_owed_is_paid_with_short_segments_where_none_may_be_left_out() {
+    let mut drift = DriftCorrection::default();
+    drift.carry(15_000_000, 0);
+    let lengths = (0..4).map(|_| drift.next(10_000_000, Least::Opened).0);
+    // 8 ms, and 7.
+    assert!(lengths.eq([2_000_000, 3_000_000, 10_000_000, 10_000_000]));
+    // One that is held by nothing but being left out is opened as briefly as can be.
+    let mut worst = DriftCorrection::resumed(i64::MAX, 3_000_000);
+    assert_eq!(worst.next(3_000_000, Least::Opened).0, 2_000_000);
+    assert_eq!(worst.next(3_000_000, Least::Nothing).0, 0);
 }

@@ -41,6 +41,11 @@ fn contexts_in_a_loop_at_a_brokers_pace_move_no_share_in_the_end() {
 }
 
 #[test]
+fn a_process_for_each_channel_group_moves_no_share() {
+    holds("a process for each channel group");
+}
+
+#[test]
 fn churned_channels_move_no_share() {
     holds("channels churned");
 }
