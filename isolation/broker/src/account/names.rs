@@ -257,8 +257,14 @@ fn is_virtual(object: &Object) -> bool {
     class::of(object.class).is_some_and(|row| row.kind == Kind::Virtual)
 }
 
+/// Bytes of the host's or a card's. What else RM calls memory is address space, registers or the driver's own (`UserModeApi` and
+/// `GpuUserSharedData` are of class `Memory`), and none of these may be where a call takes an object for a place to write.
+pub(super) fn is_memory(object: &Object) -> bool {
+    object.kind == ObjectKind::Memory && !is_virtual(object)
+}
+
 /// The one thing that is mapped and is no memory to the ledger. Only its parent takes it with it.
-fn is_doorbell(object: &Object) -> bool {
+pub(super) fn is_doorbell(object: &Object) -> bool {
     class::of(object.class).is_some_and(|row| row.kind == Kind::Usermode)
 }
 
