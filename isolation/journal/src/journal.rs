@@ -27,7 +27,7 @@ use named::Named;
 use sys::sync;
 
 /// Raised when frames, the state or an op change their form, which is written down in `supervisor/forms`. A broker of another version does not take over.
-pub const VERSION: u64 = 12;
+pub const VERSION: u64 = 13;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]

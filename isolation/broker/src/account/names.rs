@@ -282,6 +282,7 @@ fn ends_by_itself_alone(kind: ObjectKind) -> bool {
         | ObjectKind::PeerSession
         | ObjectKind::Event
         | ObjectKind::SharedData
+        | ObjectKind::Debugger
         | ObjectKind::Other => false,
     }
 }
