@@ -8,7 +8,7 @@ use ledger::{ClientHandle, Object, ObjectHandle, ObjectKind};
 use nvabi::bytes::{u16_at, u32_at};
 use nvabi::class::{self, Kind};
 use nvabi::layout::{nvos33, nvos55, nvos57, share_policy};
-use nvabi::{escape, status};
+use nvabi::{escape, status, uvm};
 use verdict::names::{self, Must, Named};
 use verdict::{Effect, Op, REGISTERED_FOR_A_BYTE};
 
@@ -211,11 +211,14 @@ enum Asks {
 }
 
 /// A share with a client is made on whatever client the call names (`_serverShareResourceAccessClient`, rs_server.c; RM's own code of 535 to 595
-/// shows it in `lab/referee`): anybody could change to whom another container's objects are open.
+/// shows it in `lab/referee`): anybody could change to whom another container's objects are open. The client of UVM_REGISTER_GPU is asked for the
+/// caller's part of a divided card in the kernel's own name (`nvGpuOpsGetGpuInfo`, nv_gpu_ops.c).
 fn driver_asks_whose(op: &Op, views: &[&[u8]]) -> Asks {
     let kind_at = nvos57::POLICY + share_policy::TYPE;
     let kind = views.first().and_then(|arg| u16_at(arg, kind_at));
-    match op.escape() == Some(escape::Id::Share) && kind == Some(share_policy::CLIENT) {
+    let is_a_share = op.escape() == Some(escape::Id::Share) && kind == Some(share_policy::CLIENT);
+    let registers = matches!(op, Op::Uvm(row) if row.id == uvm::Id::RegisterGpu);
+    match is_a_share || registers {
         true => Asks::No,
         false => Asks::Yes,
     }
