@@ -12,9 +12,9 @@ use crate::cache;
 use crate::command::{capture, line, progress};
 use crate::programs::{Programs, target_folder};
 
-/// The former version: the first commit with the journal's version 12, since a broker is not replaced by one that writes
+/// The former version: the first commit with the journal's version 13, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
-pub const COMMIT: &str = "1f2b1f778987c356accbb5a86ad5a9bed8eae563";
+pub const COMMIT: &str = "cdcabc9a9a64d77aa176a6988c6f8ba9ae019dc8";
 
 /// Those that run for as long as a container does, or that engines and people start on it.
 const PROGRAMS: [&str; 8] = [

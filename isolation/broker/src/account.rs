@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use driver::{CardIdentity, FdSlot, FileId, ImplicitBytes, Segment};
-use ledger::{CardSlot, Counted, Ledger, Operation};
+use ledger::{CardSlot, Counted, Ledger, ObjectKind, Operation};
 use nvabi::{PerRelease, Release, uvm};
 use share::engines::CopyEngines;
 use verdict::policy::Managed;
@@ -258,8 +258,10 @@ impl Account {
             .chain([(CardSlot::HOST, self.host_memory_bytes)])
             .collect();
         let of_release = |bytes: PerRelease| u64::from(bytes.of(self.release));
+        let debuggers = Counted::Kind(ObjectKind::Debugger);
         let limits = limits::of_ledger(self.slots.len())
             .with_host_bytes(Counted::Objects, limits::OBJECT_BYTES)
+            .with_host_bytes(debuggers, limits::DEBUGGER_BYTES)
             .with_host_bytes(Counted::Ranges, of_release(uvm::EXTERNAL_RANGE_BYTES))
             .with_host_bytes(Counted::UvmFiles, of_release(uvm::FILE_BYTES));
         let ledger = Ledger::with_limits(&quotas, limits);

@@ -29,7 +29,7 @@ use sys::sync;
 /// Raised when frames, the state or an op change their form, which is written down in `supervisor/forms`, and as well when an op, or one of the
 /// ledger's operations in it, comes to do something else to the state: a successor applies what its predecessor wrote, and no comparison of forms
 /// sees that. A broker of another version does not take over.
-pub const VERSION: u64 = 12;
+pub const VERSION: u64 = 13;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -4,14 +4,14 @@ use ledger::{Counted, Limits, ObjectKind};
 
 /// Counts that no honest container comes near; they bound memory that no size declares, and what a broker keeps. Beyond them a call gets
 /// `NV_ERR_INSUFFICIENT_RESOURCES`, and `mmap` `ENOMEM`. Of a container with one card: see [`of_ledger`].
-const OF_LEDGER: [(Counted, u64); 15] = [
+const OF_LEDGER: [(Counted, u64); 16] = [
     (Counted::Kind(ObjectKind::Client), 4096),
     (Counted::Kind(ObjectKind::ChannelGroup), 1024),
     (Counted::Kind(ObjectKind::Channel), 8192),
     (Counted::Kind(ObjectKind::VaSpace), 1024),
     // Each may have an address space of its own by default, whose page tables come out of what RM keeps of the card for itself (gpu/device_share.c).
     (Counted::Kind(ObjectKind::Device), 1024),
-    // Engine objects, a debugger's sessions and the like: most of them the driver hands to the firmware (`RS_FLAGS_ALLOC_RPC_TO_PHYS_RM`,
+    // Engine objects and the like: most of them the driver hands to the firmware (`RS_FLAGS_ALLOC_RPC_TO_PHYS_RM`,
     // resource_list.h), whose heap is small and the same for all. A CUDA context has some hundreds.
     (Counted::Kind(ObjectKind::Other), 1 << 14),
     // The driver keeps an entry in the kernel's memory for each piece of memory that is registered with each of them, which no control group
@@ -24,6 +24,9 @@ const OF_LEDGER: [(Counted, u64); 15] = [
     // Since 590 the driver walks all objects of all clients of the host, under its lock, whenever one is freed (`_gpushareddataGetPollDataUnion`,
     // gpu_user_shared_data.c). A context has one.
     (Counted::Kind(ObjectKind::SharedData), 64),
+    // Each is a client with a device and a subdevice to the driver and its firmware, past the limits of these (`_ksmdbgssnInitClient`,
+    // kernel_sm_debugger_session.c). A context has one.
+    (Counted::Kind(ObjectKind::Debugger), 64),
     // In pieces of 2 MiB, which is what `cuMemCreate` makes at least, 512 GiB.
     (Counted::Objects, 1 << 18),
     // External ones and pieces of managed memory.
@@ -42,6 +45,9 @@ const OF_LEDGER: [(Counted, u64); 15] = [
 /// What the driver takes of the host's memory for an object, in no control group: 2 to 4 KiB for the object, its place among all of its client's,
 /// and its references (`RsResourceRef`, and what the class adds; by reading, 580).
 pub const OBJECT_BYTES: u64 = 4096;
+
+/// What it takes for the client, the device and the subdevice of a debugger's session beside the session itself.
+pub const DEBUGGER_BYTES: u64 = 3 * OBJECT_BYTES;
 
 /// Beyond so many cards a container has no more of anything: what a broker keeps of it fits its control group and the journal.
 pub const MOST_CARDS: u8 = 4;

@@ -34,6 +34,8 @@ pub enum ObjectKind {
     Event,
     /// The page of a card's figures. The driver may walk all objects of the host when one is freed.
     SharedData,
+    /// A debugger's session. The driver makes a client of its own for each, with a device and a subdevice.
+    Debugger,
 }
 
 /// What can be limited.
@@ -73,6 +75,7 @@ impl fmt::Display for Counted {
             Self::Kind(ObjectKind::PeerSession) => "peer-to-peer sessions",
             Self::Kind(ObjectKind::Event) => "events",
             Self::Kind(ObjectKind::SharedData) => "pages of figures",
+            Self::Kind(ObjectKind::Debugger) => "debuggers' sessions",
             Self::Objects => "objects",
             Self::Mappings => "external mappings",
             Self::Ranges => "external ranges",

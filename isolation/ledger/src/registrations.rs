@@ -181,7 +181,8 @@ impl Ledger {
             | ObjectKind::Other
             | ObjectKind::PeerSession
             | ObjectKind::Event
-            | ObjectKind::SharedData => Vec::new(),
+            | ObjectKind::SharedData
+            | ObjectKind::Debugger => Vec::new(),
         };
         found.into_iter().max_by_key(|id| self.bytes_of(*id))
     }

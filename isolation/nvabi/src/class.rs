@@ -268,6 +268,8 @@ pub const ALL: &[Class] = &[
     video(0xd1fa, "NVD1FA_VIDEO_OFA", OFA, Release::R580),
 ];
 
+/// `NV01_CONTEXT_DMA`
+pub const NV01_CONTEXT_DMA: u32 = 0x2;
 /// `NV01_MEMORY_LOCAL_USER`
 pub const NV01_MEMORY_LOCAL_USER: u32 = 0x40;
 /// `NV01_MEMORY_SYSTEM`

@@ -188,6 +188,8 @@ structs! {
         /// bytes
         LENGTH "length" = 24;
         FLAGS "flags" = 32;
+        /// `kindOverride`, since 580
+        KIND_OVERRIDE = 40;
         /// GPU virtual address
         DMA_OFFSET "dmaOffset" = [40, R580 48];
         STATUS "status" = [48, R580 56];
@@ -200,6 +202,10 @@ structs! {
         P2P_MASK: u32 = 3 << 20;
         /// `NVOS46_FLAGS_P2P_ENABLE_NOSLI`: another card's memory
         P2P_NOSLI: u32 = 2 << 20;
+        /// PAGE_KIND_VIRTUAL, and since 580 PAGE_KIND_OVERRIDE: another kind of page than what is mapped has.
+        OTHER_PAGE_KIND: u32 = 1 << 3 | 1 << 19;
+        /// `NV_MMU_PTE_KIND_SMSKED_MESSAGE` of every card since Turing: registers, not memory
+        KIND_OF_REGISTERS: u32 = 0xf;
         /// Of `NVOS46_FLAGS`: KERNEL_MAPPING, TLB_LOCK, DMA_UNICAST_REUSE_ALLOC, DEFER_TLB_INVALIDATION.
         NOT_A_TENANTS: u32 = 1 << 5 | 1 << 28 | 1 << 29 | 1 << 31;
     }

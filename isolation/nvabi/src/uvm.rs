@@ -161,6 +161,10 @@ pub mod map_external {
     pub const PER_GPU: usize = 24;
     /// Bytes of an entry.
     pub const PER_GPU_BYTES: usize = 36;
+    /// `gpuFormatType` of an entry; 0: the memory's own.
+    pub const FORMAT: usize = 24;
+    /// `gpuCompressionType` of an entry; 0: the memory's own.
+    pub const COMPRESSION: usize = 32;
     /// `gpuAttributesCount`
     pub const COUNT: PerRelease = per!(1176, R550 9240);
     /// `rmCtrlFd`

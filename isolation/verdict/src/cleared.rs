@@ -4,6 +4,9 @@
 //! - *MAP_MEMORY_DMA*: a mapping for the kernel (bit 5) takes the card's window or the kernel's address space beside every account, and where it
 //!   fails the entries of the page table stay behind the memory's end (`virtmemMapTo_IMPL`). TLB_LOCK (28), UNICAST_REUSE_ALLOC (29) and
 //!   DEFER_TLB_INVALIDATION (31) leave what the account does not see.
+//! - *A mapping of a doorbell* keeps its kind of page: of a card since Hopper it is an offset of a register, and the kind alone says so. With
+//!   another one (PAGE_KIND_VIRTUAL, bit 3; PAGE_KIND_OVERRIDE, bit 19 since 580) the card reads and writes the host's memory at that address
+//!   (`kfifoConstructUsermodeMemdescs_GH100`, `virtmemMapTo_IMPL`). For the same reason no memory is mapped with the kind of registers.
 //! - *UNMAP_MEMORY_DMA*: with DEFER_TLB_INVALIDATION an engine reaches memory that is another's by then. With a `size` RM ends parts of mappings, and
 //!   answers success where it ends none (`serverInterUnmapInternal`): without, it ends the one mapping that begins there, or says that there is none.
 //! - *A read-only mapping into* `NV50_MEMORY_VIRTUAL`: when the memory is freed the driver takes the flags of the mapping for those of an unmapping,
@@ -64,13 +67,6 @@ const OF_PEERS: &[Bits] = &[
 ];
 /// `polledDataMask` of `NV00DE_ALLOC_PARAMETERS`.
 const OF_FIGURES: &[Bits] = &[(1, 0, WHOLE), (1, 4, WHOLE)];
-const OF_MAPPING: &[Bits] = &[(0, nvos46::FLAGS, nvos46::NOT_A_TENANTS)];
-/// With both bits of the access.
-const OF_READ_ONLY: &[Bits] = &[(
-    0,
-    nvos46::FLAGS,
-    nvos46::NOT_A_TENANTS | nvos46::ACCESS_MASK,
-)];
 const OF_UNMAPPING: &[Bits] = &[(0, nvos47::FLAGS, WHOLE)];
 /// With `size`, since 550.
 const OF_SIZED_UNMAPPING: &[Bits] = &[
@@ -81,21 +77,47 @@ const OF_SIZED_UNMAPPING: &[Bits] = &[
 /// Bytes of the struct where it has a `size`.
 const SIZED: usize = 48;
 
-/// What is cleared in a call, and set in one that makes an event. `mapper` is the class of what a MAP_MEMORY_DMA maps into.
+/// The classes of both parties of a MAP_MEMORY_DMA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Of what is mapped into.
+    pub mapper: u32,
+    /// Of what is mapped.
+    pub mapped: u32,
+}
+
+/// What is cleared in a call, and set in one that makes an event. `mapping` is that of a MAP_MEMORY_DMA.
 #[must_use]
-pub fn cleared(op: &Op, segments: &[&[u8]], mapper: Option<u32>) -> Vec<Narrowing> {
+pub fn cleared(op: &Op, segments: &[&[u8]], mapping: Option<Mapping>) -> Vec<Narrowing> {
     let arg = segments.first().copied().unwrap_or_default();
-    let narrowed = bits(op, arg, mapper)
-        .iter()
-        .filter_map(|(segment, at, bits)| {
-            let word = u32_at(segments.get(usize::from(*segment))?, *at)?;
-            (word & bits != 0).then_some(Narrowing {
-                segment: *segment,
-                at: *at,
-                bytes: Replacement::U32(word & !bits),
-            })
-        });
+    let bits = bits(op, arg).iter().copied();
+    let bits = bits.chain(of_mapping(op, arg, mapping));
+    let narrowed = bits.filter_map(|(segment, at, bits)| {
+        let word = u32_at(segments.get(usize::from(segment))?, at)?;
+        (word & bits != 0).then_some(Narrowing {
+            segment,
+            at,
+            bytes: Replacement::U32(word & !bits),
+        })
+    });
     narrowed.chain(without_records(op, segments)).collect()
+}
+
+/// Of the flags of a MAP_MEMORY_DMA.
+fn of_mapping(op: &Op, arg: &[u8], mapping: Option<Mapping>) -> Option<Bits> {
+    let flags = u32_at(arg, nvos46::FLAGS).filter(|_| op.escape() == Some(Id::MapMemoryDma))?;
+    let mut bits = nvos46::NOT_A_TENANTS;
+    let is_read_only = flags & nvos46::ACCESS_READ_ONLY != 0;
+    if is_read_only && mapping.is_some_and(|it| it.mapper == class::NV50_MEMORY_VIRTUAL) {
+        bits |= nvos46::ACCESS_MASK;
+    }
+    let mapped = mapping.and_then(|it| class::of(it.mapped));
+    // A word longer than a kind is refused by RM.
+    let is_of_registers = u32_at(arg, nvos46::KIND_OVERRIDE) == Some(nvos46::KIND_OF_REGISTERS);
+    if is_of_registers || mapped.is_none_or(|class| class.kind == Kind::Usermode) {
+        bits |= nvos46::OTHER_PAGE_KIND;
+    }
+    Some((0, nvos46::FLAGS, bits))
 }
 
 /// Of an event of an engine's interrupts: that it keeps no records.
@@ -114,17 +136,8 @@ fn without_records(op: &Op, segments: &[&[u8]]) -> Option<Narrowing> {
     })
 }
 
-fn bits(op: &Op, arg: &[u8], mapper: Option<u32>) -> &'static [Bits] {
+fn bits(op: &Op, arg: &[u8]) -> &'static [Bits] {
     match op.escape() {
-        Some(Id::MapMemoryDma) => {
-            let flags = u32_at(arg, nvos46::FLAGS).unwrap_or_default();
-            let is_read_only = flags & nvos46::ACCESS_READ_ONLY != 0;
-            if is_read_only && mapper == Some(class::NV50_MEMORY_VIRTUAL) {
-                OF_READ_ONLY
-            } else {
-                OF_MAPPING
-            }
-        }
         Some(Id::UnmapMemoryDma) if arg.len() >= SIZED => OF_SIZED_UNMAPPING,
         Some(Id::UnmapMemoryDma) => OF_UNMAPPING,
         Some(Id::VidHeapControl)
@@ -172,8 +185,18 @@ mod tests {
 
     use super::*;
 
+    const INTO_FIXED: Mapping = Mapping {
+        mapper: class::NV50_MEMORY_VIRTUAL,
+        mapped: class::NV01_MEMORY_LOCAL_USER,
+    };
+
     /// The words of a block of ones that are left when the call goes to the driver.
-    fn left(op: &Op, class: Option<u32>, mapper: Option<u32>, segment: u8) -> Vec<(usize, u32)> {
+    fn left(
+        op: &Op,
+        class: Option<u32>,
+        mapping: Option<Mapping>,
+        segment: u8,
+    ) -> Vec<(usize, u32)> {
         let Op::Escape(row) = op else {
             panic!("{op:?}")
         };
@@ -189,7 +212,7 @@ mod tests {
         } else if row.id == Id::VidHeapControl {
             put_u32(&mut arg, nvos32::FUNCTION, nvos32::FUNCTION_ALLOC_SIZE);
         }
-        let narrowed = cleared(op, &[&arg, &params], mapper);
+        let narrowed = cleared(op, &[&arg, &params], mapping);
         let all = narrowed.iter().map(|it| {
             assert_eq!(it.segment, segment);
             match it.bytes {
@@ -206,9 +229,10 @@ mod tests {
         let heap = Op::Escape(&escape::NV_ESC_RM_VID_HEAP_CONTROL);
         let map = Op::Escape(&escape::NV_ESC_RM_MAP_MEMORY_DMA);
         let unmap = Op::Escape(&escape::NV_ESC_RM_UNMAP_MEMORY_DMA);
-        let lazy = Some(class::NV01_MEMORY_VIRTUAL);
-        let fixed = Some(class::NV50_MEMORY_VIRTUAL);
-        for (op, class, mapper, segment, expected) in [
+        let by = |mapper, mapped| Some(Mapping { mapper, mapped });
+        let [lazy, fixed] = [class::NV01_MEMORY_VIRTUAL, class::NV50_MEMORY_VIRTUAL];
+        let memory = class::NV01_MEMORY_LOCAL_USER;
+        for (op, class, mapping, segment, expected) in [
             (&alloc, Some(0xc86f), None, 1, vec![(20, 0xfbc0_00db)]),
             (&alloc, Some(0xa06c), None, 1, vec![(16, 0xffff_ff00)]),
             (&alloc, Some(0x40), None, 1, vec![(28, 0x7fff_ff7f)]),
@@ -217,12 +241,15 @@ mod tests {
             (&alloc, Some(0x70), None, 1, vec![]),
             (&alloc, Some(0xde), None, 1, vec![(0, 0), (4, 0)]),
             (&heap, None, None, 0, vec![(144, 0x7fff_ff7f)]),
-            (&map, None, lazy, 0, vec![(32, 0x4fff_ffdf)]),
-            (&map, None, fixed, 0, vec![(32, 0x4fff_ffdc)]),
+            (&map, None, None, 0, vec![(32, 0x4ff7_ffd7)]),
+            (&map, None, by(lazy, memory), 0, vec![(32, 0x4fff_ffdf)]),
+            (&map, None, by(fixed, memory), 0, vec![(32, 0x4fff_ffdc)]),
+            (&map, None, by(lazy, 0xc461), 0, vec![(32, 0x4ff7_ffd7)]),
+            (&map, None, by(fixed, 0xc661), 0, vec![(32, 0x4ff7_ffd4)]),
             (&unmap, None, None, 0, vec![(16, 0), (32, 0), (36, 0)]),
         ] {
             assert_eq!(
-                left(op, class, mapper, segment),
+                left(op, class, mapping, segment),
                 expected,
                 "{op:?} {class:?}"
             );
@@ -285,7 +312,23 @@ mod tests {
         let mut arg = [0; 64];
         for access in [0, 2] {
             put_u32(&mut arg, nvos46::FLAGS, access);
-            assert_eq!(cleared(&map, &[&arg], Some(class::NV50_MEMORY_VIRTUAL)), []);
+            assert_eq!(cleared(&map, &[&arg], Some(INTO_FIXED)), []);
         }
+    }
+
+    /// The card would take the memory's address for that of a register.
+    #[test]
+    fn no_memory_is_mapped_with_the_kind_of_registers() {
+        let map = Op::Escape(&escape::NV_ESC_RM_MAP_MEMORY_DMA);
+        let mut arg = [0; 64];
+        put_u32(&mut arg, nvos46::FLAGS, 1 << 19);
+        let mut mapped = |kind: u32| {
+            put_u32(&mut arg, nvos46::KIND_OVERRIDE, kind);
+            cleared(&map, &[&arg], Some(INTO_FIXED))
+        };
+        // Pitch, and generic memory.
+        assert_eq!(mapped(0), []);
+        assert_eq!(mapped(6), []);
+        assert_eq!(mapped(0xf).len(), 1);
     }
 }

@@ -35,7 +35,7 @@ pub mod share;
 pub mod unknown;
 pub mod view;
 
-pub use cleared::cleared;
+pub use cleared::{Mapping, cleared};
 pub use decide::{REGISTERED_FOR_A_BYTE, decide, decide_under};
 pub use effect::{
     Effect, Export, Import, Memory, Pages, Registered, Schedule, Switch, TakenOut, Unregistered,

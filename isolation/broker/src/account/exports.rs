@@ -11,35 +11,16 @@ use journal::Change;
 use journal::reservation::Reservation;
 use journal::state::State;
 use ledger::{
-    Adopted, CardSlot, ClientHandle, Demand, ObjectHandle, ObjectKind, Operation, PinFor,
-    ProcessId, Purpose,
+    Adopted, CardSlot, ClientHandle, Demand, ObjectHandle, Operation, PinFor, ProcessId, Purpose,
 };
 use nvabi::status;
 use verdict::{Export, Import, Op, TakenOut};
 
 use super::translation::{card_slot, status_of};
-use super::{Account, Denied, JudgedCall, Why};
+use super::{Account, Denied, JudgedCall, Why, names};
 
 /// The file that a control's parameters name, as far as it is one of the driver's.
 pub type TransferFile = Option<(FileId, FileKind)>;
-
-/// Memory, and what stands for memory of several cards.
-fn may_be_exported(kind: ObjectKind) -> bool {
-    match kind {
-        ObjectKind::Memory | ObjectKind::Other => true,
-        ObjectKind::Client
-        | ObjectKind::Device
-        | ObjectKind::Subdevice
-        | ObjectKind::VaSpace
-        | ObjectKind::ChannelGroup
-        | ObjectKind::Channel
-        | ObjectKind::ContextShare
-        | ObjectKind::PeerSession
-        | ObjectKind::Event
-        | ObjectKind::SharedData
-        | ObjectKind::Invalidated => false,
-    }
-}
 
 impl Account {
     /// Whether all that a call takes out of a file was put there by this container.
@@ -127,7 +108,7 @@ impl Account {
         let client = ClientHandle(export.client);
         let not_exported = export.objects.iter().copied().find(|object| {
             let found = change.ledger.object(client, ObjectHandle(*object));
-            found.is_some_and(|found| !may_be_exported(found.kind))
+            found.is_some_and(|found| !names::is_memory(found))
         });
         if let Some(object) = not_exported {
             let client = export.client;

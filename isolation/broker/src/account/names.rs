@@ -8,7 +8,7 @@ use ledger::{ClientHandle, Object, ObjectHandle, ObjectKind};
 use nvabi::bytes::{u16_at, u32_at};
 use nvabi::class::{self, Kind};
 use nvabi::layout::{nvos33, nvos55, nvos57, share_policy};
-use nvabi::{escape, status};
+use nvabi::{escape, status, uvm};
 use verdict::names::{self, Must, Named};
 use verdict::{Effect, Op, REGISTERED_FOR_A_BYTE};
 
@@ -211,11 +211,14 @@ enum Asks {
 }
 
 /// A share with a client is made on whatever client the call names (`_serverShareResourceAccessClient`, rs_server.c; RM's own code of 535 to 595
-/// shows it in `lab/referee`): anybody could change to whom another container's objects are open.
+/// shows it in `lab/referee`): anybody could change to whom another container's objects are open. The client of UVM_REGISTER_GPU is asked for the
+/// caller's part of a divided card in the kernel's own name (`nvGpuOpsGetGpuInfo`, nv_gpu_ops.c).
 fn driver_asks_whose(op: &Op, views: &[&[u8]]) -> Asks {
     let kind_at = nvos57::POLICY + share_policy::TYPE;
     let kind = views.first().and_then(|arg| u16_at(arg, kind_at));
-    match op.escape() == Some(escape::Id::Share) && kind == Some(share_policy::CLIENT) {
+    let is_a_share = op.escape() == Some(escape::Id::Share) && kind == Some(share_policy::CLIENT);
+    let registers = matches!(op, Op::Uvm(row) if row.id == uvm::Id::RegisterGpu);
+    match is_a_share || registers {
         true => Asks::No,
         false => Asks::Yes,
     }
@@ -257,8 +260,14 @@ fn is_virtual(object: &Object) -> bool {
     class::of(object.class).is_some_and(|row| row.kind == Kind::Virtual)
 }
 
+/// Bytes of the host's or a card's. What else RM calls memory is address space, registers or the driver's own (`UserModeApi` and
+/// `GpuUserSharedData` are of class `Memory`), and none of these may be where a call takes an object for a place to write.
+pub(super) fn is_memory(object: &Object) -> bool {
+    object.kind == ObjectKind::Memory && !is_virtual(object)
+}
+
 /// The one thing that is mapped and is no memory to the ledger. Only its parent takes it with it.
-fn is_doorbell(object: &Object) -> bool {
+pub(super) fn is_doorbell(object: &Object) -> bool {
     class::of(object.class).is_some_and(|row| row.kind == Kind::Usermode)
 }
 
@@ -276,6 +285,7 @@ fn ends_by_itself_alone(kind: ObjectKind) -> bool {
         | ObjectKind::PeerSession
         | ObjectKind::Event
         | ObjectKind::SharedData
+        | ObjectKind::Debugger
         | ObjectKind::Other => false,
     }
 }

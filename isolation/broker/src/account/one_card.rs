@@ -178,7 +178,7 @@ impl Account {
         }
         for notifier in named.notifiers {
             let object = (client, notifier);
-            if is_page_of_figures(state, object) {
+            if !takes_errors(state, object) {
                 let why = Why::NotANotifier { client, notifier };
                 return Err(self.denied(call, status::NV_ERR_INVALID_ARGUMENT, why));
             }
@@ -366,14 +366,12 @@ fn is_below_its_card(state: &State, (client, memory): (u32, u32)) -> bool {
     above.is_some() && above == card_of_object(state, (client, memory))
 }
 
-/// The page of the card's figures, which all tenants and the host's tools read: read-only for the CPU, and for no engine
-/// (gpu_user_shared_data.c).
-pub(super) fn is_page_of_figures(state: &State, (client, object): (u32, u32)) -> bool {
+/// Whether errors may be written there: memory, or a context DMA, which is made over nothing else.
+fn takes_errors(state: &State, (client, object): (u32, u32)) -> bool {
     let object = state
         .ledger
         .object(ClientHandle(client), ObjectHandle(object));
-    let row = object.and_then(|object| class::of(object.class));
-    row.is_some_and(|row| row.kind == Kind::Plain(Plain::SharedData))
+    object.is_some_and(|it| names::is_memory(it) || it.class == class::NV01_CONTEXT_DMA)
 }
 
 #[cfg(test)]

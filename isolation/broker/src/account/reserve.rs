@@ -12,10 +12,11 @@ use nvabi::bytes::u32_at;
 use nvabi::class::{Class, Kind, Plain};
 use nvabi::layout::context_dma;
 use nvabi::status;
+use nvabi::uvm::map_external;
 use verdict::{Effect, Memory, Schedule, Switch, Whose, page_size};
 
 use super::translation::{object_kind, status_of};
-use super::{Account, Denied, JudgedCall, Why, one_card};
+use super::{Account, Denied, JudgedCall, Why, names};
 
 impl Account {
     /// Reserves what a call needs.
@@ -149,7 +150,7 @@ impl Account {
             }
             None => None,
         };
-        self.check_notifier(change, call, (class, client))?;
+        self.check_context_dma(change, call, (class, client))?;
         let card = device.or_else(|| card_of_object(change, (client, parent)));
         let demand = card.and_then(|card| {
             let place = (client, parent);
@@ -172,9 +173,11 @@ impl Account {
         })
     }
 
+    /// A context DMA is over memory: RM writes by its address alone (`kchannelGetNotifierInfo`), and a doorbell's is an offset of a register.
+    ///
     /// A notifier in a card's memory takes a place of its own in the window by which the CPU reaches the card (context_dma.c,
     /// `kbusMapFbApertureSingle`), beside what is mapped there by calls that are counted.
-    fn check_notifier(
+    fn check_context_dma(
         &self,
         state: &State,
         call: &JudgedCall<'_>,
@@ -182,23 +185,27 @@ impl Account {
     ) -> Result<(), Denied> {
         let params = call.segments.get(1).map(|params| params.bytes.as_slice());
         let params = params.unwrap_or_default();
-        if class.kind != Kind::Plain(Plain::ContextDma)
-            || !context_dma::is_mapped_for_the_kernel(params)
-        {
+        if class.kind != Kind::Plain(Plain::ContextDma) {
             return Ok(());
         }
         let memory = u32_at(params, context_dma::H_MEMORY).unwrap_or_default();
-        let allocation = state
+        let object = state
             .ledger
-            .object(ClientHandle(client), ObjectHandle(memory))
-            .and_then(|memory| state.ledger.allocation(memory.allocation?));
-        match allocation {
-            Some(on) if on.card != CardSlot::HOST => {
-                let why = Why::NotifierOnCard { client, memory };
-                Err(self.denied(call, status::NV_ERR_NOT_SUPPORTED, why))
-            }
-            Some(_) | None => Ok(()),
+            .object(ClientHandle(client), ObjectHandle(memory));
+        let Some(object) = object.filter(|object| names::is_memory(object)) else {
+            let why = Why::NoMemory {
+                client,
+                object: memory,
+            };
+            return Err(self.denied(call, status::NV_ERR_INVALID_OBJECT, why));
+        };
+        let allocation = object.allocation.and_then(|id| state.ledger.allocation(id));
+        let is_on_card = allocation.is_some_and(|on| on.card != CardSlot::HOST);
+        if is_on_card && context_dma::is_mapped_for_the_kernel(params) {
+            let why = Why::NotifierOnCard { client, memory };
+            return Err(self.denied(call, status::NV_ERR_NOT_SUPPORTED, why));
         }
+        Ok(())
     }
 
     fn reserve_memory(
@@ -297,7 +304,8 @@ impl Account {
             .map_err(|refusal| self.denied_by_ledger(call, refusal))
     }
 
-    /// A pin that keeps memory charged for as long as it is mapped.
+    /// A pin that keeps memory charged for as long as it is mapped. The page of the card's figures could be written where it is mapped for an
+    /// engine (gpu_user_shared_data.c).
     fn pin_mapped(
         &self,
         change: &mut Change<'_>,
@@ -305,9 +313,14 @@ impl Account {
         memory: (ClientHandle, ObjectHandle),
         cards: &[CardSlot],
     ) -> Result<PinToken, Denied> {
-        let (client, object) = (memory.0.0, memory.1.0);
-        if one_card::is_page_of_figures(change, (client, object)) {
-            let why = Why::PageOfFigures { client, object };
+        let found = change.ledger.object(memory.0, memory.1);
+        let may_be_mapped = found.is_none_or(|object| {
+            names::is_memory(object)
+                || names::is_doorbell(object) && keeps_its_kind(call, cards.len())
+        });
+        if !may_be_mapped {
+            let (client, object) = (memory.0.0, memory.1.0);
+            let why = Why::NoMemory { client, object };
             return Err(self.denied(call, status::NV_ERR_INVALID_OBJECT_HANDLE, why));
         }
         let purpose = PinFor::Map {
@@ -446,4 +459,17 @@ pub(super) fn card_of(state: &State, memory: &Memory) -> Option<CardSlot> {
 pub(super) fn card_of_object(state: &State, (client, object): (u32, u32)) -> Option<CardSlot> {
     let ledger = &state.ledger;
     ledger.card_of(ClientHandle(client), ObjectHandle(object))
+}
+
+/// Whether a UVM_MAP_EXTERNAL_ALLOCATION leaves the format of the memory to RM on each card: with another one RM maps a doorbell as memory
+/// (`nvGpuOpsGetPteKind`, nv_gpu_ops.c), at an address that is an offset of a register.
+fn keeps_its_kind(call: &JudgedCall<'_>, cards: usize) -> bool {
+    let arg = call.segments.first().map(|arg| arg.bytes.as_slice());
+    let entries = arg.and_then(|arg| arg.get(map_external::PER_GPU..));
+    let mut entries = entries
+        .unwrap_or_default()
+        .chunks_exact(map_external::PER_GPU_BYTES)
+        .take(cards);
+    let defaults = [map_external::FORMAT, map_external::COMPRESSION];
+    entries.all(|entry| defaults.iter().all(|at| u32_at(entry, *at) == Some(0)))
 }

@@ -75,6 +75,7 @@ pub(super) fn object_kind(kind: Kind) -> ObjectKind {
         Kind::ContextShare => ObjectKind::ContextShare,
         Kind::Plain(Plain::ThirdParty) => ObjectKind::PeerSession,
         Kind::Plain(Plain::SharedData) => ObjectKind::SharedData,
+        Kind::Plain(Plain::Debugger) => ObjectKind::Debugger,
         Kind::Event => ObjectKind::Event,
         Kind::Graphics
         | Kind::Copy

@@ -47,7 +47,7 @@ pub enum Why {
         /// The object; the client's own handle for the client itself.
         object: u32,
     },
-    /// An export of what is no memory.
+    /// An export, a context DMA or a mapping for a card of what is no memory.
     #[error("{object:#x} of client {client:#x} is no memory")]
     NoMemory {
         /// The client.
@@ -126,14 +126,6 @@ pub enum Why {
         client: u32,
         /// What is named.
         notifier: u32,
-    },
-    /// A mapping of the page of the card's figures, which could be written there.
-    #[error("{object:#x} of client {client:#x} is the page of the card's figures")]
-    PageOfFigures {
-        /// The client.
-        client: u32,
-        /// The page.
-        object: u32,
     },
     /// An unmapping by UNMAP_MEMORY_DMA that leaves a part of a mapping, or of what is not known.
     #[error("size {bytes:#x} at {address:#x} is not all of what is mapped there")]

@@ -10,7 +10,7 @@ use nvabi::Release;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::errno::{EBADF, EIO};
 use verdict::share::PutBack;
-use verdict::{Effect, Refusal};
+use verdict::{Effect, Mapping, Refusal};
 
 use super::admit::Request;
 use super::again::{has_no_handle, is_made_again};
@@ -52,8 +52,8 @@ impl<'a> BegunCall<'a> {
             fds,
         };
         let driver = &container.driver;
-        let mapper = mapper(container, &request.effect);
-        let put_back = narrow(driver.binding(), (&request, mapper), &mut call.segments);
+        let mapping = mapping(container, &request.effect);
+        let put_back = narrow(driver.binding(), (&request, mapping), &mut call.segments);
         container.shared_state.goes_to_driver(ticket.call_slot);
         let shown = driver.show(request.file, &call.fds);
         let is_again = is_made_again(attempt, driver.binding());
@@ -146,7 +146,7 @@ impl ExecutedCall<'_> {
 /// and what it would answer about others; what was there is returned.
 fn narrow(
     binding: Binding,
-    (request, mapper): (&Request<'_>, Option<u32>),
+    (request, mapping): (&Request<'_>, Option<Mapping>),
     segments: &mut [Segment],
 ) -> Vec<PutBack> {
     let op = &request.op;
@@ -155,7 +155,7 @@ fn narrow(
         .map(|segment| segment.bytes.as_slice())
         .collect();
     let mut narrowings = verdict::schedule::bounds(op, &views);
-    narrowings.extend(verdict::cleared(op, &views, mapper));
+    narrowings.extend(verdict::cleared(op, &views, mapping));
     narrowings.extend(verdict::own_space(op, &views));
     if let Effect::View(view) = &request.effect {
         narrowings.extend(verdict::view::narrowings(view, &views));
@@ -173,14 +173,28 @@ fn narrow(
         .collect()
 }
 
-/// The class of what a MAP_MEMORY_DMA maps into; `None` of other calls.
-fn mapper(container: &Container, effect: &Effect) -> Option<u32> {
-    let Effect::MapDma { client, dma, .. } = *effect else {
+/// The classes of what a MAP_MEMORY_DMA maps, and of what it maps into; `None` of other calls. Both have been found.
+fn mapping(container: &Container, effect: &Effect) -> Option<Mapping> {
+    let Effect::MapDma {
+        client,
+        dma,
+        memory,
+        ..
+    } = *effect
+    else {
         return None;
     };
     let state = container.journal.change();
-    let mapper = state.ledger.object(ClientHandle(client), ObjectHandle(dma));
-    mapper.map(|mapper| mapper.class)
+    let class = |object| {
+        let found = state
+            .ledger
+            .object(ClientHandle(client), ObjectHandle(object));
+        found.map(|object| object.class)
+    };
+    Some(Mapping {
+        mapper: class(dma)?,
+        mapped: class(memory)?,
+    })
 }
 
 /// What the tenant is to see.

@@ -156,6 +156,7 @@ fn beyond_each_maximum() {
         (ObjectKind::PeerSession, 64),
         (ObjectKind::Event, 1024),
         (ObjectKind::SharedData, 64),
+        (ObjectKind::Debugger, 64),
         (ObjectKind::Memory, 1 << 18),
     ] {
         let fixture = Fixture::new(1 << 40);
@@ -173,8 +174,9 @@ fn beyond_each_maximum() {
                 let arg = rm::alloc(client, client, 0, 0x80, tenant.params_address());
                 tenant.call(fd, rm::ALLOC, &arg, &[0; 56]).status()
             }
-            // A debugger's session, which the driver hands to the firmware.
-            ObjectKind::Other => tenant.on_engine(fd, (client, device), 0x83de, 0).0,
+            // A doorbell.
+            ObjectKind::Other => tenant.on_engine(fd, (client, device), 0xc461, 0).0,
+            ObjectKind::Debugger => tenant.on_engine(fd, (client, device), 0x83de, 0).0,
             ObjectKind::PeerSession => tenant.on_engine(fd, (client, device), 0x503c, 0).0,
             ObjectKind::Event => tenant.on_engine(fd, (client, device), 0x79, 0).0,
             ObjectKind::SharedData => tenant.on_engine(fd, (client, device), 0xde, 0).0,

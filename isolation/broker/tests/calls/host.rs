@@ -504,6 +504,18 @@ fn objects_and_initialised_files_are_charged_to_the_host() {
     seat.free(10);
     assert_eq!(device(12), rm::OK);
 
+    // A debugger's session is a client, a device and a subdevice besides.
+    let debugger = || {
+        let below = (seat.client, seat.device);
+        seat.tenant.on_engine(seat.fd, below, 0x83de, 0)
+    };
+    fixture.limit_host(0, 3);
+    assert_eq!(debugger().0, rm::NO_MEMORY);
+    fixture.limit_host(0, 4);
+    let (made, session) = debugger();
+    assert_eq!([made, device(13)], [rm::OK, rm::NO_MEMORY]);
+    seat.free(session);
+
     let of_file = uvm::FILE_BYTES.of(R).into();
     fixture.limit_host(of_file, 0);
     let second = seat.tenant.open(&fixture.path("nvidia-uvm"));

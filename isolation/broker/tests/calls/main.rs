@@ -10,6 +10,7 @@ mod bounds;
 mod card_wide;
 mod closed;
 mod cpu_time;
+mod doorbells;
 mod doubt;
 mod events;
 mod exits;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         layouts::TESTS,
         pages::TESTS,
         named::TESTS,
+        doorbells::TESTS,
         files::TESTS,
         memory::TESTS,
         loss::TESTS,

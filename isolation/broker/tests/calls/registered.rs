@@ -285,6 +285,15 @@ fn a_card_that_was_not_granted_is_not_registered() {
     };
     assert_eq!(seat.call(row, another), NV_ERR_INVALID_DEVICE);
     assert_eq!(registered(), 3);
+    // On a divided card RM would take the part from that client, whose ever it is.
+    let of_another = |arg: &mut [u8]| {
+        put_u32(arg, 28, seat.client + 1);
+    };
+    for is_bound in [false, true] {
+        fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        assert_eq!(seat.call(row, of_another), NV_ERR_INVALID_CLIENT);
+    }
+    assert_eq!(registered(), 3);
 }
 
 /// Who executes a call would be charged for what it brings to the host: the broker, or the executor, until the kernel ends it.

@@ -55,6 +55,7 @@ const fn for_driver(field: &'static str, segment: u8, at: u32, why: &'static str
 
 const FIRST: PerRelease = PerRelease::all(0);
 const OF_20: PerRelease = PerRelease::all(20);
+const OF_28: PerRelease = PerRelease::all(28);
 const PARENT: Handle = handle("hObjectParent", 0, 4, What::Parent(FIRST), By::Broker);
 const NEVER_FAILS: &str = "what is not there is freed already: RM answers success";
 
@@ -148,13 +149,19 @@ pub(super) const fn of_uvm(id: u::Id) -> &'static [Handle] {
                 ..in_account("hMemory", 0, 0, What::Object(u::map_external::H_CLIENT))
             },
         ],
-        u::Id::RegisterGpu => handles![handle(
-            "hSmcPartRef",
-            0,
-            32,
-            What::Client,
-            By::Driver("it is the caller's own, and read on divided cards alone"),
-        )],
+        u::Id::RegisterGpu => handles![
+            Handle {
+                nothing: &[0],
+                ..client(28)
+            },
+            handle(
+                "hSmcPartRef",
+                0,
+                32,
+                What::Object(OF_28),
+                By::Driver("it is looked up in that client, and on divided cards alone"),
+            ),
+        ],
         // Refused as a whole.
         u::Id::AllocDeviceP2p | u::Id::MapExternalSparse | u::Id::ClearAllAccessCounters => &[],
         // No object of RM's is named.

@@ -19,6 +19,9 @@ const FIGURES: u32 = 9;
 const DUPLICATE: u32 = 10;
 const SPACES: [u32; 2] = [11, 12];
 const SHARES: [u32; 2] = [13, 14];
+const DOORBELL: u32 = 15;
+/// A context DMA.
+const OVER: u32 = 16;
 const BYTES: u64 = 64 << 10;
 
 fn state() -> State {
@@ -51,13 +54,18 @@ fn state() -> State {
         (0x3e, memory),
         (None, on),
     );
-    let kind = ObjectKind::SharedData;
-    add(
-        &mut state,
-        (FIGURES, DEVICES[0]),
-        (0xde, kind),
-        (None, None),
-    );
+    for (object, class, kind) in [
+        (FIGURES, 0xde, ObjectKind::SharedData),
+        (DOORBELL, 0xc661, ObjectKind::Other),
+        (OVER, 2, ObjectKind::Other),
+    ] {
+        add(
+            &mut state,
+            (object, DEVICES[0]),
+            (class, kind),
+            (None, None),
+        );
+    }
     state
 }
 
@@ -184,17 +192,21 @@ fn a_channel_has_memory_of_its_card_and_no_more_than_there_is() {
         assert_eq!(made(&[(at, MEMORIES[1])], 0), other(MEMORIES[1]));
         // Address space is no memory, whatever its addresses are.
         assert_eq!(made(&[(at, MAPPERS[0])], 0), beyond(MAPPERS[0], 0));
-        assert_eq!(made(&[(at, FIGURES)], 0), beyond(FIGURES, 0));
+        for memory in [FIGURES, DOORBELL] {
+            assert_eq!(made(&[(at, memory)], 0), beyond(memory, 0));
+        }
     }
     for at in OF_CHANNEL {
-        for notifier in [MEMORIES[0], OF_HOST, MAPPERS[0]] {
+        for notifier in [MEMORIES[0], OF_HOST, OVER] {
             assert_eq!(made(&[(at, notifier)], 0), Ok(()));
         }
         assert_eq!(made(&[(at, MEMORIES[1])], 0), other(MEMORIES[1]));
         let client = CLIENT;
-        let notifier = FIGURES;
-        let refused = Err(Why::NotANotifier { client, notifier });
-        assert_eq!(made(&[(at, FIGURES)], 0), refused);
+        // RM finds no address of the kernel's behind virtual memory, and that of a doorbell is an offset of a register.
+        for notifier in [FIGURES, DOORBELL, MAPPERS[0], SPACES[0]] {
+            let refused = Err(Why::NotANotifier { client, notifier });
+            assert_eq!(made(&[(at, notifier)], 0), refused);
+        }
     }
 }
 
