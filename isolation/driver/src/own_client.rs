@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use nvabi::bytes::{put, put_u32, u32_at};
+use nvabi::bytes::{put, put_u32, text_at, u32_at};
 use nvabi::control::Control;
 use nvabi::escape::{self, Escape};
 use nvabi::layout::{
@@ -431,16 +431,10 @@ pub fn accepted(call: &'static str, answer: &[u8], status_at: usize) -> Result<(
     }
 }
 
-/// `GPU-…`, up to its zero.
+/// `GPU-…`.
 fn uuid_in(params: &[u8]) -> String {
-    let text: Vec<u8> = params
-        .iter()
-        .skip(uuid_of_id::UUID)
-        .take(uuid_of_id::UUID_BYTES)
-        .copied()
-        .take_while(|byte| *byte != 0)
-        .collect();
-    String::from_utf8_lossy(&text).into_owned()
+    let text = text_at(params, uuid_of_id::UUID, uuid_of_id::UUID_BYTES);
+    String::from_utf8_lossy(text).into_owned()
 }
 
 #[cfg(test)]
