@@ -17,6 +17,7 @@
     reason = "this crate exists to hold it; every other crate of the product forbids it"
 )]
 
+pub mod clock;
 pub mod control_group;
 pub mod descriptors;
 mod error;
