@@ -32,13 +32,14 @@ pub struct Link {
 }
 
 /// One block of the tenant's memory, copied.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Its address in the tenant; not for dereferencing.
     pub address: u64,
     /// The pointer that names it; `None` for segment 0, which the ioctl's argument names.
     pub link: Option<Link>,
     /// The bytes.
+    #[serde(with = "crate::bytes")]
     pub bytes: Vec<u8>,
 }
 
@@ -117,4 +118,33 @@ pub struct Executed {
     pub ret: i32,
     /// A file to put in place of one of the tenant's descriptors.
     pub new_file: Option<NewFile>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bytes;
+
+    #[test]
+    fn a_block_is_written_as_its_fields_one_after_the_other() {
+        let link = Link {
+            segment: 1,
+            pointer_at: 300,
+        };
+        for (address, link, bytes) in [
+            (0, None, vec![]),
+            (7, Some(link), vec![1, 2, 255]),
+            (u64::MAX, Some(link), vec![9; 200]),
+        ] {
+            let fields = (address, link, Bytes(bytes.as_slice()));
+            let written = postcard::to_allocvec(&fields).unwrap();
+            let segment = Segment {
+                address,
+                link,
+                bytes: bytes.clone(),
+            };
+            assert_eq!(postcard::to_allocvec(&segment).unwrap(), written);
+            assert_eq!(postcard::from_bytes::<Segment>(&written).unwrap(), segment);
+        }
+    }
 }
