@@ -2,6 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
+use nvabi::bytes::put_u32;
+use nvabi::layout::nvos54;
+use nvabi::{Release, escape};
 use serde::{Deserialize, Serialize};
 
 use crate::{FileId, NewFile};
@@ -98,6 +101,25 @@ impl Call {
             segments: std::iter::once(first).chain(second).collect(),
             fds: Vec::new(),
         }
+    }
+
+    /// A control of cgpu's own: of an object of a client.
+    #[must_use]
+    pub fn control(
+        release: Release,
+        [client, object]: [u32; 2],
+        cmd: u32,
+        params: Vec<u8>,
+    ) -> Self {
+        let escape = escape::NV_ESC_RM_CONTROL;
+        let mut arg = vec![0; escape.size.of(release) as usize];
+        put_u32(&mut arg, nvos54::H_CLIENT, client);
+        put_u32(&mut arg, nvos54::H_OBJECT, object);
+        put_u32(&mut arg, nvos54::CMD, cmd);
+        let length = u32::try_from(params.len()).unwrap_or(u32::MAX);
+        put_u32(&mut arg, nvos54::PARAMS_SIZE, length);
+        let params = Some((nvos54::P_PARAMS, params));
+        Self::own(escape.cmd(release), arg, params)
     }
 
     /// The struct and the block of [`Self::own`]; what is not there is empty.
