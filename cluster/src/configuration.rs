@@ -249,7 +249,7 @@ impl Terms {
             "policy" => self.policy = Some(terms::compute_policy(key, text)?),
             "weight" => self.weight = Some(terms::weight(key, text)?),
             "priority" => self.priority = Some(terms::priority(key, text)?),
-            "managed" => self.managed = Some(terms::managed(key, text)?),
+            "managed" => self.managed = Some(terms::word(key, text)?),
             "shareGroup" => self.share_group = Some(terms::share_group(key, text)?),
             _ => return Err(terms::bad_value(key, text, list(&KEYS.into()))),
         }
@@ -260,9 +260,7 @@ impl Terms {
 /// The place in the order from the loosest; nothing comes before all.
 fn strictness(managed: Option<ManagedMemory>) -> Option<usize> {
     let managed = managed?;
-    terms::MANAGED
-        .iter()
-        .position(|(_, other)| *other == managed)
+    terms::MANAGED.iter().position(|other| *other == managed)
 }
 
 fn list(names: &BTreeSet<&str>) -> String {

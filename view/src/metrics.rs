@@ -7,7 +7,7 @@ pub mod text;
 use std::time::Duration;
 
 use cards::claims::Claims;
-use cards::{DriverSpec, FrontendKind, Names, PodNames};
+use cards::{DriverSpec, Names, PodNames};
 use control::{CallDurations, HealthStatus, Status};
 use host_config::Config;
 use vgpu::{BrokerState, OwnUsage, VgpuState};
@@ -377,19 +377,13 @@ fn one(vgpu: &VgpuState, reserved: &[Share]) -> ContainerMetrics {
             BrokerState::Gone => Some(false),
             BrokerState::None => None,
         },
-        mode: match (&grant.driver, grant.isolation.mode) {
-            (DriverSpec::Sim { .. }, _) => "sim",
-            (DriverSpec::Kernel, cards::Mode::Strict) => "strict",
-            (DriverSpec::Kernel, cards::Mode::Compat) => "compat",
+        mode: match &grant.driver {
+            DriverSpec::Sim { .. } => "sim",
+            DriverSpec::Kernel => grant.isolation.mode.into(),
         },
         backend: grant.backend.name(),
         weaknesses: grant.isolation.weakened.len(),
-        frontend: match grant.frontend.kind {
-            FrontendKind::Shim => "shim",
-            FrontendKind::Runtime => "runtime",
-            FrontendKind::Run => "run",
-            FrontendKind::Hook => "hook",
-        },
+        frontend: grant.frontend.kind.into(),
         driver_version: grant.driver_version.clone(),
         own: vgpu.own.unwrap_or_default(),
         slices,

@@ -133,10 +133,7 @@ impl Rules {
     /// In a line.
     #[must_use]
     pub fn text(&self) -> String {
-        let idle = match self.idle {
-            plan::Idle::Borrow => "borrow",
-            plan::Idle::Waste => "waste",
-        };
+        let idle: &str = self.idle.into();
         format!(
             "policy {}, max tenants {}, idle {idle}, prio ratio {} %",
             self.policy, self.max_tenants, self.prio_ratio_percent

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use control::slice_record::SliceRecord;
 use plan::Terms;
 use rmclient::{Card, Client, Nodes};
 use serde::{Deserialize, Serialize};
@@ -77,45 +78,8 @@ impl From<&Terms> for SmiShare {
     }
 }
 
-/// What the host says to a slice of its cards' time; the file is bound in beside the cards' nodes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct SliceRecord {
-    version: u32,
-    cards: Vec<RecordedCard>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct RecordedCard {
-    uuid: String,
-    terms: Terms,
-}
-
-/// The newest note that is understood.
-const RECORD_VERSION: u32 = 1;
-
 /// The file's name in `/dev`.
 pub const RECORD_FILE: &str = "cgpu-slice.json";
-
-impl SliceRecord {
-    /// Reads the note; a slice without one, and one that is not understood, say nothing. The host writes over it: a note that is
-    /// read at that moment is read again.
-    #[must_use]
-    pub fn read(path: &Path) -> Self {
-        let attempt = || -> Option<Self> {
-            let text = std::fs::read(path).ok()?;
-            serde_json::from_slice(&text).ok()
-        };
-        attempt()
-            .or_else(attempt)
-            .filter(|record| record.version == RECORD_VERSION)
-            .unwrap_or_default()
-    }
-
-    fn share(&self, uuid: &str) -> Option<SmiShare> {
-        let card = self.cards.iter().find(|card| card.uuid == uuid)?;
-        Some(SmiShare::from(&card.terms))
-    }
-}
 
 /// A process that has objects on a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,7 +155,7 @@ fn one(index: usize, card: &Card<'_>, record: &SliceRecord) -> Result<SmiCard, r
         index,
         minor: card.info().minor,
         name: card.name()?,
-        share: record.share(&uuid),
+        share: record.terms(&uuid).map(SmiShare::from),
         uuid,
         bus_id: card.info().pci.to_string(),
         memory_total_bytes: memory.total_bytes,
@@ -325,8 +289,9 @@ mod tests {
             {"policy":"fair_share","percent":null,"weight":1,"priority":"normal"}}]}"#;
         std::fs::write(&path, format!("{text}      \n")).unwrap();
         let record = SliceRecord::read(&path);
-        assert_eq!(record.share("GPU-1").unwrap().text, "fair-share");
-        assert_eq!(record.share("GPU-2"), None);
+        let share = record.terms("GPU-1").map(SmiShare::from);
+        assert_eq!(share.unwrap().text, "fair-share");
+        assert_eq!(record.terms("GPU-2"), None);
         for text in [
             text.replace("\"version\":1", "\"version\":2"),
             String::new(),

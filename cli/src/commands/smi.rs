@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use control::slice_record::SliceRecord;
 use rmclient::Nodes;
 
 use crate::output::{self, Reader};
 use crate::render::query::{self, AppFields, Csv, GpuFields};
 use crate::render::{self, Look};
-use view::smi::{Absent, RECORD_FILE, SliceRecord, Smi, collect};
+use view::smi::{Absent, RECORD_FILE, Smi, collect};
 
 /// Where the driver's nodes are, unless `--dev` says otherwise.
 const DEV: &str = "/dev";

@@ -1,6 +1,6 @@
 //! The table of `cgpu ps`.
 
-use cards::{Backend, ManagedMemory, Mode};
+use cards::Backend;
 use vgpu::OwnUsage;
 
 use super::columns::{Cell, Columns, Heading, Look, Tone};
@@ -192,10 +192,7 @@ fn enforcement_level(vgpu: &PsVgpu, card: &PsCard) -> String {
 /// The mode, or that and why nothing holds.
 fn isolation(vgpu: &PsVgpu) -> String {
     if vgpu.weakened.is_empty() {
-        return match vgpu.mode {
-            Mode::Strict => "strict".to_owned(),
-            Mode::Compat => "compat".to_owned(),
-        };
+        return <&str>::from(vgpu.mode).to_owned();
     }
     vgpu.isolation.clone()
 }
@@ -213,11 +210,7 @@ fn host_memory(vgpu: &PsVgpu) -> String {
 }
 
 pub(super) fn managed(vgpu: &PsVgpu) -> &'static str {
-    match vgpu.managed {
-        ManagedMemory::Charge => "charge",
-        ManagedMemory::Deny => "deny",
-        ManagedMemory::Allow => "allow",
-    }
+    vgpu.managed.into()
 }
 
 fn backend(vgpu: &PsVgpu) -> String {

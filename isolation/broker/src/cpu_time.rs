@@ -26,6 +26,7 @@ use cards::cpu_time::UsageFile;
 use control::CpuTimeStatus;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
+use sys::clock::now_ns;
 use sys::sync;
 
 /// What calls leave of the container's quota, millionths of a core; of a small one a quarter. The governor of a container with one channel
@@ -287,11 +288,6 @@ impl Allowance {
             waited_ms: self.waited_us.load(Ordering::Relaxed) / 1000,
         })
     }
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

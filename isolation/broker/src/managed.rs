@@ -277,7 +277,7 @@ impl ManagedMappings {
     /// # Errors
     /// [`Refused::TooMany`] and [`Refused::GivenUp`].
     pub fn suspect(&self, (base, length): (u64, u64), mapper: Mapper<'_>) -> Result<(), Refused> {
-        let whole_pages = length.checked_next_multiple_of(sys::mapping::page_bytes());
+        let whole_pages = length.checked_next_multiple_of(sys::memory::page_bytes());
         // What wraps around is refused by the kernel itself.
         let Some(span) = whole_pages.and_then(|length| Span::new(base, length)) else {
             return Ok(());

@@ -242,7 +242,7 @@ mod tests {
                 .open(path)
                 .unwrap();
             let inode = file.metadata().unwrap().ino();
-            let mapping = sys::mapping::Mapping::at_its_offset(&file, 8192).unwrap();
+            let mapping = syscalls::mapping::Mapping::at_its_offset(&file, 8192).unwrap();
             let me = std::process::id().cast_signed();
             let areas = areas_of(me, inode);
             assert_eq!(areas.len(), 1, "{name:?}");

@@ -14,12 +14,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use driver::{Call, Caller, Driver, FdSlot, FileId, FileRef, Segment, Ticket};
 use journal::state::CallKey;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::time::{ClockId, clock_gettime};
 use nvabi::Release;
 use nvabi::errno::{EBADF, EFAULT, EIO, EMFILE};
 use supervisor::scarce;
@@ -139,9 +137,6 @@ impl NativeCalls {
     /// Of a driver of this release.
     #[must_use]
     pub(crate) fn new(release: Release) -> Self {
-        let started = clock_gettime(ClockId::CLOCK_MONOTONIC)
-            .ok()
-            .and_then(|at| u64::try_from(Duration::from(at).as_nanos()).ok());
         let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _hard)| soft);
         let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(MOST_FILES);
         Self {
@@ -149,7 +144,7 @@ impl NativeCalls {
             native: Native::of(release),
             files: Mutex::default(),
             most_files: share.min(MOST_FILES),
-            next_file: AtomicU64::new(FIRST_FILE.saturating_add(started.unwrap_or_default())),
+            next_file: AtomicU64::new(FIRST_FILE.saturating_add(sys::clock::now_ns())),
             threads: Threads::default(),
             undelivered: Mutex::default(),
             memories: Memories::default(),

@@ -9,7 +9,7 @@ use journal::Journal;
 use ledger::CardSlot;
 use nvabi::bytes::{put_u32, u32_at};
 use nvabi::layout::{id_info, nvos54};
-use nvabi::{Release, control, escape, status};
+use nvabi::{Release, control, status};
 use verdict::Effect;
 use verdict::effect::View;
 
@@ -78,12 +78,5 @@ fn question(release: Release, client: u32, gpu_id: u32) -> Option<Call> {
     let row = control::row(cmd, release)?;
     let mut params = vec![0; usize::try_from(row.params_bytes).ok()?];
     put_u32(&mut params, id_info::GPU_ID, gpu_id);
-    let escape = escape::NV_ESC_RM_CONTROL;
-    let mut arg = vec![0; usize::try_from(escape.size.of(release)).ok()?];
-    put_u32(&mut arg, nvos54::H_CLIENT, client);
-    put_u32(&mut arg, nvos54::H_OBJECT, client);
-    put_u32(&mut arg, nvos54::CMD, cmd);
-    put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
-    let params = Some((nvos54::P_PARAMS, params));
-    Some(Call::own(escape.cmd(release), arg, params))
+    Some(Call::control(release, [client; 2], cmd, params))
 }

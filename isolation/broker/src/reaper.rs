@@ -312,20 +312,10 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The folder of a process's cgroup: the unified hierarchy's, or on older hosts the `pids` controller's, which every
-/// container has to itself. `None` for a process at the root, which shares it with the host.
+/// The folder of a process's cgroup. `None` for a process at the root, which shares it with the host.
 fn cgroup_of(pid: i32) -> Option<PathBuf> {
-    [
-        ("pids", "/sys/fs/cgroup/pids"),
-        ("", "/sys/fs/cgroup"),
-        ("", "/sys/fs/cgroup/unified"),
-    ]
-    .into_iter()
-    .filter_map(|(controller, mount)| {
-        let path = sys::proc::group_of(pid, controller).ok()??;
-        (path.len() > 1).then(|| PathBuf::from(format!("{mount}{path}")))
-    })
-    .find(|folder| folder.join("cgroup.procs").exists())
+    let mut folders = sys::control_group::folders_of(pid);
+    Some(folders.find(|(path, _)| path.len() > 1)?.1)
 }
 
 #[cfg(test)]

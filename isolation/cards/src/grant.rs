@@ -172,6 +172,8 @@ pub enum Capability {
 /// load and clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum CardFigures {
     /// As the driver does: libcuda maps it when a context is made, and whether it goes on without is not known.
     #[default]
@@ -183,6 +185,8 @@ pub enum CardFigures {
 /// Whether a container may register memory of its own with the driver (class NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, `cudaHostRegister`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum RegisteredMemory {
     /// The caller makes the call, since the pages are its own. The kernel reads it a second time: what a second thread has made of it by then
     /// may be memory of the host's that nothing counts.
@@ -207,6 +211,8 @@ pub enum IoUring {
 /// Who executes a container's calls on a real driver. A simulated one executes all of them itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Mode {
     /// One unprivileged executor process (mode B): no check is followed by a second read of the tenant's memory, but
     /// for the call that registers memory.
@@ -219,6 +225,8 @@ pub enum Mode {
 /// What managed memory (`cudaMallocManaged`) counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum ManagedMemory {
     /// Its whole address range is charged on each of the container's cards, as if it were resident there.
     #[default]
@@ -232,6 +240,8 @@ pub enum ManagedMemory {
 /// What happens when the driver itself counts more for a container than the ledger holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum OnViolation {
     /// It is logged, counted and shown.
     #[default]
@@ -389,6 +399,8 @@ pub struct Frontend {
 /// The programs that start vGPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum FrontendKind {
     /// `containerd-shim-cgpu-v2`: lives as long as its containers.
     Shim,

@@ -169,6 +169,8 @@ impl fmt::Display for CardName {
 /// How cards are chosen where there is a choice; ties go to the lower index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Policy {
     /// The card with the least free memory that still fits: keeps whole cards free.
     #[default]

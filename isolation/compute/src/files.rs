@@ -76,10 +76,8 @@ pub fn file_name(key: &str) -> OsString {
     if name.len() <= NAME_BYTES_MAX {
         return OsString::from(name);
     }
-    // FNV-1a: two keys that agree in their first 200 bytes are told apart, and nobody gains by a collision but the one who chose both names.
-    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    // Two keys that agree in their first 200 bytes are told apart, and nobody gains by a collision but the one who chose both names.
+    let hash = plan::fnv1a(key.as_bytes());
     let kept: String = name.chars().take(200).collect();
     OsString::from(format!("{kept}+{hash:016x}"))
 }

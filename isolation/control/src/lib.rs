@@ -3,7 +3,8 @@
 //! - [`Request`], and the answers to each, in `request`;
 //! - [`Status`], the answer to [`Request::Status`], in `status`, `compute`, `processes` and `health`;
 //! - [`ExportsOf`] and [`PeerExports`], one broker's question to another, in `exports`;
-//! - [`client`]: one line of JSON there, one line back.
+//! - [`client`]: one line of JSON there, one line back;
+//! - [`slice_record`]: what a container reads of its share without asking.
 //!
 //! The broker fills these types in, and whoever asks reads the same ones: a field has one name and one meaning. An answer of an
 //! older or newer broker is read as far as it goes: a field that it lacks has its default, one that is not known is left out.
@@ -25,6 +26,7 @@ mod exports;
 mod health;
 mod processes;
 mod request;
+pub mod slice_record;
 mod status;
 
 pub use client::AskError;

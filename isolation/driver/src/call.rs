@@ -2,6 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
+use nvabi::bytes::put_u32;
+use nvabi::layout::nvos54;
+use nvabi::{Release, escape};
 use serde::{Deserialize, Serialize};
 
 use crate::{FileId, NewFile};
@@ -32,13 +35,14 @@ pub struct Link {
 }
 
 /// One block of the tenant's memory, copied.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Its address in the tenant; not for dereferencing.
     pub address: u64,
     /// The pointer that names it; `None` for segment 0, which the ioctl's argument names.
     pub link: Option<Link>,
     /// The bytes.
+    #[serde(with = "crate::bytes")]
     pub bytes: Vec<u8>,
 }
 
@@ -99,6 +103,25 @@ impl Call {
         }
     }
 
+    /// A control of cgpu's own: of an object of a client.
+    #[must_use]
+    pub fn control(
+        release: Release,
+        [client, object]: [u32; 2],
+        cmd: u32,
+        params: Vec<u8>,
+    ) -> Self {
+        let escape = escape::NV_ESC_RM_CONTROL;
+        let mut arg = vec![0; escape.size.of(release) as usize];
+        put_u32(&mut arg, nvos54::H_CLIENT, client);
+        put_u32(&mut arg, nvos54::H_OBJECT, object);
+        put_u32(&mut arg, nvos54::CMD, cmd);
+        let length = u32::try_from(params.len()).unwrap_or(u32::MAX);
+        put_u32(&mut arg, nvos54::PARAMS_SIZE, length);
+        let params = Some((nvos54::P_PARAMS, params));
+        Self::own(escape.cmd(release), arg, params)
+    }
+
     /// The struct and the block of [`Self::own`]; what is not there is empty.
     #[must_use]
     pub fn into_blocks(self) -> (Vec<u8>, Vec<u8>) {
@@ -117,4 +140,33 @@ pub struct Executed {
     pub ret: i32,
     /// A file to put in place of one of the tenant's descriptors.
     pub new_file: Option<NewFile>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bytes;
+
+    #[test]
+    fn a_block_is_written_as_its_fields_one_after_the_other() {
+        let link = Link {
+            segment: 1,
+            pointer_at: 300,
+        };
+        for (address, link, bytes) in [
+            (0, None, vec![]),
+            (7, Some(link), vec![1, 2, 255]),
+            (u64::MAX, Some(link), vec![9; 200]),
+        ] {
+            let fields = (address, link, Bytes(bytes.as_slice()));
+            let written = postcard::to_allocvec(&fields).unwrap();
+            let segment = Segment {
+                address,
+                link,
+                bytes: bytes.clone(),
+            };
+            assert_eq!(postcard::to_allocvec(&segment).unwrap(), written);
+            assert_eq!(postcard::from_bytes::<Segment>(&written).unwrap(), segment);
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub mod ticket;
 pub mod wire;
 pub mod xid;
 
-pub use bytes::Bytes;
+use bytes::Bytes;
 pub use call::{Call, Executed, FdSlot, FileKind, Link, Segment};
 pub use card::{
     CardIdentity, CardSum, CardTime, ImplicitBytes, Incident, IncidentKind, RequestedCard,

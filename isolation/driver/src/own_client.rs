@@ -7,8 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use nvabi::bytes::{put, put_u32, u32_at};
-use nvabi::control::Control;
+use nvabi::bytes::{put, put_u32, text_at, u32_at};
 use nvabi::escape::{self, Escape};
 use nvabi::layout::{
     attached_ids, device_params, export_objects, id_info, nvos00, nvos21, nvos54, uuid_of_id,
@@ -326,15 +325,9 @@ impl<E: Execute> OwnClient<E> {
         put(&mut params, export_objects::COUNT, &1_u16.to_le_bytes());
         let index = u16::try_from(index).unwrap_or(u16::MAX).to_le_bytes();
         put(&mut params, export_objects::INDEX, &index);
-        let arg = self.control_of(self.root, row);
-        let escape = &escape::NV_ESC_RM_CONTROL;
         let mut call = Call {
             fds: vec![self.ctl.slot((1, export_objects::FD))?],
-            ..Call::own(
-                escape.cmd(self.release),
-                arg,
-                Some((nvos54::P_PARAMS, params)),
-            )
+            ..Call::control(self.release, [self.root; 2], row.cmd, params)
         };
         call_on(&mut self.execute, &self.ctl, row.name, &mut call)?;
         let (arg, _params) = call.into_blocks();
@@ -362,20 +355,9 @@ impl<E: Execute> OwnClient<E> {
         let row = row.ok_or(OwnCallError::Unknown { call: "a control" })?;
         let mut params = vec![0; row.params_bytes as usize];
         fill(&mut params);
-        let arg = self.control_of(object, row);
-        let escape = &escape::NV_ESC_RM_CONTROL;
-        let blocks = self.call(row.name, escape, arg, Some((nvos54::P_PARAMS, params)))?;
-        Ok((row.name, blocks))
-    }
-
-    /// The struct of a control of an object.
-    fn control_of(&self, object: u32, row: Control) -> Vec<u8> {
-        let mut arg = self.block_of(&escape::NV_ESC_RM_CONTROL);
-        put_u32(&mut arg, nvos54::H_CLIENT, self.root);
-        put_u32(&mut arg, nvos54::H_OBJECT, object);
-        put_u32(&mut arg, nvos54::CMD, row.cmd);
-        put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
-        arg
+        let mut call = Call::control(self.release, [self.root, object], cmd, params);
+        call_on(&mut self.execute, &self.ctl, row.name, &mut call)?;
+        Ok((row.name, call.into_blocks()))
     }
 
     fn call(
@@ -431,16 +413,10 @@ pub fn accepted(call: &'static str, answer: &[u8], status_at: usize) -> Result<(
     }
 }
 
-/// `GPU-…`, up to its zero.
+/// `GPU-…`.
 fn uuid_in(params: &[u8]) -> String {
-    let text: Vec<u8> = params
-        .iter()
-        .skip(uuid_of_id::UUID)
-        .take(uuid_of_id::UUID_BYTES)
-        .copied()
-        .take_while(|byte| *byte != 0)
-        .collect();
-    String::from_utf8_lossy(&text).into_owned()
+    let text = text_at(params, uuid_of_id::UUID, uuid_of_id::UUID_BYTES);
+    String::from_utf8_lossy(text).into_owned()
 }
 
 #[cfg(test)]

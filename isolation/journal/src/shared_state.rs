@@ -233,9 +233,7 @@ pub struct AtDriver {
 /// Milliseconds since the host's start; never 0.
 #[must_use]
 pub fn now_ms() -> u64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    let now = now.map(std::time::Duration::from).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX).max(1)
+    (sys::clock::now_ns() / 1_000_000).max(1)
 }
 
 impl SharedState {

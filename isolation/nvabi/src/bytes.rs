@@ -30,6 +30,14 @@ pub fn array_at<const N: usize>(block: &[u8], at: usize) -> Option<[u8; N]> {
     block.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
+/// A text's bytes at `at`, up to its zero, `longest` bytes or the block's end.
+#[must_use]
+pub fn text_at(block: &[u8], at: usize, longest: usize) -> &[u8] {
+    let text = block.get(at..).unwrap_or_default();
+    let text = text.get(..longest).unwrap_or(text);
+    text.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
 /// Writes bytes at `at`; `false`, and nothing written, beyond the block's end.
 pub fn put(block: &mut [u8], at: usize, value: &[u8]) -> bool {
     let Some(end) = at.checked_add(value.len()) else {
@@ -52,4 +60,17 @@ pub fn put_u32(block: &mut [u8], at: usize, value: u32) -> bool {
 /// Writes a `u64` at `at`; `false` beyond the block's end.
 pub fn put_u64(block: &mut [u8], at: usize, value: u64) -> bool {
     put(block, at, &value.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_ends_at_its_zero_or_its_longest() {
+        assert_eq!(text_at(b"ab\0cd", 0, 5), b"ab");
+        assert_eq!(text_at(b"abcd", 1, 2), b"bc");
+        assert_eq!(text_at(b"ab", 1, usize::MAX), b"b");
+        assert_eq!(text_at(b"ab", 7, 5), b"");
+    }
 }

@@ -33,12 +33,18 @@ impl Gang {
     /// The gang of the container with this key on this many cards; `None` for a single card.
     #[must_use]
     pub fn of(key: &str, cards: u32) -> Option<Self> {
-        // FNV-1a: only order depends on it, and ties fall to the key.
-        let id = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        // Only order depends on it, and ties fall to the key.
+        let id = fnv1a(key.as_bytes());
         (cards > 1).then_some(Self { id, size: cards })
     }
+}
+
+/// FNV-1a of some bytes, which nothing is kept secret or safe by.
+#[must_use]
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// A container as its record shows it at a given time.

@@ -41,7 +41,7 @@ pub use admission::{Refusal, admit, admit_all};
 pub use drift_correction::{Demand, DriftCorrection, Least, Paid};
 pub use enforcement_level::EnforcementLevel;
 pub use gate::{Edge, EdgeKind, GateSchedule, Segment};
-pub use layout::{Gang, Layout, Promise, Share, Tenant, gang_place, layout};
+pub use layout::{Gang, Layout, Promise, Share, Tenant, fnv1a, gang_place, layout};
 pub use policy::Policy;
 pub use rules::{CardKind, CardRules, Costs, Idle, RulesError};
 pub use share_record::{Claim, GateState, Recovery, ShareRecord, ShareRecordError};

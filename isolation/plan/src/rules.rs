@@ -1,12 +1,15 @@
 //! What holds for all containers of one card.
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::policy::Policy;
 
 /// What becomes of the time of a container that is there and has nothing to do, under the policies preemptive and weighted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Idle {
     /// Others borrow it: slices of the hardware's own round.
     #[default]

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use nvabi::layout::{card_info, device_params, pid_info, pid_memory};
+use nvabi::layout::{card_info, device_params, gid_info, id_info, pid_info, pid_memory, pids};
 use nvabi::{bytes, class, control, escape};
 use sys::ioctl::Block;
 
-use crate::client::text_at;
 use crate::file::DriverFile;
 use crate::{Client, Error, Form, Handle};
 
@@ -128,38 +127,6 @@ pub struct Card<'client> {
     subdevice: Handle,
 }
 
-/// `NV0080_ALLOC_PARAMETERS.hClientShare`
-const H_CLIENT_SHARE_AT: usize = 4;
-/// `NV0080_ALLOC_PARAMETERS.vaMode`
-const VA_MODE_AT: usize = 48;
-/// `NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES`: address spaces are objects of their own.
-const VA_MODE_MULTIPLE: u32 = 2;
-
-/// `NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS` (`ctrl0000gpu.h`).
-mod id_info {
-    pub(super) const GPU_ID: usize = 0;
-    pub(super) const DEVICE_INSTANCE: usize = 8;
-    pub(super) const SUBDEVICE_INSTANCE: usize = 12;
-}
-
-/// `NV2080_CTRL_GPU_GET_GID_INFO_PARAMS` (`ctrl2080gpu.h`).
-mod gid_info {
-    pub(super) const FLAGS: usize = 4;
-    pub(super) const LENGTH: usize = 8;
-    pub(super) const DATA: usize = 12;
-    /// `..._FLAGS_FORMAT_BINARY`
-    pub(super) const FORMAT_BINARY: u32 = 2;
-}
-
-/// `NV2080_CTRL_GPU_GET_PIDS_PARAMS` (`ctrl2080gpu.h`), and how many processes one GET_PID_INFO asks about.
-mod pids {
-    pub(super) const ID: usize = 4;
-    pub(super) const COUNT: usize = 8;
-    pub(super) const TABLE: usize = 12;
-    pub(super) const TABLE_ENTRIES: usize = 950;
-    pub(super) const INFO_ENTRIES: usize = 200;
-}
-
 /// `gpuNameString` of `NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS`.
 const NAME_AT: usize = 4;
 /// `NV2080_GPU_MAX_NAME_STRING_LENGTH`
@@ -221,8 +188,12 @@ impl<'client> Card<'client> {
         let (device_instance, subdevice_instance) = instances(client, info)?;
         let mut params = [0u8; 56];
         bytes::put_u32(&mut params, device_params::DEVICE_ID, device_instance);
-        bytes::put_u32(&mut params, H_CLIENT_SHARE_AT, client.root().0);
-        bytes::put_u32(&mut params, VA_MODE_AT, VA_MODE_MULTIPLE);
+        bytes::put_u32(&mut params, device_params::H_CLIENT_SHARE, client.root().0);
+        bytes::put_u32(
+            &mut params,
+            device_params::VA_MODE,
+            device_params::VA_MODE_MULTIPLE,
+        );
         let device = client.allocate(
             Form::Short,
             client.root(),
@@ -271,7 +242,8 @@ impl<'client> Card<'client> {
     /// The driver's status.
     pub fn name(&self) -> Result<String, Error> {
         let params = self.query(control::NV2080_CTRL_CMD_GPU_GET_NAME_STRING, |_zeroed| ())?;
-        Ok(text_at(&params, NAME_AT, NAME_LONGEST))
+        let name = bytes::text_at(&params, NAME_AT, NAME_LONGEST);
+        Ok(String::from_utf8_lossy(name).into_owned())
     }
 
     /// The card's UUID.
@@ -336,14 +308,12 @@ impl<'client> Card<'client> {
             bytes::put_u32(params, pids::ID, class::NV20_SUBDEVICE_0);
         })?;
         let count = bytes::u32_at(&table, pids::COUNT).unwrap_or(0);
-        let count = usize::try_from(count)
-            .unwrap_or(usize::MAX)
-            .min(pids::TABLE_ENTRIES);
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(pids::MOST);
         let found: Vec<u32> = (0..count)
             .filter_map(|index| bytes::u32_at(&table, pids::TABLE + 4 * index))
             .collect();
         let mut processes = Vec::with_capacity(found.len());
-        for some in found.chunks(pids::INFO_ENTRIES) {
+        for some in found.chunks(pid_info::MOST as usize) {
             processes.extend(self.process_memory(some)?);
         }
         processes.sort_by_key(|process| process.pid);

@@ -263,21 +263,10 @@ fn query_version(ctl: &DriverFile) -> Result<DriverVersion, Error> {
     bytes::put_u32(&mut arg, api_version::CMD, QUERY);
     // The struct is the same in every release, so the release need not be known yet.
     ctl.call(escape.name, escape.cmd(Release::R570), &mut arg, &mut [])?;
-    let text = text_at(&arg, api_version::VERSION, 64);
-    text.parse()
-        .map_err(|_malformed| Error::Version { text: text.clone() })
-}
-
-/// A zero-terminated text of at most `longest` bytes.
-pub(crate) fn text_at(block: &[u8], at: usize, longest: usize) -> String {
-    let text: Vec<u8> = block
-        .iter()
-        .skip(at)
-        .take(longest)
-        .copied()
-        .take_while(|byte| *byte != 0)
-        .collect();
-    String::from_utf8_lossy(&text).into_owned()
+    let text = String::from_utf8_lossy(bytes::text_at(&arg, api_version::VERSION, 64));
+    text.parse().map_err(|_malformed| Error::Version {
+        text: text.into_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -304,12 +293,5 @@ mod tests {
                 ..
             }
         ));
-    }
-
-    #[test]
-    fn text_ends_at_its_zero_or_its_longest() {
-        assert_eq!(text_at(b"ab\0cd", 0, 5), "ab");
-        assert_eq!(text_at(b"abcd", 1, 2), "bc");
-        assert_eq!(text_at(b"ab", 7, 5), "");
     }
 }

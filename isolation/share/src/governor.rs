@@ -26,10 +26,11 @@ use journal::state::Op;
 use journal::state::scheduling::Change;
 use ledger::CardSlot;
 use plan::{CardRules, Terms};
+use sys::clock::now_ns;
 use sys::sync;
 
 use crate::admission::Admission;
-use crate::mailbox::{Mailbox, now_ns};
+use crate::mailbox::Mailbox;
 use crate::share::{Card, Share};
 use crate::{knobs, record, tables};
 

@@ -10,9 +10,9 @@ use compute::{Answer, Channel, Knob, KnobError, Spent};
 use driver::{Call, Caller, FileId, Segment, Ticket};
 use journal::state::scheduling::{Name, Turned};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
-use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+use nvabi::bytes::{put, put_u64, u32_at, u64_at};
 use nvabi::layout::{disable_channels, nvos54, preempt, schedule, timeslice};
-use nvabi::{control, escape, status};
+use nvabi::{control, status};
 
 use crate::share::Share;
 
@@ -306,15 +306,9 @@ fn call(pulling: &Pulling<'_>, requested: Control) -> Result<Vec<u8>, KnobError>
         cmd,
         params,
     } = requested;
-    let mut arg = vec![0; 32];
-    put_u32(&mut arg, nvos54::H_CLIENT, client);
-    put_u32(&mut arg, nvos54::H_OBJECT, object);
-    put_u32(&mut arg, nvos54::CMD, cmd);
-    let bytes = u32::try_from(params.len()).unwrap_or_default();
-    put_u32(&mut arg, nvos54::PARAMS_SIZE, bytes);
-    let number = escape::NV_ESC_RM_CONTROL.cmd(pulling.share.context.release);
-    let params = Some((nvos54::P_PARAMS, params));
-    let segments = issue(pulling, by, client, Call::own(number, arg, params))?;
+    let release = pulling.share.context.release;
+    let control = Call::control(release, [client, object], cmd, params);
+    let segments = issue(pulling, by, client, control)?;
     let first = segments.first().map(|first| first.bytes.as_slice());
     accepted(u32_at(first.unwrap_or_default(), nvos54::STATUS))?;
     Ok(segments

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use compute::Event;
-use nix::time::{ClockId, clock_gettime};
+use sys::clock::now_ns;
 use sys::sync;
 
 /// What the rest of the broker tells the thread.
@@ -105,10 +105,4 @@ impl Mailbox {
     ) -> MutexGuard<'a, Reported> {
         sync::wait_for(&self.changed, reported, longest)
     }
-}
-
-/// CLOCK_MONOTONIC, which is also [`Instant`]'s.
-pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }

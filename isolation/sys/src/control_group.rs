@@ -3,6 +3,7 @@
 //! UNSAFETY: what runs between fork and exec may only make system calls; std cannot check that.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -28,6 +29,32 @@ pub fn enter_before_exec(command: &mut Command, entrances: Vec<File>) -> &mut Co
     };
     // SAFETY: the closure makes system calls only. It allocates nothing and takes no lock.
     unsafe { command.pre_exec(enter) }
+}
+
+/// Hierarchies by their controller in `/proc/PID/cgroup` and where they are mounted: on older hosts that of `pids`, which every container has to
+/// itself, else the unified one.
+const HIERARCHIES: [(&str, &str); 3] = [
+    ("pids", "/sys/fs/cgroup/pids"),
+    ("", "/sys/fs/cgroup"),
+    ("", "/sys/fs/cgroup/unified"),
+];
+
+/// A process's groups whose folders are seen here: each one's path in its hierarchy, and its folder. None of a process that has gone.
+pub fn folders_of(process: impl Display) -> impl Iterator<Item = (String, PathBuf)> {
+    let groups = proc::groups_of(process).unwrap_or_default();
+    let folder = move |(controller, mount): (&str, &str)| {
+        let path = proc::group_in(&groups, controller)?;
+        let folder = folder_in(mount, path);
+        let is_seen = folder.join("cgroup.procs").exists();
+        is_seen.then(|| (path.to_owned(), folder))
+    };
+    HIERARCHIES.into_iter().filter_map(folder)
+}
+
+/// The folder of a group with this path in the hierarchy mounted there.
+#[must_use]
+pub fn folder_in(mount: impl AsRef<Path>, path: &str) -> PathBuf {
+    mount.as_ref().join(path.trim_start_matches('/'))
 }
 
 /// One of a subtree of groups.
@@ -113,6 +140,18 @@ fn has_gone(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn a_group_s_folder_is_below_its_hierarchy() {
+        let folder = |path| folder_in("/sys/fs/cgroup", path);
+        assert_eq!(folder("/a/b"), Path::new("/sys/fs/cgroup/a/b"));
+        assert_eq!(folder("/"), Path::new("/sys/fs/cgroup/"));
+        for (path, folder) in folders_of("self") {
+            let name = Path::new(&path).file_name();
+            assert!(name.is_none() || folder.file_name() == name, "{path}");
+        }
+        assert_eq!(folders_of(u32::MAX).next(), None);
+    }
 
     #[test]
     fn groups_below_are_listed_behind_the_one_that_they_are_in() {

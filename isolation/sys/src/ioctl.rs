@@ -117,22 +117,6 @@ fn put_back(arg: &mut [u8], blocks: &mut [Block<'_>], former: Vec<(usize, usize,
     }
 }
 
-/// An ioctl with all 64 bits of the command register given and zeroed memory as its struct: for tests of a filter.
-///
-/// # Errors
-/// The system's.
-pub fn with_registers(fd: BorrowedFd<'_>, cmd: u64) -> io::Result<i64> {
-    let mut scratch = vec![0u8; UNSIZED_BYTES];
-    // SAFETY: no command copies more than its 14-bit size field or `UNSIZED_BYTES`; the block lives across the call.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), cmd, scratch.as_mut_ptr()) };
-    if answer < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(answer)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@
     reason = "this crate exists to hold it; every other crate of the product forbids it"
 )]
 
+pub mod clock;
 pub mod control_group;
 pub mod descriptors;
 mod error;
@@ -24,7 +25,6 @@ pub mod fd_passing;
 pub mod ioctl;
 pub mod kcmp;
 pub mod lock;
-pub mod mapping;
 pub mod memory;
 pub mod mounts;
 pub mod numa;
@@ -32,7 +32,6 @@ pub mod numa;
 pub mod nvml;
 pub mod open_files;
 pub mod pidfd;
-pub mod probe;
 pub mod proc;
 pub mod seccomp;
 pub mod shared;

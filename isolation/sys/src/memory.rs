@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// Reads up to `into.len()` bytes at `address`; short where the readable memory ends.
 ///
@@ -130,13 +130,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the kernel says where memory can be written (6.11 and later): see [`Self::write_all`].
-    #[must_use]
-    pub fn knows_what_is_writable(&self) -> bool {
-        let answer = self.end_of_writable(0);
-        answer.is_ok_and(|end| end.is_none())
-    }
-
     /// Where the writable mapping ends that an address is in; `None` where it is in none.
     fn end_of_writable(&self, address: u64) -> io::Result<Option<u64>> {
         /// `struct procmap_query` (`linux/fs.h`).
@@ -172,6 +165,16 @@ impl Memory {
             _ => Err(error),
         }
     }
+}
+
+/// Bytes of a page of this kernel's.
+#[must_use]
+pub fn page_bytes() -> u64 {
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    // The C library has it from the kernel's auxiliary vector, where it always is.
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .unwrap_or(4096)
 }
 
 fn pointer(address: u64) -> io::Result<usize> {

@@ -73,6 +73,27 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
     set_filter(program, 0).map(|_zero| ())
 }
 
+/// `seccomp(SECCOMP_SET_MODE_FILTER, flags, NULL)`: no filter can come of it, as its program is not readable.
+///
+/// # Errors
+/// Always: `EFAULT` or `EINVAL` by the kernel, or what a filter answers.
+pub fn install_nothing(flags: u64) -> io::Result<()> {
+    // SAFETY: the kernel reads the program through a null pointer and fails.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            std::ptr::null::<libc::sock_fprog>(),
+        )
+    };
+    if answer < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
 fn set_filter(program: &[Instruction], flags: libc::c_ulong) -> io::Result<RawFd> {
     let mut filter: Vec<libc::sock_filter> = program
         .iter()
@@ -346,5 +367,16 @@ fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_listener_comes_of_no_program() {
+        let error = install_nothing(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 }

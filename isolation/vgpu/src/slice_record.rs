@@ -10,10 +10,10 @@ use std::path::Path;
 
 use cards::GpuUuid;
 use cards::store::read_capped;
+use control::slice_record::{RecordedCard, SliceRecord};
 use host_config::chain;
 use plan::Terms;
 use rustix::fs::XattrFlags;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spec::edit::Mount;
 use sys::failed;
@@ -31,40 +31,19 @@ pub const TARGET: &str = "/dev/cgpu-slice.json";
 /// The attribute that SELinux reads a file's label from.
 const LABEL: &str = "security.selinux";
 
-const VERSION: u32 = 1;
-
 /// A note of sixteen cards is a quarter of this.
 const SIZE_BYTES: usize = 8 << 10;
-
-/// The note.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct SliceRecord {
-    version: u32,
-    cards: Vec<RecordedCard>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct RecordedCard {
-    uuid: GpuUuid,
-    terms: Terms,
-}
 
 /// Writes the note of a new container.
 pub(crate) fn write(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) -> Result<(), Error> {
     let cards = terms
         .iter()
         .map(|(uuid, terms)| RecordedCard {
-            uuid: uuid.clone(),
+            uuid: uuid.to_string(),
             terms: *terms,
         })
         .collect();
-    put(
-        &dir.file(FILE),
-        &SliceRecord {
-            version: VERSION,
-            cards,
-        },
-    )
+    put(&dir.file(FILE), &SliceRecord::of(cards))
 }
 
 /// Writes other terms over those of the same cards. What a container can read of itself binds nobody: a failure is said, and
@@ -76,7 +55,11 @@ pub(crate) fn update(dir: &ContainerDir, terms: &[(GpuUuid, Terms)]) {
     }
     let updated = read(&path).and_then(|mut record| {
         for (uuid, terms) in terms {
-            if let Some(card) = record.cards.iter_mut().find(|card| card.uuid == *uuid) {
+            if let Some(card) = record
+                .cards
+                .iter_mut()
+                .find(|card| card.uuid == uuid.as_str())
+            {
                 card.terms = *terms;
             }
         }

@@ -48,11 +48,11 @@ pub fn run(card: &Card<'_>, storm: &Storm) -> anyhow::Result<Outcome> {
     let calm_bytes = card.memory()?.used_bytes();
     let alarm = Signal::SIGALRM as i32;
     let half = storm.duration / 2;
-    for set_handler in [sys::signal::restarts, sys::signal::interrupts] {
+    for set_handler in [syscalls::alarm::restarts, sys::signal::interrupts] {
         set_handler(alarm).context("set the handler")?;
-        sys::signal::interval_timer(storm.period_us).context("start the timer")?;
+        syscalls::alarm::interval_timer(storm.period_us).context("start the timer")?;
         let result = one_half(card, calm_bytes, half, &mut counts);
-        sys::signal::interval_timer(0).context("stop the timer")?;
+        syscalls::alarm::interval_timer(0).context("stop the timer")?;
         result?;
     }
     let after_bytes = card.memory()?.used_bytes();

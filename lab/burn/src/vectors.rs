@@ -41,13 +41,13 @@ enum Call {
     /// `ioctl` with this command register.
     Ioctl(u64),
     /// `mmap` with these flags and this offset.
-    Mmap(sys::probe::Sharing, u64),
+    Mmap(syscalls::probe::Sharing, u64),
     /// `seccomp(SET_MODE_FILTER, flags, NULL)`.
     Seccomp(u64),
 }
 
 use Expected::{Fails, Notify, Passes};
-use sys::probe::Sharing::{Private, Shared};
+use syscalls::probe::Sharing::{Private, Shared};
 
 /// The calls, as their seccomp data shows them.
 const VECTORS: &[(&str, Call, Expected)] = &[
@@ -158,11 +158,11 @@ pub fn run(on: &Path) -> anyhow::Result<Outcome> {
     let mut wrong = 0u8;
     for (name, call, expected) in VECTORS {
         let answer = match *call {
-            Call::Ioctl(command) => sys::ioctl::with_registers(file.as_fd(), command),
+            Call::Ioctl(command) => syscalls::probe::with_registers(file.as_fd(), command),
             Call::Mmap(sharing, offset) => {
-                sys::probe::mmap(mappable.as_fd(), sharing, offset).map(|()| 0)
+                syscalls::probe::mmap(mappable.as_fd(), sharing, offset).map(|()| 0)
             }
-            Call::Seccomp(flags) => sys::probe::install_nothing(flags).map(|()| 0),
+            Call::Seccomp(flags) => sys::seccomp::install_nothing(flags).map(|()| 0),
         };
         let errno = answer
             .as_ref()

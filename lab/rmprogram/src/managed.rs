@@ -3,7 +3,7 @@
 use nvabi::bytes;
 use nvabi::uvm as row;
 use rmclient::Uuid;
-use sys::mapping::Mapping;
+use syscalls::mapping::Mapping;
 
 use crate::Error;
 use crate::uvm::{GpuRange, Uvm, put_range};

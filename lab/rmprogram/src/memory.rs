@@ -3,7 +3,7 @@
 use nvabi::layout::{memory_params, nvos33, nvos34};
 use nvabi::{bytes, class, escape};
 use rmclient::{Card, DriverFile, Form, Handle, checked};
-use sys::mapping::Mapping;
+use syscalls::mapping::Mapping;
 
 use crate::Error;
 use crate::duplicate::ClientDuplicates;

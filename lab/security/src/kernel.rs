@@ -113,7 +113,7 @@ pub(crate) fn sharing_memory(body: fn(u64), argument: u64) -> io::Result<Pid> {
     Ok(Pid::from_raw(pid))
 }
 
-/// Overwrites bytes at an address of a [`sys::probe::Pages`] of this process.
+/// Overwrites bytes at an address of a [`syscalls::probe::Pages`] of this process.
 pub(crate) fn scribble(address: u64, bytes: &[u8]) {
     let Ok(address) = usize::try_from(address) else {
         return;

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nvabi::layout::{memory_params, nvos00, nvos21, nvos54, nvos55, nvos64};
 use nvabi::{Release, bytes, class, escape};
-use sys::probe::{Guard, PAGE_BYTES, Pages};
+use syscalls::probe::{Guard, PAGE_BYTES, Pages};
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -211,7 +211,7 @@ fn installed_driver(config: &Config) -> Option<(nvabi::DriverVersion, Result<(),
 fn knows_wait_killable() -> bool {
     const NEW_LISTENER: u64 = 1 << 3;
     const WAIT_KILLABLE_RECV: u64 = 1 << 5;
-    match sys::probe::install_nothing(NEW_LISTENER | WAIT_KILLABLE_RECV) {
+    match sys::seccomp::install_nothing(NEW_LISTENER | WAIT_KILLABLE_RECV) {
         Ok(()) => true,
         Err(error) => error.raw_os_error() != Some(nix::errno::Errno::EINVAL as i32),
     }

@@ -99,17 +99,16 @@ impl Options {
     /// Whoever runs this is the host's root, who writes the configuration too: the options may loosen what it says.
     fn apply_isolation(&self, isolation: &mut Isolation) -> Result<(), terms::Error> {
         if let Some(mode) = &self.mode {
-            isolation.mode = terms::mode("--mode", mode)?;
+            isolation.mode = terms::word("--mode", mode)?;
         }
         if let Some(managed) = &self.managed {
-            isolation.managed = terms::managed("--managed", managed)?;
+            isolation.managed = terms::word("--managed", managed)?;
         }
         if let Some(figures) = &self.card_figures {
-            isolation.card_figures = terms::card_figures("--card-figures", figures)?;
+            isolation.card_figures = terms::word("--card-figures", figures)?;
         }
         if let Some(registered) = &self.registered_memory {
-            isolation.registered_memory =
-                terms::registered_memory("--registered-memory", registered)?;
+            isolation.registered_memory = terms::word("--registered-memory", registered)?;
         }
         if let Some(group) = &self.share_group {
             isolation.share_group = Some(terms::share_group("--share-group", group)?);

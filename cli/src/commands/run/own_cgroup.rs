@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use sys::control_group::{self, Group};
+use sys::proc;
 
 /// How long killed processes may take to be gone.
 const END: Duration = Duration::from_secs(10);
@@ -24,13 +25,6 @@ const AT_ONCE: usize = 64;
 const PAUSE: Duration = Duration::from_millis(5);
 /// What the folders' names begin with; whose they are follows, and the pid of their `cgpu run`.
 const PREFIX: &str = "cgpu-run-";
-
-/// Hierarchies in the broker's order: controller in `/proc/self/cgroup`, and where it is mounted.
-const HIERARCHIES: [(&str, &str); 3] = [
-    ("pids", "/sys/fs/cgroup/pids"),
-    ("", "/sys/fs/cgroup"),
-    ("", "/sys/fs/cgroup/unified"),
-];
 
 /// Whose groups they are: those of one state folder and one PID namespace. Another cgpu beside this one, or one in a container that
 /// sees the same groups and not the same processes, has runs of its own, which are none of ours to end.
@@ -70,8 +64,8 @@ impl OwnCgroup {
 
     /// Makes one in the tree of version 2 at `root`, where NVIDIA's limits are set.
     pub(super) fn make_in_v2(owner: &Owner, root: &Path) -> anyhow::Result<Option<Self>> {
-        let text = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
-        let own = folder_of(&text, "", &root.display().to_string());
+        let own = proc::group_of("self", "").context("read /proc/self/cgroup")?;
+        let own = own.map(|path| control_group::folder_in(root, &path));
         Self::below(
             owner,
             own.filter(|folder| folder.join("cgroup.procs").exists()),
@@ -218,16 +212,7 @@ fn sweep_below(owner: &Owner, parent: &Path, limit: Duration) -> anyhow::Result<
 }
 
 fn own_folder() -> Option<PathBuf> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    HIERARCHIES.iter().find_map(|(controller, mount)| {
-        let folder = folder_of(&text, controller, mount)?;
-        folder.join("cgroup.procs").exists().then_some(folder)
-    })
-}
-
-fn folder_of(text: &str, controller: &str, mount: &str) -> Option<PathBuf> {
-    let path = sys::proc::group_in(text, controller)?;
-    Some(Path::new(mount).join(path.trim_start_matches('/')))
+    Some(control_group::folders_of("self").next()?.1)
 }
 
 #[cfg(test)]
@@ -291,28 +276,5 @@ mod tests {
         // No real group: it is found, and cannot be removed with a file in it.
         group(&owner.name(GONE), "");
         sweep_below(&owner, groups.path(), END).unwrap_err();
-    }
-
-    #[test]
-    fn a_controller_s_folder_is_found_among_the_hierarchies() {
-        let text = "8:pids:/user.slice\n1:cpu,cpuacct:/\n0::/user.slice/session-1.scope\n";
-        for ((controller, mount), folder) in [
-            (
-                ("pids", "/sys/fs/cgroup/pids"),
-                Some("/sys/fs/cgroup/pids/user.slice"),
-            ),
-            (
-                ("", "/sys/fs/cgroup"),
-                Some("/sys/fs/cgroup/user.slice/session-1.scope"),
-            ),
-            (("cpuacct", "/m"), Some("/m/")),
-            (("rdma", "/m"), None),
-        ] {
-            assert_eq!(
-                folder_of(text, controller, mount),
-                folder.map(PathBuf::from),
-                "{controller}"
-            );
-        }
     }
 }

@@ -8,11 +8,11 @@
 
 use driver::{Call, FdSlot, Segment, Ticket};
 use journal::state;
+use nvabi::Release;
 use nvabi::bytes::{put, put_u32, u32_at};
 use nvabi::control::{self, NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD as CLAIM};
 use nvabi::layout::{export_file, export_objects, nvos54};
 use nvabi::status::{NV_ERR_NOT_SUPPORTED, NV_OK};
-use nvabi::{Release, escape};
 use verdict::effect::Onto;
 use verdict::{Effect, Export, Refusal};
 
@@ -77,13 +77,7 @@ fn call_of(client: u32, export: &[Segment], fds: &[FdSlot], release: Release) ->
     let length = export_file::FD.checked_sub(export_file::MAX_OBJECTS)?;
     let places = tenants.get(places)?.get(..length)?;
     put(&mut params, export_file::MAX_OBJECTS, places);
-    let mut arg = vec![0; usize::try_from(escape::NV_ESC_RM_CONTROL.size.of(release)).ok()?];
-    put_u32(&mut arg, nvos54::H_CLIENT, client);
-    put_u32(&mut arg, nvos54::H_OBJECT, client);
-    put_u32(&mut arg, nvos54::CMD, CLAIM);
-    put_u32(&mut arg, nvos54::PARAMS_SIZE, row.params_bytes);
     let slot = fds.iter().find(|slot| slot.segment == 1)?;
-    let cmd = escape::NV_ESC_RM_CONTROL.cmd(release);
     Some(Call {
         fds: vec![FdSlot {
             segment: 1,
@@ -92,6 +86,6 @@ fn call_of(client: u32, export: &[Segment], fds: &[FdSlot], release: Release) ->
             file: slot.file,
             fd: slot.fd.try_clone().ok()?,
         }],
-        ..Call::own(cmd, arg, Some((nvos54::P_PARAMS, params)))
+        ..Call::control(release, [client; 2], CLAIM, params)
     })
 }

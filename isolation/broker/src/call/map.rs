@@ -25,7 +25,7 @@ impl ReceivedCall<'_> {
             length,
             flags,
             offset,
-            page_bytes: sys::mapping::page_bytes(),
+            page_bytes: sys::memory::page_bytes(),
         };
         // The address is the program's own, and whatever is mapped of UVM has the offset as its address.
         let is_elsewhere = mapping.is_at_fixed_address() && address != offset;

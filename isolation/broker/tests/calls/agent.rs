@@ -16,10 +16,10 @@ use nix::sched::{CloneFlags, unshare};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, posix_spawn};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
-use sys::mapping::Mapping;
 use sys::pidfd::PidFd;
-use sys::probe::{Guard, Pages, Sharing};
 use sys::seccomp::Wait;
+use syscalls::mapping::Mapping;
+use syscalls::probe::{Guard, Pages, Sharing};
 
 use crate::launch::{self, PLAIN, WITH_FILTER};
 use crate::rm;
@@ -253,7 +253,7 @@ fn answer(ask: Ask, files: &mut Files) -> io::Result<(Reply, Option<OwnedFd>)> {
         }
         Ask::Ioctl { fd, cmd, address } => value(ioctl(fd, cmd, address)?),
         Ask::Map { fd, offset } => {
-            sys::probe::mmap(copy(fd)?.as_fd(), Sharing::Shared, offset)?;
+            syscalls::probe::mmap(copy(fd)?.as_fd(), Sharing::Shared, offset)?;
             value(0)
         }
         Ask::MapManaged { fd, bytes } => {
@@ -320,7 +320,7 @@ fn answer(ask: Ask, files: &mut Files) -> io::Result<(Reply, Option<OwnedFd>)> {
         }
         Ask::NewListener => {
             const NEW_LISTENER: u64 = 1 << 3;
-            sys::probe::install_nothing(NEW_LISTENER)?;
+            sys::seccomp::install_nothing(NEW_LISTENER)?;
             value(0)
         }
         Ask::Flip {
@@ -369,7 +369,7 @@ fn fill(fd: i32, below: Option<(u32, u32)>, count: u32) -> io::Result<i64> {
 fn at<T>(address: u64, act: impl FnOnce(&Pages, usize) -> T) -> T {
     let pages = PAGES.lock().unwrap().clone();
     let found = pages.into_iter().find(|pages| {
-        let end = pages.address() + (pages.writable_bytes() + sys::probe::PAGE_BYTES) as u64;
+        let end = pages.address() + (pages.writable_bytes() + syscalls::probe::PAGE_BYTES) as u64;
         (pages.address()..end).contains(&address)
     });
     let found = found.expect("an address of this process");
@@ -395,7 +395,7 @@ impl Storm {
         const HELD: usize = 4;
         const PARAMS: usize = 512;
         if self.kernel_repeats {
-            sys::signal::restarts(ALARM)?;
+            syscalls::alarm::restarts(ALARM)?;
         } else {
             sys::signal::interrupts(ALARM)?;
         }
@@ -413,7 +413,7 @@ impl Storm {
                 Err(error) => break (-i64::from(error.raw_os_error().unwrap()), Vec::new()),
             }
         };
-        sys::signal::interval_timer(self.timer_micros)?;
+        syscalls::alarm::interval_timer(self.timer_micros)?;
         let end = Instant::now() + Duration::from_millis(self.millis);
         while Instant::now() < end || !held.is_empty() {
             if held.len() < HELD && Instant::now() < end {
@@ -439,7 +439,7 @@ impl Storm {
                 }
             }
         }
-        sys::signal::interval_timer(0)?;
+        syscalls::alarm::interval_timer(0)?;
         Ok(report)
     }
 }

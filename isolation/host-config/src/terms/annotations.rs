@@ -8,7 +8,7 @@ use cards::{CardRules, ComputeTerms, ManagedMemory, OnViolation};
 use super::error::Error;
 use super::isolation::{self, MANAGED_KEY, ON_VIOLATION_KEY, SHARE_GROUP_KEY};
 use super::memory::{self, Memory};
-use super::values::{bad_value, card_list, compute_policy, percent, priority, weight};
+use super::values::{bad_value, card_list, compute_policy, percent, priority, weight, word};
 
 /// All of our annotations begin so; one that is not in [`ALLOWED_KEYS`] is refused.
 pub const PREFIX: &str = "cgpu.io/";
@@ -95,17 +95,9 @@ impl Annotated {
                 "cgpu.io/priority" => {
                     terms.priority = Some(priority(key, text)?);
                 }
-                "cgpu.io/placement" => {
-                    terms.placement = Some(match text {
-                        "binpack" => Policy::Binpack,
-                        "spread" => Policy::Spread,
-                        _ => return Err(bad_value(key, value, "binpack, spread")),
-                    });
-                }
-                MANAGED_KEY => terms.managed = Some(isolation::managed(key, text)?),
-                ON_VIOLATION_KEY => {
-                    terms.on_violation = Some(isolation::on_violation(key, text)?);
-                }
+                "cgpu.io/placement" => terms.placement = Some(word(key, text)?),
+                MANAGED_KEY => terms.managed = Some(word(key, text)?),
+                ON_VIOLATION_KEY => terms.on_violation = Some(word(key, text)?),
                 SHARE_GROUP_KEY => {
                     terms.share_group = Some(isolation::share_group(key, text)?);
                 }

@@ -16,10 +16,10 @@ pub use self::annotations::{
 pub use self::error::Error;
 pub use self::isolation::{
     LABEL_CHARS_MAX, MANAGED, MANAGED_KEY, ON_VIOLATION, ON_VIOLATION_KEY, SHARE_GROUP_KEY,
-    card_figures, is_label, managed, mode, on_violation, registered_memory, share_group,
+    is_label, share_group,
 };
 pub use self::memory::{Memory, bytes as memory_amount, parse as memory};
 pub use self::values::{
     QUOTED_CHARS_MAX, bad_value, card_list, compute_policy, one_card, percent, priority, weight,
-    whole,
+    whole, word,
 };

@@ -3,6 +3,7 @@
 use cards::grant::{ComputePolicy, Priority};
 use cards::placement::CardName;
 use plan::terms::WEIGHT_MAX;
+use strum::VariantArray;
 
 use super::error::Error;
 
@@ -51,12 +52,29 @@ pub fn weight(key: &str, text: &str) -> Result<u32, Error> {
 /// # Errors
 /// [`Error::Value`] names the key, the value and what is allowed.
 pub fn priority(key: &str, text: &str) -> Result<Priority, Error> {
-    match text {
-        "high" => Ok(Priority::High),
-        "normal" => Ok(Priority::Normal),
-        "low" => Ok(Priority::Low),
-        _ => Err(bad_value(key, text, "high, normal, low")),
-    }
+    one_of(
+        &[Priority::High, Priority::Normal, Priority::Low],
+        key,
+        text,
+    )
+}
+
+/// Reads a word of an enum; `key` is for the error.
+///
+/// # Errors
+/// [`Error::Value`] names the key, the value and what is allowed.
+pub fn word<T: VariantArray + Copy + Into<&'static str>>(
+    key: &str,
+    text: &str,
+) -> Result<T, Error> {
+    one_of(T::VARIANTS, key, text)
+}
+
+fn one_of<T: Copy + Into<&'static str>>(all: &[T], key: &str, text: &str) -> Result<T, Error> {
+    let words = || all.iter().map(|value| (*value).into());
+    let at = words().position(|word| word == text);
+    at.and_then(|at| all.get(at).copied())
+        .ok_or_else(|| bad_value(key, text, words().collect::<Vec<_>>().join(", ")))
 }
 
 /// A whole number in a range, digits only.

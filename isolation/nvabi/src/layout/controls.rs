@@ -165,6 +165,17 @@ structs! {
         DEVICE_INSTANCE "deviceInstance" = 8;
         SUBDEVICE_INSTANCE "subDeviceInstance" = 12;
     }
+    mod gid_info "NV2080_CTRL_GPU_GET_GID_INFO_PARAMS" {
+        /// `flags`
+        FLAGS = 4;
+        /// `length`
+        LENGTH = 8;
+        /// `data`
+        DATA = 12;
+    } and {
+        /// `NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY`
+        FORMAT_BINARY: u32 = 2;
+    }
     /// Without flags the answer is `GPU-…` and a zero.
     mod uuid_of_id "NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS" {
         GPU_ID "gpuId" = 0;

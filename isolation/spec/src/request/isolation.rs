@@ -60,9 +60,9 @@ pub(super) fn terms(config: &IsolationConfig, native: &Annotated) -> Result<Isol
     })
 }
 
-/// Whichever is asked for, if it stands no earlier among `names` than what is configured.
-fn tightened<T: Copy + PartialEq>(
-    names: &[(&'static str, T)],
+/// Whichever is asked for, if it stands no earlier in `order` than what is configured.
+fn tightened<T: Copy + PartialEq + Into<&'static str>>(
+    order: &[T],
     configured: T,
     requested: Option<T>,
     (key, setting): (&'static str, &'static str),
@@ -70,25 +70,20 @@ fn tightened<T: Copy + PartialEq>(
     let Some(requested) = requested else {
         return Ok(configured);
     };
-    let strictness = |of: T| names.iter().position(|(_, value)| *value == of);
+    let strictness = |of: T| order.iter().position(|value| *value == of);
     if strictness(requested) >= strictness(configured) {
         return Ok(requested);
     }
-    let name = |of: T| {
-        strictness(of)
-            .and_then(|at| names.get(at))
-            .map_or("", |(name, _)| *name)
-    };
-    let allowed: Vec<&str> = names
+    let allowed: Vec<&str> = order
         .iter()
         .skip(strictness(configured).unwrap_or(0))
-        .map(|(name, _)| *name)
+        .map(|value| (*value).into())
         .collect();
     Err(Error::Loosens {
         key,
-        value: name(requested),
+        value: requested.into(),
         setting,
-        configured: name(configured),
+        configured: configured.into(),
         allowed: allowed.join(", "),
     })
 }

@@ -83,13 +83,7 @@ pub(super) fn suffix_of(state_dir: &Path) -> String {
     }
     // One folder has one mark, however it is spelled.
     let state_dir: PathBuf = state_dir.components().collect();
-    format!("@{:016x}", fnv(state_dir.as_os_str().as_bytes()))
-}
-
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    format!("@{:016x}", plan::fnv1a(state_dir.as_os_str().as_bytes()))
 }
 
 /// `<namespace>+<container>`, cut where it is too long for a file, and the state folder's mark. No key has a `+` or an `@`.
@@ -97,7 +91,7 @@ pub(super) fn name_of(state_dir: &Path, key: &ContainerKey) -> String {
     const MOST_BYTES: usize = 200;
     let mut name = format!("{}+{}", key.namespace(), key.id());
     if name.len() > MOST_BYTES {
-        let hash = fnv(name.as_bytes());
+        let hash = plan::fnv1a(name.as_bytes());
         name = name.chars().take(MOST_BYTES - 17).collect();
         name = format!("{name}+{hash:016x}");
     }

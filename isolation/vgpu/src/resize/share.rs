@@ -14,7 +14,7 @@ use cards::store::DiskStore;
 use cards::{Backend, Card, CardRules, ComputeMode, ContainerKey, GpuUuid, Grant};
 use control::{AskError, NewShares, NewTerms, Request, client};
 use host_config::{Config, chain, terms};
-use plan::{Idle, Terms};
+use plan::Terms;
 
 use crate::error::unconfirmed;
 use crate::host::Host;
@@ -292,8 +292,6 @@ fn named<'a>(cards: &'a [Card], name: &CardName) -> Result<&'a Card, terms::Erro
         })
 }
 
-const IDLE_ALLOWED: &str = "borrow, waste";
-
 impl RulesRequested<'_> {
     /// Whether it means something, whatever the host's cards are; which card is named.
     ///
@@ -338,17 +336,7 @@ impl RulesRequested<'_> {
             )?;
         }
         if let Some(text) = self.idle {
-            rules.idle = match text.trim() {
-                "borrow" => Idle::Borrow,
-                "waste" => Idle::Waste,
-                other => {
-                    return Err(terms::Error::Value {
-                        key: "--idle".to_owned(),
-                        value: other.to_owned(),
-                        allowed: IDLE_ALLOWED.to_owned(),
-                    });
-                }
-            };
+            rules.idle = terms::word("--idle", text.trim())?;
         }
         Ok(rules)
     }

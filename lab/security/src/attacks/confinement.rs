@@ -11,7 +11,7 @@ use nix::sched::CloneFlags;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use sys::probe::{Guard, PAGE_BYTES, Pages};
+use syscalls::probe::{Guard, PAGE_BYTES, Pages};
 
 use crate::child::{self, GUISES};
 use crate::kernel::OwnVerdict;

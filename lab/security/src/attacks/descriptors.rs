@@ -273,7 +273,7 @@ pub(super) fn fd_in_ring(fixture: &mut Fixture) -> Result<Value> {
     const REGISTER_FILES: u64 = 2;
     /// The broker's looks come once a second, and two of them must agree.
     const GIVEN_UP: Duration = Duration::from_secs(60);
-    let parameters = sys::probe::Pages::new(1, sys::probe::Guard::Closed)?;
+    let parameters = syscalls::probe::Pages::new(1, syscalls::probe::Guard::Closed)?;
     let ring = match kernel::call(SETUP, [4, parameters.address(), 0, 0, 0, 0]) {
         Ok(number) => kernel::owned(number).context("a ring")?,
         Err(errno) => return Ok(json!({"unavailable": format!("io_uring_setup: {errno}")})),

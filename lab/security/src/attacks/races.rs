@@ -134,7 +134,7 @@ pub(super) fn size_flip(fixture: &mut Fixture) -> Result<Value> {
 
 /// The pointer to the parameters flips between two blocks.
 pub(super) fn pointer_flip(fixture: &mut Fixture) -> Result<Value> {
-    const OTHER_AT: usize = 4 * sys::probe::PAGE_BYTES;
+    const OTHER_AT: usize = 4 * syscalls::probe::PAGE_BYTES;
     let mut seat = Seat::take()?;
     let base = seat.pages.address();
     let flip = Flip {

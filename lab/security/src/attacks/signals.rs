@@ -46,9 +46,9 @@ fn alarms(fixture: &mut Fixture, handler: fn(i32) -> std::io::Result<()>) -> Res
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     handler(Signal::SIGALRM as i32).context("set the handler")?;
-    sys::signal::interval_timer(150).context("start the timer")?;
+    syscalls::alarm::interval_timer(150).context("start the timer")?;
     under_storm(fixture, &mut seat, &mut tally);
-    sys::signal::interval_timer(0).context("stop the timer")?;
+    syscalls::alarm::interval_timer(0).context("stop the timer")?;
     let repeats = seat.repeats;
     fixture.keep(seat);
     Ok(json!({"tally": tally.json(), "repeats": repeats}))
@@ -56,7 +56,7 @@ fn alarms(fixture: &mut Fixture, handler: fn(i32) -> std::io::Result<()>) -> Res
 
 /// Alarms whose handlers let the kernel repeat.
 pub(super) fn restarting_signals(fixture: &mut Fixture) -> Result<Value> {
-    alarms(fixture, sys::signal::restarts)
+    alarms(fixture, syscalls::alarm::restarts)
 }
 
 /// Alarms that end calls with EINTR, and a loop that makes them again.
@@ -68,7 +68,7 @@ pub(super) fn interrupting_signals(fixture: &mut Fixture) -> Result<Value> {
 pub(super) fn profiling_signals(fixture: &mut Fixture) -> Result<Value> {
     let profiled = sys::signal::ThreadId::current();
     let signal = Signal::SIGPROF as i32;
-    sys::signal::restarts(signal).context("set the handler")?;
+    syscalls::alarm::restarts(signal).context("set the handler")?;
     let mut seat = Seat::take()?;
     let mut tally = Tally::default();
     let until = Instant::now() + STORM;

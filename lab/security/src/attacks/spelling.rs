@@ -6,7 +6,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nvabi::layout::{nvos21, nvos64};
 use nvabi::{bytes, class};
 use serde_json::{Value, json};
-use sys::probe::{Guard, PAGE_BYTES, Pages};
+use syscalls::probe::{Guard, PAGE_BYTES, Pages};
 
 use crate::seat::{
     ALLOC, ALLOC_SHORT, Answer, CONTROL, Calls, Interrupted, New, Seat, allocated, errno_of,

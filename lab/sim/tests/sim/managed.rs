@@ -14,7 +14,7 @@ use nvabi::status::{
 };
 use nvabi::uvm;
 use sim::Machine;
-use sys::mapping::Mapping;
+use syscalls::mapping::Mapping;
 
 const BYTES: u32 = 1 << 20;
 

@@ -287,7 +287,7 @@ fn a_card_s_policy_is_that_of_all_who_named_none() {
         Some(CardRules {
             policy: ComputePolicy::FairShare,
             max_tenants: 4,
-            idle: Idle::Waste,
+            idle: plan::Idle::Waste,
             prio_ratio_percent: 50,
             ..done.before
         })

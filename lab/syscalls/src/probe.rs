@@ -49,24 +49,19 @@ pub fn mmap(file: BorrowedFd<'_>, sharing: Sharing, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// `seccomp(SECCOMP_SET_MODE_FILTER, flags, NULL)`: no filter can come of it, as its program is not readable.
+/// An ioctl with all 64 bits of the command register given and zeroed memory as its struct.
 ///
 /// # Errors
-/// Always: `EFAULT` or `EINVAL` by the kernel, or what a filter answers.
-pub fn install_nothing(flags: u64) -> io::Result<()> {
-    // SAFETY: the kernel reads the program through a null pointer and fails.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            flags,
-            std::ptr::null::<libc::sock_fprog>(),
-        )
-    };
+/// The system's.
+pub fn with_registers(fd: BorrowedFd<'_>, cmd: u64) -> io::Result<i64> {
+    let mut scratch = vec![0u8; 16 * 1024];
+    // SAFETY: no command copies more than its 14-bit size field, nor one without (UVM's, of 9264 bytes at most); the block lives across the call.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), cmd, scratch.as_mut_ptr()) };
     if answer < 0 {
         Err(io::Error::last_os_error())
     } else {
-        Ok(())
+        Ok(answer)
     }
 }
 
@@ -200,13 +195,9 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn without_a_filter_a_file_maps_and_no_listener_comes_of_nothing() {
+    fn without_a_filter_a_file_maps() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         mmap(file.as_fd(), Sharing::Private, 0).unwrap();
-        assert_eq!(
-            install_nothing(1 << 3).unwrap_err().raw_os_error(),
-            Some(libc::EFAULT)
-        );
     }
 
     #[test]

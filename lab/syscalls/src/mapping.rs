@@ -9,17 +9,6 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
-use nix::unistd::{SysconfVar, sysconf};
-
-/// Bytes of a page of this kernel's.
-#[must_use]
-pub fn page_bytes() -> u64 {
-    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    // The C library has it from the kernel's auxiliary vector, where it always is.
-    bytes
-        .and_then(|bytes| bytes.try_into().ok())
-        .unwrap_or(4096)
-}
 
 /// A shared, writable mapping of a file.
 #[derive(Debug)]
