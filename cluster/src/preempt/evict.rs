@@ -249,6 +249,7 @@ mod tests {
             operation: "evict pod team/a".to_owned(),
             why: "This pod has more than one PodDisruptionBudget".to_owned(),
             status,
+            absent: None,
         })
     }
 
