@@ -124,10 +124,13 @@ const ATTEMPTS: [Attempt; 38] = [
         refused: &["deletecollection"],
     },
     Attempt {
-        name: "agent: reads secrets",
+        name: "agent: lists secrets and claims",
         by: Actor::Agent,
-        verb: Verb::Run(&["get", "secrets", "-A"]),
-        refused: &["secrets", "forbidden"],
+        verb: Verb::Run(&["get", "secrets,resourceclaims", "-A"]),
+        refused: &[
+            "cannot list resource \"secrets\"",
+            "cannot list resource \"resourceclaims\"",
+        ],
     },
     Attempt {
         name: "agent: an event",
