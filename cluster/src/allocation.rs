@@ -35,6 +35,13 @@ pub(crate) struct ClaimRef {
     pub(crate) uid: ClaimUid,
 }
 
+impl ClaimRef {
+    /// As the API server names it where it is not there.
+    pub(crate) fn object(&self) -> String {
+        format!("resourceclaims/{}", self.name)
+    }
+}
+
 /// What the kubelet is answered, and what is written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Allocation {

@@ -32,6 +32,9 @@ pub(crate) const PAGE: u32 = 8;
 /// Objects of one answer of kinds that no tenant writes: nodes, slices, classes and namespaces.
 pub(crate) const LONG_PAGE: u32 = 500;
 
+/// The reason of a status about an object that is not there.
+const NOT_FOUND: &str = "NotFound";
+
 /// Set in every pod.
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -246,10 +249,13 @@ pub(crate) async fn answer<T>(
     operation: impl FnOnce() -> String,
     question: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, Error> {
+    let mut absent = None;
     let (why, status) = match tokio::time::timeout(ANSWER, question).await {
         Ok(Ok(answer)) => return Ok(answer),
         Ok(Err(kube::Error::Api(status))) => {
             let text = format!("{} {}: {}", status.code, status.reason, status.message);
+            let object = status.details.filter(|_| status.reason == NOT_FOUND);
+            absent = object.map(|object| format!("{}/{}", object.kind, object.name));
             (text, Some(status.code))
         }
         Ok(Err(error)) => (host_config::chain(&error), None),
@@ -259,6 +265,7 @@ pub(crate) async fn answer<T>(
         operation: operation(),
         why,
         status,
+        absent,
     })
 }
 

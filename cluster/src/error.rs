@@ -61,6 +61,8 @@ pub enum Error {
         why: String,
         /// The status; `None`: no answer came.
         status: Option<u16>,
+        /// What the server knows not to be there: its resource and name, as `pods/a`.
+        absent: Option<String>,
     },
     /// The gRPC server ended.
     #[error("serve the kubelet on {path}")]
@@ -83,14 +85,9 @@ impl Error {
         }
     }
 
-    /// Whether the API server answered that there is no such object.
-    pub(crate) fn is_absent(&self) -> bool {
-        matches!(
-            self,
-            Self::Api {
-                status: Some(404),
-                ..
-            }
-        )
+    /// Whether the API server answered that there is no such object: its resource and name, as `pods/a`. A proxy's 404, or that of a server that
+    /// does not serve the resource, tells nothing of it.
+    pub(crate) fn is_absent(&self, object: &str) -> bool {
+        matches!(self, Self::Api { absent: Some(absent), .. } if absent == object)
     }
 }

@@ -1,11 +1,12 @@
 //! The node itself: its state folder, its driver, and the reservations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cards::claims::{ClaimUid, Claims, Record};
+use cards::claims::{ClaimUid, Claims, Pointer, Record};
+use cards::reservations::Entry;
 use cards::{Card, GpuUuid, Inventory, PodNames, events, health, reservations};
 use host_config::Config;
 use host_config::config::Strength;
@@ -104,31 +105,50 @@ impl Host {
 
     /// What containers have of each card, and claims whose container has not come.
     fn accounts(&self) -> Result<BTreeMap<GpuUuid, Account>, Fault> {
-        let mut taken = BTreeSet::new();
+        let cards = reservations::look(&self.config.state_dir)?;
+        let records = self.records()?;
+        let shares = records.iter().flat_map(Record::shares);
+        let mut prepared: Prepared<'_> = shares
+            .map(|(pointer, share, _)| (pointer, (&share.card, share.memory_bytes)))
+            .collect();
         let mut accounts: BTreeMap<GpuUuid, Account> = BTreeMap::new();
-        for card in reservations::look(&self.config.state_dir)? {
+        for card in &cards {
             let account = accounts.entry(card.uuid.clone()).or_default();
             account.reserved_bytes = card.reserved_bytes();
-            for entry in card.grants {
-                if entry.claims.is_empty() {
-                    account.outside_bytes =
-                        account.outside_bytes.saturating_add(entry.reserved_bytes());
-                }
-                taken.extend(entry.claims);
-            }
+            let of_grants = card.grants.iter();
+            let of_grants = of_grants.map(|entry| self.outside_bytes(&card.uuid, entry, &prepared));
+            account.outside_bytes = of_grants.fold(0, u64::saturating_add);
         }
-        for record in self.records()? {
-            for (pointer, share, _) in record.shares() {
-                if !taken.contains(&pointer) {
-                    let account = accounts.entry(share.card.clone()).or_default();
-                    account.reserved_bytes =
-                        account.reserved_bytes.saturating_add(share.memory_bytes);
-                }
-            }
+        let taken = cards.into_iter().flat_map(|card| card.grants);
+        for pointer in taken.flat_map(|entry| entry.claims) {
+            prepared.remove(&pointer);
+        }
+        for (card, memory_bytes) in prepared.into_values() {
+            let account = accounts.entry(card.clone()).or_default();
+            account.reserved_bytes = account.reserved_bytes.saturating_add(memory_bytes);
         }
         Ok(accounts)
     }
+
+    /// What a container has of a card and the scheduler does not count: it has no claim, or goes on with one that is gone. One that has ended
+    /// gives its share back in a moment.
+    fn outside_bytes(&self, card: &GpuUuid, entry: &Entry, prepared: &Prepared<'_>) -> u64 {
+        let mut claims = entry.claims.iter();
+        let has_all = claims.all(|pointer| prepared.contains_key(pointer));
+        let is_counted = has_all || !vgpu::claims::is_used_by(&self.config, &entry.key);
+        if !entry.claims.is_empty() && is_counted {
+            return 0;
+        }
+        let shares = entry.claims.iter();
+        let shares = shares.filter_map(|pointer| prepared.get(pointer));
+        let counted = shares.filter(|(of, _)| *of == card);
+        let counted = counted.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+        entry.reserved_bytes().saturating_sub(counted)
+    }
 }
+
+/// Shares of the claims that are prepared: of which card, and how much of its memory.
+type Prepared<'a> = BTreeMap<Pointer, (&'a GpuUuid, u64)>;
 
 /// A container's pod by the names that its frontend has recorded, and by the claims that are prepared for the pod.
 fn pod_of_log(pod: &PodNames, records: &[Record]) -> PodOfLog {

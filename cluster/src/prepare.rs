@@ -17,6 +17,7 @@ use cards::claims::{ClaimUid, Pointer, Record};
 use cards::events::now_unix_ms;
 use fit::lean;
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::GetParams;
 use tokio::sync::Semaphore;
 
 use crate::allocation::{self, Allocation, ClaimRef, PreparedDevice};
@@ -95,9 +96,9 @@ impl Preparer {
     async fn prepare_uncounted(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let name = format!("claim {}/{}", claim.namespace, claim.name);
         let attempt = Attempt::begin(&self.under_way, &claim.uid);
-        let object = match self.get(&claim).await {
+        let object = match self.get(&claim, &GetParams::default()).await {
             Ok(object) => ResourceClaim::from(object),
-            Err(error) if error.is_absent() => {
+            Err(error) if error.is_absent(&claim.object()) => {
                 return Err(format!("{name} is gone: it was deleted"));
             }
             Err(error) => return Err(host_config::chain(&error)),
@@ -129,7 +130,11 @@ impl Preparer {
     ///
     /// # Errors
     /// The server's word, or that none came.
-    pub(crate) async fn get(&self, claim: &ClaimRef) -> Result<lean::Claim, Error> {
+    pub(crate) async fn get(
+        &self,
+        claim: &ClaimRef,
+        params: &GetParams,
+    ) -> Result<lean::Claim, Error> {
         let claims = self
             .connection
             .namespaced::<lean::Claim>(&claim.namespace)
@@ -137,7 +142,7 @@ impl Preparer {
         let operation = || format!("get claim {}/{}", claim.namespace, claim.name);
         // Never closed.
         let _reader = self.readers.acquire().await.ok();
-        api::answer(operation, claims.get(&claim.name)).await
+        api::answer(operation, claims.get_with(&claim.name, params)).await
     }
 
     /// The driver may not answer for long, and what is given back does not wait for it: the files have a turn of their own.

@@ -324,7 +324,7 @@ fn of_node(node: &NodeName, reason: Reason, about: &str, text: String) -> Report
 async fn delete(slices: &Api<ResourceSlice>, name: &str) -> Result<(), Error> {
     let operation = || format!("delete resourceslice {name}");
     match api::answer(operation, slices.delete(name, &DeleteParams::default())).await {
-        Err(error) if !error.is_absent() => Err(error),
+        Err(error) if !error.is_absent(&format!("resourceslices/{name}")) => Err(error),
         Ok(_) | Err(_) => {
             tracing::info!(slice = name, "deleted");
             Ok(())

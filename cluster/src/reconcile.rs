@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cards::claims::{ClaimUid, PodOfClaim, Record};
+use kube::api::GetParams;
 
 use crate::allocation::{self, ClaimRef};
 use crate::backoff::Backoff;
@@ -44,10 +45,14 @@ struct Looks {
     done: u32,
     /// Claims that were made for one pod, which nobody else names.
     of_one_pod: BTreeSet<ClaimUid>,
+    /// Claims that the server did not have in the last look.
+    absent: BTreeSet<ClaimUid>,
 }
 
 /// A claim as the server has it.
 enum Found {
+    /// The server has no such object. A record is not released by one such answer.
+    Absent,
     /// Nobody can use its record any more, and why.
     Gone(&'static str),
     There {
@@ -71,9 +76,15 @@ impl Looks {
             self.of_one_pod.clear();
         }
         let mut looked = Ok(());
+        // What the server answers from its memory is good enough to find further pods, and costs it nothing.
+        let params = match is_whole {
+            true => GetParams::default(),
+            false => GetParams::any(),
+        };
+        let absent = std::mem::take(&mut self.absent);
         for record in records {
             if !self.of_one_pod.contains(&record.claim.uid) {
-                let this = self.look(preparer, record).await;
+                let this = self.look(preparer, record, &params, &absent).await;
                 looked = looked.and(this);
             }
         }
@@ -82,13 +93,25 @@ impl Looks {
         looked
     }
 
-    async fn look(&mut self, preparer: &Preparer, record: Record) -> Result<(), String> {
+    async fn look(
+        &mut self,
+        preparer: &Preparer,
+        record: Record,
+        params: &GetParams,
+        absent: &BTreeSet<ClaimUid>,
+    ) -> Result<(), String> {
         let uid = record.claim.uid.clone();
-        match find(preparer, &record).await? {
-            Found::Gone(why) => {
-                tracing::info!(claim = %record.claim, why, "released");
-                preparer.unprepare(uid).await?;
+        let mut found = find(preparer, &record, params).await?;
+        // The server's memory may be of a moment before the claim was made, or given here.
+        if !matches!(found, Found::There { .. }) && params.resource_version.is_some() {
+            found = find(preparer, &record, &GetParams::default()).await?;
+        }
+        match found {
+            Found::Absent if !absent.contains(&uid) => {
+                self.absent.insert(uid);
             }
+            Found::Absent => release(preparer, &record, "the claim is gone").await?,
+            Found::Gone(why) => release(preparer, &record, why).await?,
             Found::There {
                 pods,
                 is_of_one_pod,
@@ -111,7 +134,12 @@ impl Looks {
     }
 }
 
-async fn find(preparer: &Preparer, record: &Record) -> Result<Found, String> {
+async fn release(preparer: &Preparer, record: &Record, why: &str) -> Result<(), String> {
+    tracing::info!(claim = %record.claim, why, "released");
+    preparer.unprepare(record.claim.uid.clone()).await
+}
+
+async fn find(preparer: &Preparer, record: &Record, params: &GetParams) -> Result<Found, String> {
     if device_plugin::is_ours(&record.claim.uid) {
         let why = "a device plugin made it, and claims are served here now";
         return Ok(Found::Gone(why));
@@ -125,9 +153,9 @@ async fn find(preparer: &Preparer, record: &Record) -> Result<Found, String> {
         name: record.claim.name.clone(),
         uid: record.claim.uid.clone(),
     };
-    let object = match preparer.get(&claim).await {
+    let object = match preparer.get(&claim, params).await {
         Ok(object) => object,
-        Err(error) if error.is_absent() => return Ok(Found::Gone("the claim is gone")),
+        Err(error) if error.is_absent(&claim.object()) => return Ok(Found::Absent),
         Err(error) => return Err(host_config::chain(&error)),
     };
     if object.metadata.uid.as_deref() != Some(claim.uid.as_str()) {

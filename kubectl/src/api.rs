@@ -12,8 +12,10 @@ use serde::de::DeserializeOwned;
 use crate::options::ClusterOptions;
 use crate::text;
 
-/// Objects of one page. A list of 100 000 claims is read in so many steps, none of which is large for either side.
+/// Objects of one page.
 const PAGE: u32 = 500;
+/// The same of kinds that tenants write: one may have 1.5 MB, and a page has to come within [`ANSWER`].
+const SHORT_PAGE: u32 = 32;
 /// How long the connection, and each page, may take.
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
@@ -145,7 +147,11 @@ impl Cluster {
     {
         let operation = || format!("list {what}");
         let first = || {
-            let params = ListParams::default().limit(PAGE);
+            let limit = match &*K::plural(&()) {
+                "resourceclaims" | "events" => SHORT_PAGE,
+                _ => PAGE,
+            };
+            let params = ListParams::default().limit(limit);
             match fields {
                 Some(fields) => params.fields(fields),
                 None => params,
@@ -308,4 +314,56 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text::message(&texts.join(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use hyper::{Request, Response};
+    use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+    use kube::client::Body;
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+
+    #[test]
+    fn claims_are_read_in_short_pages_to_the_last_one() {
+        let questions = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&questions);
+        let service = service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            let next = if uri.contains("continue=") {
+                ""
+            } else {
+                "more"
+            };
+            kept.lock().unwrap().push(uri);
+            let items = serde_json::json!([{"metadata": {"name": "a"}, "spec": {"driver": "d", "pool": {
+                "name": "p", "generation": 1, "resourceSliceCount": 1,
+            }}}]);
+            let list = serde_json::json!({"metadata": {"continue": next}, "items": items});
+            let answer = Response::new(Body::from(list.to_string().into_bytes()));
+            std::future::ready(Ok::<_, BoxError>(answer))
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let cluster = Cluster {
+                client: Client::new(service, "default"),
+                namespace: "default".to_owned(),
+            };
+            let claims = cluster.all("claims", None, Some::<ResourceClaim>).await;
+            assert_eq!(claims.unwrap().len(), 2);
+            let slices = cluster.all("slices", None, Some::<ResourceSlice>).await;
+            assert_eq!(slices.unwrap().len(), 2);
+        });
+        let questions = questions.lock().unwrap();
+        let limits = questions.iter().map(|uri| uri.contains("limit=32"));
+        assert_eq!(
+            limits.collect::<Vec<_>>(),
+            [true, true, false, false],
+            "{questions:?}"
+        );
+    }
 }

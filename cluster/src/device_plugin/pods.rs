@@ -143,7 +143,7 @@ impl PodResources {
         let operation = || format!("get pod {namespace}/{name}");
         let pod = match api::answer(operation, pods.get(name)).await {
             Ok(pod) => pod,
-            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) if error.is_absent(&format!("pods/{name}")) => return Ok(None),
             Err(error) => return Err(host_config::chain(&error)),
         };
         let phase = pod.status.phase;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::facts::{Cluster, NodePlan};
+use super::pauses::Standing;
 use super::waiter::Waiter;
 use crate::api::{self, Connection};
 use crate::error::Error;
@@ -49,7 +50,8 @@ pub(super) async fn carry_out(
     plan: &NodePlan,
     cluster: &Cluster,
 ) -> Result<Outcome, Error> {
-    if !waits(connection, waiter).await? {
+    let (namespace, name) = (&waiter.namespace, &waiter.name);
+    if standing(connection, namespace, name, &waiter.uid).await? != Standing::Waits {
         return Ok(Outcome::Outdated);
     }
     for uid in &plan.victims {
@@ -110,17 +112,28 @@ async fn report(connection: &Connection, event: ObjectEvent<'_>) {
     }
 }
 
-/// Whether the pod is still there and not placed.
-async fn waits(connection: &Connection, waiter: &Waiter) -> Result<bool, Error> {
-    let pods = connection.namespaced::<Pod>(&waiter.namespace).await?;
-    let operation = || format!("get pod {}/{}", waiter.namespace, waiter.name);
-    let pod = api::answer(operation, pods.get_opt(&waiter.name)).await?;
-    Ok(pod.is_some_and(|pod| {
-        let is_placed = pod.spec.is_some_and(|spec| spec.node_name.is_some());
-        pod.metadata.uid.as_ref() == Some(&waiter.uid)
-            && pod.metadata.deletion_timestamp.is_none()
-            && !is_placed
-    }))
+/// What became of a pod that waited.
+///
+/// # Errors
+/// What the server does not answer.
+pub(super) async fn standing(
+    connection: &Connection,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<Standing, Error> {
+    let pods = connection.namespaced::<Pod>(namespace).await?;
+    let operation = || format!("get pod {namespace}/{name}");
+    let pod = api::answer(operation, pods.get_opt(name)).await?;
+    let is_it = |pod: &Pod| pod.metadata.uid.as_deref() == Some(uid);
+    let Some(pod) = pod.filter(is_it) else {
+        return Ok(Standing::Gone);
+    };
+    Ok(match pod.metadata.deletion_timestamp {
+        _ if pod.spec.is_some_and(|spec| spec.node_name.is_some()) => Standing::Placed,
+        Some(_) => Standing::Gone,
+        None => Standing::Waits,
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,6 +262,7 @@ mod tests {
             operation: "evict pod team/a".to_owned(),
             why: "This pod has more than one PodDisruptionBudget".to_owned(),
             status,
+            absent: None,
         })
     }
 

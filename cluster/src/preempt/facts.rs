@@ -7,7 +7,7 @@ use fit::lean;
 use fit::needs::{Classes, Needs};
 use fit::nodes::{self, NodeFacts};
 use fit::preempt::{self, Budgets, Holder, Holders, Standing, Verdict};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
 use kube::core::{Selector, SelectorExt};
@@ -16,6 +16,7 @@ use super::waiter::Waiter;
 use crate::api::{Connection, LONG_PAGE, PAGE};
 use crate::error::Error;
 use crate::names::DRIVER;
+use crate::quota;
 
 /// Steps of all searches for one pod. A node of 8 cards in parts takes some hundred, so that there are some thousand nodes in it; a pod that takes
 /// all of them takes the time of 20 nodes with a search that does not end.
@@ -32,6 +33,8 @@ pub(super) struct Cluster {
     classes: Classes,
     /// Of the pods that wait, by namespace and name.
     claims: BTreeMap<(String, String), ResourceClaim>,
+    /// Claims that may be allocated, by namespaces with a maximum of GPU memory.
+    grants: BTreeMap<String, BTreeSet<String>>,
     /// Uids that hold another driver's devices.
     foreign: BTreeSet<String>,
     pub(super) holders: Holders,
@@ -91,6 +94,12 @@ impl Cluster {
             nodes.insert(node.name.clone(), node);
         };
         connection.each("nodes", long_page(), take).await?;
+        let mut grants = BTreeMap::new();
+        let take = |namespace: Namespace| {
+            let granted = quota::grants(&namespace.metadata);
+            grants.extend(namespace.metadata.name.zip(granted));
+        };
+        connection.each("namespaces", long_page(), take).await?;
         let mut slices = Vec::new();
         let list = long_page().fields(&format!("spec.driver={DRIVER}"));
         let take = |slice: ResourceSlice| slices.push(slice);
@@ -113,6 +122,7 @@ impl Cluster {
             nodes,
             classes,
             claims: claims.of_waiting,
+            grants,
             foreign: claims.foreign,
             holders: ending,
             budgets: Budgets::new(),
@@ -192,6 +202,12 @@ impl Cluster {
             if let Some(allocation) = allocation {
                 bound.extend(allocation.node_selector.as_ref());
                 continue;
+            }
+            // The scheduler may not allocate it, whoever goes.
+            let grants = self.grants.get(&waiter.namespace);
+            let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+            if grants.is_some_and(|granted| !granted.contains(uid)) {
+                return None;
             }
             let needs = Needs::of(&claim.spec, &self.classes);
             // Of another driver it is not known whether it has what is asked of it.

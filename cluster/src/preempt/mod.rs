@@ -19,10 +19,11 @@
 
 mod evict;
 mod facts;
+mod pauses;
 mod turns;
 mod waiter;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,14 +35,12 @@ use crate::error::Error;
 
 use self::evict::Outcome;
 use self::facts::{Cluster, Decision, NodePlan};
+use self::pauses::{Again, Pauses};
 use self::turns::Turns;
 use self::waiter::Waiter;
 
 /// Nodes whose plans are tried for a pod in one look.
 const PLANS_MAX: usize = 8;
-
-/// The longest pause: after evictions that have not helped, of a pod that nothing helps, and of one that takes too long to judge.
-const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// How often the controller looks, and how long it waits.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +68,7 @@ pub async fn run_preemption(access: Access, pace: PreemptionPace, stop: impl Fut
     let mut controller = Controller {
         connection: Arc::new(Connection::new(access)),
         pace,
-        pauses: BTreeMap::new(),
+        pauses: Pauses::default(),
         turns: Turns::default(),
     };
     tokio::select! {
@@ -81,28 +80,8 @@ pub async fn run_preemption(access: Access, pace: PreemptionPace, stop: impl Fut
 struct Controller {
     connection: Arc<Connection>,
     pace: PreemptionPace,
-    /// By the uid of a pod that waits.
-    pauses: BTreeMap<String, Pause>,
+    pauses: Pauses,
     turns: Turns,
-}
-
-/// When a pod has its next turn.
-#[derive(Debug, Clone, Copy)]
-struct Pause {
-    doubled: u32,
-    until: Instant,
-}
-
-/// When a pod is judged again.
-#[derive(Debug, Clone, Copy)]
-enum Again {
-    AtOnce,
-    /// Others have their turn before.
-    InTurn,
-    /// Twice as late as the last time.
-    Doubled,
-    /// After the longest pause.
-    Late,
 }
 
 impl Controller {
@@ -131,14 +110,14 @@ impl Controller {
     async fn look(&mut self) -> Result<(), Error> {
         let mut waiting = waiter::read(&self.connection, self.pace.patience).await?;
         let uids: BTreeSet<String> = waiting.iter().map(|waiter| waiter.uid.clone()).collect();
-        self.pauses.retain(|uid, _| uids.contains(uid));
+        for (uid, pause) in self.pauses.ended(&uids, Instant::now()) {
+            let (namespace, name) = (&pause.namespace, &pause.name);
+            let standing = evict::standing(&self.connection, namespace, name, &uid).await?;
+            self.pauses.settle(&uid, standing);
+        }
         self.turns.begin(&uids);
         let now = Instant::now();
-        let is_due = |waiter: &Waiter| {
-            let pause = self.pauses.get(&waiter.uid);
-            pause.is_none_or(|pause| pause.until <= now)
-        };
-        waiting.retain(is_due);
+        waiting.retain(|waiter| self.pauses.is_due(waiter, now));
         let mut waiting = self.turns.choose(waiting);
         if waiting.is_empty() {
             return Ok(());
@@ -162,7 +141,7 @@ impl Controller {
                     Ok(outcome) => outcome,
                     Err(error) => {
                         // Should it be this pod's plan that the server hangs on, others have their turn before it.
-                        self.pause(waiter, Again::InTurn);
+                        self.pauses.pause(waiter, Again::InTurn, &self.pace);
                         return Err(error);
                     }
                 },
@@ -172,7 +151,7 @@ impl Controller {
                 Outcome::Denied => Again::InTurn,
                 Outcome::Outdated => Again::AtOnce,
             };
-            self.pause(waiter, again);
+            self.pauses.pause(waiter, again, &self.pace);
             if outcome != Outcome::Denied {
                 break;
             }
@@ -188,7 +167,7 @@ impl Controller {
             Decision::TooMany => Again::Late,
         };
         self.turns.judged(waiter);
-        self.pause(waiter, again);
+        self.pauses.pause(waiter, again, &self.pace);
         false
     }
 
@@ -206,25 +185,6 @@ impl Controller {
             }
         }
         Ok(Outcome::Denied)
-    }
-
-    fn pause(&mut self, waiter: &Waiter, again: Again) {
-        let now = Instant::now();
-        let pause = self.pauses.entry(waiter.uid.clone()).or_insert(Pause {
-            doubled: 0,
-            until: now,
-        });
-        pause.until = now
-            + match again {
-                Again::AtOnce => Duration::ZERO,
-                Again::InTurn => self.pace.period * 3,
-                Again::Doubled => {
-                    let doubled = self.pace.pause.saturating_mul(1 << pause.doubled.min(10));
-                    pause.doubled = pause.doubled.saturating_add(1);
-                    doubled.min(PAUSE_MAX)
-                }
-                Again::Late => PAUSE_MAX,
-            };
     }
 }
 

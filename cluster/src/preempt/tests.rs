@@ -112,7 +112,7 @@ fn controller_of(
     let controller = Controller {
         connection: Arc::new(connection),
         pace: PreemptionPace::default(),
-        pauses: BTreeMap::new(),
+        pauses: Pauses::default(),
         turns: Turns::default(),
     };
     (controller, questions)
@@ -120,8 +120,8 @@ fn controller_of(
 
 /// How long pods pause that were judged just now, seconds.
 fn pauses_s(controller: &Controller) -> Vec<u64> {
-    let pauses = controller.pauses.values();
-    let left = pauses.map(|pause| pause.until - Instant::now());
+    let pauses = controller.pauses.of_pods.values();
+    let left = pauses.map(|pause| pause.next.until - Instant::now());
     // What has passed since is rounded away.
     left.map(|left| (left.as_secs() + 5) / 10 * 10).collect()
 }
@@ -151,7 +151,7 @@ async fn a_plan_that_the_server_refuses_leaves_other_plans_and_other_pods_their_
         controller(|_| refusal(500, "This pod has more than one PodDisruptionBudget"));
     none.look().await.unwrap();
     assert_eq!(evictions(&questions), ["a?", "b?", "a?", "b?"]);
-    assert_eq!(none.pauses.len(), 2);
+    assert_eq!(none.pauses.of_pods.len(), 2);
     none.look().await.unwrap();
     assert_eq!(evictions(&questions).len(), 4, "nobody is due");
 }
@@ -173,7 +173,7 @@ async fn an_eviction_that_its_dry_run_allowed_is_tried_again_while_the_server_ha
 async fn a_pod_that_fits_in_a_moment_pauses_and_others_have_its_place() {
     let (mut controller, questions) = controller_of(pod_that_ends, |_| (201, json!({})));
     controller.look().await.unwrap();
-    assert_eq!(controller.pauses.len(), 2);
+    assert_eq!(controller.pauses.of_pods.len(), 2);
     assert_eq!(evictions(&questions), [""; 0]);
 }
 
@@ -188,7 +188,7 @@ async fn a_pod_that_fits_on_no_empty_card_has_no_pods_read() {
     // As large as no card is.
     let (connection, questions) = fake::serve(|_, uri, _| answer(holder, "48Gi", uri));
     controller.connection = Arc::new(connection);
-    controller.pauses.clear();
+    controller.pauses = Pauses::default();
     controller.look().await.unwrap();
     let lists = sys::sync::lock(&questions).split_off(0);
     let is_read = |part: &str| lists.iter().any(|question| question.contains(part));
@@ -203,8 +203,8 @@ async fn a_pod_that_nothing_helps_pauses_twice_as_long_each_time() {
     for pause_s in [30, 60, 120, 240, 480, 600, 600] {
         controller.look().await.unwrap();
         assert_eq!(pauses_s(&controller), [pause_s, pause_s]);
-        for pause in controller.pauses.values_mut() {
-            pause.until = Instant::now();
+        for pause in controller.pauses.of_pods.values_mut() {
+            pause.next.until = Instant::now();
         }
     }
     assert_eq!(evictions(&questions), [""; 0]);
@@ -225,4 +225,82 @@ async fn what_tenants_write_is_read_in_short_pages() {
     assert_eq!(lists("/resourceclaims?"), [true]);
     assert_eq!(lists("/poddisruptionbudgets?"), [true]);
     assert_eq!(lists("/nodes?"), [false]);
+}
+
+/// A pod of a new name and uid for each one that its tenant deletes, and what a server has of the former ones.
+async fn evictions_of_fresh_pods(former: fn(&str) -> (u16, Value)) -> (Controller, Vec<String>) {
+    let made = Arc::new(AtomicUsize::new(0));
+    let name = |number: usize| format!("fresh-{number}");
+    let of_server = Arc::clone(&made);
+    let (connection, questions) = fake::serve(move |method, uri, _| {
+        let now = name(of_server.load(Relaxed));
+        let path = uri.split('?').next().unwrap();
+        let last = path.rsplit('/').next().unwrap();
+        match (method, last) {
+            ("POST", "eviction") => (201, json!({})),
+            ("POST", _) => (201, json!({"metadata": {}})),
+            ("GET", of) if of == now => (200, pod(of, 9, false)),
+            ("GET", of) if of.starts_with("fresh-") => former(of),
+            ("GET", "pods") if uri.contains("spec.nodeName") => page(&[pod(&now, 9, false)], ""),
+            ("GET", "resourceclaims") => {
+                let held = ["a", "b"].map(|uid| {
+                    claim(
+                        uid,
+                        "24Gi",
+                        Some((if uid == "a" { "n1" } else { "n2" }, uid)),
+                    )
+                });
+                page(&[&held[..], &[claim(&now, "24Gi", None)]].concat(), "")
+            }
+            _ => answer(holder, "24Gi", uri),
+        }
+    });
+    let mut controller = Controller {
+        connection: Arc::new(connection),
+        pace: PreemptionPace::default(),
+        pauses: Pauses::default(),
+        turns: Turns::default(),
+    };
+    for number in 0..4 {
+        made.store(number, Relaxed);
+        controller.look().await.unwrap();
+    }
+    let evicted = evictions(&questions);
+    (controller, evicted)
+}
+
+#[tokio::test]
+async fn a_fresh_pod_waits_as_long_as_the_one_that_was_deleted_for_it() {
+    let gone = |_: &str| {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"});
+        (404, status)
+    };
+    let (controller, evicted) = evictions_of_fresh_pods(gone).await;
+    assert_eq!(evicted, ["a?", "a"], "for the first one alone");
+    assert!(controller.pauses.of_pods.is_empty(), "none was judged");
+    // A pod that was placed leaves nothing to the next one.
+    let (_, evicted) = evictions_of_fresh_pods(|name| (200, pod(name, 9, true))).await;
+    assert_eq!(evicted, ["a?", "a"].repeat(4));
+}
+
+#[tokio::test]
+async fn nobody_goes_for_a_claim_that_may_not_be_allocated() {
+    for (granted, count) in [("other:1", 0), ("other:1,waits:25769803776", 2)] {
+        let annotations = json!({"cgpu.io/max-memory": "24Gi", "cgpu.io/memory-claimed": "48Gi", "cgpu.io/memory-granted": granted});
+        let team = json!({"metadata": {"name": "team", "annotations": annotations}});
+        let (connection, questions) = fake::serve(move |method, uri, _| {
+            match (
+                method,
+                uri.split('?').next().unwrap().rsplit('/').next().unwrap(),
+            ) {
+                ("POST", _) => (201, json!({"metadata": {}})),
+                (_, "namespaces") => page(std::slice::from_ref(&team), ""),
+                _ => answer(holder, "24Gi", uri),
+            }
+        });
+        let (mut controller, _) = controller(|_| (201, json!({})));
+        controller.connection = Arc::new(connection);
+        controller.look().await.unwrap();
+        assert_eq!(evictions(&questions).len(), count, "{granted}");
+    }
 }

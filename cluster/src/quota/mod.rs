@@ -32,6 +32,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use self::claim::Claim;
 use self::known::{Claims, Namespaces};
 use self::namespace::Limited;
+pub(crate) use self::namespace::grants;
 use self::unread::Unread;
 use crate::api::{self, Connection};
 use crate::error::Error;

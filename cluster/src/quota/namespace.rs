@@ -39,6 +39,13 @@ pub(super) struct Limited {
     pub(super) has_failed: bool,
 }
 
+/// Uids of claims that may be allocated in this namespace and are not yet. `None`: it has no maximum, or nobody counts there.
+pub(crate) fn grants(metadata: &ObjectMeta) -> Option<BTreeSet<String>> {
+    let is_limited = metadata.annotations.as_ref()?.contains_key(MAX);
+    let (_, limited) = Limited::of(metadata)?;
+    (is_limited && limited.kept.contains_key(CLAIMED)).then(|| limited.granted())
+}
+
 impl Limited {
     /// `None`: a namespace without a maximum, and without anything of a former one.
     pub(super) fn of(metadata: &ObjectMeta) -> Option<(String, Self)> {

@@ -67,10 +67,6 @@ fn attributes(
     bus_id: Option<String>,
     place: &Place,
 ) -> BTreeMap<String, DeviceAttribute> {
-    let strength = match mode {
-        Mode::Held | Mode::Whole => cards.strength.name(),
-        Mode::Shared => "none",
-    };
     let kind = match mode {
         Mode::Held | Mode::Shared => "vgpu",
         Mode::Whole => "gpu",
@@ -88,7 +84,7 @@ fn attributes(
         ),
         ("policy", text(cards.rules.policy.name())),
         ("mode", text(mode.name())),
-        ("strength", text(strength)),
+        ("strength", text(cards.strength.name())),
         (
             "resource.kubernetes.io/pciBusID",
             bus_id.as_deref().and_then(text),

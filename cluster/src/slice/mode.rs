@@ -6,10 +6,10 @@ pub(crate) const LABEL: &str = "ack.node.gpu.schedule";
 /// How a node's cards are offered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// In parts that are held. `cgpu`, `core_mem`, another value or none.
+    /// In parts. `cgpu`, `core_mem`, another value or none.
     #[default]
     Held,
-    /// In parts that nobody holds: `share`.
+    /// In parts too, under another name: `share`. How they are held is the node's file's.
     Shared,
     /// As wholes: `default`, `topology`.
     Whole,
@@ -19,8 +19,8 @@ impl Mode {
     /// For people.
     pub(crate) fn description(self) -> &'static str {
         match self {
-            Self::Held => "in parts that are held",
-            Self::Shared => "in parts that nobody holds",
+            Self::Held => "in parts",
+            Self::Shared => "in parts of mode shared",
             Self::Whole => "as wholes",
         }
     }

@@ -12,4 +12,5 @@ mod preemption;
 mod quota;
 mod random;
 mod real;
+mod records;
 mod templates;

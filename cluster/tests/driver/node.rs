@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::api::Fault;
 use crate::fixture::kubelet::Kubelet;
-use crate::fixture::{Driver, Fixture, SLICE, claim, claim_path, device, soon, uid, uuid};
+use crate::fixture::{Driver, Fixture, SLICE, claim, claim_path, device, share, soon, uid, uuid};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -414,4 +414,46 @@ async fn a_hung_call_ends() {
     let error = kubelet.prepare_one("c", &uid(1)).await;
     assert!(error.contains("no answer within"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(45));
+}
+
+#[tokio::test]
+async fn what_a_living_container_has_of_a_claim_that_is_gone_is_not_offered() {
+    let fixture = Fixture::new().await;
+    fixture.claim("c", claim(1, "c", 0, "8Gi"));
+    let _driver = fixture.start();
+    let kubelet = fixture.kubelet().await;
+    assert_eq!(kubelet.prepare_one("c", &uid(1)).await, "");
+    let mut program = std::process::Command::new("cat");
+    let mut program = program.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = program.id();
+    // As the container's frontend leaves them.
+    let start_ticks = sys::proc::start_ticks(pid.cast_signed()).unwrap();
+    let first =
+        json!({"pid": pid, "start_ticks": start_ticks, "pid_namespace": null, "groups": []});
+    let container = fixture.path("state/vgpus/k8s.io/c");
+    std::fs::create_dir_all(&container).unwrap();
+    std::fs::write(container.join("first-process.json"), first.to_string()).unwrap();
+    let pointer = format!("{}/vgpu/{}", uid(1), share(1));
+    let quota_bytes = 8_u64 << 30;
+    let grant = json!({
+        "key": {"namespace": "k8s.io", "id": "c"}, "quota_bytes": quota_bytes, "claimed_bytes": quota_bytes, "claims": [pointer],
+        "created_at_unix_ms": 1,
+    });
+    let card = fixture.path("state/cards").join(uuid(0));
+    std::fs::create_dir_all(&card).unwrap();
+    let reservations = json!({"version": 1, "uuid": uuid(0), "grants": [grant]});
+    std::fs::write(card.join("reservations.json"), reservations.to_string()).unwrap();
+    let offered = || {
+        let mut devices = fixture.devices().into_iter();
+        let of_card = devices.find(|of| of["name"] == device(0));
+        of_card.map_or(Value::Null, |of| of["capacity"]["memory"]["value"].clone())
+    };
+    soon("the card", || !offered().is_null()).await;
+    assert_eq!(offered(), "24Gi", "its claim counts");
+    // Its claim is taken from under it; its end gives all of the card back.
+    assert_eq!(kubelet.unprepare("c", &uid(1)).await, "");
+    soon("what is left", || offered() == "16Gi").await;
+    drop(program.stdin.take());
+    program.wait().unwrap();
+    soon("all of it", || offered() == "24Gi").await;
 }

@@ -90,6 +90,23 @@ impl Cluster {
     }
 }
 
+/// A claim that is deleted under its pod would count for nothing: its protection is not the tenant's. Later deletions go through as they always did.
+fn unprotected(cluster: &Cluster) -> Result<()> {
+    let claims = cluster.kubectl.get(&["resourceclaims", TEAM])?;
+    let claims = claims["items"].as_array().context("claims")?;
+    let held = claims
+        .iter()
+        .find(|claim| claim["status"]["allocation"].is_object());
+    let name = held.and_then(|claim| claim["metadata"]["name"].as_str());
+    let name = name.context("an allocated claim")?;
+    let patch = r#"{"metadata":{"finalizers":null}}"#;
+    let claim = ["patch", "--as=tenant", "resourceclaim", name, TEAM];
+    let strip = [&claim[..], &["--type=merge", "--patch", patch]].concat();
+    let refused = cluster.kubectl.run(&strip)?.failure()?;
+    ensure!(refused.contains("has GPUs"), "{refused}");
+    Ok(())
+}
+
 /// Pods from a template: one too many waits, and starts when something is freed.
 fn waiting(cluster: &Cluster) -> Result<()> {
     let gib = json!({"aliyun.com/gpu-mem": 8});
@@ -99,6 +116,7 @@ fn waiting(cluster: &Cluster) -> Result<()> {
     }
     cluster.wait_claimed("16Gi")?;
     cluster.classic("p2", &gib)?;
+    unprotected(cluster)?;
     let why = cluster.wait_reason("p2", "cgpu.io/max-memory: 20Gi")?;
     ensure!(
         why.contains("asks for 8192Mi") && why.contains("16Gi"),
@@ -319,15 +337,12 @@ fn bounded(plane: &ControlPlane) -> Result<()> {
     cluster.wait_claimed("0")?;
     ensure!(cluster.account("cgpu.io/card-memory")? == "24Gi", "a card");
     // Who edits a namespace's objects does not edit the namespace.
-    let bind = [
-        "create",
-        "rolebinding",
-        "t",
-        TEAM,
-        "--clusterrole=admin",
-        "--user=tenant",
-    ];
-    cluster.kubectl.run(&bind)?.success()?;
+    for part in ["view", "edit", "admin"] {
+        // Role `admin` is made of them, where the controller runs that does so.
+        let role = format!("--clusterrole=system:aggregate-to-{part}");
+        let bind = ["create", "rolebinding", part, TEAM, &role, "--user=tenant"];
+        cluster.kubectl.run(&bind)?.success()?;
+    }
     let raise = [
         "annotate",
         "--as=tenant",

@@ -27,6 +27,8 @@ enum Actor {
     AgentOfNoNode,
     /// The controller of templates and quotas.
     Controller,
+    /// Who edits the objects of namespace `default`.
+    Tenant,
     /// Who may do everything.
     Admin,
 }
@@ -46,7 +48,7 @@ enum Verb {
     Run(&'static [&'static str]),
 }
 
-const ATTEMPTS: [Attempt; 35] = [
+const ATTEMPTS: [Attempt; 38] = [
     Attempt {
         name: "agent: a slice of its own node",
         by: Actor::Agent,
@@ -122,10 +124,13 @@ const ATTEMPTS: [Attempt; 35] = [
         refused: &["deletecollection"],
     },
     Attempt {
-        name: "agent: reads secrets",
+        name: "agent: lists secrets and claims",
         by: Actor::Agent,
-        verb: Verb::Run(&["get", "secrets", "-A"]),
-        refused: &["secrets", "forbidden"],
+        verb: Verb::Run(&["get", "secrets,resourceclaims", "-A"]),
+        refused: &[
+            "cannot list resource \"secrets\"",
+            "cannot list resource \"resourceclaims\"",
+        ],
     },
     Attempt {
         name: "agent: an event",
@@ -321,7 +326,28 @@ const ATTEMPTS: [Attempt; 35] = [
         verb: Verb::Allocate("default", "free", BELOW_NOTHING),
         refused: &["claim free, request vgpu", "from 0 to 1Pi"],
     },
+    Attempt {
+        name: "tenant: takes the protection of a claim that has GPUs",
+        by: Actor::Tenant,
+        verb: Verb::Patch("resourceclaim/used", UNPROTECTED),
+        refused: &["claim used has GPUs", "goes when its pods have ended"],
+    },
+    Attempt {
+        name: "tenant: takes the protection of a claim that has nothing",
+        by: Actor::Tenant,
+        verb: Verb::Patch("resourceclaim/free", UNPROTECTED),
+        refused: &[],
+    },
+    Attempt {
+        name: "scheduler: takes the protection of a claim",
+        by: Actor::Admin,
+        verb: Verb::Patch("resourceclaim/used", UNPROTECTED),
+        refused: &[],
+    },
 ];
+
+/// Nothing keeps a claim of this from being deleted at once.
+const UNPROTECTED: &str = r#"{"metadata":{"finalizers":["example.com/other"]}}"#;
 
 /// As the scheduler writes it.
 const ALLOCATION: &str = r#"{"status":{"allocation":{"devices":{"results":[{"request":"vgpu","driver":"gpu.cgpu.io","pool":"n1",
@@ -351,9 +377,11 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
         ("bounded", "held", "4Gi"),
         ("bounded", "granted", "1Mi"),
         ("default", "free", "4Gi"),
+        ("default", "used", "4Gi"),
     ] {
+        let metadata = json!({"name": name, "namespace": namespace, "finalizers": ["resource.kubernetes.io/delete-protection"]});
         admin.create(&json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, "namespace": namespace},
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata,
             "spec": {"devices": {"requests": [{"name": "vgpu", "exactly": {
                 "deviceClassName": "vgpu.cgpu.io", "capacity": {"requests": {"memory": memory}},
             }}]}},
@@ -365,17 +393,36 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
     admin
         .run(&["annotate", "--overwrite", "namespace", "bounded", &grant])?
         .success()?;
+    let tenant = tenant(plane)?;
+    let claim = ["patch", "resourceclaim", "used", "--subresource=status"];
+    let given = [&claim[..], &["--type=merge", "--patch", ALLOCATION]].concat();
+    admin.run(&given)?.success()?;
     let mut answers = BTreeMap::new();
     for attempt in &ATTEMPTS {
         let kubectl = match attempt.by {
             Actor::Agent => &bound,
             Actor::AgentOfNoNode => &unbound,
             Actor::Controller => &controller,
+            Actor::Tenant => &tenant,
             Actor::Admin => &admin,
         };
         answers.insert(attempt.name.to_owned(), attempt.make(kubectl)?);
     }
     Ok(answers)
+}
+
+/// An account with what role `edit` is made of where controllers run.
+fn tenant(plane: &ControlPlane) -> Result<Kubectl> {
+    let admin = plane.kubectl();
+    let account = ["create", "serviceaccount", "tenant", "-n", "cgpu-system"];
+    admin.run(&account)?.success()?;
+    for name in ["view", "edit"] {
+        let role = format!("--clusterrole=system:aggregate-to-{name}");
+        let bind = ["create", "rolebinding", name, "--namespace=default", &role];
+        let subject = ["--serviceaccount=cgpu-system:tenant"];
+        admin.run(&[&bind[..], &subject].concat())?.success()?;
+    }
+    plane.kubectl_of("tenant", None)
 }
 
 /// Compares what came of the attempts with what has to.

@@ -135,10 +135,11 @@ fn limiting(chart: &Chart) -> Result<()> {
     Ok(())
 }
 
-/// Of the host's libraries the agent has NVML alone, where its loader looks.
+/// Of the host's libraries the agent has NVML alone, where its loader looks, whatever the architecture.
 fn with_nvml(chart: &Chart) -> Result<()> {
     let there = "/usr/lib64/libnvidia-ml.so.1";
-    let rendered = chart.render(&["--set", &format!("agent.nvml={there}")])?;
+    let values = format!("agent.nvml={there},image.architecture=arm64");
+    let rendered = chart.render(&["--set", &values])?;
     let rendered = objects(&rendered.success()?.stdout)?;
     let pod = &find(&rendered, "DaemonSet")?["spec"]["template"]["spec"];
     let named = |list: &Value| -> Result<Value> {
@@ -153,8 +154,7 @@ fn with_nvml(chart: &Chart) -> Result<()> {
     );
     let mount = named(&pod["containers"][0]["volumeMounts"])?;
     ensure!(
-        mount["mountPath"] == "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
-            && mount["readOnly"] == true,
+        mount["mountPath"] == "/usr/lib/libnvidia-ml.so.1" && mount["readOnly"] == true,
         "{mount}"
     );
     Ok(())

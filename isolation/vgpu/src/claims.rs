@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cards::ContainerKey;
 use cards::claims::{ClaimUid, Record};
 use cards::lock::StateLock;
 use cards::reservations::Reservations;
@@ -14,7 +15,8 @@ use host_config::Config;
 use crate::host::Host;
 use crate::lifecycle::{reclaim_locked, sweep_sockets};
 use crate::resize::Unsettled;
-use crate::{Error, state};
+use crate::state::ContainerDir;
+use crate::{Error, backend, state};
 
 /// What the driver and the brokers answered, by which claims are reserved.
 #[derive(Debug)]
@@ -77,4 +79,10 @@ pub fn release(config: &Config, claim: &ClaimUid) -> Result<(), Error> {
     let store = DiskStore;
     Reservations::open(&lock, &config.state_dir, &store).unreserve_claim(claim)?;
     Ok(())
+}
+
+/// Whether a process of a container lives, as far as is recorded, or may live: it keeps its share of a claim that is gone.
+#[must_use]
+pub fn is_used_by(config: &Config, key: &ContainerKey) -> bool {
+    backend::has_processes(&ContainerDir::of(&config.state_dir, key)).unwrap_or(true)
 }

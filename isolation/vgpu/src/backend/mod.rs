@@ -178,10 +178,16 @@ fn make(config: &Config, kind: Kind, runtime: Runtime) -> Box<dyn Backend + '_> 
 pub(crate) fn is_live(dir: &ContainerDir) -> Result<bool, Error> {
     Ok(FileLock::is_held(&dir.frontend_lock())?
         || dir.has_broker()?
-        || process::lives(dir)?
-        || init::lives(dir)?
-        || leaf::is_populated(dir)?
+        || has_processes(dir)?
         || share::is_awaited(dir))
+}
+
+/// Whether a process of the container itself lives, as far as is recorded.
+///
+/// # Errors
+/// One that may live cannot be looked at.
+pub(crate) fn has_processes(dir: &ContainerDir) -> Result<bool, Error> {
+    Ok(process::lives(dir)? || init::lives(dir)? || leaf::is_populated(dir)?)
 }
 
 /// Chooses for one container.
