@@ -289,8 +289,9 @@ fn a_card_that_was_not_granted_is_not_registered() {
     let of_another = |arg: &mut [u8]| {
         put_u32(arg, 28, seat.client + 1);
     };
-    for is_bound in [false, true] {
+    for (is_bound, is_compat) in [(false, false), (true, false), (false, true)] {
         fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        fixture.fake.is_compat.store(is_compat, Ordering::Relaxed);
         assert_eq!(seat.call(row, of_another), NV_ERR_INVALID_CLIENT);
     }
     assert_eq!(registered(), 3);
