@@ -27,13 +27,14 @@ use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use journal::state::Op;
-use ledger::{CardSlot, ClientHandle, Operation, Span, Unregistered};
+use ledger::{CardSlot, ClientHandle, Operation, Span};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::{nvos00, os_event};
 use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 use verdict::{Effect, Switch};
 
+use crate::account::registrations;
 use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
@@ -146,16 +147,7 @@ fn take_out(
     match status {
         _ if !change.ledger.has_any_on(uvm_file, card) => Taken::Out,
         Some(NV_OK) => {
-            let which = Unregistered::Card(card);
-            change.record(Operation::Unregister { uvm_file, which });
-            if let Some(span) = Span::new(0, u64::MAX) {
-                let card = Some(card);
-                change.record(Operation::UnmapExternal {
-                    uvm_file,
-                    span,
-                    card,
-                });
-            }
+            registrations::take_out(&mut change, uvm_file, card);
             Taken::Out
         }
         Some(_) => Taken::OnItsWay,

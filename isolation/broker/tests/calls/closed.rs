@@ -4,21 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use broker::account::uuid_bytes;
 use broker::container::Container;
 use broker::reaper::Reaper;
 use driver::FileKind;
 use journal::limits::OBJECT_BYTES;
 use journal::state::{Closing, Op};
 use ledger::{CardSlot, ClientHandle, Counted, Operation, ProcessId};
-use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::os_event;
 use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
-use crate::fake::Seen;
+use crate::fake::{Seen, UUID};
 use crate::files::{REGISTER_FD, reconcile_until, register};
 use crate::fixture::{Fixture, Watch, until};
+use crate::named::map_externally;
 use crate::rm;
+use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -56,6 +59,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "closed::what_somebody_else_closes_is_charged_until_the_driver_has_cleaned_up",
         what_somebody_else_closes_is_charged_for_a_while,
+    ),
+    (
+        "closed::what_is_mapped_on_a_card_ends_with_its_registration",
+        what_is_mapped_ends_with_the_card,
     ),
 ];
 
@@ -354,6 +361,36 @@ fn external_ranges_are_charged_and_freed_with_their_file() {
         assert_eq!(state.ledger.count(Counted::Ranges), 1 + stay);
         assert_eq!(state.ledger.check_invariants(), Ok(()));
     }
+}
+
+/// An address space has no memory of a card that it has taken out: its program may end long after that.
+fn what_is_mapped_ends_with_the_card() {
+    let fixture = Fixture::new(4 * MIB);
+    let tenant = fixture.tenant();
+    let uvm_file = map_without_a_name(&fixture, &tenant, MIB);
+    for (row, left) in [
+        (uvm::UVM_UNREGISTER_GPU_VASPACE, MIB),
+        (uvm::UVM_UNREGISTER_GPU, 0),
+    ] {
+        let mut arg = vec![0; row.size.of(Release::R570) as usize];
+        put(&mut arg, 0, &uuid_bytes(UUID).unwrap());
+        let called = tenant.call(uvm_file, row.cmd, &arg, &[]);
+        assert_eq!((called.ret, fixture.used_bytes()), (Ok(0), left));
+    }
+}
+
+/// A file of nvidia-uvm that maps 1 MiB of memory of so many bytes, which has no other reference.
+fn map_without_a_name(fixture: &Fixture, tenant: &Tenant, bytes: u64) -> i32 {
+    let control = tenant.open(&fixture.path("nvidiactl"));
+    let client = tenant.client(control);
+    let device = tenant.device(control, client);
+    let memory = tenant.memory(control, client, device, 5, bytes);
+    assert_eq!(memory.status(), rm::OK);
+    let uvm_file = tenant.open(&fixture.path("nvidia-uvm"));
+    assert_eq!(map_externally(tenant, uvm_file, (client, 5)), rm::OK);
+    assert_eq!(tenant.free(control, client, device, 5), rm::OK);
+    assert_eq!(fixture.used_bytes(), bytes);
+    uvm_file
 }
 
 /// What was freed by UVM_FREE: first address, bytes.
