@@ -126,7 +126,7 @@ impl GivenUp {
     }
 
     /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is
-    /// room. Says whether our duplicates are closed: a file that the driver is not done with is kept, for so many intervals by now.
+    /// room. Says whether anything was given back: a file that the driver is not done with is kept, for so many intervals by now.
     fn close(&self, container: &Container, file: Arc<OpenFile>, intervals: u32) -> bool {
         let id = file.id;
         let is_over = intervals >= MOST_INTERVALS || lock(&self.retained).len() >= MOST_RETAINED;
@@ -138,9 +138,9 @@ impl GivenUp {
             Left::Nothing => Ok(Watching::Impossible),
             Left::WhileOpen => watch_elsewhere(container, &file),
             Left::Unknown => Err(Errno::EIO),
-            Left::ForNow => {
+            Left::ForNow { has_freed } => {
                 lock(&self.retained).push(Retained { file, intervals });
-                return false;
+                return has_freed;
             }
         };
         let charge = match watched {

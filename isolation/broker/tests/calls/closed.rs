@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use broker::account::uuid_bytes;
 use broker::container::Container;
 use broker::reaper::Reaper;
-use driver::FileKind;
+use driver::{FileId, FileKind};
 use journal::limits::OBJECT_BYTES;
 use journal::state::{Closing, Op};
 use ledger::{CardSlot, ClientHandle, Counted, Operation, ProcessId};
@@ -63,6 +63,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "closed::what_is_mapped_on_a_card_ends_with_its_registration",
         what_is_mapped_ends_with_the_card,
+    ),
+    (
+        "closed::a_call_gets_what_a_file_has_given_back_that_another_one_keeps",
+        a_call_gets_what_a_kept_file_has_given_back,
     ),
 ];
 
@@ -379,6 +383,24 @@ fn what_is_mapped_ends_with_the_card() {
     }
 }
 
+/// The address space goes later, and with it what is charged for the file itself: its card's memory is there by then.
+fn a_call_gets_what_a_kept_file_has_given_back() {
+    let fixture = Fixture::new(4 * MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let tenant = fixture.tenant();
+    let uvm_file = map_without_a_name(&fixture, &tenant, 3 * MIB);
+    let file = initialised(&fixture, &tenant, uvm_file);
+    let control = tenant.open(&fixture.path("nvidiactl"));
+    let client = tenant.client(control);
+    let device = tenant.device(control, client);
+    let memory = |bytes| tenant.memory(control, client, device, 0, bytes).status();
+    assert_eq!(memory(2 * MIB), rm::NO_MEMORY);
+    tenant.close(uvm_file);
+    assert_eq!(memory(2 * MIB), rm::OK);
+    let state = fixture.container.journal.change();
+    assert!(state.file(file).is_some());
+}
+
 /// A file of nvidia-uvm that maps 1 MiB of memory of so many bytes, which has no other reference.
 fn map_without_a_name(fixture: &Fixture, tenant: &Tenant, bytes: u64) -> i32 {
     let control = tenant.open(&fixture.path("nvidiactl"));
@@ -391,6 +413,24 @@ fn map_without_a_name(fixture: &Fixture, tenant: &Tenant, bytes: u64) -> i32 {
     assert_eq!(tenant.free(control, client, device, 5), rm::OK);
     assert_eq!(fixture.used_bytes(), bytes);
     uvm_file
+}
+
+/// Has a file of nvidia-uvm an address space by the account: its call goes back to the caller, to a file that knows no such call.
+fn initialised(fixture: &Fixture, tenant: &Tenant, uvm_file: i32) -> FileId {
+    let before = files_of_uvm(fixture);
+    let row = uvm::UVM_INITIALIZE;
+    let arg = vec![0; row.size.of(Release::R570) as usize];
+    let _not_a_driver_s = tenant.call(uvm_file, row.cmd, &arg, &[]);
+    let now = files_of_uvm(fixture);
+    let new = now.iter().find(|file| !before.contains(file));
+    *new.unwrap()
+}
+
+fn files_of_uvm(fixture: &Fixture) -> Vec<FileId> {
+    let state = fixture.container.journal.change();
+    let files = state.files().map(|(file, _)| file);
+    let has_space = |file: &FileId| state.ledger.has_uvm_file(ledger::FileId(file.0));
+    files.filter(has_space).collect()
 }
 
 /// What was freed by UVM_FREE: first address, bytes.
@@ -412,7 +452,7 @@ fn what_the_driver_holds_is_listed_seldom() {
     let fake = &fixture.fake;
     let requests = || fake.held_requests.load(Ordering::SeqCst);
     let intervals = |count| (0..count).for_each(|_| fixture.reaper.reconcile(&fixture.container));
-    let stray = |id| fake.kept_files.lock().unwrap().insert(driver::FileId(id));
+    let stray = |id| fake.kept_files.lock().unwrap().insert(FileId(id));
     let is_closed = || fake.kept_files.lock().unwrap().is_empty();
     // What a former broker has left.
     stray(1 << 40);
