@@ -68,6 +68,10 @@ pub(crate) const TESTS: &[Test] = &[
         "closed::a_call_gets_what_a_file_has_given_back_that_another_one_keeps",
         a_call_gets_what_a_kept_file_has_given_back,
     ),
+    (
+        "closed::of_too_many_kept_files_the_one_kept_longest_is_given_up",
+        the_one_kept_longest_is_given_up,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -399,6 +403,38 @@ fn a_call_gets_what_a_kept_file_has_given_back() {
     assert_eq!(memory(2 * MIB), rm::OK);
     let state = fixture.container.journal.change();
     assert!(state.file(file).is_some());
+}
+
+/// A second file may go within a moment. Of the first that is not waited for, the address space stays charged to the container's end.
+fn the_one_kept_longest_is_given_up() {
+    const MOST: usize = 32;
+    let fixture = Fixture::new(4 * MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let tenant = fixture.tenant();
+    let closed = |how_many| {
+        let numbers: Vec<i32> = (0..how_many)
+            .map(|_| tenant.open(&fixture.path("nvidia-uvm")))
+            .collect();
+        let files: Vec<FileId> = numbers
+            .iter()
+            .map(|number| initialised(&fixture, &tenant, *number))
+            .collect();
+        for number in numbers {
+            tenant.close(number);
+        }
+        reconcile_until(&fixture, "the files are being given up", || {
+            let state = fixture.container.journal.change();
+            let entry = |file: &FileId| state.file(*file);
+            let mut entries = files.iter().map(entry);
+            entries.all(|it| it.is_none_or(|it| it.closing.is_some()))
+        });
+        files
+    };
+    let (first, others) = (closed(1), closed(MOST));
+    let state = fixture.container.journal.change();
+    let is_kept = |file: &FileId| state.file(*file).is_some();
+    assert!(others.iter().all(is_kept));
+    assert!(!first.iter().any(is_kept));
 }
 
 /// A file of nvidia-uvm that maps 1 MiB of memory of so many bytes, which has no other reference.
