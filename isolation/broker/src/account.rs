@@ -28,7 +28,7 @@ mod names;
 mod one_card;
 mod page_tables;
 mod range_groups;
-mod registrations;
+pub(crate) mod registrations;
 mod repetition;
 mod reserve;
 mod translation;

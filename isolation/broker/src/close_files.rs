@@ -27,13 +27,14 @@ use driver::own_client::{AsThisProcess, OwnCallError, OwnClient, OwnFile};
 use driver::{Binding, Call, Caller, FileKind};
 use journal::Journal;
 use journal::state::Op;
-use ledger::{CardSlot, ClientHandle, Operation, Span, Unregistered};
+use ledger::{Applied, CardSlot, ClientHandle, Operation, Span};
 use nvabi::bytes::{put, put_u32, put_u64, u32_at};
 use nvabi::layout::{nvos00, os_event};
 use nvabi::status::{NV_ERR_INVALID_ADDRESS, NV_ERR_INVALID_EVENT, NV_ERR_OBJECT_NOT_FOUND, NV_OK};
 use nvabi::{escape, uvm};
 use verdict::{Effect, Switch};
 
+use crate::account::registrations;
 use crate::container::Container;
 use crate::driver_side::DriverSide;
 use crate::files::OpenFile;
@@ -47,7 +48,10 @@ pub(crate) enum Left {
     /// Some of it, as long as anybody has the file open.
     WhileOpen,
     /// Some of it for now, and it is to be asked again, by the same descriptor.
-    ForNow,
+    ForNow {
+        /// Whether anything was given back all the same.
+        has_freed: bool,
+    },
     /// Nobody knows.
     Unknown,
 }
@@ -64,6 +68,8 @@ pub(crate) enum Patience {
 /// Whether a card is out of an address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Taken {
+    /// It was not there by the ledger.
+    Before,
     Out,
     /// It was there, and the driver does not say that it has taken it out: somebody else may be doing that.
     OnItsWay,
@@ -93,7 +99,7 @@ pub(crate) fn free_all(container: &Container, file: &OpenFile, patience: Patienc
 fn empty_address_space(container: &Container, file: &OpenFile, patience: Patience) -> Left {
     let (driver, journal) = (&container.driver, &container.journal);
     let account = &container.account;
-    free_pools(driver, journal, file);
+    let mut has_freed = free_pools(driver, journal, file);
     for group in account.range_groups_of(file.id) {
         let mut arg = zeroed(uvm::UVM_DESTROY_RANGE_GROUP.size.of(driver.release));
         put_u64(&mut arg, uvm::RANGE_GROUP_ID, group);
@@ -106,25 +112,36 @@ fn empty_address_space(container: &Container, file: &OpenFile, patience: Patienc
     }
     account.forget_range_groups(file.id);
     let cards = account.card_slots().into_iter().zip(account.slots());
-    let taken = cards.map(|(slot, card)| take_out(driver, journal, file, (slot, card.uuid_bytes)));
-    match (taken.max(), patience) {
-        (Some(Taken::OnItsWay | Taken::Unknown), Patience::Left) => return Left::ForNow,
+    let taken: Vec<Taken> = cards
+        .map(|(slot, card)| take_out(driver, journal, file, (slot, card.uuid_bytes)))
+        .collect();
+    has_freed |= taken.contains(&Taken::Out);
+    match (taken.into_iter().max(), patience) {
+        (Some(Taken::OnItsWay | Taken::Unknown), Patience::Left) => {
+            return Left::ForNow { has_freed };
+        }
         (Some(Taken::Unknown), Patience::Over) => return Left::Unknown,
-        (None | Some(Taken::Out | Taken::OnItsWay), _) => {}
+        (None | Some(Taken::Before | Taken::Out | Taken::OnItsWay), _) => {}
     }
     // No card maps any of it by now.
-    free_ranges(driver, journal, file);
+    has_freed |= free_ranges(driver, journal, file);
     let uvm_file = ledger::FileId(file.id.0);
     let is_initialised = journal.change().ledger.has_uvm_file(uvm_file);
     if !is_initialised || !second_file::is_kept(driver, file) {
         return Left::Nothing;
     }
-    let (operation, left) = match patience {
-        Patience::Left => (Operation::DropAddressSpace { uvm_file }, Left::ForNow),
-        Patience::Over => (Operation::UvmFileStays { uvm_file }, Left::Nothing),
-    };
-    journal.change().record(operation);
-    left
+    let mut change = journal.change();
+    match patience {
+        Patience::Left => {
+            let dropped = change.record(Operation::DropAddressSpace { uvm_file });
+            has_freed |= matches!(dropped, Applied::Freed(freed) if !freed.bytes.is_empty());
+            Left::ForNow { has_freed }
+        }
+        Patience::Over => {
+            change.record(Operation::UvmFileStays { uvm_file });
+            Left::Nothing
+        }
+    }
 }
 
 /// Has the driver take a card out of an address space. Of one that is not registered there, or whose end is under way, the driver says the same.
@@ -144,18 +161,9 @@ fn take_out(
     let uvm_file = ledger::FileId(file.id.0);
     let mut change = journal.change();
     match status {
-        _ if !change.ledger.has_any_on(uvm_file, card) => Taken::Out,
+        _ if !change.ledger.has_any_on(uvm_file, card) => Taken::Before,
         Some(NV_OK) => {
-            let which = Unregistered::Card(card);
-            change.record(Operation::Unregister { uvm_file, which });
-            if let Some(span) = Span::new(0, u64::MAX) {
-                let card = Some(card);
-                change.record(Operation::UnmapExternal {
-                    uvm_file,
-                    span,
-                    card,
-                });
-            }
+            registrations::take_out(&mut change, uvm_file, card);
             Taken::Out
         }
         Some(_) => Taken::OnItsWay,
@@ -243,15 +251,18 @@ fn free_event(
     }
 }
 
-/// Has the driver free the semaphore pools of a UVM file. What it does not free stays charged to the container's end: nobody hears when such a
+/// Has the driver free the semaphore pools of a UVM file; says whether any is gone. What it does not free stays charged to the container's end: nobody hears when such a
 /// file is gone ([`crate::last_reference`]).
-fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
+fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) -> bool {
+    let mut has_freed = false;
     let pools: Vec<(u64, u64)> = {
         let state = journal.change();
         state.pools(file.id).collect()
     };
     for (base, length) in pools {
-        let op = match free_range(driver, file, (base, length)) {
+        let is_gone = free_range(driver, file, (base, length));
+        has_freed |= is_gone;
+        let op = match is_gone {
             true => Op::PoolGone(file.id, base),
             false => {
                 tracing::warn!(base, "a semaphore pool of a closed file was not freed");
@@ -260,18 +271,21 @@ fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
         };
         journal.change().record_op(op);
     }
+    has_freed
 }
 
-/// Has the driver free the external ranges of a UVM file. What it does not free stays charged and counted, as pools do.
-fn free_ranges(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
+/// Has the driver free the external ranges of a UVM file; says whether any is gone. What it does not free stays charged and counted, as pools do.
+fn free_ranges(driver: &DriverSide, journal: &Journal, file: &OpenFile) -> bool {
     let uvm_file = ledger::FileId(file.id.0);
     let mut left: Vec<Span> = {
         let state = journal.change();
         state.ledger.ranges_of(uvm_file).collect()
     };
+    let before = left.len();
     left.retain(|span| !free_range(driver, file, (span.base(), span.length_bytes())));
+    let has_freed = left.len() < before;
     if left.is_empty() {
-        return;
+        return has_freed;
     }
     tracing::warn!(
         count = left.len(),
@@ -282,6 +296,7 @@ fn free_ranges(driver: &DriverSide, journal: &Journal, file: &OpenFile) {
         let base = span.base();
         change.record(Operation::RangeStays { uvm_file, base });
     }
+    has_freed
 }
 
 /// Has the driver free a range or a semaphore pool, and says whether it is gone: the driver refuses it of a pool that is mapped

@@ -126,11 +126,10 @@ impl GivenUp {
     }
 
     /// Order matters: what the file holds is freed, the duplicates close and the driver lets the memory go before the ledger says that there is
-    /// room. Says whether our duplicates are closed: a file that the driver is not done with is kept, for so many intervals by now.
+    /// room. Says whether anything was given back: a file that the driver is not done with is kept, for so many intervals by now.
     fn close(&self, container: &Container, file: Arc<OpenFile>, intervals: u32) -> bool {
         let id = file.id;
-        let is_over = intervals >= MOST_INTERVALS || lock(&self.retained).len() >= MOST_RETAINED;
-        let patience = match is_over {
+        let patience = match intervals >= MOST_INTERVALS {
             true => Patience::Over,
             false => Patience::Left,
         };
@@ -138,9 +137,11 @@ impl GivenUp {
             Left::Nothing => Ok(Watching::Impossible),
             Left::WhileOpen => watch_elsewhere(container, &file),
             Left::Unknown => Err(Errno::EIO),
-            Left::ForNow => {
-                lock(&self.retained).push(Retained { file, intervals });
-                return false;
+            Left::ForNow { has_freed } => {
+                let longest = self.retain(Retained { file, intervals });
+                let is_closed =
+                    longest.is_some_and(|it| self.close(container, it.file, MOST_INTERVALS));
+                return has_freed || is_closed;
             }
         };
         let charge = match watched {
@@ -159,6 +160,19 @@ impl GivenUp {
         };
         self.let_go(container, (id, Some(file)), charge);
         true
+    }
+
+    /// Keeps one more file; returns the one that has been kept for longest where there are too many.
+    fn retain(&self, file: Retained) -> Option<Retained> {
+        let mut retained = lock(&self.retained);
+        retained.push(file);
+        if retained.len() <= MOST_RETAINED {
+            return None;
+        }
+        // Of several the first.
+        let by_age = retained.iter().enumerate().rev();
+        let (longest, _) = by_age.max_by_key(|(_, it)| it.intervals)?;
+        Some(retained.remove(longest))
     }
 
     /// The last duplicate to close is ours, since a real driver's clean-up is done by whoever closes last.

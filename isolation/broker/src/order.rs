@@ -96,6 +96,11 @@ impl Needs {
             | Effect::MapDma { client, .. }
             | Effect::UnmapDma { client, .. }
             | Effect::CpuMapping { client, .. } => objects(client),
+            // The driver asks nobody whose the client is: it must not end meanwhile.
+            Effect::RegisterCard { client, .. } => Self {
+                file: true,
+                ..objects(client)
+            },
             // What is mapped or registered is looked up by its handle twice, here and by the driver: it must be the same object.
             Effect::MapExternal { client, .. } | Effect::Register { client, .. } => Self {
                 file: true,
@@ -106,7 +111,6 @@ impl Needs {
             | Effect::RangeGroup(_)
             | Effect::Pool { .. }
             | Effect::Unmap { .. }
-            | Effect::RegisterCard { .. }
             | Effect::Unregister(_)
             | Effect::FreeRange { .. } => Self {
                 file: true,

@@ -183,6 +183,8 @@ pub const UNMAP_EXTERNAL_UUID: usize = 16;
 pub const REGISTERED_UUID: usize = 0;
 /// Offset of `hClient` in `UVM_REGISTER_CHANNEL_PARAMS` and `UVM_REGISTER_GPU_VASPACE_PARAMS`.
 pub const REGISTERED_CLIENT: usize = 20;
+/// Offset of `hClient` in `UVM_REGISTER_GPU_PARAMS`.
+pub const REGISTERED_CARD_CLIENT: usize = 28;
 /// Offset of `hChannel` in `UVM_REGISTER_CHANNEL_PARAMS`, of `hVaSpace` in `UVM_REGISTER_GPU_VASPACE_PARAMS`.
 pub const REGISTERED_OBJECT: usize = 24;
 /// Offset of `hClient` in `UVM_UNREGISTER_CHANNEL_PARAMS`, which names no card since 590.

@@ -107,6 +107,8 @@ pub enum Effect {
     RegisterCard {
         /// The card, by UUID.
         card: [u8; 16],
+        /// The client whose part of a divided card is meant; 0: none.
+        client: u32,
     },
     /// UVM takes references on what it registers, until that is unregistered or the file closed.
     Register {

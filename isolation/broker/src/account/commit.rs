@@ -95,7 +95,7 @@ impl Account {
                 }
             }
             Reservation::Register { .. } | Reservation::Unregister { .. } => {
-                registrations::commit(reservation, change, file);
+                registrations::commit(reservation, change, (file, call.op));
             }
             Reservation::FreeRange { base } => {
                 let (uvm_file, base) = (file, *base);

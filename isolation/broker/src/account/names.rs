@@ -226,11 +226,15 @@ fn driver_asks_whose(op: &Op, views: &[&[u8]]) -> Asks {
 
 fn is_there(state: &State, binding: Binding, named: &Named, asks: Asks) -> Found {
     let client = ClientHandle(named.client);
+    // Nobody in the container has a client whose file is given up, and its handle may be another container's before the journal hears of its end.
+    if asks == Asks::No && !state.has_client(named.client) {
+        return Found::NoClient;
+    }
     if state.ledger.owner_file(client).is_none() {
         // In compat mode the kernel makes root clients in the caller, and what is not known yet may be the container's: the driver asks
-        // whose file it is. What a driver does not look into must be known all the same, and whatever it does not ask about.
+        // whose file it is. What a driver does not look into must be known all the same.
         return match binding {
-            Binding::Caller if named.must == Must::BeThere && asks == Asks::Yes => Found::Yes,
+            Binding::Caller if named.must == Must::BeThere => Found::Yes,
             Binding::Caller | Binding::Executor | Binding::None => Found::NoClient,
         };
     }
@@ -297,7 +301,8 @@ mod tests {
     use nvabi::bytes::{put, put_u32};
 
     use super::*;
-    use journal::state::Numbering;
+    use driver::{FileId as DriverFile, FileKind};
+    use journal::state::{Closing, Numbering, Op as Change};
 
     /// Whether a share of a client's object is let through in compat mode.
     fn is_let_through(state: &State, kind: u16, client: u32) -> bool {
@@ -325,8 +330,10 @@ mod tests {
         const OWN: u32 = 0xc1d0_0001;
         const OTHER: u32 = 0xc1d0_0002;
         let mut state = State::new(Ledger::new(&[]), Numbering::default());
+        let file = DriverFile(1);
+        state.apply(Change::FileSeen(file, FileKind::Ctl)).unwrap();
         let seen = state.ledger.apply(Operation::SeeClient {
-            file: FileId(1),
+            file: FileId(file.0),
             client: ClientHandle(OWN),
             process: ProcessId(0),
         });
@@ -335,5 +342,9 @@ mod tests {
         assert!(!is_let_through(&state, share_policy::CLIENT, OTHER));
         // Of these the driver asks whose file the client is.
         assert!(is_let_through(&state, share_policy::PID, OTHER));
+        let closing = Change::FileClosing(file, Closing::Begun);
+        state.apply(closing).unwrap();
+        assert!(!is_let_through(&state, share_policy::CLIENT, OWN));
+        assert!(is_let_through(&state, share_policy::PID, OWN));
     }
 }

@@ -3,9 +3,9 @@
 use journal::Change;
 use journal::reservation::Reservation;
 use journal::state::State;
-use ledger::{ClientHandle, ObjectHandle, Operation, PinFor};
-use nvabi::status;
-use verdict::{Registered, Unregistered};
+use ledger::{CardSlot, ClientHandle, ObjectHandle, Operation, PinFor, Span};
+use nvabi::{status, uvm};
+use verdict::{Op, Registered, Unregistered};
 
 use super::{Account, Denied, JudgedCall, Why};
 
@@ -43,7 +43,11 @@ impl Account {
 }
 
 /// Records what a call has registered, or unregistered.
-pub(super) fn commit(reservation: &Reservation, change: &mut Change<'_>, uvm_file: ledger::FileId) {
+pub(super) fn commit(
+    reservation: &Reservation,
+    change: &mut Change<'_>,
+    (uvm_file, op): (ledger::FileId, &Op),
+) {
     if let Reservation::Register {
         card,
         registered,
@@ -57,9 +61,31 @@ pub(super) fn commit(reservation: &Reservation, change: &mut Change<'_>, uvm_fil
             registered: *registered,
         });
     }
-    if let Reservation::Unregister { which: Some(which) } = reservation {
-        let which = *which;
-        change.record(Operation::Unregister { uvm_file, which });
+    let Reservation::Unregister { which: Some(which) } = reservation else {
+        return;
+    };
+    match (which, op) {
+        (ledger::Unregistered::Card(card), Op::Uvm(row)) if row.id == uvm::Id::UnregisterGpu => {
+            take_out(change, uvm_file, *card);
+        }
+        (which, _) => {
+            let which = *which;
+            change.record(Operation::Unregister { uvm_file, which });
+        }
+    }
+}
+
+/// Records that a card is out of an address space: all that was registered or mapped there has ended (`unregister_gpu`, uvm_va_space.c).
+pub(crate) fn take_out(change: &mut Change<'_>, uvm_file: ledger::FileId, card: CardSlot) {
+    let which = ledger::Unregistered::Card(card);
+    change.record(Operation::Unregister { uvm_file, which });
+    if let Some(span) = Span::new(0, u64::MAX) {
+        let card = Some(card);
+        change.record(Operation::UnmapExternal {
+            uvm_file,
+            span,
+            card,
+        });
     }
 }
 

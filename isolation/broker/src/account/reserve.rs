@@ -92,7 +92,7 @@ impl Account {
                 self.check_cut(change, call, (base, length), card.as_slice())?;
                 Ok(Reservation::Unmap { base, length, card })
             }
-            Effect::RegisterCard { card } => match self.slot_of_uuid(card) {
+            Effect::RegisterCard { card, .. } => match self.slot_of_uuid(card) {
                 Some(_granted) => Ok(Reservation::Nothing),
                 None => Err(self.denied(call, status::NV_ERR_GPU_UUID_NOT_FOUND, Why::NoDevice)),
             },

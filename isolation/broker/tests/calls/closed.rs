@@ -4,21 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use broker::account::uuid_bytes;
 use broker::container::Container;
 use broker::reaper::Reaper;
-use driver::FileKind;
+use driver::{FileId, FileKind};
 use journal::limits::OBJECT_BYTES;
 use journal::state::{Closing, Op};
 use ledger::{CardSlot, ClientHandle, Counted, Operation, ProcessId};
-use nvabi::bytes::{put_u32, put_u64, u32_at, u64_at};
+use nvabi::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 use nvabi::layout::os_event;
 use nvabi::{Release, escape, status, uvm};
 
 use crate::Test;
-use crate::fake::Seen;
+use crate::fake::{Seen, UUID};
 use crate::files::{REGISTER_FD, reconcile_until, register};
 use crate::fixture::{Fixture, Watch, until};
+use crate::named::map_externally;
 use crate::rm;
+use crate::tenant::Tenant;
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -56,6 +59,18 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "closed::what_somebody_else_closes_is_charged_until_the_driver_has_cleaned_up",
         what_somebody_else_closes_is_charged_for_a_while,
+    ),
+    (
+        "closed::what_is_mapped_on_a_card_ends_with_its_registration",
+        what_is_mapped_ends_with_the_card,
+    ),
+    (
+        "closed::a_call_gets_what_a_file_has_given_back_that_another_one_keeps",
+        a_call_gets_what_a_kept_file_has_given_back,
+    ),
+    (
+        "closed::of_too_many_kept_files_the_one_kept_longest_is_given_up",
+        the_one_kept_longest_is_given_up,
     ),
 ];
 
@@ -356,6 +371,104 @@ fn external_ranges_are_charged_and_freed_with_their_file() {
     }
 }
 
+/// An address space has no memory of a card that it has taken out: its program may end long after that.
+fn what_is_mapped_ends_with_the_card() {
+    let fixture = Fixture::new(4 * MIB);
+    let tenant = fixture.tenant();
+    let uvm_file = map_without_a_name(&fixture, &tenant, MIB);
+    for (row, left) in [
+        (uvm::UVM_UNREGISTER_GPU_VASPACE, MIB),
+        (uvm::UVM_UNREGISTER_GPU, 0),
+    ] {
+        let mut arg = vec![0; row.size.of(Release::R570) as usize];
+        put(&mut arg, 0, &uuid_bytes(UUID).unwrap());
+        let called = tenant.call(uvm_file, row.cmd, &arg, &[]);
+        assert_eq!((called.ret, fixture.used_bytes()), (Ok(0), left));
+    }
+}
+
+/// The address space goes later, and with it what is charged for the file itself: its card's memory is there by then.
+fn a_call_gets_what_a_kept_file_has_given_back() {
+    let fixture = Fixture::new(4 * MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let tenant = fixture.tenant();
+    let uvm_file = map_without_a_name(&fixture, &tenant, 3 * MIB);
+    let file = initialised(&fixture, &tenant, uvm_file);
+    let control = tenant.open(&fixture.path("nvidiactl"));
+    let client = tenant.client(control);
+    let device = tenant.device(control, client);
+    let memory = |bytes| tenant.memory(control, client, device, 0, bytes).status();
+    assert_eq!(memory(2 * MIB), rm::NO_MEMORY);
+    tenant.close(uvm_file);
+    assert_eq!(memory(2 * MIB), rm::OK);
+    let state = fixture.container.journal.change();
+    assert!(state.file(file).is_some());
+}
+
+/// A second file may go within a moment. Of the first that is not waited for, the address space stays charged to the container's end.
+fn the_one_kept_longest_is_given_up() {
+    const MOST: usize = 32;
+    let fixture = Fixture::new(4 * MIB);
+    fixture.fake.is_bound.store(true, Ordering::Relaxed);
+    let tenant = fixture.tenant();
+    let closed = |how_many| {
+        let numbers: Vec<i32> = (0..how_many)
+            .map(|_| tenant.open(&fixture.path("nvidia-uvm")))
+            .collect();
+        let files: Vec<FileId> = numbers
+            .iter()
+            .map(|number| initialised(&fixture, &tenant, *number))
+            .collect();
+        for number in numbers {
+            tenant.close(number);
+        }
+        reconcile_until(&fixture, "the files are being given up", || {
+            let state = fixture.container.journal.change();
+            let entry = |file: &FileId| state.file(*file);
+            let mut entries = files.iter().map(entry);
+            entries.all(|it| it.is_none_or(|it| it.closing.is_some()))
+        });
+        files
+    };
+    let (first, others) = (closed(1), closed(MOST));
+    let state = fixture.container.journal.change();
+    let is_kept = |file: &FileId| state.file(*file).is_some();
+    assert!(others.iter().all(is_kept));
+    assert!(!first.iter().any(is_kept));
+}
+
+/// A file of nvidia-uvm that maps 1 MiB of memory of so many bytes, which has no other reference.
+fn map_without_a_name(fixture: &Fixture, tenant: &Tenant, bytes: u64) -> i32 {
+    let control = tenant.open(&fixture.path("nvidiactl"));
+    let client = tenant.client(control);
+    let device = tenant.device(control, client);
+    let memory = tenant.memory(control, client, device, 5, bytes);
+    assert_eq!(memory.status(), rm::OK);
+    let uvm_file = tenant.open(&fixture.path("nvidia-uvm"));
+    assert_eq!(map_externally(tenant, uvm_file, (client, 5)), rm::OK);
+    assert_eq!(tenant.free(control, client, device, 5), rm::OK);
+    assert_eq!(fixture.used_bytes(), bytes);
+    uvm_file
+}
+
+/// Has a file of nvidia-uvm an address space by the account: its call goes back to the caller, to a file that knows no such call.
+fn initialised(fixture: &Fixture, tenant: &Tenant, uvm_file: i32) -> FileId {
+    let before = files_of_uvm(fixture);
+    let row = uvm::UVM_INITIALIZE;
+    let arg = vec![0; row.size.of(Release::R570) as usize];
+    let _not_a_driver_s = tenant.call(uvm_file, row.cmd, &arg, &[]);
+    let now = files_of_uvm(fixture);
+    let new = now.iter().find(|file| !before.contains(file));
+    *new.unwrap()
+}
+
+fn files_of_uvm(fixture: &Fixture) -> Vec<FileId> {
+    let state = fixture.container.journal.change();
+    let files = state.files().map(|(file, _)| file);
+    let has_space = |file: &FileId| state.ledger.has_uvm_file(ledger::FileId(file.0));
+    files.filter(has_space).collect()
+}
+
 /// What was freed by UVM_FREE: first address, bytes.
 fn freed(seen: &[Seen]) -> Vec<(u64, u64)> {
     let freed = seen.iter().filter(|call| call.cmd == uvm::UVM_FREE.cmd);
@@ -375,7 +488,7 @@ fn what_the_driver_holds_is_listed_seldom() {
     let fake = &fixture.fake;
     let requests = || fake.held_requests.load(Ordering::SeqCst);
     let intervals = |count| (0..count).for_each(|_| fixture.reaper.reconcile(&fixture.container));
-    let stray = |id| fake.kept_files.lock().unwrap().insert(driver::FileId(id));
+    let stray = |id| fake.kept_files.lock().unwrap().insert(FileId(id));
     let is_closed = || fake.kept_files.lock().unwrap().is_empty();
     // What a former broker has left.
     stray(1 << 40);

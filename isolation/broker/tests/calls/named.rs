@@ -376,7 +376,8 @@ fn what_a_reference_is_taken_of_is_what_was_charged() {
     }
 }
 
-fn map_externally(tenant: &Tenant, uvm: i32, memory: (u32, u32)) -> u32 {
+/// Has a file of nvidia-uvm map 1 MiB of memory on the card.
+pub(crate) fn map_externally(tenant: &Tenant, uvm: i32, memory: (u32, u32)) -> u32 {
     let row = uvm::UVM_MAP_EXTERNAL_ALLOCATION;
     let at = |offset: nvabi::PerRelease| offset.of(R) as usize;
     let mut arg = vec![0; at(row.size)];

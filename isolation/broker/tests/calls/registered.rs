@@ -1,6 +1,8 @@
 //! What nvidia-uvm has registered outlives its handles.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use broker::account::uuid_bytes;
 use cards::ComputeTerms;
@@ -45,6 +47,10 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "registered::a_card_that_was_not_granted_is_not_registered",
         a_card_that_was_not_granted_is_not_registered,
+    ),
+    (
+        "registered::a_client_is_not_freed_while_a_card_is_registered_with_it",
+        a_client_is_not_freed_while_a_card_is_registered_with_it,
     ),
     (
         "registered::what_is_registered_stays_charged_until_the_card_is_out",
@@ -281,19 +287,52 @@ fn a_card_that_was_not_granted_is_not_registered() {
         .insert(row.cmd, NV_ERR_INVALID_DEVICE);
     assert_eq!(seat.call(row, |_granted| ()), rm::OK);
     let another = |arg: &mut [u8]| {
-        put_u32(arg, 28, seat.client);
+        put_u32(arg, uvm::REGISTERED_CARD_CLIENT, seat.client);
     };
     assert_eq!(seat.call(row, another), NV_ERR_INVALID_DEVICE);
     assert_eq!(registered(), 3);
     // On a divided card RM would take the part from that client, whose ever it is.
     let of_another = |arg: &mut [u8]| {
-        put_u32(arg, 28, seat.client + 1);
+        put_u32(arg, uvm::REGISTERED_CARD_CLIENT, seat.client + 1);
     };
-    for is_bound in [false, true] {
+    for (is_bound, is_compat) in [(false, false), (true, false), (false, true)] {
         fixture.fake.is_bound.store(is_bound, Ordering::Relaxed);
+        fixture.fake.is_compat.store(is_compat, Ordering::Relaxed);
         assert_eq!(seat.call(row, of_another), NV_ERR_INVALID_CLIENT);
     }
     assert_eq!(registered(), 3);
+}
+
+/// The driver looks the client up when the call comes to it: its handle may be another container's where it has ended since the broker looked.
+fn a_client_is_not_freed_while_a_card_is_registered_with_it() {
+    let fixture = fixture();
+    let seat = Seat::take(&fixture);
+    let freer = seat.tenant.thread();
+    let row = &uvm::UVM_REGISTER_GPU;
+    fixture.fake.hold_back(row.cmd, None);
+    std::thread::scope(|scope| {
+        let registered = scope.spawn(|| {
+            seat.call(row, |arg| {
+                put_u32(arg, uvm::REGISTERED_CARD_CLIENT, seat.client);
+            })
+        });
+        fixture.fake.wait_for_held(1);
+        let heard = fixture.fake.seen().len();
+        let (sender, is_freed) = mpsc::channel();
+        let (fd, client) = (seat.fd, seat.client);
+        let freed = scope.spawn(move || {
+            let freed = freer.free(fd, client, 0, client);
+            sender.send(()).unwrap();
+            freed
+        });
+        // Long enough for a free that nobody holds up.
+        let _held_up = is_freed.recv_timeout(Duration::from_millis(300));
+        let heard_meanwhile = fixture.fake.seen().len() - heard;
+        fixture.fake.let_go();
+        assert_eq!(heard_meanwhile, 0);
+        assert_eq!(registered.join().unwrap(), rm::OK);
+        assert_eq!(freed.join().unwrap(), rm::OK);
+    });
 }
 
 /// Who executes a call would be charged for what it brings to the host: the broker, or the executor, until the kernel ends it.

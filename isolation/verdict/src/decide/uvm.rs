@@ -60,6 +60,7 @@ pub(super) fn call(
         Id::DestroyRangeGroup => Ok(Effect::RangeGroup(Switch::Off)),
         Id::RegisterGpu => Ok(Effect::RegisterCard {
             card: array_at(arg, uvm::REGISTERED_UUID).ok_or(Refusal::Errno(EFAULT))?,
+            client: word(arg, uvm::REGISTERED_CARD_CLIENT)?,
         }),
         Id::RegisterGpuVaspace => register(arg, Registered::Space),
         Id::RegisterChannel => register(arg, Registered::Channel),
