@@ -102,7 +102,11 @@ pub(crate) fn is_running(pid: i32, start_ticks: u64) -> Result<bool, Error> {
 fn open(number: i32) -> io::Result<Option<PidFd>> {
     const NO_PROCESS: [i32; 3] = [libc::ESRCH, libc::EINVAL, libc::ENOENT];
     match PidFd::open(number) {
-        Err(error) if error.raw_os_error().is_some_and(|number| NO_PROCESS.contains(&number)) => {
+        Err(error)
+            if error
+                .raw_os_error()
+                .is_some_and(|number| NO_PROCESS.contains(&number)) =>
+        {
             Ok(None)
         }
         opened => opened.map(Some),

@@ -141,3 +141,39 @@ fn an_exec_is_judged_as_its_container_is() {
     drop(vgpu);
     release(&host.config, &key("c1")).unwrap();
 }
+
+#[test]
+fn an_update_has_the_container_s_own_rules_of_devices() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let config = bundle.join("config.json");
+    let mut spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    let rules = json!([{"allow": false, "access": "rwm"}]);
+    spec["linux"]["resources"] = json!({"devices": rules});
+    fs::write(&config, spec.to_string()).unwrap();
+    let vgpu = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap();
+    let updated = |resources: &Value| {
+        let mut resources = resources.clone();
+        let running = container(&host.config, &key("c1")).reopen().unwrap();
+        running.edit_update(&mut resources);
+        resources
+    };
+    let of_an_engine = json!({"devices": [{"allow": true}], "cpu": {"shares": 2}});
+    assert_eq!(
+        updated(&of_an_engine),
+        json!({"devices": rules, "cpu": {"shares": 2}})
+    );
+    let without = json!({"cpu": {"shares": 2}});
+    assert_eq!(updated(&without), without);
+    // The next container's of this bundle.
+    let mut other: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    other["annotations"][host_config::terms::APPLIED_KEY] = json!("moby/c2");
+    let ours = fs::read(&config).unwrap();
+    for spec in [other.to_string(), "{".to_owned()] {
+        fs::write(&config, spec).unwrap();
+        assert_eq!(updated(&of_an_engine), without);
+    }
+    fs::write(&config, ours).unwrap();
+    drop(vgpu);
+    release(&host.config, &key("c1")).unwrap();
+}
