@@ -126,6 +126,8 @@ struct History {
     counted: Counted,
     /// Whether the counts are not in their file, which could not be written.
     unsaved: bool,
+    /// Whether something was copied since old copies were removed.
+    untrimmed: bool,
     /// The last failure, which is logged once.
     trouble: Option<String>,
 }
@@ -164,6 +166,7 @@ impl History {
             uncopied: HashMap::new(),
             counted: Counted(Arc::new(Mutex::new(counts))),
             unsaved: false,
+            untrimmed: false,
             trouble: None,
         }
     }
@@ -199,9 +202,10 @@ impl History {
         }
         // First: what is copied is never new again.
         let counted = self.count(&found);
-        if !found.is_empty() {
+        if self.untrimmed {
             history::keep_within(&self.dir, &self.state_dir, MOST_BYTES)
                 .context("remove old copies")?;
+            self.untrimmed = false;
         }
         result.and(counted)
     }
@@ -237,6 +241,7 @@ impl History {
                 self.uncopied.insert(log.clone(), rest.to_vec());
                 return Err(error).with_context(|| format!("write {}", copy.display()));
             }
+            self.untrimmed = true;
         }
         self.seen.insert(log.clone(), state);
         Ok(())

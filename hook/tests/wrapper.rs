@@ -644,16 +644,22 @@ fn an_update_takes_no_device_away_from_a_container_with_a_vgpu() {
     host.play_runc("update", &read);
     let devices = json!([{"allow": false, "access": "rwm"}]);
     let resources = json!({"devices": devices, "memory": {"limit": 1 << 30}});
+    // As the container's spec has them.
+    let rules = json!([{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rwm"}]);
     fs::write(&file, resources.to_string()).unwrap();
     let update = ["update", "--resources", file.to_str().unwrap(), "c1"];
     for (annotations, expected) in [
         (
             json!({"cgpu.io/memory": "4Gi"}),
-            json!({"memory": {"limit": 1 << 30}}),
+            json!({"devices": rules, "memory": {"limit": 1 << 30}}),
         ),
         (json!({}), resources.clone()),
     ] {
         let bundle = host.bundle("c1", annotations, "exec busybox sleep 1000");
+        let config = bundle.join("config.json");
+        let mut spec: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+        spec["linux"]["resources"]["devices"] = rules.clone();
+        fs::write(&config, spec.to_string()).unwrap();
         let created = host.runtime(&["create", "--bundle", bundle.to_str().unwrap(), "c1"]);
         assert_eq!(created.code, Some(0), "{created:?}");
         let updated = host.runtime(&update);

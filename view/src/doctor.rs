@@ -17,7 +17,9 @@ use serde::Serialize;
 use vgpu::backend::{Kind, Offer, Survey};
 
 pub use self::configured::Configured;
-pub use self::facts::{Cgroup, ClaimsFacts, Facts, FiltersUnread, KubeletServer, Runc};
+pub use self::facts::{
+    Cgroup, ClaimsFacts, Facts, FiltersUnread, KubeletServer, Runc, Unhealthy, UsedAgain,
+};
 pub use self::selinux::{EngineDomain, Selinux};
 pub use self::standing::{Container, Engine, Named, Program, Standing};
 use crate::JSON_VERSION;

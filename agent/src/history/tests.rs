@@ -215,6 +215,30 @@ fn what_cannot_be_copied_is_counted_once_all_the_same() {
 }
 
 #[test]
+fn copies_stay_within_their_bound_also_where_nothing_is_new() {
+    let host = Host::new();
+    let mut history = host.history();
+    host.happens("xid", "0", None);
+    history.round().unwrap();
+    let copy = events::of_container(&host.dir(), &key()).join(events::NAME);
+    let aside = host.folder.path().join("aside");
+    fs::rename(&copy, &aside).unwrap();
+    std::os::unix::fs::symlink("nowhere", &copy).unwrap();
+    host.happens("xid", "1", None);
+    history.round().unwrap_err();
+    // Of a container that is gone.
+    let gone = events::of_container(&host.dir(), &ContainerKey::new("moby", "c2").unwrap());
+    fs::create_dir_all(&gone).unwrap();
+    let large = fs::File::create(gone.join(events::FORMER_NAME)).unwrap();
+    large.set_len(MOST_BYTES + 1).unwrap();
+    fs::remove_file(&copy).unwrap();
+    fs::rename(&aside, &copy).unwrap();
+    history.round().unwrap();
+    assert_eq!(host.texts(), ["0", "1"]);
+    assert!(!gone.exists());
+}
+
+#[test]
 fn many_containers_share_the_lines_that_are_logged() {
     assert_eq!(
         [0, 1, 16, 17, 128, 5000].map(most_logged),

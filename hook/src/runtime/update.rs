@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::Value;
-use spec::edit;
 
 use super::{Runtime, kept};
 use crate::child;
@@ -35,7 +34,7 @@ impl Runtime {
         let kept = kept(0)?;
         if let Some(resources) = resources {
             let mut edited = read(&resources.file)?;
-            edit::apply_to_update(&mut edited);
+            running.edit_update(&mut edited);
             let file = exec_file(&edited, kept.after())?;
             self.arguments = resources.replaced(&self.arguments, file);
         }

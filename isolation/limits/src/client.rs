@@ -138,8 +138,15 @@ fn exchange(child: &mut Child, bytes: &[u8], until: Instant) -> io::Result<(Vec<
     };
     match ended_by(child, until)? {
         Some(status) => Ok((text, status)),
-        None => Err(ErrorKind::TimedOut.into()),
+        None => Err(unanswered()),
     }
+}
+
+fn unanswered() -> io::Error {
+    io::Error::new(
+        ErrorKind::TimedOut,
+        "no answer in time: without persistence mode (nvidia-persistenced) the driver finds its cards anew for each question",
+    )
 }
 
 fn read_until(mut stdout: ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
@@ -148,7 +155,7 @@ fn read_until(mut stdout: ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
         let left = until.saturating_duration_since(Instant::now());
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)], left) {
-            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(0) => return Err(unanswered()),
             Ok(_) => {}
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(errno.into()),

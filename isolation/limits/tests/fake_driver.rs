@@ -313,6 +313,7 @@ fn a_program_that_does_not_answer_in_time_is_killed() {
         panic!("{error:?}");
     };
     assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+    assert!(source.to_string().contains("nvidia-persistenced"));
     // The driver did not hold it: the next one is started.
     let next = ask(Path::new("/bin/pwd"), &question, IN_ALL).unwrap_err();
     assert!(matches!(next, Error::Answer { .. }), "{next}");

@@ -36,7 +36,7 @@ impl PidFd {
     /// Opens a process by its thread-group leader's pid.
     ///
     /// # Errors
-    /// `ESRCH` when it has gone, `EINVAL` when `pid` is not a leader.
+    /// `ESRCH` when it has gone; when `pid` is not a leader, `EINVAL`, or `ENOENT` on newer kernels (seen on 6.18).
     pub fn open(pid: i32) -> io::Result<Self> {
         Self::open_with(pid, 0)
     }

@@ -78,12 +78,18 @@ pub(crate) fn restore(dir: &ContainerDir, key: &ContainerKey, bundle: &Path) -> 
     if !original.exists() || !path.exists() {
         return Ok(());
     }
-    let ours = Spec::read(bundle).and_then(|spec| Ok(edit::applied_for(&spec.value)?));
-    if !matches!(ours, Ok(Some(applied)) if applied == *key) {
+    if !matches!(edited(key, bundle), Ok(Some(_))) {
         return Ok(());
     }
     let bytes = read_capped("container spec", &original, SPEC_MAX_BYTES)?;
     Ok(write_like(&path, &bytes)?)
+}
+
+/// The spec that is there, if it carries this container's mark.
+pub(crate) fn edited(key: &ContainerKey, bundle: &Path) -> Result<Option<Value>, Error> {
+    let spec = read_spec(bundle)?;
+    let is_ours = edit::applied_for(&spec)?.is_some_and(|applied| applied == *key);
+    Ok(is_ours.then_some(spec))
 }
 
 /// The spec as the engine wrote it, if the container came with one.

@@ -100,8 +100,15 @@ pub(crate) fn is_running(pid: i32, start_ticks: u64) -> Result<bool, Error> {
 
 /// `None`: nobody has the number, or a thread has it, which is no process's.
 fn open(number: i32) -> io::Result<Option<PidFd>> {
+    const NO_PROCESS: [i32; 3] = [libc::ESRCH, libc::EINVAL, libc::ENOENT];
     match PidFd::open(number) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => Ok(None),
+        Err(error)
+            if error
+                .raw_os_error()
+                .is_some_and(|number| NO_PROCESS.contains(&number)) =>
+        {
+            Ok(None)
+        }
         opened => opened.map(Some),
     }
 }
@@ -318,6 +325,22 @@ mod tests {
         assert!(!nobody.has_left_others().unwrap());
         let of_a_namespace = first(Some("pid:[1]"), &groups, "");
         assert!(!of_a_namespace.has_left_others().unwrap());
+    }
+
+    #[test]
+    fn a_number_that_a_thread_has_is_no_process() {
+        let (up, tid) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            up.send(nix::unistd::gettid().as_raw()).unwrap();
+            ended.recv().unwrap_err();
+        });
+        let number = tid.recv().unwrap();
+        let ticks = start_ticks(number).unwrap();
+        assert!(!is_running(number, ticks).unwrap());
+        assert!(open(number).unwrap().is_none());
+        drop(end);
+        thread.join().unwrap();
     }
 
     #[test]

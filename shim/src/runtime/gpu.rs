@@ -105,6 +105,9 @@ pub trait Running: Send + Sync {
     /// The share is not there any more.
     fn edit_exec(&self, process: &mut Value) -> GpuResult<()>;
 
+    /// Edits the resources of an update.
+    fn edit_update(&self, resources: &mut Value);
+
     /// Before `runc delete`, which removes the container's control group.
     ///
     /// # Errors
@@ -241,6 +244,10 @@ impl Running for vgpu::Running {
 
     fn edit_exec(&self, process: &mut Value) -> GpuResult<()> {
         Ok(vgpu::Running::edit_exec(self, process)?)
+    }
+
+    fn edit_update(&self, resources: &mut Value) {
+        vgpu::Running::edit_update(self, resources);
     }
 
     fn teardown(&self) -> GpuResult<()> {

@@ -94,6 +94,10 @@ impl Running for FakeShare {
         Ok(())
     }
 
+    fn edit_update(&self, resources: &mut serde_json::Value) {
+        spec::edit::apply_to_update(resources, None);
+    }
+
     fn teardown(&self) -> GpuResult<()> {
         self.torn_down()
     }

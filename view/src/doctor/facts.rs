@@ -60,8 +60,8 @@ pub struct Facts {
     pub cards: Result<usize, String>,
     /// For the simulated driver: whether `cgpu-sim` answers.
     pub simulator: Result<(), String>,
-    /// Cards on which nothing is placed, and why: UUID and reason.
-    pub unhealthy: Result<Vec<(String, String)>, String>,
+    /// Cards on which nothing is placed, and why.
+    pub unhealthy: Result<Vec<Unhealthy>, String>,
     /// Cards that containers cannot share, by how they are set, and what to do: UUID and reason.
     pub unshareable: Vec<(String, String)>,
     /// For the kernel's driver: its user libraries, as containers would get them.
@@ -143,4 +143,24 @@ pub enum KubeletServer {
     Driver,
     /// As a device plugin.
     DevicePlugin,
+}
+
+/// A card on which nothing is placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unhealthy {
+    /// Which.
+    pub uuid: String,
+    /// Why.
+    pub reason: String,
+    /// How it comes to be used again.
+    pub used_again: UsedAgain,
+}
+
+/// How an unhealthy card comes to be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsedAgain {
+    /// Somebody clears what is reported of it.
+    WhenCleared,
+    /// NVML answers for it, when it is asked.
+    WhenFound,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cards::Mode;
 
-use super::{Check, Facts, Level};
+use super::{Check, Facts, Level, Unhealthy, UsedAgain};
 use crate::host_driver::HostDriver;
 use crate::ps::State;
 
@@ -127,25 +127,25 @@ fn lost_without(program: &str, facts: &Facts) -> (Level, &'static str) {
 pub(super) fn cards(
     name: &'static str,
     count: usize,
-    unhealthy: &Result<Vec<(String, String)>, String>,
+    unhealthy: &Result<Vec<Unhealthy>, String>,
 ) -> Check {
-    const REMEDY: &str = "restart its containers, reset or replace the card, then run `cgpu doctor --repair --card CARD` to use it for new containers again";
     match unhealthy {
         Ok(none) if none.is_empty() => Check::ok(name, format!("{count} cards")),
         Ok(unhealthy) => {
             let reported: Vec<String> = unhealthy
                 .iter()
-                .map(|(uuid, reason)| format!("{uuid}: {reason}"))
+                .map(|card| format!("{}: {}", card.uuid, card.reason))
                 .collect();
+            let remedy = remedy(unhealthy);
             let found = format!(
                 "{} of {count} unhealthy: {}",
                 unhealthy.len(),
                 reported.join("; ")
             );
             if unhealthy.len() < count {
-                Check::broken(name, found, REMEDY)
+                Check::broken(name, found, remedy)
             } else {
-                Check::missing(name, found, REMEDY)
+                Check::missing(name, found, remedy)
             }
         }
         Err(why) => Check::missing(
@@ -153,6 +153,20 @@ pub(super) fn cards(
             why,
             "no container is placed on a card whose health.json cannot be read: `cgpu doctor --repair --card CARD` removes the file",
         ),
+    }
+}
+
+/// What makes unhealthy cards be used for new containers again.
+fn remedy(unhealthy: &[Unhealthy]) -> String {
+    const BEFORE: &str = "restart its containers, reset or replace the card, then run";
+    const CLEARED: &str = "`cgpu doctor --repair --card CARD` to use it for new containers again";
+    const FOUND: &str =
+        "`cgpu cards`: one that is lost is used for new containers again when NVML answers for it";
+    let any = |how: UsedAgain| unhealthy.iter().any(|card| card.used_again == how);
+    match (any(UsedAgain::WhenCleared), any(UsedAgain::WhenFound)) {
+        (_, false) => format!("{BEFORE} {CLEARED}"),
+        (false, true) => format!("{BEFORE} {FOUND}"),
+        (true, true) => format!("{BEFORE} {CLEARED}, and {FOUND}"),
     }
 }
 
@@ -171,8 +185,9 @@ pub(super) fn unshareable(facts: &Facts) -> Option<Check> {
         .collect();
     let found = format!("nothing is placed on {}", reported.join("; "));
     let unhealthy = facts.unhealthy.as_deref().unwrap_or_default();
-    let of_either = facts.unshareable.iter().chain(unhealthy);
-    let without: BTreeSet<&str> = of_either.map(|(uuid, _)| uuid.as_str()).collect();
+    let unshareable = facts.unshareable.iter().map(|(uuid, _)| uuid.as_str());
+    let of_either = unshareable.chain(unhealthy.iter().map(|card| card.uuid.as_str()));
+    let without: BTreeSet<&str> = of_either.collect();
     Some(if facts.cards == Ok(without.len()) {
         Check::missing(NAME, found, REMEDY)
     } else {
@@ -362,7 +377,11 @@ mod tests {
 
     #[test]
     fn a_lost_card_is_broken_and_the_last_one_stops_all_starts() {
-        let lost = |uuid: &str| (uuid.to_owned(), "the card was lost".to_owned());
+        let lost = |uuid: &str| Unhealthy {
+            uuid: uuid.to_owned(),
+            reason: "the card was lost".to_owned(),
+            used_again: UsedAgain::WhenCleared,
+        };
         one(&cards("cards", 2, &Ok(Vec::new())), Level::Ok, &["2 cards"]);
         let parts = [
             "1 of 2",

@@ -330,11 +330,35 @@ fn an_installed_driver_that_the_next_boot_cannot_use_is_reported() {
     assert!(check.found.contains("610.43.02") && check.found.contains("not known"));
 }
 
+fn unhealthy(uuid: &str, used_again: UsedAgain) -> Unhealthy {
+    Unhealthy {
+        uuid: uuid.to_owned(),
+        reason: "why".to_owned(),
+        used_again,
+    }
+}
+
+#[test]
+fn the_remedy_is_what_makes_a_card_used_again() {
+    let cleared = unhealthy("GPU-0", UsedAgain::WhenCleared);
+    let lost = unhealthy("GPU-1", UsedAgain::WhenFound);
+    for (cards, repairs, looks) in [
+        (vec![cleared.clone()], true, false),
+        (vec![lost.clone()], false, true),
+        (vec![cleared, lost], true, true),
+    ] {
+        let check = standing::cards("cards", 3, &Ok(cards));
+        let remedy = check.remedy.unwrap();
+        assert_eq!(remedy.contains("--repair --card"), repairs, "{remedy}");
+        assert_eq!(remedy.contains("`cgpu cards`"), looks, "{remedy}");
+    }
+}
+
 #[test]
 fn one_card_unhealthy_and_the_other_not_shared_leave_none() {
     let mut facts = healthy();
     let reason = |uuid: &str| vec![(uuid.to_owned(), "why".to_owned())];
-    facts.unhealthy = Ok(reason("GPU-0"));
+    facts.unhealthy = Ok(vec![unhealthy("GPU-0", UsedAgain::WhenCleared)]);
     facts.unshareable = reason("GPU-0");
     assert!(assess(&facts).can_start);
     facts.unshareable = reason("GPU-1");

@@ -18,6 +18,7 @@ use sys::traced::Traced;
 use super::{host_engine, selinux, standing};
 use view::doctor::{
     Cgroup, ClaimsFacts, Configured, Container, Facts, FiltersUnread, KubeletServer, Runc,
+    Unhealthy, UsedAgain,
 };
 use view::host_driver::{ANSWER, HostDriver, kernel_version};
 use view::ps;
@@ -297,7 +298,7 @@ fn runc(config: &Config) -> Result<Runc, String> {
 fn unhealthy(
     config: &Config,
     inventory: &Result<Option<cards::Inventory>, String>,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<Vec<Unhealthy>, String> {
     let Ok(Some(inventory)) = inventory else {
         return Ok(Vec::new());
     };
@@ -305,16 +306,14 @@ fn unhealthy(
     for card in &inventory.cards {
         let health = cards::health::of(&config.state_dir, &card.uuid);
         let reported = health.map_err(|error| chain(&error))?;
-        let reported = reported.map(|health| health.reason);
-        // Nothing is cleared of it, as the check's remedy has it of others.
-        let lost = || {
-            Some(format!(
-                "{}, and used again when NVML answers for it",
-                card.lost()?.0
-            ))
-        };
-        if let Some(reason) = reported.or_else(lost) {
-            unhealthy.push((card.uuid.to_string(), reason));
+        let reported = reported.map(|health| (health.reason, UsedAgain::WhenCleared));
+        let lost = || Some((card.lost()?.0, UsedAgain::WhenFound));
+        if let Some((reason, used_again)) = reported.or_else(lost) {
+            unhealthy.push(Unhealthy {
+                uuid: card.uuid.to_string(),
+                reason,
+                used_again,
+            });
         }
     }
     Ok(unhealthy)

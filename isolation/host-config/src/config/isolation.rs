@@ -155,7 +155,10 @@ impl Allow {
     /// Whether a container may have it.
     #[must_use]
     pub fn lets_through(&self, weakness: Weakness) -> bool {
-        self.through.contains(&weakness)
+        // To the kernel the one contains the other (`perfmon_capable`).
+        let contained = (weakness == Weakness::CapPerfmon).then_some(Weakness::CapSysAdmin);
+        let mut any = [Some(weakness), contained].into_iter().flatten();
+        any.any(|weakness| self.through.contains(&weakness))
     }
 }
 

@@ -331,6 +331,11 @@ fn what_is_let_through_is_named_one_by_one_or_as_what_an_engine_calls_privileged
     for weakness in Weakness::ALL {
         let one = allow(&format!("[isolation]\nallow = [\"{}\"]", weakness.name()));
         assert_eq!(one, Allow::of(&[*weakness]));
+        // CAP_SYS_ADMIN contains it.
+        assert_eq!(
+            one.lets_through(Weakness::CapPerfmon),
+            matches!(weakness, Weakness::CapPerfmon | Weakness::CapSysAdmin)
+        );
     }
 }
 

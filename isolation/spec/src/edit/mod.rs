@@ -102,10 +102,17 @@ pub fn apply_to_exec(process: &mut Value) -> Result<(), Error> {
 }
 
 /// Edits the resources of an update (`LinuxResources`). Engines send their own list of devices along, without the cards' nodes; runc passes
-/// over it, and crun puts it in the place of the container's rules.
-pub fn apply_to_update(resources: &mut Value) {
-    if let Some(resources) = resources.as_object_mut() {
-        resources.remove("devices");
+/// over it, and crun puts it in the place of the container's rules. These rules, of the edited `spec`, take the list's place: without any,
+/// crun 1.18 to 1.18.2 has systemd leave the default devices alone. Without a spec the list goes.
+pub fn apply_to_update(resources: &mut Value, spec: Option<&Value>) {
+    let Some(resources) = resources.as_object_mut() else {
+        return;
+    };
+    if resources.remove("devices").is_none() {
+        return;
+    }
+    if let Some(rules) = spec.and_then(|spec| spec.pointer("/linux/resources/devices")) {
+        resources.insert("devices".to_owned(), rules.clone());
     }
 }
 

@@ -45,7 +45,7 @@ const SIZE_MAX_BYTES: u64 = 1 << 16;
 /// A driver's answer to what others wait for, with the state lock among them; it takes tens of milliseconds.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What only the container's own engine waits for. A driver that nobody keeps loaded takes seconds to find its cards.
+/// What is waited for without the state lock. A driver that nobody keeps loaded takes seconds to find its cards.
 const ALONE: Duration = Duration::from_secs(30);
 
 /// The program's name, among cgpu's own.
@@ -143,13 +143,13 @@ impl Backend for DriverLimit<'_> {
         self.zero(dir, ALONE)
     }
 
-    /// A grant must come back whatever NVML says, and soon: what is left is a reservation, and the log names it. The driver has the time of
-    /// an answer, however short the patience with killed processes is.
+    /// A grant must come back whatever NVML says: what is left is a reservation, and the log names it. Nobody tries again, so that the driver
+    /// has its time, however short the patience with killed processes is.
     fn end(&self, dir: &ContainerDir, ending: &Ending<'_>) -> Result<(), Error> {
         if !(ending.is_still)() {
             return Ok(());
         }
-        if let Err(error) = self.zero(dir, ending.patience.in_all.max(ANSWER)) {
+        if let Err(error) = self.zero(dir, ALONE) {
             tracing::warn!(
                 dir = %dir.path().display(),
                 error = %chain(&error),

@@ -14,7 +14,7 @@ use crate::broker;
 use crate::events::Log;
 use crate::process::Process;
 use crate::state::Which;
-use crate::{Container, Error};
+use crate::{Container, Error, bundle};
 
 /// What the event says of a container that runs.
 const FOUND_GONE: &str = "broker and supervisor are gone: every GPU call of the container fails from now on, until it is started again";
@@ -151,6 +151,17 @@ impl Running {
             });
         }
         Ok(edit::apply_to_exec(process)?)
+    }
+
+    /// Edits the resources of an update: the container's own rules of devices take the place of its engine's list. A bundle that is not this
+    /// container's any more, or cannot be read, has none for it.
+    pub fn edit_update(&self, resources: &mut Value) {
+        let container = &self.0.container;
+        let grant = container.granted().ok().flatten();
+        let bundle = grant.and_then(|grant| grant.bundle);
+        let spec =
+            bundle.and_then(|bundle| bundle::edited(container.key(), &bundle).ok().flatten());
+        edit::apply_to_update(resources, spec.as_ref());
     }
 
     /// Where the runtime may write which process is this process's exec, if the engine names no file: beside the grant.

@@ -17,13 +17,12 @@ use std::sync::{Arc, Mutex};
 
 use rustix::termios::Winsize;
 use serde_json::Value;
-use spec::edit;
 use sys::sync::lock;
 use tokio::sync::mpsc;
 
-use self::cell::{Cell, Holding, Input, Signalling};
+use self::cell::{Cell, Input, Signalling};
 use super::cgroup::Stats;
-use super::gpu::Gpu;
+use super::gpu::{self, Gpu, Running};
 use super::reaper::Reaper;
 use crate::error::{Error, Result};
 use crate::task::{
@@ -181,10 +180,12 @@ impl Supervisor {
     /// runc's own words; resources that are no JSON; a control group that cannot be changed.
     pub async fn update(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
         let cell = self.cell(id)?;
-        let has_share = !matches!(lock(&cell.live).share, Holding::Nothing);
+        let running = lock(&cell.live).share.running();
         let mut resources = resources.0.clone();
-        if has_share {
-            resources = edited(&resources).map_err(|source| Error::RequestJson {
+        if let Some(running) = running {
+            let edit = move || edited(&resources, running.as_ref());
+            let edited = gpu::off_thread(&self.reaper, edit).await?;
+            resources = edited.map_err(|source| Error::RequestJson {
                 what: "resources",
                 source,
             })?;
@@ -300,8 +301,8 @@ fn kill_process(target: &Target, pid: Pid, signal: u32) -> Result<()> {
     }
 }
 
-fn edited(resources: &[u8]) -> serde_json::Result<Vec<u8>> {
+fn edited(resources: &[u8], running: &dyn Running) -> serde_json::Result<Vec<u8>> {
     let mut resources: Value = serde_json::from_slice(resources)?;
-    edit::apply_to_update(&mut resources);
+    running.edit_update(&mut resources);
     serde_json::to_vec(&resources)
 }

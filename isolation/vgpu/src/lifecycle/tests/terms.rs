@@ -141,3 +141,65 @@ fn an_exec_is_judged_as_its_container_is() {
     drop(vgpu);
     release(&host.config, &key("c1")).unwrap();
 }
+
+/// As one that was started when nothing refused it.
+#[test]
+fn an_exec_has_cap_perfmon_again_where_its_container_has_it() {
+    let mut host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    with_capabilities(&bundle, json!(["CAP_PERFMON"]));
+    let allow = std::mem::replace(
+        &mut host.config.isolation.allow,
+        host_config::config::Allow::of(&[cards::Weakness::CapPerfmon]),
+    );
+    let vgpu = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap();
+    host.config.isolation.allow = allow;
+    let other = host.create("c2", "4Gi").unwrap().unwrap();
+    let exec = |id: &str, names: &[&str]| {
+        let mut process = json!({"args": ["sh"], "capabilities": {"effective": names}});
+        edit_exec(&host.config, &key(id), &mut process)
+    };
+    exec("c1", &["CAP_PERFMON"]).unwrap();
+    exec("c1", &["CAP_PERFMON", "CAP_BPF"]).unwrap_err();
+    exec("c2", &["CAP_PERFMON"]).unwrap_err();
+    drop((vgpu, other));
+    for id in ["c1", "c2"] {
+        release(&host.config, &key(id)).unwrap();
+    }
+}
+
+#[test]
+fn an_update_has_the_container_s_own_rules_of_devices() {
+    let host = TestHost::new();
+    let bundle = host.bundle("c1", json!({"cgpu.io/memory": "4Gi"}));
+    let config = bundle.join("config.json");
+    let mut spec: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    let rules = json!([{"allow": false, "access": "rwm"}]);
+    spec["linux"]["resources"] = json!({"devices": rules});
+    fs::write(&config, spec.to_string()).unwrap();
+    let vgpu = create(&host.config, &key("c1"), &bundle, FrontendKind::Shim).unwrap();
+    let updated = |resources: &Value| {
+        let mut resources = resources.clone();
+        let running = container(&host.config, &key("c1")).reopen().unwrap();
+        running.edit_update(&mut resources);
+        resources
+    };
+    let of_an_engine = json!({"devices": [{"allow": true}], "cpu": {"shares": 2}});
+    assert_eq!(
+        updated(&of_an_engine),
+        json!({"devices": rules, "cpu": {"shares": 2}})
+    );
+    let without = json!({"cpu": {"shares": 2}});
+    assert_eq!(updated(&without), without);
+    // The next container's of this bundle.
+    let mut other: Value = serde_json::from_slice(&spec_bytes(&bundle)).unwrap();
+    other["annotations"][host_config::terms::APPLIED_KEY] = json!("moby/c2");
+    let ours = fs::read(&config).unwrap();
+    for spec in [other.to_string(), "{".to_owned()] {
+        fs::write(&config, spec).unwrap();
+        assert_eq!(updated(&of_an_engine), without);
+    }
+    fs::write(&config, ours).unwrap();
+    drop(vgpu);
+    release(&host.config, &key("c1")).unwrap();
+}
