@@ -91,10 +91,10 @@ impl Share {
                 .paced(paced);
             }
             Touched::MadeBeside => {
-                // It waits for what was spent, and what it takes itself is short.
-                return match self.in_turn(still_waits) {
-                    Ok(_waited) => Disposition::free(),
-                    Err(disposition) => disposition,
+                // It waits for what frees have taken, and what it takes itself is short.
+                return match self.after_frees(still_waits) {
+                    Ok(()) => Disposition::free(),
+                    Err(pace::GivenUp) => Disposition::GivenUp,
                 };
             }
             Touched::Freed { client, object } => {
@@ -334,6 +334,15 @@ impl Share {
             paced: takes_others.then(|| self.pace.count()),
             ..Passage::default()
         }
+    }
+
+    /// What makes long trees waits for those that were freed.
+    fn after_frees(&self, still_waits: &dyn Fn() -> bool) -> Result<(), pace::GivenUp> {
+        if !self.node_has_terms() {
+            return Ok(());
+        }
+        let _held = self.wait_in_line();
+        self.pace.wait_for_frees(still_waits)
     }
 
     /// Whoever makes contexts waits for his turn wherever anybody of the node has terms: the gates of all its cards wait for one lock.
