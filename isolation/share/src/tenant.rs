@@ -330,8 +330,9 @@ impl Share {
             let (client, object) = (ClientHandle(client), ObjectHandle(object));
             state.ledger.takes_others(client, object)
         };
+        let counts = takes_others && self.node_had_terms();
         Passage {
-            paced: takes_others.then(|| self.pace.count()),
+            paced: counts.then(|| self.pace.count()),
             ..Passage::default()
         }
     }

@@ -208,3 +208,22 @@ fn what_frees_is_counted_where_others_go_with_it() {
     assert!(takes_long(&share, BELOW) && !takes_long(&share, DEPENDS));
     share.stop();
 }
+
+#[test]
+fn what_is_freed_where_nobody_has_terms_is_not_counted() {
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    let native = ComputeTerms::default();
+    reserve_each(&host, &[("c", &native)]);
+    let share = host.broker(native.clone());
+    share.start(Beginning::First).unwrap();
+    add_device(&share);
+    assert!(takes_long(&share, CLIENT), "it is not known yet");
+    assert!(passes(&share, &made(GT200_DEBUGGER)).is_some());
+    assert!(!takes_long(&share, CLIENT));
+    reserve_on(&host, "GPU-1", &[("d", &percent(30))]);
+    sync::lock(&share.node).read_long_ago();
+    assert!(passes(&share, &made(GT200_DEBUGGER)).is_some());
+    assert!(takes_long(&share, CLIENT));
+    share.stop();
+}
