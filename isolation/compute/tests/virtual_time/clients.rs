@@ -139,3 +139,28 @@ fn who_misses_segments_gains_nothing_by_being_let_in_between_them() {
     assert!(missed(&fixture) - before >= 20);
     assert!(has <= 1_050, "{has}");
 }
+
+#[test]
+fn what_an_open_that_is_refused_in_part_has_opened_is_closed_again() {
+    let mut fixture = Fixture::new(26, 1);
+    let attacker = fixture.join("attacker", fixed(20), 1);
+    fixture.join("neighbour", fixed(60), 1);
+    for client in 2..=25 {
+        fixture.add_group_of(attacker, 0, 1, client);
+    }
+    fixture.run_ms(SETTLED_MS);
+    // One channel refuses to be opened, and all calls take so long that the segment ends before each of the others is opened by itself.
+    let last = fixture.tenants[attacker].objects[0].groups.last();
+    let odd = last.expect("a group").channels[0].handle;
+    let tricks = &mut fixture.tenants[attacker].tricks;
+    tricks.odd.insert(odd);
+    tricks.refused.insert("open", 0x40);
+    fixture.faults.takes_ns = Some(1_000_000);
+    fixture.run_ms(SETTLED_MS);
+    let from_ns = fixture.now_ns;
+    fixture.run_ms(10_000);
+    let has = fixture.permille(attacker, 0, from_ns, fixture.now_ns);
+    println!("{has} of 200");
+    assert!(fixture.status(attacker, 0).counts.refused > 0);
+    assert!(has <= 204, "{has}");
+}
