@@ -8,6 +8,7 @@ use journal::state::scheduling::{Change, Name, Turned};
 use journal::state::{Op, State};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put_u64, u32_at};
+use nvabi::class::{self, Kind};
 use nvabi::layout::{nvos21, nvos55, timeslice};
 use nvabi::status;
 use verdict::schedule::GraphicsCopies;
@@ -328,7 +329,11 @@ impl Share {
         let takes_others = {
             let state = self.context.journal.change();
             let (client, object) = (ClientHandle(client), ObjectHandle(object));
+            // Virtual memory takes its mappings, which are no objects.
+            let is_virtual = |class| class::of(class).is_some_and(|it| it.kind == Kind::Virtual);
+            let freed = state.ledger.object(client, object);
             state.ledger.takes_others(client, object)
+                || freed.is_some_and(|freed| is_virtual(freed.class))
         };
         let counts = takes_others && self.node_had_terms();
         Passage {

@@ -46,7 +46,16 @@ fn reserved(share: &Share, kind: ObjectKind) -> ReservationToken {
 }
 
 /// An object that goes with its parent, and with what it depends on.
-fn add(share: &Share, (kind, handle): (ObjectKind, u32), parent: u32, depends_on: &[u32]) {
+fn add(share: &Share, of: (ObjectKind, u32), parent: u32, depends_on: &[u32]) {
+    add_of_class(share, of, (parent, 0), depends_on);
+}
+
+fn add_of_class(
+    share: &Share,
+    (kind, handle): (ObjectKind, u32),
+    (parent, class): (u32, u32),
+    depends_on: &[u32],
+) {
     let reservation = reserved(share, kind);
     share.context.journal.change().record(Operation::AddObject {
         place: Place {
@@ -56,7 +65,7 @@ fn add(share: &Share, (kind, handle): (ObjectKind, u32), parent: u32, depends_on
             handle: ObjectHandle(handle),
             process: PROCESS,
         },
-        class: 0,
+        class,
         kind,
         card: (kind == ObjectKind::Device).then_some(CardSlot(0)),
         depends_on: depends_on.iter().copied().map(ObjectHandle).collect(),
@@ -225,5 +234,35 @@ fn what_is_freed_where_nobody_has_terms_is_not_counted() {
     sync::lock(&share.node).read_long_ago();
     assert!(passes(&share, &made(GT200_DEBUGGER)).is_some());
     assert!(takes_long(&share, CLIENT));
+    share.stop();
+}
+
+#[test]
+fn virtual_memory_with_its_mappings_waits_for_what_frees_have_taken() {
+    const VIRTUAL: u32 = 11;
+    const NV50_MEMORY_VIRTUAL: u32 = 0x50a0;
+    let host = Host::new();
+    host.write_rules(Policy::Native);
+    reserve(&host, &percent(30));
+    let share = host.broker(percent(30));
+    share.start(Beginning::First).unwrap();
+    add_device(&share);
+    let of = (DEVICE, NV50_MEMORY_VIRTUAL);
+    add_of_class(&share, (ObjectKind::Memory, VIRTUAL), of, &[]);
+    let mapped = Effect::MapDma {
+        client: CLIENT,
+        device: DEVICE,
+        dma: VIRTUAL,
+        memory: VIRTUAL,
+        offset: 0,
+        bytes: 4096,
+    };
+    assert!(passes(&share, &mapped).is_some());
+    for _ in 0..7 {
+        assert!(takes_long(&share, VIRTUAL));
+    }
+    assert!(passes(&share, &mapped).is_none());
+    assert!(passes(&share, &made(NV50_MEMORY_VIRTUAL)).is_none());
+    assert!(takes_long(&share, VIRTUAL));
     share.stop();
 }
