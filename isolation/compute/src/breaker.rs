@@ -3,7 +3,7 @@
 //! A tenant must not be able to open it. Only the driver's own time counts, not what a knob waits for before and between its calls; a slow call
 //! beside one of the container's own says nothing, since it may have waited for that one's locks; and calls have to be slow for seconds
 //! on end, longer than any one container of the node, with terms or without, may hold the driver's locks to make contexts
-//! (`share/src/pace.rs`), on whichever card that is.
+//! (`share/src/pace.rs`), on whichever card that is. What is left of that is in `docs/guide/scheduling.md`, *What does not hold*.
 
 /// A call is slow from here on.
 pub const SLOW_NS: u64 = 50_000_000;

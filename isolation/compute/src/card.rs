@@ -319,7 +319,9 @@ impl Card {
                 let of_gate =
                     self.channel_states.is_gated_by(knob) || self.means() == Means::Slices;
                 self.gate_answered(status.filter(|_| of_gate), now_ns);
-                if moved == Moved::Yes {
+                // An open that was refused may have reached some of its channels.
+                let opened_some = matches!(knob, Knob::Open { channels, .. } if channels.len() > 1);
+                if moved == Moved::Yes || opened_some {
                     self.turned(knob, spent, now_ns);
                 }
             }

@@ -72,7 +72,7 @@ pub(crate) enum Toward {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moved {
     Yes,
-    /// The driver refused: all is as it was.
+    /// The driver refused: one is as it was, and of several some may have moved.
     Refused,
     /// Nobody knows.
     Lost,
@@ -98,8 +98,8 @@ pub(crate) struct ChannelStates {
     known: Vec<(Entry, State)>,
     /// What gates move by; entries of another kind are only opened.
     gate_call: GateCall,
-    /// After a list of which one had gone or was refused: one at a time, until all are where they are to be.
-    singly: bool,
+    /// After a list of which one had gone or was refused on its way there: one at a time, until all are where they are to be.
+    singly: Option<Toward>,
 }
 
 impl ChannelStates {
@@ -211,7 +211,11 @@ impl ChannelStates {
 
     /// The next call towards that state; its entries are in doubt until [`ChannelStates::moved`].
     pub(crate) fn pull(&mut self, card: usize, toward: Toward, after_slice: bool) -> Option<Knob> {
-        let most = if self.singly { 1 } else { BATCH };
+        let most = if self.singly == Some(toward) {
+            1
+        } else {
+            BATCH
+        };
         let mut channels = Vec::new();
         // What moves by another call than the gate's is opened last: it may be refused, again and again.
         let gate_call = self.gate_call;
@@ -275,7 +279,7 @@ impl ChannelStates {
             | Knob::Preempt { .. } => return,
         };
         if matches!(moved, Moved::Gone | Moved::Refused) && entries.len() > 1 {
-            self.singly = true;
+            self.singly = Some(toward);
         }
         for (entry, state) in &mut self.known {
             let State::Moving { from } = *state else {
@@ -291,12 +295,14 @@ impl ChannelStates {
                 // By the call that the driver refuses it was hardly ever closed.
                 (Moved::Refused, _, Rest::Unknown) if !self.gate_call.moves(*entry) => State::Ghost,
                 (Moved::Refused, _, from) if entries.len() == 1 => State::Parked { from },
+                // What knobs call once for each client may have reached some: they are moved again.
+                (Moved::Refused, _, _) if self.gate_call.moves(*entry) => State::Unknown,
                 (Moved::Refused, _, from) => from.into(),
                 (Moved::Lost | Moved::Gone, _, _) => State::Unknown,
             };
         }
-        if self.singly && self.settled(toward) {
-            self.singly = false;
+        if self.singly == Some(toward) && self.settled(toward) {
+            self.singly = None;
         }
     }
 

@@ -28,6 +28,11 @@ impl Node {
         has_terms
     }
 
+    /// Whether anybody had terms when it was read last; yes before that.
+    pub(crate) fn had_terms(&self) -> bool {
+        self.0.is_none_or(|(_, had_terms)| had_terms)
+    }
+
     /// As if it had been read long ago.
     #[cfg(test)]
     pub(crate) fn read_long_ago(&mut self) {

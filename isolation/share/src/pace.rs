@@ -9,7 +9,8 @@
 //! each take their part first. A call that takes long waits for others' calls or for a driver that hangs: it counts as [`MOST`], and
 //! whatever was spent, the next call is let through within [`LONGEST`].
 //!
-//! What frees never waits, so that nothing is kept from being given back. Its time is counted, and the next call that makes something waits for it.
+//! What frees never waits, so that nothing is kept from being given back. Its time is counted in an allowance of its own, and what makes trees
+//! long waits for that: contexts do not, which have been paid for when they were made, and a job that ends and begins anew makes both.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ use sys::sync;
 
 /// As much at once: a few processes that start together, or one on each of several cards.
 const BURST: Duration = Duration::from_millis(1_200);
+/// And of frees: eight processes with contexts that end together.
+const BURST_OF_FREES: Duration = Duration::from_millis(2_400);
 /// And of each second afterwards, milliseconds: 1.5 %.
 const PER_SECOND: u32 = 15;
 /// What a context may take.
@@ -26,7 +29,7 @@ const USUAL: Duration = Duration::from_millis(150);
 const FREE: Duration = Duration::from_millis(5);
 /// As much counts of one call. It is what [`LONGEST`] gives back.
 const MOST: Duration = Duration::from_millis(450);
-/// No call waits longer: it is told that it has timed out.
+/// No call waits longer: one that makes a context is told that it has timed out.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Between two looks whether the caller still waits.
 const LOOK: Duration = Duration::from_millis(50);
@@ -40,10 +43,24 @@ pub(crate) struct Pace {
 
 #[derive(Debug, Default)]
 struct Inner {
+    contexts: Spent,
+    frees: Spent,
+    /// Calls that are with the driver and make a context.
+    under_way: u32,
+}
+
+/// What has been spent.
+#[derive(Debug, Default)]
+struct Spent {
     /// When all of it will be there again; `None`: it is.
     full_at: Option<Instant>,
-    /// Calls that are with the driver and make something.
-    under_way: u32,
+}
+
+/// What a call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    MakesAContext,
+    Frees,
 }
 
 /// A call that is counted, from when it was let through until it is back.
@@ -52,9 +69,12 @@ struct Inner {
 pub(crate) struct Paced<'a> {
     pace: &'a Pace,
     pub(crate) since: Instant,
-    /// Of [`Inner::under_way`], how many it is.
-    under_way: u32,
+    does: Does,
 }
+
+/// Nobody waits for the call any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GivenUp;
 
 /// Why a call was not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +98,7 @@ impl Pace {
                 return Ok(Paced {
                     pace: self,
                     since: now,
-                    under_way: 1,
+                    does: Does::MakesAContext,
                 });
             }
             if now >= until {
@@ -97,7 +117,24 @@ impl Pace {
         Paced {
             pace: self,
             since: Instant::now(),
-            under_way: 0,
+            does: Does::Frees,
+        }
+    }
+
+    /// Waits for what frees have taken, [`LONGEST`] at most: some calls that are let through too early make no long tree.
+    pub(crate) fn wait_for_frees(&self, still_waits: &dyn Fn() -> bool) -> Result<(), GivenUp> {
+        let until = Instant::now() + LONGEST;
+        loop {
+            let now = Instant::now();
+            let inner = sync::lock(&self.inner);
+            let wait = inner.wait_for_frees(now);
+            if wait.is_zero() || now >= until {
+                return Ok(());
+            }
+            drop(sync::wait_for(&self.changed, inner, wait.min(LOOK)));
+            if !still_waits() {
+                return Err(GivenUp);
+            }
         }
     }
 }
@@ -112,20 +149,30 @@ impl Paced<'_> {
 }
 
 impl Inner {
-    /// How long a call of this moment has to wait until something is left.
+    /// How long a call of this moment that makes a context has to wait until something is left.
     fn wait(&self, now: Instant) -> Duration {
-        let full_at = self.full_at;
-        let filling = full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let under_way = refill(USUAL.saturating_mul(self.under_way));
-        filling
-            .saturating_add(under_way)
-            .saturating_sub(refill(BURST))
+        let filling = self.contexts.filling(now).saturating_add(under_way);
+        filling.saturating_sub(refill(BURST))
     }
 
-    fn spend(&mut self, now: Instant, took: Duration) {
+    /// And one that makes what trees are made of.
+    fn wait_for_frees(&self, now: Instant) -> Duration {
+        let filling = self.frees.filling(now);
+        filling.saturating_sub(refill(BURST_OF_FREES))
+    }
+}
+
+impl Spent {
+    fn filling(&self, now: Instant) -> Duration {
+        let full_at = self.full_at;
+        full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+    }
+
+    fn spend(&mut self, now: Instant, took: Duration, burst: Duration) {
         if took > FREE {
             let from = self.full_at.map_or(now, |at| at.max(now));
-            let latest = now + refill(BURST) + LONGEST;
+            let latest = now + refill(burst) + LONGEST;
             self.full_at = Some(latest.min(from + refill(took.min(MOST))));
         }
     }
@@ -135,8 +182,14 @@ impl Drop for Paced<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut inner = sync::lock(&self.pace.inner);
-        inner.under_way = inner.under_way.saturating_sub(self.under_way);
-        inner.spend(now, now.saturating_duration_since(self.since));
+        let took = now.saturating_duration_since(self.since);
+        match self.does {
+            Does::MakesAContext => {
+                inner.under_way = inner.under_way.saturating_sub(1);
+                inner.contexts.spend(now, took, BURST);
+            }
+            Does::Frees => inner.frees.spend(now, took, BURST_OF_FREES),
+        }
         drop(inner);
         self.pace.changed.notify_all();
     }
@@ -161,7 +214,7 @@ mod tests {
         let (mut now, mut held) = (start, Duration::ZERO);
         while now < start + Duration::from_secs(600) {
             now += inner.wait(now) + USUAL;
-            inner.spend(now, USUAL);
+            inner.contexts.spend(now, USUAL, BURST);
             held += USUAL;
         }
         let most = BURST + USUAL * 2 + Duration::from_millis(u64::from(PER_SECOND)) * 600;
@@ -191,12 +244,12 @@ mod tests {
         paced.since = paced.since.checked_sub(USUAL).unwrap();
         let now = Instant::now();
         drop(paced.begins_now());
-        let full_at = sync::lock(&pace.inner).full_at;
+        let full_at = sync::lock(&pace.inner).contexts.full_at;
         assert!(full_at.is_none_or(|at| at < now + refill(USUAL)));
         let mut paced = pace.take(&|| true).unwrap();
         paced.since = paced.since.checked_sub(USUAL).unwrap();
         drop(paced);
-        let full_at = sync::lock(&pace.inner).full_at;
+        let full_at = sync::lock(&pace.inner).contexts.full_at;
         assert!(full_at.is_some_and(|at| at >= now + refill(USUAL)));
     }
 
@@ -205,17 +258,37 @@ mod tests {
         let mut inner = Inner::default();
         let now = Instant::now();
         let hung = Duration::from_secs(3_600);
-        inner.spend(now, hung);
+        inner.contexts.spend(now, hung, BURST);
         assert_eq!(inner.wait(now), Duration::ZERO, "half of the burst is left");
-        assert_eq!(inner.full_at, Some(now + refill(MOST)));
+        assert_eq!(inner.contexts.full_at, Some(now + refill(MOST)));
         for _ in 0..100 {
-            inner.spend(now, hung);
+            inner.contexts.spend(now, hung, BURST);
         }
         assert_eq!(inner.wait(now), LONGEST);
         let later = now + LONGEST;
         assert_eq!(inner.wait(later), Duration::ZERO);
-        inner.spend(later, hung);
+        inner.contexts.spend(later, hung, BURST);
         assert_eq!(inner.wait(later), LONGEST, "whoever goes on waits again");
+    }
+
+    #[test]
+    fn what_frees_have_taken_keeps_no_context_waiting() {
+        let pace = Pace::default();
+        let free = |took: Duration| {
+            let mut paced = pace.count();
+            paced.since = paced.since.checked_sub(took).unwrap();
+        };
+        // Eight processes end, and eight begin.
+        for _ in 0..8 {
+            free(2 * USUAL - FREE);
+        }
+        assert_eq!(pace.wait_for_frees(&|| false), Ok(()));
+        for _ in 0..100 {
+            free(MOST);
+        }
+        assert_eq!(pace.wait_for_frees(&|| false), Err(GivenUp));
+        let through = (0..9).map_while(|_| pace.take(&|| true).ok());
+        assert_eq!(through.collect::<Vec<_>>().len(), 9);
     }
 
     #[test]
@@ -223,7 +296,7 @@ mod tests {
         let mut inner = Inner::default();
         let now = Instant::now();
         for _ in 0..100_000 {
-            inner.spend(now, FREE);
+            inner.contexts.spend(now, FREE, BURST);
         }
         assert_eq!(inner.wait(now), Duration::ZERO);
     }

@@ -199,6 +199,12 @@ impl Share {
             || state_dir.is_some_and(|state_dir| sync::lock(&self.node).has_terms(state_dir))
     }
 
+    /// The same as far as it was read last: what frees waits for no look.
+    pub(crate) fn node_had_terms(&self) -> bool {
+        self.wants_governor()
+            || self.sources.state_dir.is_some() && sync::lock(&self.node).had_terms()
+    }
+
     /// How many calls wait for a gate or for their turn to preempt: their threads do nothing.
     #[must_use]
     pub fn waiting(&self) -> usize {

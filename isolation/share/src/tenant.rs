@@ -8,6 +8,7 @@ use journal::state::scheduling::{Change, Name, Turned};
 use journal::state::{Op, State};
 use ledger::{CardSlot, ClientHandle, ObjectHandle, ObjectKind};
 use nvabi::bytes::{put_u64, u32_at};
+use nvabi::class::{self, Kind};
 use nvabi::layout::{nvos21, nvos55, timeslice};
 use nvabi::status;
 use verdict::schedule::GraphicsCopies;
@@ -91,10 +92,10 @@ impl Share {
                 .paced(paced);
             }
             Touched::MadeBeside => {
-                // It waits for what was spent, and what it takes itself is short.
-                return match self.in_turn(still_waits) {
-                    Ok(_waited) => Disposition::free(),
-                    Err(disposition) => disposition,
+                // It waits for what frees have taken, and what it takes itself is short.
+                return match self.after_frees(still_waits) {
+                    Ok(()) => Disposition::free(),
+                    Err(pace::GivenUp) => Disposition::GivenUp,
                 };
             }
             Touched::Freed { client, object } => {
@@ -328,12 +329,26 @@ impl Share {
         let takes_others = {
             let state = self.context.journal.change();
             let (client, object) = (ClientHandle(client), ObjectHandle(object));
+            // Virtual memory takes its mappings, which are no objects.
+            let is_virtual = |class| class::of(class).is_some_and(|it| it.kind == Kind::Virtual);
+            let freed = state.ledger.object(client, object);
             state.ledger.takes_others(client, object)
+                || freed.is_some_and(|freed| is_virtual(freed.class))
         };
+        let counts = takes_others && self.node_had_terms();
         Passage {
-            paced: takes_others.then(|| self.pace.count()),
+            paced: counts.then(|| self.pace.count()),
             ..Passage::default()
         }
+    }
+
+    /// What makes long trees waits for those that were freed.
+    fn after_frees(&self, still_waits: &dyn Fn() -> bool) -> Result<(), pace::GivenUp> {
+        if !self.node_has_terms() {
+            return Ok(());
+        }
+        let _held = self.wait_in_line();
+        self.pace.wait_for_frees(still_waits)
     }
 
     /// Whoever makes contexts waits for his turn wherever anybody of the node has terms: the gates of all its cards wait for one lock.

@@ -27,8 +27,8 @@ pub(crate) enum Touched<'a> {
         /// The object that it is made on.
         parent: u32,
     },
-    /// Makes an object that is not scheduled, of an engine or of those that the driver hands to the card's firmware: it takes long to
-    /// free many of them.
+    /// Makes an object that is not scheduled, of an engine or of those that the driver hands to the card's firmware, virtual memory, or a
+    /// mapping in that: it takes long to free many of them.
     MadeBeside,
     /// Makes another handle for an object, which may be a part.
     Duplicated {
@@ -81,9 +81,10 @@ impl<'a> Touched<'a> {
                 object: *object,
             },
             Effect::Schedule(schedule) => Self::Scheduled(schedule),
+            // All mappings of a piece of virtual memory end when that is freed.
+            Effect::MapDma { .. } => Self::MadeBeside,
             Effect::None
             | Effect::Client
-            | Effect::MapDma { .. }
             | Effect::UnmapDma { .. }
             | Effect::CpuMapping { .. }
             | Effect::Memory(_)
@@ -136,7 +137,7 @@ fn part_of(kind: Kind) -> Option<Part> {
 
 fn is_beside(kind: Kind) -> bool {
     match kind {
-        Kind::Copy | Kind::Video | Kind::OtherEngine | Kind::Plain(_) => true,
+        Kind::Virtual | Kind::Copy | Kind::Video | Kind::OtherEngine | Kind::Plain(_) => true,
         Kind::ChannelGroup
         | Kind::Channel
         | Kind::Graphics
@@ -146,7 +147,6 @@ fn is_beside(kind: Kind) -> bool {
         | Kind::Vidmem
         | Kind::Sysmem
         | Kind::OsDescriptor
-        | Kind::Virtual
         | Kind::VaSpace
         | Kind::ContextShare
         | Kind::Usermode

@@ -49,8 +49,8 @@ impl Card {
         }
         let is_measured = self.account.metered && self.view.is_corrected();
         let ahead_ns = self.lateness.closed(closed_ns, is_measured);
-        let rescued_ns = self.openings.take_rescued();
         if ahead_ns > 0 && self.view.cycle.is_some() {
+            let rescued_ns = self.openings.take_rescued();
             let window_ns = u128::from(self.view.layout.window_ns.max(1));
             let most = u128::from(LATE_MOST_NS) * u128::from(self.view.segment_ns()) / window_ns;
             let most = i64::try_from(most).unwrap_or(i64::MAX);

@@ -602,8 +602,11 @@ impl Fixture {
         }
         let tricks = &self.tenants[at].tricks;
         let odd = tricks.odd.is_empty() || named(knob).iter().any(|it| tricks.odd.contains(it));
-        if let Some(status) = tricks.refused.get(name(knob)).filter(|_| odd) {
-            return Err(KnobError::Status(*status));
+        if let Some(status) = tricks.refused.get(name(knob)).copied().filter(|_| odd) {
+            if let Some(rest) = of_other_clients(knob, &tricks.odd) {
+                self.effect(at, &rest);
+            }
+            return Err(KnobError::Status(status));
         }
         if self.random.below(1_000) < self.faults.lost_permille {
             if self.random.below(2) == 0 {
@@ -822,6 +825,19 @@ fn clients(knob: &Knob) -> BTreeSet<u32> {
         | Knob::Interleave { client, .. }
         | Knob::Preempt { client, .. } => BTreeSet::from([*client]),
     }
+}
+
+/// What a knob does though these channels refuse: it makes a call for each client.
+fn of_other_clients(knob: &Knob, odd: &BTreeSet<u32>) -> Option<Knob> {
+    let mut rest = knob.clone();
+    let (Knob::Open { channels, .. } | Knob::Close { channels, .. }) = &mut rest else {
+        return None;
+    };
+    let refuses = |channel: &Channel| odd.is_empty() || odd.contains(&channel.handle);
+    let refused = channels.iter().filter(|channel| refuses(channel));
+    let clients: BTreeSet<u32> = refused.map(|channel| channel.client).collect();
+    channels.retain(|channel| !clients.contains(&channel.client));
+    Some(rest)
 }
 
 /// The groups and channels that a knob is about.

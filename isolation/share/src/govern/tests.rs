@@ -1,5 +1,7 @@
 //! Brokers that begin and take over, in front of a driver that executes nothing.
 
+mod pace;
+
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -13,19 +15,13 @@ use driver::{
 };
 use journal::Journal;
 use journal::state::{Numbering, State};
-use ledger::{
-    Actual, Applied, ClientHandle, Ledger, ObjectHandle, ObjectKind, Operation, Place, ProcessId,
-};
+use ledger::Ledger;
+use nvabi::Release;
 use nvabi::capability::Capabilities;
-use nvabi::{Release, class};
-use plan::{CardRules, Policy, Priority};
-use sys::sync;
-use verdict::Effect;
+use plan::{CardRules, Policy};
 
 use super::*;
-use crate::passage::Passage;
 use crate::share::{Broker, Card, Context};
-use crate::tenant::Disposition;
 use crate::terms::Sources;
 
 const UUID: &str = "GPU-0";
@@ -331,160 +327,4 @@ fn a_native_container_is_held_beside_one_that_has_terms_and_only_there() {
     beside(&native);
     share.reconcile();
     assert!(!is_held(&share) && !share.is_governed(CardSlot(0)));
-}
-
-const CLIENT: u32 = 9;
-const DEVICE: u32 = 10;
-
-/// A client of the container's, with a device of the card.
-fn add_device(share: &Share) {
-    let mut change = share.context.journal.change();
-    let mut reserved = |kind| {
-        let reserve = Operation::Reserve { kind, demand: None };
-        match change.record(reserve) {
-            Applied::Reserved(reservation) => reservation,
-            other => panic!("{other:?}"),
-        }
-    };
-    let (client, device) = (reserved(ObjectKind::Client), reserved(ObjectKind::Device));
-    let (file, process) = (ledger::FileId(1), ProcessId(1));
-    change.record(Operation::OpenClient {
-        file,
-        client: ClientHandle(CLIENT),
-        process,
-        reservation: client,
-    });
-    change.record(Operation::AddObject {
-        place: Place {
-            file,
-            client: ClientHandle(CLIENT),
-            parent: ObjectHandle(CLIENT),
-            handle: ObjectHandle(DEVICE),
-            process,
-        },
-        class: 0,
-        kind: ObjectKind::Device,
-        card: Some(CardSlot(0)),
-        depends_on: Vec::new(),
-        reservation: device,
-        actual: Actual::AsReserved,
-    });
-}
-
-/// What is made below the device.
-fn made(class: u32) -> Effect {
-    Effect::Object {
-        class: class::of(class).unwrap(),
-        client: CLIENT,
-        parent: DEVICE,
-        device_instance: None,
-    }
-}
-
-/// What a call has passed that does not wait.
-fn passes<'a>(share: &'a Share, effect: &Effect) -> Option<Passage<'a>> {
-    match share.disposition(effect, &[], &|| false) {
-        Disposition::Goes(passage) => Some(passage),
-        Disposition::Answered | Disposition::Refused(_) | Disposition::GivenUp => None,
-    }
-}
-
-/// How many contexts it may begin to make at once, of so many.
-fn contexts_at_once(share: &Share, most: usize) -> usize {
-    let group = made(class::KEPLER_CHANNEL_GROUP_A);
-    let passed = (0..most).map_while(|_| passes(share, &group));
-    passed.collect::<Vec<_>>().len()
-}
-
-#[test]
-fn a_native_container_beside_one_that_has_terms_makes_contexts_at_a_pace() {
-    const MANY: usize = 20;
-    let host = Host::new();
-    host.write_rules(Policy::Native);
-    let (native, high) = (
-        ComputeTerms::default(),
-        ComputeTerms {
-            priority: Priority::High,
-            ..ComputeTerms::default()
-        },
-    );
-    reserve_each(&host, &[("c", &native)]);
-    let share = host.broker(native.clone());
-    share.start(Beginning::First).unwrap();
-    add_device(&share);
-    assert_eq!(contexts_at_once(&share, MANY), MANY, "nobody is beside it");
-    reserve_each(&host, &[("c", &native), ("d", &high)]);
-    share.reconcile();
-    assert!(contexts_at_once(&share, MANY) < MANY);
-    share.stop();
-}
-
-#[test]
-fn a_native_container_makes_contexts_at_a_pace_where_another_card_has_terms() {
-    const MANY: usize = 20;
-    const ELSEWHERE: &str = "GPU-1";
-    let host = Host::new();
-    host.write_rules(Policy::Native);
-    let native = ComputeTerms::default();
-    reserve_each(&host, &[("c", &native)]);
-    reserve_on(&host, ELSEWHERE, &[("d", &native)]);
-    let share = host.broker(native);
-    share.start(Beginning::First).unwrap();
-    add_device(&share);
-    let at_once = || {
-        sync::lock(&share.node).read_long_ago();
-        contexts_at_once(&share, MANY)
-    };
-    assert_eq!(at_once(), MANY, "nobody of the node has terms");
-    reserve_on(&host, ELSEWHERE, &[("d", &percent(30))]);
-    assert!(at_once() < MANY);
-    assert!(!is_held(&share), "nobody holds it for that");
-    let elsewhere =
-        cards::reservations::file_of(host.folder.path(), &GpuUuid::new(ELSEWHERE).unwrap());
-    fs::remove_file(&elsewhere).unwrap();
-    assert_eq!(at_once(), MANY);
-    fs::write(&elsewhere, "{").unwrap();
-    assert!(at_once() < MANY, "it cannot be read");
-    fs::remove_dir_all(host.folder.path().join("cards")).unwrap();
-    assert!(at_once() < MANY, "nothing is there to be read");
-}
-
-#[test]
-fn trees_that_are_freed_count_to_the_pace_and_never_wait() {
-    const GT200_DEBUGGER: u32 = 0x83de;
-    const LONG: std::time::Duration = std::time::Duration::from_millis(1_600);
-    let host = Host::new();
-    host.write_rules(Policy::Native);
-    reserve(&host, &percent(30));
-    let share = host.broker(percent(30));
-    share.start(Beginning::First).unwrap();
-    add_device(&share);
-    let [group, engine_object, memory] = [
-        class::KEPLER_CHANNEL_GROUP_A,
-        GT200_DEBUGGER,
-        class::NV01_MEMORY_LOCAL_USER,
-    ]
-    .map(made);
-    let freed = |object| Effect::Free {
-        client: CLIENT,
-        object,
-    };
-    // It has been with the driver for so long when its passage ends.
-    let takes_long = |object| {
-        let mut passage = passes(&share, &freed(object)).expect("what frees does not wait");
-        let counted = passage.paced.as_mut();
-        let counted = counted.map(|paced| paced.since = paced.since.checked_sub(LONG).unwrap());
-        counted.is_some()
-    };
-    for _ in 0..100 {
-        assert!(!takes_long(DEVICE), "nothing is below it");
-    }
-    assert!(passes(&share, &engine_object).is_some());
-    for _ in 0..4 {
-        assert!(takes_long(CLIENT));
-    }
-    assert!(passes(&share, &group).is_none() && passes(&share, &engine_object).is_none());
-    assert!(passes(&share, &memory).is_some());
-    assert!(takes_long(CLIENT));
-    share.stop();
 }
