@@ -35,7 +35,7 @@ use crate::error::Error;
 
 use self::evict::Outcome;
 use self::facts::{Cluster, Decision, NodePlan};
-use self::pauses::{Again, Pauses};
+use self::pauses::{Again, Pauses, Standing};
 use self::turns::Turns;
 use self::waiter::Waiter;
 
@@ -112,7 +112,12 @@ impl Controller {
         let uids: BTreeSet<String> = waiting.iter().map(|waiter| waiter.uid.clone()).collect();
         for (uid, pause) in self.pauses.ended(&uids, Instant::now()) {
             let (namespace, name) = (&pause.namespace, &pause.name);
-            let standing = evict::standing(&self.connection, namespace, name, &uid).await?;
+            let standing = evict::standing(&self.connection, namespace, name, &uid).await;
+            // One that cannot be read stops nobody else, and its namespace has its pause.
+            let standing = standing.unwrap_or_else(|error| {
+                tracing::warn!(namespace, name, error = %host_config::chain(&error), "a pod that waited is not read");
+                Standing::Gone
+            });
             self.pauses.settle(&uid, standing);
         }
         self.turns.begin(&uids);

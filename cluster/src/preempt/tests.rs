@@ -284,6 +284,13 @@ async fn a_fresh_pod_waits_as_long_as_the_one_that_was_deleted_for_it() {
 }
 
 #[tokio::test]
+async fn a_former_pod_that_cannot_be_read_stops_no_look_and_leaves_its_pause() {
+    let broken = |_: &str| refusal(400, "no");
+    let (_, evicted) = evictions_of_fresh_pods(broken).await;
+    assert_eq!(evicted, ["a?", "a"], "for the first one alone");
+}
+
+#[tokio::test]
 async fn nobody_goes_for_a_claim_that_may_not_be_allocated() {
     for (granted, count) in [("other:1", 0), ("other:1,waits:25769803776", 2)] {
         let annotations = json!({"cgpu.io/max-memory": "24Gi", "cgpu.io/memory-claimed": "48Gi", "cgpu.io/memory-granted": granted});

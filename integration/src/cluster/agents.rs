@@ -9,18 +9,19 @@ use super::control_plane::ControlPlane;
 use super::kubectl::Kubectl;
 use super::nodes::{Card, add_node, post_slice, slice};
 use super::recorded::{Answer, of_reply};
+use super::tenants;
 
 /// One attempt.
-struct Attempt {
-    name: &'static str,
-    by: Actor,
-    verb: Verb,
+pub(super) struct Attempt {
+    pub(super) name: &'static str,
+    pub(super) by: Actor,
+    pub(super) verb: Verb,
     /// Parts of the refusal; none where it has to succeed.
-    refused: &'static [&'static str],
+    pub(super) refused: &'static [&'static str],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Actor {
+pub(super) enum Actor {
     /// The agent of node `n1`.
     Agent,
     /// With a token that names no node, as anybody makes one who may.
@@ -33,7 +34,7 @@ enum Actor {
     Admin,
 }
 
-enum Verb {
+pub(super) enum Verb {
     /// Creates the slice of a node, changed.
     Create(&'static str, fn(&mut Value)),
     /// Creates an event about the node, changed.
@@ -44,11 +45,13 @@ enum Verb {
     Patch(&'static str, &'static str),
     /// Writes this as the status of a claim, by namespace and name.
     Allocate(&'static str, &'static str, &'static str),
+    /// Evicts a pod, with so many seconds for its end.
+    Evict(&'static str, Option<u32>),
     /// Runs this.
     Run(&'static [&'static str]),
 }
 
-const ATTEMPTS: [Attempt; 38] = [
+const ATTEMPTS: [Attempt; 35] = [
     Attempt {
         name: "agent: a slice of its own node",
         by: Actor::Agent,
@@ -326,28 +329,7 @@ const ATTEMPTS: [Attempt; 38] = [
         verb: Verb::Allocate("default", "free", BELOW_NOTHING),
         refused: &["claim free, request vgpu", "from 0 to 1Pi"],
     },
-    Attempt {
-        name: "tenant: takes the protection of a claim that has GPUs",
-        by: Actor::Tenant,
-        verb: Verb::Patch("resourceclaim/used", UNPROTECTED),
-        refused: &["claim used has GPUs", "goes when its pods have ended"],
-    },
-    Attempt {
-        name: "tenant: takes the protection of a claim that has nothing",
-        by: Actor::Tenant,
-        verb: Verb::Patch("resourceclaim/free", UNPROTECTED),
-        refused: &[],
-    },
-    Attempt {
-        name: "scheduler: takes the protection of a claim",
-        by: Actor::Admin,
-        verb: Verb::Patch("resourceclaim/used", UNPROTECTED),
-        refused: &[],
-    },
 ];
-
-/// Nothing keeps a claim of this from being deleted at once.
-const UNPROTECTED: &str = r#"{"metadata":{"finalizers":["example.com/other"]}}"#;
 
 /// As the scheduler writes it.
 const ALLOCATION: &str = r#"{"status":{"allocation":{"devices":{"results":[{"request":"vgpu","driver":"gpu.cgpu.io","pool":"n1",
@@ -393,12 +375,12 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
     admin
         .run(&["annotate", "--overwrite", "namespace", "bounded", &grant])?
         .success()?;
-    let tenant = tenant(plane)?;
+    let tenant = tenants::tenant(plane)?;
     let claim = ["patch", "resourceclaim", "used", "--subresource=status"];
     let given = [&claim[..], &["--type=merge", "--patch", ALLOCATION]].concat();
     admin.run(&given)?.success()?;
     let mut answers = BTreeMap::new();
-    for attempt in &ATTEMPTS {
+    for attempt in attempts() {
         let kubectl = match attempt.by {
             Actor::Agent => &bound,
             Actor::AgentOfNoNode => &unbound,
@@ -411,26 +393,12 @@ pub(super) fn answers(plane: &ControlPlane) -> Result<BTreeMap<String, Answer>> 
     Ok(answers)
 }
 
-/// An account with what role `edit` is made of where controllers run.
-fn tenant(plane: &ControlPlane) -> Result<Kubectl> {
-    let admin = plane.kubectl();
-    let account = ["create", "serviceaccount", "tenant", "-n", "cgpu-system"];
-    admin.run(&account)?.success()?;
-    for name in ["view", "edit"] {
-        let role = format!("--clusterrole=system:aggregate-to-{name}");
-        let bind = ["create", "rolebinding", name, "--namespace=default", &role];
-        let subject = ["--serviceaccount=cgpu-system:tenant"];
-        admin.run(&[&bind[..], &subject].concat())?.success()?;
-    }
-    plane.kubectl_of("tenant", None)
-}
-
 /// Compares what came of the attempts with what has to.
 ///
 /// # Errors
 /// An attempt is missing, or something else came of it.
 pub fn check_agents(answers: &BTreeMap<String, Answer>) -> Result<()> {
-    for Attempt { name, refused, .. } in &ATTEMPTS {
+    for Attempt { name, refused, .. } in attempts() {
         let Some(answer) = answers.get(*name) else {
             bail!("no answer to {name}");
         };
@@ -445,7 +413,11 @@ pub fn check_agents(answers: &BTreeMap<String, Answer>) -> Result<()> {
 
 /// Names of the attempts.
 pub fn agent_attempts() -> impl Iterator<Item = &'static str> {
-    ATTEMPTS.iter().map(|attempt| attempt.name)
+    attempts().map(|attempt| attempt.name)
+}
+
+fn attempts() -> impl Iterator<Item = &'static Attempt> {
+    ATTEMPTS.iter().chain(&tenants::ATTEMPTS)
 }
 
 /// As the agent of node `n1` reports an unhealthy card.
@@ -467,34 +439,43 @@ fn event() -> Value {
 impl Attempt {
     fn make(&self, kubectl: &Kubectl) -> Result<Answer> {
         let dry = ["--dry-run=server", "-o", "json"];
-        let reply = match &self.verb {
-            Verb::Create(node, change) => {
-                let mut object = slice(node, &[Card::new(0, node, 24)]);
-                object["metadata"]["name"] = "new".into();
-                change(&mut object);
-                kubectl.send("create", &dry, &object)?
-            }
-            Verb::Event(change) => {
-                let mut object = event();
-                change(&mut object);
-                kubectl.send("create", &dry, &object)?
-            }
-            Verb::Replace(node) => {
-                let object = slice(node, &[Card::new(0, node, 24), Card::new(1, node, 24)]);
-                kubectl.send("replace", &dry, &object)?
-            }
-            Verb::Patch(object, patch) => {
-                let patch = ["patch", object, "--type=merge", "--patch", patch];
-                kubectl.run(&[&patch, dry.as_slice()].concat())?
-            }
-            Verb::Allocate(namespace, name, status) => {
-                let namespace = format!("--namespace={namespace}");
-                let claim = ["patch", "resourceclaim", name, &namespace];
-                let patch = ["--subresource=status", "--type=merge", "--patch", status];
-                kubectl.run(&[&claim[..], &patch, &dry].concat())?
-            }
-            Verb::Run(args) => kubectl.run(args)?,
-        };
+        let reply =
+            match &self.verb {
+                Verb::Create(node, change) => {
+                    let mut object = slice(node, &[Card::new(0, node, 24)]);
+                    object["metadata"]["name"] = "new".into();
+                    change(&mut object);
+                    kubectl.send("create", &dry, &object)?
+                }
+                Verb::Event(change) => {
+                    let mut object = event();
+                    change(&mut object);
+                    kubectl.send("create", &dry, &object)?
+                }
+                Verb::Replace(node) => {
+                    let object = slice(node, &[Card::new(0, node, 24), Card::new(1, node, 24)]);
+                    kubectl.send("replace", &dry, &object)?
+                }
+                Verb::Patch(object, patch) => {
+                    let patch = ["patch", object, "--type=merge", "--patch", patch];
+                    kubectl.run(&[&patch, dry.as_slice()].concat())?
+                }
+                Verb::Allocate(namespace, name, status) => {
+                    let namespace = format!("--namespace={namespace}");
+                    let claim = ["patch", "resourceclaim", name, &namespace];
+                    let patch = ["--subresource=status", "--type=merge", "--patch", status];
+                    kubectl.run(&[&claim[..], &patch, &dry].concat())?
+                }
+                Verb::Evict(pod, period_s) => {
+                    let path =
+                        format!("--raw=/api/v1/namespaces/default/pods/{pod}/eviction?dryRun=All");
+                    kubectl.send("create", &[&path], &json!({
+                    "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod},
+                    "deleteOptions": {"gracePeriodSeconds": period_s},
+                }))?
+                }
+                Verb::Run(args) => kubectl.run(args)?,
+            };
         of_reply(&reply)
     }
 }

@@ -28,6 +28,7 @@ mod programs;
 mod recorded;
 mod shapes;
 mod starts;
+mod tenants;
 
 pub use agent::{Controller, NodeAgent};
 pub use agents::{agent_attempts, check_agents};

@@ -187,16 +187,21 @@ fn placed(chart: &Chart) -> Result<()> {
 /// Nothing that evicts is there, with its rights, before an administrator has it.
 fn preempting(chart: &Chart) -> Result<()> {
     let without = chart.render(&[])?.success()?.stdout;
-    ensure!(!without.contains("eviction"), "rights");
     let evicting = chart.render(&["--set", "controller.evictForPriority=true"])?;
     let evicting = evicting.success()?.stdout;
-    for part in [
-        "pods/eviction",
-        "--evict-for-priority",
-        "name: cgpu-preemption",
-    ] {
+    for part in ["--evict-for-priority", "name: cgpu-preemption"] {
         ensure!(evicting.contains(part), "{part}");
+        ensure!(!without.contains(part), "{part}");
     }
+    let may_evict = |text: &str| -> Result<bool> {
+        let rules = objects(text)?
+            .into_iter()
+            .map(|object| object["rules"].to_string());
+        Ok(rules
+            .into_iter()
+            .any(|rules| rules.contains("pods/eviction")))
+    };
+    ensure!(may_evict(&evicting)? && !may_evict(&without)?, "rights");
     let deployments = objects(&evicting)?;
     let deployment = deployments.iter().find(|object| {
         object["kind"] == "Deployment" && object["metadata"]["name"] == "cgpu-preemption"
