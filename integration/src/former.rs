@@ -14,7 +14,7 @@ use crate::programs::{Programs, target_folder};
 
 /// The former version: the first commit with the journal's version 13, since a broker is not replaced by one that writes
 /// another version. With the first published version, its tag.
-pub const COMMIT: &str = "cdcabc9a9a64d77aa176a6988c6f8ba9ae019dc8";
+pub const COMMIT: &str = "183315435b07f6b49742cec25e93c73b45449e24";
 
 /// Those that run for as long as a container does, or that engines and people start on it.
 const PROGRAMS: [&str; 8] = [
