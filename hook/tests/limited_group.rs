@@ -7,6 +7,7 @@ mod fake;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cards::lock::StateLock;
@@ -40,7 +41,9 @@ impl Group {
         } else {
             ("cpu", trees.join("cpu"), ("cpu.cfs_quota_us", "50000"))
         };
-        let folder = root.join(format!("cgpu-start-{}", std::process::id()));
+        static GROUPS: AtomicU32 = AtomicU32::new(0);
+        let number = GROUPS.fetch_add(1, Ordering::Relaxed);
+        let folder = root.join(format!("cgpu-start-{}-{number}", std::process::id()));
         let made = fs::create_dir(&folder).and_then(|()| fs::write(folder.join(file), quota));
         let group = Self { folder, controller };
         if let Err(error) = made {

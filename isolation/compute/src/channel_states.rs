@@ -295,8 +295,8 @@ impl ChannelStates {
                 // By the call that the driver refuses it was hardly ever closed.
                 (Moved::Refused, _, Rest::Unknown) if !self.gate_call.moves(*entry) => State::Ghost,
                 (Moved::Refused, _, from) if entries.len() == 1 => State::Parked { from },
-                // What knobs call once for each client may have reached some: they are moved again.
-                (Moved::Refused, _, _) if self.gate_call.moves(*entry) => State::Unknown,
+                // What knobs call once for each client may have reached some: they are closed again.
+                (Moved::Refused, Toward::Open, _) if self.gate_call.moves(*entry) => State::Unknown,
                 (Moved::Refused, _, from) => from.into(),
                 (Moved::Lost | Moved::Gone, _, _) => State::Unknown,
             };
