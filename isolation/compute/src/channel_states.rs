@@ -294,9 +294,15 @@ impl ChannelStates {
                 (Moved::Gone, _, _) if entries.len() == 1 => State::Gone,
                 // By the call that the driver refuses it was hardly ever closed.
                 (Moved::Refused, _, Rest::Unknown) if !self.gate_call.moves(*entry) => State::Ghost,
-                (Moved::Refused, _, from) if entries.len() == 1 => State::Parked { from },
-                // What knobs call once for each client may have reached some: they are closed again.
-                (Moved::Refused, Toward::Open, _) if self.gate_call.moves(*entry) => State::Unknown,
+                // Refused alone it was not closed, whatever became of the list that it was in before.
+                (Moved::Refused, Toward::Closed, _) if entries.len() == 1 => {
+                    State::Parked { from: Rest::Open }
+                }
+                (Moved::Refused, Toward::Open, from) if entries.len() == 1 => {
+                    State::Parked { from }
+                }
+                // What knobs call once for each client may have reached some: they are moved again.
+                (Moved::Refused, _, _) if self.gate_call.moves(*entry) => State::Unknown,
                 (Moved::Refused, _, from) => from.into(),
                 (Moved::Lost | Moved::Gone, _, _) => State::Unknown,
             };
