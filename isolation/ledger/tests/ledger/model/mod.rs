@@ -522,6 +522,8 @@ impl Model {
     fn pin_source(&mut self, source: SourceFact, purpose: PinFor) -> Result<(), Refusal> {
         match purpose {
             PinFor::Duplicate => self.object_allowed(source.kind)?,
+            // A call that comes to no piece is made also where there are too many.
+            PinFor::Map { cards: 0 } => {}
             PinFor::Map { cards } => self.allowed(Counted::Mappings, u64::from(cards))?,
             PinFor::Export => self.allowed(Counted::Exports, 2)?,
             PinFor::Register => self.allowed(Counted::Registrations, 1)?,
