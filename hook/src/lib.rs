@@ -49,8 +49,8 @@
 pub mod child;
 pub mod command_line;
 pub mod error_log;
-mod exec_file;
 mod kept;
 pub mod runtime;
+mod sealed_file;
 pub mod stage;
 pub mod system_log;

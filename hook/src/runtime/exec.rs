@@ -10,7 +10,7 @@ use vgpu::{Container, Running};
 use super::{Runtime, read_pid};
 use crate::child;
 use crate::command_line::{Detached, FileOption};
-use crate::exec_file::exec_file;
+use crate::sealed_file::sealed_file;
 
 impl Runtime {
     /// An exec whose process is killed if it runs without the container's filter.
@@ -65,7 +65,7 @@ impl Runtime {
             return Ok(());
         };
         if let Some(judged) = container.exec_of_file(&process.file)? {
-            let file = exec_file(&judged, kept.after())?;
+            let file = sealed_file(&judged, kept.after())?;
             self.arguments = process.replaced(&self.arguments, file);
         }
         Ok(())

@@ -4,13 +4,13 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::{Runtime, kept};
 use crate::child;
 use crate::command_line::FileOption;
-use crate::exec_file::exec_file;
+use crate::sealed_file::sealed_file;
 
 /// More than any set of limits has.
 const RESOURCES_MAX_BYTES: u64 = 16 << 20;
@@ -35,7 +35,7 @@ impl Runtime {
         if let Some(resources) = resources {
             let mut edited = read(&resources.file)?;
             running.edit_update(&mut edited);
-            let file = exec_file(&edited, kept.after())?;
+            let file = sealed_file(&edited, kept.after())?;
             self.arguments = resources.replaced(&self.arguments, file);
         }
         let status = self.child(kept)?;
@@ -53,7 +53,13 @@ fn read(file: &Path) -> anyhow::Result<Value> {
     };
     let mut text = Vec::new();
     let read = std::fs::File::open(from)
-        .and_then(|file| file.take(RESOURCES_MAX_BYTES).read_to_end(&mut text));
-    read.with_context(|| format!("cannot read {}", file.display()))?;
+        .and_then(|file| file.take(RESOURCES_MAX_BYTES + 1).read_to_end(&mut text));
+    let read = read.with_context(|| format!("cannot read {}", file.display()))?;
+    if read as u64 > RESOURCES_MAX_BYTES {
+        bail!(
+            "{} has more than {RESOURCES_MAX_BYTES} bytes",
+            file.display()
+        );
+    }
     serde_json::from_slice(&text).with_context(|| format!("{} is not valid", file.display()))
 }

@@ -251,8 +251,8 @@ fn free_event(
     }
 }
 
-/// Has the driver free the semaphore pools of a UVM file; says whether any is gone. What it does not free stays charged to the container's end: nobody hears when such a
-/// file is gone ([`crate::last_reference`]).
+/// Has the driver free the semaphore pools of a UVM file; says whether any is gone. What it does not free stays charged to the container's
+/// end: nobody hears when such a file is gone ([`crate::last_reference`]).
 fn free_pools(driver: &DriverSide, journal: &Journal, file: &OpenFile) -> bool {
     let mut has_freed = false;
     let pools: Vec<(u64, u64)> = {

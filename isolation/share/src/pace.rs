@@ -29,7 +29,7 @@ const USUAL: Duration = Duration::from_millis(150);
 const FREE: Duration = Duration::from_millis(5);
 /// As much counts of one call. It is what [`LONGEST`] gives back.
 const MOST: Duration = Duration::from_millis(450);
-/// No call waits longer: one that makes a context is told that it has timed out.
+/// No call waits longer: one that makes a context gets NV_ERR_TIMEOUT then.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Between two looks whether the caller still waits.
 const LOOK: Duration = Duration::from_millis(50);

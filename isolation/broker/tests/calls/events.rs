@@ -11,7 +11,7 @@ use crate::Test;
 use crate::agent::Ask;
 use crate::fake::Seen;
 use crate::files::reconcile_until;
-use crate::fixture::Fixture;
+use crate::fixture::{Confined, Fixture};
 use crate::quota::with_device;
 use crate::rm;
 use crate::tenant::Tenant;
@@ -169,19 +169,26 @@ fn those_of_a_closed_file_are_freed() {
     }
 }
 
+/// A client of the first file's, with an event of each: 1 and 2.
+fn with_events_of_two_files(fixture: &Fixture, is_compat: bool) -> (Confined, [i32; 2], u32) {
+    let fake = &fixture.fake;
+    fake.is_bound.store(true, Ordering::Relaxed);
+    let (tenant, fd, client, _) = with_device(fixture);
+    fake.is_compat.store(is_compat, Ordering::Relaxed);
+    let files = [fd, tenant.open(&fixture.path("nvidiactl"))];
+    for (file, number) in files.into_iter().zip([1, 2]) {
+        assert_eq!(alloc(&tenant, file, client, number), rm::OK);
+    }
+    (tenant, files, client)
+}
+
 /// The driver frees them with the client, whose handle may be another container's from then on: a free of an event by that name would be a free of
 /// the other one's.
 fn those_of_a_freed_client_are_freed_no_more() {
     for is_compat in [false, true] {
         let fixture = Fixture::new(MIB);
         let fake = &fixture.fake;
-        fake.is_bound.store(true, Ordering::Relaxed);
-        let (tenant, fd, client, _) = with_device(&fixture);
-        fake.is_compat.store(is_compat, Ordering::Relaxed);
-        let other = tenant.open(&fixture.path("nvidiactl"));
-        for (file, number) in [(fd, 1), (other, 2)] {
-            assert_eq!(alloc(&tenant, file, client, number), rm::OK);
-        }
+        let (tenant, [fd, other], client) = with_events_of_two_files(&fixture, is_compat);
         assert_eq!(tenant.free(fd, client, client, client), rm::OK);
         for file in [fd, other] {
             tenant.close(file);
@@ -198,13 +205,7 @@ fn those_of_a_client_are_freed_before_it_ends() {
     for is_compat in [false, true] {
         let fixture = Fixture::new(MIB);
         let fake = &fixture.fake;
-        fake.is_bound.store(true, Ordering::Relaxed);
-        let (tenant, fd, client, _) = with_device(&fixture);
-        fake.is_compat.store(is_compat, Ordering::Relaxed);
-        let other = tenant.open(&fixture.path("nvidiactl"));
-        for (file, number) in [(fd, 1), (other, 2)] {
-            assert_eq!(alloc(&tenant, file, client, number), rm::OK);
-        }
+        let (tenant, [fd, other], client) = with_events_of_two_files(&fixture, is_compat);
         let _elsewhere = fixture.elsewhere(&tenant, fd);
         tenant.close(fd);
         reconcile_until(&fixture, "the client's file is given up", || {

@@ -5,10 +5,10 @@
 //! outside the filter work for it. Together with a quota each of these is refused, unless the configuration lets it
 //! through by name; then the grant says so.
 //!
-//! What is not refused, and why: CAP_MKNOD and device nodes that the device cgroup does not let open, where there is one; CAP_SYS_NICE, CAP_NET_ADMIN and CAP_SYS_RESOURCE (no way to the card);
-//! the host's network (our sockets are files; what of the host's acts on cards for whoever reaches a port or an abstract socket is the
-//! operator's to close, see the threat model) and IPC; an unconfined seccomp or AppArmor profile (our rules do not
-//! come from them). In a user namespace of its own, without the host's root in it, a container's capabilities are no privilege.
+//! What is not refused, and why: CAP_MKNOD and device nodes that the device cgroup does not let open, where there is one; CAP_SYS_NICE,
+//! CAP_NET_ADMIN and CAP_SYS_RESOURCE (no way to the card); the host's network (our sockets are files; what of the host's acts on cards for
+//! whoever reaches a port or an abstract socket is the operator's to close, see the threat model) and IPC; an unconfined seccomp or AppArmor
+//! profile (our rules do not come from them). In a user namespace of its own, without the host's root in it, a container's capabilities are no privilege.
 
 mod annotations;
 mod capabilities;

@@ -170,14 +170,20 @@ fn takes_long(share: &Share, object: u32) -> bool {
 
 const GT200_DEBUGGER: u32 = 0x83de;
 
-#[test]
-fn trees_that_are_freed_count_to_the_pace_of_what_makes_them_and_never_wait() {
+/// A container with terms, and a client with a device of its card.
+fn governed_with_device() -> (Host, Arc<Share>) {
     let host = Host::new();
     host.write_rules(Policy::Native);
     reserve(&host, &percent(30));
     let share = host.broker(percent(30));
     share.start(Beginning::First).unwrap();
     add_device(&share);
+    (host, share)
+}
+
+#[test]
+fn trees_that_are_freed_count_to_the_pace_of_what_makes_them_and_never_wait() {
+    let (_host, share) = governed_with_device();
     let [group, engine_object, memory] = [
         class::KEPLER_CHANNEL_GROUP_A,
         GT200_DEBUGGER,
@@ -203,12 +209,7 @@ fn what_frees_is_counted_where_others_go_with_it() {
     const ABOVE: u32 = 11;
     const BELOW: u32 = 12;
     const DEPENDS: u32 = 13;
-    let host = Host::new();
-    host.write_rules(Policy::Native);
-    reserve(&host, &percent(30));
-    let share = host.broker(percent(30));
-    share.start(Beginning::First).unwrap();
-    add_device(&share);
+    let (_host, share) = governed_with_device();
     add(&share, (ObjectKind::Other, ABOVE), DEVICE, &[]);
     assert!(takes_long(&share, DEVICE) && !takes_long(&share, ABOVE));
     add(&share, (ObjectKind::Other, BELOW), ABOVE, &[]);
@@ -241,12 +242,7 @@ fn what_is_freed_where_nobody_has_terms_is_not_counted() {
 fn virtual_memory_with_its_mappings_waits_for_what_frees_have_taken() {
     const VIRTUAL: u32 = 11;
     const NV50_MEMORY_VIRTUAL: u32 = 0x50a0;
-    let host = Host::new();
-    host.write_rules(Policy::Native);
-    reserve(&host, &percent(30));
-    let share = host.broker(percent(30));
-    share.start(Beginning::First).unwrap();
-    add_device(&share);
+    let (_host, share) = governed_with_device();
     let of = (DEVICE, NV50_MEMORY_VIRTUAL);
     add_of_class(&share, (ObjectKind::Memory, VIRTUAL), of, &[]);
     let mapped = Effect::MapDma {

@@ -1,5 +1,5 @@
-//! The process of an exec as it was judged, and the resources of an update as they were edited, for the runtime to read: in memory that nobody can change. The engine's own file may be in a
-//! folder that the container can write to (`/tmp`), and be another one by the time the runtime opens it.
+//! The process of an exec as it was judged, and the resources of an update as they were edited, for the runtime to read: in memory that nobody can
+//! change. The engine's own file may be in a folder that the container can write to (`/tmp`), and be another one by the time the runtime opens it.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,10 +15,10 @@ use serde_json::Value;
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn exec_file(process: &Value, lowest: RawFd) -> anyhow::Result<PathBuf> {
+pub(crate) fn sealed_file(document: &Value, lowest: RawFd) -> anyhow::Result<PathBuf> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let mut file = File::from(memfd_create(c"process.json", flags)?);
-    serde_json::to_writer(&mut file, process)?;
+    let mut file = File::from(memfd_create(c"cgpu-sealed", flags)?);
+    serde_json::to_writer(&mut file, document)?;
     file.flush()?;
     let seals = SealFlag::F_SEAL_SEAL
         | SealFlag::F_SEAL_WRITE
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn what_was_judged_is_read_and_nobody_changes_it() {
         let process = json!({"args": ["true"]});
-        let path = exec_file(&process, 40).unwrap();
+        let path = sealed_file(&process, 40).unwrap();
         let number: RawFd = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
         assert!(number >= 40);
         let read: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
